@@ -73,7 +73,7 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
 
 
-class Server(Section):
+class ServerSection(Section):
     host: str = Field(default="127.0.0.1", min_length=1)
     """Address to listen on; any other than loopback needs keys: `rlproxy keys create`."""
     port: int = Field(default=8484, ge=0, le=65535)
@@ -102,7 +102,7 @@ class Server(Section):
     """Seconds in which a client must send a KiB each of its body, else 408; in twice that it must read as much."""
 
 
-class Backend(Section):
+class BackendSection(Section):
     kind: Literal["builtin", "vllm", "sglang", "llamacpp", "ollama", "lmstudio", "mlx", "openai"] = "builtin"
     """Server that runs the model; "openai" is any other, as a cloud API: captured and rated only."""
     url: Url = ""

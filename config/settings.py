@@ -28,8 +28,19 @@ from pydantic_settings import SettingsError as SourceError
 from config.errors import SettingsError, nearest
 from config.meanings import meanings
 from config.presets import resolve
-from config.sections import Backend, Gate, Judge, Log, Redaction, Server, StoreSection, Train, Turns, UserPath
-from config.webhooks import PLATFORMS, Webhooks, check_secrets
+from config.sections import (
+    BackendSection,
+    Gate,
+    Judge,
+    Log,
+    Redaction,
+    ServerSection,
+    StoreSection,
+    Train,
+    Turns,
+    UserPath,
+)
+from config.webhooks import PLATFORMS, WebhooksSection, check_secrets
 
 FILE_NAME = "rlproxy.toml"
 HOME = "~/.rlproxy"
@@ -70,13 +81,13 @@ class Settings(BaseSettings):
 
     home: UserPath = Path(HOME)
     """Folder that holds everything rlproxy keeps."""
-    server: Server = Server()
-    backend: Backend = Backend()
+    server: ServerSection = ServerSection()
+    backend: BackendSection = BackendSection()
     train: Train = Train()
     gate: Gate = Gate()
     judge: Judge = Judge()
     turns: Turns = Turns()
-    webhooks: Webhooks = Webhooks()
+    webhooks: WebhooksSection = WebhooksSection()
     store: StoreSection = StoreSection()
     redaction: Redaction = Redaction()
     log: Log = Log()
@@ -105,7 +116,7 @@ class Row(NamedTuple):
     help: str
 
 
-class Given(NamedTuple):
+class GivenSettings(NamedTuple):
     """A value as some source gave it."""
 
     value: Any
@@ -158,18 +169,18 @@ def load(
     return Loaded(settings, {key: given[key].source if key in given else "default" for key in fields()})
 
 
-def _flags(flags: Mapping[str, Any]) -> dict[str, Given]:
-    given: dict[str, Given] = {}
+def _flags(flags: Mapping[str, Any]) -> dict[str, GivenSettings]:
+    given: dict[str, GivenSettings] = {}
     for key, value in flags.items():
         if value is None:
             continue
         source = "flag " + FLAGS.get(key, "--" + key.rpartition(".")[2].replace("_", "-"))
         _check_known(key, source)
-        given[key] = Given(value, source)
+        given[key] = GivenSettings(value, source)
     return given
 
 
-def _environment(environ: Mapping[str, str]) -> dict[str, Given]:
+def _environment(environ: Mapping[str, str]) -> dict[str, GivenSettings]:
     names: dict[str, str] = {}  # key -> the variable as it is spelt
     for name in environ:
         if name.upper().startswith(PREFIX) and name not in SECRETS:
@@ -186,7 +197,7 @@ def _environment(environ: Mapping[str, str]) -> dict[str, Given]:
         at, kind = next((key, kind) for key, kind in PARSED.items() if not _is_json(environ.get(names.get(key, ""))))
         raise SettingsError(f"{at} from env {names[at]} should be a JSON {kind}.") from None
     values |= _as_spelt(environ, values)
-    return {key: Given(value, f"env {names[key]}") for key, value in values.items()}
+    return {key: GivenSettings(value, f"env {names[key]}") for key, value in values.items()}
 
 
 def _as_spelt(environ: Mapping[str, str], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -207,7 +218,7 @@ def _is_json(text: str | None) -> bool:
     return True
 
 
-def _file(file: Path | None, on_top: Mapping[str, Given]) -> dict[str, Given]:
+def _file(file: Path | None, on_top: Mapping[str, GivenSettings]) -> dict[str, GivenSettings]:
     path = file
     if path is None:
         home = on_top["home"].value if "home" in on_top else HOME
@@ -232,10 +243,10 @@ def _file(file: Path | None, on_top: Mapping[str, Given]) -> dict[str, Given]:
             )
     if file is None and "home" in values:
         raise SettingsError(f"home cannot be set in {path}, found through it; use --home or RLPROXY_HOME.")
-    return {key: Given(value, f"file {path}") for key, value in values.items()}
+    return {key: GivenSettings(value, f"file {path}") for key, value in values.items()}
 
 
-def _build(given: Mapping[str, Given]) -> Settings:
+def _build(given: Mapping[str, GivenSettings]) -> Settings:
     nested: dict[str, Any] = {}
     for key, entry in given.items():
         *sections, name = key.split(".")
@@ -249,7 +260,7 @@ def _build(given: Mapping[str, Given]) -> Settings:
         raise SettingsError(_sentence(error, given)) from None
 
 
-def _sentence(error: ValidationError, given: Mapping[str, Given]) -> str:
+def _sentence(error: ValidationError, given: Mapping[str, GivenSettings]) -> str:
     first = error.errors(include_url=False)[0]
     path = ".".join(str(part) for part in first["loc"])
     allowed = first["msg"][:1].lower() + first["msg"][1:]

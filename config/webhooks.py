@@ -21,14 +21,14 @@ SecretFile = Annotated[UserPath | None, _unset]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 
 
-class Platform(Section):
+class PlatformSection(Section):
     raters: dict[Name, Name] = Field(default={})
     """People who may rate every reply, by their id on the platform, each with the name to rate by."""
     admins: tuple[Name, ...] = ()
     """Ids of people who may also train, pause, resume, roll back and reset by `/rl` from there."""
 
 
-class Slack(Platform):
+class SlackSection(PlatformSection):
     signing_secret: Key = None
     """Signing secret of the Slack app; turns /rl/webhooks/slack on."""
     signing_secret_file: SecretFile = None
@@ -41,14 +41,14 @@ class Slack(Platform):
     """Where Slack's Web API is."""
 
 
-class Telegram(Platform):
+class TelegramSection(PlatformSection):
     secret_token: Key = None
     """The secret_token given to Telegram's setWebhook; turns /rl/webhooks/telegram on."""
     secret_token_file: SecretFile = None
     """File that holds the secret_token, readable by nobody else."""
 
 
-class Discord(Platform):
+class DiscordSection(PlatformSection):
     public_key: str = Field(default="", pattern="^([0-9a-fA-F]{64})?$")
     """Public key of the Discord application, 64 hex digits; turns /rl/webhooks/discord on."""
     bot_token: Key = None
@@ -67,7 +67,7 @@ class Discord(Platform):
         return self
 
 
-class WhatsApp(Platform):
+class WhatsAppSection(PlatformSection):
     app_secret: Key = None
     """App secret of the Meta app; turns /rl/webhooks/whatsapp on."""
     app_secret_file: SecretFile = None
@@ -78,26 +78,26 @@ class WhatsApp(Platform):
     """File that holds the verify token, readable by nobody else."""
 
 
-class Signed(Platform):
+class SignedSection(PlatformSection):
     secret: Key = None
     """Secret (whsec_… or base64) that senders sign with, as Standard Webhooks says; turns the route on."""
     secret_file: SecretFile = None
     """File that holds that secret, readable by nobody else."""
 
 
-class Webhooks(Section):
+class WebhooksSection(Section):
     good: tuple[str, ...] = ("👍", "❤️", "🎉", "✅", "💯", "👏", "🔥", "👌")
     """Reactions that rate a reply good; an emoji, or the name of a custom one."""
     bad: tuple[str, ...] = ("👎", "💩", "❌", "🤮")
     """Reactions that rate a reply bad."""
     stars: tuple[str, ...] = ("1️⃣", "2️⃣", "3️⃣", "4️⃣", "5️⃣")
     """Reactions that stand for one to five stars, in that order; or none."""
-    slack: Slack = Slack()
-    telegram: Telegram = Telegram()
-    discord: Discord = Discord()
-    whatsapp: WhatsApp = WhatsApp()
-    signed: Signed = Signed()
-    openclaw: Signed = Signed()
+    slack: SlackSection = SlackSection()
+    telegram: TelegramSection = TelegramSection()
+    discord: DiscordSection = DiscordSection()
+    whatsapp: WhatsAppSection = WhatsAppSection()
+    signed: SignedSection = SignedSection()
+    openclaw: SignedSection = SignedSection()
 
     @model_validator(mode="after")
     def _each_means_one_thing(self) -> Self:
@@ -130,7 +130,7 @@ def secret(section: BaseModel, key: str, name: str) -> str | None:
     return text
 
 
-def check_secrets(webhooks: Webhooks) -> None:
+def check_secrets(webhooks: WebhooksSection) -> None:
     """A file that is missing, or that others can read, should stop the start, not the first webhook."""
     for platform in PLATFORMS:
         section = getattr(webhooks, platform)

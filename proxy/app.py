@@ -53,18 +53,18 @@ from proxy.training.claim import Claims
 from proxy.training.cloud_student import Foreign
 from proxy.training.giving_way import GivingWay, longest
 from proxy.training.gpu_sharing import Lending
-from proxy.training.preconditions import When
-from proxy.training.publish import Outcome
+from proxy.training.preconditions import Preconditions
+from proxy.training.publish import Publisher
 from proxy.training.rehearsal import Rehearsal
 from proxy.training.run_files import RunFiles
 from proxy.training.run_state import RunState
-from proxy.training.run_supervisor import Learner
+from proxy.training.run_supervisor import RunSupervisor
 from proxy.training.system_load import Machine
 from proxy.training.unlearning import Rebuilding
-from proxy.training.weights_check import Match
+from proxy.training.weights_check import WeightsCheck
 from proxy.versions.admission import Door
 from proxy.versions.live_version import Swap
-from proxy.versions.rollback_monitor import Watch
+from proxy.versions.rollback_monitor import RollbackMonitor
 from proxy.versions.warm_up import WarmUp
 from proxy.web import error_middleware, openapi
 from proxy.web.control import Control
@@ -134,22 +134,22 @@ class Wiring:
         # ratings become versions
         train = settings.train
         machine = Machine(cpu=train.max_cpu_percent < 100, gpu=train.max_gpu_percent < 100 or train.min_free_gpu_gb > 0)
-        match = Match(settings, store, backend, launcher, events)
+        match = WeightsCheck(settings, store, backend, launcher, events)
         foreign = Foreign(settings, store, events) if backend.capabilities.foreign else None
         state = RunState()
-        when = When(
+        when = Preconditions(
             settings, store, backend, swap, launcher, machine, lending, match, foreign,
             lambda: self.relay.last_request, state,
         )  # fmt: skip
         self.rehearsal = rehearsal = Rehearsal(settings, store, backend, launcher, events, match, when, health, door)
-        outcome = Outcome(store, swap, lending, events, metrics, foreign)
+        outcome = Publisher(store, swap, lending, events, metrics, foreign)
         self.rebuilding = rebuilding = Rebuilding(settings, store, swap, backend, when, foreign, events)
         self.run_files = run_files = RunFiles(store, settings.home)
         claims = Claims(settings, store, backend, swap, foreign, run_files)
-        self.learner = learner = Learner(
+        self.learner = learner = RunSupervisor(
             settings, store, swap, launcher, events, tasks, lending, foreign, state, when, claims, outcome, rebuilding
         )
-        self.watch = watch = Watch(train, store, swap, events)
+        self.watch = watch = RollbackMonitor(train, store, swap, events)
 
         # answers pass through, and are kept
         formats = Formats(backend.capabilities, settings.backend.translate)
@@ -314,7 +314,7 @@ async def _tell_of_damage(store: Store, events: Events) -> None:
     events.emit("problem", message=damage)
 
 
-async def _wake_on_ratings(events: Events, learner: Learner, watch: Watch, judging: Judging) -> None:
+async def _wake_on_ratings(events: Events, learner: RunSupervisor, watch: RollbackMonitor, judging: Judging) -> None:
     async for happened in events.listen():
         if happened.kind in ("rating", "rebuild", "episode", "judged"):
             learner.wake()

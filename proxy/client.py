@@ -51,7 +51,7 @@ class NotTrained(RlproxyError):
     pass
 
 
-class Answer(Protocol):
+class HasId(Protocol):
     """What an SDK returns: OpenAI's ChatCompletion, a chunk of one, Response; Anthropic's Message."""
 
     @property
@@ -106,7 +106,7 @@ _Plan = Generator["_Ask | float", Any, _T]  # asks, and is sent the JSON; a numb
 
 
 def _rate(
-    answer: str | Answer,
+    answer: str | HasId,
     rating: Judgement,
     comment: str | None,
     correction: str | None,
@@ -161,7 +161,7 @@ def _wait(after: Status | None, timeout_s: float) -> _Plan[int]:
         yield min(POLL_S, max(0.0, end - time.monotonic()))
 
 
-def _id(answer: str | Answer) -> str:
+def _id(answer: str | HasId) -> str:
     id = answer if isinstance(answer, str) else answer.id
     if not isinstance(id, str) or not id:
         raise ValueError("What is rated is an answer with an id, or its id (in Ollama's API: x-rl-completion-id).")
@@ -233,7 +233,7 @@ class Client:
         self._where = _Where(base_url, api_key, timeout_s)
 
     def rate(
-        self, answer: str | Answer, rating: Judgement, *, comment: str | None = None, correction: str | None = None,
+        self, answer: str | HasId, rating: Judgement, *, comment: str | None = None, correction: str | None = None,
         rater: str | None = None, event_id: str | None = None,
     ) -> Rating:  # fmt: skip
         """Rate an answer, or the id of one; `"last"` is the newest. On disk when this returns.
@@ -303,7 +303,7 @@ class AsyncClient:
             self._http = None
 
     async def rate(
-        self, answer: str | Answer, rating: Judgement, *, comment: str | None = None, correction: str | None = None,
+        self, answer: str | HasId, rating: Judgement, *, comment: str | None = None, correction: str | None = None,
         rater: str | None = None, event_id: str | None = None,
     ) -> Rating:  # fmt: skip
         return await self._drive(_rate(answer, rating, comment, correction, rater, event_id))

@@ -385,7 +385,7 @@ class Moments:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class RunSample:
     """A rating and its completion as a run claims them; a completion has one for each of its claimed ratings."""
 
     rating: Rating

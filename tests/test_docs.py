@@ -10,7 +10,7 @@ from typing import get_args
 import pytest
 import typer.main
 
-from config.sections import Backend
+from config.sections import BackendSection
 from config.settings import load
 from proxy.cli.app import app as cli
 from scripts.docs import api_tables, settings_table
@@ -56,7 +56,7 @@ def test_each_package_has_a_readme_that_names_its_modules() -> None:
 def test_every_backend_has_a_row_and_says_how_it_was_tested() -> None:
     table = read("docs/reference/backends.md").split("|---|---|---|---|\n", 1)[1].split("\n\n", 1)[0]
     rows = [line.split("|") for line in table.splitlines()]
-    kinds = get_args(Backend.model_fields["kind"].annotation)
+    kinds = get_args(BackendSection.model_fields["kind"].annotation)
     assert {re.findall(r"`(\w+)`", row[1])[0] for row in rows} == set(kinds)
     assert all(re.search(r"real one|a fake", row[4]) for row in rows)
 

@@ -49,8 +49,8 @@ def streams(case: Case) -> list[Answer]:
 # --- cutting
 
 
-def splitter(answer: Answer) -> sse.Splitter | ndjson.Splitter:
-    return ndjson.Splitter() if "ndjson" in answer.headers["content-type"] else sse.Splitter()
+def splitter(answer: Answer) -> sse.EventSplitter | ndjson.NdjsonSplitter:
+    return ndjson.NdjsonSplitter() if "ndjson" in answer.headers["content-type"] else sse.EventSplitter()
 
 
 def cut(answer: Answer, pieces: list[bytes]) -> tuple[list[bytes], bytes]:

@@ -13,8 +13,8 @@ import pytest
 from config.settings import load
 from proxy.backends.vllm import VLLM
 from proxy.core.events import Events
-from proxy.training.weights_check import Match
-from proxy.training.weights_compare import Verdict
+from proxy.training.weights_check import WeightsCheck
+from proxy.training.weights_compare import WeightsVerdict
 from scripts.harness.tiny_model import make_tiny_model
 from store.store import Store
 from tests.harness import tiny
@@ -56,14 +56,14 @@ async def server(model: Path, tmp_path: Path) -> AsyncIterator[str]:
     await server.stop()
 
 
-async def verdict(url: str, weights: Path, home: Path) -> Verdict:
+async def verdict(url: str, weights: Path, home: Path) -> WeightsVerdict:
     flags = {"home": home, "backend.kind": "vllm", "backend.url": url, "backend.api_key": KEY, "train.threads": 1}
     settings = load(flags, environ={}).settings
     store, backend = await Store.open(home), VLLM(settings.backend)
     try:
         async with aiohttp.ClientSession() as http:
             await backend.start(http, _nothing)
-            match = Match(settings, store, backend, LocalLauncher(), Events())
+            match = WeightsCheck(settings, store, backend, LocalLauncher(), Events())
             await match.check(str(weights))
             assert match.verdict is not None
             return match.verdict

@@ -1,9 +1,8 @@
 """Where a run and the built-in backend run: a child process on this machine, later Ray.
 
-The one module of this room that the proxy imports, so it is free of torch. Owns the children: their threads, their
-limits (limits), their environment (no secret of ours goes in, only the key that a server is to ask for), their stdin (a
-pipe that closes with us, so that no orphan outlives a killed proxy), what they print. Not here: what a run does (loop),
-when one starts (the proxy's learner).
+The one module of this room that the proxy imports, so it is free of torch. Owns the children: which command, how many
+threads. Not here: how a child starts and ends (child_process), what a run does (loop), when one starts (the proxy's
+run supervisor).
 
     LaunchError     a child did not start, or ended before it was ready
     AdapterError    an adapter folder is not what its manifest says
@@ -16,21 +15,32 @@ import contextlib
 import json
 import os
 import platform
-import re
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 from config import presets
 from trainer import low_priority
+from trainer.child_process import (
+    AWAITED_NICE,
+    LaunchError,
+    child_environment,
+    close_stdin,
+    converted,
+    end,
+    last_line,
+    lines,
+    open_log,
+    spawn,
+)
 from trainer.formats import model_info
 from trainer.formats.weights import DEFAULT_HUB_ID, local, out_of_reach
 from trainer.io.encrypted_files import IN_THE_CLEAR, Seal, SealError, is_sealed, unfinished
 from trainer.io.encrypted_files import missing as sealing_lacks
 from trainer.lessons.prompts import NEUTRAL, comment_of, hinted, neutral
-from trainer.limits import GB, Limits, in_use, within
+from trainer.limits import GB, in_use
 from trainer.low_priority import Standing, can_stand_still, standing
 from trainer.manifest import AdapterError
 from trainer.manifest import verify as verify_adapter
@@ -42,16 +52,17 @@ __all__ = [
     "IN_THE_CLEAR",
     "NEUTRAL",
     "AdapterError",
+    "BuiltinServer",
     "Job",
     "LaunchError",
     "Launcher",
     "LocalLauncher",
     "Seal",
     "SealError",
-    "Server",
     "Standing",
     "available",
     "can_stand_still",
+    "child_environment",
     "comment_of",
     "default_threads",
     "hinted",
@@ -66,26 +77,13 @@ __all__ = [
     "verify_adapter",
 ]
 
-_LOGIN = re.compile(r"://[^/\s:@]*:[^/\s@]+@")  # user:password@ in an address
-ROOT = Path(__file__).resolve().parent.parent  # where `-m trainer` is found, installed or not
-PYTHON = (sys.executable, "-P")  # nothing is imported from the folder that rlproxy was started in
 GRACE_S = 30.0  # an optimiser step of a small model on a busy machine, and its checkpoint
 READY_S = 600.0  # the first start may download the weights
-AWAITED_NICE = 10  # of what a request or the next run waits for: it must end on a busy machine, too
 MEASURE_S = 0.5  # between two looks at a run's memory, where that is bounded
-PRIVATE = 0o077  # umask: a run folder and its log are for its owner only
-UNBOUNDED = Limits(file_bytes=0)  # a fused model may be as large as models are
-LINE = 2**20  # bytes of one event; asyncio's default of 64 KiB is short for an `end` with many samples
 NO_SCALARS = (
     "train.tensorboard is on and tensorboardX is not installed: `pip install 'rlproxy[tensorboard]'`, or turn it off"
 )
 OWN_WORDS = "error: "  # before a sentence of trainer.serve's that says it all
-SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "AUTH", "COOKIE")
-PROXIES = ("http_proxy", "https_proxy", "all_proxy", "ftp_proxy")  # how weights are downloaded; may hold a password
-
-
-class LaunchError(Exception):
-    """One sentence: what did not start, and where its log is."""
 
 
 class Job(Protocol):
@@ -103,7 +101,7 @@ class Job(Protocol):
         """Ask it to stop after its current step; kill it when it does not."""
 
 
-class Server(Protocol):
+class BuiltinServer(Protocol):
     """A built-in backend that answers."""
 
     url: str
@@ -154,7 +152,7 @@ class Launcher(Protocol):
         threads: int = 0,
         key: str,
         log: Path,
-    ) -> Server:
+    ) -> BuiltinServer:
         """Returns when it answers, to requests with this key only. Raises LaunchError."""
 
     def stand_still(self, still: bool) -> None:
@@ -203,7 +201,7 @@ class LocalLauncher:
     async def start(
         self, run_folder: Path, *, threads: int, nice: int, max_memory_gb: float = 0, key: bytes | None = None
     ) -> LocalJob:
-        process = await _spawn(
+        process = await spawn(
             ["-m", "trainer", str(run_folder), "--watch-stdin", *(["--key-on-stdin"] if key else [])],
             threads=threads or default_threads()[1],
             log=run_folder / "trainer.log",
@@ -220,7 +218,7 @@ class LocalLauncher:
 
     async def probe(self, weights: str, asked: Mapping[str, Any], *, threads: int, nice: int, log: Path) -> Any:
         threads = threads or default_threads()[1]
-        process = await _spawn(
+        process = await spawn(
             ["-m", "trainer.probe", weights, "--threads", str(threads)],
             threads=threads,
             log=log,
@@ -232,15 +230,15 @@ class LocalLauncher:
             assert process.stdin is not None
             process.stdin.write(json.dumps(asked).encode() + b"\n")
             async with asyncio.timeout(READY_S):
-                found = [line async for line in _lines(process)]
+                found = [line async for line in lines(process)]
                 await process.wait()
         except TimeoutError:
             raise LaunchError(f"looking at the weights took longer than {READY_S:.0f} s (see {log}).") from None
         finally:
             self._stoppable.discard(process)
-            await _end(process, grace=0)
+            await end(process, grace=0)
         if not found:
-            raise LaunchError(f"looking at the weights ended with status {process.returncode}: {_last_line(log)}")
+            raise LaunchError(f"looking at the weights ended with status {process.returncode}: {last_line(log)}")
         if "error" in found[-1]:
             raise LaunchError(str(found[-1]["error"]))
         return found[-1]
@@ -250,15 +248,15 @@ class LocalLauncher:
 
     async def gguf(self, adapter: Path, weights: str | None, out: Path) -> None:
         named = ["--weights", weights] if weights else []
-        if (why := await _converted("trainer.formats.gguf", str(adapter), str(out), *named)) is not None:
+        if (why := await converted("trainer.formats.gguf", str(adapter), str(out), *named)) is not None:
             raise LaunchError(f"The adapter {adapter} was not converted to GGUF: {why}")
 
     async def fuse(self, adapter: Path, base: Path, out: Path) -> None:
-        if (why := await _converted("trainer.formats.merge_gguf", str(adapter), str(base), str(out))) is not None:
+        if (why := await converted("trainer.formats.merge_gguf", str(adapter), str(base), str(out))) is not None:
             raise LaunchError(f"The adapter {adapter} was not fused with its model: {why}")
 
     async def mlx(self, adapter: Path, out: Path) -> None:
-        if (why := await _converted("trainer.formats.mlx_layout", str(adapter), str(out))) is not None:
+        if (why := await converted("trainer.formats.mlx_layout", str(adapter), str(out))) is not None:
             raise LaunchError(f"The adapter {adapter} was not converted for mlx-lm: {why}")
 
     def stand_still(self, still: bool) -> None:
@@ -281,23 +279,23 @@ class LocalLauncher:
         command = ["-m", "trainer.serve", "--host", host, "--port", str(port), "--threads", str(threads)]
         command += ["--weights", weights] if weights else []
         command += ["--name", name] if name else []
-        process = await _spawn([*command, "--watch-stdin"], threads=threads, log=log, more={KEY_VARIABLE: key})
+        process = await spawn([*command, "--watch-stdin"], threads=threads, log=log, more={KEY_VARIABLE: key})
         try:
             async with asyncio.timeout(READY_S):
-                async for event in _lines(process):
+                async for event in lines(process):
                     if event.get("event") == "ready":
                         return LocalServer(process, event)
         except TimeoutError:
-            await _end(process, grace=0)
+            await end(process, grace=0)
             raise LaunchError(f"the built-in backend did not answer within {READY_S:.0f} s (see {log}).") from None
         except asyncio.CancelledError:
-            await _end(process, grace=0)
+            await end(process, grace=0)
             raise
         except KeyError as error:
-            await _end(process, grace=0)
+            await end(process, grace=0)
             raise LaunchError(f"the built-in backend's ready line lacks {error}.") from None
         status = await process.wait()
-        if (said := _last_line(log)).startswith(OWN_WORDS):
+        if (said := last_line(log)).startswith(OWN_WORDS):
             raise LaunchError(said.removeprefix(OWN_WORDS))
         raise LaunchError(f"the built-in backend ended with status {status} before it answered: {said}")
 
@@ -327,12 +325,12 @@ class LocalJob:
     async def wait(self) -> int:
         status = await self._process.wait()
         await self._reader
-        _close_stdin(self._process)
+        close_stdin(self._process)
         return status
 
     async def terminate(self) -> None:
         self._stoppable.discard(self._process)  # it needs its time to get to a checkpoint
-        await _end(self._process, grace=GRACE_S)
+        await end(self._process, grace=GRACE_S)
         await self._reader
 
     async def _measure(self, most: int) -> None:
@@ -348,7 +346,7 @@ class LocalJob:
 
     async def _read(self) -> None:
         try:
-            async for event in _lines(self._process):
+            async for event in lines(self._process):
                 self._queue.put_nowait(event)
         finally:
             self._queue.put_nowait(None)
@@ -369,152 +367,13 @@ class LocalServer:
     async def wait(self) -> int:
         status = await self._process.wait()
         await self._reader
-        _close_stdin(self._process)
+        close_stdin(self._process)
         return status
 
     async def stop(self) -> None:
-        await _end(self._process, grace=GRACE_S)
+        await end(self._process, grace=GRACE_S)
         await self._reader
 
     async def _drain(self) -> None:
-        async for _ in _lines(self._process):
+        async for _ in lines(self._process):
             pass
-
-
-# --- child processes ---------------------------------------------------------------------------------------------
-
-
-async def _converted(module: str, *arguments: str) -> str | None:
-    """Run one of our converters, behind everything else on the machine: None, or why it failed."""
-    command = await _behind(AWAITED_NICE, [*PYTHON, "-m", module, *arguments])
-    process = await asyncio.create_subprocess_exec(
-        *within(UNBOUNDED, command),
-        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
-        env=_python_environment(1), start_new_session=True,
-    )  # fmt: skip
-    try:
-        _, said = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-    if not process.returncode:
-        return None
-    lines = said.decode("utf-8", "replace").strip().splitlines()
-    return lines[-1] if lines else f"status {process.returncode}"
-
-
-async def _spawn(
-    command: list[str],
-    *,
-    threads: int,
-    log: Path,
-    more: Mapping[str, str] | None = None,
-    limits: Limits = Limits(),  # noqa: B008  frozen
-    nice: int | None = None,
-) -> asyncio.subprocess.Process:
-    """`nice`: how far it steps back; None: it serves, and does not."""
-    whole = [*PYTHON, *command]
-    whole = whole if nice is None else await _behind(nice, whole)
-    errors: IO[bytes] | None = None
-    try:
-        errors = open_log(log)
-        return await asyncio.create_subprocess_exec(
-            *within(limits, whole),
-            stdin=asyncio.subprocess.PIPE,  # kept open: it closes when we end, however we do
-            stdout=asyncio.subprocess.PIPE,
-            stderr=errors,
-            env=_python_environment(threads) | dict(more or {}),
-            limit=LINE,
-            umask=PRIVATE,
-            start_new_session=True,  # Ctrl-C in a terminal is for us: we end our children in order
-        )
-    except OSError as error:
-        raise LaunchError(f"{' '.join(command[:2])} did not start: {error}.") from None
-    finally:
-        if errors is not None:
-            errors.close()
-
-
-def open_log(path: Path) -> IO[bytes]:
-    """For its owner only, whatever the umask, and also one that is there: what people said may stand in it."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    os.fchmod(file, 0o600)
-    return os.fdopen(file, "ab")
-
-
-async def _behind(nice: int, command: Sequence[str]) -> list[str]:
-    return low_priority.behind(nice, command, await asyncio.to_thread(low_priority.scope))
-
-
-def _is_secret(name: str, value: str) -> bool:
-    if name.upper().startswith("RLPROXY_") or any(word in name.upper() for word in SECRETS):
-        return True
-    return _LOGIN.search(value) is not None and name.lower() not in PROXIES
-
-
-def _python_environment(threads: int) -> dict[str, str]:
-    """For children that are our own Python: they find rlproxy, and nothing in the folder that they run in."""
-    kept = child_environment(threads)
-    named = [part for part in kept.get("PYTHONPATH", "").split(os.pathsep) if os.path.isabs(part)]
-    return kept | {
-        "PYTHONPATH": os.pathsep.join([str(ROOT), *named]),
-        "PYTHONSAFEPATH": "1",  # for what they start themselves
-        "PYTHONUNBUFFERED": "1",
-    }
-
-
-def child_environment(threads: int) -> dict[str, str]:
-    """Ours without secrets, with a thread budget that is kept while waiting, too."""
-    kept = {name: value for name, value in os.environ.items() if not _is_secret(name, value)}
-    return kept | {
-        "OMP_NUM_THREADS": str(threads),
-        "MKL_NUM_THREADS": str(threads),
-        # An OpenMP thread that waits by spinning takes the core that the other process needs.
-        "OMP_WAIT_POLICY": "PASSIVE",
-        "GOMP_SPINCOUNT": "0",
-        "TOKENIZERS_PARALLELISM": "false",
-    }
-
-
-async def _lines(process: asyncio.subprocess.Process) -> AsyncIterator[dict[str, Any]]:
-    """The JSON objects among the lines it prints; a library that prints something else does no harm."""
-    assert process.stdout is not None
-    while True:
-        try:
-            line = await process.stdout.readline()
-        except ValueError:  # longer than LINE; asyncio has dropped it
-            continue
-        if not line:
-            return
-        try:
-            event = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(event, dict):
-            yield event
-
-
-async def _end(process: asyncio.subprocess.Process, *, grace: float) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        process.terminate()
-    if process.returncode is None:
-        low_priority.stand_still(process.pid, still=False)
-    try:
-        async with asyncio.timeout(grace):
-            await process.wait()
-    except TimeoutError:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
-    _close_stdin(process)
-
-
-def _close_stdin(process: asyncio.subprocess.Process) -> None:
-    if process.stdin is not None:
-        process.stdin.close()
-
-
-def _last_line(log: Path) -> str:
-    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    return f"{lines[-1].strip()} (see {log})" if lines else f"see {log}"

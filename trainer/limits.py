@@ -22,7 +22,7 @@ GB = 2**30
 
 
 @dataclass(frozen=True)
-class Limits:
+class ProcessLimits:
     """0 is no limit."""
 
     files: int = 4096  # open at once; a run needs about a hundred
@@ -30,7 +30,7 @@ class Limits:
     memory_bytes: int = 0  # in use, of the process and its children
 
 
-def within(limits: Limits, command: Sequence[str]) -> list[str]:
+def within(limits: ProcessLimits, command: Sequence[str]) -> list[str]:
     """The command that runs this one within these limits."""
     return [sys.executable, "-I", "-S", os.path.abspath(__file__), str(limits.files), str(limits.file_bytes), *command]
 

@@ -79,7 +79,7 @@ def _in_words(error: BaseException) -> str:
 
 
 @dataclass
-class Run:
+class TrainingRun:
     """What every phase has at hand."""
 
     folder: Path
@@ -99,7 +99,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Model:
+class TrainedModel:
     policy: Policy
     template: samples.Template
     parent: Path | None
@@ -124,7 +124,7 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop, seal: Sea
     spec = read_spec(folder)
     result["baseline_after"] = spec.baseline
     preset = presets.resolve(spec.preset, spec.overrides)
-    run = Run(folder, spec, preset, gate.Bounds.of(spec.gate), result, progress, stop, seal)
+    run = TrainingRun(folder, spec, preset, gate.Bounds.of(spec.gate), result, progress, stop, seal)
     framework = _announce(run)
 
     progress.phase("load")
@@ -159,7 +159,7 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop, seal: Sea
             result["reason"] += f" Its step was a smaller one: {run.weak}."
 
 
-def _announce(run: Run) -> str:
+def _announce(run: TrainingRun) -> str:
     """What is asked for, and which framework does it where."""
     spec, progress, asked = run.spec, run.progress, run.preset.objective
     if asked not in objective_kin.NAMES:
@@ -175,7 +175,7 @@ def _announce(run: Run) -> str:
     return framework
 
 
-def _load(run: Run, framework: str) -> Model:
+def _load(run: TrainingRun, framework: str) -> TrainedModel:
     """One model load a run: the weights, with the parent's adapter or a new one, and its optimiser."""
     spec, progress = run.spec, run.progress
     found = weights.resolve(spec.weights)
@@ -200,17 +200,17 @@ def _load(run: Run, framework: str) -> Model:
     optimiser, why = optimizer_state.read(parent, policy.adapter()) if parent else ({}, "a new adapter")
     policy.restore(optimiser)
     progress.choice("optimiser", "warm" if optimiser else "cold", why)
-    return Model(policy, samples.Template(policy.tokenizer), parent, optimiser)
+    return TrainedModel(policy, samples.Template(policy.tokenizer), parent, optimiser)
 
 
-def _as_served(run: Run, model: Model) -> Model:
+def _as_served(run: TrainingRun, model: TrainedModel) -> TrainedModel:
     """With the template as the server of these samples uses it, as far as that is known."""
     lines = (line for _, line in read_lines(run.folder / SAMPLES, run.seal))
     known = samples.known(lines, model.template)
     return replace(model, template=model.template.as_served(known, run.spec.neutral))
 
 
-def _read(run: Run, model: Model) -> Read:
+def _read(run: TrainingRun, model: TrainedModel) -> Read:
     longest = run.preset.max_seq_len
     usable, unusable = samples.load(run.folder / SAMPLES, model.template, max_seq_len=longest, seal=run.seal)
     calibration = samples.load_calibration(
@@ -220,7 +220,7 @@ def _read(run: Run, model: Model) -> Read:
     return Read(replay.choose(usable, run.spec, run.preset, run.progress), unusable, calibration)
 
 
-def _tell_of_prompts(run: Run, model: Model, usable: Sequence[Sample]) -> None:
+def _tell_of_prompts(run: TrainingRun, model: TrainedModel, usable: Sequence[Sample]) -> None:
     """Whose rendering trains: never mixed in silence."""
     by = [s.prompt_by for s in usable if not s.exact]
     if not by:
@@ -237,7 +237,7 @@ def _tell_of_prompts(run: Run, model: Model, usable: Sequence[Sample]) -> None:
     run.progress.choice("prompts", "server" if not template else "template" if not own else "both", why)
 
 
-def _heed_ratings(run: Run, model: Model, read: Read) -> None:
+def _heed_ratings(run: TrainingRun, model: TrainedModel, read: Read) -> None:
     """Which objective the comments ask for, and whether these ratings say anything at all."""
     training = [s for s in read.usable if not s.held]
     run.preset = preset_rules.comments(run.preset, training, run.progress)
@@ -259,7 +259,7 @@ def _heed_ratings(run: Run, model: Model, read: Read) -> None:
         run.preset = preset_rules.weak(run.preset, run.evidence, run.weak, run.progress)
 
 
-def _lessons(run: Run, model: Model, read: Read) -> tuple[Lessons, list[Lesson]]:
+def _lessons(run: TrainingRun, model: TrainedModel, read: Read) -> tuple[Lessons, list[Lesson]]:
     """Everything about the samples that has no θ in it, and which of them teach."""
     learned = lessons.prepare(
         run.spec,
@@ -308,7 +308,7 @@ def _tuned(run: Run, model: Model, teaching: Sequence[Lesson]) -> Preset:
 
 
 def _learn(
-    run: Run, model: Model, learned: Lessons, teaching: Sequence[Lesson], tries: Tries
+    run: TrainingRun, model: TrainedModel, learned: Lessons, teaching: Sequence[Lesson], tries: Tries
 ) -> tuple[Trained | None, dict[str, Check], str | None]:
     """Optimiser steps and gate; where the gate says no, by token, less of the same; and once more and more careful."""
     start = model.policy.adapter()
@@ -328,7 +328,7 @@ def _learn(
 
 
 def _try(
-    run: Run, model: Model, learned: Lessons, teaching: Sequence[Lesson], tries: Tries
+    run: TrainingRun, model: TrainedModel, learned: Lessons, teaching: Sequence[Lesson], tries: Tries
 ) -> tuple[Trained | None, dict[str, Check], str | None]:
     """What came of the steps, and why it may not go live (None: it may)."""
     run.progress.phase("train", **({"again": tries.why} if tries.why else {}))
@@ -344,7 +344,13 @@ def _try(
 
 
 def _half_way_back(
-    run: Run, model: Model, learned: Lessons, teaching: Sequence[Lesson], trained: Trained, start: State, no: str
+    run: TrainingRun,
+    model: TrainedModel,
+    learned: Lessons,
+    teaching: Sequence[Lesson],
+    trained: Trained,
+    start: State,
+    no: str,
 ) -> tuple[Trained, dict[str, Check], str | None]:
     """What lost too much sense keeps half of what it learned, and is judged once more."""
     run.progress.warning(f"{no}; half of the way back.")
@@ -354,7 +360,7 @@ def _half_way_back(
 
 
 def _judged(
-    run: Run, model: Model, learned: Lessons, teaching: Sequence[Lesson], trained: Trained
+    run: TrainingRun, model: TrainedModel, learned: Lessons, teaching: Sequence[Lesson], trained: Trained
 ) -> tuple[dict[str, Check], str | None]:
     """The gate's checks, and the first one that says no."""
     run.progress.phase("gate")
@@ -384,7 +390,7 @@ def _judged(
     return checks, f"{name} is {check.value}, the bound is {check.bound}"
 
 
-def _account(run: Run, learned: Lessons, trained: Trained, checks: dict[str, Check], used: set[str]) -> None:
+def _account(run: TrainingRun, learned: Lessons, trained: Trained, checks: dict[str, Check], used: set[str]) -> None:
     for rating in used:
         learned.outcomes[rating].used = True
     run.result["seconds_before"] = trained.seconds_before
@@ -397,7 +403,14 @@ def _account(run: Run, learned: Lessons, trained: Trained, checks: dict[str, Che
 
 
 def _write(
-    run: Run, model: Model, read: Read, learned: Lessons, tries: Tries, used: set[str], again: set[str], no: str | None
+    run: TrainingRun,
+    model: TrainedModel,
+    read: Read,
+    learned: Lessons,
+    tries: Tries,
+    used: set[str],
+    again: set[str],
+    no: str | None,
 ) -> None:
     """The adapter: where it may go live, or beside the run for whoever wants to look at it."""
     spec, out = run.spec, run.folder / "rejected" if no else run.spec.out

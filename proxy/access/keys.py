@@ -22,7 +22,7 @@ from typing import Final, Literal, NamedTuple
 
 import structlog
 
-from config.sections import Server
+from config.sections import ServerSection
 from proxy.core.errors import BadRequest, Conflict, NotFound, StorageFailed, Unauthorized
 from store.errors import NameTaken, StoreError, UnknownKey
 from store.learning.rater_quota import OWNER
@@ -60,7 +60,7 @@ class Who(NamedTuple):
 
 
 class Keys:
-    def __init__(self, settings: Server) -> None:
+    def __init__(self, settings: ServerSection) -> None:
         self._settings = settings
         self._store: Store | None = None
         self._keys: dict[str, Key] = {}

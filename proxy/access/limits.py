@@ -17,7 +17,7 @@ from typing import Final
 
 from aiohttp import web
 
-from config.sections import Server
+from config.sections import ServerSection
 from proxy.access.keys import Who
 from proxy.core.errors import BackendDown, HeadTooLarge, TooLarge, TooMany, TooSlow
 
@@ -61,7 +61,7 @@ class PacedStream(web.StreamResponse):
 
 
 class Limits:
-    def __init__(self, settings: Server) -> None:
+    def __init__(self, settings: ServerSection) -> None:
         self._settings = settings
         self._under_way = 0
         self._buckets: OrderedDict[str, tuple[float, float]] = (

@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 from aiohttp import web
 from multidict import CIMultiDict
 
-from config.sections import Server
+from config.sections import ServerSection
 from proxy.access.keys import FORM, Keys, Who, given_key, same
 from proxy.access.limits import Limits
 from proxy.access.roles import Rule, least, rule
@@ -54,7 +54,7 @@ def is_loopback(host: str) -> bool:
         return host.lower() in _LOCAL_NAMES
 
 
-def check_bind(settings: Server, handed_out: bool = False) -> None:
+def check_bind(settings: ServerSection, handed_out: bool = False) -> None:
     """Raises Forbidden where it would listen off loopback without keys. `handed_out`: there are such that hold."""
     if is_loopback(settings.host):
         return
@@ -76,7 +76,7 @@ class Guard:
 
     def __init__(
         self,
-        settings: Server,
+        settings: ServerSection,
         keys: Keys,
         limits: Limits,
         by_cookie: ByCookie | None = None,
@@ -245,7 +245,9 @@ def who_asks(request: web.Request) -> Who:
     return request.get(WHO) or Who("admin" if request[ROLE] == "admin" else "rate")
 
 
-def outgoing_headers(headers: CIMultiDict[str], *, settings: Server, backend: Mapping[str, str]) -> CIMultiDict[str]:
+def outgoing_headers(
+    headers: CIMultiDict[str], *, settings: ServerSection, backend: Mapping[str, str]
+) -> CIMultiDict[str]:
     """The client's headers as the backend may see them: no key of ours, no `x-rl-…`, the backend's own key."""
     own = [k.get_secret_value() for k in (settings.api_key, settings.admin_key) if k]
     kept = CIMultiDict(

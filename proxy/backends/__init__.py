@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from config.sections import Backend as BackendSection
+from config.sections import BackendSection
 from config.settings import Settings
 from proxy.backends.base import Backend, Capabilities, Told
 from proxy.core.errors import BadRequest

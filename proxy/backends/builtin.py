@@ -18,7 +18,7 @@ from config.settings import Settings
 from proxy.backends.base import Served
 from proxy.backends.vllm import VLLM
 from proxy.core.errors import BackendDown, Unsupported
-from trainer.launch import Launcher, LaunchError, Server
+from trainer.launch import BuiltinServer, Launcher, LaunchError
 
 log = structlog.get_logger()
 
@@ -33,7 +33,7 @@ class Builtin(VLLM):
         super().__init__(settings.backend)
         self._all = settings
         self._launcher = launcher
-        self._server: Server | None = None
+        self._server: BuiltinServer | None = None
         self._key = secrets.token_urlsafe(32)  # else every user of this machine could ask it, and load adapters
         self._weights: str | None = None
         self._up = asyncio.Event()

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import aiohttp
 
-from config.sections import Backend as BackendSection
+from config.sections import BackendSection
 from proxy.backends.ask import reaching
 from proxy.backends.base import Address, Capabilities, Left, Prompt, Rendered, Served, Told
 from proxy.backends.installed import mark_of

@@ -11,7 +11,7 @@ import asyncio
 from pathlib import Path
 from typing import Any, Final
 
-from config.sections import Backend as BackendSection
+from config.sections import BackendSection
 from proxy.backends.base import Address, Capabilities
 from proxy.backends.openai import OpenAICompatible
 from proxy.backends.sampling_defaults import NEUTRAL, Defaults, filed

@@ -21,7 +21,7 @@ from typing import Final
 import aiohttp
 import structlog
 
-from config.sections import Backend as BackendSection
+from config.sections import BackendSection
 from proxy.backends.ask import START
 from proxy.backends.base import Capabilities, Prompt, Rendered
 from proxy.backends.openai import OpenAICompatible

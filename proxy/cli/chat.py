@@ -49,13 +49,13 @@ BEGINS, ENDS = "\x1b[200~", "\x1b[201~"
 AT_ONCE_S: Final = 0.1  # nobody types the next key so soon
 
 
-class Answer(NamedTuple):
+class ChatAnswer(NamedTuple):
     id: str
     text: str
     version: str
 
 
-class Said(NamedTuple):
+class TypedLine(NamedTuple):
     """One line of a person, or what they pasted."""
 
     text: str
@@ -84,7 +84,7 @@ class Chat:
     def _new(self) -> None:
         self._messages = list(self._system)
         self._session = f"chat-{uuid.uuid4().hex[:8]}"
-        self._answers: list[Answer] = []  # that a letter is about: one, or two to pick from
+        self._answers: list[ChatAnswer] = []  # that a letter is about: one, or two to pick from
 
     def run(self) -> None:
         """Until Ctrl-D, or Ctrl-C at the prompt."""
@@ -93,14 +93,14 @@ class Chat:
             _dim(f"{self._model}, {who}. {SHORT}")
             while True:
                 try:
-                    said: Said | None = _message("> ")
+                    said: TypedLine | None = _message("> ")
                     while said is not None:
                         said = self._taken(said)
                 except (EOFError, KeyboardInterrupt):
                     print()
                     return
 
-    def _taken(self, said: Said) -> Said | None:
+    def _taken(self, said: TypedLine) -> TypedLine | None:
         """What was said instead of a reason, if anything was."""
         try:
             if said.pasted and PREFIX.match(said.text):
@@ -147,7 +147,7 @@ class Chat:
         _not_taken()
         _dim(PICK if len(answers) > 1 else RATE)
 
-    def _rated(self, word: str) -> Said | None:
+    def _rated(self, word: str) -> TypedLine | None:
         """Stored at once; a reason is added to it."""
         if not self._answers:
             _dim(NONE)
@@ -165,7 +165,7 @@ class Chat:
             _dim("your reason is kept with it")
         return None
 
-    def _picked(self, said: Said) -> Said | None:
+    def _picked(self, said: TypedLine) -> TypedLine | None:
         """By a letter alone; whatever else is said picks neither."""
         answers, self._answers = self._answers, []
         names = ", ".join(f"{name} was {answer.version}" for name, answer in zip("AB", answers, strict=True))
@@ -179,7 +179,7 @@ class Chat:
         _dim(f"{names}; {said.letter.upper()} is rated good, the other bad")
         return None
 
-    def _say(self, messages: list[dict[str, str]], version: str, turn: str | None) -> Answer | None:
+    def _say(self, messages: list[dict[str, str]], version: str, turn: str | None) -> ChatAnswer | None:
         """Printed as it comes; None where it was stopped."""
         model = self._model if version == "live" else f"{self._model}@{version}"
         body = {"model": model, "messages": messages, "stream": True, **self._sampling}
@@ -205,9 +205,9 @@ class Chat:
         print()
         if cut:
             _dim("(cut at its length limit; --max-tokens sets it)")
-        return Answer(id, "".join(pieces), version)
+        return ChatAnswer(id, "".join(pieces), version)
 
-    def _feedback(self, answer: Answer, word: str, why: str | None = None) -> None:
+    def _feedback(self, answer: ChatAnswer, word: str, why: str | None = None) -> None:
         rating = {"completion_id": answer.id, "rating": word, "comment": why, "source": "cli"}
         self._client.ask("POST", "/v1/feedback", rating)
 
@@ -242,7 +242,7 @@ def _marked_pastes() -> Iterator[None]:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 
 
-def _message(prompt: str) -> Said:
+def _message(prompt: str) -> TypedLine:
     """What was typed up to Enter, or pasted, with all its lines."""
     line = input(prompt)
     descriptor = sys.stdin.fileno()
@@ -259,7 +259,7 @@ def _message(prompt: str) -> Said:
     said = f"{line}\n{rest}" if rest else line
     pasted = bool(rest) or BEGINS in said
     letter = said.lower() if len(said) == 1 and not pasted else ""
-    return Said(said.replace(BEGINS, "").replace(ENDS, "").strip(), pasted, letter)
+    return TypedLine(said.replace(BEGINS, "").replace(ENDS, "").strip(), pasted, letter)
 
 
 def _at_once(descriptor: int) -> str:

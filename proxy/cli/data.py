@@ -129,7 +129,7 @@ def import_(
     as_json: AsJson = False,
 ) -> None:
     """Take in an export, or the ratings that were given in Open WebUI; what is here already is passed over."""
-    from proxy.cli.import_file import Unreadable, batches
+    from proxy.cli.import_file import UnreadableFile, batches
 
     if str(file) == "open-webui":
         from proxy.cli.import_open_webui import import_open_webui
@@ -146,7 +146,7 @@ def import_(
             for key in ("stored", "known", "ratings", "forgotten"):
                 total[key] += found[key]
             total["refused"] += [{**one, "line": one["line"] + first} for one in found["refused"]]
-    except Unreadable as error:
+    except UnreadableFile as error:
         fail(str(error))
     if as_json:
         print_json(total)

@@ -57,10 +57,10 @@ class HomeClient:
     def events(self, path: str, body: Any, turn: str | None = None) -> Generator[Any, None, None]:
         """The events of a stream, as JSON; closing it ends the connection. `turn`: as in `x-rl-turn`. Raises Refused,
         Unreachable."""
-        from proxy.core.sse import Splitter
+        from proxy.core.sse import EventSplitter
 
         with self._send("POST", path, body, {"x-rl-turn": turn} if turn else {}) as response:
-            splitter = Splitter()
+            splitter = EventSplitter()
             for line in self._lines(response):
                 for event in splitter.feed(line + b"\n"):
                     if event.data is not None and (data := event.data.strip()) not in (b"", b"[DONE]"):

@@ -9,7 +9,7 @@ from typing import Final
 BATCH: Final = 4 * 1024 * 1024  # bytes, or one line that is longer
 
 
-class Unreadable(Exception):
+class UnreadableFile(Exception):
     """The sentence to end with."""
 
 
@@ -26,6 +26,6 @@ def batches(file: Path) -> Iterator[tuple[int, bytes]]:
                 lines.append(row)
                 count, size = count + 1, size + len(row)
     except OSError as error:
-        raise Unreadable(f"{file} cannot be read ({error}); what came before is taken.") from error
+        raise UnreadableFile(f"{file} cannot be read ({error}); what came before is taken.") from error
     if b"".join(lines).strip():
         yield before, b"".join(lines)

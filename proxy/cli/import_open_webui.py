@@ -18,7 +18,7 @@ import typer
 
 from proxy.cli.common import client_of, fail, print_json, some
 from proxy.cli.http import NO_PROXY, HomeClient
-from proxy.cli.import_file import Unreadable
+from proxy.cli.import_file import UnreadableFile
 from proxy.client import Refused, Unreachable
 from store import driver
 
@@ -40,7 +40,7 @@ def import_open_webui(file: Path | None, home: Path | None, as_json: bool) -> No
     try:
         for one in feedbacks(file):
             _take(client, one, total)
-    except Unreadable as error:
+    except UnreadableFile as error:
         fail(str(error))
     except Unreachable as error:
         fail(f"{error} {some(total['stored'], 'rating')} had been taken; run it again.", NO_PROXY)
@@ -59,7 +59,7 @@ def feedbacks(file: Path) -> Iterator[dict[str, Any]]:
             is_database = opened.read(16) == b"SQLite format 3\0"
         yield from _of_database(file) if is_database else _of_export(file)
     except OSError as error:
-        raise Unreadable(f"{file} cannot be read ({error.strerror or error}); nothing was taken.") from None
+        raise UnreadableFile(f"{file} cannot be read ({error.strerror or error}); nothing was taken.") from None
 
 
 def messages_of(feedback: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -88,7 +88,7 @@ def _of_database(file: Path) -> Iterator[dict[str, Any]]:
                     email,
                 )  # fmt: skip
     except driver.errors(ValueError, TypeError, RecursionError) as error:
-        raise Unreadable(
+        raise UnreadableFile(
             f"{file} cannot be read as Open WebUI's database ({error}); what came before is taken."
         ) from None
 
@@ -99,7 +99,9 @@ def _of_export(file: Path) -> Iterator[dict[str, Any]]:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, list) or not all(isinstance(one, dict) and "id" in one for one in found):
-        raise Unreadable(f"{file} is neither an export of Open WebUI's feedback as JSON nor its database; {WHERE_FROM}")
+        raise UnreadableFile(
+            f"{file} is neither an export of Open WebUI's feedback as JSON nor its database; {WHERE_FROM}"
+        )
     for one in sorted(found, key=_changed_at):
         yield _ours(one, _within(one, "user").get("email"))
 

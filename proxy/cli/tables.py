@@ -18,7 +18,7 @@ from proxy.core.terminal import plain, styled
 from proxy.core.version_names import label
 
 if TYPE_CHECKING:
-    from proxy.cli.doctor.facts import Check
+    from proxy.cli.doctor.facts import DoctorCheck
 
 REJECTED = {
     "rejected_fresh_mismatch": "the server computes them otherwise than the trainer",
@@ -42,7 +42,7 @@ def console() -> Console:
     return _Console(file=styled(sys.stdout), markup=False, emoji=False)
 
 
-def show_checks(checks: Iterable[Check]) -> None:
+def show_checks(checks: Iterable[DoctorCheck]) -> None:
     """A line each, and the fix below it. What cannot be known for one reason is one line."""
     grid = Table.grid(padding=(0, 2))
     by_line: dict[str, list[str]] = {}

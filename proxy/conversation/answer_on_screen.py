@@ -26,8 +26,8 @@ from proxy.conversation.same_text import (
     LONGEST,
     Alike,
     Forms,
-    Run,
-    Said,
+    MessageText,
+    TextOverlap,
     alike,
     asked_alike,
     broken_off,
@@ -106,7 +106,7 @@ class Fit(NamedTuple):
 
     one: Lately
     session: int  # 2: the same, 1: not known, 0: another
-    run: Run
+    run: TextOverlap
     alike: Alike
     asked: bool  # there are words above it
     against: bool  # something above it was answered in another conversation
@@ -326,7 +326,7 @@ def _fits(
     return found
 
 
-def _answers(said: Iterable[Said], forms: Forms) -> set[str]:
+def _answers(said: Iterable[MessageText], forms: Forms) -> set[str]:
     return {forms.letters(one.text) for one in said if one.role == "assistant"}
 
 

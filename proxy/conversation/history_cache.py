@@ -38,7 +38,7 @@ class _Turn(NamedTuple, Generic[S]):
     odd: list[int]  # messages with more than texts in them: 1, 1.0 and true are equal, and are not the same
 
 
-class Known(NamedTuple, Generic[S]):
+class KnownHistory(NamedTuple, Generic[S]):
     """What is known of the first messages of a request."""
 
     states: list[S]
@@ -46,14 +46,14 @@ class Known(NamedTuple, Generic[S]):
     turn: _Turn[S] | None  # that had them
 
 
-class Fold(Generic[S]):
+class HistoryFold(Generic[S]):
     """A state after each message, from the state above it and the message. May be used from any thread."""
 
     def __init__(self, step: Callable[[S | None, Said], S]) -> None:
         self._step = step
         self._turns: Running[_Turn[S]] = Running()
 
-    def known(self, messages: list[Said], size: int = LEAST) -> Known[S]:
+    def known(self, messages: list[Said], size: int = LEAST) -> KnownHistory[S]:
         """The states after as many of the first messages as came in this order before. `size`: bytes of the request."""
         most, best = 0, None
         for turn in self._turns if messages and size >= LEAST else ():
@@ -65,10 +65,10 @@ class Fold(Generic[S]):
                 if same == len(turn.messages):
                     break
         if best is None:
-            return Known([], [], None)
-        return Known(best.states[:most], [at for at in best.odd if at < most], best)
+            return KnownHistory([], [], None)
+        return KnownHistory(best.states[:most], [at for at in best.odd if at < most], best)
 
-    def rest(self, known: Known[S], messages: list[Said], size: int) -> list[S]:
+    def rest(self, known: KnownHistory[S], messages: list[Said], size: int) -> list[S]:
         """The state after each message. `size`: bytes of the request; `known`: what `known` said, is used up."""
         states, odd, before = known
         went_on = before is not None and len(states) >= len(before.messages) - 1
@@ -127,7 +127,7 @@ class Fact(NamedTuple):
     form: Form | None  # how the message itself was written
 
 
-class Told(NamedTuple):
+class ToldHistory(NamedTuple):
     """What is known of all the messages of a request."""
 
     prompt: tuple[Message, ...]
@@ -137,17 +137,17 @@ class Told(NamedTuple):
     above: bytes | None
     secrets: frozenset[str]
     untrainable: str | None
-    turns: turns.Known
+    turns: turns.KnownTurn
     forms: dict[str, Form] | None  # how all of them were written; None where secrets were taken out
 
 
 class History:
     def __init__(self, redactor: Redactor) -> None:
         # The same messages may hold a command of one agent, and a quotation of it for every other client.
-        self._seen = {agent: Fold(partial(_seen, agent)) for agent in (None, NOBODY, *AGENTS)}
+        self._seen = {agent: HistoryFold(partial(_seen, agent)) for agent in (None, NOBODY, *AGENTS)}
         # System texts are not part of the conversation: agents change them from turn to turn.
-        self._said = Fold(partial(_fact, redactor))
-        self._aside = Fold(partial(_aside_fact, redactor))
+        self._said = HistoryFold(partial(_fact, redactor))
+        self._aside = HistoryFold(partial(_aside_fact, redactor))
 
     def kept(self, messages: list[Said], size: int, agent: Agent | None = None) -> Sequence[int]:
         """As `without_commands`."""
@@ -172,8 +172,8 @@ class Telling:
 
     def __init__(
         self,
-        said: Fold[Fact],
-        aside: Fold[Fact],
+        said: HistoryFold[Fact],
+        aside: HistoryFold[Fact],
         messages: list[Said],
         size: int,
         asides: tuple[int, ...] | None = None,
@@ -187,7 +187,7 @@ class Telling:
         new = (message for _, known, part in self._parts for message in part[len(known.states) :])
         self.fresh = sum(map(_length, new))  # characters, about: what `told` still has to read
 
-    def told(self) -> Told:
+    def told(self) -> ToldHistory:
         """Once."""
         said, aside = (fold.rest(known, part, self._size) for fold, known, part in self._parts)
         facts = woven(said, zip(self._places, aside, strict=True))
@@ -195,7 +195,7 @@ class Telling:
         ends = [fact for fact in (apart, last) if fact is not None]
         secrets = frozenset[str]().union(*(fact.secrets for fact in ends))
         newest = max((at for at, fact in enumerate(facts) if fact.message.role == "user"), default=-1)
-        return Told(
+        return ToldHistory(
             prompt=tuple([fact.message for fact in facts]),
             nodes=tuple([fact.node for fact in facts]),
             asides=self._places,
@@ -203,7 +203,7 @@ class Telling:
             above=last.above if last else None,
             secrets=secrets,
             untrainable=next((fact.untrainable for fact in ends if fact.untrainable), None),
-            turns=turns.Known(self._apart, bool(last and last.used_tools)),
+            turns=turns.KnownTurn(self._apart, bool(last and last.used_tools)),
             forms=None if secrets else forms_of([fact.form for fact in facts], newest),
         )
 

@@ -23,7 +23,7 @@ LEAST: Final = 16 * 1024  # bytes that have to be the same: fewer are parsed soo
 _NEW: Final = f"new-{secrets.token_hex(8)}"  # a name that no body has, for the list from there on
 
 
-class Place(NamedTuple):
+class JsonPlace(NamedTuple):
     """The list of a body that grows from turn to turn."""
 
     name: str
@@ -32,7 +32,7 @@ class Place(NamedTuple):
     ends: list[int]  # the byte after each of its first items, as long as they are objects
 
 
-_NOWHERE: Final = Place("", (), 0, [])
+_NOWHERE: Final = JsonPlace("", (), 0, [])
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +41,12 @@ class Body:
 
     raw: bytes
     parsed: Any
-    place: Place | None = None  # None: not looked for yet
+    place: JsonPlace | None = None  # None: not looked for yet
     items: tuple[int, int] | None = None  # where those of this list begin and end, if that is known
     went_on: Body | None = None  # the one that it says again
 
 
-class Known(NamedTuple):
+class KnownPrefix(NamedTuple):
     """How far a body is the same as an earlier one."""
 
     earlier: Body | None
@@ -59,16 +59,16 @@ class SaidBefore:
     def __init__(self) -> None:
         self._bodies: Running[Body] = Running()
 
-    def known(self, raw: bytes) -> Known:
-        found = Known(None, 0)
+    def known(self, raw: bytes) -> KnownPrefix:
+        found = KnownPrefix(None, 0)
         if len(raw) >= LEAST:
             for body in self._bodies:
                 more = max(LEAST, found.bytes + 1)
                 if raw.startswith(memoryview(body.raw)[:more]) and len(body.raw) >= more:  # nearly no other one
-                    found = Known(body, _common(body.raw, raw))
+                    found = KnownPrefix(body, _common(body.raw, raw))
         return found
 
-    def read(self, raw: bytes, known: Known) -> Body:
+    def read(self, raw: bytes, known: KnownPrefix) -> Body:
         """As `wire.loads` reads it. Raises ValueError."""
         if known.earlier is not None and (found := _read_on(raw, known.earlier, known.bytes)) is not None:
             return found
@@ -114,11 +114,11 @@ def _read_on(raw: bytes, earlier: Body, same: int) -> Body | None:
     return Body(raw, parsed, place._replace(ends=ends), (place.start, end), went_on)
 
 
-def _place(raw: bytes, at: int) -> Place | None:
+def _place(raw: bytes, at: int) -> JsonPlace | None:
     """The list of the object `raw` in which its byte `at` lies; None where that is in none, or where a member comes
     twice."""
     names: list[str] = []
-    place: Place | None = None
+    place: JsonPlace | None = None
     here = past_white(raw, past_white(raw, 0) + 1)
     while raw[here] != 0x7D:  # }
         name, value = member(raw, here)
@@ -127,7 +127,7 @@ def _place(raw: bytes, at: int) -> Place | None:
         if raw[value] == 0x5B and value < at and place is None:  # [
             ends, close = _ends(raw, value + 1)
             if at <= close:
-                place = Place(name, tuple(names), value + 1, ends)
+                place = JsonPlace(name, tuple(names), value + 1, ends)
             here = close + 1
         else:
             here = past(raw, value)

@@ -39,14 +39,14 @@ class Alike(IntEnum):
     EXACT = 3
 
 
-class Said(NamedTuple):
+class MessageText(NamedTuple):
     """What one message says."""
 
     role: str
     text: str
 
 
-class Run(NamedTuple):
+class TextOverlap(NamedTuple):
     """How far two conversations go together, from their ends."""
 
     messages: int  # that are the same
@@ -65,13 +65,13 @@ def text_in(message: Mapping[str, Any]) -> str:
     return "\n".join(text for text in texts if isinstance(text, str)).strip()
 
 
-def spoken(messages: Sequence[Mapping[str, Any]]) -> list[Said]:
+def spoken(messages: Sequence[Mapping[str, Any]]) -> list[MessageText]:
     """What people and the model said with words. Results of tools and mere calls come and go in clients."""
     found = []
     for message in messages:
         role = str(message.get("role"))
         if role in ("user", "assistant") and not silent(message) and (text := text_in(message)):
-            found.append(Said(role, text))
+            found.append(MessageText(role, text))
     return found
 
 
@@ -147,24 +147,24 @@ def _many_marks() -> re.Pattern[str]:
     return re.compile(f"[{re.escape(marks)}]{{{_MARKS}}}")
 
 
-def together(one: Sequence[Said], other: Sequence[Said], forms: Forms | None = None) -> Run:
+def together(one: Sequence[MessageText], other: Sequence[MessageText], forms: Forms | None = None) -> TextOverlap:
     """`one` is a conversation as it was sent back, `other` as the model had seen it; both from their ends."""
     forms = forms or Forms()
     count = letters = 0
     for mine, theirs in zip(reversed(one), reversed(other), strict=False):
         if mine.role != theirs.role or not _same(mine, theirs, forms):
-            return Run(count, letters, False)
+            return TextOverlap(count, letters, False)
         count += 1
         letters += min(len(forms.letters(said.text[:COUNTED])) for said in (mine, theirs))
-    return Run(count, letters, count == len(one))
+    return TextOverlap(count, letters, count == len(one))
 
 
 def asked_alike(text: str, asked: str, forms: Forms | None = None) -> bool:
     """Whether a question may be the one whose beginning was kept for lists."""
-    return len(asked) >= SHOWN or _same(Said("user", text), Said("user", asked), forms or Forms())
+    return len(asked) >= SHOWN or _same(MessageText("user", text), MessageText("user", asked), forms or Forms())
 
 
-def _same(one: Said, other: Said, forms: Forms) -> bool:
+def _same(one: MessageText, other: MessageText, forms: Forms) -> bool:
     if alike(one.text, other.text, forms):
         return True
     if one.role != "user" or max(len(one.text), len(other.text)) > LONGEST:

@@ -67,7 +67,7 @@ class Decision(NamedTuple):
     rule: str
 
 
-class Known(NamedTuple):
+class KnownTurn(NamedTuple):
     """Of the messages of a request."""
 
     system: Sequence[Mapping[str, Any]]  # those with system texts
@@ -108,7 +108,7 @@ def turn_of(
     messages: Sequence[Mapping[str, Any]],
     tools: Sequence[Any] | None,
     rules: Sequence[TurnRule] = (),
-    known: Known | None = None,
+    known: KnownTurn | None = None,
 ) -> Decision:
     """`known`: what of these messages need not be looked for.
 
@@ -117,7 +117,7 @@ def turn_of(
     if (said := said_turn(headers)) is not None:
         return Decision(said, "header")
     if known is None:
-        known = Known([m for m in messages if m.get("role") in ASIDE], _used_tools(messages))
+        known = KnownTurn([m for m in messages if m.get("role") in ASIDE], _used_tools(messages))
     system, last = _ends("\n".join(text_of(m) or "" for m in known.system)), _ends(_said_last(messages))
     limit, toolless = _limit(body), not tools and known.used_tools and not _after_a_tool(messages)
     for rule in (*rules, *RULES):

@@ -77,7 +77,7 @@ def _number(text: str) -> int | float:
     return float(text)
 
 
-class Answer:
+class WholeAnswer:
     """A whole answer; what it says is parsed once, by whoever asks first."""
 
     def __init__(self, raw: bytes) -> None:

@@ -31,7 +31,7 @@ class Line(Event):
         return self.raw[:at] + data + self.raw[at + len(body) :]
 
 
-class Splitter(sse.Splitter):
+class NdjsonSplitter(sse.EventSplitter):
     """Feed chunks, get whole lines: all of them as one piece (`whole`), and each by itself (`events`)."""
 
     gap: ClassVar[bytes] = b"\n"

@@ -80,7 +80,7 @@ class Event:
             yield self.raw[at:], b""
 
 
-class Splitter:
+class EventSplitter:
     """Feed chunks, get whole events: all of them as one piece (`whole`), and each by itself (`events`)."""
 
     gap: ClassVar[bytes] = b"\n\n"  # what ends an event

@@ -28,9 +28,9 @@ HOP: Final = frozenset({
 CUT: Final = (TimeoutError, aiohttp.ClientError, OSError, RuntimeError)
 LOOK_S: Final = 3.0  # how often to see whether the connection of a silent backend still is one
 _ASCII: Final = "".join(map(chr, range(0x21, 0x7F)))  # only what is not a character of a path is encoded
-_STREAMS: Final[Mapping[str, type[sse.Splitter]]] = {
-    "text/event-stream": sse.Splitter,
-    "application/x-ndjson": ndjson.Splitter,
+_STREAMS: Final[Mapping[str, type[sse.EventSplitter]]] = {
+    "text/event-stream": sse.EventSplitter,
+    "application/x-ndjson": ndjson.NdjsonSplitter,
 }
 
 
@@ -56,7 +56,7 @@ def end_to_end(headers: MultiMapping[str]) -> CIMultiDict[str]:
     return CIMultiDict(kept)
 
 
-def splitter_for(upstream: aiohttp.ClientResponse) -> sse.Splitter | None:
+def splitter_for(upstream: aiohttp.ClientResponse) -> sse.EventSplitter | None:
     """What cuts this body into events; None for a plain body."""
     kind = _STREAMS.get(upstream.content_type)
     return None if kind is None else kind()

@@ -23,10 +23,10 @@ from proxy.conversation.cut_prompts import CUT, why_cut
 from proxy.conversation.redaction import INEXACT, UNTRAINABLE, WORTH_A_THREAD, Redactor, places
 from proxy.conversation.underway import Underway
 from proxy.core.events import Events
-from proxy.core.json_edit import Answer
+from proxy.core.json_edit import WholeAnswer
 from proxy.core.metrics import Metrics
 from proxy.core.offload import ITEM, length, off_loop_above
-from proxy.core.sse import Event, Splitter
+from proxy.core.sse import Event, EventSplitter
 from proxy.core.tasks import Later, Tasks
 from proxy.dialects import CHAT, Dialect, Reply
 from store.captured.rows import IDS, LOGPROBS
@@ -87,7 +87,7 @@ class Capture:
         self._broken: str | None = None
         self._unread: list[bytes] = []  # whole events, not parsed yet
         self._unread_size = 0
-        self._splitter: Splitter
+        self._splitter: EventSplitter
         self._n = n
         self.guessed: str | None = None  # why it is not known how the server samples, where it is not
         self._rows: list[NewCompletion] = []
@@ -141,7 +141,7 @@ class Capture:
         seen(row)
         self._rows = [row, *(replace(row, id=choice_id(self.id, i), choice=i) for i in range(1, self._n))]
 
-    def keep(self, piece: bytes, splitter: Splitter) -> None:
+    def keep(self, piece: bytes, splitter: EventSplitter) -> None:
         """Whole events of the stream, as the backend sent them. They are read together: later, and off the way of
         those that come next. `splitter` knows how to cut them."""
         self._splitter = splitter
@@ -206,7 +206,7 @@ class Capture:
             self._broken = self._broken or f"the events of the stream make no reply: {error!r}"
             return []
 
-    def whole(self, answer: Answer) -> list[Reply]:
+    def whole(self, answer: WholeAnswer) -> list[Reply]:
         """The replies of a plain body; none, and marked, where it cannot be understood."""
         try:
             return _numbered(self._dialect.whole(answer.parsed))

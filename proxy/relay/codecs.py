@@ -14,14 +14,14 @@ from typing import Any, ClassVar
 from proxy.backends.base import Capabilities
 from proxy.core import sse
 from proxy.core.errors import BackendBroke, ProxyError
-from proxy.core.json_edit import Answer, Rules, dumps, loads, rewrite
+from proxy.core.json_edit import Rules, WholeAnswer, dumps, loads, rewrite
 from proxy.core.json_splice import Splicer, with_members
 from proxy.core.sse import Event
 from proxy.dialects import CHAT, Dialect, Renderer
 from proxy.dialects.base import ODD, Question
 
 
-class Way(ABC):
+class Codec(ABC):
     """One way to ask, and to read and pass on the answer."""
 
     translated: ClassVar[bool]
@@ -51,7 +51,7 @@ class Way(ABC):
         what after it."""
 
     @abstractmethod
-    def whole(self, answer: Answer) -> bytes:
+    def whole(self, answer: WholeAnswer) -> bytes:
         """A plain answer as the client gets it. Raises BackendBroke."""
 
     @abstractmethod
@@ -59,7 +59,7 @@ class Way(ABC):
         """What ends a stream that broke."""
 
 
-class Native(Way):
+class Native(Codec):
     """Passed through: the backend's bytes, but for our id, their model and our own wishes."""
 
     translated = False
@@ -111,7 +111,7 @@ class Native(Way):
     def end(self, event: Event | None) -> tuple[bytes, bytes]:
         return b"", b"" if event is None else self.event(event)
 
-    def whole(self, answer: Answer) -> bytes:
+    def whole(self, answer: WholeAnswer) -> bytes:
         """Garbage is passed on as garbage, byte for byte; the capture has marked it."""
         try:
             if isinstance(answer.parsed, dict):
@@ -121,12 +121,12 @@ class Native(Way):
             return answer.raw
 
     def broken(self, error: ProxyError) -> bytes:
-        newest = sse.Splitter().feed(self._through) if self._dialect.framing == "sse" else ()
+        newest = sse.EventSplitter().feed(self._through) if self._dialect.framing == "sse" else ()
         said = [one.data for one in newest if one.data is not None and one.data.startswith(b"{")]
         return self._dialect.error_event(error, said[-1] if said else self._last)
 
 
-class Translated(Way):
+class Translated(Codec):
     """Asked as chat completions, and said again in the client's dialect. Raises BadRequest for what cannot be."""
 
     translated = True
@@ -161,7 +161,7 @@ class Translated(Way):
         before, last = self._say.end()
         return b"".join(before), last
 
-    def whole(self, answer: Answer) -> bytes:
+    def whole(self, answer: WholeAnswer) -> bytes:
         try:
             return self._say.whole(answer.parsed)
         except ODD as error:

@@ -34,12 +34,11 @@ from proxy.conversation.underway import Underway
 from proxy.core.errors import BackendBroke, BackendRefused, BrokeOff, Conflict, ProxyError, UnknownModel
 from proxy.core.events import Events
 from proxy.core.heap_trim import Memory
-from proxy.core.json_edit import Answer, Rules, dumps, loads
+from proxy.core.json_edit import Rules, WholeAnswer, dumps, loads
 from proxy.core.metrics import Metrics
-from proxy.core.ndjson import Line
-from proxy.core.ndjson import Splitter as LineSplitter
+from proxy.core.ndjson import Line, NdjsonSplitter
 from proxy.core.offload import LARGE, off_loop
-from proxy.core.sse import Event, Splitter
+from proxy.core.sse import Event, EventSplitter
 from proxy.core.tasks import Tasks
 from proxy.core.upstream import chunks, cut, end_to_end, message_in, no_http, splitter_for, upstream_url, whole
 from proxy.dialects import CHAT, Dialect
@@ -47,7 +46,7 @@ from proxy.dialects.base import ODD, Question
 from proxy.feedback.episodes import Episodes
 from proxy.relay.capture import Capture, new_id
 from proxy.relay.capture_optout import Uncaptured
-from proxy.relay.codecs import Native, Translated, Way, wishes
+from proxy.relay.codecs import Codec, Native, Translated, wishes
 from proxy.relay.dialect_support import Formats, about_what_was_asked
 from proxy.relay.early_stream import KEEPALIVE, HeldStream
 from proxy.relay.unknown_model import unknown_model
@@ -120,7 +119,7 @@ class Exchange:
         self._attempt = attempt  # keeps the answer, should its SDK ask again
         self._begun = held.response if held is not None else None  # the stream, where it began while it waited
         self._capture: Capture | None = None
-        self._way: Way
+        self._way: Codec
         self._refusal = b""  # a 404 that was read to see what it is about
         self._finished = False
         self._gap = b""  # what ends the last event, where the backend did not
@@ -368,7 +367,7 @@ class Exchange:
         return self._dialect.rules(id=self._capture.id, model=model, asked=asked, ours=ours)
 
     async def _whole(self, upstream: aiohttp.ClientResponse) -> web.StreamResponse:
-        answer = Answer(body := self._refusal or await whole(upstream))
+        answer = WholeAnswer(body := self._refusal or await whole(upstream))
         headers = self._headers(upstream)
         unknown = await self._unknown_model(body) if upstream.status == 404 else None
         if self._begun is not None:
@@ -399,7 +398,7 @@ class Exchange:
         said = self._keepable(message_in(body))[:300]
         return await unknown_model(self._parts.backend, self._address.url, self._asked.model, said)
 
-    async def _stream(self, upstream: aiohttp.ClientResponse, splitter: Splitter) -> web.StreamResponse:
+    async def _stream(self, upstream: aiohttp.ClientResponse, splitter: EventSplitter) -> web.StreamResponse:
         response = self._begun
         if response is None:
             headers = self._headers(upstream)
@@ -432,12 +431,12 @@ class Exchange:
         await response.write_eof()
         return response
 
-    async def _rest(self, response: web.StreamResponse, splitter: Splitter) -> Event | None:
+    async def _rest(self, response: web.StreamResponse, splitter: EventSplitter) -> Event | None:
         """What came after the last blank line. Half an event is handed back: where an error of ours has to follow, it
         is left out, or no client could read the error."""
         if not (rest := splitter.rest()):
             return None
-        line = isinstance(splitter, LineSplitter)
+        line = isinstance(splitter, NdjsonSplitter)
         event = Line(rest) if line else Event(rest)
         if self._way.reads.terminal(event) or _is_whole(event):
             await self._pass(response, [event])
@@ -445,7 +444,7 @@ class Exchange:
             return None
         return event
 
-    async def _pass_on(self, response: web.StreamResponse, splitter: Splitter, chunk: bytes) -> None:
+    async def _pass_on(self, response: web.StreamResponse, splitter: EventSplitter, chunk: bytes) -> None:
         """What one read brought. Whole events go through at once, up to the first that may be the last one."""
         piece = splitter.whole(chunk)
         if splitter.is_plain and not self._finished:
@@ -456,7 +455,7 @@ class Exchange:
         if piece:
             await self._pass(response, splitter.events(piece))
 
-    def _through(self, splitter: Splitter, piece: bytes) -> bytes | None:
+    def _through(self, splitter: EventSplitter, piece: bytes) -> bytes | None:
         """Whole events as the client gets them, noted for the capture; None where each has to be looked at."""
         said = self._way.through(piece)
         if said is not None:
@@ -552,7 +551,7 @@ class Exchange:
         if not already and (failed is None or self._way.translated):  # else its own word has been passed on
             await response.write(self._gap + self._way.broken(error))
 
-    async def _finish(self, status: Any, *, whole: Answer | None = None, error: str | None = None) -> None:
+    async def _finish(self, status: Any, *, whole: WholeAnswer | None = None, error: str | None = None) -> None:
         if self._finished:
             return
         self._finished = True

@@ -18,7 +18,7 @@ from proxy.core.json_edit import loads
 from proxy.core.wrapped_ids import bare
 from proxy.dialects import Asked, Dialect, Earlier
 from proxy.relay.capture import new_id
-from store.captured.items import Place
+from store.captured.items import ItemPlace
 from store.records import Completion
 from store.store import Store
 
@@ -47,7 +47,7 @@ class EarlierAnswers:
         """The items that the request names by the ids of its backend, which has them too: for what is captured and
         compared, and not for the request. One whose id several answers may have had stays a reference."""
         named = dialect.refers_to(body)[:MOST_NAMED]
-        places: dict[str, list[Place]] = {}
+        places: dict[str, list[ItemPlace]] = {}
         for one in await self._store.items.places(named, reach.keys) if named else ():
             if reach.covers(one.asker):
                 places.setdefault(one.id, []).append(one)
@@ -104,7 +104,7 @@ class EarlierAnswers:
         return f"{root}.{new_id()}"
 
 
-def _only(places: list[Place], session: str | None) -> Place | None:
+def _only(places: list[ItemPlace], session: str | None) -> ItemPlace | None:
     """The one that is meant: some servers count their items from one after each start."""
     if len(places) > 1 and session is not None:
         places = [place for place in places if place.session == session]

@@ -25,7 +25,7 @@ from proxy.access.unknown_route import MISSING, is_bare, lacking, mistaken
 from proxy.backends.ask import down
 from proxy.conversation.conversations import command_at, without_commands
 from proxy.conversation.history_cache import History, Telling
-from proxy.conversation.incremental_json import Body, Known, SaidBefore
+from proxy.conversation.incremental_json import Body, KnownPrefix, SaidBefore
 from proxy.conversation.redaction import WORTH_A_THREAD, places
 from proxy.conversation.retries import Attempt, Retries, is_counted, key_of
 from proxy.conversation.secret_shapes import LONGEST
@@ -370,7 +370,7 @@ def _row(call: Call, asked: Asked, telling: Telling, request: bytes, lease: Leas
 
 
 def _read(
-    raw: bytes, bodies: SaidBefore, known: Known, dialect: Dialect, request: web.Request
+    raw: bytes, bodies: SaidBefore, known: KnownPrefix, dialect: Dialect, request: web.Request
 ) -> tuple[Body, Asked, list[Any]]:
     """The body, what its dialect makes of it, and whom its newest message names. Raises BadRequest."""
     body, asked = parsed(raw, bodies, known, dialect)

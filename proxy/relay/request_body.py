@@ -11,7 +11,7 @@ from typing import Final
 
 from aiohttp import web
 
-from proxy.conversation.incremental_json import Body, Known, SaidBefore
+from proxy.conversation.incremental_json import Body, KnownPrefix, SaidBefore
 from proxy.core.errors import BadRequest, TooLarge
 from proxy.core.json_edit import DEEPEST, deeper
 from proxy.dialects import Asked, Dialect
@@ -49,7 +49,7 @@ def _too_large(limit: int) -> TooLarge:
     return TooLarge(f"The body is over {limit} bytes; raise server.max_body_bytes to allow it.")
 
 
-def parsed(raw: bytes, before: SaidBefore, known: Known, dialect: Dialect) -> tuple[Body, Asked]:
+def parsed(raw: bytes, before: SaidBefore, known: KnownPrefix, dialect: Dialect) -> tuple[Body, Asked]:
     """Raises BadRequest."""
     try:
         body = before.read(raw, known)

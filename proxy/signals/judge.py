@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import aiohttp
 import orjson
 
-from proxy.signals.questions import Turn, label_messages, read_label, read_refutation, refute_messages
+from proxy.signals.questions import JudgedTurn, label_messages, read_label, read_refutation, refute_messages
 
 TOTAL_S: Final = 120.0  # for one answer of the judge
 CONNECT_S: Final = 10.0
@@ -38,7 +38,7 @@ class Endpoint(NamedTuple):
     headers: Mapping[str, str]
 
 
-class Verdict(NamedTuple):
+class JudgeVerdict(NamedTuple):
     """What a judge says of one turn."""
 
     label: str
@@ -52,13 +52,13 @@ class _Answer(NamedTuple):
     tokens: int
 
 
-class Judge:
+class AnswerJudge:
     def __init__(self, http: aiohttp.ClientSession, endpoint: Endpoint, votes: int) -> None:
         self._http = http
         self._endpoint = endpoint
         self._votes = votes
 
-    async def verdict(self, turn: Turn) -> Verdict:
+    async def verdict(self, turn: JudgedTurn) -> JudgeVerdict:
         """Raises JudgeDown."""
         temperature = VARIED if self._votes > 1 else 0.0
         asked = [self._ask(label_messages(turn), temperature) for _ in range(self._votes)]
@@ -66,23 +66,23 @@ class Judge:
         tokens = sum(answer.tokens for answer in answers)
         read = [found for answer in answers if (found := read_label(answer.text, turn.follow_up)) is not None]
         if not read:
-            return Verdict("nothing", "", "the judge's answer cannot be read", tokens)
+            return JudgeVerdict("nothing", "", "the judge's answer cannot be read", tokens)
         counted = Counter(found.label for found in read)
         (name, most), *others = counted.most_common()
         if name == "nothing":
-            return Verdict("nothing", "", "the judge abstained", tokens)
+            return JudgeVerdict("nothing", "", "the judge abstained", tokens)
         if 2 * most <= self._votes or (others and others[0][1] == most):
-            return Verdict("nothing", "", f"no majority in {self._votes} votes", tokens)
+            return JudgeVerdict("nothing", "", f"no majority in {self._votes} votes", tokens)
         again = await self._ask(refute_messages(turn, name), 0.0)
         tokens += again.tokens
         refutation = read_refutation(again.text)
         if refutation is None:
-            return Verdict("nothing", "", "the judge's second answer cannot be read", tokens)
+            return JudgeVerdict("nothing", "", "the judge's second answer cannot be read", tokens)
         if refutation[0]:
-            return Verdict("nothing", "", f"refuted: {refutation[1] or 'another explanation'}", tokens)
+            return JudgeVerdict("nothing", "", f"refuted: {refutation[1] or 'another explanation'}", tokens)
         words = Counter(found.instruction for found in read if found.label == name and found.instruction)
         instruction = words.most_common(1)[0][0] if words else ""
-        return Verdict(name, instruction, f"{most} of {self._votes} votes, not refuted", tokens)
+        return JudgeVerdict(name, instruction, f"{most} of {self._votes} votes, not refuted", tokens)
 
     async def _ask(self, messages: Sequence[Mapping[str, str]], temperature: float) -> _Answer:
         body = {

@@ -28,8 +28,8 @@ from proxy.conversation.redaction import Redactor
 from proxy.core.events import Events
 from proxy.signals import rules
 from proxy.signals.follower import Follower
-from proxy.signals.judge import Endpoint, Judge, JudgeDown
-from proxy.signals.questions import VERSION, Turn
+from proxy.signals.judge import AnswerJudge, Endpoint, JudgeDown
+from proxy.signals.questions import VERSION, JudgedTurn
 from proxy.signals.trust import WINDOW, Trust, trust
 from store.errors import StoreError
 from store.learning.signals import ASK, Shared, Trusted
@@ -192,7 +192,7 @@ class Judging:
         if (turn := await self._turn(signal)) is None:
             await self._store.signals.drop(signal.seq, "its answer is not a main turn any more")
             return True
-        judge = Judge(self._http, self._endpoint(), self._settings.votes)
+        judge = AnswerJudge(self._http, self._endpoint(), self._settings.votes)
         try:
             verdict = await judge.verdict(turn)
         except JudgeDown as error:
@@ -213,13 +213,13 @@ class Judging:
         self._events.emit("signal", completion=signal.completion_id, label=verdict.label)
         return True
 
-    async def _turn(self, signal: Signal) -> Turn | None:
+    async def _turn(self, signal: Signal) -> JudgedTurn | None:
         """What the judge sees of it; None where it is a side turn by now, or gone."""
         found = await self._store.completions.get(signal.completion_id)
         if found is None or found.new.turn != "main" or found.end is None or not signal.said:
             return None
         keep = self._redactor.text  # it is stored without secrets; settings may find more by now
-        return Turn(keep(found.new.typed or found.new.asked), keep(found.end.text), keep(signal.said))
+        return JudgedTurn(keep(found.new.typed or found.new.asked), keep(found.end.text), keep(signal.said))
 
     def _endpoint(self) -> Endpoint:
         if self._settings.url:

@@ -55,7 +55,7 @@ Answer with JSON only: {"refuted": true or false, \
 VERSION: Final = hashlib.sha256((LABEL + REFUTE).encode()).hexdigest()[:8]  # another prompt is another judge
 
 
-class Turn(NamedTuple):
+class JudgedTurn(NamedTuple):
     """What a judge sees of a conversation, with its secrets out."""
 
     request: str
@@ -70,15 +70,15 @@ class Labelled(NamedTuple):
     instruction: str  # words of the follow-up; empty where there are none
 
 
-def label_messages(turn: Turn) -> list[dict[str, str]]:
+def label_messages(turn: JudgedTurn) -> list[dict[str, str]]:
     return [{"role": "system", "content": LABEL}, {"role": "user", "content": _data(turn)}]
 
 
-def refute_messages(turn: Turn, claim: str) -> list[dict[str, str]]:
+def refute_messages(turn: JudgedTurn, claim: str) -> list[dict[str, str]]:
     return [{"role": "system", "content": REFUTE}, {"role": "user", "content": _data(turn, claim=claim)}]
 
 
-def _data(turn: Turn, **more: str) -> str:
+def _data(turn: JudgedTurn, **more: str) -> str:
     texts = {name: shortened(text) for name, text in turn._asdict().items()}
     return orjson.dumps(texts | more, option=orjson.OPT_INDENT_2).decode()
 

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from proxy.core.errors import NotFound
 from proxy.core.version_names import version_in_words
-from proxy.training.run_supervisor import Learner
+from proxy.training.run_supervisor import RunSupervisor
 from proxy.versions.live_version import Swap
 from store.records import BASE, Pointer
 
@@ -24,7 +24,7 @@ class ActDone(NamedTuple):
 
 
 class AdminActs:
-    def __init__(self, learner: Learner, swap: Swap) -> None:
+    def __init__(self, learner: RunSupervisor, swap: Swap) -> None:
         self._learner = learner
         self._swap = swap
 

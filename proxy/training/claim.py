@@ -16,7 +16,7 @@ from proxy.backends.base import Backend
 from proxy.training import run_folder, served_prompts
 from proxy.training.cloud_student import Foreign
 from proxy.training.run_files import RunFiles
-from proxy.training.served_prompts import Served
+from proxy.training.served_prompts import ServedPrompts
 from proxy.versions.live_version import Swap
 from store.records import Run
 from store.store import Store
@@ -90,7 +90,7 @@ class Claims:
         )
         moments = await self._store.opinions.moments(train.max_rater_share, train.raters)
         lines = await asyncio.to_thread(run_folder.lines, *groups, train, moments)
-        served = Served()
+        served = ServedPrompts()
         if not self._foreign:  # whose replies no server of ours has given
             completions = {sample.completion.new.id: sample.completion for group in groups for sample in group}
             served = await served_prompts.add(self._backend, lines, completions)

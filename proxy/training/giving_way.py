@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 from urllib.parse import urlsplit
 
-from config.sections import Backend
+from config.sections import BackendSection
 from proxy.access.security import is_loopback
 
 AGAIN_S: Final = 1.0  # for a run that has just started, meanwhile
@@ -70,7 +70,7 @@ class GivingWay:
             self._timer = asyncio.get_running_loop().call_later(after, self._settle)
 
 
-def longest(backend: Backend, seconds: float) -> float:
+def longest(backend: BackendSection, seconds: float) -> float:
     """For which a run stands still: not at all beside a server that is on another machine."""
     urls = [url for url in (backend.url, *backend.replicas) if url]
     return seconds if not urls or any(_is_here(url) for url in urls) else 0.0

@@ -19,7 +19,7 @@ from proxy.training.gpu_sharing import Lending
 from proxy.training.run_state import RunState
 from proxy.training.schedule_rules import Due, dampened, enough, kept_from, needed
 from proxy.training.system_load import Machine
-from proxy.training.weights_check import Match
+from proxy.training.weights_check import WeightsCheck
 from proxy.versions.live_version import Swap
 from store.records import Fresh
 from store.store import Store
@@ -31,7 +31,7 @@ def local_time() -> datetime:
     return datetime.now()
 
 
-class When:
+class Preconditions:
     def __init__(
         self,
         settings: Settings,
@@ -41,7 +41,7 @@ class When:
         launcher: Launcher,
         machine: Machine,
         lending: Lending,
-        match: Match,
+        match: WeightsCheck,
         foreign: Foreign | None,
         last_request: Callable[[], float],
         state: RunState,

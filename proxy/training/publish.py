@@ -39,7 +39,7 @@ class Published(NamedTuple):
     waits: str | None  # why it does not go live by itself
 
 
-class Outcome:
+class Publisher:
     def __init__(
         self, store: Store, swap: Swap, lending: Lending, events: Events, metrics: Metrics, foreign: Foreign | None
     ) -> None:

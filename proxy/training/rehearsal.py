@@ -23,8 +23,8 @@ from proxy.conversation.capture_health import Health
 from proxy.core.errors import BackendDown
 from proxy.core.events import Events
 from proxy.training import run_folder, served_prompts
-from proxy.training.preconditions import When
-from proxy.training.weights_check import Match
+from proxy.training.preconditions import Preconditions
+from proxy.training.weights_check import WeightsCheck
 from proxy.versions.admission import Door
 from store.records import Completion
 from store.store import Store
@@ -52,8 +52,8 @@ class Rehearsal:
         backend: Backend,
         launcher: Launcher,
         events: Events,
-        match: Match,
-        when: When,
+        match: WeightsCheck,
+        when: Preconditions,
         health: Health,
         door: Door,
     ) -> None:

@@ -26,7 +26,7 @@ from proxy.dialects import chat_tools, chat_turns, template_kwargs
 from proxy.training.rewards import worth
 from store.learning.ratings import JUDGED
 from store.learning.samples import why_held
-from store.records import BASE, Completion, Message, Moments, Run, Sample
+from store.records import BASE, Completion, Message, Moments, Run, RunSample
 from store.safety import conversion
 from trainer.launch import IN_THE_CLEAR, Seal, SealError, unfinished
 
@@ -37,9 +37,9 @@ TEXTS: Final = (SAMPLES, CALIBRATION)  # all files of a run that hold what peopl
 
 
 def lines(
-    samples: Sequence[Sample],
-    held_before: Sequence[Sample],
-    earlier: Sequence[Sample],
+    samples: Sequence[RunSample],
+    held_before: Sequence[RunSample],
+    earlier: Sequence[RunSample],
     train: Train,
     moments: Moments,
 ) -> list[dict[str, Any]]:
@@ -271,14 +271,14 @@ def complete(folder: Path) -> bool:
     return (folder / "run.json").is_file()
 
 
-def _by_completion(samples: Iterable[Sample]) -> dict[str, list[Sample]]:
-    groups: dict[str, list[Sample]] = {}
+def _by_completion(samples: Iterable[RunSample]) -> dict[str, list[RunSample]]:
+    groups: dict[str, list[RunSample]] = {}
     for sample in samples:
         groups.setdefault(sample.completion.new.id, []).append(sample)
     return groups
 
 
-def _sample(group: Sequence[Sample], train: Train, moments: Moments, split: str) -> dict[str, Any]:
+def _sample(group: Sequence[RunSample], train: Train, moments: Moments, split: str) -> dict[str, Any]:
     completion = group[0].completion
     found = worth(
         [sample.rating for sample in group],

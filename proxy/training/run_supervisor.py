@@ -25,8 +25,8 @@ from proxy.training import run_folder
 from proxy.training.claim import Claims
 from proxy.training.cloud_student import Foreign
 from proxy.training.gpu_sharing import Lending, NotLent
-from proxy.training.preconditions import When
-from proxy.training.publish import Ending, Outcome
+from proxy.training.preconditions import Preconditions
+from proxy.training.publish import Ending, Publisher
 from proxy.training.run_state import RunState
 from proxy.training.schedule_rules import Due
 from proxy.training.unlearning import Rebuilding
@@ -49,7 +49,7 @@ KILLED: Final = (
 CANCELLED: Final = "cancelled by a person"
 
 
-class Learner:
+class RunSupervisor:
     def __init__(
         self,
         settings: Settings,
@@ -61,9 +61,9 @@ class Learner:
         lending: Lending,
         foreign: Foreign | None,
         state: RunState,
-        when: When,
+        when: Preconditions,
         claims: Claims,
-        outcome: Outcome,
+        outcome: Publisher,
         rebuilding: Rebuilding,
     ) -> None:
         self._settings = settings

@@ -27,7 +27,7 @@ AT_ONCE: Final = 4  # the server has people to answer, too
 
 
 @dataclass
-class Served:
+class ServedPrompts:
     neutral: dict[str, dict[str, Any]] = field(default_factory=dict)  # the gate's questions
     choices: list[dict[str, Any]] = field(default_factory=list)  # what a person should know of the rest
 
@@ -44,10 +44,10 @@ async def add(
     lines: Sequence[dict[str, Any]],
     completions: Mapping[str, Completion],
     questions: Sequence[str] = NEUTRAL,
-) -> Served:
+) -> ServedPrompts:
     """Puts `served` and `hinted` into the lines, as far as the server tells; `questions` are the gate's. Raises
     BackendDown."""
-    served = Served()
+    served = ServedPrompts()
     wanted = [one for line in lines for one in _of(line, completions[line["completion"]])]
     wanted += [_Wanted(Prompt(neutral(question)), served.neutral, question) for question in questions]
     failed, cut = [], 0

@@ -23,7 +23,7 @@ from proxy.core.errors import ProxyError
 from proxy.core.events import Events
 from proxy.core.version_names import label, listed, version_in_words
 from proxy.training.cloud_student import Foreign
-from proxy.training.preconditions import When
+from proxy.training.preconditions import Preconditions
 from proxy.training.relocation import folder_of, is_ours
 from proxy.training.schedule_rules import DONE_BADLY
 from proxy.versions.live_version import Swap
@@ -45,7 +45,7 @@ class Rebuilding:
         store: Store,
         swap: Swap,
         backend: Backend,
-        when: When,
+        when: Preconditions,
         foreign: Foreign | None,
         events: Events,
     ) -> None:

@@ -24,7 +24,7 @@ from proxy.core.errors import BackendBroke, BackendDown
 from proxy.core.events import Events
 from proxy.core.json_edit import loads
 from proxy.core.upstream import message_in
-from proxy.training.weights_compare import CHATS, TOKENS, Answer, Chat, Verdict, compare
+from proxy.training.weights_compare import CHATS, TOKENS, Chat, ProbeAnswer, WeightsVerdict, compare
 from store.store import Store
 from trainer.launch import Launcher, LaunchError
 
@@ -43,7 +43,7 @@ _UNASKED: Final[dict[str, Any]] = {
 }  # fmt: skip
 
 
-class Match:
+class WeightsCheck:
     def __init__(self, settings: Settings, store: Store, backend: Backend, launcher: Launcher, events: Events) -> None:
         self._settings = settings
         self._store = store
@@ -54,7 +54,7 @@ class Match:
         self._looked = -LOOK_S
         self._asking = asyncio.Lock()
         self._down: str | None = None  # why the server could not be asked
-        self.verdict: Verdict | None = None
+        self.verdict: WeightsVerdict | None = None
 
     @property
     def of(self) -> dict[str, Any] | None:
@@ -86,7 +86,7 @@ class Match:
         """What was found before this start. Whether it still is about the same two is asked before the next run."""
         kept = await self._store.meta.get(META)
         if kept is not None and kept["of"].get("rules") == RULES:
-            self._of, self.verdict = kept["of"], Verdict(**kept["verdict"])
+            self._of, self.verdict = kept["of"], WeightsVerdict(**kept["verdict"])
 
     async def check(self, weights: str, *, now: bool = False, scored: bool = True) -> None:
         """Leaves a verdict of what is served and trained now. `now`: asked by a person, who may just have changed it.
@@ -122,21 +122,21 @@ class Match:
             answers = [await self._answer(chat, TOKENS if scored else 1) for chat in CHATS]
             verdict = compare(told, answers, await self._look(weights, answers, scored), scored=scored)
         except (BackendBroke, LaunchError) as error:
-            verdict = Verdict("unknown", f"could not be checked: {error}", scored=scored)
+            verdict = WeightsVerdict("unknown", f"could not be checked: {error}", scored=scored)
             keep = False  # asked again after a restart
         self._of, self.verdict = of, verdict
         if keep:
             await self._store.meta.set(META, {"of": of, "verdict": verdict._asdict()})
         self._tell(verdict)
 
-    def _tell(self, verdict: Verdict) -> None:
+    def _tell(self, verdict: WeightsVerdict) -> None:
         if verdict.state == "other":
             log.error("the served model is not the one that trains", why=verdict.line)
             self._events.emit("problem", message=verdict.line)
         else:
             log.info("the served model and the weights", verdict=verdict.line)
 
-    async def _look(self, weights: str, answers: list[Answer], scored: bool) -> Any:
+    async def _look(self, weights: str, answers: list[ProbeAnswer], scored: bool) -> Any:
         train = self._settings.train
         conversations = [
             {
@@ -156,7 +156,7 @@ class Match:
 
     # The server's side
 
-    async def _answer(self, chat: Chat, tokens: int) -> Answer:
+    async def _answer(self, chat: Chat, tokens: int) -> ProbeAnswer:
         """The model's own greedy reply, without any adapter. Raises BackendDown, BackendBroke."""
         asks = {key: loads(value) for key, value in self._backend.capabilities.asks.get("chat", {}).items()} or ASKS
         plain: dict[str, Any] = {"messages": chat, "max_tokens": tokens, "temperature": 0}
@@ -178,11 +178,11 @@ class Match:
             return await ask(self._backend, address, body, ANSWER_S)
 
 
-def _answer_in(body: dict[str, Any]) -> Answer:
+def _answer_in(body: dict[str, Any]) -> ProbeAnswer:
     choice = body["choices"][0]
     entries = (choice.get("logprobs") or {}).get("content") or []
     ids = choice.get("token_ids") or [entry.get("id") for entry in entries]
-    return Answer(
+    return ProbeAnswer(
         text=str(choice["message"].get("content") or ""),
         ended=choice.get("finish_reason") == "stop",
         prompt_ids=body.get("prompt_token_ids"),

@@ -42,7 +42,7 @@ OTHER: Final = "the server does not run what trains: "
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ProbeAnswer:
     """What the server said to one of CHATS; None: it does not tell."""
 
     text: str
@@ -65,7 +65,7 @@ class Rendering(NamedTuple):
     made: int | None = None  # and how many the weights' template makes
 
 
-class Verdict(NamedTuple):
+class WeightsVerdict(NamedTuple):
     state: Literal["same", "other", "unknown", "unasked"]
     line: str
     apart: float | None = None
@@ -74,51 +74,53 @@ class Verdict(NamedTuple):
     scored: bool = True  # False: prompts alone were compared
 
 
-def compare(told: Told, answers: Sequence[Answer], found: Mapping[str, Any], *, scored: bool = True) -> Verdict:
+def compare(
+    told: Told, answers: Sequence[ProbeAnswer], found: Mapping[str, Any], *, scored: bool = True
+) -> WeightsVerdict:
     """`found` is what trainer.probe says of the weights and of these answers."""
     verdict = _compare(told, answers, found) if scored else _prompts_alone(told, answers, found)
     return verdict._replace(scored=scored)
 
 
-def _prompts_alone(told: Told, answers: Sequence[Answer], found: Mapping[str, Any]) -> Verdict:
+def _prompts_alone(told: Told, answers: Sequence[ProbeAnswer], found: Mapping[str, Any]) -> WeightsVerdict:
     if (wrong := _wrong(told, answers, found)) is not None:
         return wrong
     rendering = _rendering(answers, found)
     checked = [name for name, known in _checked(told, found["conversations"]).items() if known]
     so_far = f"{' and '.join(checked)} as in the weights; " if checked else ""
     line = f"{so_far}log-probs are compared when the first rating has come"
-    return Verdict("unasked", line, rendering=rendering._asdict())
+    return WeightsVerdict("unasked", line, rendering=rendering._asdict())
 
 
-def _compare(told: Told, answers: Sequence[Answer], found: Mapping[str, Any]) -> Verdict:
+def _compare(told: Told, answers: Sequence[ProbeAnswer], found: Mapping[str, Any]) -> WeightsVerdict:
     read = found["conversations"]
     apart, regret = _apart(answers, read), _regret(read)
     if (wrong := _wrong(told, answers, found)) is not None:
         return wrong._replace(apart=apart, regret=regret)
     rendering = _rendering(answers, found)
     if (why := _log_probs(apart, regret)) is not None:
-        return Verdict("other", f"{OTHER}{why}", apart, regret, rendering._asdict())
+        return WeightsVerdict("other", f"{OTHER}{why}", apart, regret, rendering._asdict())
     checked = [name for name, known in _checked(told, read).items() if known]
     if regret is None:
         why = found["unscored"] or "its answers have no text and no token ids"
         so_far = f"{' and '.join(checked)} as in the weights, but " if checked else ""
         line = f"{so_far}log-probs could not be compared: {why}"
-        return Verdict("unknown", line, apart, regret, rendering._asdict())
+        return WeightsVerdict("unknown", line, apart, regret, rendering._asdict())
     by = (
         f"log-probs {apart:.2g} nats a token apart"
         if apart is not None
         else f"greedy replies, regret {regret:.2g} nats"
     )
     line = f"the server runs what trains: {', '.join([*checked, by])}"
-    return Verdict("same", line, apart, regret, rendering._asdict())
+    return WeightsVerdict("same", line, apart, regret, rendering._asdict())
 
 
-def _wrong(told: Told, answers: Sequence[Answer], found: Mapping[str, Any]) -> Verdict | None:
+def _wrong(told: Told, answers: Sequence[ProbeAnswer], found: Mapping[str, Any]) -> WeightsVerdict | None:
     """What needs no weights to be seen."""
     if (why := _kind(told, found) or _tokeniser(answers, found)) is not None:
-        return Verdict("other", f"{OTHER}{why}")
+        return WeightsVerdict("other", f"{OTHER}{why}")
     if (why := _misread(answers, found)) is not None:
-        return Verdict(
+        return WeightsVerdict(
             "other", f"{OTHER}{why}", rendering=_side_by_side(answers, found, known=False, line=why)._asdict()
         )
     return None
@@ -145,7 +147,7 @@ def _kind(told: Told, found: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _tokeniser(answers: Sequence[Answer], found: Mapping[str, Any]) -> str | None:
+def _tokeniser(answers: Sequence[ProbeAnswer], found: Mapping[str, Any]) -> str | None:
     for answer, read in zip(answers, found["conversations"], strict=True):
         if not answer.prompt_ids or list(answer.prompt_ids) == read["prompt_ids"]:
             continue
@@ -156,7 +158,7 @@ def _tokeniser(answers: Sequence[Answer], found: Mapping[str, Any]) -> str | Non
     return None
 
 
-def _misread(answers: Sequence[Answer], found: Mapping[str, Any]) -> str | None:
+def _misread(answers: Sequence[ProbeAnswer], found: Mapping[str, Any]) -> str | None:
     """Why a run would refuse its prompts: what the server counted is not what anybody renders."""
     for answer, read in zip(answers, found["conversations"], strict=True):
         theirs, count = read["their_tokens"], answer.prompt_tokens
@@ -177,7 +179,7 @@ def _misread(answers: Sequence[Answer], found: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _rendering(answers: Sequence[Answer], found: Mapping[str, Any]) -> Rendering:
+def _rendering(answers: Sequence[ProbeAnswer], found: Mapping[str, Any]) -> Rendering:
     read = found["conversations"]
     if all(each["theirs"] is not None for each in read):
         for each in read:
@@ -200,7 +202,7 @@ def _rendering(answers: Sequence[Answer], found: Mapping[str, Any]) -> Rendering
     )
 
 
-def _side_by_side(answers: Sequence[Answer], found: Mapping[str, Any], *, known: bool, line: str) -> Rendering:
+def _side_by_side(answers: Sequence[ProbeAnswer], found: Mapping[str, Any], *, known: bool, line: str) -> Rendering:
     """With the first prompt in which they differ, by text or by number."""
     for answer, each in zip(answers, found["conversations"], strict=True):
         made = len(each["prompt_ids"])
@@ -225,13 +227,13 @@ def _log_probs(apart: float | None, regret: float | None) -> str | None:
     return None
 
 
-def _apart(answers: Sequence[Answer], read: Sequence[Mapping[str, Any]]) -> float | None:
+def _apart(answers: Sequence[ProbeAnswer], read: Sequence[Mapping[str, Any]]) -> float | None:
     pairs = [_aligned(answer, each["logprobs"]) for answer, each in zip(answers, read, strict=True)]
     away = [abs(theirs - ours) for theirs, ours in chain.from_iterable(pairs)]
     return sum(away) / len(away) if away else None
 
 
-def _aligned(answer: Answer, ours: Sequence[float]) -> list[tuple[float, float]]:
+def _aligned(answer: ProbeAnswer, ours: Sequence[float]) -> list[tuple[float, float]]:
     """Log-probs of the same tokens. A server may leave the end token out; where else their numbers differ, the text
     was not cut as the server had it, and nothing is compared."""
     theirs = answer.logprobs or ()

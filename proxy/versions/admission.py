@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Final
 
-from config.sections import Server
+from config.sections import ServerSection
 from proxy.core.errors import BackendDown
 
 BEAT_S: Final = 3.0  # of waiting in silence; clients and proxies in between give up sooner or later
@@ -26,7 +26,7 @@ Beat = Callable[[], Awaitable[None]]
 
 
 class Door:
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: ServerSection) -> None:
         self._hold_s, self._most = server.hold_s, server.hold_most
         self._inside = 0
         self._for_good = False  # it does not open again

@@ -30,7 +30,7 @@ EVERY: Final = 2**62
 RETRY_S: Final = 10.0  # where the rollback itself failed
 
 
-class Watch:
+class RollbackMonitor:
     def __init__(self, train: Train, store: Store, swap: Swap, events: Events) -> None:
         self._train = train
         self._store = store

@@ -37,14 +37,14 @@ log = structlog.get_logger()
 TARGETS: Final = get_args(Target)
 
 
-class Asked(NamedTuple):
+class ForgetRequest(NamedTuple):
     kind: Target
     name: str
     retrain: bool = False  # what learned from it goes, too, and others are trained without it
     purge: bool = False  # copies of the database that hold it go, whole
 
 
-class Gone(NamedTuple):
+class ForgottenCount(NamedTuple):
     """What goes, or has gone."""
 
     found: Forgetting
@@ -72,15 +72,15 @@ class Forgetter:
         self._retries = retries
         self._unconfirmed = unconfirmed
 
-    async def look(self, kind: Target, name: str) -> Gone:
+    async def look(self, kind: Target, name: str) -> ForgottenCount:
         """What would go. Raises NotFound where there is nothing of that name, in copies neither."""
         found = await self._store.erasure.look(kind, name)
         there = await self._store.erasure.copies_with(self._home, kind, name)
         if not (found.completions or found.ratings or found.reactions or there.holding):
             raise NotFound(f"There is no {kind} {name} here, so there is nothing to forget.", param=kind)
-        return Gone(found, Copies(*(tuple(self._shown(file) for file in files) for files in there)))
+        return ForgottenCount(found, Copies(*(tuple(self._shown(file) for file in files) for files in there)))
 
-    async def forget(self, asked: Asked, actor: str) -> Gone:
+    async def forget(self, asked: ForgetRequest, actor: str) -> ForgottenCount:
         """Raises NotFound, Conflict where a run under way trains on it, StoreError."""
         if asked.purge and (doubt := self._store.integrity.doubt) is not None:
             raise Conflict(f"Nothing was forgotten, since copies may be needed: {doubt}. Ask again when that is over.")
@@ -100,7 +100,7 @@ class Forgetter:
         rebuild = None
         if asked.retrain and found.trained and await self._rebuilding.begin() is not None:
             rebuild = await self._rebuilding.report()
-        return Gone(found, looked.copies, asked.purge, rebuild)
+        return ForgottenCount(found, looked.copies, asked.purge, rebuild)
 
     async def delete(self, id: str) -> None:
         """One completion, because its client says so. Raises Conflict where a run under way trains on it."""
@@ -131,7 +131,7 @@ class Forgetter:
             raise BadRequest(f"The body is not valid JSON ({error}).") from None
         body = body if isinstance(body, dict) else {}
         kind, name = target(body)
-        asked = Asked(kind, name, retrain=_flag(body, "retrain"), purge=_flag(body, "purge_backups"))
+        asked = ForgetRequest(kind, name, retrain=_flag(body, "retrain"), purge=_flag(body, "purge_backups"))
         if _flag(body, "dry_run"):
             return web.json_response(as_json(await self.look(kind, name)) | {"forgotten": False})
         return web.json_response(as_json(await self.forget(asked, "admin")) | {"forgotten": True})
@@ -153,7 +153,7 @@ def target(body: dict[str, Any]) -> tuple[Target, str]:
     return kind, bare(name) if kind == "completion" else name
 
 
-def as_json(gone: Gone) -> dict[str, Any]:
+def as_json(gone: ForgottenCount) -> dict[str, Any]:
     found = gone.found
     return {
         "completions": len(found.completions),

@@ -26,7 +26,7 @@ from store.captured.imports import Imported
 from store.learning.rater_quota import LEAST_WEIGHT, MOST_WEIGHT
 from store.learning.ratings import valid
 from store.records import FinishedCompletion, NewCompletion, NewRating, Rating
-from store.safety.tombstones import Gone
+from store.safety.tombstones import GoneForGood
 from store.store import Store
 
 ID_LENGTH: Final = 140  # a client's own id, and the number of its choice
@@ -42,7 +42,7 @@ ASKED_IN_MESSAGES: Final = ("chat", "messages")  # others may ask for nothing, a
 T = TypeVar("T")
 
 
-class BadLine(Exception):
+class BadImportLine(Exception):
     """Why this line is not taken."""
 
 
@@ -74,12 +74,12 @@ class Importing:
                 continue
             try:
                 rows.append(read(line, self._redactor, ours=ours))
-            except BadLine as error:
+            except BadImportLine as error:
                 refused.append({"line": number, "why": str(error)})
         return rows, refused
 
 
-def without_forgotten(rows: Sequence[Imported], gone: Gone) -> tuple[list[Imported], int]:
+def without_forgotten(rows: Sequence[Imported], gone: GoneForGood) -> tuple[list[Imported], int]:
     """What was forgotten in this home does not come back with an export of before; how many completions and ratings."""
     kept = [row._replace(ratings=tuple(one for one in row.ratings if one.id not in gone)) for row in rows]
     ratings = sum(len(row.ratings) - len(left.ratings) for row, left in zip(rows, kept, strict=True))
@@ -92,15 +92,15 @@ def read(raw: bytes, redactor: Redactor, *, ours: bool) -> Imported:
     try:
         line = loads(raw)
     except ValueError:
-        raise BadLine("it is no JSON") from None
+        raise BadImportLine("it is no JSON") from None
     if not isinstance(line, dict):
-        raise BadLine("it is no object")
+        raise BadImportLine("it is no object")
     if line.get("format") != FORMAT:
-        raise BadLine(f"its format is {line.get('format')!r}, this rlproxy reads {FORMAT}")
+        raise BadImportLine(f"its format is {line.get('format')!r}, this rlproxy reads {FORMAT}")
     try:
         return _imported(line, redactor, ours)
     except (TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise BadLine(f"a member is of another kind than an export has: {error}") from None
+        raise BadImportLine(f"a member is of another kind than an export has: {error}") from None
 
 
 def _imported(line: Mapping[str, Any], redactor: Redactor, ours: bool) -> Imported:
@@ -109,13 +109,13 @@ def _imported(line: Mapping[str, Any], redactor: Redactor, ours: bool) -> Import
     beside: set[str] = set()
     id = _text(line, "id")
     if not 0 < len(id) <= ID_LENGTH:
-        raise BadLine(f"an id has 1 to {ID_LENGTH} characters")
+        raise BadImportLine(f"an id has 1 to {ID_LENGTH} characters")
     messages = _list(line, "messages", dict)
     if not messages and line.get("dialect") in ASKED_IN_MESSAGES:
-        raise BadLine("it has no messages")
+        raise BadImportLine("it has no messages")
     reply = line.get("reply")
     if reply is not None and not isinstance(reply, dict):
-        raise BadLine("`reply` is no message")
+        raise BadImportLine("`reply` is no message")
     message = None if reply is None else redactor.message(canonical(reply), replied)
     text = redactor.text(_text(line, "text"), replied)
     request = redactor.json(dumps(line.get("request") or {}), beside)
@@ -134,10 +134,10 @@ def _imported(line: Mapping[str, Any], redactor: Redactor, ours: bool) -> Import
     )  # fmt: skip
     usage = line.get("usage")
     if usage is not None and not isinstance(usage, dict):
-        raise BadLine("`usage` is no object")
+        raise BadImportLine("`usage` is no object")
     status = line.get("status")
     if status not in STATES:
-        raise BadLine(f"its status is {status!r}, not one of {', '.join(STATES)}")
+        raise BadImportLine(f"its status is {status!r}, not one of {', '.join(STATES)}")
     end = FinishedCompletion(
         id=id, status=status, finished_at=_moment(line, "finished_at"), reply=message, text=text,
         thread=None if reply is None else extend_thread(told, reply, redactor.message),
@@ -192,7 +192,7 @@ def _version(line: Mapping[str, Any]) -> int | None:
 def _text(line: Mapping[str, Any], key: str) -> str:
     value = line.get(key)
     if not isinstance(value, str):
-        raise BadLine(f"`{key}` is no text")
+        raise BadImportLine(f"`{key}` is no text")
     return value
 
 
@@ -203,16 +203,16 @@ def _maybe(line: Mapping[str, Any], key: str) -> str | None:
 def _number(line: Mapping[str, Any], key: str, low: float, high: float) -> float:
     value = line.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise BadLine(f"`{key}` is not a number")
+        raise BadImportLine(f"`{key}` is not a number")
     if not low <= value <= high:  # false for NaN too
-        raise BadLine(f"`{key}` is {value:.6g}, and not from {low:.10g} to {high:.10g}")
+        raise BadImportLine(f"`{key}` is {value:.6g}, and not from {low:.10g} to {high:.10g}")
     return float(value)
 
 
 def _whole(line: Mapping[str, Any], key: str, most: int = 2**31 - 1) -> int:
     value = line.get(key)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
-        raise BadLine(f"`{key}` is not a whole number from 0 to {most}")
+        raise BadImportLine(f"`{key}` is not a whole number from 0 to {most}")
     return value
 
 
@@ -232,6 +232,6 @@ def _each(line: Mapping[str, Any], key: str, read: Callable[[Mapping[str, Any], 
 def _list(line: Mapping[str, Any], key: str, kind: type) -> list[Any]:
     value = line.get(key) or []
     if not isinstance(value, list) or not all(isinstance(one, kind) for one in value):
-        raise BadLine(f"`{key}` is no list of what an export has there")
+        raise BadImportLine(f"`{key}` is no list of what an export has there")
     orjson.dumps(value)  # half a character, an integer without end: what no database takes
     return value

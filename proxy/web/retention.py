@@ -36,7 +36,7 @@ DAY_S: Final = 86400
 LONGEST: Final = 36500.0
 
 
-class Chosen(NamedTuple):
+class ChosenRetention(NamedTuple):
     """The days that a person set."""
 
     days: float
@@ -50,7 +50,7 @@ class Retention:
         self._home = settings.home
         self._changed = asyncio.Event()
         self.of_settings = settings.store.retention_days
-        self.chosen: Chosen | None = None
+        self.chosen: ChosenRetention | None = None
         self._calendar = Calendar(self.of_settings * DAY_S)
 
     @property
@@ -59,7 +59,7 @@ class Retention:
 
     async def start(self) -> None:
         kept = await self._store.meta.get(META)
-        self.chosen = Chosen(**kept) if kept else None
+        self.chosen = ChosenRetention(**kept) if kept else None
 
     async def would_go(self, days: float) -> int:
         """How many completions would go at once."""
@@ -68,7 +68,7 @@ class Retention:
     async def choose(self, days: float | None, by: str) -> None:
         """From now on these days; None: those of the settings again."""
         before = self.days
-        chosen = None if days is None else Chosen(days, by, time.time())
+        chosen = None if days is None else ChosenRetention(days, by, time.time())
         now = self.of_settings if days is None else days
         detail = {"days": now, "before": before, "from": "settings" if days is None else "page"}
         await asyncio.gather(  # queued together, committed together
@@ -132,10 +132,10 @@ def as_it_is(rows: Sequence[Row], home: Path) -> list[Row]:
     ]
 
 
-def _kept(file: Path) -> Chosen | None:
+def _kept(file: Path) -> ChosenRetention | None:
     try:
         with closing(driver.connect(file, None, read_only=True, named=True)) as db:
             kept: Any = meta.read_meta(db, META, None)
     except driver.errors() as error:
         raise StoreError(f"{file} could not be read ({error}), so what was set on the page is not known.") from error
-    return Chosen(**kept) if kept else None
+    return ChosenRetention(**kept) if kept else None

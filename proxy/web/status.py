@@ -13,15 +13,15 @@ from proxy.dialects import DIALECTS
 from proxy.relay.dialect_support import Formats
 from proxy.signals.judging import Judging
 from proxy.training.gpu_sharing import Lending
-from proxy.training.preconditions import When
+from proxy.training.preconditions import Preconditions
 from proxy.training.rehearsal import Rehearsal
-from proxy.training.run_supervisor import Learner
+from proxy.training.run_supervisor import RunSupervisor
 from proxy.training.schedule_rules import Due
 from proxy.training.unlearning import Rebuilding
-from proxy.training.weights_check import Match
+from proxy.training.weights_check import WeightsCheck
 from proxy.versions.admission import Door
 from proxy.versions.live_version import Swap
-from proxy.versions.rollback_monitor import Watch
+from proxy.versions.rollback_monitor import RollbackMonitor
 from store.records import Run
 from store.store import Store
 from store.writer import ROOM
@@ -42,11 +42,11 @@ class StatusReport:
         store: Store,
         backend: Backend,
         swap: Swap,
-        learner: Learner,
-        when: When,
-        match: Match,
+        learner: RunSupervisor,
+        when: Preconditions,
+        match: WeightsCheck,
         rehearsal: Rehearsal,
-        watch: Watch,
+        watch: RollbackMonitor,
         health: Health,
         formats: Formats,
         door: Door,

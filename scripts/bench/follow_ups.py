@@ -25,8 +25,8 @@ from typing import Any
 import aiohttp
 
 from config import presets
-from proxy.signals.judge import Endpoint, Judge, Verdict
-from proxy.signals.questions import Turn
+from proxy.signals.judge import AnswerJudge, Endpoint, JudgeVerdict
+from proxy.signals.questions import JudgedTurn
 from proxy.signals.rules import VALUES, of_message
 from proxy.signals.trust import Trust, trust
 from scripts.bench.persona import ROOT, Chat, Persona, prompts, rate, replayed, train
@@ -51,19 +51,19 @@ def follow_up(persona: Persona, liked: bool, number: int, next_task: str, user: 
     return (*PLEASED, next_task)[number % 4]
 
 
-async def labels(judge: FakeJudge, turns: Sequence[Turn | None]) -> list[Verdict | None]:
+async def labels(judge: FakeJudge, turns: Sequence[JudgedTurn | None]) -> list[JudgeVerdict | None]:
     """As the proxy labels them: by a rule where one suffices, else by the judge."""
     await judge.start()
     try:
         async with aiohttp.ClientSession() as http:
-            asks = Judge(http, Endpoint(judge.url, "rule", {}), votes=1)
-            found: list[Verdict | None] = []
+            asks = AnswerJudge(http, Endpoint(judge.url, "rule", {}), votes=1)
+            found: list[JudgeVerdict | None] = []
             for turn in turns:
                 ruled = None if turn is None else of_message(turn.follow_up, [turn.request])
                 if turn is None:
                     found.append(None)
                 elif ruled is not None:
-                    found.append(Verdict(ruled.name, "", ruled.why, 0))
+                    found.append(JudgeVerdict(ruled.name, "", ruled.why, 0))
                 else:
                     found.append(await asks.verdict(turn))
             return found
@@ -71,17 +71,17 @@ async def labels(judge: FakeJudge, turns: Sequence[Turn | None]) -> list[Verdict
         await judge.stop()
 
 
-def followed(persona: Persona, lines: Sequence[dict[str, Any]], user: str) -> list[Turn | None]:
+def followed(persona: Persona, lines: Sequence[dict[str, Any]], user: str) -> list[JudgedTurn | None]:
     tasks = [line["messages"][-1]["content"] for line in lines]
-    turns: list[Turn | None] = []
+    turns: list[JudgedTurn | None] = []
     for at, line in enumerate(lines):
         said = follow_up(persona, line["reward"] > 0, at, tasks[(at + 1) % len(tasks)], user)
-        turns.append(None if said is None else Turn(tasks[at], line["text"], said))
+        turns.append(None if said is None else JudgedTurn(tasks[at], line["text"], said))
     return turns
 
 
 def learned_from(
-    lines: Sequence[dict[str, Any]], verdicts: Sequence[Verdict | None], trusted: Trust
+    lines: Sequence[dict[str, Any]], verdicts: Sequence[JudgeVerdict | None], trusted: Trust
 ) -> list[dict[str, Any]]:
     """The lines of a run: the judge's labels in place of the person's, with its weight."""
     found = []

@@ -82,7 +82,7 @@ def commands(text: str) -> None:
 
 def stream(raw: bytes) -> None:
     """The events of a stream, and each with other data."""
-    splitter = sse.Splitter()
+    splitter = sse.EventSplitter()
     for at in range(0, len(raw), PIECE):
         for event in splitter.feed(raw[at : at + PIECE]):
             event.with_data(event.data or b"")

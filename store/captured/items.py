@@ -18,7 +18,7 @@ from store.records import Asker, Item, Message
 MOST: Final = 10_000  # answers that are looked through for the items of one request
 
 
-class Place(NamedTuple):
+class ItemPlace(NamedTuple):
     """Where an item is."""
 
     id: str
@@ -37,7 +37,7 @@ def add(db: sqlite3.Connection, completion_id: str, found: Sequence[Item]) -> No
 
 
 class ItemStore(StorePart):
-    async def places(self, ids: Sequence[str], keys: Collection[str] | None = None) -> list[Place]:
+    async def places(self, ids: Sequence[str], keys: Collection[str] | None = None) -> list[ItemPlace]:
         """The completions that have these items, as their backend named them, the newest first.
 
         With `keys`: of completions that one of these keys asked for, or of which the key is not known. Nothing where
@@ -53,7 +53,7 @@ class ItemStore(StorePart):
         if len(rows) > MOST:
             return []
         return [
-            Place(
+            ItemPlace(
                 row["id"], row["completion_id"], row["at"], row["kind"], Asker(row["key"], row["user"]), row["session"]
             )
             for row in rows

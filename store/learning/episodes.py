@@ -109,7 +109,7 @@ class OfVersion(NamedTuple):
     mean: float
 
 
-class Counts(NamedTuple):
+class EpisodeNumbers(NamedTuple):
     open: int
     rewarded: int
     error: int
@@ -383,7 +383,7 @@ class EpisodeStore(StorePart):
         )
         return [tuple(row) for row in reversed(rows)]
 
-    async def counts(self, key: str | None = None) -> Counts:
+    async def counts(self, key: str | None = None) -> EpisodeNumbers:
         row = await self._reader.row(
             f"""SELECT total({_STATE} = 'open') AS open, total({_STATE} = 'rewarded') AS rewarded,
             total({_STATE} = 'error') AS error, total({_STATE} = 'open' AND e.opened_at < :since AND NOT EXISTS (
@@ -392,7 +392,7 @@ class EpisodeStore(StorePart):
             {"key": key, "since": time.time() - QUIET_S},
         )
         assert row is not None
-        return Counts(*(int(row[name]) for name in Counts._fields))
+        return EpisodeNumbers(*(int(row[name]) for name in EpisodeNumbers._fields))
 
     async def open_count(self, key: str) -> int:
         """Of that key, which may still be rewarded."""

@@ -57,28 +57,28 @@ def chain(db: sqlite3.Connection) -> None:
         audit(db, "rlproxy", "chained", {"lines_before": len(rows)})
 
 
-class Verdict(NamedTuple):
+class AuditVerdict(NamedTuple):
     lines: int
     head: str  # the newest hash, to be noted elsewhere
     problem: str | None
 
 
-def verify(db: sqlite3.Connection, expected: str | None = None) -> Verdict:
+def verify(db: sqlite3.Connection, expected: str | None = None) -> AuditVerdict:
     """Whether the chain holds, and has the hash that somebody noted before, if one is given."""
     before, at, lines, heads = FIRST, 0, 0, set()
     for seq, *values, found in db.execute(LINES):
         if seq != at + 1:
-            return Verdict(lines, before.hex(), f"lines {at + 1} to {seq - 1} are missing")
+            return AuditVerdict(lines, before.hex(), f"lines {at + 1} to {seq - 1} are missing")
         if found is None or _hash(before, seq, *values) != found:
-            return Verdict(lines, before.hex(), f"line {seq} is not what was written, or one before it is gone")
+            return AuditVerdict(lines, before.hex(), f"line {seq} is not what was written, or one before it is gone")
         before, at, lines = found, seq, lines + 1
         heads.add(found.hex())
     given = db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'audit'").fetchone()
     if given is not None and given[0] != at:
-        return Verdict(lines, before.hex(), f"lines {at + 1} to {given[0]} are missing")
+        return AuditVerdict(lines, before.hex(), f"lines {at + 1} to {given[0]} are missing")
     if expected is not None and expected.lower() not in heads:
-        return Verdict(lines, before.hex(), "the hash that you expect is not in it: the log was written anew")
-    return Verdict(lines, before.hex(), None)
+        return AuditVerdict(lines, before.hex(), "the hash that you expect is not in it: the log was written anew")
+    return AuditVerdict(lines, before.hex(), None)
 
 
 def _hash(before: bytes, seq: int, at: float, actor: str, act: str, detail: str) -> bytes:

@@ -18,7 +18,7 @@ from store.learning.rater_quota import (
     MOST_WEIGHT,
     OWNER,
     ROUNDED,
-    Candidate,
+    QuotaCandidate,
     voice,
     within,
 )
@@ -27,14 +27,14 @@ from store.part import StorePart
 from store.records import Moments, Vote
 
 
-def _voices(given: Sequence[Candidate]) -> dict[str, float]:
+def _voices(given: Sequence[QuotaCandidate]) -> dict[str, float]:
     found: defaultdict[str, float] = defaultdict(float)
     for one in given:
         found[one.rater] += min(one.weight, FULL_VOICE)
     return found
 
 
-def _whole(given: Sequence[Candidate], first: Mapping[str, int]) -> list[Vote]:
+def _whole(given: Sequence[QuotaCandidate], first: Mapping[str, int]) -> list[Vote]:
     """The test compares whole votes: light ones wait until they make one together with others that say the same."""
     opinion: defaultdict[str, float] = defaultdict(float)
     weight: defaultdict[str, float] = defaultdict(float)
@@ -76,7 +76,7 @@ class OpinionStore(StorePart):
         given = []
         for seq, id, completion, value, rater, weight in rows:
             first.setdefault(completion, seq)
-            given.append(Candidate(id, completion, value, rater, voice(weight, raters.get(rater, 1.0))))
+            given.append(QuotaCandidate(id, completion, value, rater, voice(weight, raters.get(rater, 1.0))))
         if share < 1 and any(one.rater != OWNER for one in given):
             company = _voices(given) if alone else await voices_lately(self._reader, raters)
             given = await asyncio.to_thread(within, given, share, company)

@@ -22,7 +22,7 @@ FULL_VOICE: Final = 1.0  # several raters together weigh no more than this, or t
 ROUNDED: Final = 1 + 1e-9  # what sums of fractions may be off by
 
 
-class Candidate(NamedTuple):
+class QuotaCandidate(NamedTuple):
     """A rating that a run could take."""
 
     id: str
@@ -45,7 +45,7 @@ def shared_weight(weights: Sequence[float]) -> float:
     return min(sum(weights), max(FULL_VOICE, *weights))
 
 
-def within(ratings: Sequence[Candidate], share: float, others: Mapping[str, float]) -> list[Candidate]:
+def within(ratings: Sequence[QuotaCandidate], share: float, others: Mapping[str, float]) -> list[QuotaCandidate]:
     """These without what a rater has above the bound, the last ones in this order.
 
     `others` is how much each rater has said lately, in full voices: by the same measure as the share, or a few light
@@ -56,7 +56,7 @@ def within(ratings: Sequence[Candidate], share: float, others: Mapping[str, floa
     """
     everybody = sum(others.values())
     bounded = {r.rater for r in ratings if r.rater != OWNER and everybody - others.get(r.rater, 0) >= FEW}
-    of_one: dict[str, dict[str, Candidate]] = {}
+    of_one: dict[str, dict[str, QuotaCandidate]] = {}
     for rating in ratings:
         of_one.setdefault(rating.completion_id, {})[rating.rater] = rating
     now: Counter[str] = Counter()
@@ -79,7 +79,7 @@ def within(ratings: Sequence[Candidate], share: float, others: Mapping[str, floa
     return kept[::-1]
 
 
-def within_judges(ratings: Sequence[Candidate], share: float) -> list[Candidate]:
+def within_judges(ratings: Sequence[QuotaCandidate], share: float) -> list[QuotaCandidate]:
     """These without what judges have above their share of all, by what each counts for; the last ones in this order go.
     No person is left out for it, and where no person has rated anything, a share below 1 leaves nothing of a judge."""
     if share >= 1:
@@ -100,7 +100,7 @@ def is_judge(rater: str) -> bool:
     return rater.startswith(JUDGE)
 
 
-def parts(voices: Mapping[str, Candidate]) -> dict[str, float]:
+def parts(voices: Mapping[str, QuotaCandidate]) -> dict[str, float]:
     """What each rater of one completion is of the training: a share of its weight, or a full voice by their words."""
     if not voices:
         return {}

@@ -25,10 +25,19 @@ import orjson
 from store.captured import completions
 from store.captured.rows import to_rating, to_run
 from store.learning import unlearning
-from store.learning.rater_quota import LEAST_WEIGHT, OWNER, RECENT_S, Candidate, is_judge, voice, within, within_judges
+from store.learning.rater_quota import (
+    LEAST_WEIGHT,
+    OWNER,
+    RECENT_S,
+    QuotaCandidate,
+    is_judge,
+    voice,
+    within,
+    within_judges,
+)
 from store.part import StorePart
 from store.reader import Reader
-from store.records import Fresh, Rebuild, Run, Sample
+from store.records import Fresh, Rebuild, Run, RunSample
 
 FRESH = """FROM ratings r CROSS JOIN completions c ON c.id = r.completion_id
 WHERE r.live = 1 AND c.status IN ('done', 'partial') AND c.reply_hash IS NOT NULL AND (c.version IS NULL) = :foreign
@@ -52,9 +61,9 @@ RATERS = """SELECT rater, total(max(min(weight, 1), ?)) FROM ratings
 WHERE live = 1 AND human = 1 AND created_at > ? GROUP BY rater"""
 
 
-def _candidates(rows: Iterable[sqlite3.Row], raters: Mapping[str, float]) -> list[Candidate]:
+def _candidates(rows: Iterable[sqlite3.Row], raters: Mapping[str, float]) -> list[QuotaCandidate]:
     return [
-        Candidate(
+        QuotaCandidate(
             id,
             completion,
             value,
@@ -132,9 +141,9 @@ def claim(
     return to_run(row)
 
 
-def _first(ratings: Iterable[Candidate], limit: int) -> list[Candidate]:
+def _first(ratings: Iterable[QuotaCandidate], limit: int) -> list[QuotaCandidate]:
     """All fresh ratings of the first `limit` completions in this order."""
-    taken: list[Candidate] = []
+    taken: list[QuotaCandidate] = []
     chosen: set[str] = set()
     for rating in ratings:
         if rating.completion_id in chosen or len(chosen) < limit:
@@ -143,7 +152,7 @@ def _first(ratings: Iterable[Candidate], limit: int) -> list[Candidate]:
     return taken
 
 
-def _trained(db: sqlite3.Connection, ratings: Iterable[Candidate]) -> set[str]:
+def _trained(db: sqlite3.Connection, ratings: Iterable[QuotaCandidate]) -> set[str]:
     """Completions among these that trained before, by an earlier rating: no gate may be asked about them."""
     ids = orjson.dumps(sorted({rating.completion_id for rating in ratings})).decode()
     rows = db.execute(
@@ -155,7 +164,7 @@ def _trained(db: sqlite3.Connection, ratings: Iterable[Candidate]) -> set[str]:
     return {row[0] for row in rows}
 
 
-def _held_before(db: sqlite3.Connection, ratings: Iterable[Candidate]) -> set[str]:
+def _held_before(db: sqlite3.Connection, ratings: Iterable[QuotaCandidate]) -> set[str]:
     """Ratings among these that a run held back and, as it published nothing, gave back."""
     ids = orjson.dumps([rating.id for rating in ratings]).decode()
     rows = db.execute(
@@ -188,17 +197,17 @@ def why_held(held: int, count: int, share: float) -> str:
     )
 
 
-def hold_back(ratings: Sequence[Candidate], share: float, before: Collection[str] = ()) -> set[str]:
+def hold_back(ratings: Sequence[QuotaCandidate], share: float, before: Collection[str] = ()) -> set[str]:
     """The ids kept for the gate: `to_hold` completions, good and bad alike, in any order the same.
 
     Which they are is a lot drawn from each rating's id, or from its prompt: a good and a bad answer to one prompt are a
     pair for the trainer, and mostly stay together. What was held `before` stays held, whatever the lot.
     """
-    drawn: dict[str, Candidate] = {}  # one rating speaks for its completion
+    drawn: dict[str, QuotaCandidate] = {}  # one rating speaks for its completion
     for rating in sorted(ratings, key=lambda rating: (rating.id not in before, *_lots(rating))):
         drawn.setdefault(rating.completion_id, rating)
     wanted = to_hold(len(drawn), share)
-    groups: list[list[Candidate]] = [[], [], []]
+    groups: list[list[QuotaCandidate]] = [[], [], []]
     for rating in drawn.values():
         groups[0 if rating.value > 0 else 1 if rating.value < 0 else 2].append(rating)
     counts = [sum(rating.id in before for rating in group) for group in groups]
@@ -212,16 +221,16 @@ def hold_back(ratings: Sequence[Candidate], share: float, before: Collection[str
     return {rating.id for rating in ratings if rating.completion_id in chosen}
 
 
-def _lots(rating: Candidate) -> tuple[bytes, bytes]:
+def _lots(rating: QuotaCandidate) -> tuple[bytes, bytes]:
     of_rating = hashlib.blake2b(rating.id.encode(), digest_size=8).digest()
     return (hashlib.blake2b(rating.prompt, digest_size=8).digest() if rating.prompt else of_rating), of_rating
 
 
-async def _samples(reader: Reader, rows: Iterable[sqlite3.Row]) -> list[Sample]:
+async def _samples(reader: Reader, rows: Iterable[sqlite3.Row]) -> list[RunSample]:
     rated = [(to_rating(row), row["split"] == "held") for row in rows]
     whole = await completions.load(reader, [rating.completion_id for rating, _ in rated])
     return [
-        Sample(rating, whole[rating.completion_id], whole[rating.completion_id].new.prompt, held)
+        RunSample(rating, whole[rating.completion_id], whole[rating.completion_id].new.prompt, held)
         for rating, held in rated
         if rating.completion_id in whole  # forgotten between the two reads
     ]
@@ -335,7 +344,7 @@ class SampleStore(StorePart):
         assert row is not None  # an aggregate always has one
         return int(row["near"]), int(row["stale"])
 
-    async def of_run(self, run_id: int) -> list[Sample]:
+    async def of_run(self, run_id: int) -> list[RunSample]:
         rows = await self._reader.rows(
             """SELECT r.*, s.split FROM run_samples s JOIN ratings r ON r.id = s.rating_id
             WHERE s.run_id = ? ORDER BY r.seq DESC""",
@@ -343,7 +352,7 @@ class SampleStore(StorePart):
         )
         return await _samples(self._reader, rows)
 
-    async def recent_held(self, limit: int) -> list[Sample]:
+    async def recent_held(self, limit: int) -> list[RunSample]:
         """What earlier runs held back, nobody took back and no later rating has brought into training since."""
         rows = await self._reader.rows(
             """SELECT r.*, s.split FROM runs u CROSS JOIN run_samples s ON s.run_id = u.id
@@ -367,7 +376,7 @@ class SampleStore(StorePart):
         )
         return [(to_run(row), row["split"], row["rating_id"]) for row in rows]
 
-    async def earlier(self, run: Run, *, max_version_gap: int, each: int) -> list[Sample]:
+    async def earlier(self, run: Run, *, max_version_gap: int, each: int) -> list[RunSample]:
         """At most `each` good and `each` bad ratings that earlier runs trained on, of the newest versions first."""
         found: list[sqlite3.Row] = []
         for sign in (1, -1):

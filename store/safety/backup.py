@@ -125,7 +125,7 @@ def check(file: Path, secret: Secret | None = None) -> None:
         raise StoreDamaged(f"{file} is no database of rlproxy's.")
 
 
-def audit_verdict(home: Path, expected: str | None, secret: Secret | None = None) -> meta.Verdict:
+def audit_verdict(home: Path, expected: str | None, secret: Secret | None = None) -> meta.AuditVerdict:
     """Whether the audit log is as it was written. Raises StoreError."""
     path = home / schema.NAME
     try:

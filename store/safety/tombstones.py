@@ -28,7 +28,7 @@ class Revoked(NamedTuple):
     keys: frozenset[str]
 
 
-class Gone:
+class GoneForGood:
     """Ids of completions and ratings that were forgotten, as far as one can tell from their hashes and `owed`."""
 
     def __init__(self, hashes: frozenset[str], owed: Iterable[str]) -> None:

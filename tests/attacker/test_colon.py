@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.feedback.webhooks.base import Event
+from proxy.feedback.webhooks.base import PlatformEvent
 
 
 @pytest.mark.parametrize("person", ["mattermost:p1", "slack:U1", ":p1"])
@@ -18,8 +18,8 @@ def test_the_ids_of_matrix_are_as_before(person: str) -> None:
 
 
 def test_openclaw_names_the_platform_itself() -> None:
-    assert Event("openclaw", "e", "telegram:42", "c", None, "command", "good", 0.0).names[0] == "telegram:42"
+    assert PlatformEvent("openclaw", "e", "telegram:42", "c", None, "command", "good", 0.0).names[0] == "telegram:42"
 
 
-def named(person: str) -> Event:
-    return Event("signed", "e", person, "c", None, "command", "good", 0.0)
+def named(person: str) -> PlatformEvent:
+    return PlatformEvent("signed", "e", person, "c", None, "command", "good", 0.0)

@@ -19,14 +19,14 @@ import orjson
 import pytest
 from multidict import CIMultiDict
 
-from config.sections import Redaction, Server
+from config.sections import Redaction, ServerSection
 from proxy.access.security import outgoing_headers, without_keys
 from proxy.cli.doctor import bundle
 from proxy.conversation.conversations import command_at, thread, without_commands
 from proxy.conversation.history_cache import History
 from proxy.conversation.incremental_json import LEAST, SaidBefore
 from proxy.conversation.redaction import Redactor
-from proxy.conversation.same_text import Said, alike, broken_off, together
+from proxy.conversation.same_text import MessageText, alike, broken_off, together
 from proxy.conversation.side_requests import quotes
 from proxy.conversation.turns import turn_of
 from proxy.conversation.user_text import without_blocks
@@ -309,7 +309,7 @@ def logged(line: str) -> None:
 
 
 def with_cookie(cookie: str) -> None:
-    outgoing_headers(CIMultiDict({"cookie": cookie}), settings=Server(), backend={})
+    outgoing_headers(CIMultiDict({"cookie": cookie}), settings=ServerSection(), backend={})
     without_keys(cookie, {"authorization": cookie})
 
 
@@ -320,8 +320,8 @@ def shown(text: str) -> None:
 def same(text: str) -> None:
     alike(text, f"{text}b")
     broken_off(text, f"{text}b")
-    together([Said("user", text)], [Said("user", f"b{text}b")])
-    together([Said("user", f"b{text}b")], [Said("user", f"{text}\nb\n{text}")])
+    together([MessageText("user", text)], [MessageText("user", f"b{text}b")])
+    together([MessageText("user", f"b{text}b")], [MessageText("user", f"{text}\nb\n{text}")])
 
 
 def quoting(text: str) -> None:
@@ -342,12 +342,12 @@ CASES: Final = [
     *many("secrets", ALL.text, FOR_SECRETS),
     *many("blocks", without_blocks, FOR_BLOCKS),
     *many("thread", lambda text: thread([{"role": "assistant", "content": text}], ALL.message), FOR_BLOCKS),
-    *many("events", fed(sse.Splitter, 65536), FOR_STREAMS),
-    *many("events, a few bytes each", fed(sse.Splitter, 7), FOR_STREAMS),
-    *many("one event", fed(sse.Splitter, 500), LONG_LINES, LAST),
-    *many("one line", fed(ndjson.Splitter, 500), LONG_LINES, LAST),
-    *many("lines", fed(ndjson.Splitter, 65536), FOR_STREAMS),
-    *many("lines, a few bytes each", fed(ndjson.Splitter, 7), FOR_STREAMS),
+    *many("events", fed(sse.EventSplitter, 65536), FOR_STREAMS),
+    *many("events, a few bytes each", fed(sse.EventSplitter, 7), FOR_STREAMS),
+    *many("one event", fed(sse.EventSplitter, 500), LONG_LINES, LAST),
+    *many("one line", fed(ndjson.NdjsonSplitter, 500), LONG_LINES, LAST),
+    *many("lines", fed(ndjson.NdjsonSplitter, 65536), FOR_STREAMS),
+    *many("lines, a few bytes each", fed(ndjson.NdjsonSplitter, 7), FOR_STREAMS),
     *many("rewrite", rewritten, [*FOR_JSON, *BROKEN_JSON]),
     *many("splicing", spliced, FOR_JSON),
     *many(

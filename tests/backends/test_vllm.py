@@ -11,7 +11,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from config.sections import Backend as BackendSection
+from config.sections import BackendSection
 from proxy.backends.vllm import VLLM
 from proxy.core.errors import Unsupported
 from scripts.harness.in_process import Proxy, proxy_before

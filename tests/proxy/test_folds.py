@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.ndjson import Splitter as LineSplitter
-from proxy.core.sse import Splitter
+from proxy.core.ndjson import NdjsonSplitter
+from proxy.core.sse import EventSplitter
 from proxy.dialects import CHAT, DIALECTS, Dialect, Reply
 from proxy.dialects.base import longer
 from tests.harness.chat_strategies import unhurried
@@ -150,7 +150,7 @@ def test_parallel_calls_are_told_apart_however_a_server_numbers_them(
     say, fold = dialect.renderer(id="rl-1", asked=dialect.parse(body), created=1), dialect.fold()
     out = [piece for delta in deltas for piece in say.chunk({"choices": [{"delta": {"tool_calls": [delta]}}]})]
     before, last = say.end()
-    splitter = Splitter() if dialect.framing == "sse" else LineSplitter()
+    splitter = EventSplitter() if dialect.framing == "sse" else NdjsonSplitter()
     for event in splitter.feed(b"".join([*out, *before, last])):
         if event.data != b"[DONE]":
             fold.add(event.json())

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from proxy.conversation.conversations import canonical, is_command, without_commands
 from proxy.core.errors import BackendBroke, BackendDown, BadRequest, Conflict, ProxyError, StorageFailed, TooLarge
 from proxy.core.json_edit import rewrite
-from proxy.core.sse import Event, Splitter
+from proxy.core.sse import Event, EventSplitter
 from proxy.dialects.base import Renderer, Reply
 from proxy.dialects.chat import ChatCompletions
 from proxy.dialects.messages import Messages
@@ -36,7 +36,7 @@ def renderer(id: str = "rl-1") -> Renderer:
 
 
 def parsed(stream: bytes) -> list[dict[str, Any]]:
-    return [json.loads(event.data) for event in Splitter().feed(stream) if event.data is not None]
+    return [json.loads(event.data) for event in EventSplitter().feed(stream) if event.data is not None]
 
 
 def folded(events: list[dict[str, Any]]) -> Reply:
@@ -525,5 +525,5 @@ def test_a_call_taken_up_again_is_an_error() -> None:
 def test_errors(error: ProxyError, kind: str) -> None:
     shape = {"type": "error", "error": {"type": kind, "message": "x"}, "request_id": None}
     assert MESSAGES.error(error) == shape
-    (event,) = Splitter().feed(MESSAGES.error_event(error))
+    (event,) = EventSplitter().feed(MESSAGES.error_event(error))
     assert event.raw.startswith(b"event: error\n") and event.data is not None and json.loads(event.data) == shape

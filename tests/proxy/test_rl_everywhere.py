@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from proxy.core.sse import Splitter
+from proxy.core.sse import EventSplitter
 from scripts.harness.agent_formats import CLAUDE_CODE, OPENCODE, quoted, slash
 from scripts.harness.in_process import Proxy
 
@@ -89,7 +89,7 @@ def said(dialect: str, raw: bytes) -> str:
         lines = [json.loads(line) for line in raw.splitlines()]
         assert [line["done"] for line in lines] == [False] * (len(lines) - 1) + [True]
         return "".join(whole(dialect, line) for line in lines)
-    found = [event.data for event in Splitter().feed(raw) if event.data is not None]
+    found = [event.data for event in EventSplitter().feed(raw) if event.data is not None]
     if dialect in ("chat", "completions"):
         assert found.pop() == b"[DONE]"
     events = [json.loads(data) for data in found]

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 
 from proxy.core.errors import BackendDown, Unauthorized
 from proxy.core.json_edit import loads
-from proxy.core.sse import Splitter
+from proxy.core.sse import EventSplitter
 from scripts.fakes.translating import TranslatingServer, call
 
 TOOLS: list[Any] = [{"name": "look", "description": "Looks.", "input_schema": {"type": "object", "properties": {}}}]
@@ -142,7 +142,7 @@ async def test_every_event_has_the_types_of_the_sdk(server: TranslatingServer, u
     async with aiohttp.ClientSession() as http:
         async with http.post(f"{url}/v1/messages", json=ask(stream=True)) as response:
             assert response.content_type == "text/event-stream"
-            events = Splitter().feed(await response.read())
+            events = EventSplitter().feed(await response.read())
         for event in events:
             assert event.data is not None
             found = EVENT.validate_python(loads(event.data), strict=True)

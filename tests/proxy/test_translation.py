@@ -362,7 +362,7 @@ def translate(dialect: Dialect, raw: bytes, cuts: list[int]) -> tuple[bytes, lis
     way, fold, splitter = (
         Translated(dialect, question, none, id="rl-1", model="m", created=1),
         CHAT.fold(),
-        sse.Splitter(),
+        sse.EventSplitter(),
     )
     out = b""
     at = sorted({min(cut, len(raw)) for cut in cuts} | {0, len(raw)})

@@ -15,7 +15,7 @@ from peft import PeftModel
 from scripts.harness.lora import peft_on_transformers, random_adapter
 from trainer.formats.weights import Weights
 from trainer.serve.__main__ import load_model
-from trainer.serve.batched_lora import Adapter, read_adapter
+from trainer.serve.batched_lora import BatchedAdapter, read_adapter
 from trainer.serve.engine import Ask, Delta, Engine
 
 QUESTIONS = (
@@ -30,7 +30,7 @@ QUESTIONS = (
 class Served:
     engine: Engine
     weights: Path
-    adapters: tuple[Adapter, Adapter]
+    adapters: tuple[BatchedAdapter, BatchedAdapter]
 
     def prompt(self, question: str) -> tuple[int, ...]:
         message = {"role": "user", "content": question}
@@ -66,7 +66,7 @@ def served(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     engine.close()
 
 
-def peft_model(served: Served, adapter: Adapter | None) -> Any:
+def peft_model(served: Served, adapter: BatchedAdapter | None) -> Any:
     """The same model as transformers and peft run it, to compare with."""
     model, _ = load_model(Weights(served.weights, "a test"), threads=1)
     if adapter is None:

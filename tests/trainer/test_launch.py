@@ -13,7 +13,7 @@ import pytest
 from tests.harness import tiny
 from tests.trainer.formats.test_gguf import make_adapter
 from tests.trainer.formats.test_merge_gguf import layers_of, make_base
-from trainer import launch
+from trainer import child_process, launch
 from trainer.io.run_folder import locked
 from trainer.launch import LaunchError, LocalLauncher, verify_adapter
 
@@ -105,7 +105,7 @@ async def test_events_survive_garbage_and_very_long_lines(monkeypatch, tmp_path)
         "import json; print('not json'); print('[1]'); print('x' * 3_000_000);"
         "print(json.dumps({'event': 'end', 'pad': 'y' * 200_000}))"
     )
-    process = await launch._spawn(["-c", script], threads=1, log=tmp_path / "log")
+    process = await child_process.spawn(["-c", script], threads=1, log=tmp_path / "log")
     job = launch.LocalJob(process)
     assert [e["event"] async for e in job.events()] == ["end"]
     assert [e async for e in job.events()] == []
@@ -117,7 +117,7 @@ async def test_who_does_not_listen_to_sigterm_is_killed(monkeypatch, tmp_path):
     script = (
         'import signal, time; signal.signal(15, signal.SIG_IGN);print(\'{"event": "up"}\', flush=True); time.sleep(60)'
     )
-    job = launch.LocalJob(await launch._spawn(["-c", script], threads=1, log=tmp_path / "log"))
+    job = launch.LocalJob(await child_process.spawn(["-c", script], threads=1, log=tmp_path / "log"))
     assert [e async for e in _first(job)] == ["up"]
     await job.terminate()
     assert await job.wait() == -9
@@ -126,7 +126,7 @@ async def test_who_does_not_listen_to_sigterm_is_killed(monkeypatch, tmp_path):
 async def test_who_stands_still_is_woken_to_end_in_order(tmp_path):
     script = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(3))\n"
     script += 'print(\'{"event": "up"}\', flush=True); time.sleep(60)'
-    job = launch.LocalJob(await launch._spawn(["-c", script], threads=1, log=tmp_path / "log"))
+    job = launch.LocalJob(await child_process.spawn(["-c", script], threads=1, log=tmp_path / "log"))
     assert [e async for e in _first(job)] == ["up"]
     os.kill(job.pid, signal.SIGSTOP)
     await job.terminate()
@@ -138,7 +138,7 @@ async def test_who_hangs_is_killed(monkeypatch, tmp_path):
     monkeypatch.setattr(launch, "GRACE_S", 0.5)
     script = "import signal, time; signal.pthread_sigmask(signal.SIG_BLOCK, {15})\n"
     script += 'print(\'{"event": "up"}\', flush=True); time.sleep(60)'
-    job = launch.LocalJob(await launch._spawn(["-c", script], threads=1, log=tmp_path / "log"))
+    job = launch.LocalJob(await child_process.spawn(["-c", script], threads=1, log=tmp_path / "log"))
     assert [e async for e in _first(job)] == ["up"]
     await job.terminate()
     assert await job.wait() == -9
@@ -147,7 +147,7 @@ async def test_who_hangs_is_killed(monkeypatch, tmp_path):
 @pytest.mark.skipif(not Path("/proc/self/oom_score_adj").exists(), reason="the kernel's choice is Linux's")
 async def test_a_trainer_is_the_first_to_go_when_memory_runs_out(tmp_path):
     script = "import json; print(json.dumps({'event': open('/proc/self/oom_score_adj').read().strip()}))"
-    job = launch.LocalJob(await launch._spawn(["-c", script], threads=1, log=tmp_path / "log", nice=5))
+    job = launch.LocalJob(await child_process.spawn(["-c", script], threads=1, log=tmp_path / "log", nice=5))
     assert [e["event"] async for e in job.events()] == ["800"] and await job.wait() == 0
     assert int(Path("/proc/self/oom_score_adj").read_text()) < 800
 
@@ -172,7 +172,7 @@ def test_children_get_no_secrets_and_a_thread_budget(monkeypatch):
     monkeypatch.setenv("DATABASE_URL", "postgres://me:hush@host/db")
     monkeypatch.setenv("HTTPS_PROXY", "http://me:needed@proxy")
     monkeypatch.setenv("OMP_NUM_THREADS", "64")
-    found = launch.child_environment(3)
+    found = child_process.child_environment(3)
     assert not any("hush" in value for value in found.values())
     assert found["HTTPS_PROXY"] == "http://me:needed@proxy"  # weights are downloaded through it
     assert found["OMP_NUM_THREADS"] == found["MKL_NUM_THREADS"] == "3"

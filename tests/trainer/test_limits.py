@@ -7,10 +7,10 @@ import stat
 import pytest
 
 from tests.harness import tiny
-from trainer import launch
+from trainer import child_process, launch
 from trainer.formats import sidecar_files
 from trainer.launch import LocalJob
-from trainer.limits import Limits, in_use
+from trainer.limits import ProcessLimits, in_use
 
 MB = 2**20
 
@@ -18,7 +18,7 @@ MB = 2**20
 async def said(tmp_path, script, **limits):
     """What a child prints, one JSON value, and how it ended."""
     log = tmp_path / "log"
-    process = await launch._spawn(["-c", script], threads=1, log=log, limits=Limits(**limits))
+    process = await child_process.spawn(["-c", script], threads=1, log=log, limits=ProcessLimits(**limits))
     out = await process.stdout.read()
     status = await process.wait()
     assert out, log.read_text()
@@ -85,7 +85,7 @@ async def test_who_uses_more_memory_than_it_may_is_killed(tmp_path, monkeypatch)
         'print(\'{"event": "up"}\', flush=True)\n'
         f"while True: held.append(bytearray(b'x' * {MB}))\n"
     )
-    job = LocalJob(await launch._spawn(["-c", script], threads=1, log=tmp_path / "log"), 200 * MB)
+    job = LocalJob(await child_process.spawn(["-c", script], threads=1, log=tmp_path / "log"), 200 * MB)
     assert [event["event"] async for event in job.events()] == ["up"]
     assert await job.wait() == -9
     assert job.exceeded.endswith("GB of memory, 0.195312 GB are allowed")
@@ -103,7 +103,7 @@ more = "import time; held = b'x' * (100 * 2**20); print('{{}}', flush=True); tim
 child = subprocess.Popen([sys.executable, "-c", more], stdin=subprocess.DEVNULL)
 time.sleep(60)
 """
-    process = await launch._spawn(["-c", script], threads=1, log=tmp_path / "log")
+    process = await child_process.spawn(["-c", script], threads=1, log=tmp_path / "log")
     await process.stdout.readline()  # the child's
     try:
         assert 100 * MB < in_use(process.pid) < 200 * MB
@@ -117,7 +117,9 @@ async def test_a_run_over_its_limits_ends_with_a_sentence(tmp_path):
     model = tiny.make_model(tmp_path / "tiny")
     folder = tiny.run_folder(tmp_path / "run", model, tiny.sample_lines(model))
     command = ["-m", "trainer", str(folder), "--watch-stdin"]
-    job = LocalJob(await launch._spawn(command, threads=1, log=folder / "log", limits=Limits(file_bytes=12_000)))
+    job = LocalJob(
+        await child_process.spawn(command, threads=1, log=folder / "log", limits=ProcessLimits(file_bytes=12_000))
+    )
     assert [e async for e in job.events()][-1]["status"] == "failed"
     assert await job.wait() == 1
     assert "File too large" in json.loads((folder / "result.json").read_text())["reason"]

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from tests.harness import tiny
-from trainer import launch, low_priority
+from trainer import child_process, launch, low_priority
 from trainer.low_priority import LOWEST, behind, control_group, scope, stand_still, standing
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="autogroups and /proc are Linux's")
@@ -58,7 +58,7 @@ mine = subprocess.run([sys.executable, "-c", code], capture_output=True, text=Tr
 group = open("/proc/self/autogroup").read().split()[-1] if os.path.exists("/proc/self/autogroup") else "19"
 print(json.dumps({"event": "said", "child": [int(word) for word in mine], "pid": os.getpid(), "group": group}))
 """
-    job = launch.LocalJob(await launch._spawn(["-c", script], threads=1, log=tmp_path / "log", nice=LOWEST))
+    job = launch.LocalJob(await child_process.spawn(["-c", script], threads=1, log=tmp_path / "log", nice=LOWEST))
     (said,) = [event async for event in job.events()]
     assert await job.wait() == 0
     assert said["child"] == [os.SCHED_IDLE, LOWEST, said["pid"]]
@@ -104,7 +104,7 @@ async def test_one_that_ends_no_longer_stands_still(tmp_path):
     launcher = launch.LocalLauncher()
     script = "import signal, sys, time; signal.signal(15, lambda *_: (time.sleep(0.5), sys.exit(3)))\n"
     script += 'print(\'{"event": "up"}\', flush=True); time.sleep(60)'
-    process = await launch._spawn(["-c", script], threads=1, log=tmp_path / "log", nice=1)
+    process = await child_process.spawn(["-c", script], threads=1, log=tmp_path / "log", nice=1)
     launcher._stoppable.add(process)
     job = launch.LocalJob(process, 0, launcher._stoppable)
     async for _ in job.events():
@@ -152,7 +152,7 @@ async def test_a_scope_of_little_weight_where_systemd_gives_one(controlled, tmp_
     )
     controlled.chmod(0o755)
     assert standing(LOWEST) == ((f"nice {LOWEST}", "SCHED_IDLE", "a systemd scope with CPUWeight 10"), None)
-    job = launch.LocalJob(await launch._spawn(["-c", "print('{}')"], threads=1, log=tmp_path / "log", nice=1))
+    job = launch.LocalJob(await child_process.spawn(["-c", "print('{}')"], threads=1, log=tmp_path / "log", nice=1))
     assert [event async for event in job.events()] == [{}] and await job.wait() == 0
     assert len((tmp_path / "asked").read_text().splitlines()) == 2  # the trial, and the run
 
@@ -162,7 +162,7 @@ async def test_a_systemd_that_gives_none_keeps_no_run_from_starting(controlled, 
     controlled.write_text("#!/bin/sh\necho 'Failed to connect to bus: No medium found' >&2\nexit 1\n")
     controlled.chmod(0o755)
     assert scope() == () and "/user.slice only" in standing(LOWEST).weak
-    job = launch.LocalJob(await launch._spawn(["-c", "print('{}')"], threads=1, log=tmp_path / "log", nice=1))
+    job = launch.LocalJob(await child_process.spawn(["-c", "print('{}')"], threads=1, log=tmp_path / "log", nice=1))
     assert [event async for event in job.events()] == [{}] and await job.wait() == 0
 
 

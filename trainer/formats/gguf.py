@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from safetensors import deserialize
 
 from trainer.formats import model_info, peft_folder
-from trainer.formats.peft_folder import Pair
+from trainer.formats.peft_folder import LoraPair
 from trainer.manifest import AdapterError
 
 Array = NDArray[np.float32]
@@ -93,7 +93,7 @@ def _said(layers: set[str]) -> str:
     return ", ".join(sorted(layer.rpartition(".")[2] for layer in layers))
 
 
-def _rows(module: str, pair: Pair, alpha: float, kind: str, config: Mapping[str, Any]) -> Array:
+def _rows(module: str, pair: LoraPair, alpha: float, kind: str, config: Mapping[str, Any]) -> Array:
     """B, in the order in which llama.cpp has the rows of this layer."""
     b: Array = pair.b
     scale = alpha / pair.a.shape[0]

@@ -28,7 +28,7 @@ from gguf import GGMLQuantizationType as Type
 
 from trainer.formats import peft_folder
 from trainer.formats.gguf import ARCHITECTURES, Array, finite, in_order, layers_with_lora, load, tensor_name
-from trainer.formats.peft_folder import Pair
+from trainer.formats.peft_folder import LoraPair
 from trainer.manifest import AdapterError
 
 Say = Callable[[str], None]
@@ -155,7 +155,7 @@ def _of(heads: Any, layer: int) -> int:
     return int(heads[layer] if isinstance(heads, list) else heads)
 
 
-def _delta(module: str, pair: Pair, kind: str, heads: int, groups: int) -> _Delta:
+def _delta(module: str, pair: LoraPair, kind: str, heads: int, groups: int) -> _Delta:
     return _Delta(pair.a, in_order(module, pair.b, kind, heads, groups), pair.scale)
 
 

@@ -31,7 +31,7 @@ _CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class LoraPair:
     """One linear layer's LoRA: y += scale · x Aᵀ Bᵀ."""
 
     a: Any  # (r, in)
@@ -42,7 +42,7 @@ class Pair:
 @dataclass(frozen=True, slots=True)
 class Lora:
     config: dict[str, Any]  # adapter_config.json
-    pairs: dict[str, Pair]  # by the name of the linear layer
+    pairs: dict[str, LoraPair]  # by the name of the linear layer
 
 
 def read(
@@ -115,7 +115,7 @@ def _read_config(path: Path) -> dict[str, Any]:
     return config
 
 
-def _pair(path: Path, module: str, pair: dict[str, Any], shape: tuple[int, int], config: dict[str, Any]) -> Pair:
+def _pair(path: Path, module: str, pair: dict[str, Any], shape: tuple[int, int], config: dict[str, Any]) -> LoraPair:
     if set(pair) != {"A", "B"}:
         raise AdapterError(f"{path} has only one of lora_A and lora_B for {module}.")
     a, b = pair["A"], pair["B"]
@@ -133,7 +133,7 @@ def _pair(path: Path, module: str, pair: dict[str, Any], shape: tuple[int, int],
         raise AdapterError(f"{path.parent}/adapter_config.json has no usable r and lora_alpha.") from None
     if stated != rank or not math.isfinite(alpha):
         raise AdapterError(f"{path} has rank {rank} for {module}, its adapter_config.json says {stated}.")
-    return Pair(a, b, alpha / math.sqrt(rank) if config.get("use_rslora") else alpha / rank)
+    return LoraPair(a, b, alpha / math.sqrt(rank) if config.get("use_rslora") else alpha / rank)
 
 
 def _by_pattern(patterns: Any, module: str, default: Any) -> Any:

@@ -30,24 +30,24 @@ SENSES = ("vision", "visual", "audio", "projector")  # words in the names of the
 ATTENTION = ("attn", "attention")  # what models call the block around q, k, v and o
 
 
-class Choice(NamedTuple):
+class ScaleChoice(NamedTuple):
     value: Any
     why: str
 
 
-def fit(preset: Preset, name: str, given: Collection[str], profile: Profile) -> tuple[Preset, dict[str, Choice]]:
+def fit(preset: Preset, name: str, given: Collection[str], profile: Profile) -> tuple[Preset, dict[str, ScaleChoice]]:
     """The preset for this model, and each of its values with the reason. `given` are values that a person set."""
     fitted = _fitted(presets.resolve(name, {}), profile)
     told, changes = {}, {}
     for key, own in preset.model_dump().items():
         value, why = fitted.get(key, (own, ""))
         if key in given:
-            told[key] = Choice(own, f"{SET}; this model would get {value:.3g}" if value != own else SET)
+            told[key] = ScaleChoice(own, f"{SET}; this model would get {value:.3g}" if value != own else SET)
         elif key in fitted and not (key == "alpha" and "rank" in given):  # alpha follows the rank that was fitted
-            told[key] = Choice(value, f"preset {name}; {why}")
+            told[key] = ScaleChoice(value, f"preset {name}; {why}")
             changes[key] = value
         else:
-            told[key] = Choice(own, f"preset {name}")
+            told[key] = ScaleChoice(own, f"preset {name}")
     return preset.model_copy(update=changes), told
 
 

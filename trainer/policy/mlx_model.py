@@ -1,6 +1,6 @@
 """A Hugging Face folder as an mlx-lm model whose linear layers can wear a LoRA.
 
-Owns loading, the `Lora` layer, and the two ways through the model that mlx-lm has no name for: the trunk without the
+Owns loading, the `MlxLora` layer, and the two ways through the model that mlx-lm has no name for: the trunk without the
 head, and the head by itself, checked against the model's own logits. Not here: log-probs, training (mlx_policy).
 """
 
@@ -18,13 +18,13 @@ from mlx_lm.utils import load_model
 from safetensors import safe_open
 
 from trainer.formats.model_info import is_router
-from trainer.formats.peft_folder import Pair
+from trainer.formats.peft_folder import LoraPair
 
 Array = Any  # mx.array
 HEAD = "lm_head"
 
 
-class Lora(nn.Module):  # type: ignore[misc]  # mlx is Any where it is not installed
+class MlxLora(nn.Module):  # type: ignore[misc]  # mlx is Any where it is not installed
     """A frozen linear layer and what it wears. A and B lie as PEFT has them, so that no file needs transposing."""
 
     def __init__(self, linear: Any) -> None:
@@ -32,15 +32,15 @@ class Lora(nn.Module):  # type: ignore[misc]  # mlx is Any where it is not insta
         self.linear = linear
         self.scale = 0.0
 
-    def wear(self, pair: Pair | None) -> None:
+    def wear(self, pair: LoraPair | None) -> None:
         for name in ("lora_a", "lora_b"):
             self.pop(name, None)
         if pair is not None:
             self.lora_a, self.lora_b, self.scale = pair.a, pair.b, pair.scale  # (r, in), (out, r)
 
     @property
-    def worn(self) -> Pair | None:
-        return Pair(self.lora_a, self.lora_b, self.scale) if "lora_a" in self else None
+    def worn(self) -> LoraPair | None:
+        return LoraPair(self.lora_a, self.lora_b, self.scale) if "lora_a" in self else None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -89,13 +89,13 @@ class MlxModel:
         for layer in self.whole.layers:
             layer.__class__ = _recomputed(type(layer))
 
-    def _wrap(self, weights: Path) -> dict[str, Lora]:
+    def _wrap(self, weights: Path) -> dict[str, MlxLora]:
         """Every linear layer but head and routers, by the name that transformers and PEFT have for it.
 
         Experts are one stacked tensor to mlx, so they are none of these.
         """
         found = {
-            path: Lora(module)
+            path: MlxLora(module)
             for path, module in self.whole.named_modules()
             if isinstance(module, (nn.Linear, nn.QuantizedLinear))
             and path != HEAD

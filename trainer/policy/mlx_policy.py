@@ -26,7 +26,7 @@ from transformers import AutoTokenizer
 
 from config.presets import Preset
 from trainer.formats import model_info, peft_folder
-from trainer.formats.peft_folder import PREFIX, Pair
+from trainer.formats.peft_folder import PREFIX, LoraPair
 from trainer.objective import Terms
 from trainer.policy import autoscale, eos
 from trainer.policy.mlx_model import Array, MlxModel
@@ -87,7 +87,7 @@ class MlxPolicy:
             key, now = mx.random.split(key)
             bound = 1 / math.sqrt(width)  # PEFT's kaiming_uniform with a = √5
             a = mx.random.uniform(-bound, bound, (preset.rank, width), key=now)
-            linear.wear(Pair(a, mx.zeros((out, preset.rank)), preset.alpha / preset.rank))
+            linear.wear(LoraPair(a, mx.zeros((out, preset.rank)), preset.alpha / preset.rank))
         return peft_folder.new_config(layers, rank=preset.rank, alpha=preset.alpha)
 
     @contextlib.contextmanager
@@ -103,12 +103,12 @@ class MlxPolicy:
         shapes = {path: linear.shape for path, linear in self._model.linears.items()}
         found = peft_folder.read(folder, shapes, mx.load, lambda array: bool(mx.isfinite(array).all().item()))
         pairs = {
-            path: Pair(pair.a.astype(mx.float32), pair.b.astype(mx.float32), pair.scale)
+            path: LoraPair(pair.a.astype(mx.float32), pair.b.astype(mx.float32), pair.scale)
             for path, pair in found.pairs.items()
         }
         return peft_folder.Lora(found.config, pairs)
 
-    def _wear(self, pairs: Mapping[str, Pair]) -> None:
+    def _wear(self, pairs: Mapping[str, LoraPair]) -> None:
         for path, linear in self._model.linears.items():
             linear.wear(pairs.get(path))
 
@@ -221,7 +221,7 @@ class MlxPolicy:
         for path, linear in self._model.linears.items():
             if worn := linear.worn:
                 a, b = (arrays[f"{PREFIX}{path}.{side}.default.weight"] for side in SIDES.values())
-                linear.wear(Pair(a, b, worn.scale))
+                linear.wear(LoraPair(a, b, worn.scale))
 
     def adapter(self) -> State:
         return {name: np.array(array) for name, array in self._trained().items()}

@@ -26,7 +26,7 @@ M_MMAP_THRESHOLD, MMAP_ABOVE = -3, 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MemoryPlan:
     largest: int  # tokens a micro-batch
     unrelated: int  # and of sequences that share little
     kept: int  # tokens up to which activations are kept until the backward pass
@@ -35,7 +35,7 @@ class Plan:
     kept_why: str
 
     @classmethod
-    def of(cls, config: Any, device: str, *, max_seq_len: int) -> Plan:
+    def of(cls, config: Any, device: str, *, max_seq_len: int) -> MemoryPlan:
         layers, hidden = config.num_hidden_layers, config.hidden_size
         # Per token and layer: the inputs of every linear and of its LoRA, norms, attention.
         layer = 14 * hidden + 6 * (getattr(config, "intermediate_size", None) or 4 * hidden)

@@ -33,7 +33,7 @@ from trainer.policy import autoscale, eos, torch_load, tree, tree_attention
 from trainer.policy.packing import Budget, Packed, States, padded
 from trainer.policy.policy import LogProbs, Loss, OutOfMemory, State, Surprise, Teaching
 from trainer.policy.torch_head import by_rows, chunks, recomputed_by_rows
-from trainer.policy.torch_memory import Hoard, Plan, give_back_at_once, is_out_of_memory
+from trainer.policy.torch_memory import Hoard, MemoryPlan, give_back_at_once, is_out_of_memory
 
 TRAINED = "default"  # PEFT's name for the adapter in training
 
@@ -320,9 +320,9 @@ class TorchPolicy:
             # AdamW keeps its step count on the CPU.
             self._optimiser.state[p][field] = tensor if field == "step" else tensor.to(p.device)
 
-    def _plan_memory(self, preset: Preset) -> Plan:
+    def _plan_memory(self, preset: Preset) -> MemoryPlan:
         """How large a micro-batch may be, and from where on activations are recomputed instead of kept."""
-        plan = Plan.of(self._causal.config.get_text_config(), self.device, max_seq_len=preset.max_seq_len)
+        plan = MemoryPlan.of(self._causal.config.get_text_config(), self.device, max_seq_len=preset.max_seq_len)
         self.choices.append(("micro_batch", plan.largest, plan.why))
         on = plan.recomputes(plan.largest)
         self.choices.append(("gradient_checkpointing", on, f"above {plan.kept} tokens a micro-batch: {plan.kept_why}"))

@@ -22,14 +22,14 @@ from trainer.formats import peft_folder
 
 
 @dataclass(frozen=True, eq=False)  # two loads of one folder are two adapters
-class Adapter:
+class BatchedAdapter:
     name: str
     path: Path
     pairs: dict[str, tuple[Tensor, Tensor]] = field(repr=False)  # module -> A (r, in), B·scale transposed (r, out)
     created: int = field(default_factory=lambda: int(time.time()))
 
 
-def read_adapter(name: str, folder: Path, model: nn.Module) -> Adapter:
+def read_adapter(name: str, folder: Path, model: nn.Module) -> BatchedAdapter:
     """Raises AdapterError, with the reason, for whatever this model cannot wear exactly."""
     linears = {key: module for key, module in model.named_modules() if isinstance(module, nn.Linear)}
     shapes = {key: (module.out_features, module.in_features) for key, module in linears.items()}
@@ -38,7 +38,7 @@ def read_adapter(name: str, folder: Path, model: nn.Module) -> Adapter:
     for module, pair in found.pairs.items():
         like = linears[module].weight
         pairs[module] = pair.a.to(like).contiguous(), (pair.b.to(like) * pair.scale).t().contiguous()
-    return Adapter(name, folder, pairs)
+    return BatchedAdapter(name, folder, pairs)
 
 
 class LoraRows:
@@ -46,12 +46,12 @@ class LoraRows:
 
     def __init__(self, model: nn.Module) -> None:
         self._rows = 0
-        self._plan: list[tuple[slice, Adapter]] = []
+        self._plan: list[tuple[slice, BatchedAdapter]] = []
         for name, module in model.named_modules():
             if isinstance(module, nn.Linear):
                 module.register_forward_hook(self._hook(name))
 
-    def wear(self, adapters: Sequence[Adapter | None]) -> None:
+    def wear(self, adapters: Sequence[BatchedAdapter | None]) -> None:
         """One entry a row. Neighbours with the same adapter are computed together, so keep them neighbours."""
         self._rows = len(adapters)
         self._plan = []

@@ -183,7 +183,7 @@ def _with_object_arguments(call: dict[str, Any]) -> dict[str, Any]:
     return call
 
 
-class Answer:
+class WireAnswer:
     """The bodies of one answer, whole or in chunks."""
 
     def __init__(self, request: ChatRequest, tokenizer: Any, prompt: Sequence[int], head: Mapping[str, Any]) -> None:

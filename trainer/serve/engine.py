@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from trainer.policy import eos as ends
-from trainer.serve.batched_lora import Adapter, LoraRows
+from trainer.serve.batched_lora import BatchedAdapter, LoraRows
 from trainer.serve.kv import RowCache, gathered
 from trainer.serve.reply_text import ReplyText
 from trainer.serve.sampling import Chosen, Sampling, choose
@@ -45,7 +45,7 @@ class Ask:
     max_tokens: int
     sampling: Sampling = field(default_factory=Sampling)
     stop: tuple[str, ...] = ()
-    adapter: Adapter | None = None
+    adapter: BatchedAdapter | None = None
     likeliest: int = 0  # alternatives to report for each token
     ignore_eos: bool = False
 

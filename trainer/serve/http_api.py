@@ -21,10 +21,10 @@ from typing import Any
 from aiohttp import web
 
 from trainer.manifest import AdapterError
-from trainer.serve.batched_lora import Adapter, read_adapter
+from trainer.serve.batched_lora import BatchedAdapter, read_adapter
 from trainer.serve.chat_wire import (
-    Answer,
     ChatRequest,
+    WireAnswer,
     WireError,
     json_object,
     parse,
@@ -61,7 +61,7 @@ class _Api:
     def __init__(self, engine: Engine, name: str, weights: Path) -> None:
         self._engine, self._name, self._weights = engine, name, weights
         self._created = int(time.time())
-        self._adapters: dict[str, Adapter] = {}
+        self._adapters: dict[str, BatchedAdapter] = {}
         self._loading: set[str] = set()
 
     # --- chat ---
@@ -98,7 +98,7 @@ class _Api:
             "created": int(time.time()),
             "model": asked.model or self._name,
         }
-        answer = Answer(asked, self._engine.tokenizer, prompt, head)
+        answer = WireAnswer(asked, self._engine.tokenizer, prompt, head)
         stream = self._engine.generate(ask, asked.n or 1)
         try:
             if asked.stream:
@@ -110,7 +110,7 @@ class _Api:
         finally:
             stream.cancel()  # of no effect once it has ended; else the client has gone, or an error ended it
 
-    def _adapter(self, model: str | None) -> Adapter | None:
+    def _adapter(self, model: str | None) -> BatchedAdapter | None:
         if model is None or model == self._name:
             return None
         if model not in self._adapters:
@@ -191,7 +191,7 @@ class _Api:
         return web.json_response({"status": "ok", "running": running, "waiting": waiting})
 
 
-async def _streamed(request: web.Request, stream: Stream, answer: Answer) -> web.StreamResponse:
+async def _streamed(request: web.Request, stream: Stream, answer: WireAnswer) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
     tokens = 0
     try:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 from proxy.cli.agents import json_text
-from proxy.cli.agents.paths import Item, Place, Unreadable
+from proxy.cli.agents.paths import PathItem, Place, Unreadable
 
 NO_KEY: Final = "rlproxy"  # most agents want some key; rlproxy without keys takes any
 OWN_KEY: Final = (
@@ -33,7 +33,7 @@ argument-hint: good | bad | 1-5 | fix TEXT | undo | status
 CLAUDE_COMMAND: Final = RL_COMMAND.replace("\n---\n", "\ndisable-model-invocation: true\n---\n")
 
 
-class Link(NamedTuple):
+class AgentLink(NamedTuple):
     """Where to, and as whom."""
 
     url: str  # without /v1
@@ -81,7 +81,7 @@ class Home(NamedTuple):
         return Path(self.environ[variable]).expanduser() if self.environ.get(variable) else self.folder / default
 
 
-def claude_code(link: Link, home: Home) -> Setup:
+def claude_code(link: AgentLink, home: Home) -> Setup:
     folder = home.of("CLAUDE_CONFIG_DIR", ".claude")
     env = {
         "ANTHROPIC_BASE_URL": link.url,
@@ -100,7 +100,7 @@ def claude_code(link: Link, home: Home) -> Setup:
     return Setup(puts, "Start claude anew. Rate with /rl good or /rl bad too long.")
 
 
-def codex(link: Link, home: Home) -> Setup:
+def codex(link: AgentLink, home: Home) -> Setup:
     file = home.of("CODEX_HOME", ".codex") / "config.toml"
     provider: Place = ("model_providers", NAME)
     puts = [
@@ -117,7 +117,7 @@ def codex(link: Link, home: Home) -> Setup:
     return Setup(puts, "Start codex anew. It refuses unknown slash commands, so type a space first: ` /rl good`.")
 
 
-def opencode(link: Link, home: Home) -> Setup:
+def opencode(link: AgentLink, home: Home) -> Setup:
     folder = home.of("XDG_CONFIG_HOME", ".config") / "opencode"
     file = folder / ("opencode.jsonc" if (folder / "opencode.jsonc").exists() else "opencode.json")
     provider = {
@@ -134,7 +134,7 @@ def opencode(link: Link, home: Home) -> Setup:
     return Setup(puts, "Start opencode anew. Rate with /rl good or /rl bad too long.")
 
 
-def openclaw(link: Link, home: Home) -> Setup:
+def openclaw(link: AgentLink, home: Home) -> Setup:
     state = home.of("OPENCLAW_STATE_DIR", ".openclaw")
     file = home.of("OPENCLAW_CONFIG_PATH", "") if home.environ.get("OPENCLAW_CONFIG_PATH") else state / "openclaw.json"
     found = json_text.parse(_text(file) or "{}")
@@ -157,7 +157,7 @@ def openclaw(link: Link, home: Home) -> Setup:
     return Setup(puts, "The gateway takes it up by itself. Rate with /rl good as a message of its own.")
 
 
-def aider(link: Link, home: Home) -> Setup:
+def aider(link: AgentLink, home: Home) -> Setup:
     file = home.folder / ".aider.conf.yml"
     values = {"openai-api-base": link.v1, "openai-api-key": link.some_key, "model": f"openai/{link.model}"}
     if link.own_key:
@@ -169,7 +169,7 @@ def aider(link: Link, home: Home) -> Setup:
     )
 
 
-def continue_dev(link: Link, home: Home) -> Setup:
+def continue_dev(link: AgentLink, home: Home) -> Setup:
     file = home.of("CONTINUE_GLOBAL_DIR", ".continue") / "config.yaml"
     head = {"name": NAME, "version": "1.0.0", "schema": "v1"}  # a file must have these
     puts = [Put(file, "yaml", (key,), value, default=True) for key, value in head.items()]
@@ -177,11 +177,11 @@ def continue_dev(link: Link, home: Home) -> Setup:
         "name": NAME, "provider": "openai", "model": link.model, "apiBase": link.v1, "apiKey": link.some_key,
         "roles": ["chat", "edit", "apply"],
     }  # fmt: skip
-    puts.append(Put(file, "yaml", ("models", Item("name", NAME)), model, own=link.own("apiKey")))
+    puts.append(Put(file, "yaml", ("models", PathItem("name", NAME)), model, own=link.own("apiKey")))
     return Setup(puts, "Choose the model `rlproxy` in Continue. Rate with /rl good as a message of its own.")
 
 
-def llm(link: Link, home: Home) -> Setup:
+def llm(link: AgentLink, home: Home) -> Setup:
     mac = sys.platform == "darwin"
     default = "Library/Application Support/io.datasette.llm" if mac else ".config/io.datasette.llm"
     folder = home.of("LLM_USER_PATH", default)
@@ -192,11 +192,11 @@ def llm(link: Link, home: Home) -> Setup:
         model["api_key_name"] = NAME
         puts.append(Put(folder / "keys.json", "json", (NAME,), link.key))
     own = link.own("api_key_name")
-    puts.append(Put(folder / "extra-openai-models.yaml", "yaml", (Item("model_id", NAME),), model, own=own))
+    puts.append(Put(folder / "extra-openai-models.yaml", "yaml", (PathItem("model_id", NAME),), model, own=own))
     return Setup(puts, "Ask with `llm -m rlproxy …`; rate with `llm -c '/rl good'`.")
 
 
-def open_webui(link: Link, home: Home) -> Setup:
+def open_webui(link: AgentLink, home: Home) -> Setup:
     """It has no file: its settings are in its database, or its environment at the first start."""
     lines = [
         f"OPENAI_API_BASE_URL={link.v1}",
@@ -213,7 +213,7 @@ def open_webui(link: Link, home: Home) -> Setup:
     )
 
 
-AGENTS: Final[dict[str, Callable[[Link, Home], Setup]]] = {
+AGENTS: Final[dict[str, Callable[[AgentLink, Home], Setup]]] = {
     "claude-code": claude_code,
     "codex": codex,
     "opencode": opencode,

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from config.settings import Settings
 from proxy.cli.agents import connection
-from proxy.cli.agents.catalog import AGENTS, OWN_KEY, Home, Link, Setup
+from proxy.cli.agents.catalog import AGENTS, OWN_KEY, AgentLink, Home, Setup
 from proxy.cli.agents.connection import Change
 from proxy.cli.agents.paths import Unreadable
 from proxy.cli.common import masked
@@ -57,7 +57,7 @@ def connect(
 
 def disconnect(settings: Settings, agent: str, *, dry_run: bool, yes: bool, quiet: bool) -> dict[str, Any]:
     setup = _known(agent)
-    if not setup(Link("", "", None), Home(Path.home(), os.environ)).puts:
+    if not setup(AgentLink("", "", None), Home(Path.home(), os.environ)).puts:
         raise CannotConnect(f"rlproxy wrote nothing for {agent}, which keeps its settings itself: take it out there.")
     try:
         record = connection.load(settings.home, agent)
@@ -96,7 +96,7 @@ def _known(agent: str) -> Any:
     return AGENTS[agent]
 
 
-def _link(settings: Settings, model: str | None) -> Link:
+def _link(settings: Settings, model: str | None) -> AgentLink:
     """The running proxy knows its model; without one the person must name it. Raises Unreachable."""
     url = address(settings)
     host = urlsplit(url).hostname or ""
@@ -105,7 +105,7 @@ def _link(settings: Settings, model: str | None) -> Link:
     client = HomeClient(settings)
     name = model or settings.backend.model or _served(client)
     own = not (_key(settings) or settings.backend.api_key) and _foreign(client, settings)
-    return Link(url, name, _key(settings), _window(client, name), own)
+    return AgentLink(url, name, _key(settings), _window(client, name), own)
 
 
 def _served(client: HomeClient) -> str:

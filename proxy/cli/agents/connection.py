@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from proxy.cli.agents import json_text, toml_text, yaml_text
 from proxy.cli.agents.catalog import Put, Setup
-from proxy.cli.agents.paths import MISSING, Item, Place, Unreadable, look
+from proxy.cli.agents.paths import MISSING, PathItem, Place, Unreadable, look
 
 FORMATS: Final[dict[str, ModuleType]] = {"json": json_text, "toml": toml_text, "yaml": yaml_text}
 
@@ -247,11 +247,11 @@ def _unset(text: str, one: dict[str, Any]) -> tuple[str, bool]:
 
 
 def _packed(place: Place) -> list[Any]:
-    return [list(step) if isinstance(step, Item) else step for step in place]
+    return [list(step) if isinstance(step, PathItem) else step for step in place]
 
 
 def _unpacked(place: list[Any]) -> Place:
-    return tuple(Item(*step) if isinstance(step, list) else step for step in place)
+    return tuple(PathItem(*step) if isinstance(step, list) else step for step in place)
 
 
 def _shown(place: list[Any]) -> str:

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from proxy.cli.agents.paths import Item, Place, Unreadable
+from proxy.cli.agents.paths import PathItem, Place, Unreadable
 
 _SPACE: Final = re.compile(r"(?:[\s\ufeff]+|//[^\n]*|/\*.*?\*/)*", re.DOTALL)
 _STRING: Final = re.compile(r'"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'', re.DOTALL)
@@ -21,13 +21,13 @@ INDENT: Final = "  "
 
 
 @dataclass
-class Node:
+class JsonNode:
     """A value and where its text is."""
 
     start: int
     end: int
     value: Any
-    members: list[tuple[int, str, Node]] = field(default_factory=list)  # of an object: where the key is, key, value
+    members: list[tuple[int, str, JsonNode]] = field(default_factory=list)  # of an object: where the key is, key, value
 
 
 def parse(text: str) -> Any:
@@ -70,7 +70,7 @@ def drop(text: str, place: Place) -> str:
 
 
 def _keys(place: Place) -> list[str]:
-    assert not any(isinstance(step, Item) for step in place), "no agent of JSON is set up by list items"
+    assert not any(isinstance(step, PathItem) for step in place), "no agent of JSON is set up by list items"
     return [str(step) for step in place]
 
 
@@ -80,7 +80,7 @@ def _nested(steps: list[str], value: Any) -> Any:
     return value
 
 
-def _insert(text: str, node: Node, key: str, value: Any) -> str:
+def _insert(text: str, node: JsonNode, key: str, value: Any) -> str:
     outer = _indent_at(text, node.start)
     if not node.members:
         inner = outer + INDENT
@@ -111,7 +111,7 @@ def _indent_at(text: str, at: int) -> str:
 # Reading
 
 
-def _root(text: str) -> Node:
+def _root(text: str) -> JsonNode:
     try:
         node = _value(text, _space(text, 0))
         if _space(text, node.end) != len(text):
@@ -127,25 +127,25 @@ def _space(text: str, at: int) -> int:
     return found.end()
 
 
-def _value(text: str, at: int) -> Node:
+def _value(text: str, at: int) -> JsonNode:
     first = text[at]
     if first == "{":
         return _object(text, at)
     if first == "[":
         return _list(text, at)
     if found := _STRING.match(text, at):
-        return Node(at, found.end(), _unquoted(found[0]))
+        return JsonNode(at, found.end(), _unquoted(found[0]))
     if (word := _NAME.match(text, at)) and word[0] in _WORDS:
-        return Node(at, word.end(), _WORDS[word[0]])
+        return JsonNode(at, word.end(), _WORDS[word[0]])
     if number := _NUMBER.match(text, at):
         plain = number[0].lstrip("+")
         value = int(plain, 16) if "x" in plain.lower() else float(plain) if re.search(r"[.eIN]", plain) else int(plain)
-        return Node(at, number.end(), value)
+        return JsonNode(at, number.end(), value)
     raise ValueError(f"no value at character {at}")
 
 
-def _object(text: str, at: int) -> Node:
-    node = Node(at, at, {})
+def _object(text: str, at: int) -> JsonNode:
+    node = JsonNode(at, at, {})
     at = _space(text, at + 1)
     while text[at] != "}":
         if key := _STRING.match(text, at):
@@ -165,8 +165,8 @@ def _object(text: str, at: int) -> Node:
     return node
 
 
-def _list(text: str, at: int) -> Node:
-    node = Node(at, at, [])
+def _list(text: str, at: int) -> JsonNode:
+    node = JsonNode(at, at, [])
     at = _space(text, at + 1)
     while text[at] != "]":
         item = _value(text, at)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 
-class Item(NamedTuple):
+class PathItem(NamedTuple):
     """An element of a list, known by one of its members."""
 
     key: str
     value: str
 
 
-Place = tuple["str | Item", ...]  # from the top of the file inwards
+Place = tuple["str | PathItem", ...]  # from the top of the file inwards
 MISSING: Final = object()
 
 
@@ -23,7 +23,7 @@ class Unreadable(Exception):
 def look(value: Any, place: Place) -> Any:
     """What stands there, or MISSING."""
     for step in place:
-        if isinstance(step, Item):
+        if isinstance(step, PathItem):
             items = value if isinstance(value, list) else []
             value = next((i for i in items if isinstance(i, dict) and i.get(step.key) == step.value), MISSING)
         else:

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from proxy.cli.agents.paths import MISSING, Item, Place, Unreadable, look
+from proxy.cli.agents.paths import MISSING, PathItem, Place, Unreadable, look
 
 
 def parse(text: str) -> Any:
@@ -22,9 +22,9 @@ def parse(text: str) -> Any:
 
 def put(text: str, place: Place, value: Any) -> str:
     """Set `(key,)`, or put an item first into the list at `(key, Item)` or `(Item,)`."""
-    if look(parse(text), place) is not MISSING and isinstance(place[-1], Item):
+    if look(parse(text), place) is not MISSING and isinstance(place[-1], PathItem):
         text = drop(text, place)
-    if not isinstance(place[-1], Item):
+    if not isinstance(place[-1], PathItem):
         new = _put_value(text, str(place[0]), value)
     else:
         new = _put_item(text, place[0] if isinstance(place[0], str) else None, value)
@@ -34,7 +34,7 @@ def put(text: str, place: Place, value: Any) -> str:
 
 
 def drop(text: str, place: Place) -> str:
-    if isinstance(place[-1], Item):
+    if isinstance(place[-1], PathItem):
         return _drop_item(text, place[0] if isinstance(place[0], str) else None, place[-1])
     key, value = _member(text, str(place[0]))
     return text[: _line_start(text, key.start_mark.index)] + text[_line_end(text, _last(value)) :]
@@ -72,7 +72,7 @@ def _put_item(text: str, name: str | None, value: dict[str, Any]) -> str:
     raise Unreadable("its list is written on one line; set it by hand")
 
 
-def _drop_item(text: str, name: str | None, item: Item) -> str:
+def _drop_item(text: str, name: str | None, item: PathItem) -> str:
     node = yaml.compose(text) if name is None else _member(text, name)[1]
     for entry in node.value:
         if yaml.safe_load(yaml.serialize(entry)).get(item.key) == item.value:

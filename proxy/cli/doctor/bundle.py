@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from config.settings import Loaded, load
-from proxy.cli.doctor.facts import Check, Facts
+from proxy.cli.doctor.facts import DoctorCheck, Facts
 from proxy.conversation.redaction import Redactor
 from store import schema
 from store.safety.schema_report import outline
@@ -47,7 +47,7 @@ class NotBundled(Exception):
     """One sentence: why there is no bundle."""
 
 
-def write(to: Path, facts: Facts, checks: Sequence[Check]) -> list[str]:
+def write(to: Path, facts: Facts, checks: Sequence[DoctorCheck]) -> list[str]:
     """The names of what is in it. Whole or not there, readable by its owner only. Raises NotBundled."""
     if to.exists():
         raise NotBundled(f"{to} exists already, nothing was written; choose another name.")
@@ -69,7 +69,7 @@ def write(to: Path, facts: Facts, checks: Sequence[Check]) -> list[str]:
     return list(parts)
 
 
-def _parts(facts: Facts, checks: Sequence[Check]) -> dict[str, str]:
+def _parts(facts: Facts, checks: Sequence[DoctorCheck]) -> dict[str, str]:
     home = facts.settings.home
     found: dict[str, Any] = {
         "versions.json": versions(),

@@ -10,59 +10,61 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from proxy.cli.doctor import machine_checks
-from proxy.cli.doctor.facts import Check, Facts, State, gather, holder
+from proxy.cli.doctor.facts import DoctorCheck, Facts, State, gather, holder
 from proxy.cli.rendering_words import side_by_side
 from store.errors import KeyProblem
 from store.safety import db_key
 
-__all__ = ["CHECKS", "Check", "Facts", "examine", "gather", "holder"]
+__all__ = ["CHECKS", "DoctorCheck", "Facts", "examine", "gather", "holder"]
 
 LOW_GB, NONE_GB = 5.0, 1.0  # a run takes some hundred MB, and what is captured grows with every turn
 
 
-def examine(facts: Facts) -> list[Check]:
+def examine(facts: Facts) -> list[DoctorCheck]:
     return [check(facts) for check in CHECKS]
 
 
 # The checks
 
 
-def proxy(facts: Facts) -> Check:
+def proxy(facts: Facts) -> DoctorCheck:
     if facts.status is not None:
-        return Check("proxy", "ok", f"answers at {facts.url}")
+        return DoctorCheck("proxy", "ok", f"answers at {facts.url}")
     if facts.answers and facts.damage is not None:
-        return Check("proxy", "note", f"answers at {facts.url}, and cannot say how it is: {facts.why}")
+        return DoctorCheck("proxy", "note", f"answers at {facts.url}, and cannot say how it is: {facts.why}")
     if facts.answers:
         fix = "set RLPROXY_SERVER__ADMIN_KEY, or server.admin_key in the settings, to the key it was started with"
-        return Check("proxy", "problem", f"answers at {facts.url}, but not us: {facts.why}", fix)
-    return Check("proxy", "problem", str(facts.why))
+        return DoctorCheck("proxy", "problem", f"answers at {facts.url}, but not us: {facts.why}", fix)
+    return DoctorCheck("proxy", "problem", str(facts.why))
 
 
-def data_folder(facts: Facts) -> Check:
+def data_folder(facts: Facts) -> DoctorCheck:
     home, name = facts.settings.home, "data folder"
     if facts.holder is not None and not facts.answers:
         line = f"{home} is held by process {facts.holder}, which does not answer"
-        return Check(name, "problem", line, f"wait until it has started, or stop it: kill {facts.holder}")
+        return DoctorCheck(name, "problem", line, f"wait until it has started, or stop it: kill {facts.holder}")
     if facts.holder is not None and facts.holder == facts.owner:
-        return Check(name, "ok", f"{home}, held by process {facts.holder}, which is this proxy")
+        return DoctorCheck(name, "ok", f"{home}, held by process {facts.holder}, which is this proxy")
     if facts.holder is not None:
         line = f"{home} is held by process {facts.holder}"
-        return Check(name, "note", line, "if it is not the proxy you mean, say which with --home")
+        return DoctorCheck(name, "note", line, "if it is not the proxy you mean, say which with --home")
     if facts.answers:
         line = f"the proxy at {facts.url} does not keep its data in {home}"
-        return Check(name, "note", line, "say its folder with --home")
-    return Check(name, "ok", f"{home}, held by nobody" if home.exists() else f"{home}, which `rlproxy serve` will make")
+        return DoctorCheck(name, "note", line, "say its folder with --home")
+    return DoctorCheck(
+        name, "ok", f"{home}, held by nobody" if home.exists() else f"{home}, which `rlproxy serve` will make"
+    )
 
 
-def disk(facts: Facts) -> Check:
+def disk(facts: Facts) -> DoctorCheck:
     line = f"{facts.free_gb:.1f} GB free where {facts.settings.home} is"
     if facts.free_gb >= LOW_GB:
-        return Check("disk", "ok", line)
+        return DoctorCheck("disk", "ok", line)
     fix = "free some space, remove old folders in adapters_out, or lower store.retention_days"
-    return Check("disk", "problem" if facts.free_gb < NONE_GB else "note", line, fix)
+    return DoctorCheck("disk", "problem" if facts.free_gb < NONE_GB else "note", line, fix)
 
 
-def database(facts: Facts) -> Check:
+def database(facts: Facts) -> DoctorCheck:
     found = None if facts.status is None else facts.status["database"]
     if facts.damage is not None or (found is not None and found["state"] == "damaged"):
         line = (
@@ -72,76 +74,82 @@ def database(facts: Facts) -> Check:
             "stop rlproxy and `rlproxy restore FILE`, or move rlproxy.db away to start empty; until then requests are "
             "relayed by one that runs already, and nothing is captured, rated, trained or deleted"
         )
-        return Check("database", "problem", line, fix)
+        return DoctorCheck("database", "problem", line, fix)
     if found is None:
         return _unknown("database")
     if found["state"] == "checking":
-        return Check("database", "note", found["line"], "nothing: until that is over no run starts and nothing expires")
-    return Check("database", "ok", "no damage is known")
+        return DoctorCheck(
+            "database", "note", found["line"], "nothing: until that is over no run starts and nothing expires"
+        )
+    return DoctorCheck("database", "ok", "no damage is known")
 
 
-def encryption(facts: Facts) -> Check:
+def encryption(facts: Facts) -> DoctorCheck:
     name, source = "encryption", facts.settings.store.key_from
     if not source:
         if facts.database == "encrypted":
             line = "the database is encrypted or damaged, and store.key_from names no key"
-            return Check(name, "problem", line, "set store.key_from to where its key is")
-        return Check(name, "ok", "what is kept is in the clear; `rlproxy encrypt` changes that")
+            return DoctorCheck(name, "problem", line, "set store.key_from to where its key is")
+        return DoctorCheck(name, "ok", "what is kept is in the clear; `rlproxy encrypt` changes that")
     if facts.database == "clear":
         fix = "run `rlproxy encrypt`, or take store.key_from away"
-        return Check(name, "problem", "store.key_from names a key, and the database is in the clear", fix)
+        return DoctorCheck(name, "problem", "store.key_from names a key, and the database is in the clear", fix)
     if source.startswith("file:"):  # the others would ask a person, or look into another process's environment
         try:
             db_key.find(source, facts.settings.home)
         except KeyProblem as problem:
-            return Check(name, "problem", str(problem), "without its key the database cannot be opened")
-    return Check(name, "ok", f"the database and run folders are encrypted, key from {source.partition(':')[0]}")
+            return DoctorCheck(name, "problem", str(problem), "without its key the database cannot be opened")
+    return DoctorCheck(name, "ok", f"the database and run folders are encrypted, key from {source.partition(':')[0]}")
 
 
-def capture(facts: Facts) -> Check:
+def capture(facts: Facts) -> DoctorCheck:
     if facts.status is None:
         return _unknown("capture")
     if problem := facts.status["problem"]:
-        return Check("capture", "problem", problem, "what it names has to be put right; it recovers by itself then")
+        return DoctorCheck(
+            "capture", "problem", problem, "what it names has to be put right; it recovers by itself then"
+        )
     counts = facts.status["counts"]
     line = f"whole answers kept: {counts['done']}, {counts['captured_today']} of today"
     if counts["done"]:
-        return Check("capture", "ok", line)
-    return Check("capture", "note", line, f"point an agent at {facts.url}/v1, or `rlproxy connect AGENT`")
+        return DoctorCheck("capture", "ok", line)
+    return DoctorCheck("capture", "note", line, f"point an agent at {facts.url}/v1, or `rlproxy connect AGENT`")
 
 
-def backend(facts: Facts) -> Check:
+def backend(facts: Facts) -> DoctorCheck:
     if facts.status is None:
         return _unknown("backend")
     if facts.not_ready is not None:
-        return Check("backend", "problem", facts.not_ready, "start it, or correct backend.url and backend.api_key")
-    return Check("backend", "ok", facts.status["backend"]["state"])
+        return DoctorCheck(
+            "backend", "problem", facts.not_ready, "start it, or correct backend.url and backend.api_key"
+        )
+    return DoctorCheck("backend", "ok", facts.status["backend"]["state"])
 
 
-def model(facts: Facts) -> Check:
+def model(facts: Facts) -> DoctorCheck:
     if facts.status is not None and (trains := facts.status.get("trains")):
         if trains["model"]:
-            return Check("model", "ok", f"whichever a client asks for answers; what trains: {trains['line']}")
-        return Check("model", "ok", "whichever a client asks for answers")
+            return DoctorCheck("model", "ok", f"whichever a client asks for answers; what trains: {trains['line']}")
+        return DoctorCheck("model", "ok", "whichever a client asks for answers")
     if facts.status is None or facts.models is None:
         return _unknown("model")
     served, live = facts.status["model"], facts.status["live"]
     if served in facts.models:
-        return Check("model", "ok", f"{served}, {f'v{live}' if live else 'the base model'} answers")
+        return DoctorCheck("model", "ok", f"{served}, {f'v{live}' if live else 'the base model'} answers")
     line = f"the backend does not serve {served or 'any model'}; it has {', '.join(facts.models) or 'none'}"
-    return Check("model", "problem", line, "load it there, or set backend.model to one that it has")
+    return DoctorCheck("model", "problem", line, "load it there, or set backend.model to one that it has")
 
 
-def formats(facts: Facts) -> Check:
+def formats(facts: Facts) -> DoctorCheck:
     if facts.status is None:
         return _unknown("formats")
     by: dict[str, list[str]] = {}
     for name, how in facts.status["backend"]["dialects"].items():
         by.setdefault({"untried": "asked for when first used"}.get(how, how), []).append(name)
-    return Check("formats", "ok", "; ".join(f"{how}: {', '.join(names)}" for how, names in by.items()))
+    return DoctorCheck("formats", "ok", "; ".join(f"{how}: {', '.join(names)}" for how, names in by.items()))
 
 
-def exactness(facts: Facts) -> Check:
+def exactness(facts: Facts) -> DoctorCheck:
     if facts.status is None:
         return _unknown("exactness")
     found, name = facts.status["backend"], "exactness"
@@ -149,60 +157,60 @@ def exactness(facts: Facts) -> Check:
         lacks = [said for what, said in (("token_ids", "token ids"), ("logprobs", "log-probs")) if not found[what]]
         line = f"the backend sends no {' and no '.join(lacks)}: captures are marked inexact"
         why = found.get("lacks") if found.get("adapters") else None
-        return Check(name, "note", line, why or "the built-in backend and vLLM send both")
+        return DoctorCheck(name, "note", line, why or "the built-in backend and vLLM send both")
     if inexact := found["inexact"]:
         line = f"token ids and log-probs come with every answer but those in {', '.join(inexact)}"
         fix = f"backend.translate = {list(inexact)} makes these exact, said through chat completions".replace("'", '"')
-        return Check(name, "note", line, fix)
-    return Check(name, "ok", "token ids and log-probs come with every answer")
+        return DoctorCheck(name, "note", line, fix)
+    return DoctorCheck(name, "ok", "token ids and log-probs come with every answer")
 
 
-def sampling(facts: Facts) -> Check:
+def sampling(facts: Facts) -> DoctorCheck:
     if facts.status is None:
         return _unknown("sampling")
     found = facts.status["backend"]
     if not found["guessed"]:
-        return Check("sampling", "ok", found["sampling"])
+        return DoctorCheck("sampling", "ok", found["sampling"])
     fix = "start vLLM with --generation-config vllm and --logprobs-mode processed_logprobs, or say it in each request"
     line = f"{found['sampling']}; captures that hang on it are marked inexact"
-    return Check("sampling", "note", line, fix)
+    return DoctorCheck("sampling", "note", line, fix)
 
 
-def adapters(facts: Facts) -> Check:
+def adapters(facts: Facts) -> DoctorCheck:
     if facts.status is None:
         return _unknown("adapters")
     found = facts.status["backend"]
     if found["obstacle"]:
-        return Check(
+        return DoctorCheck(
             "adapters", "problem", found["obstacle"], "nothing trains until then; it is asked again every minute"
         )
     if found["adapters"]:
-        return Check("adapters", "ok", "the backend takes new adapters")
+        return DoctorCheck("adapters", "ok", "the backend takes new adapters")
     others = "builtin, vllm, sglang, llamacpp, ollama, lmstudio or mlx"
     fix = f"nothing, if capturing and rating is all you want; else use --backend {others}"
     if (facts.status.get("trains") or {}).get("model"):
         fix = f"what is rated trains a local model, which needs a backend of its own: {others}"
-    return Check("adapters", "note", found["lacks"] or "the backend takes no adapter while it runs", fix)
+    return DoctorCheck("adapters", "note", found["lacks"] or "the backend takes no adapter while it runs", fix)
 
 
-def leftovers(facts: Facts) -> Check:
+def leftovers(facts: Facts) -> DoctorCheck:
     """Versions of another home at the same server: nobody removes those of a home that is gone."""
     if facts.status is None:
         return _unknown("leftovers")
     if (left := facts.status["backend"]["left"]) is None:
-        return Check("leftovers", "ok", "the server has no versions of another home")
+        return DoctorCheck("leftovers", "ok", "the server has no versions of another home")
     fix = f"nothing, if another home uses them; if that home is gone: `{left['command']}`"
-    return Check("leftovers", "note", left["line"], fix)
+    return DoctorCheck("leftovers", "note", left["line"], fix)
 
 
-def base(facts: Facts) -> Check:
+def base(facts: Facts) -> DoctorCheck:
     if facts.status is None:
         return _unknown("base")
     found = facts.status["match"]
     if found["state"] == "other":
         fix = "serve the model of train.weights, or name the served one's weights there; train.match says what follows"
-        return Check("base", "problem" if found["stops"] else "note", found["line"], fix)
-    return Check("base", _compared(facts.status), found["line"])
+        return DoctorCheck("base", "problem" if found["stops"] else "note", found["line"], fix)
+    return DoctorCheck("base", _compared(facts.status), found["line"])
 
 
 def _compared(status: Mapping[str, Any]) -> State:
@@ -213,7 +221,7 @@ def _compared(status: Mapping[str, Any]) -> State:
     return "ok" if found["state"] == "same" else "note"
 
 
-def template(facts: Facts) -> Check:
+def template(facts: Facts) -> DoctorCheck:
     """Of the comparison, what it says about how a conversation is rendered, with both texts where they differ."""
     if facts.status is None:
         return _unknown("template")
@@ -221,21 +229,21 @@ def template(facts: Facts) -> Check:
     rendering = found["rendering"]
     if rendering is None:
         if found["state"] == "other":
-            return Check("template", "unknown", "not looked at, since the models differ")
-        return Check("template", _compared(facts.status), found["line"])
+            return DoctorCheck("template", "unknown", "not looked at, since the models differ")
+        return DoctorCheck("template", _compared(facts.status), found["line"])
     line = "\n     ".join([rendering["line"], *side_by_side(rendering)])
     if rendering["known"] and not tried["refused"]:
-        return Check("template", "ok", line)
+        return DoctorCheck("template", "ok", line)
     if found["state"] != "other":
-        return Check("template", "note", line, "see the line `prompts`" if tried["refused"] else None)
+        return DoctorCheck("template", "note", line, "see the line `prompts`" if tried["refused"] else None)
     fix = (
         "serve with the weights' own template (vLLM --chat-template, llama-server --jinja or --chat-template-file, "
         "TEMPLATE in Ollama's Modelfile), or use a server that tells how it renders (Ollama 0.11.5 and newer)"
     )
-    return Check("template", "problem" if found["stops"] else "note", line, fix)
+    return DoctorCheck("template", "problem" if found["stops"] else "note", line, fix)
 
 
-def prompts(facts: Facts) -> Check:
+def prompts(facts: Facts) -> DoctorCheck:
     """Whether a run would take the newest answers, and what the server has cut."""
     if facts.status is None:
         return _unknown("prompts")
@@ -251,47 +259,47 @@ def prompts(facts: Facts) -> Check:
     found = state.get(tried["state"], "note")
     if cut is not None and found != "problem":
         found = "note"
-    return Check("prompts", found, line, "; ".join(fixes) or None)
+    return DoctorCheck("prompts", found, line, "; ".join(fixes) or None)
 
 
-def training(facts: Facts) -> Check:
+def training(facts: Facts) -> DoctorCheck:
     if facts.status is None:
         return _unknown("training")
     found = facts.status["training"]
     if found["waits_for"] is None:
-        return Check("training", "ok", found["line"])
+        return DoctorCheck("training", "ok", found["line"])
     fresh, impossible = facts.status["ratings"]["fresh"], _never_trains(facts.status)
     if "fresh ratings" in found["waits_for"] and not (found["paused"] or impossible):  # that is how it is between runs
         early = "; `rlproxy train` starts a run with what is there" if fresh else ""
-        return Check("training", "ok", f"waits for ratings: {found['waits_for']}{early}")
+        return DoctorCheck("training", "ok", f"waits for ratings: {found['waits_for']}{early}")
     fix = "rate more, or `rlproxy train` starts a run now" if fresh and not impossible else None
     fix = None if facts.status["match"]["stops"] else fix
     fix = "`rlproxy resume`" if found["paused"] else fix
     fix = None if "pip install" in found["waits_for"] else fix  # that says it
     fix = (_share(facts.status) or fix) if "train.min_free_" in found["waits_for"] else fix
-    return Check("training", "note", f"nothing trains now: {found['waits_for']}", fix)
+    return DoctorCheck("training", "note", f"nothing trains now: {found['waits_for']}", fix)
 
 
-def last_run(facts: Facts) -> Check:
+def last_run(facts: Facts) -> DoctorCheck:
     if facts.status is None:
         return _unknown("last run")
     run = facts.status["last_run"]
     if run is None:
-        return Check("last run", "ok", "there was none yet")
+        return DoctorCheck("last run", "ok", "there was none yet")
     ended = f"made v{run['version']}" if run.get("version") else f"ended {run['status']}"
     line = f"run {run['id']} {ended}: {run['reason']}" if run["ended_at"] else f"run {run['id']} is open"
     if run["status"] == "empty":
-        return Check(
+        return DoctorCheck(
             "last run", "note", line, "its ratings are fresh again; the lines `base` and `prompts` may say why"
         )
     if run["status"] != "failed":
-        return Check("last run", "ok", line)
+        return DoctorCheck("last run", "ok", line)
     fix = f"see {run['folder']}/trainer.log; its ratings are fresh again"
     share = _share(facts.status) if "memory" in line else None
-    return Check("last run", "problem", line, f"{share}; {fix}" if share else fix)
+    return DoctorCheck("last run", "problem", line, f"{share}; {fix}" if share else fix)
 
 
-def ratings(facts: Facts) -> Check:
+def ratings(facts: Facts) -> DoctorCheck:
     if facts.status is None:
         return _unknown("ratings")
     found = facts.status["ratings"]
@@ -300,14 +308,14 @@ def ratings(facts: Facts) -> Check:
         line += f"; {sum(never.values())} will not train ({', '.join(f'{why}: {n}' for why, n in never.items())})"
     if waiting := found["dampened"]:
         line += f"; waiting for other raters: {', '.join(f'{n} of {who}' for who, n in sorted(waiting.items()))}"
-        return Check("ratings", "note", line, "train.max_rater_share says how much of a run one rater may be")
+        return DoctorCheck("ratings", "note", line, "train.max_rater_share says how much of a run one rater may be")
     if found["fresh"] >= 8 and min(found["good"], found["bad"]) == 0:
-        return Check("ratings", "note", line, "rate the other kind too: a model learns from the difference")
-    return Check("ratings", "ok", line)
+        return DoctorCheck("ratings", "note", line, "rate the other kind too: a model learns from the difference")
+    return DoctorCheck("ratings", "ok", line)
 
 
 # In the order in which one thing needs the other.
-CHECKS: Final[tuple[Callable[[Facts], Check], ...]] = (
+CHECKS: Final[tuple[Callable[[Facts], DoctorCheck], ...]] = (
     proxy, data_folder, disk, machine_checks.memory, machine_checks.gpu, machine_checks.priority, database, encryption,
     machine_checks.keys, backend, model, formats, exactness, sampling, adapters, leftovers, base, template, prompts,
     machine_checks.agents, capture, ratings, training, last_run,
@@ -327,5 +335,5 @@ def _share(status: Mapping[str, Any]) -> str | None:
     return "train.share_gpu = true lets the model rest while a run trains, and requests wait; or free some memory"
 
 
-def _unknown(name: str) -> Check:
-    return Check(name, "unknown", machine_checks.UNKNOWN)
+def _unknown(name: str) -> DoctorCheck:
+    return DoctorCheck(name, "unknown", machine_checks.UNKNOWN)

@@ -31,7 +31,7 @@ GB: Final = 2**30
 CLOCK_S: Final = 60.0  # by which the clocks of processes and files may differ
 
 
-class Check(NamedTuple):
+class DoctorCheck(NamedTuple):
     """`note` is worth knowing and may be meant so; a `problem` keeps something from working."""
 
     name: str

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from config.settings import FILE_NAME
-from proxy.cli.doctor.facts import Check, Facts
+from proxy.cli.doctor.facts import DoctorCheck, Facts
 from proxy.training.giving_way import longest
 from trainer.launch import can_stand_still
 
@@ -18,41 +18,41 @@ UNKNOWN: Final = "told by a proxy that runs, with a backend that answers"
 OTHERS: Final = 0o077  # bits of a file's mode
 
 
-def memory(facts: Facts) -> Check:
+def memory(facts: Facts) -> DoctorCheck:
     train, free = facts.settings.train, facts.memory_gb
     if free is None:
-        return Check("memory", "unknown", "not measured")
+        return DoctorCheck("memory", "unknown", "not measured")
     line = f"{free:.1f} GB free, a run starts with {train.min_free_memory_gb:g} (train.min_free_memory_gb)"
     if facts.gpu_gb is not None:
         line += f"; {facts.gpu_gb:.1f} GB free on the GPU"
         line += f", {train.min_free_gpu_gb:g} are asked for (train.min_free_gpu_gb)" if train.min_free_gpu_gb else ""
     gpu_short = facts.gpu_gb is not None and facts.gpu_gb < train.min_free_gpu_gb
     if free >= train.min_free_memory_gb and not gpu_short:
-        return Check("memory", "ok", line)
+        return DoctorCheck("memory", "ok", line)
     fix = "end what needs it; train.share_gpu lets the model rest while a run trains; train.hours trains at night"
-    return Check("memory", "note", line, fix)
+    return DoctorCheck("memory", "note", line, fix)
 
 
-def gpu(facts: Facts) -> Check:
+def gpu(facts: Facts) -> DoctorCheck:
     train = facts.settings.train
     if facts.gpu_gb is not None:
-        return Check("gpu", "ok", f"an NVIDIA GPU with {facts.gpu_gb:.1f} GB free")
+        return DoctorCheck("gpu", "ok", f"an NVIDIA GPU with {facts.gpu_gb:.1f} GB free")
     if train.load_in_4bit:
         line = "train.load_in_4bit needs an NVIDIA GPU, and nvidia-smi finds none: every run would fail"
-        return Check("gpu", "problem", line, "set train.load_in_4bit = false, or train on a machine that has one")
+        return DoctorCheck("gpu", "problem", line, "set train.load_in_4bit = false, or train on a machine that has one")
     if train.min_free_gpu_gb or train.max_gpu_percent < 100:
         line = "nvidia-smi finds no GPU: train.min_free_gpu_gb and train.max_gpu_percent have no effect"
-        return Check("gpu", "note", line, "take them out of the settings, or install NVIDIA's driver")
+        return DoctorCheck("gpu", "note", line, "take them out of the settings, or install NVIDIA's driver")
     if platform.system() == "Darwin":
-        return Check("gpu", "ok", "no NVIDIA GPU: runs train on Apple's, where mlx-lm is installed")
-    return Check("gpu", "ok", "no NVIDIA GPU is found: runs train on the CPU, which is for small models")
+        return DoctorCheck("gpu", "ok", "no NVIDIA GPU: runs train on Apple's, where mlx-lm is installed")
+    return DoctorCheck("gpu", "ok", "no NVIDIA GPU is found: runs train on the CPU, which is for small models")
 
 
-def priority(facts: Facts) -> Check:
+def priority(facts: Facts) -> DoctorCheck:
     """How far a run steps back for the server that answers."""
     found, train = facts.standing, facts.settings.train
     if found is None:
-        return Check("priority", "unknown", "not measured")
+        return DoctorCheck("priority", "unknown", "not measured")
     seconds = longest(facts.settings.backend, train.stand_still_s) if can_stand_still() else 0
     parts = [f"a run steps back: {', '.join(found.how)}"] if found.how else []
     if seconds:
@@ -60,30 +60,30 @@ def priority(facts: Facts) -> Check:
     if found.weak:
         parts.append(found.weak)
     if found.weak is None or (found.how and seconds):
-        return Check("priority", "ok", "; ".join(parts))
+        return DoctorCheck("priority", "ok", "; ".join(parts))
     fix = "train.hours trains at night, train.quiet_s waits for a pause" if found.how else "set train.nice = 10"
-    return Check("priority", "note", "; ".join(parts), fix)
+    return DoctorCheck("priority", "note", "; ".join(parts), fix)
 
 
-def keys(facts: Facts) -> Check:
+def keys(facts: Facts) -> DoctorCheck:
     if (file := _readable_secret(facts)) is not None:
         line = f"{file} has a key in it, and others on this machine can read it"
-        return Check("keys", "problem", line, f"chmod 600 {file}")
+        return DoctorCheck("keys", "problem", line, f"chmod 600 {file}")
     if facts.keys is None:
-        return Check("keys", "unknown", UNKNOWN)
+        return DoctorCheck("keys", "unknown", UNKNOWN)
     hold = [key for key in facts.keys if not key.get("revoked_at")]
     server = facts.settings.server
     fixed = [name for name in ("api_key", "admin_key") if getattr(server, name) is not None]
     if not hold and not fixed:
-        return Check("keys", "ok", f"none, and none is needed: only this machine reaches {facts.url}")
+        return DoctorCheck("keys", "ok", f"none, and none is needed: only this machine reaches {facts.url}")
     admins = sum(key.get("role") == "admin" for key in hold)
     parts = [f"{len(hold)} handed out, {admins} of them admin's"] if hold else []
     parts += [f"server.{name} is set" for name in fixed]
     line = "; ".join(parts)
     if not admins and "admin_key" not in fixed and "api_key" not in fixed:
         fix = "nothing, if only commands of this machine shall; else `rlproxy keys create --role admin --name YOU`"
-        return Check("keys", "note", f"{line}; nobody with a key may train, roll back or reset", fix)
-    return Check("keys", "ok", line)
+        return DoctorCheck("keys", "note", f"{line}; nobody with a key may train, roll back or reset", fix)
+    return DoctorCheck("keys", "ok", line)
 
 
 def _readable_secret(facts: Facts) -> Path | None:
@@ -99,14 +99,14 @@ def _readable_secret(facts: Facts) -> Path | None:
     return file if any(key is not None and key.get_secret_value() in text for key in given) else None
 
 
-def agents(facts: Facts) -> Check:
+def agents(facts: Facts) -> DoctorCheck:
     if not facts.agents:
-        return Check("agents", "ok", "none is connected by rlproxy; `rlproxy connect AGENT` does it")
+        return DoctorCheck("agents", "ok", "none is connected by rlproxy; `rlproxy connect AGENT` does it")
     astray = [agent for agent in facts.agents if agent.why is not None]
     fine = [agent.name for agent in facts.agents if agent.why is None]
     if astray:
         line = "; ".join(f"{agent.name}: {agent.why}" for agent in astray)
         line += f"; {', '.join(fine)} in order" if fine else ""
         fix = " and ".join(f"`rlproxy connect {agent.name}`" for agent in astray)
-        return Check("agents", "note", line, f"{fix} sets it right, `rlproxy disconnect` takes it back")
-    return Check("agents", "ok", f"{', '.join(fine)} {'points' if len(fine) == 1 else 'point'} here")
+        return DoctorCheck("agents", "note", line, f"{fix} sets it right, `rlproxy disconnect` takes it back")
+    return DoctorCheck("agents", "ok", f"{', '.join(fine)} {'points' if len(fine) == 1 else 'point'} here")

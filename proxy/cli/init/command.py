@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from proxy.cli.init.answers import Answers
     from proxy.cli.init.console import Console
     from proxy.cli.init.extras import Needed
-    from proxy.cli.init.plan import Plan
-    from proxy.cli.init.questions import Choices, Found
+    from proxy.cli.init.plan import InitPlan
+    from proxy.cli.init.questions import Choices, Surroundings
     from proxy.cli.init.smoke_test import Proof
     from proxy.cli.service import Manager
 
@@ -77,11 +77,11 @@ def init(
 # Until something is written
 
 
-def _look(settings: Settings, answered: str | None) -> tuple[Found, Manager | None]:
+def _look(settings: Settings, answered: str | None) -> tuple[Surroundings, Manager | None]:
     import asyncio
 
     from proxy.cli.init import discovery, environment
-    from proxy.cli.init.questions import Found, keys
+    from proxy.cli.init.questions import Surroundings, keys
     from proxy.cli.service import find
 
     urls = [u for u in (answered, settings.backend.url, os.environ.get("OLLAMA_HOST", "")) if u]
@@ -89,10 +89,10 @@ def _look(settings: Settings, answered: str | None) -> tuple[Found, Manager | No
     manager = find(settings.home.absolute())
     agents = environment.agents(settings.home)
     kind = manager.kind if manager else None
-    return Found(servers, agents, environment.machine(settings.home.absolute()), settings, kind), manager
+    return Surroundings(servers, agents, environment.machine(settings.home.absolute()), settings, kind), manager
 
 
-def _show_found(console: Console, found: Found) -> None:
+def _show_found(console: Console, found: Surroundings) -> None:
     console.say(f"Machine   {found.machine.line}")
     for server in found.servers:
         models = ", ".join(m.name for m in server.models[:6]) or "no model"
@@ -106,15 +106,15 @@ def _show_found(console: Console, found: Found) -> None:
     console.say(f"Agents    {', '.join(names) or 'none that I know'}")
 
 
-def _ask(settings: Settings, found: Found, given: Answers, console: Console | None) -> Choices:
+def _ask(settings: Settings, found: Surroundings, given: Answers, console: Console | None) -> Choices:
     from proxy.backends.lmstudio import FOLDER
-    from proxy.cli.init.questions import Asked
+    from proxy.cli.init.questions import Interview
 
     models_dir = settings.backend.models_dir or Path(FOLDER).expanduser()
-    return Asked(found, given, console, models_dir).choices()
+    return Interview(found, given, console, models_dir).choices()
 
 
-def _show_plan(console: Console, plan: Plan, choices: Choices, manager: Manager | None) -> None:
+def _show_plan(console: Console, plan: InitPlan, choices: Choices, manager: Manager | None) -> None:
     if choices.weights and choices.why_weights:  # a guess has to be looked at, also by who was not asked
         console.say(f"Weights   {choices.weights}: {choices.why_weights}")
     console.say()
@@ -138,7 +138,7 @@ def _show_plan(console: Console, plan: Plan, choices: Choices, manager: Manager 
 
 
 def _carry_out(
-    console: Console, plan: Plan, choices: Choices, found: Found, manager: Manager | None, given: Answers,
+    console: Console, plan: InitPlan, choices: Choices, found: Surroundings, manager: Manager | None, given: Answers,
     *, asks: bool, start: bool,
 ) -> dict[str, Any]:  # fmt: skip
     """Everything after the agreement; what fails is said, and what follows from it left out."""
@@ -177,7 +177,7 @@ def _carry_out(
     return report
 
 
-def _report(plan: Plan, choices: Choices) -> dict[str, Any]:
+def _report(plan: InitPlan, choices: Choices) -> dict[str, Any]:
     from proxy.cli.init.plan import values
 
     return {
@@ -188,7 +188,7 @@ def _report(plan: Plan, choices: Choices) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _install(console: Console, choices: Choices, found: Found, given: Answers, *, asks: bool) -> str | None:
+def _install(console: Console, choices: Choices, found: Surroundings, given: Answers, *, asks: bool) -> str | None:
     """The command that has still to be run, or None where nothing is missing any more."""
     from proxy.cli.init import extras
 
@@ -210,7 +210,7 @@ def _install(console: Console, choices: Choices, found: Found, given: Answers, *
     return None
 
 
-def _show_download(console: Console, needed: Needed, found: Found) -> None:
+def _show_download(console: Console, needed: Needed, found: Surroundings) -> None:
     from proxy.cli.init import extras
 
     what = extras.download(needed.command)

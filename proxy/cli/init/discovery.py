@@ -29,24 +29,24 @@ OWNERS: Final = {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llamacpp"}  # 
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class ListedModel:
     name: str
     window: int | None = None  # tokens it takes, where the server tells
     root: str | None = None  # the folder or hub id that was loaded, where the server tells
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class FoundServer:
     kind: str  # as backend.kind
     url: str  # without /v1
-    models: tuple[Model, ...] = ()
+    models: tuple[ListedModel, ...] = ()
     version: str = ""
     presets: str = ""  # backend.presets: of a llama-server that is a router
     note: str = ""  # what a person has to do or know first
     about: Mapping[str, Any] = field(default_factory=dict)  # of the server, as it tells
 
 
-class Asker:
+class ServerProbe:
     """GET at one server: (status, JSON or None, headers). Never raises: what does not answer is (0, None, {})."""
 
     def __init__(self, http: aiohttp.ClientSession, url: str, key: str | None) -> None:
@@ -76,7 +76,7 @@ class Asker:
         return found if status == 200 and isinstance(found, dict) and "error" not in found else {}
 
 
-async def look(urls: Iterable[str], keys: Mapping[str, str] = MappingProxyType({})) -> list[Server]:
+async def look(urls: Iterable[str], keys: Mapping[str, str] = MappingProxyType({})) -> list[FoundServer]:
     """The servers that answer at these addresses, in their order, all asked at once; `keys` by plain address.
 
     Who listens on a port is known only once it answers, so none is sent a key that is another's.
@@ -87,10 +87,10 @@ async def look(urls: Iterable[str], keys: Mapping[str, str] = MappingProxyType({
     return [server for server in found if server is not None]
 
 
-async def _at(http: aiohttp.ClientSession, url: str, keys: Mapping[str, str]) -> Server | None:
+async def _at(http: aiohttp.ClientSession, url: str, keys: Mapping[str, str]) -> FoundServer | None:
     root = url.removesuffix("/api")
-    found = await recognise(Asker(http, root, keys.get(root))) if root != url else None
-    return found if found and found.kind in OWN_API else await recognise(Asker(http, url, keys.get(url)))
+    found = await recognise(ServerProbe(http, root, keys.get(root))) if root != url else None
+    return found if found and found.kind in OWN_API else await recognise(ServerProbe(http, url, keys.get(url)))
 
 
 def loopback(ports: Iterable[int] = PORTS) -> list[str]:
@@ -105,7 +105,7 @@ def plain(url: str, kind: str | None = None) -> str:
     return url.removesuffix("/api") if kind in OWN_API else url
 
 
-async def recognise(asker: Asker) -> Server | None:
+async def recognise(asker: ServerProbe) -> FoundServer | None:
     status, listed, headers = await asker.get("/v1/models")
     if status == 0:
         return None
@@ -115,7 +115,7 @@ async def recognise(asker: Asker) -> Server | None:
     owners = {OWNERS[o] for m in entries if (o := str(m.get("owned_by"))) in OWNERS}
     if status in (401, 403):
         note = f"it wants a key: start init again with RLPROXY_BACKEND__API_KEY and RLPROXY_BACKEND__URL={asker.url}"
-        return Server(await _by_open_routes(asker), asker.url, note=note)
+        return FoundServer(await _by_open_routes(asker), asker.url, note=note)
     if version := (await asker.table("/api/version")).get("version"):
         return await _ollama(asker, str(version))
     if (server := await _lmstudio(asker)) is not None:
@@ -124,28 +124,28 @@ async def recognise(asker: Asker) -> Server | None:
     if "llamacpp" in owners or _is_llama(await asker.table("/props")):
         return await asyncio.to_thread(_llamacpp, asker.url, models, await asker.table("/props"))
     if "vllm" in owners:
-        return Server("vllm", asker.url, models, str((await asker.table("/version")).get("version") or ""))
+        return FoundServer("vllm", asker.url, models, str((await asker.table("/version")).get("version") or ""))
     if "sglang" in owners or "model_path" in await asker.table("/get_model_info"):
-        return Server("sglang", asker.url, models)
+        return FoundServer("sglang", asker.url, models)
     if str(headers.get("server", "")).startswith("BaseHTTP/") and await asker.table("/health") == {"status": "ok"}:
         return await asyncio.to_thread(_mlx, asker.url)
     if status == 200 and entries:
-        return Server("openai", asker.url, models, note="a server that I do not know: captured and rated only")
+        return FoundServer("openai", asker.url, models, note="a server that I do not know: captured and rated only")
     return None
 
 
-async def _by_open_routes(asker: Asker) -> str:
+async def _by_open_routes(asker: ServerProbe) -> str:
     """Of a server whose model list wants a key. vLLM guards only what is under /v1."""
     if (await asker.table("/version")).get("version"):
         return "vllm"
     return "llamacpp" if (await asker.table("/health")) == {"status": "ok"} else "openai"
 
 
-async def _ollama(asker: Asker, version: str) -> Server:
+async def _ollama(asker: ServerProbe, version: str) -> FoundServer:
     found = _list(await asker.table("/api/tags"), "models")
     names = [str(m["name"]) for m in found if isinstance(m, dict) and m.get("name") and not _embeds(m)]
-    models = tuple(Model(name.removesuffix(":latest")) for name in names if "-rl:v" not in name)  # those are ours
-    return Server("ollama", asker.url, models, version, "" if models else "it has no model yet: `ollama pull` one")
+    models = tuple(ListedModel(name.removesuffix(":latest")) for name in names if "-rl:v" not in name)  # those are ours
+    return FoundServer("ollama", asker.url, models, version, "" if models else "it has no model yet: `ollama pull` one")
 
 
 def _embeds(entry: Mapping[str, Any]) -> bool:
@@ -153,16 +153,16 @@ def _embeds(entry: Mapping[str, Any]) -> bool:
     return any("bert" in str(family) for family in families)
 
 
-async def _lmstudio(asker: Asker) -> Server | None:
+async def _lmstudio(asker: ServerProbe) -> FoundServer | None:
     found = _list(await asker.table("/api/v1/models"), "models")
     if any(isinstance(m, dict) and "loaded_instances" in m for m in found):
         ours = [m for m in found if m.get("type") == "llm" and m.get("publisher") != "rlproxy"]
         ours.sort(key=lambda m: not m["loaded_instances"])  # what is loaded comes first
-        models = tuple(Model(str(m["key"]), m.get("max_context_length")) for m in ours)
-        return Server("lmstudio", asker.url, models, about={"models": ours})
+        models = tuple(ListedModel(str(m["key"]), m.get("max_context_length")) for m in ours)
+        return FoundServer("lmstudio", asker.url, models, about={"models": ours})
     _, unknown, _ = await asker.get("/api/v1/models")
     if isinstance(unknown, dict) and "Unexpected endpoint" in str(unknown.get("error")):
-        return Server("lmstudio", asker.url, note="it is too old for new versions (no REST API v1): update it")
+        return FoundServer("lmstudio", asker.url, note="it is too old for new versions (no REST API v1): update it")
     return None
 
 
@@ -170,29 +170,33 @@ def _is_llama(props: Mapping[str, Any]) -> bool:
     return props.get("role") == "router" or "total_slots" in props
 
 
-def _llamacpp(url: str, models: tuple[Model, ...], props: Mapping[str, Any]) -> Server:
+def _llamacpp(url: str, models: tuple[ListedModel, ...], props: Mapping[str, Any]) -> FoundServer:
     if props.get("role") != "router":
         note = "a plain server: a new version waits for its restart; better as a router (docs/reference/backends.md)"
-        return Server("llamacpp", url, models, note=note, about=props)
+        return FoundServer("llamacpp", url, models, note=note, about=props)
     presets = commands.option(url, "llama-server", "--models-preset")
     if presets and Path(presets).is_absolute():
-        return Server("llamacpp", url, models, about=props, presets=presets)
+        return FoundServer("llamacpp", url, models, about=props, presets=presets)
     note = "a router: name its --models-preset file in backend.presets, so that versions can go in"
-    return Server("llamacpp", url, models, note=note, about=props)
+    return FoundServer("llamacpp", url, models, note=note, about=props)
 
 
-def _mlx(url: str) -> Server:
+def _mlx(url: str) -> FoundServer:
     """Its list is of whatever is on the disk; which of them it serves stands in its command line only."""
     if (model := commands.option(url, "mlx_lm", "--model")) is not None:
-        return Server("mlx", url, (Model(model),))
-    return Server("mlx", url, note="it does not tell its model; say which one it was started with, as in --answers")
+        return FoundServer("mlx", url, (ListedModel(model),))
+    return FoundServer(
+        "mlx", url, note="it does not tell its model; say which one it was started with, as in --answers"
+    )
 
 
-def _model(entry: Mapping[str, Any]) -> Model:
+def _model(entry: Mapping[str, Any]) -> ListedModel:
     meta = entry.get("meta") if isinstance(entry.get("meta"), dict) else {}
     window = entry.get("max_model_len") or (meta or {}).get("n_ctx")
     root = entry.get("root")
-    return Model(str(entry["id"]), window if isinstance(window, int) else None, root if isinstance(root, str) else None)
+    return ListedModel(
+        str(entry["id"]), window if isinstance(window, int) else None, root if isinstance(root, str) else None
+    )
 
 
 def _list(found: Any, key: str) -> list[Any]:
@@ -203,11 +207,11 @@ def _list(found: Any, key: str) -> list[Any]:
 # What a server tells of one model, in the words of GGUF (`general.name`, `llama.embedding_length`, …)
 
 
-async def metadata(server: Server, model: str, models_dir: Path, key: str | None = None) -> dict[str, Any]:
+async def metadata(server: FoundServer, model: str, models_dir: Path, key: str | None = None) -> dict[str, Any]:
     """Empty where nothing is told, or where the file is not on this machine."""
     if server.kind == "ollama":
         async with aiohttp.ClientSession() as http:
-            _, found, _ = await Asker(http, server.url, key).ask("POST", "/api/show", {"model": model})
+            _, found, _ = await ServerProbe(http, server.url, key).ask("POST", "/api/show", {"model": model})
         told = found if isinstance(found, dict) else {}
         info = told.get("model_info")
         head = await _head(_blob(server, told))  # Ollama leaves out the model's name and template
@@ -222,16 +226,16 @@ async def _head(file: Path | None) -> dict[str, Any]:
         return {}
 
 
-async def ollama_file(server: Server, model: str, key: str | None = None) -> tuple[Path | None, int | None]:
+async def ollama_file(server: FoundServer, model: str, key: str | None = None) -> tuple[Path | None, int | None]:
     """The file that an Ollama of this machine has the model in, where we may read it; its `num_ctx` if it has one."""
     async with aiohttp.ClientSession() as http:
-        _, found, _ = await Asker(http, server.url, key).ask("POST", "/api/show", {"model": model})
+        _, found, _ = await ServerProbe(http, server.url, key).ask("POST", "/api/show", {"model": model})
     told = found if isinstance(found, dict) else {}
     context = modelfile.parse(str(told.get("modelfile") or "")).parameters.get("num_ctx")
     return _blob(server, told), context if isinstance(context, int) else None
 
 
-def _blob(server: Server, told: Mapping[str, Any]) -> Path | None:
+def _blob(server: FoundServer, told: Mapping[str, Any]) -> Path | None:
     """The file that an Ollama of this machine has made the model from, where we may read it."""
     if not _is_here(server):
         return None
@@ -240,11 +244,11 @@ def _blob(server: Server, told: Mapping[str, Any]) -> Path | None:
     return file if file is not None and file.is_absolute() and file.is_file() else None
 
 
-def _is_here(server: Server) -> bool:
+def _is_here(server: FoundServer) -> bool:
     return urlsplit(server.url).hostname in ("127.0.0.1", "localhost", "::1")
 
 
-def gguf_file(server: Server, model: str, models_dir: Path) -> Path | None:
+def gguf_file(server: FoundServer, model: str, models_dir: Path) -> Path | None:
     """The model's file, where the server says it or keeps it in a known folder of this machine."""
     if not _is_here(server):
         return None

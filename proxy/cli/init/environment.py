@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import psutil
 
 from proxy.cli.agents import connection
-from proxy.cli.agents.catalog import AGENTS, Home, Link
+from proxy.cli.agents.catalog import AGENTS, AgentLink, Home
 from proxy.cli.agents.paths import Unreadable
 
 GB: Final = 2**30
@@ -28,13 +28,13 @@ PROGRAMS: Final[Mapping[str, str]] = {
 }  # fmt: skip
 
 
-class Agent(NamedTuple):
+class InstalledAgent(NamedTuple):
     name: str
     where: str  # how it was found
     connected: bool  # from this home, already
 
 
-class Machine(NamedTuple):
+class ThisMachine(NamedTuple):
     accelerator: str | None  # in words
     kind: str  # cuda, metal or cpu
     accelerator_gb: float | None
@@ -49,20 +49,20 @@ class Machine(NamedTuple):
         return f"{what}; {self.free_gb:.0f} of {self.memory_gb:.0f} GB memory free, {self.disk_gb:.0f} GB of disk"
 
 
-def agents(home: Path) -> list[Agent]:
+def agents(home: Path) -> list[InstalledAgent]:
     """Those that have a program on the PATH, or settings in this person's folder."""
     person = Home(Path.home(), os.environ)
     found = []
     for name in AGENTS:
         where = shutil.which(PROGRAMS[name]) or _settings(name, person)
         if where:
-            found.append(Agent(name, where, _connected(home, name)))
+            found.append(InstalledAgent(name, where, _connected(home, name)))
     return found
 
 
 def _settings(name: str, person: Home) -> str | None:
     try:
-        puts = AGENTS[name](Link("", "", None), person).puts
+        puts = AGENTS[name](AgentLink("", "", None), person).puts
     except Unreadable:
         return None
     for put in puts:
@@ -80,12 +80,12 @@ def _connected(home: Path, name: str) -> bool:
         return True
 
 
-def machine(home: Path) -> Machine:
+def machine(home: Path) -> ThisMachine:
     memory = psutil.virtual_memory()
     there = next(p for p in (home, *home.parents) if p.exists())
     free = shutil.disk_usage(there).free / GB
     name, kind, room = _accelerator(memory.total / GB)
-    return Machine(name, kind, room, memory.total / GB, memory.available / GB, free)
+    return ThisMachine(name, kind, room, memory.total / GB, memory.available / GB, free)
 
 
 def _accelerator(memory_gb: float) -> tuple[str | None, str, float | None]:

@@ -18,8 +18,8 @@ import psutil
 
 from proxy.backends import gguf_files
 from proxy.backends.ollama import COPIES, NO_ADAPTERS
-from proxy.cli.init.discovery import Server
-from proxy.cli.init.environment import Machine
+from proxy.cli.init.discovery import FoundServer
+from proxy.cli.init.environment import ThisMachine
 
 LARGE: Final = (
     10**9
@@ -40,7 +40,9 @@ class Offer(NamedTuple):
         return f"{self.why} To take it: own_server = true in --answers. {self.lost}"
 
 
-def offer(server: Server, model: str, file: Path | None, context: int | None, machine: Machine) -> Offer | None:
+def offer(
+    server: FoundServer, model: str, file: Path | None, context: int | None, machine: ThisMachine
+) -> Offer | None:
     """None where Ollama is the better way, or where it cannot be done. `file` is the model's own at Ollama."""
     if server.kind != "ollama" or file is None or not _takes_whole_models(server.version):
         return None

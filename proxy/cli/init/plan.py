@@ -19,7 +19,7 @@ import tomlkit
 from config.errors import SettingsError
 from config.settings import FILE_NAME, PREFIX, Loaded, Settings, load, secrets
 from proxy.cli.agents import connection
-from proxy.cli.agents.catalog import AGENTS, OWN_KEY, Home, Link
+from proxy.cli.agents.catalog import AGENTS, OWN_KEY, AgentLink, Home
 from proxy.cli.agents.connection import Change
 from proxy.cli.agents.paths import MISSING, Unreadable, look
 from proxy.cli.agents.toml_text import drop, parse, put
@@ -33,7 +33,7 @@ class NotWritable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class InitPlan:
     settings: Settings  # as they will be in force
     file: Change
     backup: Change | None
@@ -56,7 +56,7 @@ class Plan:
         return [change for change in (self.file, *mine) if change.changes]
 
 
-def make(home: Path, choices: Choices) -> Plan:
+def make(home: Path, choices: Choices) -> InitPlan:
     """Raises NotWritable. Reads files, and writes none that stays."""
     path = home / FILE_NAME
     try:
@@ -78,7 +78,7 @@ def make(home: Path, choices: Choices) -> Plan:
     agents = {name: _connecting(loaded.settings, name, link) for name in choices.agents}
     notes = _overruled(loaded, choices) + ([OWN_KEY] if agents and link.own_key else [])
     notes += [choices.offered] if choices.offered else []
-    return Plan(loaded.settings, change, backup, agents, notes)
+    return InitPlan(loaded.settings, change, backup, agents, notes)
 
 
 def settings_text(text: str, choices: Choices) -> str:
@@ -106,7 +106,7 @@ def values(choices: Choices) -> dict[str, Any]:
     return found | {key: value for key, value in more.items() if value}
 
 
-def write(plan: Plan) -> None:
+def write(plan: InitPlan) -> None:
     """Raises NotWritable, with what was written until then."""
     done = "nothing was written"
     try:
@@ -145,16 +145,16 @@ def _overruled(loaded: Loaded, choices: Choices) -> list[str]:
     ]
 
 
-def _link(settings: Settings, choices: Choices) -> Link:
+def _link(settings: Settings, choices: Choices) -> AgentLink:
     server = settings.server
     host = "127.0.0.1" if server.host in ("0.0.0.0", "::") else server.host  # noqa: S104  agents here need one
     url = f"http://{f'[{host}]' if ':' in host else host}:{server.port}"
     key = server.api_key.get_secret_value() if server.api_key else None
     own = choices.kind == "openai" and not (key or settings.backend.api_key)
-    return Link(url, choices.model, key, choices.window, own)
+    return AgentLink(url, choices.model, key, choices.window, own)
 
 
-def _connecting(settings: Settings, agent: str, link: Link) -> tuple[list[Change], dict[str, Any] | None]:
+def _connecting(settings: Settings, agent: str, link: AgentLink) -> tuple[list[Change], dict[str, Any] | None]:
     try:
         record = connection.load(settings.home, agent)
         return connection.connecting(AGENTS[agent](link, Home(Path.home(), os.environ)), record), record

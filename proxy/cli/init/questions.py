@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from config.sections import Backend
+from config.sections import BackendSection
 from config.settings import Settings
 from proxy.cli.common import command_for
 from proxy.cli.init import discovery, own_server, weights_search
 from proxy.cli.init.answers import Answers, BadAnswers
 from proxy.cli.init.console import Console, Wrong
-from proxy.cli.init.discovery import Model, Server
-from proxy.cli.init.environment import Agent, Machine
+from proxy.cli.init.discovery import FoundServer, ListedModel
+from proxy.cli.init.environment import InstalledAgent, ThisMachine
 from proxy.cli.init.own_server import Offer
 from proxy.cli.init.weights_search import Proposal
 
@@ -29,15 +29,15 @@ PRESETS: Final = {
     "balanced": "in between; most was measured with it",
     "aggressive": "larger steps: it learns sooner, and more of its versions are refused",
 }
-BUILTIN: Final = Server("builtin", "", (Model(""),))
+BUILTIN: Final = FoundServer("builtin", "", (ListedModel(""),))
 USUAL: Final = {"ollama": 11434, "lmstudio": 1234}  # ports that everybody knows
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    servers: list[Server]
-    agents: list[Agent]
-    machine: Machine
+class Surroundings:
+    servers: list[FoundServer]
+    agents: list[InstalledAgent]
+    machine: ThisMachine
     now: Settings  # in force until now: what they say is the first default
     service: str | None  # systemd, launchd, or None where rlproxy cannot start at login
 
@@ -61,10 +61,10 @@ class Choices:
     stale: tuple[str, ...] = ()  # settings of the server or model before; most go before what is chosen
 
 
-class Asked:
+class Interview:
     """`console` None: nobody is asked, the defaults hold where the answers are silent."""
 
-    def __init__(self, found: Found, answers: Answers, console: Console | None, models_dir: Path) -> None:
+    def __init__(self, found: Surroundings, answers: Answers, console: Console | None, models_dir: Path) -> None:
         self._found, self._answers, self._console = found, answers, console
         self._models_dir, self._keys = models_dir, keys(found.now.backend, answers.url)
         self._asked = 0
@@ -100,7 +100,7 @@ class Asked:
 
     # Which server, and which of its models
 
-    def _backend(self) -> tuple[Server, Model]:
+    def _backend(self) -> tuple[FoundServer, ListedModel]:
         if self._answers.backend or self._answers.url or self._answers.model or self._console is None:
             return self._answered()
         pairs = self._pairs(self._found.servers)
@@ -114,7 +114,7 @@ class Asked:
                 return pairs[given - 1]
             pairs = self._pairs(self._ask_there(given)) or pairs
 
-    def _ask_there(self, url: str) -> list[Server]:
+    def _ask_there(self, url: str) -> list[FoundServer]:
         self._keys = keys(self._found.now.backend, url)
         found = asyncio.run(discovery.look([url], self._keys))
         assert self._console is not None
@@ -122,14 +122,14 @@ class Asked:
             self._console.say(f"  No model server answers at {url}.")
         return found
 
-    def _pairs(self, servers: list[Server]) -> list[tuple[Server, Model]]:
+    def _pairs(self, servers: list[FoundServer]) -> list[tuple[FoundServer, ListedModel]]:
         """The one in the settings first, the built-in one last."""
         pairs = [(server, model) for server in servers for model in server.models[:SHOWN]]
         now = self._now()
         ahead = [] if now is None else [next((p for p in pairs if _same(p, now)), now)]
         return [*ahead, *(p for p in pairs if p not in ahead), (BUILTIN, BUILTIN.models[0])]
 
-    def _now(self) -> tuple[Server, Model] | None:
+    def _now(self) -> tuple[FoundServer, ListedModel] | None:
         """What the settings name, also where it does not run at the moment."""
         backend = self._found.now.backend
         if backend.kind == "builtin":
@@ -137,15 +137,15 @@ class Asked:
         url = address(backend)
         if not (url or _managed(backend)):
             return None
-        server = next((s for s in self._found.servers if s.url == url), Server(backend.kind, url))
-        only = server.models[0] if len(server.models) == 1 else Model("")
-        return server, Model(backend.model) if backend.model else only
+        server = next((s for s in self._found.servers if s.url == url), FoundServer(backend.kind, url))
+        only = server.models[0] if len(server.models) == 1 else ListedModel("")
+        return server, ListedModel(backend.model) if backend.model else only
 
-    def _stays(self, server: Server) -> bool:
+    def _stays(self, server: FoundServer) -> bool:
         backend = self._found.now.backend
         return (backend.kind, address(backend)) == (server.kind, server.url)
 
-    def _stale(self, server: Server, model: Model) -> tuple[str, ...]:
+    def _stale(self, server: FoundServer, model: ListedModel) -> tuple[str, ...]:
         other, now = not self._stays(server), self._now()
         plain = bool(server.about) and server.about.get("role") != "router"  # one that does not answer tells nothing
         stale = {
@@ -158,13 +158,13 @@ class Asked:
         }
         return tuple(f"backend.{key}" for key, goes in stale.items() if goes)
 
-    def _answered(self) -> tuple[Server, Model]:
+    def _answered(self) -> tuple[FoundServer, ListedModel]:
         """By the file, and where it is silent the first that fits."""
         given = self._answers
         if not (given.backend or given.url or given.model):
             return self._pairs(self._found.servers)[0]
         if given.backend == "builtin":
-            return BUILTIN, Model(given.model or "")
+            return BUILTIN, ListedModel(given.model or "")
         url = given.url and discovery.plain(given.url, given.backend)
         fits = [s for s in self._found.servers if given.backend in (None, s.kind) and _is_at(s, given.url)]
         for server in fits:
@@ -177,15 +177,15 @@ class Asked:
             has = ", ".join(m.name for m in fits[0].models[:SHOWN])
             raise BadAnswers(f"The {fits[0].kind} at {fits[0].url} has no model {given.model!r}; it has {has}.")
         if fits:
-            return fits[0], Model(given.model or "")
+            return fits[0], ListedModel(given.model or "")
         usual = USUAL.get(given.backend)
         if url is None and usual is None:
             raise BadAnswers(f'No {given.backend} runs here; start it, or name its address, as url = "http://…".')
-        return Server(given.backend, url or f"http://127.0.0.1:{usual}"), Model(given.model or "")
+        return FoundServer(given.backend, url or f"http://127.0.0.1:{usual}"), ListedModel(given.model or "")
 
     # Where versions would be large: who runs it
 
-    def _own_server(self, server: Server, model: Model) -> Offer | None:
+    def _own_server(self, server: FoundServer, model: ListedModel) -> Offer | None:
         if server.kind != "ollama" or self._answers.own_server is False or not model.name:
             return None
         key = self._keys.get(server.url)
@@ -200,7 +200,7 @@ class Asked:
 
     # What trains for it
 
-    def _weights(self, server: Server, model: Model) -> Proposal:
+    def _weights(self, server: FoundServer, model: ListedModel) -> Proposal:
         if self._answers.weights is not None:
             return Proposal(_lasting(self._answers.weights), "as answered", True)
         now = self._found.now
@@ -271,7 +271,7 @@ class Asked:
         )
 
 
-def address(backend: Backend) -> str:
+def address(backend: BackendSection) -> str:
     """Where the settings have their server; empty where they name none, or rlproxy starts it."""
     if backend.kind == "builtin" or _managed(backend):
         return ""
@@ -280,26 +280,26 @@ def address(backend: Backend) -> str:
     return discovery.plain(url, backend.kind) if url else ""
 
 
-def _managed(backend: Backend) -> bool:
+def _managed(backend: BackendSection) -> bool:
     return backend.kind == "llamacpp" and bool(backend.command)
 
 
-def _is_at(server: Server, url: str | None) -> bool:
+def _is_at(server: FoundServer, url: str | None) -> bool:
     return not url or discovery.plain(url, server.kind) == server.url
 
 
-def keys(backend: Backend, named: str | None) -> dict[str, str]:
+def keys(backend: BackendSection, named: str | None) -> dict[str, str]:
     """The backend's key, by the one address that it is for: the settings' own, or where they name no server yet, the
     one that a person names."""
     url = address(backend) or (backend.kind == "builtin" and (backend.url or named))
     return {discovery.plain(url): backend.api_key.get_secret_value()} if url and backend.api_key else {}
 
 
-def _same(one: tuple[Server, Model], other: tuple[Server, Model]) -> bool:
+def _same(one: tuple[FoundServer, ListedModel], other: tuple[FoundServer, ListedModel]) -> bool:
     return (one[0].kind, one[0].url, one[1].name) == (other[0].kind, other[0].url, other[1].name)
 
 
-def _pair(server: Server, model: Model) -> str:
+def _pair(server: FoundServer, model: ListedModel) -> str:
     if server.kind == "builtin":
         return "the built-in server: a small model on this machine's CPU, to try it out"
     window = f", {model.window} tokens" if model.window else ""

@@ -15,7 +15,7 @@ import typer
 from proxy.cli.common import Home, fail, print_json, secret_of, settings_of, some
 
 if TYPE_CHECKING:
-    from proxy.cli.report.sources import Found
+    from proxy.cli.report.sources import ReportData
 
 report_app = typer.Typer()
 
@@ -56,7 +56,7 @@ def report(
     print(f"{file}: {', '.join(some(count, noun) for noun, count in counts.items())}{said}")
 
 
-def _found(settings: Any) -> Found:
+def _found(settings: Any) -> ReportData:
     import asyncio
 
     from proxy.cli.http import HomeClient

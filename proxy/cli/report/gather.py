@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from proxy.cli.report.pairs import pairs
-from proxy.cli.report.sources import Found, Told
+from proxy.cli.report.sources import ReportData, ToldCompletion
 from proxy.web.pages.filters import verdict, wilson
 from store.learning.rater_quota import OWNER
 from store.records import BASE, Rating
@@ -27,7 +27,7 @@ HOUR, DAY, WEEK = 3600.0, 86400.0, 7 * 86400.0
 Json = dict[str, Any]
 
 
-def report(found: Found, *, text: bool, now: float, offset: float) -> Json:
+def report(found: ReportData, *, text: bool, now: float, offset: float) -> Json:
     """`offset` is what the local clock is ahead of UTC, in seconds."""
     rated = [one for one in found.completions if one.ratings]
     names = _names(rated, shown=text)
@@ -48,7 +48,7 @@ def report(found: Found, *, text: bool, now: float, offset: float) -> Json:
     }
 
 
-def _model(found: Found, rated: Sequence[Told], *, whole: bool) -> str | None:
+def _model(found: ReportData, rated: Sequence[ToldCompletion], *, whole: bool) -> str | None:
     """By the name that it is asked for, which some servers make of the path of a file on their machine."""
     names = [*(one.model for one in rated), *(one["model"] for one in found.adapters)]
     if not names:
@@ -57,7 +57,7 @@ def _model(found: Found, rated: Sequence[Told], *, whole: bool) -> str | None:
     return name if whole else re.split(r"[/\\]", name)[-1]
 
 
-def _counts(rated: Sequence[Told]) -> Json:
+def _counts(rated: Sequence[ToldCompletion]) -> Json:
     ratings = [rating for one in rated for rating in one.ratings]
     return {
         "completions": len(rated),
@@ -72,7 +72,7 @@ def _kinds(ratings: Iterable[Rating]) -> Json:
     return {"ratings": len(values), "good": sum(v > 0 for v in values), "bad": sum(v < 0 for v in values)}
 
 
-def _times(rated: Sequence[Told], offset: float) -> Json:
+def _times(rated: Sequence[ToldCompletion], offset: float) -> Json:
     """Ratings by local hour, day or week: whichever makes a curve of the time that they span."""
     ratings = [rating for one in rated for rating in one.ratings]
     if not ratings:
@@ -86,7 +86,7 @@ def _times(rated: Sequence[Told], offset: float) -> Json:
     return {"each": each, "rows": [{"at": key * each - offset, **_kinds(groups[key])} for key in sorted(groups)]}
 
 
-def _names(rated: Iterable[Told], *, shown: bool) -> dict[str, str]:
+def _names(rated: Iterable[ToldCompletion], *, shown: bool) -> dict[str, str]:
     """What each rater is called, those with most ratings first."""
     counts: dict[str, int] = {}
     for one in rated:
@@ -99,7 +99,7 @@ def _names(rated: Iterable[Told], *, shown: bool) -> dict[str, str]:
     return {rater: OWNER if rater == OWNER else f"rater {others.index(rater) + 1}" for rater in raters}
 
 
-def _raters(rated: Sequence[Told], names: dict[str, str]) -> list[Json]:
+def _raters(rated: Sequence[ToldCompletion], names: dict[str, str]) -> list[Json]:
     found = []
     for rater, name in names.items():
         ratings = [rating for one in rated for rating in one.ratings if rating.rater == rater]
@@ -108,7 +108,7 @@ def _raters(rated: Sequence[Told], names: dict[str, str]) -> list[Json]:
     return found
 
 
-def _comments(rated: Iterable[Told], names: dict[str, str]) -> list[Json]:
+def _comments(rated: Iterable[ToldCompletion], names: dict[str, str]) -> list[Json]:
     said = [(rating, one) for one in rated for rating in one.ratings if rating.comment]
     said.sort(key=lambda pair: pair[0].created_at, reverse=True)
     return [
@@ -128,7 +128,7 @@ def _comments(rated: Iterable[Told], names: dict[str, str]) -> list[Json]:
 # Versions
 
 
-def _versions(found: Found, names: dict[str, str], *, text: bool) -> list[Json]:
+def _versions(found: ReportData, names: dict[str, str], *, text: bool) -> list[Json]:
     """Newest first, the base last."""
     shares = _shares(found.completions)
     runs = {run["id"]: run for run in found.runs}
@@ -158,7 +158,7 @@ def _versions(found: Found, names: dict[str, str], *, text: bool) -> list[Json]:
     return [*made, nothing | base]
 
 
-def _state(found: Found, version: int, adapter: Json | None = None) -> str:
+def _state(found: ReportData, version: int, adapter: Json | None = None) -> str:
     if version == found.live:
         return "live"
     if adapter and not adapter["path"]:
@@ -168,7 +168,7 @@ def _state(found: Found, version: int, adapter: Json | None = None) -> str:
     return "previous" if version == found.previous else ""
 
 
-def _shares(completions: Iterable[Told]) -> dict[int, Json]:
+def _shares(completions: Iterable[ToldCompletion]) -> dict[int, Json]:
     """By version, its rated main turns that people found good; one on which they cancel out is neither."""
     counts: dict[int, list[int]] = {}
     for one in completions:
@@ -183,7 +183,7 @@ def _shares(completions: Iterable[Told]) -> dict[int, Json]:
     return found
 
 
-def _taught(account: Sequence[Json], told: dict[str, Told], names: dict[str, str], *, text: bool) -> Json:
+def _taught(account: Sequence[Json], told: dict[str, ToldCompletion], names: dict[str, str], *, text: bool) -> Json:
     """The ratings that a version was made of, newest first, and how many of each kind."""
     rows, used = list[Json](), [outcome for outcome in account if outcome.get("used")]
     for outcome in account:
@@ -238,13 +238,13 @@ def _run(run: Json, *, text: bool) -> Json:
     }
 
 
-def _replies(completions: Sequence[Told]) -> list[Json]:
+def _replies(completions: Sequence[ToldCompletion]) -> list[Json]:
     return [
         {"kind": pair.kind, "before": _reply(pair.before), "after": _reply(pair.after)} for pair in pairs(completions)
     ]
 
 
-def _reply(one: Told) -> Json:
+def _reply(one: ToldCompletion) -> Json:
     opinion = sum(rating.value for rating in one.ratings)
     return {
         "version": one.version,

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final, Literal, NamedTuple
 
-from proxy.cli.report.sources import Told
+from proxy.cli.report.sources import ToldCompletion
 
 Kind = Literal["the same prompt", "the same question", "a similar question"]
 
@@ -20,20 +20,20 @@ FEWEST_WORDS: Final = 4  # of a question: "and now?" is the same words, and no s
 ALIKE: Final = 0.6  # share of the words of both that both have
 
 
-class Pair(NamedTuple):
+class ReportPair(NamedTuple):
     kind: Kind
-    before: Told
-    after: Told  # of a later version
+    before: ToldCompletion
+    after: ToldCompletion  # of a later version
 
 
-def pairs(completions: Sequence[Told]) -> list[Pair]:
+def pairs(completions: Sequence[ToldCompletion]) -> list[ReportPair]:
     """The surest first: the same prompt, the same question in another conversation, a similar one. None twice."""
     told = [one for one in completions if one.version is not None and one.text.strip()]
     spoken = [one for one in told if len(words(one.asked)) >= FEWEST_WORDS]
     found = [*_same(told, "the same prompt"), *_same(spoken, "the same question"), *_similar(spoken)]
     found = [pair for pair in found if pair.before.text != pair.after.text]
     found.sort(key=lambda pair: (KINDS.index(pair.kind), -_apart(pair), -pair.after.at, pair.after.id))
-    shown: list[Pair] = []
+    shown: list[ReportPair] = []
     seen: set[str] = set()
     for pair in found:
         if len(shown) < MOST and seen.isdisjoint({pair.before.id, pair.after.id, pair.after.prompt}):
@@ -46,9 +46,9 @@ def words(text: str) -> frozenset[str]:
     return frozenset(re.findall(r"\w+", text.casefold()))
 
 
-def _same(told: Iterable[Told], kind: Kind) -> list[Pair]:
+def _same(told: Iterable[ToldCompletion], kind: Kind) -> list[ReportPair]:
     """Of each group the newest reply of its earliest version, and of its latest."""
-    groups: dict[str, list[Told]] = {}
+    groups: dict[str, list[ToldCompletion]] = {}
     for one in told:
         key = one.prompt if kind == "the same prompt" else " ".join(one.asked.casefold().split())
         groups.setdefault(key, []).append(one)
@@ -57,11 +57,11 @@ def _same(told: Iterable[Told], kind: Kind) -> list[Pair]:
         first, last = min(_version(one) for one in group), max(_version(one) for one in group)
         if first != last:
             before, after = (max((o for o in group if o.version == v), key=lambda o: o.at) for v in (first, last))
-            found.append(Pair(kind, before, after))
+            found.append(ReportPair(kind, before, after))
     return found
 
 
-def _similar(told: Sequence[Told]) -> list[Pair]:
+def _similar(told: Sequence[ToldCompletion]) -> list[ReportPair]:
     """For each later reply to a question that stood alone, the likest such question to an earlier version."""
     looked = [(one, words(one.asked)) for one in told[-LOOKED_AT:] if one.alone]
     found = []
@@ -73,13 +73,13 @@ def _similar(told: Sequence[Told]) -> list[Pair]:
         ]
         alike, best = max(near, key=lambda pair: (pair[0], pair[1].at), default=(0.0, after))
         if alike >= ALIKE:
-            found.append(Pair("a similar question", best, after))
+            found.append(ReportPair("a similar question", best, after))
     return found
 
 
-def _version(one: Told) -> int:
+def _version(one: ToldCompletion) -> int:
     return one.version or 0
 
 
-def _apart(pair: Pair) -> int:
+def _apart(pair: ReportPair) -> int:
     return _version(pair.after) - _version(pair.before)

@@ -26,7 +26,7 @@ RUNS: Final = 1000  # the newest; what /rl/runs gives at most
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ToldCompletion:
     """A completion without what no report shows: no token ids, and of the prompt only what was asked last."""
 
     id: str
@@ -42,15 +42,15 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ReportData:
     live: int
     previous: int
     adapters: list[dict[str, Any]]  # as GET /rl/adapters
     runs: list[dict[str, Any]]  # as GET /rl/runs/{id}, newest first
-    completions: list[Told]  # the rated ones, and what was asked for to compare versions; oldest first
+    completions: list[ToldCompletion]  # the rated ones, and what was asked for to compare versions; oldest first
 
 
-def ask(client: HomeClient) -> Found:
+def ask(client: HomeClient) -> ReportData:
     """Of the running proxy. Raises Refused, Unreachable."""
     adapters = client.ask("GET", "/rl/adapters")
     runs = [client.ask("GET", f"/rl/runs/{r['id']}") for r in client.ask("GET", f"/rl/runs?limit={RUNS}")["data"]]
@@ -59,10 +59,10 @@ def ask(client: HomeClient) -> Found:
         for query in ("rated=1", f"session={SESSION}")
         for line in client.lines(f"/rl/export?{query}")
     )
-    return Found(adapters["live"], _previous(adapters["data"]), adapters["data"], runs, told)
+    return ReportData(adapters["live"], _previous(adapters["data"]), adapters["data"], runs, told)
 
 
-async def read(home: Path, secret: Secret | None) -> Found:
+async def read(home: Path, secret: Secret | None) -> ReportData:
     """Of the files. Raises StoreError."""
     async with look(home, secret) as store:
         pointer = await store.versions.pointer()
@@ -73,13 +73,13 @@ async def read(home: Path, secret: Secret | None) -> Found:
             for only in (Filter(rated=True), Filter(session=SESSION))
             async for line in store.transfer.export(only)
         ]
-    return Found(pointer.live, _previous(adapters), adapters, runs, _merged(told))
+    return ReportData(pointer.live, _previous(adapters), adapters, runs, _merged(told))
 
 
-def told_of(line: Mapping[str, Any]) -> Told:
+def told_of(line: Mapping[str, Any]) -> ToldCompletion:
     """A line of an export."""
     said = [message for message in line["messages"] if message["role"] not in ("system", "developer")]
-    return Told(
+    return ToldCompletion(
         id=line["id"],
         at=line["created_at"],
         model=line["model"],
@@ -111,7 +111,7 @@ def _rating(completion: str, one: Mapping[str, Any]) -> Rating:
     )
 
 
-def _merged(told: Iterable[Told]) -> list[Told]:
+def _merged(told: Iterable[ToldCompletion]) -> list[ToldCompletion]:
     """Each once, oldest first."""
     return sorted({one.id: one for one in told}.values(), key=lambda one: (one.at, one.id))
 

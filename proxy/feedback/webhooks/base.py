@@ -25,7 +25,7 @@ What = Literal["reaction", "retraction", "command"]
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class PlatformEvent:
     """One thing that a person did on a platform. Whoever made it has proved to be the platform."""
 
     platform: str
@@ -61,10 +61,10 @@ class Stale(Unauthorized):
     code = "stale_signature"
 
 
-class Done(NamedTuple):
+class EventDone(NamedTuple):
     """What became of an event: a word for the metrics, a status for senders of our own, a line for people."""
 
-    event: Event
+    event: PlatformEvent
     result: str
     status: int
     line: str
@@ -77,13 +77,13 @@ class Platform(ABC):
     name: str
 
     @abstractmethod
-    def verify(self, headers: Mapping[str, str], body: bytes, now: float) -> tuple[Event, ...]:
+    def verify(self, headers: Mapping[str, str], body: bytes, now: float) -> tuple[PlatformEvent, ...]:
         """What happened; nothing where it is none of our business. Header names are in lower case.
 
         Raises Forged, Stale; BadRequest for a body that is signed and still no good.
         """
 
-    def answer(self, body: bytes, done: Sequence[Done]) -> web.Response:
+    def answer(self, body: bytes, done: Sequence[EventDone]) -> web.Response:
         """What the platform wants to hear. Only called for a body that was verified."""
         return web.json_response({"results": [one.line for one in done]})
 

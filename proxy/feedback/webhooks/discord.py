@@ -14,10 +14,10 @@ from aiohttp import web
 
 from proxy.core.errors import Unsupported
 from proxy.feedback.webhooks.base import (
-    Done,
-    Event,
+    EventDone,
     Forged,
     Platform,
+    PlatformEvent,
     check_time,
     inside,
     json_object,
@@ -42,7 +42,7 @@ class Discord(Platform):
             raise Unsupported("webhooks.discord needs PyNaCl: install rlproxy[discord], or unset public_key.") from None
         self._key = VerifyKey(bytes.fromhex(public_key))
 
-    def verify(self, headers: Mapping[str, str], body: bytes, now: float) -> tuple[Event, ...]:
+    def verify(self, headers: Mapping[str, str], body: bytes, now: float) -> tuple[PlatformEvent, ...]:
         time = headers.get("x-signature-timestamp", "")
         check_time(time, now)
         if not self._signed(headers.get("x-signature-ed25519", ""), time.encode() + body):
@@ -59,27 +59,29 @@ class Discord(Platform):
             return False
         return True
 
-    def answer(self, body: bytes, done: Sequence[Done]) -> web.Response:
+    def answer(self, body: bytes, done: Sequence[EventDone]) -> web.Response:
         if json_object(body).get("type") == PING:
             return web.json_response({"type": PING})
         line = done[0].line if done else "rlproxy: I know `/rl` and my own buttons, not this."
         return web.json_response({"type": SAY, "data": {"content": line[:2000], "flags": ONLY_THEM}})
 
 
-def _event(body: dict[str, Any], now: float) -> Event | None:
+def _event(body: dict[str, Any], now: float) -> PlatformEvent | None:
     id, channel = name_at(body, "id"), name_at(body, "channel_id")
     person = name_at(body, "member", "user", "id") or name_at(body, "user", "id")
     if not (id and channel and person):
         return None
     if body.get("type") == COMMAND and inside(body, "data", "name") == "rl":
-        return Event("discord", id, person, channel, None, "command", _line(inside(body, "data", "options")), now)
+        return PlatformEvent(
+            "discord", id, person, channel, None, "command", _line(inside(body, "data", "options")), now
+        )
     if body.get("type") == COMPONENT and (pressed := name_at(body, "data", "custom_id")):
         kind, _, rest = pressed.partition(":")
         word, _, completion = rest.partition(":")
         message, said = name_at(body, "message", "id"), text_at(body, "message", "content")
         if kind == BUTTON and word and message:
             known = completion or None
-            return Event("discord", id, person, channel, message, "command", word, now, "", said, known)
+            return PlatformEvent("discord", id, person, channel, message, "command", word, now, "", said, known)
     return None
 
 

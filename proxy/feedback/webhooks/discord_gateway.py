@@ -19,7 +19,7 @@ import aiohttp
 import orjson
 import structlog
 
-from proxy.feedback.webhooks.base import Event, What, inside, name_at
+from proxy.feedback.webhooks.base import PlatformEvent, What, inside, name_at
 
 log = structlog.get_logger()
 
@@ -40,10 +40,10 @@ FATAL: Final = {
 NO_RESUME: Final = (1000, 1001, 4007, 4009)  # after these a session is over
 _WHAT: Final[dict[str, What]] = {"MESSAGE_REACTION_ADD": "reaction", "MESSAGE_REACTION_REMOVE": "retraction"}
 
-Listener = Callable[[Event], object]
+Listener = Callable[[PlatformEvent], object]
 
 
-class Refused(Exception):
+class GatewayRefused(Exception):
     """Discord will not have us, now or later."""
 
 
@@ -66,7 +66,7 @@ class Gateway:
             self._ready = self._left = False
             try:
                 await self._connection()
-            except Refused as error:
+            except GatewayRefused as error:
                 log.error(f"no longer listening to Discord's reactions: {error}; set it right and start again")
                 return
             except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
@@ -105,7 +105,7 @@ class Gateway:
             timeout=aiohttp.ClientTimeout(total=20),
         ) as response:
             if response.status == 401:
-                raise Refused(FATAL[4004])
+                raise GatewayRefused(FATAL[4004])
             response.raise_for_status()
             url = inside(await response.json(), "url")
             if not isinstance(url, str):
@@ -169,7 +169,7 @@ class Gateway:
         if self._left:
             return
         if code in FATAL:
-            raise Refused(FATAL[code])
+            raise GatewayRefused(FATAL[code])
         if code in NO_RESUME:
             self._forget()
         log.info("Discord closed the connection", code=code)
@@ -181,11 +181,11 @@ class Gateway:
         await ws.send_str(orjson.dumps({"op": op, "d": data}).decode())
 
 
-def reaction(kind: str, data: Any, event_id: str, now: float) -> Event | None:
+def reaction(kind: str, data: Any, event_id: str, now: float) -> PlatformEvent | None:
     """What a MESSAGE_REACTION_… says; it carries neither a time nor an id of its own."""
     person, channel, message = name_at(data, "user_id"), name_at(data, "channel_id"), name_at(data, "message_id")
     emoji = name_at(data, "emoji", "name") or name_at(data, "emoji", "id")  # a custom one that was deleted has no name
     if kind not in _WHAT or not (person and channel and message and emoji):
         return None
     slot = name_at(data, "emoji", "id") or emoji
-    return Event("discord", event_id, person, channel, message, _WHAT[kind], emoji, now, slot=slot)
+    return PlatformEvent("discord", event_id, person, channel, message, _WHAT[kind], emoji, now, slot=slot)

@@ -12,13 +12,13 @@ from typing import Final
 
 import structlog
 
-from config.webhooks import Platform, Webhooks
+from config.webhooks import PlatformSection, WebhooksSection
 from proxy.conversation.answer_on_screen import OnScreen
 from proxy.core.errors import Conflict, Forbidden, NotFound, ProxyError
 from proxy.core.metrics import Metrics
 from proxy.feedback.chat_command import About, ChatCommands, Command, parse
 from proxy.feedback.ratings import Feedback
-from proxy.feedback.webhooks.base import Done, Event
+from proxy.feedback.webhooks.base import EventDone, PlatformEvent
 from proxy.feedback.webhooks.emoji import Meaning
 from proxy.feedback.webhooks.resolve import Finder, Found
 from store.errors import StoreError
@@ -44,7 +44,7 @@ class Unmatched(NotFound):
     pass
 
 
-class Ambiguous(Conflict):
+class AmbiguousMessage(Conflict):
     pass
 
 
@@ -53,14 +53,14 @@ class Stranger(Forbidden):
 
 
 _RESULTS: Final[dict[type[Exception], str]] = {
-    Unmatched: "unmatched", Ambiguous: "ambiguous", Stranger: "stranger"
+    Unmatched: "unmatched", AmbiguousMessage: "ambiguous", Stranger: "stranger"
 }  # fmt: skip
 
 
 class Dispatch:
     def __init__(
         self,
-        settings: Webhooks,
+        settings: WebhooksSection,
         store: Store,
         feedback: Feedback,
         commands: ChatCommands,
@@ -73,12 +73,12 @@ class Dispatch:
         self._commands = commands
         self._metrics = metrics
         self._meaning = Meaning(settings)
-        self._answered: dict[tuple[str, str], tuple[float, Done]] = {}  # commands that are done once, and when
+        self._answered: dict[tuple[str, str], tuple[float, EventDone]] = {}  # commands that are done once, and when
         self.finder = Finder(store, screen)
 
-    async def take(self, route: str, event: Event) -> Done:
+    async def take(self, route: str, event: PlatformEvent) -> EventDone:
         """Raises StorageFailed: then the platform should send it again."""
-        section: Platform = getattr(self._settings, route)
+        section: PlatformSection = getattr(self._settings, route)
         try:
             done = await (self._command if event.what == "command" else self._reaction)(section, event)
         except (ProxyError, StoreError):
@@ -96,10 +96,12 @@ class Dispatch:
 
     # Reactions
 
-    async def _reaction(self, section: Platform, event: Event) -> Done:
+    async def _reaction(self, section: PlatformSection, event: PlatformEvent) -> EventDone:
         meant = self._meaning.of(event.text)
         if meant is None and event.slot:
-            return Done(event, "ignored", 200, "that reaction has no meaning here; webhooks.good, bad and stars set it")
+            return EventDone(
+                event, "ignored", 200, "that reaction has no meaning here; webhooks.good, bad and stars set it"
+            )
         try:
             about = await self._about(section, event)
             reacted = await self._feedback.react(
@@ -120,11 +122,11 @@ class Dispatch:
         rating = None if reacted.rating is None else reacted.rating.id
         told = reacted.result in ("rated", "retracted", "same")
         line = f"{_LINES[reacted.result]}. {about.words}" if told else _LINES[reacted.result]
-        return Done(event, reacted.result, 201 if reacted.result == "rated" else 200, line, rating)
+        return EventDone(event, reacted.result, 201 if reacted.result == "rated" else 200, line, rating)
 
     # Commands
 
-    async def _command(self, section: Platform, event: Event) -> Done:
+    async def _command(self, section: PlatformSection, event: PlatformEvent) -> EventDone:
         command = parse(event.text)
         try:
             # What rates is stored once by its event; the rest must not be done twice.
@@ -132,25 +134,25 @@ class Dispatch:
         except ProxyError as error:
             return _refused(event, error)
 
-    async def _once(self, section: Platform, event: Event, command: Command) -> Done:
+    async def _once(self, section: PlatformSection, event: PlatformEvent, command: Command) -> EventDone:
         """Sent again, as what took too long is, it is answered as it was. Raises Stranger, StoreError."""
         key = (event.platform, event.event_id)
         if key in self._answered:
             return self._answered[key][1]
         self._may(section, event, command)
         if not await self._store.reactions.first_time(*key):
-            return Done(event, "duplicate", 200, _LINES["duplicate"])
+            return EventDone(event, "duplicate", 200, _LINES["duplicate"])
         try:
             done = await self._do(section, event, command)
         except (ProxyError, StoreError) as error:  # its next try will not be done, so this one has to say why
             status = error.status if isinstance(error, ProxyError) and error.status < 500 else 200
-            done = Done(event, _result(error), status, f"rlproxy: {error}")
+            done = EventDone(event, _result(error), status, f"rlproxy: {error}")
         now = time.monotonic()
         kept = {k: one for k, one in list(self._answered.items())[1 - MOST :] if now - one[0] < KEPT_S}
         self._answered = kept | {key: (now, done)}
         return done
 
-    async def _do(self, section: Platform, event: Event, command: Command) -> Done:
+    async def _do(self, section: PlatformSection, event: PlatformEvent, command: Command) -> EventDone:
         """Raises ProxyError."""
         line = await self._commands.do(
             command,
@@ -159,9 +161,9 @@ class Dispatch:
             source=event.platform,
             event_id=event.event_id,
         )
-        return Done(event, "command", 200, f"rlproxy: {line}")
+        return EventDone(event, "command", 200, f"rlproxy: {line}")
 
-    def _may(self, section: Platform, event: Event, command: Command) -> None:
+    def _may(self, section: PlatformSection, event: PlatformEvent, command: Command) -> None:
         """Raises Stranger. To undo is for those who could rate; that is seen once the completion is known."""
         if command.verb in ("", "help", "undo") or _is_in((*section.raters, *section.admins), event):
             return
@@ -172,7 +174,7 @@ class Dispatch:
 
     # Which, and who
 
-    async def _about(self, section: Platform, event: Event) -> About:
+    async def _about(self, section: PlatformSection, event: PlatformEvent) -> About:
         """The completion, and whose rating this is. Raises Unmatched, Ambiguous, Stranger."""
         if event.message_id is None and event.completion_id is None:  # sent again, it means what was newest then
             before = await self._store.ratings.of_event(event.platform, event.event_id)
@@ -180,7 +182,7 @@ class Dispatch:
                 return About(await self._answer(before.completion_id), before.rater)
         found = await self.finder.find(event)
         if found.completion_id is None:
-            kind = Ambiguous if found.ambiguous else Unmatched
+            kind = AmbiguousMessage if found.ambiguous else Unmatched
             raise kind(f"Nothing was rated: {found.why}.", param="message_id")
         rater = await self._rater(section, event, found, found.completion_id)
         if rater is None:
@@ -196,7 +198,9 @@ class Dispatch:
             raise Unmatched(f"Nothing was rated: there is no completion {id}.", param="completion_id")
         return found
 
-    async def _rater(self, section: Platform, event: Event, found: Found, completion_id: str) -> str | None:
+    async def _rater(
+        self, section: PlatformSection, event: PlatformEvent, found: Found, completion_id: str
+    ) -> str | None:
         """The name to rate by, always one of this person's; None for who may not. A link says whom a reply was for,
         not that they are the user for whom it was asked."""
         whose = await self._store.reactions.whose(completion_id)
@@ -209,15 +213,15 @@ class Dispatch:
         return named
 
 
-def _is_in(names: Collection[str], event: Event) -> bool:
+def _is_in(names: Collection[str], event: PlatformEvent) -> bool:
     return any(name in names for name in event.names)
 
 
-def _refused(event: Event, error: ProxyError) -> Done:
+def _refused(event: PlatformEvent, error: ProxyError) -> EventDone:
     """Raises what is no answer: a disk that did not take it."""
     if error.status >= 500:
         raise error
-    return Done(event, _result(error), error.status, f"rlproxy: {error.message}")
+    return EventDone(event, _result(error), error.status, f"rlproxy: {error.message}")
 
 
 def _result(error: Exception) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from config.webhooks import Webhooks
+from config.webhooks import WebhooksSection
 from store.records import Scale
 
 # U+FE0E and U+FE0F ask for text or picture; U+1F3FB to U+1F3FF are skin tones.
@@ -31,7 +31,7 @@ def plain(emoji: str) -> str:
 
 
 class Meaning:
-    def __init__(self, settings: Webhooks) -> None:
+    def __init__(self, settings: WebhooksSection) -> None:
         self._of: dict[str, tuple[float, Scale]] = {}
         self._of |= {plain(one): (1.0, "thumb") for one in settings.good}
         self._of |= {plain(one): (-1.0, "thumb") for one in settings.bad}

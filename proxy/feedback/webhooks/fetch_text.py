@@ -11,18 +11,18 @@ from typing import Any, Final
 import aiohttp
 import structlog
 
-from proxy.feedback.webhooks.base import Event, inside, text_at
+from proxy.feedback.webhooks.base import PlatformEvent, inside, text_at
 
 log = structlog.get_logger()
 
 TIMEOUT: Final = aiohttp.ClientTimeout(total=1.0)  # Slack wants its answer in three seconds, all in all
-TextOf = Callable[[Event], Awaitable[str | None]]
+TextOf = Callable[[PlatformEvent], Awaitable[str | None]]
 
 
 def slack(http: aiohttp.ClientSession, api: str, token: str) -> TextOf:
     """`conversations.history`; for a message in a thread, which is not in it, `conversations.replies`."""
 
-    async def text_of(event: Event) -> str | None:
+    async def text_of(event: PlatformEvent) -> str | None:
         query = {"channel": event.channel, "latest": event.message_id or "", "inclusive": "true", "limit": "1"}
         for method, more in (("history", {}), ("replies", {"ts": event.message_id or ""})):
             url = f"{api}/conversations.{method}"
@@ -39,7 +39,7 @@ def slack(http: aiohttp.ClientSession, api: str, token: str) -> TextOf:
 
 
 def discord(http: aiohttp.ClientSession, api: str, token: str) -> TextOf:
-    async def text_of(event: Event) -> str | None:
+    async def text_of(event: PlatformEvent) -> str | None:
         if not (event.channel.isdecimal() and (event.message_id or "").isdecimal()):
             return None  # they become part of a path
         url = f"{api}/channels/{event.channel}/messages/{event.message_id}"

@@ -15,9 +15,9 @@ from proxy.access.keys import OWNERS
 from proxy.conversation.answer_on_screen import OnScreen
 from proxy.core.offload import off_loop
 from proxy.core.wrapped_ids import bare
-from proxy.feedback.webhooks.base import Event
+from proxy.feedback.webhooks.base import PlatformEvent
 from proxy.feedback.webhooks.fetch_text import TextOf
-from proxy.feedback.webhooks.text_match import Match, match
+from proxy.feedback.webhooks.text_match import TextMatch, match
 from store.learning.reactions import Newest, Said
 from store.records import Link
 from store.store import Store
@@ -42,7 +42,7 @@ class Finder:
         self._screen = screen
         self.texts: Mapping[str, TextOf] = {}  # by platform, once there is a session to ask with
 
-    async def find(self, event: Event) -> Found:
+    async def find(self, event: PlatformEvent) -> Found:
         if event.completion_id is not None:
             return await self._named(bare(event.completion_id))
         if event.message_id is None:
@@ -57,7 +57,7 @@ class Finder:
             await asyncio.sleep(LOOK_S)
         return Found(id)
 
-    async def _shown(self, event: Event, message_id: str) -> Found:
+    async def _shown(self, event: PlatformEvent, message_id: str) -> Found:
         """The completion that this message shows."""
         until = asyncio.get_running_loop().time() + WAIT_S
         link = await self._store.reactions.linked(event.platform, event.channel, message_id)
@@ -72,7 +72,7 @@ class Finder:
             await asyncio.sleep(LOOK_S)
         return found
 
-    async def _by_text(self, event: Event) -> Found:
+    async def _by_text(self, event: PlatformEvent) -> Found:
         text, ask = event.said, self.texts.get(event.platform)
         if text is None and ask is not None:
             text = await ask(event)
@@ -85,7 +85,7 @@ class Finder:
         found = await off_loop(sum(len(one.text) for one in (*here, *anywhere)), _matched, text, here, anywhere)
         return Found(found.completion_id, None, found.why, found.ambiguous)
 
-    async def _newest(self, event: Event) -> Found:
+    async def _newest(self, event: PlatformEvent) -> Found:
         """Raises CannotTell where nothing of the newest one came."""
         if linked := await self._store.reactions.newest_linked(event.platform, event.channel, event.person):
             return _of_one_key(linked)
@@ -100,14 +100,14 @@ class Finder:
         return found
 
 
-def _matched(text: str, here: Sequence[Said], anywhere: Sequence[Said]) -> Match:
+def _matched(text: str, here: Sequence[Said], anywhere: Sequence[Said]) -> TextMatch:
     """Of those here, where there are any; unless another key has had an answer with that text, wherever."""
     found = match(text, here or anywhere)
     key = next((one.key for one in here if one.completion_id == found.completion_id), None)
     if not here or found.completion_id is None or key == OWNERS:
         return found
     other = match(text, [one for one in anywhere if one.key != key])
-    return Match(None, SEVERAL_KEYS, True) if other.completion_id is not None or other.ambiguous else found
+    return TextMatch(None, SEVERAL_KEYS, True) if other.completion_id is not None or other.ambiguous else found
 
 
 def _of_one_key(newest: Sequence[Newest]) -> Found:
@@ -125,7 +125,7 @@ def _is_rival(one: Newest, since: float) -> bool:
     return one.key is not None and one.holds and one.created_at >= since
 
 
-def _sessions(event: Event) -> list[str]:
+def _sessions(event: PlatformEvent) -> list[str]:
     """What an agent may have called its conversation in that channel."""
     named = [event.session] if event.session else []
     return [*named, event.channel, f"{event.platform}:{event.channel}"] if event.channel else named

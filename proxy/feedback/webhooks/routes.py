@@ -24,7 +24,7 @@ from proxy.core.tasks import Tasks
 from proxy.feedback.chat_command import ChatCommands
 from proxy.feedback.ratings import Feedback
 from proxy.feedback.webhooks import fetch_text
-from proxy.feedback.webhooks.base import Done, Event, Platform
+from proxy.feedback.webhooks.base import EventDone, Platform, PlatformEvent
 from proxy.feedback.webhooks.dispatch import Dispatch
 from proxy.feedback.webhooks.links import Links
 from store.errors import StoreError
@@ -48,7 +48,7 @@ class Busy(BackendDown):
 class Webhooks:
     def __init__(
         self,
-        settings: config.Webhooks,
+        settings: config.WebhooksSection,
         store: Store,
         feedback: Feedback,
         commands: ChatCommands,
@@ -64,7 +64,7 @@ class Webhooks:
         self._dispatch = Dispatch(settings, store, feedback, commands, metrics, screen)
         self._platforms = _platforms(settings)
         self._at_once = asyncio.Semaphore(8)  # reactions from the Gateway that are being looked up
-        self._running: dict[tuple[str, ...], asyncio.Task[list[Done]]] = {}
+        self._running: dict[tuple[str, ...], asyncio.Task[list[EventDone]]] = {}
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -116,7 +116,7 @@ class Webhooks:
             raise NotFound(f"The {name} webhook is not configured: set webhooks.{name}.{ASKS[name]}, or its _file.")
         return platform
 
-    async def _taken(self, name: str, events: tuple[Event, ...]) -> list[Done]:
+    async def _taken(self, name: str, events: tuple[PlatformEvent, ...]) -> list[EventDone]:
         """All of them, in order. An event that comes again while it is being taken waits for the same end."""
         if not events:
             return []
@@ -130,14 +130,14 @@ class Webhooks:
             raise Busy("This is still being stored; send it again.", retry_after=1)
         return task.result()
 
-    async def _take(self, name: str, events: tuple[Event, ...]) -> list[Done]:
+    async def _take(self, name: str, events: tuple[PlatformEvent, ...]) -> list[EventDone]:
         return [await self._dispatch.take(name, event) for event in events]
 
-    def _listened(self, event: Event) -> None:
+    def _listened(self, event: PlatformEvent) -> None:
         """An event from Discord's Gateway, which waits for no answer and sends nothing twice."""
         self._tasks.spawn("finish-webhook-gateway", self._listened_to(event))
 
-    async def _listened_to(self, event: Event) -> None:
+    async def _listened_to(self, event: PlatformEvent) -> None:
         async with self._at_once:
             try:
                 await self._dispatch.take("discord", event)
@@ -145,7 +145,7 @@ class Webhooks:
                 log.error("a reaction on Discord was not stored", error=str(error), message=event.message_id)
 
 
-def _platforms(settings: config.Webhooks) -> dict[str, Platform]:
+def _platforms(settings: config.WebhooksSection) -> dict[str, Platform]:
     """Those that are configured; the others' modules are not even loaded."""
     found: dict[str, Platform] = {}
     if value := _secret(settings, "slack", "signing_secret"):
@@ -172,7 +172,7 @@ def _platforms(settings: config.Webhooks) -> dict[str, Platform]:
     return found
 
 
-def _secret(settings: config.Webhooks, platform: str, key: str) -> str | None:
+def _secret(settings: config.WebhooksSection, platform: str, key: str) -> str | None:
     return secret(getattr(settings, platform), key, f"webhooks.{platform}.{key}")
 
 

@@ -22,10 +22,10 @@ from proxy.core.json_edit import loads
 from proxy.feedback.webhooks.base import (
     LONGEST,
     MOST_TEXT,
-    Done,
-    Event,
+    EventDone,
     Forged,
     Platform,
+    PlatformEvent,
     What,
     check_time,
     same,
@@ -46,7 +46,7 @@ class Signed(Platform):
         if len(self._key) < 16:
             raise SettingsError(f"webhooks.{name}.secret must be base64 of 16 bytes or more, with or without whsec_.")
 
-    def verify(self, headers: Mapping[str, str], body: bytes, now: float) -> tuple[Event, ...]:
+    def verify(self, headers: Mapping[str, str], body: bytes, now: float) -> tuple[PlatformEvent, ...]:
         id, time = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
         check_time(time, now)
         content = f"{id}.{time}.".encode(errors="replace") + body
@@ -59,7 +59,7 @@ class Signed(Platform):
             raise BadRequest(f"`webhook-id` must be at most {LONGEST} ASCII characters.", param="webhook-id")
         return (self._event(id, body, float(time)),)
 
-    def _event(self, id: str, raw: bytes, signed_at: float) -> Event:
+    def _event(self, id: str, raw: bytes, signed_at: float) -> PlatformEvent:
         try:
             body = loads(raw)
         except ValueError as error:
@@ -81,7 +81,7 @@ class Signed(Platform):
         if "at" in body and seconds_at(body, "at") is None:
             raise BadRequest("`at` must be a time in Unix seconds.", param="at")
         platform = self._platform(_text(body, "platform", 50))
-        return Event(
+        return PlatformEvent(
             platform=platform,
             event_id=id,
             person=person,
@@ -111,7 +111,7 @@ class Signed(Platform):
             )
         return given
 
-    def answer(self, body: bytes, done: Sequence[Done]) -> web.Response:
+    def answer(self, body: bytes, done: Sequence[EventDone]) -> web.Response:
         one = done[0]
         said = {"result": one.result, "line": one.line, "rating_id": one.rating_id}
         return web.json_response(said, status=one.status)

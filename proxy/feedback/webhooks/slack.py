@@ -16,10 +16,10 @@ from urllib.parse import parse_qs
 from aiohttp import web
 
 from proxy.feedback.webhooks.base import (
-    Done,
-    Event,
+    EventDone,
     Forged,
     Platform,
+    PlatformEvent,
     What,
     check_time,
     inside,
@@ -39,7 +39,7 @@ class Slack(Platform):
     def __init__(self, signing_secret: str) -> None:
         self._secret = signing_secret.encode()
 
-    def verify(self, headers: Mapping[str, str], body: bytes, now: float) -> tuple[Event, ...]:
+    def verify(self, headers: Mapping[str, str], body: bytes, now: float) -> tuple[PlatformEvent, ...]:
         time = headers.get("x-slack-request-timestamp", "")
         check_time(time, now)
         signed = hmac.new(self._secret, b"v0:" + time.encode() + b":" + body, hashlib.sha256).hexdigest()
@@ -48,7 +48,7 @@ class Slack(Platform):
         found = _command(body, now) if _is_form(headers) else _reaction(json_object(body))
         return () if found is None else (found,)
 
-    def answer(self, body: bytes, done: Sequence[Done]) -> web.Response:
+    def answer(self, body: bytes, done: Sequence[EventDone]) -> web.Response:
         asked = json_object(body)
         if asked.get("type") == "url_verification" and (challenge := text_at(asked, "challenge")):
             return web.Response(text=challenge)
@@ -61,7 +61,7 @@ def _is_form(headers: Mapping[str, str]) -> bool:
     return headers.get("content-type", "").partition(";")[0].strip().lower() == FORM
 
 
-def _command(body: bytes, now: float) -> Event | None:
+def _command(body: bytes, now: float) -> PlatformEvent | None:
     """The slash command; it does not say which message it is about."""
     try:
         fields = {key: values[0] for key, values in parse_qs(body.decode(), keep_blank_values=True).items()}
@@ -71,10 +71,10 @@ def _command(body: bytes, now: float) -> Event | None:
     if fields.get("command") != "/rl" or not (id and person and channel):
         return None
     text = html.unescape(fields.get("text", ""))  # Slack escapes & < > in what a person typed
-    return Event("slack", id, person, channel, None, "command", text, now)
+    return PlatformEvent("slack", id, person, channel, None, "command", text, now)
 
 
-def _reaction(body: dict[str, Any]) -> Event | None:
+def _reaction(body: dict[str, Any]) -> PlatformEvent | None:
     event = inside(body, "event")
     kind = inside(event, "type")
     if body.get("type") != "event_callback" or kind not in ("reaction_added", "reaction_removed"):
@@ -85,4 +85,4 @@ def _reaction(body: dict[str, Any]) -> Event | None:
     if not (id and person and emoji and channel and message and at):
         return None
     what: What = "reaction" if kind == "reaction_added" else "retraction"
-    return Event("slack", id, person, channel, message, what, emoji, at, slot=emoji)
+    return PlatformEvent("slack", id, person, channel, message, what, emoji, at, slot=emoji)

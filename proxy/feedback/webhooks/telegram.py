@@ -13,10 +13,10 @@ from typing import Any, Final
 from aiohttp import web
 
 from proxy.feedback.webhooks.base import (
-    Done,
-    Event,
+    EventDone,
     Forged,
     Platform,
+    PlatformEvent,
     inside,
     json_object,
     name_at,
@@ -37,7 +37,7 @@ class Telegram(Platform):
     def __init__(self, secret_token: str) -> None:
         self._secret = secret_token
 
-    def verify(self, headers: Mapping[str, str], body: bytes, now: float) -> tuple[Event, ...]:
+    def verify(self, headers: Mapping[str, str], body: bytes, now: float) -> tuple[PlatformEvent, ...]:
         if not same(headers.get("x-telegram-bot-api-secret-token", ""), self._secret):
             raise Forged("The request lacks the secret token given to Telegram's setWebhook; nothing was read of it.")
         update = json_object(body)
@@ -45,7 +45,7 @@ class Telegram(Platform):
         found = None if id is None else _reaction(id, update) or _command(id, update)
         return () if found is None else (found,)
 
-    def answer(self, body: bytes, done: Sequence[Done]) -> web.Response:
+    def answer(self, body: bytes, done: Sequence[EventDone]) -> web.Response:
         """A command is answered in the chat: Telegram takes a method call as the answer to an update."""
         if not done or done[0].event.what != "command":
             return super().answer(body, done)
@@ -58,7 +58,7 @@ class Telegram(Platform):
         })  # fmt: skip
 
 
-def _reaction(id: str, update: dict[str, Any]) -> Event | None:
+def _reaction(id: str, update: dict[str, Any]) -> PlatformEvent | None:
     """What the person has on the message from now on: all of it, so nothing of it depends on what came before."""
     given = inside(update, "message_reaction")
     person, chat = name_at(given, "user", "id"), name_at(given, "chat", "id")  # no user: an anonymous admin
@@ -67,10 +67,10 @@ def _reaction(id: str, update: dict[str, Any]) -> Event | None:
     if not (person and chat and message and at is not None and isinstance(present, list)):
         return None
     emoji = " ".join(found for one in present if (found := name_at(one, "emoji") or name_at(one, "custom_emoji_id")))
-    return Event("telegram", id, person, chat, message, "reaction" if emoji else "retraction", emoji, at)
+    return PlatformEvent("telegram", id, person, chat, message, "reaction" if emoji else "retraction", emoji, at)
 
 
-def _command(id: str, update: dict[str, Any]) -> Event | None:
+def _command(id: str, update: dict[str, Any]) -> PlatformEvent | None:
     """What the person typed: a message that they pass on from somebody else is no command of theirs."""
     message = inside(update, "message")
     if any(inside(message, mark) is not None for mark in _NOT_TYPED):
@@ -82,4 +82,4 @@ def _command(id: str, update: dict[str, Any]) -> Event | None:
     above = inside(message, "reply_to_message")
     said = text_at(above, "text") or text_at(above, "caption")
     rest = command["rest"] or ""
-    return Event("telegram", id, person, chat, name_at(above, "message_id"), "command", rest, at, said=said)
+    return PlatformEvent("telegram", id, person, chat, name_at(above, "message_id"), "command", rest, at, said=said)

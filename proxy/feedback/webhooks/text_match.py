@@ -19,16 +19,16 @@ _LONG_NUMBER: Final = re.compile(r"&#[0-9]{8,}")  # of no character: Python refu
 PART: Final = 60  # letters and digits that are enough to know a part of an answer by
 
 
-class Match(NamedTuple):
+class TextMatch(NamedTuple):
     completion_id: str | None
     why: str = ""  # where there is none
     ambiguous: bool = False
 
 
-def match(text: str, recent: Sequence[Said]) -> Match:
+def match(text: str, recent: Sequence[Said]) -> TextMatch:
     wanted = _words(text)
     if not wanted:
-        return Match(None, "the message has no text to know its answer by")
+        return TextMatch(None, "the message has no text to know its answer by")
     texts = [(one.completion_id, _words(one.text)) for one in recent]
     found = [id for id, words in texts if words == wanted]
     if not found:
@@ -36,8 +36,8 @@ def match(text: str, recent: Sequence[Said]) -> Match:
             id for id, words in texts if min(len(words), len(wanted)) >= PART and (wanted in words or words in wanted)
         ]
     if len(found) > 1:
-        return Match(None, f"{len(found)} recent answers have that text, and nothing says which one this is", True)
-    return Match(found[0]) if found else Match(None, "no recent answer has that text")
+        return TextMatch(None, f"{len(found)} recent answers have that text, and nothing says which one this is", True)
+    return TextMatch(found[0]) if found else TextMatch(None, "no recent answer has that text")
 
 
 def _words(text: str) -> str:

@@ -11,7 +11,7 @@ import hmac
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from proxy.feedback.webhooks.base import Event, Forged, Platform, inside, json_object, name_at, same, seconds_at
+from proxy.feedback.webhooks.base import Forged, Platform, PlatformEvent, inside, json_object, name_at, same, seconds_at
 
 
 class WhatsApp(Platform):
@@ -28,7 +28,7 @@ class WhatsApp(Platform):
             raise Forged("This is no subscription with the verify token in webhooks.whatsapp.verify_token.")
         return query.get("hub.challenge", "")
 
-    def verify(self, headers: Mapping[str, str], body: bytes, now: float) -> tuple[Event, ...]:
+    def verify(self, headers: Mapping[str, str], body: bytes, now: float) -> tuple[PlatformEvent, ...]:
         signed = hmac.new(self._secret, body, hashlib.sha256).hexdigest()
         if not same(headers.get("x-hub-signature-256", ""), "sha256=" + signed):
             raise Forged("The request is not signed with the Meta app's secret; nothing was read of it.")
@@ -41,14 +41,14 @@ def _messages(body: dict[str, Any]) -> Iterator[Any]:
             yield from _list(inside(change, "value", "messages"))
 
 
-def _reaction(message: Any) -> Event | None:
+def _reaction(message: Any) -> PlatformEvent | None:
     id, person, about = name_at(message, "id"), name_at(message, "from"), name_at(message, "reaction", "message_id")
     at = seconds_at(message, "timestamp")
     if inside(message, "type") != "reaction" or not (id and person and about and at is not None):
         return None
     emoji = name_at(message, "reaction", "emoji") or ""
     # A chat is one with a person, so the channel is their number, too.
-    return Event("whatsapp", id, person, person, about, "reaction" if emoji else "retraction", emoji, at)
+    return PlatformEvent("whatsapp", id, person, person, about, "reaction" if emoji else "retraction", emoji, at)
 
 
 def _list(value: Any) -> list[Any]:

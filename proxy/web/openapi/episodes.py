@@ -39,7 +39,7 @@ class Reward(BaseModel):
     comment: Text | None = None
 
 
-class Episode(BaseModel):
+class EpisodeBody(BaseModel):
     seq: int
     id: str
     state: State
@@ -58,11 +58,11 @@ class Episode(BaseModel):
     meta: dict[str, Any] | None
 
 
-class OpenedEpisode(Episode):
+class OpenedEpisode(EpisodeBody):
     base_url: str = Field(description="Where its agent asks.")
 
 
-class RewardedEpisode(Episode):
+class RewardedEpisode(EpisodeBody):
     result: Literal["stored", "changed", "same"]
 
 
@@ -79,7 +79,7 @@ class EpisodeTurn(BaseModel):
     reward: Value | None
 
 
-class WholeEpisode(Episode):
+class WholeEpisode(EpisodeBody):
     turns: list[EpisodeTurn]
     segments: int
     side_turns: int
@@ -100,8 +100,8 @@ class EpisodesOfVersion(BaseModel):
     mean_reward: Value
 
 
-class Episodes(BaseModel):
-    data: list[Episode]
+class EpisodesBody(BaseModel):
+    data: list[EpisodeBody]
     counts: EpisodeCounts
     versions: list[EpisodesOfVersion]
 
@@ -122,7 +122,7 @@ EPISODES: Final = (
     Operation(
         "get", "/rl/episodes", "episodes",
         "Newest first, with counts and success by version; an admin sees all keys'.",
-        {200: Episodes},
+        {200: EpisodesBody},
         query={
             "limit": number(1, 1000, 50), "before": number(1, 2**62), "group": TEXT,
             "state": {"type": "string", "enum": ["open", "rewarded", "error"]},

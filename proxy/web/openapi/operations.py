@@ -11,7 +11,7 @@ from proxy.web.openapi import passthrough, requests, responses
 from proxy.web.openapi.episodes import EPISODES
 from proxy.web.openapi.judge import JudgeReport
 from proxy.web.openapi.operation import FLAG, TEXT, Operation, Raw, Schema, number
-from proxy.web.openapi.status import Status
+from proxy.web.openapi.status import StatusBody
 
 TURN: Final[Schema] = {"type": "string", "enum": ["main", "side"]}
 SECONDS: Final[Schema] = {"type": "integer", "minimum": 0, "maximum": 2**40, "description": "Unix seconds"}
@@ -63,7 +63,7 @@ def _read(path: str, says: str, answer: Any, **more: Any) -> Operation:
 MODELS: Final = (
     _model(
         "/v1/chat/completions",
-        passthrough.ChatRequest,
+        passthrough.ChatRequestBody,
         "Relayed, captured, answered by the live version. Streams and whole answers, tools, `n`.",
     ),
     _model("/v1/completions", passthrough.CompletionRequest, "Legacy completions, the same."),
@@ -105,7 +105,11 @@ RATINGS: Final = (
     Operation(
         "post", "/v1/feedback", "ratings",
         "Rate a completion, or up to 1,000. 201: on disk; 200: all were stored before; 207: some were refused.",
-        {200: responses.Rating | responses.Batch, 201: responses.Rating | responses.Batch, 207: responses.Batch},
+        {
+            200: responses.RatingBody | responses.Batch,
+            201: responses.RatingBody | responses.Batch,
+            207: responses.Batch,
+        },
         takes=requests.AnyFeedback, headers=RATER, fails=responses.Problem | responses.Batch,
     ),
     Operation(
@@ -117,7 +121,7 @@ RATINGS: Final = (
     ),
     Operation(
         "delete", "/v1/feedback/{id}", "ratings", "Take a rating back; `last` is the rater's newest.",
-        {200: responses.Rating}, query={"rater": TEXT, "session": TEXT}, headers=RATER,
+        {200: responses.RatingBody}, query={"rater": TEXT, "session": TEXT}, headers=RATER,
     ),
 )  # fmt: skip
 
@@ -127,7 +131,7 @@ CHATS: Final = (
         "This message shows that completion, and was for this person. From whoever posts the message, by the key that "
         "asked for the completion or an admin's: 404 where that key has none of that id within a second, 403 where "
         "another key has linked the message.",
-        {201: responses.Linked}, takes=requests.Link, headers=RATER,
+        {201: responses.Linked}, takes=requests.LinkBody, headers=RATER,
     ),
     _webhook("slack", "Events API and the slash command `/rl`."),
     _webhook("telegram", "Updates: reactions, `/rl …`."),
@@ -161,12 +165,12 @@ CONTROL: Final = (
         "/rl/status",
         "What is live, what is collected, what training waits for, the last run, problems, and which dialects the "
         "backend has. More below.",
-        Status,
+        StatusBody,
     ),
     _read(
         "/rl/completions",
         "Newest first, without their prompts (members below); `before` is a `seq` to go on from.",
-        responses.Completions,
+        responses.CompletionsBody,
         query={
             "limit": number(1, 1000, 50), "before": number(1, 2**62), "session": TEXT, "version": VERSION,
             "turn": TURN, "unrated": FLAG,
@@ -177,7 +181,7 @@ CONTROL: Final = (
         responses.WholeCompletion,
     ),
     _read(
-        "/rl/runs", "Runs, newest first, with every number of the gate.", responses.Runs,
+        "/rl/runs", "Runs, newest first, with every number of the gate.", responses.RunsBody,
         query={"limit": number(1, 1000, 50)},
     ),
     _read(
@@ -205,7 +209,7 @@ CONTROL: Final = (
         },
     ),
     _act(
-        "/rl/import", "Such lines back in. `?ours`: their version numbers are this home's.", responses.Imported,
+        "/rl/import", "Such lines back in. `?ours`: their version numbers are this home's.", responses.ImportedBody,
         takes=NDJSON, query={"ours": FLAG}, more="../guides/export.md",
     ),
     _act(
@@ -232,10 +236,10 @@ CONTROL: Final = (
         "/rl/rollback",
         "Back to the version before, unless that is withdrawn (409: only `promote` brings it back); `?base` to the "
         "base model.",
-        responses.Pointer, query={"base": FLAG},
+        responses.PointerBody, query={"base": FLAG},
     ),
     _act(
-        "/rl/promote/{version}", "Make `v3`, `3` or `base` live.", responses.Pointer,
+        "/rl/promote/{version}", "Make `v3`, `3` or `base` live.", responses.PointerBody,
         path_schema={"type": "string", "pattern": "^(v?[0-9]{1,9}|base)$"},
     ),
     _act(
@@ -244,10 +248,11 @@ CONTROL: Final = (
         "version waits for `promote`. Nothing is deleted.",
         responses.Reset,
     ),
-    _read("/rl/keys", "All keys ever made, without their secrets.", responses.Keys),
+    _read("/rl/keys", "All keys ever made, without their secrets.", responses.KeysBody),
     _act("/rl/keys", "A new one. The answer has its text, this once.", responses.NewKey, 201, takes=requests.KeyWanted),
     Operation(
-        "delete", "/rl/keys/{key}", "control", "Revoke it, by name or id; it stays in the list.", {200: responses.Key}
+        "delete", "/rl/keys/{key}", "control", "Revoke it, by name or id; it stays in the list.",
+        {200: responses.KeyBody},
     ),
     _read("/healthz", "Alive.", responses.Ok),
     _read("/readyz", "The backend can be reached; 503 where it cannot.", responses.Ok),

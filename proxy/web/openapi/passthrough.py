@@ -37,13 +37,13 @@ class _Choices(_Sampled):
     stream_options: Any = None
 
 
-class Message(_Relayed):
+class MessageBody(_Relayed):
     role: str
     content: Any = None
 
 
-class ChatRequest(_Choices):
-    messages: list[Message] = Field(min_length=1)
+class ChatRequestBody(_Choices):
+    messages: list[MessageBody] = Field(min_length=1)
     tools: Any = None
     logprobs: Any = None
 
@@ -63,7 +63,7 @@ class ResponsesRequest(_Sampled):
 
 
 class MessagesRequest(_Sampled):
-    messages: list[Message] = Field(min_length=1)
+    messages: list[MessageBody] = Field(min_length=1)
     system: str | list[dict[str, Any]] | None = None
     tools: list[dict[str, Any]] | None = None
 
@@ -84,7 +84,7 @@ class _Ollama(_Relayed):
 
 
 class OllamaChatRequest(_Ollama):
-    messages: list[Message] | None = None
+    messages: list[MessageBody] | None = None
 
 
 class OllamaGenerateRequest(_Ollama):

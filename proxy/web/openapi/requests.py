@@ -46,7 +46,7 @@ Id = Annotated[str, Field(min_length=1, max_length=200)]
 Text = Annotated[str, Field(max_length=MAX_TEXT)]
 
 
-class Feedback(BaseModel):
+class FeedbackBody(BaseModel):
     model_config = ConfigDict(
         json_schema_extra={"allOf": [_one_of("completion_id", "session"), _ON_A_SCALE]},
     )
@@ -127,7 +127,7 @@ class TensorZeroFeedback(BaseModel):
     dryrun: Literal[False] | None = None
 
 
-Piece = Feedback | ChatKitItemFeedback | LangSmithFeedback | LangfuseScore | TensorZeroFeedback
+Piece = FeedbackBody | ChatKitItemFeedback | LangSmithFeedback | LangfuseScore | TensorZeroFeedback
 AnyFeedback = Piece | ChatKitFeedback | Annotated[list[Piece], Field(min_length=1, max_length=1000)]
 
 
@@ -160,7 +160,7 @@ class OpenWebUIDeletion(BaseModel):
     rater: Id | None = Field(None, description="Of `all`, this rater's only.")
 
 
-class Link(BaseModel):
+class LinkBody(BaseModel):
     platform: Name
     channel: Name
     message_id: Name = Field(description="A platform's whole numbers are taken as they are, too.")

@@ -37,7 +37,7 @@ class Ok(BaseModel):
 # Ratings
 
 
-class Rating(BaseModel):
+class RatingBody(BaseModel):
     id: str
     completion_id: str
     answer: str | None = Field(description="How the rated answer begins; null where this key may not read it.")
@@ -57,15 +57,15 @@ class Rating(BaseModel):
 class OpenWebUITaken(BaseModel):
     result: Literal["rated", "known", "taken back", "nothing"]
     line: str = Field(description="What a person would be told.")
-    rating: Rating | None
+    rating: RatingBody | None
 
 
-class Taken(BaseModel):
+class TakenBody(BaseModel):
     status: Literal[200, 201]
-    rating: Rating
+    rating: RatingBody
 
 
-class Refused(BaseModel):
+class RefusedBody(BaseModel):
     status: int = Field(ge=400)
     error: ProblemBody
 
@@ -73,7 +73,7 @@ class Refused(BaseModel):
 class Batch(BaseModel):
     stored: int = Field(ge=0)
     refused: int = Field(ge=0)
-    data: list[Taken | Refused]
+    data: list[TakenBody | RefusedBody]
 
 
 class Linked(BaseModel):
@@ -101,7 +101,7 @@ class ShortRating(BaseModel):
     comment: str | None
 
 
-class Completion(BaseModel):
+class CompletionBody(BaseModel):
     seq: int = Field(ge=1)
     id: str
     status: Status
@@ -125,11 +125,11 @@ class Completion(BaseModel):
     ratings: list[ShortRating]
 
 
-class Completions(BaseModel):
-    data: list[Completion]
+class CompletionsBody(BaseModel):
+    data: list[CompletionBody]
 
 
-class WholeCompletion(Completion):
+class WholeCompletion(CompletionBody):
     prompt: list[dict[str, Any]] = Field(description="The messages as the model was asked them.")
     signals: list[SignalBody] = Field(description="What happened after it.")
 
@@ -143,20 +143,20 @@ class Captured(BaseModel):
     capture: Capture
 
 
-class BadLine(BaseModel):
+class BadLineBody(BaseModel):
     line: int = Field(ge=1)
     why: str
 
 
-class Imported(BaseModel):
+class ImportedBody(BaseModel):
     stored: int = Field(ge=0)
     known: int = Field(ge=0, description="Completions that were here already.")
     ratings: int = Field(ge=0)
     forgotten: int = Field(ge=0, description="Completions and ratings that do not come back.")
-    refused: list[BadLine]
+    refused: list[BadLineBody]
 
 
-class Rebuild(BaseModel):
+class RebuildBody(BaseModel):
     """In place of versions that learned from what was forgotten."""
 
     versions: list[int] = Field(description="Those that are gone.")
@@ -166,7 +166,7 @@ class Rebuild(BaseModel):
     line: str
 
 
-class Copies(BaseModel):
+class CopiesBody(BaseModel):
     """Of the database, in the home folder."""
 
     holding: list[str] = Field(description="Those that have it.")
@@ -180,8 +180,8 @@ class Forgotten(BaseModel):
     reactions: int = Field(ge=0, description="Of a rater, on chat platforms, those taken back too.")
     trained: list[int] = Field(description="Versions that were trained on these ratings.")
     heirs: list[int] = Field(description="Versions that were built on those.")
-    backups: Copies
-    rebuild: Rebuild | None
+    backups: CopiesBody
+    rebuild: RebuildBody | None
     forgotten: bool = Field(description="False for a dry run.")
 
 
@@ -194,13 +194,13 @@ class DeletedResponse(BaseModel):
 # Versions and runs
 
 
-class Pointer(BaseModel):
+class PointerBody(BaseModel):
     live: Version
     previous: Version
     reason: str
 
 
-class Adapter(BaseModel):
+class AdapterBody(BaseModel):
     version: Version
     parent: Version
     run: int | None
@@ -215,11 +215,11 @@ class Adapter(BaseModel):
 
 
 class Adapters(BaseModel):
-    data: list[Adapter]
+    data: list[AdapterBody]
     live: Version
 
 
-class Run(BaseModel):
+class RunBody(BaseModel):
     id: int
     status: RunStatus
     version: Version | None = Field(description="The version it made.")
@@ -238,18 +238,18 @@ class Run(BaseModel):
     folder: str
 
 
-class Runs(BaseModel):
-    data: list[Run]
+class RunsBody(BaseModel):
+    data: list[RunBody]
 
 
-class Choice(BaseModel):
+class ChoiceBody(BaseModel):
     name: str
     value: Any
     why: str | None
 
 
-class WholeRun(Run):
-    choices: list[Choice]
+class WholeRun(RunBody):
+    choices: list[ChoiceBody]
     warnings: list[str]
     steps: list[dict[str, Any]] = Field(description="Each optimiser step: `loss`, `acceptance`, `kl_ref`, `kl_old`.")
     account: list[dict[str, Any]] = Field(description="What became of each sample.")
@@ -273,7 +273,7 @@ class Reset(BaseModel):
     baseline: float
 
 
-class Key(BaseModel):
+class KeyBody(BaseModel):
     id: str
     name: str
     role: Role
@@ -282,9 +282,9 @@ class Key(BaseModel):
     revoked_at: Seconds | None
 
 
-class NewKey(Key):
+class NewKey(KeyBody):
     key: str = Field(description="The key itself; only its hash is kept.")
 
 
-class Keys(BaseModel):
-    data: list[Key]
+class KeysBody(BaseModel):
+    data: list[KeyBody]

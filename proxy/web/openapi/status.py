@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from proxy.web.openapi.judge import JudgeBrief
-from proxy.web.openapi.responses import Rebuild, Run, Seconds, Version
+from proxy.web.openapi.responses import RebuildBody, RunBody, Seconds, Version
 
 
 class Trains(BaseModel):
@@ -21,12 +21,12 @@ class Trains(BaseModel):
     line: str
 
 
-class Left(BaseModel):
+class LeftBody(BaseModel):
     line: str
     command: str
 
 
-class Backend(BaseModel):
+class BackendBody(BaseModel):
     kind: str
     state: str
     adapters: bool
@@ -40,11 +40,11 @@ class Backend(BaseModel):
     inexact: list[str]
     lacks: str | None
     obstacle: str | None
-    left: Left | None = Field(description="Versions at the server that another home has made, or one that is gone.")
+    left: LeftBody | None = Field(description="Versions at the server that another home has made, or one that is gone.")
     dialects: dict[str, Literal["native", "translated", "untried"]]
 
 
-class Ratings(BaseModel):
+class RatingsBody(BaseModel):
     fresh: int
     good: int
     bad: int
@@ -63,12 +63,12 @@ class Training(BaseModel):
     line: str
 
 
-class Held(BaseModel):
+class HeldBody(BaseModel):
     why: str | None
     requests: int
 
 
-class Rendering(BaseModel):
+class RenderingBody(BaseModel):
     known: bool
     line: str
     server: str | None = Field(description="The first prompt that differs, as the server renders it.")
@@ -77,16 +77,16 @@ class Rendering(BaseModel):
     made: int | None = Field(default=None, description="How many the chat template of the weights makes.")
 
 
-class Match(BaseModel):
+class MatchBody(BaseModel):
     state: Literal["unasked", "same", "other", "unknown"]
     line: str
     apart: float | None
     regret: float | None
-    rendering: Rendering | None
+    rendering: RenderingBody | None
     stops: bool
 
 
-class Rehearsal(BaseModel):
+class RehearsalBody(BaseModel):
     """Whether a run would take the newest answers."""
 
     state: Literal["untried", "taken", "partly", "refused", "unknown"]
@@ -96,16 +96,16 @@ class Rehearsal(BaseModel):
     line: str
 
 
-class Share(BaseModel):
+class ShareBody(BaseModel):
     good: int
     rated: int
 
 
-class Watch(BaseModel):
+class WatchBody(BaseModel):
     version: Version
     against: Version
-    new: Share | None = None
-    old: Share | None = None
+    new: ShareBody | None = None
+    old: ShareBody | None = None
     p: float | None = None
     state: Literal["watching", "over", "rolled back"]
     line: str
@@ -127,7 +127,7 @@ class Database(BaseModel):
     checked_since: Seconds | None = Field(description="Since when the check of the file has run.")
 
 
-class Status(BaseModel):
+class StatusBody(BaseModel):
     model: str
     trains: Trains | None
     live: Version
@@ -135,18 +135,18 @@ class Status(BaseModel):
     live_since: Seconds | None
     live_because: str
     loaded: list[int] = Field(description="Versions that the backend holds.")
-    backend: Backend
-    ratings: Ratings
+    backend: BackendBody
+    ratings: RatingsBody
     baseline: float
     training: Training
-    held: Held
-    match: Match
-    rehearsal: Rehearsal
+    held: HeldBody
+    match: MatchBody
+    rehearsal: RehearsalBody
     judge: JudgeBrief | None
     cut: str | None = Field(description="What the server has left out of prompts in silence since the start.")
-    watch: Watch | None
-    rebuild: Rebuild | None
-    last_run: Run | None
+    watch: WatchBody | None
+    rebuild: RebuildBody | None
+    last_run: RunBody | None
     counts: Counts
     database: Database
     problem: str | None

@@ -22,14 +22,14 @@ from proxy.core.errors import BadRequest, ProxyError
 from proxy.feedback.ratings import Feedback
 from proxy.signals.judging import Judging
 from proxy.training.admin_acts import AdminActs
-from proxy.training.preconditions import When
-from proxy.training.run_supervisor import Learner
+from proxy.training.preconditions import Preconditions
+from proxy.training.run_supervisor import RunSupervisor
 from proxy.versions.live_version import Swap
 from proxy.web.forgetting import Forgetter
 from proxy.web.pages.compare import ComparePage
 from proxy.web.pages.completion import WhyPage
 from proxy.web.pages.data import DataPage
-from proxy.web.pages.inbox import Inbox
+from proxy.web.pages.inbox import InboxPage
 from proxy.web.pages.progress import ProgressPage
 from proxy.web.pages.session import TOKEN_FIELD, Visits
 from proxy.web.pages.signin import SignIn
@@ -53,9 +53,9 @@ class Pages:
         store: Store,
         keys: Keys,
         swap: Swap,
-        learner: Learner,
+        learner: RunSupervisor,
         acts: AdminActs,
-        when: When,
+        when: Preconditions,
         feedback: Feedback,
         status: StatusReport,
         forgetter: Forgetter,
@@ -66,7 +66,7 @@ class Pages:
         self.visits = Visits(settings.server, keys)
         self._store = store
         self._view = view = View(self.visits, swap, learner, when)
-        self._inbox = Inbox(view, store, feedback, status, judging)
+        self._inbox = InboxPage(view, store, feedback, status, judging)
         self._progress = ProgressPage(view, store, learner, acts, when, status, judging)
         self._versions = VersionsPage(view, store, swap, acts)
         self._why = WhyPage(view, store, cut)

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from proxy.access.security import require_admin
 from proxy.core.errors import BadRequest
-from proxy.web.forgetting import TARGETS, Asked, Forgetter, target
+from proxy.web.forgetting import TARGETS, ForgetRequest, Forgetter, target
 from proxy.web.pages.view import VISITOR, View, html
 from proxy.web.retention import Retention, days_of
 from store.store import Store
@@ -47,7 +47,7 @@ class DataPage:
         if form.get("sure"):
             if form["sure"] != "yes":
                 raise BadRequest("Nothing was forgotten.")
-            asked = Asked(kind, name, retrain=form.get("retrain") == "yes", purge=form.get("purge") == "yes")
+            asked = ForgetRequest(kind, name, retrain=form.get("retrain") == "yes", purge=form.get("purge") == "yes")
             gone = await self._forgetter.forget(asked, request[VISITOR].name)
         else:
             gone = await self._forgetter.look(kind, name)

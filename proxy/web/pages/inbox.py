@@ -33,7 +33,7 @@ FILTERS: Final = ("q", "unrated", "side", "model", "version", "session", "conver
 FORMS: Final = ("comment", "correct")
 
 
-class Inbox:
+class InboxPage:
     def __init__(self, view: View, store: Store, feedback: Feedback, status: StatusReport, judging: Judging) -> None:
         self._view = view
         self._store = store

@@ -20,8 +20,8 @@ from proxy.core.version_names import version_in_words
 from proxy.signals.judging import Judging
 from proxy.training import run_folder
 from proxy.training.admin_acts import AdminActs
-from proxy.training.preconditions import When
-from proxy.training.run_supervisor import Learner
+from proxy.training.preconditions import Preconditions
+from proxy.training.run_supervisor import RunSupervisor
 from proxy.web.pages.filters import wilson
 from proxy.web.pages.notices import texts
 from proxy.web.pages.view import View, html
@@ -37,9 +37,9 @@ class ProgressPage:
         self,
         view: View,
         store: Store,
-        learner: Learner,
+        learner: RunSupervisor,
         acts: AdminActs,
-        when: When,
+        when: Preconditions,
         status: StatusReport,
         judging: Judging,
     ) -> None:

@@ -18,7 +18,7 @@ from typing import Final, Literal, NamedTuple
 
 from aiohttp import web
 
-from config.sections import Server
+from config.sections import ServerSection
 from proxy.access.keys import Keys, Who, same
 from proxy.access.roles import rule
 from proxy.access.security import GUEST
@@ -48,7 +48,7 @@ class Visitor(NamedTuple):
 
 
 class Visits:
-    def __init__(self, settings: Server, keys: Keys) -> None:
+    def __init__(self, settings: ServerSection, keys: Keys) -> None:
         self._settings = settings
         self._keys = keys
         self._secret = secrets.token_bytes(32)

@@ -30,7 +30,7 @@ class Node(NamedTuple):
     share: Any  # of its rated answers that people found good
 
 
-class Trained(NamedTuple):
+class TrainedSample(NamedTuple):
     """One sample of a run: what was rated, and what the trainer made of it."""
 
     outcome: dict[str, Any]
@@ -95,13 +95,13 @@ class VersionsPage:
             request, "version.html", adapter=adapter, run=run, told=told, samples=samples, pointer=self._swap.pointer
         )
 
-    async def _sample(self, outcome: dict[str, Any]) -> Trained:
+    async def _sample(self, outcome: dict[str, Any]) -> TrainedSample:
         rating = await self._store.ratings.get(outcome["rating"])
         row = await self._store.inbox.get(outcome["completion"]) if outcome["completion"] else None
         whole = await self._store.completions.get(row.id) if row else None
         logprobs = whole.end.logprobs if whole and whole.end else None
         surprise = -sum(logprobs) / len(logprobs) if logprobs else None
-        return Trained(outcome, rating, row, surprise)
+        return TrainedSample(outcome, rating, row, surprise)
 
 
 def can_roll_back(pointer: Pointer, adapters: Iterable[Adapter]) -> bool:

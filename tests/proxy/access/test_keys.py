@@ -6,7 +6,7 @@ import hashlib
 
 import pytest
 
-from config.sections import Server
+from config.sections import ServerSection
 from proxy.access.keys import FORM, Keys, Who
 from proxy.access.roles import RULES
 from proxy.core.errors import BadRequest, Conflict, NotFound, Unauthorized
@@ -17,7 +17,7 @@ from tests.store.conftest import store  # noqa: F401
 
 
 async def test_a_key_from_its_making_to_its_end(store: Store) -> None:  # noqa: F811
-    keys = Keys(Server())
+    keys = Keys(ServerSection())
     await keys.start(store)
     assert keys.who({}).role == "admin" and not keys.needed
     key, text = await keys.create("ann", "rate", "admin")
@@ -27,7 +27,7 @@ async def test_a_key_from_its_making_to_its_end(store: Store) -> None:  # noqa: 
         await keys.create("ann", "use", "admin")
     assert keys.list()[0]["last_used"]
 
-    again = Keys(Server())
+    again = Keys(ServerSection())
     await again.start(store)
     assert again.who({"x-api-key": text}).bound == "ann"
     await keys.revoke("ann", "admin")
@@ -46,7 +46,7 @@ async def test_a_key_from_its_making_to_its_end(store: Store) -> None:  # noqa: 
 
 @pytest.mark.parametrize("name", ["", "owner", "a b", "../x", "-x", "x" * 101, "a\n"])
 async def test_names_that_are_none(store: Store, name: str) -> None:  # noqa: F811
-    keys = Keys(Server())
+    keys = Keys(ServerSection())
     await keys.start(store)
     with pytest.raises(BadRequest):
         await keys.create(name, "use", "admin")
@@ -55,7 +55,7 @@ async def test_names_that_are_none(store: Store, name: str) -> None:  # noqa: F8
 
 
 async def test_fixed_keys_go_on_beside_them(store: Store) -> None:  # noqa: F811
-    keys = Keys(Server(api_key="the-use-key", admin_key="the-admin-key"))
+    keys = Keys(ServerSection(api_key="the-use-key", admin_key="the-admin-key"))
     await keys.start(store)
     assert keys.who({"x-api-key": "the-use-key"}) == ("rate", "", None)
     assert keys.who({"x-api-key": "the-admin-key"}).role == "admin"
@@ -106,11 +106,11 @@ async def test_a_key_that_may_use_models_rates_in_no_chat_either(proxy: Proxy) -
 
 def test_a_key_is_lent_for_a_moment() -> None:
     """What rlproxy asks itself in somebody's name is asked by their role and key."""
-    keys, eve = Keys(Server()), Who("rate", "0a1b2c3d", "eve")
+    keys, eve = Keys(ServerSection()), Who("rate", "0a1b2c3d", "eve")
     with keys.lent(eve) as key, keys.lent(Who("admin")) as other:
         assert keys.who({"authorization": f"Bearer {key}"}) == eve != keys.who({"x-api-key": other})
         assert FORM.fullmatch(key) and key not in (other, keys.local)
-    keyed = Keys(Server(api_key="k"))  # type: ignore[arg-type]
+    keyed = Keys(ServerSection(api_key="k"))  # type: ignore[arg-type]
     with keyed.lent(eve) as key:
         assert keyed.who({"x-api-key": key}) == eve
     with pytest.raises(Unauthorized):

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from config.sections import Server
+from config.sections import ServerSection
 from proxy.access.keys import Who
 from proxy.access.limits import Limits
 from proxy.core.errors import BackendDown, TooMany
@@ -14,7 +14,7 @@ from scripts.harness.in_process import Proxy
 
 
 def test_a_keys_requests_a_minute_are_its_own() -> None:
-    limits = Limits(Server(requests_per_minute=3))
+    limits = Limits(ServerSection(requests_per_minute=3))
     for _ in range(3):
         limits.spend(Who("use", "a"))
     with pytest.raises(TooMany) as refused:
@@ -22,11 +22,11 @@ def test_a_keys_requests_a_minute_are_its_own() -> None:
     assert refused.value.retry_after == 20
     limits.spend(Who("use", "b"))
     for _ in range(100):
-        Limits(Server()).spend(Who("use", "a"))
+        Limits(ServerSection()).spend(Who("use", "a"))
 
 
 def test_as_many_at_once_and_no_more() -> None:
-    limits = Limits(Server(max_requests=1))
+    limits = Limits(ServerSection(max_requests=1))
     with limits.one_more(exempt=False):
         with pytest.raises(BackendDown), limits.one_more(exempt=False):
             pass

@@ -10,7 +10,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from multidict import CIMultiDict
 
-from config.sections import Server
+from config.sections import ServerSection
 from proxy.access.keys import Keys, Who
 from proxy.access.limits import Limits
 from proxy.access.security import Guard, check_bind, is_loopback, outgoing_headers
@@ -22,20 +22,20 @@ from scripts.harness.in_process import Proxy
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.0.1", "::1", "[::1]", "localhost"])
 def test_loopback(host: str) -> None:
     assert is_loopback(host)
-    check_bind(Server(host=host))
+    check_bind(ServerSection(host=host))
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.2", "example.org"])
 def test_no_listening_elsewhere_without_keys(host: str) -> None:
     assert not is_loopback(host)
     with pytest.raises(Forbidden):
-        check_bind(Server(host=host))
+        check_bind(ServerSection(host=host))
     with pytest.raises(Forbidden):
-        check_bind(Server(host=host, api_key="a"))
+        check_bind(ServerSection(host=host, api_key="a"))
     with pytest.raises(Forbidden, match="that nobody guesses"):
-        check_bind(Server(host=host, api_key="a", admin_key="b"))
-    check_bind(Server(host=host, api_key="a" * 16, admin_key="b" * 16))
-    check_bind(Server(host=host), handed_out=True)
+        check_bind(ServerSection(host=host, api_key="a", admin_key="b"))
+    check_bind(ServerSection(host=host, api_key="a" * 16, admin_key="b" * 16))
+    check_bind(ServerSection(host=host), handed_out=True)
 
 
 async def test_roles(proxy: Proxy) -> None:
@@ -75,7 +75,7 @@ async def test_a_foreign_page_can_do_nothing(proxy: Proxy) -> None:
 
 def test_the_backends_key_replaces_the_clients() -> None:
     given = CIMultiDict({"authorization": "Bearer theirs", "x-api-key": "theirs", "x-rl-user": "me", "x-other": "1"})
-    out = outgoing_headers(given, settings=Server(), backend={"authorization": "Bearer ours"})
+    out = outgoing_headers(given, settings=ServerSection(), backend={"authorization": "Bearer ours"})
     assert dict(out) == {"x-other": "1", "authorization": "Bearer ours"}
 
 
@@ -88,14 +88,14 @@ async def test_no_secret_in_config_show(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_backend_gets_no_cookie_of_the_page() -> None:
     sent = [("cookie", "a=1; rl_page=secret;b=2;"), ("cookie", "rl_x"), ("cookie", " ; my_rl_y=3")]
-    kept = outgoing_headers(CIMultiDict(sent), settings=Server(), backend={})
+    kept = outgoing_headers(CIMultiDict(sent), settings=ServerSection(), backend={})
     assert kept.getall("cookie") == ["a=1; b=2; my_rl_y=3"]
-    assert "cookie" not in outgoing_headers(CIMultiDict(cookie="rl_page=secret"), settings=Server(), backend={})
+    assert "cookie" not in outgoing_headers(CIMultiDict(cookie="rl_page=secret"), settings=ServerSection(), backend={})
 
 
 async def test_a_guest_of_the_page_sees_no_more_than_pages() -> None:
     """What the page's cookie says of somebody goes through the same doors as a key."""
-    settings, asked = Server(api_key="x" * 16), []
+    settings, asked = ServerSection(api_key="x" * 16), []
 
     async def handler(request: web.Request) -> web.Response:
         asked.append(request.path)

@@ -14,7 +14,7 @@ from config.settings import load
 from proxy.backends import make_backend
 from proxy.core.errors import BadRequest
 from proxy.core.events import Events
-from proxy.training.weights_check import Match
+from proxy.training.weights_check import WeightsCheck
 from scripts.fakes.backend import FakeBackend
 from scripts.fakes.launcher import FakeLauncher
 from scripts.harness.in_process import Proxy
@@ -161,7 +161,7 @@ async def test_comparing_takes_a_place_for_no_longer_than_it_lasts(
     flags = {"backend.kind": "vllm", "backend.url": two[0].url, "backend.replicas": [two[1].url], "home": tmp_path}
     settings = load(flags, environ={}).settings
     backend, store = make_backend(settings, FakeLauncher()), await Store.open(tmp_path)
-    match = Match(settings, store, backend, FakeLauncher(), Events())
+    match = WeightsCheck(settings, store, backend, FakeLauncher(), Events())
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(store.close)
         http = await stack.enter_async_context(aiohttp.ClientSession())

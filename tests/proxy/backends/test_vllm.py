@@ -9,7 +9,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from config.sections import Backend as BackendSection
+from config.sections import BackendSection
 from proxy.backends.replicas import Replicas
 from proxy.backends.vllm import VLLM
 from proxy.core.errors import BackendDown, Unsupported

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from proxy.cli.import_file import Unreadable
+from proxy.cli.import_file import UnreadableFile
 from proxy.cli.import_open_webui import feedbacks
 from scripts.fakes.open_webui import USER, FakeOpenWebUI, running
 from scripts.harness.command import rlproxy
@@ -164,7 +164,7 @@ def test_an_odd_export_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
     file.write_text(json.dumps(rows))
     assert len(list(feedbacks(file))) == len(rows)
     file.write_text("[" * 200_000)
-    with pytest.raises(Unreadable):
+    with pytest.raises(UnreadableFile):
         list(feedbacks(file))
 
 
@@ -175,5 +175,5 @@ def test_an_odd_database_is_read_as_far_as_it_goes(tmp_path: Path, data: Any) ->
         db.executescript(SCHEMA)
         db.execute("INSERT INTO feedback (id, data, updated_at) VALUES ('f', ?, 1)", (data,))
     db.close()
-    with pytest.raises(Unreadable):
+    with pytest.raises(UnreadableFile):
         list(feedbacks(file))

@@ -20,7 +20,7 @@ from config.settings import load
 from proxy.cli.http import HomeClient
 from proxy.cli.report import gather, page, sources
 from proxy.cli.report.pairs import FEWEST_WORDS, MOST, pairs
-from proxy.cli.report.sources import Told
+from proxy.cli.report.sources import ToldCompletion
 from proxy.cli.report.svg import Plot, plain, ticks
 from proxy.core.address_file import ADDRESS_FILE
 from scripts.fakes.backend import FakeBackend
@@ -252,8 +252,10 @@ async def test_weeks_of_history(tmp_path: Path) -> None:
 # Parts
 
 
-def told(id: str, version: int | None, asked: str, text: str = "", **more: Any) -> Told:
-    found = Told(id, float(len(id)), "m", version, "main", asked, asked, True, text or f"{id} of {version}", ())
+def told(id: str, version: int | None, asked: str, text: str = "", **more: Any) -> ToldCompletion:
+    found = ToldCompletion(
+        id, float(len(id)), "m", version, "main", asked, asked, True, text or f"{id} of {version}", ()
+    )
     return replace(found, **more)
 
 
@@ -309,7 +311,7 @@ def test_a_tick_in_few_characters(value: float, said: str) -> None:
 @pytest.mark.parametrize("model", ["/home/anna/models/m.gguf", "C:\\Users\\anna\\m.gguf", "anna/m.gguf", "m.gguf"])
 def test_the_path_of_a_model_is_not_for_others(model: str) -> None:
     rows = [told("a", 0, "q", model=model, ratings=(_rating("a", 1e9, 1.0),))]
-    found = sources.Found(0, 0, [], [], rows)
+    found = sources.ReportData(0, 0, [], [], rows)
     assert gather.report(found, text=False, now=0, offset=0)["model"] == "m.gguf"
     assert gather.report(found, text=True, now=0, offset=0)["model"] == model
 
@@ -320,7 +322,7 @@ def test_ratings_by_hour_day_or_week(days: int, each: int) -> None:
         told(str(n), 0, "q", ratings=(_rating(str(n), 1.7e9 + n * days * 86400 / 50, 1.0 if n % 2 else -1.0),))
         for n in range(50)
     ]
-    found = gather.report(sources.Found(0, 0, [], [], rows), text=True, now=0, offset=3600)
+    found = gather.report(sources.ReportData(0, 0, [], [], rows), text=True, now=0, offset=3600)
     assert found["times"]["each"] == each and sum(row["ratings"] for row in found["times"]["rows"]) == 50
     assert all((row["at"] + 3600) % each == 0 for row in found["times"]["rows"])
     assert "<svg" in page.html(found)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from config.sections import Redaction
 from proxy.conversation.conversations import canonical, thread_and_above, without_commands
-from proxy.conversation.history_cache import Fold, History, Said
+from proxy.conversation.history_cache import History, HistoryFold, Said
 from proxy.conversation.modalities import more_than_text
 from proxy.conversation.redaction import Redactor
 from proxy.conversation.turns import turn_of
@@ -63,21 +63,21 @@ def test_what_is_remembered_is_what_would_be_worked_out(
         assert turn_of({}, {}, kept, None, (), told.turns) == turn_of({}, {}, kept, None)
 
 
-def counted() -> tuple[Fold[int], list[Said]]:
+def counted() -> tuple[HistoryFold[int], list[Said]]:
     seen: list[Said] = []
 
     def step(above: int | None, message: Said) -> int:
         seen.append(message)
         return (above or 0) + 1
 
-    return Fold(step), seen
+    return HistoryFold(step), seen
 
 
 def say(*texts: Any) -> list[Said]:
     return [{"role": role, "content": text} for role, text in zip(itertools.cycle(("user", "assistant")), texts)]
 
 
-def over(fold: Fold[int], talk: list[Said], size: int = 100) -> list[int]:
+def over(fold: HistoryFold[int], talk: list[Said], size: int = 100) -> list[int]:
     return fold.rest(fold.known(talk), talk, size)
 
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.ndjson import Line, Splitter
+from proxy.core.ndjson import Line, NdjsonSplitter
 
 LINES = st.lists(st.sampled_from([b"{}", b'{"a": "\\n"}', b"", b"  ", b"\xff", '{"é": 1}'.encode()]), max_size=6)
 END = st.sampled_from([b"\n", b"\r\n"])
@@ -17,7 +17,7 @@ END = st.sampled_from([b"\n", b"\r\n"])
 def test_any_cut_gives_the_same_lines(lines: list[bytes], end: bytes, rest: bytes, cuts: list[int]) -> None:
     raw = b"".join(line + end for line in lines) + rest
     at = sorted({min(c, len(raw)) for c in cuts} | {0, len(raw)})
-    splitter = Splitter()
+    splitter = NdjsonSplitter()
     got = [e.raw for a, b in pairwise(at) for e in splitter.feed(raw[a:b])]
     assert got == [line + end for line in lines]
     assert splitter.rest() == rest and splitter.rest() == b""
@@ -25,7 +25,7 @@ def test_any_cut_gives_the_same_lines(lines: list[bytes], end: bytes, rest: byte
 
 @given(st.lists(st.binary(max_size=20), max_size=20))
 def test_no_byte_is_lost_or_made_up(chunks: list[bytes]) -> None:
-    splitter = Splitter()
+    splitter = NdjsonSplitter()
     out = b"".join(e.raw for chunk in chunks for e in splitter.feed(chunk))
     assert out + splitter.rest() == b"".join(chunks)
 

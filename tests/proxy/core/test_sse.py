@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.core.sse import Event, Splitter, event
+from proxy.core.sse import Event, EventSplitter, event
 
 END = st.sampled_from([b"\n", b"\r\n", b"\r"])
 LINE = st.sampled_from(
@@ -31,7 +31,7 @@ def streams(draw: st.DrawFn) -> tuple[bytes, list[bytes]]:
 def test_any_cut_gives_the_same_events(stream: tuple[bytes, list[bytes]], cuts: list[int]) -> None:
     raw, expected = stream
     at = sorted({min(c, len(raw)) for c in cuts} | {0, len(raw)})
-    splitter = Splitter()
+    splitter = EventSplitter()
     got = [e.raw for a, b in pairwise(at) for e in splitter.feed(raw[a:b])]
     rest = splitter.rest()
     assert b"".join(got) + rest == raw
@@ -41,7 +41,7 @@ def test_any_cut_gives_the_same_events(stream: tuple[bytes, list[bytes]], cuts: 
 
 @given(st.lists(st.binary(max_size=20), max_size=20))
 def test_no_byte_is_lost_or_made_up(chunks: list[bytes]) -> None:
-    splitter = Splitter()
+    splitter = EventSplitter()
     out = b"".join(e.raw for chunk in chunks for e in splitter.feed(chunk))
     assert out + splitter.rest() == b"".join(chunks)
 
@@ -73,7 +73,7 @@ MIXED = st.lists(st.tuples(LINES, END), max_size=14).map(lambda lines: b"".join(
 
 
 def split(stream: bytes, piece: int) -> list[Event]:
-    splitter = Splitter()
+    splitter = EventSplitter()
     found = [event for at in range(0, len(stream), piece) for event in splitter.feed(stream[at : at + piece])]
     return [*found, Event(splitter.rest())]
 

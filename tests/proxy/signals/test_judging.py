@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from config.sections import Backend, Judge, Redaction
+from config.sections import BackendSection, Judge, Redaction
 from proxy.backends.openai import OpenAICompatible
 from proxy.conversation.answer_on_screen import OnScreen
 from proxy.conversation.redaction import Redactor
@@ -50,7 +50,7 @@ def judging(store: Store, judge: FakeJudge | None, **settings: Any) -> Judging:
     return Judging(
         Judge(**(defaults | settings)),
         store,
-        OpenAICompatible(Backend(url="http://127.0.0.1:9", model="m")),
+        OpenAICompatible(BackendSection(url="http://127.0.0.1:9", model="m")),
         Redactor(Redaction()),
         Events(),
         Follower(store, OnScreen(store, Redactor(Redaction()), Underway())),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.signals.questions import LONGEST, Turn, label_messages, read_label, read_refutation, shortened
+from proxy.signals.questions import LONGEST, JudgedTurn, label_messages, read_label, read_refutation, shortened
 from proxy.signals.rules import of_message, of_tool
 
 SAID = "no, shorter please.\n  And now write a poem"
@@ -36,7 +36,7 @@ def test_injected_text_in_a_result_makes_no_signal_and_no_hint(text: str, name: 
 @given(texts=st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=60)), min_size=3, max_size=3))
 @settings(max_examples=1000)
 def test_no_text_leaves_its_place_in_a_question(texts: list[str]) -> None:
-    said = label_messages(Turn(*texts))[-1]["content"]
+    said = label_messages(JudgedTurn(*texts))[-1]["content"]
     assert json.loads(said) == dict(zip(("request", "reply", "follow_up"), texts, strict=True))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from proxy.cli.doctor.checks import Check
+from proxy.cli.doctor.checks import DoctorCheck
 from proxy.core.address_file import ADDRESS_FILE
 from proxy.training import rehearsal, weights_check
 from proxy.training.rehearsal import TRIED, verdict
@@ -136,7 +136,7 @@ def test_the_verdict(reasons: list[str], tried: int, state: str, line: str) -> N
 # No ✓ where a run would refuse
 
 
-async def doctor(proxy: Proxy, *names: str) -> list[Check]:
+async def doctor(proxy: Proxy, *names: str) -> list[DoctorCheck]:
     checks = await found(proxy)
     return [checks[name] for name in names]
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from proxy.backends.base import Told
-from proxy.training.weights_compare import APART, CHATS, REGRET, Answer, Rendering, Verdict, compare
+from proxy.training.weights_compare import APART, CHATS, REGRET, ProbeAnswer, Rendering, WeightsVerdict, compare
 
 PROMPT, REPLY = [1, 2, 3], [4, 5]
 
@@ -28,14 +28,14 @@ def weights(logprobs: tuple[float, ...] = (-0.5, -0.5), best: tuple[float, ...] 
     return {"unscored": None, **found, "conversations": [read | conversation for _ in CHATS], **more}
 
 
-def said(**more: Any) -> list[Answer]:
+def said(**more: Any) -> list[ProbeAnswer]:
     exact: dict[str, Any] = {"prompt_ids": PROMPT, "reply_ids": REPLY, "logprobs": [-0.5, -0.5], "prompt_tokens": 3}
-    return [Answer(**{"text": "hello", "ended": False} | exact | more) for _ in CHATS]
+    return [ProbeAnswer(**{"text": "hello", "ended": False} | exact | more) for _ in CHATS]
 
 
 def test_the_same() -> None:
     found = compare(Told("x", "llama", 512, 64, 1_010_000), said(), weights())
-    assert found == Verdict(
+    assert found == WeightsVerdict(
         "same",
         "the server runs what trains: architecture, vocabulary, chat template, log-probs 0 nats a token apart",
         0.0,

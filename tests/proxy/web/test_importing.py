@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from config.sections import Redaction
 from proxy.conversation.redaction import Redactor
-from proxy.web.importing import BadLine, read
+from proxy.web.importing import BadImportLine, read
 from scripts.fakes.backend import FakeBackend
 from scripts.fakes.launcher import FakeLauncher
 from scripts.harness.command import rlproxy
@@ -161,5 +161,5 @@ def test_nothing_breaks_the_reading(value: Any) -> None:
     }  # fmt: skip
     assert read(json.dumps(good).encode(), Redactor(Redaction()), ours=True).new.id == "a"
     for key in (*good, "reply", "ratings", "usage", "sampling", "request", "token_ids", "redacted", "version"):
-        with contextlib.suppress(BadLine):
+        with contextlib.suppress(BadImportLine):
             read(json.dumps({**good, key: value}).encode(), Redactor(Redaction()), ours=True)

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import re
-from collections import Counter
+from collections import Counter, defaultdict
+from pathlib import Path
 
 from scripts.docs.packages import Package, filled, packages, page, picture
+
+ROOT = Path(__file__).resolve().parents[3]
+ROOMS = ("config", "store", "trainer", "proxy")
+BEING_SPLIT = {"proxy/relay/exchange.py"}  # the request path is being rebuilt; nothing else may grow
+SAME_THING = {"Rating"}  # the store's, and the same as programs see it (`rlproxy.Rating`)
 
 
 def structure(text: str) -> str:
@@ -35,3 +42,23 @@ def test_packages_that_import_each_other_share_a_box() -> None:
     one.imports, two.imports = Counter({"store.two": 1, "store.low": 2}), Counter({"store.one": 1})
     drawn = picture({package.name: package for package in (low, one, two)})
     assert "    [one 1.2k ⇄ two 1.2k]\n    [low 1.2k]\n" in drawn
+
+
+def product() -> list[Path]:
+    return [path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))]
+
+
+def test_no_module_has_more_than_500_lines() -> None:
+    lines = {str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines()) for path in product()}
+    long = {path: count for path, count in lines.items() if count > 500}
+    assert long.keys() <= BEING_SPLIT, "split what has two concerns"
+
+
+def test_a_public_class_name_has_one_meaning() -> None:
+    where: dict[str, set[str]] = defaultdict(set)
+    for path in product():
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                where[node.name].add(str(path.relative_to(ROOT)))
+    twice = {name: paths for name, paths in where.items() if len(paths) > 1}
+    assert twice.keys() <= SAME_THING, "give each its own name"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scripts.harness.records import claim, put, rating
-from store.learning.rater_quota import FEW, LEAST_VOICE, OWNER, Candidate, parts, shared_weight, voice, within
+from store.learning.rater_quota import FEW, LEAST_VOICE, OWNER, QuotaCandidate, parts, shared_weight, voice, within
 from store.store import Store
 
 PEOPLE = [OWNER, "ann", "bob", "eve"]
@@ -25,16 +25,16 @@ LIGHT = st.lists(st.tuples(st.sampled_from(PEOPLE), st.integers(0, 300)), max_si
 SHARES = st.sampled_from([0.5, 0.6, 0.75, 0.9]) | st.floats(0.5, 1)
 
 
-def candidates(drawn: list[tuple[str, int, float, bool]]) -> list[Candidate]:
-    return [Candidate(f"{who}-{n}", f"c{n}", -1.0, who, weight, teaches) for who, n, weight, teaches in drawn]
+def candidates(drawn: list[tuple[str, int, float, bool]]) -> list[QuotaCandidate]:
+    return [QuotaCandidate(f"{who}-{n}", f"c{n}", -1.0, who, weight, teaches) for who, n, weight, teaches in drawn]
 
 
-def one_each(counts: dict[str, int]) -> list[Candidate]:
+def one_each(counts: dict[str, int]) -> list[QuotaCandidate]:
     """So many ratings of each, all of different completions."""
-    return [Candidate(f"{who}-{n}", f"{who}-{n}", 1.0, who) for who, count in counts.items() for n in range(count)]
+    return [QuotaCandidate(f"{who}-{n}", f"{who}-{n}", 1.0, who) for who, count in counts.items() for n in range(count)]
 
 
-def weighed(ratings: list[Candidate]) -> dict[str, float]:
+def weighed(ratings: list[QuotaCandidate]) -> dict[str, float]:
     """What each rater is of the training."""
     found = dict.fromkeys((one.rater for one in ratings), 0.0)
     for completion in {one.completion_id for one in ratings}:
@@ -69,7 +69,7 @@ def test_nobody_is_above_the_bound_and_nothing_is_left_out_for_nothing(
 
 @given(LIGHT, SHARES)
 def test_where_all_weigh_the_same_nobody_at_all_is_above_it(drawn: list[tuple[str, int]], share: float) -> None:
-    ratings = [Candidate(f"{who}-{n}", f"{who}-{n}", 1.0, who) for who, n in drawn]
+    ratings = [QuotaCandidate(f"{who}-{n}", f"{who}-{n}", 1.0, who) for who, n in drawn]
     now = weighed(within(ratings, share, dict.fromkeys(PEOPLE, FEW)))
     assert all(part <= share * sum(now.values()) + 1e-6 for who, part in now.items() if who != OWNER)
 
@@ -82,7 +82,7 @@ OF_RATERS = st.sampled_from([5e-324, 1e-300, 0.1, 1.0, 10.0]) | st.floats(0, 10,
 def test_no_weight_that_is_stored_is_too_small_or_too_large(
     drawn: dict[str, tuple[float, float, bool]], share: float
 ) -> None:
-    of_one = [Candidate(who, "c", -1.0, who, voice(w, of), teaches) for who, (w, of, teaches) in drawn.items()]
+    of_one = [QuotaCandidate(who, "c", -1.0, who, voice(w, of), teaches) for who, (w, of, teaches) in drawn.items()]
     assert all(0 < part <= 100 for part in parts({one.rater: one for one in of_one}).values())
     assert 0 < shared_weight([one.weight for one in of_one]) <= 100
     ratings = [one._replace(id=f"{one.id}-{n}", completion_id=f"{one.id}-{n}") for one in of_one for n in range(20)]
@@ -92,7 +92,7 @@ def test_no_weight_that_is_stored_is_too_small_or_too_large(
 @pytest.mark.parametrize("weight", [0.5, 0.3, 1e-6, 10.0])
 def test_an_odd_weight_does_not_empty_the_run(weight: float) -> None:
     """Two who must not be above half: their weights can never be equal."""
-    ratings = [*one_each({"ann": 20}), Candidate("odd", "odd", 1.0, "eve", weight), *one_each({"eve": 20})]
+    ratings = [*one_each({"ann": 20}), QuotaCandidate("odd", "odd", 1.0, "eve", weight), *one_each({"eve": 20})]
     assert len(within(ratings, 0.5, {"ann": 20, "eve": 21, "bob": FEW})) >= 30
 
 
@@ -109,7 +109,7 @@ def test_one_person_alone_has_no_bound() -> None:
 
 def test_who_rates_what_others_rate_too_is_that_much_less_of_it() -> None:
     """Three who agree on ten answers are ten voices in training, not thirty."""
-    three = [Candidate(f"{who}-{n}", f"c{n}", 1.0, who) for who in ("ann", "bob", "dan") for n in range(10)]
+    three = [QuotaCandidate(f"{who}-{n}", f"c{n}", 1.0, who) for who in ("ann", "bob", "dan") for n in range(10)]
     kept = within([*three, *one_each({"eve": 90})], 0.75, {"ann": 10, "bob": 10, "dan": 10, "eve": 90})
     assert sum(one.rater == "eve" for one in kept) == 30
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from scripts.harness.records import HELLO, HI, adapter, claim, end, new, put, rated, rating
 from store.errors import RunEnded, StoreError, UnknownAdapter, UnknownRun
-from store.learning.samples import FEWEST_TO_HOLD, Candidate, hold_back, to_hold
+from store.learning.samples import FEWEST_TO_HOLD, QuotaCandidate, hold_back, to_hold
 from store.records import Fresh, Pointer
 from store.store import Store
 
@@ -264,13 +264,13 @@ async def test_a_withdrawn_version_says_why(store: Store) -> None:
 
 
 candidates = st.lists(st.tuples(st.integers(0, 40), st.sampled_from([-1.0, -0.5, 0.0, 0.5, 1.0])), max_size=60).map(
-    lambda drawn: [Candidate(f"r{at}", f"c{of}", value) for at, (of, value) in enumerate(drawn)]
+    lambda drawn: [QuotaCandidate(f"r{at}", f"c{of}", value) for at, (of, value) in enumerate(drawn)]
 )
 
 
 @given(candidates, st.floats(0, 0.5), st.integers(0, 20))
 def test_what_is_held_back_shares_no_completion_with_what_trains(
-    ratings: list[Candidate], share: float, first: int
+    ratings: list[QuotaCandidate], share: float, first: int
 ) -> None:
     before = {rating.id for rating in ratings[:first]}
     held = hold_back(ratings, share, before)
@@ -287,7 +287,7 @@ def test_what_is_held_back_shares_no_completion_with_what_trains(
 @example(5, 40, 2, 0.3203125)
 def test_the_share_held_back_has_good_and_bad(good: int, bad: int, neutral: int, share: float) -> None:
     values = [1.0] * good + [-1.0] * bad + [0.0] * neutral
-    ratings = [Candidate(f"r{at}", f"c{at}", value) for at, value in enumerate(values)]
+    ratings = [QuotaCandidate(f"r{at}", f"c{at}", value) for at, value in enumerate(values)]
     held = hold_back(ratings, share)
     if len(ratings) < FEWEST_TO_HOLD:
         return
@@ -367,7 +367,7 @@ async def test_what_was_held_back_is_not_lent(store: Store) -> None:
 
 def test_a_good_and_a_bad_answer_to_one_prompt_are_held_back_together_or_not_at_all() -> None:
     ratings = [
-        Candidate(f"r{at}", f"c{at}", 1.0 if at % 2 else -1.0, prompt=f"p{at // 2}".encode()) for at in range(64)
+        QuotaCandidate(f"r{at}", f"c{at}", 1.0 if at % 2 else -1.0, prompt=f"p{at // 2}".encode()) for at in range(64)
     ]
     held = hold_back(ratings, 0.125)
     assert len(held) == to_hold(64, 0.125)

@@ -8,7 +8,7 @@ import torch
 from tests.harness import tiny
 from trainer.objective import Terms
 from trainer.policy.packing import UNRELATED, Tokens, pack
-from trainer.policy.torch_memory import COMFORTABLE, HOARD, SMALL, Hoard, Plan, is_out_of_memory
+from trainer.policy.torch_memory import COMFORTABLE, HOARD, SMALL, Hoard, MemoryPlan, is_out_of_memory
 
 
 class Config:
@@ -23,7 +23,7 @@ def test_a_small_machine_recomputes_earlier_and_takes_less_at_once(monkeypatch):
     plans = []
     for gigabytes in (1, 8, 128):
         free(monkeypatch, gigabytes << 30)
-        plans.append(Plan.of(Config, "cpu", max_seq_len=4096))
+        plans.append(MemoryPlan.of(Config, "cpu", max_seq_len=4096))
     assert [p.kept for p in plans] == sorted(p.kept for p in plans)
     assert [p.roomy for p in plans] == sorted(p.roomy for p in plans)
     assert plans[0].is_tight(plans[0].largest) and not plans[2].is_tight(plans[2].largest)
@@ -34,16 +34,16 @@ def test_a_small_machine_recomputes_earlier_and_takes_less_at_once(monkeypatch):
 
 def test_on_a_cpu_no_more_than_is_comfortable_is_kept_however_much_is_free(monkeypatch):
     free(monkeypatch, 128 << 30)
-    plan = Plan.of(Config, "cpu", max_seq_len=4096)
+    plan = MemoryPlan.of(Config, "cpu", max_seq_len=4096)
     assert 650 < plan.kept < 850  # of SmolLM2's tokens in two GiB
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (128 << 30, 128 << 30))
-    assert not (gpu := Plan.of(Config, "cuda", max_seq_len=4096)).recomputes(gpu.largest)
+    assert not (gpu := MemoryPlan.of(Config, "cuda", max_seq_len=4096)).recomputes(gpu.largest)
     assert plan.unrelated == SMALL < gpu.unrelated == UNRELATED
 
 
 def test_without_memory_one_sequence_still_gets_its_try(monkeypatch):
     free(monkeypatch, 0)
-    assert Plan.of(Config, "cpu", max_seq_len=4096).largest == UNRELATED
+    assert MemoryPlan.of(Config, "cpu", max_seq_len=4096).largest == UNRELATED
 
 
 def test_the_estimate_is_above_what_is_kept_and_not_far_above(tmp_path, monkeypatch):
@@ -82,7 +82,7 @@ def test_a_hoard_is_given_back_once_it_is_large():
 
 def test_what_is_hoarded_is_planned_for(monkeypatch):
     free(monkeypatch, int(HOARD / 0.6))
-    assert Plan.of(Config, "cpu", max_seq_len=4096).roomy == 0
+    assert MemoryPlan.of(Config, "cpu", max_seq_len=4096).roomy == 0
 
 
 def test_a_recomputed_pass_looks_at_its_hoard_layer_by_layer(tmp_path, monkeypatch):

@@ -11,12 +11,12 @@ import pytest
 import yaml
 
 from proxy.cli.agents import connection, json_text
-from proxy.cli.agents.catalog import AGENTS, Home, Link
+from proxy.cli.agents.catalog import AGENTS, AgentLink, Home
 from proxy.cli.agents.paths import Unreadable
 
-LINK = Link("http://127.0.0.1:8484", "small", None)
-KEYED = Link("http://127.0.0.1:8484", "small", "sk-secret")
-CLOUD = Link("http://127.0.0.1:8484", "small", None, own_key=True)
+LINK = AgentLink("http://127.0.0.1:8484", "small", None)
+KEYED = AgentLink("http://127.0.0.1:8484", "small", "sk-secret")
+CLOUD = AgentLink("http://127.0.0.1:8484", "small", None, own_key=True)
 
 CLAUDE = '{\n  // not JSON, but people do it\n  "permissions": {"allow": ["Bash(ls:*)"]},\n  "env": {"FOO": "1"}\n}\n'
 CODEX = '# mine\nmodel = "gpt-5"  # good\n\n[mcp_servers.x]\ncommand = "y"\n'
@@ -61,7 +61,7 @@ class Person:
     def all(self) -> dict[str, bytes]:
         return {str(p.relative_to(self.folder)): p.read_bytes() for p in self.folder.rglob("*") if p.is_file()}
 
-    def connect(self, link: Link = LINK) -> list[connection.Change]:
+    def connect(self, link: AgentLink = LINK) -> list[connection.Change]:
         record = connection.load(self.ours, self.agent)
         changes = connection.connecting(AGENTS[self.agent](link, Home(self.folder, {})), record)
         connection.save(self.ours, self.agent, changes, [])
@@ -94,7 +94,7 @@ def test_twice_is_once_and_undone_is_as_it_was(person: Person, full: bool) -> No
     assert (connected != before) == (person.agent != "open-webui")
     assert not any(change.changes for change in person.connect(KEYED))
     assert person.all() == connected
-    person.connect(Link("http://127.0.0.1:9999", "other", None))  # moved, and without a key now
+    person.connect(AgentLink("http://127.0.0.1:9999", "other", None))  # moved, and without a key now
     assert not any(b"8484" in raw or b"sk-secret" in raw for raw in person.all().values())
     person.connect(KEYED)
     assert person.all() == connected

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.cli.agents import json_text, toml_text, yaml_text
-from proxy.cli.agents.paths import MISSING, Item, Unreadable, look
+from proxy.cli.agents.paths import MISSING, PathItem, Unreadable, look
 
 WORDS = st.text(max_size=6)
 VALUES = st.recursive(
@@ -132,7 +132,7 @@ def test_no_toml() -> None:
 
 
 ITEM = {"name": "rlproxy", "model": "m", "roles": ["chat"], "apiBase": "http://127.0.0.1:1/v1"}
-AT = ("models", Item("name", "rlproxy"))
+AT = ("models", PathItem("name", "rlproxy"))
 CONTINUE = """\
 # mine
 name: Local
@@ -184,7 +184,7 @@ def test_yaml_keeps_every_other_line() -> None:
 
 @pytest.mark.parametrize("text", ["", "# nothing yet\n", "- model_id: a\n  model_name: b\n", "[]\n"])
 def test_yaml_lists_at_the_top(text: str) -> None:
-    place = (Item("model_id", "rlproxy"),)
+    place = (PathItem("model_id", "rlproxy"),)
     item = {"model_id": "rlproxy", "model_name": "m"}
     new = yaml_text.put(text, place, item)
     assert yaml.safe_load(new) == [item, *(yaml.safe_load(text) or [])]
@@ -219,6 +219,6 @@ def test_yaml_that_cannot_be_extended_is_refused(text: str) -> None:
 
 def test_look() -> None:
     found = {"a": [{"n": "x", "v": 1}], "b": None}
-    assert look(found, ("a", Item("n", "x"), "v")) == 1 and look(found, ("b",)) is None
-    for place in (("a", Item("n", "y")), ("b", "c"), ("c",), (Item("n", "x"),)):
+    assert look(found, ("a", PathItem("n", "x"), "v")) == 1 and look(found, ("b",)) is None
+    for place in (("a", PathItem("n", "y")), ("b", "c"), ("c",), (PathItem("n", "x"),)):
         assert look(found, place) is MISSING

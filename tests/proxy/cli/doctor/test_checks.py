@@ -13,7 +13,7 @@ import pytest
 
 from config.settings import load
 from proxy.cli.doctor import checks as doctor
-from proxy.cli.doctor.checks import Check, Facts, examine, gather, holder
+from proxy.cli.doctor.checks import DoctorCheck, Facts, examine, gather, holder
 from proxy.cli.tables import show_checks
 from proxy.core.address_file import ADDRESS_FILE
 from proxy.training.rehearsal import UNTRIED, verdict
@@ -30,7 +30,7 @@ async def facts_of(proxy: Proxy) -> Facts:
     return await asyncio.to_thread(gather, load({"home": proxy.home}, environ={}).settings)
 
 
-async def found(proxy: Proxy) -> dict[str, Check]:
+async def found(proxy: Proxy) -> dict[str, DoctorCheck]:
     return {check.name: check for check in examine(await facts_of(proxy))}
 
 
@@ -57,7 +57,7 @@ async def test_all_is_well(cli: Proxy) -> None:  # noqa: F811
 
 
 async def test_encryption_there_or_not(tmp_path: Path) -> None:
-    def check(**env: str) -> Check:
+    def check(**env: str) -> DoctorCheck:
         settings = load({"home": tmp_path, "server.port": 1}, environ=env).settings
         return doctor.encryption(gather(settings))
 
@@ -151,7 +151,7 @@ async def test_what_is_native_and_inexact_and_how_it_becomes_exact(cli: Proxy) -
     await cli.start(backend__translate=["messages"])
     (cli.home / ADDRESS_FILE).write_text(json.dumps({"url": cli.url, "pid": os.getpid()}))
     checks = await found(cli)
-    assert checks["exactness"] == Check("exactness", "ok", "token ids and log-probs come with every answer")
+    assert checks["exactness"] == DoctorCheck("exactness", "ok", "token ids and log-probs come with every answer")
     assert "translated: messages, ollama" in checks["formats"].line
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from config.settings import load
 from proxy.cli.agents import connection
-from proxy.cli.agents.catalog import AGENTS, Home, Link
+from proxy.cli.agents.catalog import AGENTS, AgentLink, Home
 from proxy.cli.agents.drift import connected
 from proxy.cli.doctor import checks, machine_checks
 from proxy.cli.doctor.facts import Facts, gather
@@ -84,7 +84,7 @@ def test_agents_that_went_astray(tmp_path: Path) -> None:
     person.mkdir()
     assert "none is connected" in machine_checks.agents(facts(home)).line
     for name in ("claude-code", "codex"):
-        plan = AGENTS[name](Link(URL, "m", None), Home(person, {}))
+        plan = AGENTS[name](AgentLink(URL, "m", None), Home(person, {}))
         connection.connect(home, name, connection.connecting(plan, None), None)
     check = machine_checks.agents(facts(home, agents=connected(home, URL)))
     assert (check.state, check.line) == ("ok", "claude-code, codex point here")

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from proxy.cli.init.commands import argument, option
-from proxy.cli.init.discovery import Model, look
+from proxy.cli.init.discovery import ListedModel, look
 from scripts.fakes.llamacpp import FakeLlama
 from scripts.fakes.mlx import FakeMlx
 
@@ -42,7 +42,7 @@ async def test_the_model_of_mlx_and_the_file_of_a_router(tmp_path: Path) -> None
             running("llama-server", "--models-preset", str(presets), "--port", ports[1]),
         ):
             one, two = await look([mlx.url, router.url])
-        assert one.models == (Model("mlx-community/Qwen3-8B-4bit"),) and not one.note
+        assert one.models == (ListedModel("mlx-community/Qwen3-8B-4bit"),) and not one.note
         assert two.presets == str(presets) and not two.note
         (one,) = await look([mlx.url])
         assert one.models == () and one.note

@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 
 from proxy.cli.init import discovery
-from proxy.cli.init.discovery import Model, look, metadata
+from proxy.cli.init.discovery import ListedModel, look, metadata
 from scripts.fakes.backend import FakeBackend
 from scripts.fakes.cloud import FakeCloud
 from scripts.fakes.listening import Listening
@@ -56,9 +56,9 @@ async def test_all_kinds_at_once_in_the_order_of_the_addresses(tmp_path: Path) -
         found = await look([*(f.url for f in fakes.values()), closed, router.url, plain.url + "/v1", plain.url])
         assert [s.kind for s in found] == [*fakes, "llamacpp", "llamacpp"]
         kinds = {s.kind: s for s in found[:5]}
-        assert kinds["vllm"].models == (Model("fake", 4096),) and kinds["vllm"].version == "0.32.0"
+        assert kinds["vllm"].models == (ListedModel("fake", 4096),) and kinds["vllm"].version == "0.32.0"
         assert kinds["mlx"].models == () and "--answers" in kinds["mlx"].note, "the fake has no command line of its own"
-        assert kinds["sglang"].models == (Model("fake", None, "fake"),)
+        assert kinds["sglang"].models == (ListedModel("fake", None, "fake"),)
         assert [m.name for m in kinds["ollama"].models] == ["fake"] and kinds["ollama"].version == "0.34.4"
         assert [m.name for m in kinds["lmstudio"].models] == ["fake"], "no embedding model"
         assert [m.name for m in found[5].models] == ["a", "b"] and "backend.presets" in found[5].note

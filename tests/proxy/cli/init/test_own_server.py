@@ -16,12 +16,12 @@ from config.settings import load
 from proxy.cli.init import own_server, plan
 from proxy.cli.init.answers import Answers
 from proxy.cli.init.console import Console
-from proxy.cli.init.discovery import Model, Server
-from proxy.cli.init.environment import Machine
-from proxy.cli.init.questions import Asked, Choices, Found
+from proxy.cli.init.discovery import FoundServer, ListedModel
+from proxy.cli.init.environment import ThisMachine
+from proxy.cli.init.questions import Choices, Interview, Surroundings
 from scripts.fakes.ollama import FakeOllama
 
-MACHINE = Machine(None, "cpu", None, 16.0, 8.0, 100.0)
+MACHINE = ThisMachine(None, "cpu", None, 16.0, 8.0, 100.0)
 NEW = "0.34.1"
 
 
@@ -41,7 +41,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def offered(file: Path | None, version: str = NEW, kind: str = "cpu", context: int | None = None) -> Any:
-    server = Server("ollama", "http://127.0.0.1:11434", (Model("m:8b"),), version)
+    server = FoundServer("ollama", "http://127.0.0.1:11434", (ListedModel("m:8b"),), version)
     return own_server.offer(server, "m:8b", file, context, MACHINE._replace(kind=kind))
 
 
@@ -77,8 +77,8 @@ async def ollama(tmp_path: Path, file: Path) -> AsyncIterator[FakeOllama]:
 
 async def choose(home: Path, ollama: FakeOllama, **answers: Any) -> Choices:
     now = load({"home": home, "backend.kind": "ollama", "backend.url": ollama.url}, environ={}).settings
-    server = Server("ollama", ollama.url, (Model("fake"),), ollama.version)
-    asked = Asked(Found([server], [], MACHINE, now, None), Answers(weights="", **answers), None, home)
+    server = FoundServer("ollama", ollama.url, (ListedModel("fake"),), ollama.version)
+    asked = Interview(Surroundings([server], [], MACHINE, now, None), Answers(weights="", **answers), None, home)
     return await asyncio.to_thread(asked.choices)
 
 
@@ -108,10 +108,10 @@ async def test_a_person_is_asked(
 ) -> None:
     """After the server and the weights; Enter takes it."""
     now = load({"home": tmp_path, "backend.kind": "ollama", "backend.url": ollama.url}, environ={}).settings
-    server = Server("ollama", ollama.url, (Model("fake"),), ollama.version)
+    server = FoundServer("ollama", ollama.url, (ListedModel("fake"),), ollama.version)
     monkeypatch.setattr("sys.stdin", io.StringIO(f"1\n-\n{typed}\n\n"))
     shown = io.StringIO()
-    asked = Asked(Found([server], [], MACHINE, now, None), Answers(), Console(shown), tmp_path)
+    asked = Interview(Surroundings([server], [], MACHINE, now, None), Answers(), Console(shown), tmp_path)
     found = await asyncio.to_thread(asked.choices)
     assert found.kind == kind and not found.offered, "who was asked is not told once more"
     assert "What is lost" in shown.getvalue() and "Shall rlproxy run it? [Y/n]" in shown.getvalue()

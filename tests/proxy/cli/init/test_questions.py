@@ -10,20 +10,20 @@ import pytest
 from config.settings import load
 from proxy.cli.init.answers import Answers, BadAnswers
 from proxy.cli.init.console import Wrong
-from proxy.cli.init.discovery import Model, Server
-from proxy.cli.init.environment import Agent, Machine
-from proxy.cli.init.questions import Asked, Choices, Found, _number, _pair, _several, _weights_given, keys
+from proxy.cli.init.discovery import FoundServer, ListedModel
+from proxy.cli.init.environment import InstalledAgent, ThisMachine
+from proxy.cli.init.questions import Choices, Interview, Surroundings, _number, _pair, _several, _weights_given, keys
 from proxy.cli.init.weights_search import Proposal
 
-VLLM = Server("vllm", "http://127.0.0.1:8000", (Model("a", 4096, "own/a"), Model("b")))
-LLAMA = Server("llamacpp", "http://127.0.0.1:8080", (Model("c"),), presets="/etc/presets.ini")
-MACHINE = Machine(None, "cpu", None, 16.0, 8.0, 100.0)
+VLLM = FoundServer("vllm", "http://127.0.0.1:8000", (ListedModel("a", 4096, "own/a"), ListedModel("b")))
+LLAMA = FoundServer("llamacpp", "http://127.0.0.1:8080", (ListedModel("c"),), presets="/etc/presets.ini")
+MACHINE = ThisMachine(None, "cpu", None, 16.0, 8.0, 100.0)
 
 
-def choose(tmp_path: Path, *servers: Server, settings: dict[str, Any] | None = None, **answers: Any) -> Choices:
+def choose(tmp_path: Path, *servers: FoundServer, settings: dict[str, Any] | None = None, **answers: Any) -> Choices:
     now = load({"home": tmp_path, **(settings or {})}, environ={}).settings
-    found = Found(list(servers), [Agent("codex", "/bin/codex", True)], MACHINE, now, None)
-    return Asked(found, Answers(**answers), None, tmp_path).choices()
+    found = Surroundings(list(servers), [InstalledAgent("codex", "/bin/codex", True)], MACHINE, now, None)
+    return Interview(found, Answers(**answers), None, tmp_path).choices()
 
 
 def test_the_first_server_and_its_first_model(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_what_the_settings_say_is_the_default(tmp_path: Path) -> None:
 
 def test_an_address_that_ends_in_api_stays_whole(tmp_path: Path) -> None:
     now = {"backend.kind": "openai", "backend.url": "https://openrouter.example/api/v1"}
-    cloud = Server("openai", "https://openrouter.example/api", (Model("m"),))
+    cloud = FoundServer("openai", "https://openrouter.example/api", (ListedModel("m"),))
     for servers in ((), (cloud,)):
         assert choose(tmp_path, *servers, settings=now).url == now["backend.url"], "as it was, nothing else was chosen"
     for servers in ((), (cloud,)):
@@ -59,7 +59,7 @@ def test_an_address_that_ends_in_api_stays_whole(tmp_path: Path) -> None:
 
 
 def test_ollamas_own_api_is_no_part_of_its_address(tmp_path: Path) -> None:
-    ollama = Server("ollama", "http://127.0.0.1:11434", (Model("m"),))
+    ollama = FoundServer("ollama", "http://127.0.0.1:11434", (ListedModel("m"),))
     for servers in ((), (ollama,)):
         assert choose(tmp_path, *servers, backend="ollama", url=f"{ollama.url}/api").url == ollama.url
     now = {"backend.kind": "ollama", "backend.url": f"{ollama.url}/api/"}
@@ -71,10 +71,10 @@ ROUTED = {"backend.kind": "llamacpp", "backend.url": LLAMA.url, "backend.model":
 SEVERAL = {"backend.kind": "vllm", "backend.url": VLLM.url, "backend.replicas": ["http://10.0.0.2:8000"]}
 KEYED = {"backend.kind": "openai", "backend.url": "http://127.0.0.1:9", "backend.api_key": "sk-mine"}
 TAGGED = {"backend.kind": "ollama", "backend.model": "m", "backend.gguf": "/m.gguf"}
-OLLAMA = Server("ollama", "http://127.0.0.1:11434", (Model("m"), Model("n")))
-UNPREPARED = Server("llamacpp", LLAMA.url, (Model("c"),), about={"total_slots": 1})
-ROUTER = Server("llamacpp", LLAMA.url, (Model("c"), Model("d")), about={"role": "router"})
-SGLANG = Server("sglang", "http://127.0.0.1:30000", (Model("a"),))
+OLLAMA = FoundServer("ollama", "http://127.0.0.1:11434", (ListedModel("m"), ListedModel("n")))
+UNPREPARED = FoundServer("llamacpp", LLAMA.url, (ListedModel("c"),), about={"total_slots": 1})
+ROUTER = FoundServer("llamacpp", LLAMA.url, (ListedModel("c"), ListedModel("d")), about={"role": "router"})
+SGLANG = FoundServer("sglang", "http://127.0.0.1:30000", (ListedModel("a"),))
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,12 @@ SGLANG = Server("sglang", "http://127.0.0.1:30000", (Model("a"),))
         (ROUTED, UNPREPARED, {}, "presets"),
         (ROUTED, SGLANG, {"backend": "sglang"}, "presets"),
         (SEVERAL, SGLANG, {"backend": "sglang"}, "replicas"),
-        (SEVERAL, Server("vllm", "http://10.0.0.3:8000", (Model("a"),)), {"url": "10.0.0.3:8000"}, "replicas"),
+        (
+            SEVERAL,
+            FoundServer("vllm", "http://10.0.0.3:8000", (ListedModel("a"),)),
+            {"url": "10.0.0.3:8000"},
+            "replicas",
+        ),
         (TAGGED, OLLAMA, {"model": "n"}, "gguf"),
         (TAGGED, VLLM, {"backend": "vllm"}, "gguf"),
         ({"backend.kind": "lmstudio", "backend.models_dir": "/m"}, VLLM, {"backend": "vllm"}, "models_dir"),
@@ -97,7 +102,7 @@ SGLANG = Server("sglang", "http://127.0.0.1:30000", (Model("a"),))
     ],
 )
 def test_what_was_set_for_another_server_or_model_goes(
-    tmp_path: Path, settings: dict[str, Any], server: Server, answers: dict[str, str], key: str
+    tmp_path: Path, settings: dict[str, Any], server: FoundServer, answers: dict[str, str], key: str
 ) -> None:
     assert f"backend.{key}" in choose(tmp_path, server, settings=settings, **answers).stale
 
@@ -117,7 +122,7 @@ def test_what_was_set_for_another_server_or_model_goes(
     ],
 )
 def test_what_was_set_for_the_same_server_stays(
-    tmp_path: Path, settings: dict[str, Any], servers: tuple[Server, ...], answers: dict[str, str], key: str
+    tmp_path: Path, settings: dict[str, Any], servers: tuple[FoundServer, ...], answers: dict[str, str], key: str
 ) -> None:
     found = choose(tmp_path, *servers, settings=settings, **answers)
     assert found.kind == settings["backend.kind"] and f"backend.{key}" not in found.stale
@@ -134,7 +139,7 @@ def test_a_server_that_rlproxy_starts_itself_has_no_address(tmp_path: Path) -> N
     assert (found.kind, found.url, found.model) == ("llamacpp", "", "")
     unused = {**MANAGED, "backend.url": "http://127.0.0.1:1"}
     assert choose(tmp_path, settings=unused).url == unused["backend.url"], "nothing else was chosen"
-    assert _pair(Server("llamacpp", ""), Model("")) == "its model  (llamacpp, which rlproxy starts)"
+    assert _pair(FoundServer("llamacpp", ""), ListedModel("")) == "its model  (llamacpp, which rlproxy starts)"
 
 
 def test_answers_pick(tmp_path: Path) -> None:
@@ -144,7 +149,7 @@ def test_answers_pick(tmp_path: Path) -> None:
     assert choose(tmp_path, VLLM, weights="").weights == ""
     later = choose(tmp_path, backend="ollama", model="m")
     assert (later.url, later.model) == ("http://127.0.0.1:11434", "m"), "it need not run yet"
-    locked = Server("vllm", "http://127.0.0.1:9", note="it wants a key")
+    locked = FoundServer("vllm", "http://127.0.0.1:9", note="it wants a key")
     assert choose(tmp_path, locked, backend="vllm", model="m").url == locked.url
     assert choose(tmp_path, agents=["codex"]).agents == ("codex",)
     with pytest.raises(BadAnswers, match="it has a, b"):

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from config.webhooks import Webhooks
+from config.webhooks import WebhooksSection
 from proxy.feedback.webhooks.emoji import Meaning, plain
 
-MEANING = Meaning(Webhooks())
+MEANING = Meaning(WebhooksSection())
 
 
 @pytest.mark.parametrize(
@@ -25,11 +25,11 @@ def test_what_emoji_mean(text: str, value: float | None) -> None:
 
 
 def test_numbers_are_stars() -> None:
-    assert [MEANING.of(one) for one in Webhooks().stars] == [(at / 2 - 1, "stars") for at in range(5)]
+    assert [MEANING.of(one) for one in WebhooksSection().stars] == [(at / 2 - 1, "stars") for at in range(5)]
 
 
 def test_the_settings_decide() -> None:
-    ours = Meaning(Webhooks(good=("shipit", "🚀"), bad=("🤔",), stars=()))
+    ours = Meaning(WebhooksSection(good=("shipit", "🚀"), bad=("🤔",), stars=()))
     assert ours.of(":shipit:") == (1.0, "thumb") and ours.of("🤔") == (-1.0, "thumb")
     assert ours.of("👍") is None and ours.of("1️⃣") is None
 

@@ -16,7 +16,7 @@ from standardwebhooks.webhooks import Webhook
 
 from config.errors import SettingsError
 from proxy.core.errors import BadRequest, Unauthorized
-from proxy.feedback.webhooks.base import Event, Forged, Platform, Stale
+from proxy.feedback.webhooks.base import Forged, Platform, PlatformEvent, Stale
 from proxy.feedback.webhooks.discord import Discord
 from proxy.feedback.webhooks.signed import Signed
 from proxy.feedback.webhooks.slack import Slack
@@ -43,7 +43,7 @@ names = pytest.mark.parametrize("name", list(ALL))
 TIMED = [name for name in ALL if name not in ("telegram", "whatsapp")]  # those two sign no time
 
 
-def verified(name: str, body: dict[str, Any] | bytes, now: float = NOW, **more: Any) -> tuple[Event, ...]:
+def verified(name: str, body: dict[str, Any] | bytes, now: float = NOW, **more: Any) -> tuple[PlatformEvent, ...]:
     platform, sign = ALL[name]
     return platform.verify(*sign(body, now, **more), now)
 
@@ -211,7 +211,7 @@ def _places(value: Any) -> Any:
 
 def test_slack_events() -> None:
     (added,) = verified("slack", signing.slack_reaction("thumbsup::skin-tone-3", at=NOW + 0.25))
-    assert added == Event(
+    assert added == PlatformEvent(
         "slack", "Ev1", "U1", "C1", "1700000000.000100", "reaction", "thumbsup::skin-tone-3", NOW + 0.25,
         slot="thumbsup::skin-tone-3",
     )  # fmt: skip
@@ -284,7 +284,7 @@ def test_our_own_json() -> None:
     body = {"what": "reaction", "person": 5, "channel": "c", "message_id": 9, "text": "+1", "platform": "mattermost"}
     assert verified("signed", {**body, "at": NOW * 2})[0].at == NOW
     (event,) = verified("signed", {**body, "at": 5.5}, id="m-7")
-    assert event == Event("mattermost", "m-7", "5", "c", "9", "reaction", "+1", 5.5, slot="+1", shared=True)
+    assert event == PlatformEvent("mattermost", "m-7", "5", "c", "9", "reaction", "+1", 5.5, slot="+1", shared=True)
     (gone,) = verified("signed", {"what": "retraction", "person": "p", "message_id": "9"})
     assert (gone.platform, gone.slot, gone.at) == ("signed", "", NOW)
     (typed,) = verified("signed", {"what": "command", "person": "p", "text": "/rl good x", "session": "s"})
