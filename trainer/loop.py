@@ -254,6 +254,8 @@ def _heed_ratings(run: TrainingRun, model: TrainedModel, read: Read) -> None:
         run.preset = preset_rules.only_teachers(run.preset, no, run.progress)
         return
     run.evidence = reach.evidence(checks)
+    if sum(s.human for s in training) * 2 < len(training):
+        run.evidence = 1.0  # mostly a program's rewards, which that test says nothing about
     if run.evidence < 1:
         run.weak = reach.why(checks["chance"])
         run.preset = preset_rules.weak(run.preset, run.evidence, run.weak, run.progress)
@@ -295,7 +297,7 @@ def _lessons(run: TrainingRun, model: TrainedModel, read: Read) -> tuple[Lessons
     return learned, teaching
 
 
-def _tuned(run: Run, model: Model, teaching: Sequence[Lesson]) -> Preset:
+def _tuned(run: TrainingRun, model: TrainedModel, teaching: Sequence[Lesson]) -> Preset:
     """At the rate that this model was found to bear: by a version before, or now where that is asked for."""
     if "learning_rate" in run.spec.overrides:
         return run.preset

@@ -6,7 +6,7 @@ Parts: `bf16` and `4bit` (log-probs and gradients beside float32), `tree` (FlexA
 `packing` (seconds of a tree against single sequences), `memory` (peak of a gradient), `run` (a complete run of a random
 model of 4 B parameters, from its folder to its adapter), `live` (`make demo QUICK=1`: seconds from rating to live).
 `--small` takes a model of some thousand parameters. Each part is in benchmarks/gpu.json at once (another device:
-gpu_cpu.json); one that fails says so there, and the command ends with 1.
+gpu_cpu.json, by architecture); one that fails says so there, and the command ends with 1.
 """
 
 from __future__ import annotations
@@ -239,7 +239,8 @@ def main() -> int:
         "run": lambda: run(path, compute, in_4bit=False, small=asked.small),
         "live": live,
     }
-    target = ROOT / "benchmarks" / ("gpu.json" if cuda and not asked.small else f"gpu_{asked.device}.json")
+    whole = cuda and not asked.small
+    target = ROOT / "benchmarks" / ("gpu.json" if whole else f"gpu_{asked.device}.json")
     name = torch.cuda.get_device_name() if cuda else "cpu"
     about: dict[str, Any] = {
         **circumstances(), "device": name, "torch": torch.__version__, "transformers": transformers.__version__,
@@ -253,7 +254,8 @@ def main() -> int:
             traceback.print_exc()
             found = {"ok": False, "error": f"{type(error).__name__}: {error}"}
         about["parts"][part] = found | {"took_s": round(time.monotonic() - began, 1)}
-        target.write_text(json.dumps(about, indent=1) + "\n")
+        known = {} if whole or not target.exists() else json.loads(target.read_text(encoding="utf-8"))
+        target.write_text(json.dumps(about if whole else {**known, asked.arch: about}, indent=1) + "\n")
         print(part, json.dumps(about["parts"][part]), flush=True)
     return 0 if all(found["ok"] for found in about["parts"].values()) else 1
 
