@@ -1,5 +1,5 @@
 # Two commands do everything: `make demo` (watch a model learn) and `make test` (prove that it works).
-.PHONY: demo test docs audit fuzz chaos soak test-gpu test-mlx test-agents test-backends test-ollama test-openclaw test-openwebui test-browser quick-starts setup lint bench bench-check bench-learn bench-relay bench-scaling bench-swap bench-train clean
+.PHONY: demo test quick docs audit fuzz chaos soak test-gpu test-mlx test-agents test-backends test-ollama test-openclaw test-openwebui test-browser quick-starts setup lint bench bench-check bench-learn bench-relay bench-scaling bench-swap bench-train clean
 
 PY := .venv/bin/python
 
@@ -11,6 +11,10 @@ demo: setup
 
 test: setup
 	@scripts/test
+
+# Under a minute: style, who imports whom, and tests that start no process and load no model. Run it before every commit.
+quick: setup
+	@scripts/quick
 
 # Ten times the broken answers and requests of the fast suite: 10,000, a minute of one core. And each recorded stream,
 # long ones too, a byte at a time. Then requests out of /openapi.json by schemathesis (from PyPI, an environment of its
