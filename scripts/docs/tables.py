@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from scripts.docs import relay_goals, tables_learning, tables_ollama
+from scripts.docs import relay_goals, tables_clients, tables_learning, tables_ollama
 from scripts.docs.filling import has, put, settle
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,6 +24,7 @@ PAGES = (
     "docs/lab/http-api.md",
     "docs/lab/quick-starts.md",
     "docs/lab/ollama.md",
+    "docs/reference/backends.md",
 )
 
 
@@ -321,6 +322,7 @@ TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "watch_errors": ("benchmarks/watch_errors.json", watch_errors),
     "serve": ("benchmarks/serve.json", serve),
     "agent_requests": ("benchmarks/agent_requests.json", agent_requests),
+    "clients": ("benchmarks/clients.json", tables_clients.clients),
     "swap": ("benchmarks/swap.json", swap),
     "page": ("benchmarks/page.json", page),
     "feedback": ("benchmarks/feedback.json", feedback),
@@ -335,6 +337,7 @@ TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "ollama_faults": ("benchmarks/ollama_faults.json", tables_ollama.faults),
     "ollama_templates": ("benchmarks/ollama_templates.json", tables_ollama.templates),
     "versions": ("benchmarks/versions.json", tables_ollama.versions),
+    "token_shares": ("benchmarks/token_shares.json", tables_ollama.token_shares),
     "quick_starts": ("benchmarks/quick_starts.json", quick_starts),
     "versus": ("benchmarks/versus.json", tables_learning.versus),
     "versus_cost": ("benchmarks/versus.json", tables_learning.versus_cost),

@@ -58,6 +58,9 @@ class Answering:
         self._pieces = iter(pieces)
         self.content = self
 
+    def is_eof(self) -> bool:
+        return False  # it still comes
+
     async def readany(self) -> bytes:
         return next(self._pieces, b"")
 

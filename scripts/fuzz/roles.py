@@ -79,7 +79,10 @@ _USERS = re.compile(
     r"|POST /(v1/(chat/)?completions|v1/messages(/count_tokens)?|v1/responses|api/(chat|generate))"
     r"|(GET|HEAD|DELETE) /v1/responses/\{id\}"
 )
-_RATERS = re.compile(r"POST /(v1/feedback|rl/links)|DELETE /v1/feedback/.*|(GET|HEAD) /rl/(?!export|keys|audit).*")
+_RATERS = re.compile(
+    r"POST /(v1/feedback(/open-webui)?|rl/links|rl/episodes(/\{id\}/reward)?)|DELETE /v1/feedback/.*"
+    r"|(GET|HEAD) /rl/(?!export|keys|audit).*"
+)
 
 
 class Asked(NamedTuple):

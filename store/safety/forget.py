@@ -29,9 +29,9 @@ _COMPLETIONS: Final = {
     "user": "SELECT c.id FROM completions c WHERE c.user = ?",
 }
 _OF_COMPLETIONS: Final = """SELECT r.id FROM json_each(?) j CROSS JOIN ratings r ON r.completion_id = j.value"""
-# A judge's rating has words of the request that came after: it goes with that, too.
+# A judge's ratings have words of the request that came after, also those that were taken back: they go with it, too.
 _HEARD_IN: Final = """SELECT DISTINCT r.id FROM json_each(?) j CROSS JOIN signals s ON s.next_id = j.value
-CROSS JOIN ratings r ON r.id = s.rating_id"""
+CROSS JOIN ratings r ON r.completion_id = s.completion_id AND r.source = 'judge'"""
 _OF_RATER: Final = "SELECT r.id FROM ratings r WHERE r.rater = ?"
 _RUNS: Final = """SELECT DISTINCT u.id, u.status, u.version, s.split FROM json_each(?) j
 CROSS JOIN run_samples s ON s.rating_id = j.value CROSS JOIN runs u ON u.id = s.run_id"""

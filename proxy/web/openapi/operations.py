@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from proxy.web.openapi import passthrough, requests, responses
 from proxy.web.openapi.episodes import EPISODES
-from proxy.web.openapi.judge import JudgeReport
+from proxy.web.openapi.judge import JudgeReport, Rescored, RescoreWanted
 from proxy.web.openapi.operation import FLAG, TEXT, Operation, Raw, Schema, number
 from proxy.web.openapi.status import StatusBody
 
@@ -22,14 +22,16 @@ NDJSON: Final = Raw({"application/x-ndjson": TEXT})
 THEIRS: Final = Raw({"application/json": {}, "text/plain": TEXT})  # an id that is not ours goes to the backend
 ANYTHING: Final = Raw({"application/json": {}, "text/plain": TEXT})
 
+NAME: Final[Schema] = {"type": "string", "pattern": "^[!-~]{1,200}$"}
+PERSON: Final[Schema] = {**NAME, "not": {"const": "owner"}}
 ABOUT: Final[dict[str, Schema]] = {  # a completion
-    "x-rl-session": TEXT,
-    "x-rl-user": TEXT,
+    "x-rl-session": NAME,
+    "x-rl-user": PERSON,
     "x-rl-turn": TURN,
     "x-rl-capture": {"type": "string", "enum": ["off", "on"], "description": "`off`: relay, keep nothing."},
     "x-rl-completion-id": {"type": "string", "pattern": "^[A-Za-z0-9._:-]{1,128}$", "description": "Your own, once."},
 }
-RATER: Final[dict[str, Schema]] = {"x-rl-user": {**TEXT, "description": "Who rates, where the body does not say it."}}
+RATER: Final[dict[str, Schema]] = {"x-rl-user": {**PERSON, "description": "Who rates, where the body does not say it."}}
 SIGNED: Final[dict[str, Schema]] = {"webhook-id": TEXT, "webhook-timestamp": TEXT, "webhook-signature": TEXT}
 
 
@@ -70,11 +72,11 @@ MODELS: Final = (
     _model("/v1/responses", passthrough.ResponsesRequest, "The Responses API, the same, with `previous_response_id`."),
     Operation(
         "get", "/v1/responses/{id}", "models", "A captured answer by its id.", {200: passthrough.Relayed},
-        headers={"x-rl-user": TEXT}, fails=THEIRS,
+        headers={"x-rl-user": PERSON}, fails=THEIRS,
     ),
     Operation(
         "delete", "/v1/responses/{id}", "models", "Gone; a rated one is not deleted (409).",
-        {200: responses.DeletedResponse}, headers={"x-rl-user": TEXT}, fails=THEIRS,
+        {200: responses.DeletedResponse}, headers={"x-rl-user": PERSON}, fails=THEIRS,
     ),
     _model(
         "/v1/messages",
@@ -270,6 +272,11 @@ JUDGE: Final = (
         "post", "/rl/judge/accept", "control",
         "Accept what leaves this machine; before that nothing is sent.",
         {200: JudgeReport}, more="../guides/signals.md",
+    ),
+    Operation(
+        "post", "/rl/rescore", "control",
+        "Have your own code (`signals.module`) score what was found since then, in the background.", {200: Rescored},
+        takes=RescoreWanted, more="../guides/signals.md#signals-of-your-own",
     ),
 )  # fmt: skip
 

@@ -11,7 +11,7 @@ import pytest
 from scripts.harness.records import adapter, claim, end, new, put, rating
 from store import schema
 from store.errors import InOpenRun
-from store.records import Message, NewReaction, Wanted
+from store.records import Message, NewReaction, NewSignal, Wanted
 from store.store import Store
 
 
@@ -162,3 +162,18 @@ async def test_what_run_folders_owe_outlives_a_crash(store: Store) -> None:
 async def test_nothing_of_that_name(store: Store) -> None:
     found = await store.erasure.forget("session", "none", "ann")
     assert found.completions == () and await store.meta.audit_log() == []
+
+
+async def test_what_a_judge_heard_goes_with_the_message_it_was_in(store: Store, tmp_path: Path) -> None:
+    """Also out of ratings that were taken back since: a signal names only the last of them."""
+    await talk(store, "a", "quokka")
+    await talk(store, "b", "zanzibar")
+    await store.signals.add(NewSignal("a", "message", "zanzibar, please", "b"))
+    for n in range(2):
+        judged = rating("a", -1.0, rater="judge:x", comment=f"zanzibar {n}", source="judge", human=False)
+        last = await store.ratings.rate(judged)
+        await store.ratings.retract(last.id)
+    await store.ratings.rate(rating("a", rater="ann", comment="of the answer"))
+    await store.erasure.forget("completion", "b", "ann")
+    assert [one.rater for one in await store.ratings.history("a")] == ["ann"]
+    assert b"zanzibar" not in bytes_of(tmp_path)
