@@ -80,8 +80,8 @@ async def test_a_completion_ends_once(store: Store) -> None:
 
 
 async def test_record_is_all_or_nothing(store: Store) -> None:
-    with pytest.raises(UnknownCompletion):
-        await store.completions.record([new("a")], [end("a"), end("b")])
+    with pytest.raises(DuplicateCompletion):
+        await store.completions.record([new("a"), new("a")], [end("a"), end("a")])
     assert await store.completions.get("a") is None
 
 
