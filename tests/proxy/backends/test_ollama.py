@@ -321,7 +321,7 @@ async def test_older_ones_sample_with_a_penalty(
     await proxy.stop()
     await proxy.start()
     await proxy.say("x")
-    (found,) = [json.loads(line)["sampling"] for line in await exported(proxy)]
+    *_, found = [json.loads(line)["sampling"] for line in await exported(proxy)]
     assert found.get("repetition_penalty") == penalty
 
 
