@@ -1,5 +1,5 @@
 # Two commands do everything: `make demo` (watch a model learn) and `make test` (prove that it works).
-.PHONY: demo test docs audit fuzz chaos soak test-mlx test-agents test-backends test-ollama test-openclaw test-openwebui test-browser quick-starts setup lint bench bench-check bench-learn bench-relay bench-scaling bench-swap bench-train clean
+.PHONY: demo demo-agent test quick docs audit fuzz chaos soak test-mlx test-agents test-clients test-backends test-ollama test-openclaw test-openwebui test-browser quick-starts setup lint bench bench-check bench-learn bench-relay bench-scaling bench-swap bench-train clean
 
 PY := .venv/bin/python
 
@@ -9,8 +9,16 @@ setup:
 demo: setup
 	@$(PY) -m scripts.demo $(if $(QUICK),--quick)
 
+# An agent harness from PyPI (inspect_ai, in an environment of its own), a program's rewards, and a model that learns.
+demo-agent: setup
+	@$(PY) -m scripts.demo.agent
+
 test: setup
 	@scripts/test
+
+# Under a minute: style, who imports whom, and tests that start no process and load no model. Run it before every commit.
+quick: setup
+	@scripts/quick
 
 # Ten times the broken answers and requests of the fast suite: 10,000, a minute of one core. And each recorded stream,
 # long ones too, a byte at a time. Then requests out of /openapi.json by schemathesis (from PyPI, an environment of its
@@ -39,6 +47,12 @@ test-mlx:
 # Not part of `make test` either: it takes two agents of 800 MB from npm, and llm from PyPI.
 test-agents:
 	@scripts/test_agents
+
+# Nor this: some thirty clients from PyPI and npm, 5 GB in ~/.cache/rlproxy/clients, half an hour of one core.
+# `make test-clients NAMES="aider pi"` takes some of them.
+test-clients: setup
+	@$(PY) -m scripts.clients $(NAMES)
+	@$(PY) -m scripts.docs.tables
 
 # Nor this: it makes environments with llama.cpp's prebuilt server, mlx-lm's and vLLM for CPUs, and runs them on the small model.
 test-backends:

@@ -144,6 +144,14 @@ class Train(Section):
     """Whether the model rests while a run trains, for a GPU (or memory) with room for one of them; requests wait."""
     start_at: int = Field(default=32, ge=1)
     """Fresh ratings that start a run."""
+    start_at_episodes: int = Field(default=64, ge=1)
+    """Rewarded episodes, of groups that have closed, that start a run of their own."""
+    group_size: int = Field(default=8, ge=1, le=1024)
+    """Episodes of a group, where the program does not say it; a group trains when as many have ended."""
+    group_timeout_s: float = Field(default=600.0, ge=0)
+    """Seconds after the last reward of a group that is short of members, until those it has train."""
+    max_program_share: float = Field(default=1.0, gt=0, le=1)
+    """Most of 30 days' samples that may be turns of episodes, where people rate too; 1 is no bound."""
     min_each: int = Field(default=0, ge=0)
     """Fewest fresh ratings of each sign that a run needs."""
     quiet_s: float = Field(default=0.0, ge=0)
@@ -242,6 +250,15 @@ class Judge(Section):
     """Local times in which it is asked, as train.hours; empty is always."""
     max_share: float = Field(default=0.5, gt=0, le=1)
     """Most of a run that may be its own, by weight; above 0.5 who never rates is taught by the judge alone."""
+
+
+class Signals(Section):
+    module: Annotated[UserPath | None, _unset] = None
+    """Your own Python file with `score(completion, next)`, whose numbers train beside people's ratings."""
+    timeout_s: float = Field(default=5.0, gt=0, le=600)
+    """Seconds that it may take for one turn."""
+    memory_mb: int = Field(default=512, ge=64, le=1_000_000)
+    """Memory that its process may have, in MiB."""
 
 
 class TurnRule(Section):

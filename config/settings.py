@@ -35,6 +35,7 @@ from config.sections import (
     Log,
     Redaction,
     ServerSection,
+    Signals,
     StoreSection,
     Train,
     Turns,
@@ -86,6 +87,7 @@ class Settings(BaseSettings):
     train: Train = Train()
     gate: Gate = Gate()
     judge: Judge = Judge()
+    signals: Signals = Signals()
     turns: Turns = Turns()
     webhooks: WebhooksSection = WebhooksSection()
     store: StoreSection = StoreSection()

@@ -42,11 +42,12 @@ from proxy.feedback.webhooks.routes import Webhooks
 from proxy.relay.capture_optout import Uncaptured
 from proxy.relay.count_tokens import CountTokens
 from proxy.relay.dialect_support import Formats
-from proxy.relay.exchange import Parts
 from proxy.relay.models import Models
+from proxy.relay.parts import Parts
 from proxy.relay.relay import Relay
 from proxy.signals.follower import Follower
 from proxy.signals.judging import Judging
+from proxy.signals.own import Own
 from proxy.training import relocation
 from proxy.training.admin_acts import AdminActs
 from proxy.training.claim import Claims
@@ -156,8 +157,10 @@ class Wiring:
         retries = Retries(store, tasks)
         self.uncaptured = Uncaptured(store, recent, retries)
         # what people say next
-        self.judging = judging = Judging(settings.judge, store, backend, redactor, events, Follower(store, screen))
-        claims.before = judging.settle
+        self.judging = judging = Judging(
+            settings.judge, store, backend, redactor, events, Follower(store, screen), Own(settings.signals)
+        )
+        claims.before, claims.beside = judging.settle, judging.choices
         self.status = status = StatusReport(
             store, backend, swap, learner, when, match, rehearsal, watch, health, formats, door, lending, rebuilding,
             judging,
@@ -271,6 +274,7 @@ class Wiring:
             yield
             await self.tasks.drain_named("finish-", DRAIN_S)
             await self.tasks.cancel()
+            await self.judging.stop()
             await self.backend.stop()
 
     async def stop_learning(self, app: web.Application) -> None:

@@ -27,7 +27,7 @@ from trainer.io.cache import Cache
 from trainer.io.encrypted_files import IN_THE_CLEAR, Seal
 from trainer.io.progress import Progress, Stop
 from trainer.io.run_folder import SAMPLES, RunError, RunSpec, read_lines, read_spec, write_atomic
-from trainer.lessons import lessons, preset_rules, replay, samples
+from trainer.lessons import lessons, preset_rules, replay, samples, trajectories
 from trainer.lessons.acceptance import Outcome
 from trainer.lessons.lessons import Lesson, Lessons, metrics_of
 from trainer.lessons.preset_rules import Liked
@@ -151,8 +151,13 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop, seal: Sea
     result["metrics"] |= run.clock.laps
     _write(run, model, read, learned, tries, used - read.repeated, used & read.repeated, no)
     if no is None:
-        rewards = [s.reward for s in reversed(read.usable) if s.rating in used - read.repeated]  # the newest last
+        new = [s for s in reversed(read.usable) if s.rating in used - read.repeated]  # the newest last
+        rewards = [s.reward for s in new if s.episode is None]
         result["baseline_after"] = round(objective.ema(spec.baseline, rewards, run.preset.ema_decay), 9)
+        outcomes = list({s.episode.episode: s.reward for s in new if s.episode is not None}.values())
+        result["episode_baseline_after"] = round(
+            objective.ema(spec.episode_baseline, outcomes, run.preset.ema_decay), 9
+        )
         result["reason"] = _passed(trained, tries, len(used - read.repeated), len(used & read.repeated))
         if run.weak:
             result["reason"] += f" Its step was a smaller one: {run.weak}."
@@ -239,6 +244,9 @@ def _tell_of_prompts(run: TrainingRun, model: TrainedModel, usable: Sequence[Sam
 def _heed_ratings(run: TrainingRun, model: TrainedModel, read: Read) -> None:
     """Which objective the comments ask for, and whether these ratings say anything at all."""
     training = [s for s in read.usable if not s.held]
+    if trajectories.any_of(training):  # a program's rewards are no taste that chance could fit: groups compare them
+        run.preset = preset_rules.episodes(run.preset, run.progress)
+        return
     run.preset = preset_rules.comments(run.preset, training, run.progress)
     if before := gate.taught(model.parent):
         now = Liked.of(read.usable, run.spec.parent)
@@ -282,10 +290,11 @@ def _lessons(run: TrainingRun, model: TrainedModel, read: Read) -> tuple[Lessons
     taught = sum(lesson.taught for lesson in teaching)
     left = [s.sample for s in learned.train if s.keep.any() and learned.outcomes[s.sample.rating].cause is None]
     contrast = ratings.contrast(left)
-    if not contrast.ok and not taught:
+    if not contrast.ok and not taught and not trajectories.any_of(left):
         run.result["gate"]["contrast"] = contrast.json()
         raise NothingToLearn(f"Nothing to compare in {len(new)} samples: {_causes(new, 'the same')}.")
-    run.preset = preset_rules.pace(run.preset, teaching, run.progress)
+    if not trajectories.any_of(left):
+        run.preset = preset_rules.pace(run.preset, teaching, run.progress)
     if run.weak and (learned.critic.trusted or steps.by_token(teaching)):
         run.evidence, run.weak = 1.0, None  # a critic sees what that test does not
     elif run.weak and not taught:
@@ -417,6 +426,7 @@ def _write(
         "base_nll_rise": run.bounds.base_nll_rise,
         "liked": Liked.of(read.usable, spec.parent),  # of the parent, as the next run compares it
         "preset": tries.preset.model_dump(),
+        "choices": {made["name"]: made["value"] for made in spec.choices},
         "retried": tries.why,
         "back": run.result["back"],
     }
@@ -443,7 +453,9 @@ def _save(policy: Policy, learned: Lessons, folder: Path) -> None:
     policy.save(folder)
     sidecar_files.write(folder, sidecar_files.OPTIMISER, policy.optimiser())
     known = [one.arrays() for one in (learned.heard, learned.labels) if one is not None]
-    sidecar_files.write(folder, sidecar_files.CRITIC, {name: each for one in known for name, each in one.items()})
+    sidecar_files.write(
+        folder, sidecar_files.CRITIC, learned.handed_on | {n: each for one in known for n, each in one.items()}
+    )
 
 
 def _why_nothing(outcomes: Sequence[Outcome]) -> str:

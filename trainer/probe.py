@@ -22,8 +22,9 @@ import psutil
 from trainer.formats import model_info, weights
 from trainer.io.run_folder import Compute, RunError
 from trainer.lessons import rehearsal
+from trainer.lessons.bad_line import BadLine
 from trainer.lessons.rendering import Known
-from trainer.lessons.samples import BadLine, Template
+from trainer.lessons.samples import Template
 
 GB: Final = 2**30
 SPARE_GB: Final = 0.5  # activations of some hundred tokens, and what the machine keeps

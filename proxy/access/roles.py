@@ -106,6 +106,7 @@ RULES: Final[Mapping[str, Rule]] = {
         "POST /rl/reset",
         "POST /rl/forget",
         "POST /rl/judge/accept",
+        "POST /rl/rescore",
         "GET /rl/keys",
         "POST /rl/keys",
         "DELETE /rl/keys/{key}",

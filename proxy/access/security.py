@@ -250,15 +250,15 @@ def outgoing_headers(
 ) -> CIMultiDict[str]:
     """The client's headers as the backend may see them: no key of ours, no `x-rl-…`, the backend's own key."""
     own = [k.get_secret_value() for k in (settings.api_key, settings.admin_key) if k]
-    kept = CIMultiDict(
-        (name, value)
-        for name, value in headers.items()
-        if name.lower() not in _OURS and not name.lower().startswith("x-rl-") and not FORM.search(value)
-    )
+    kept: CIMultiDict[str] = CIMultiDict()
+    for name, value in headers.items():
+        low = name.lower()
+        if low not in _OURS and not low.startswith("x-rl-") and not FORM.search(value):
+            kept.add(name, value)
     if backend or any(same(given_key(headers), key) for key in own):
         kept.popall("authorization", None)
         kept.popall("x-api-key", None)
-    if cookies := [one for header in kept.popall("cookie", ()) for one in _foreign(header)]:
+    if "cookie" in kept and (cookies := [one for header in kept.popall("cookie", ()) for one in _foreign(header)]):
         kept["cookie"] = "; ".join(cookies)
     kept.update(backend)
     return kept

@@ -15,8 +15,8 @@ SECTIONS: Final = {
     "Set up": ("init", "serve", "connect", "disconnect", "service", "keys", "config", "doctor"),
     "Rate": ("good", "bad", "undo", "chat"),
     "Learn": (
-        "status", "train", "pause", "resume", "cancel", "runs", "episodes", "judge", "adapters", "report", "rollback",
-        "promote", "reset",
+        "status", "train", "pause", "resume", "cancel", "runs", "episodes", "judge", "rescore", "adapters", "report",
+        "rollback", "promote", "reset",
     ),
     "Data": (
         "export", "import", "capture", "forget", "backup", "restore", "encrypt", "decrypt", "audit",
@@ -52,6 +52,7 @@ EXAMPLES: Final = {
     "cancel": ("cancel",),
     "runs": ("runs", "runs 7", "runs --json"),
     "episodes": ("episodes", "episodes --group add-3 --json", "episodes add-3-1"),
+    "rescore": ("rescore --since 2026-11-01",),
     "judge": ("judge", "judge --accept", "judge --json"),
     "adapters": ("adapters",),
     "report": ("report", "report shared.html --no-text"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any
 
 import typer
@@ -26,6 +27,21 @@ def judge(
         _show(found)
 
 
+@judge_app.command()
+def rescore(
+    since: Annotated[datetime | None, typer.Option(help="From this day or moment on, local time.")] = None,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Score stored turns with your own code, signals.module."""
+    body = {"since": since.timestamp() if since else 0.0}
+    found = client_of(home).call("POST", "/rl/rescore", body)
+    if as_json:
+        print_json(found)
+    else:
+        print(f"{some(found['left'], 'turn')} scored in the background; `rlproxy judge` says how many are left")
+
+
 def _show(found: dict[str, Any]) -> None:
     from rich.table import Table
 
@@ -44,6 +60,10 @@ def _show(found: dict[str, Any]) -> None:
         counts.add_row(row["kind"], row["label"] or row["state"], row["judge"], str(row["count"]))
     if found["signals"]:
         out.print(counts)
+    if own := found["own"]:
+        out.print(
+            f"your own code: {some(own['left'], 'turn')} left" + (f"; {own['problem']}" if own["problem"] else "")
+        )
     for one in found["judges"]:
         out.print(f"\n{one['judge']}: {one['state']}")
         table = Table("finds", "shared", "kappa (95 %)", "both", "person only", "judge only", "neither", box=None)

@@ -35,6 +35,7 @@ from proxy.conversation.same_text import (
     spoken,
     text_in,
     together,
+    whole_turn,
 )
 from proxy.conversation.underway import Underway
 from proxy.conversation.user_text import silent
@@ -206,7 +207,8 @@ class OnScreen:
         rows = await self._store.answers.said_to(askers, limit=LATELY, longest=longest, session=within)
         rows = [await self._so_far(one) for one in rows]
         forms = Forms()
-        close = await asyncio.to_thread(_close, reply, text, rows, forms)
+        after_tool = bool(before) and before[-1].get("role") == "tool"
+        close = await asyncio.to_thread(_close, reply, text, rows, forms, after_tool=after_tool)
         if place.session is not None and len(close) > CLOSE:
             close = [(one, how) for one, how in close if one.session == place.session] or close
         if not close:
@@ -280,13 +282,15 @@ def _asked_so(question: Mapping[str, Any], turns: Iterable[Lately], forms: Forms
     return [one for one in turns if asked_alike(text, one.asked, forms)][:CLOSE]
 
 
-def _close(reply: Mapping[str, Any], text: str, rows: Iterable[Lately], forms: Forms) -> list[tuple[Lately, Alike]]:
-    """Those that say the same."""
+def _close(
+    reply: Mapping[str, Any], text: str, rows: Iterable[Lately], forms: Forms, *, after_tool: bool
+) -> list[tuple[Lately, Alike]]:
+    """Those that say the same. `after_tool`: a tool's result is right above it."""
     found: list[tuple[Lately, Alike]] = []
     calls = [] if text else calls_in(reply)  # once: they may be megabytes
     for one in rows:
         if text:
-            compare = alike if one.status in ("done", "error") else broken_off
+            compare = broken_off if one.status not in ("done", "error") else whole_turn if after_tool else alike
             how = compare(text, text_in({"role": "assistant", "content": one.text}), forms)
         else:
             same = calls and one.calls is not None and calls == calls_in(as_chat(one.calls))
@@ -315,6 +319,8 @@ def _fits(
         if completion is None:  # it went in this moment
             continue
         prompt = completion.new.prompt
+        if how is Alike.END and not (prompt and prompt[-1].role == "tool"):
+            continue
         session = 1 if None in (place.session, one.session) else 2 if place.session == one.session else 0
         system = tuple(tree.message_hash(None, prompt[at].role, prompt[at].body) for at in tree.places(prompt))
         rest = 2 * (sent is not None and system == sent.system) + (one.model == place.model)
@@ -334,7 +340,7 @@ def _is_enough(fit: Fit, letters: int) -> bool:
     """Whether it is certain that this is the answer, if it is the only one. An answer that is not captured may have the
     same words: short ones need more to speak for them. `letters`: in its beginning, and digits."""
     run, asked = fit.run, fit.asked
-    if fit.against:
+    if fit.against or (fit.alike is Alike.END and not (run.messages and run.whole)):
         return False
     if fit.session == 2:
         return run.messages > 0 or not asked or letters >= UNMISTAKABLE

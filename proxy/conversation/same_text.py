@@ -34,9 +34,10 @@ class Alike(IntEnum):
     """How alike two texts are."""
 
     NOT = 0
-    LETTERS = 1  # in letters and digits: marks were lost, or written otherwise
-    SPACES = 2  # but for white space
-    EXACT = 3
+    END = 1  # one of them shows more above the other: what its model said before a call, and the call
+    LETTERS = 2  # in letters and digits: marks were lost, or written otherwise
+    SPACES = 3  # but for white space
+    EXACT = 4
 
 
 class MessageText(NamedTuple):
@@ -122,6 +123,15 @@ def broken_off(shown: str, kept: str, forms: Forms | None = None) -> Alike:
         bool(shorter) and longer.startswith(shorter) and (longer is other or len(longer) - len(shorter) <= _MOST_ADDED)
     )
     return Alike.SPACES if fits else Alike.NOT
+
+
+def whole_turn(shown: str, kept: str, forms: Forms | None = None) -> Alike:
+    """The same for an answer after a tool's result: a client may keep the turn as its screen showed it, as one text."""
+    forms = forms or Forms()
+    if (found := alike(shown, kept, forms)) is not Alike.NOT or max(len(shown), len(kept)) > LONGEST:
+        return found
+    lines, more = forms.lines(kept), forms.lines(shown)
+    return Alike.END if 0 < len(lines) < len(more) and more[-len(lines) :] == lines else Alike.NOT
 
 
 def letters_of(text: str) -> str:

@@ -29,6 +29,7 @@ _SOMEBODY: Final = re.compile(r"(?:^|\n)[^\w\n]{0,6}(?:user|human|person|you)\b|
 # The same of a text as it came, with any white space in it: where it is not, no line says whose words come next.
 _ENDS_LINE: Final = r"[\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]"
 _MAYBE: Final = re.compile(rf"{_ENDS_LINE}[^\w\n]*+(?:user|human|person|you)", re.IGNORECASE)
+_MAYBE_JSON: Final = re.compile('"(?:content|text)"', re.IGNORECASE)
 _MAYBE_FIRST: Final = re.compile(r"[^\w\n]*+(?:user|human|person|you)", re.IGNORECASE)
 _NEXT: Final = re.compile(r"\n[^\w\n]{0,6}(?:user|human|person|you)\b[^\w\n]{0,3}(?::|\n)")
 
@@ -37,7 +38,7 @@ def may_quote(messages: Sequence[Mapping[str, Any]]) -> bool:
     """Whether these messages begin a conversation and say of some words whose they are. Most do not, and then nobody
     has to look up what was said lately."""
     said = _newest(messages)
-    if said is None or not (_MAYBE_FIRST.match(said) or _MAYBE.search(said) or '"' in said):
+    if said is None or not (_MAYBE_FIRST.match(said) or _MAYBE.search(said) or _MAYBE_JSON.search(said)):
         return False
     return _SOMEBODY.search(_lines(said)) is not None
 

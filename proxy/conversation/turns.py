@@ -119,12 +119,13 @@ def turn_of(
     if known is None:
         known = KnownTurn([m for m in messages if m.get("role") in ASIDE], _used_tools(messages))
     system, last = _ends("\n".join(text_of(m) or "" for m in known.system)), _ends(_said_last(messages))
+    low_system, low_last = (text.lower() if text.isascii() else None for text in (system, last))
     limit, toolless = _limit(body), not tools and known.used_tools and not _after_a_tool(messages)
     for rule in (*rules, *RULES):
         if (
             (rule.header is None or bool(headers.get(rule.header)))
-            and (rule.system is None or _fits(rule.system, system))
-            and (rule.last is None or _fits(rule.last, last))
+            and (rule.system is None or _fits(rule.system, system, low_system))
+            and (rule.last is None or _fits(rule.last, last, low_last))
             and (rule.max_tokens is None or (limit is not None and limit <= rule.max_tokens))
             and (rule.tools is None or toolless != rule.tools)
         ):
@@ -132,26 +133,35 @@ def turn_of(
     return Decision("main", DEFAULT)
 
 
-def _fits(pattern: str, text: str) -> bool:
-    return bool(text) and bool(_pattern(pattern)(text))
+def _fits(pattern: str, text: str, low: str | None) -> bool:
+    """`low`: the text in small letters, where it is ASCII: fixed words are searched for before the pattern is."""
+    words, found = _pattern(pattern)
+    if low is not None and words not in low:
+        return False
+    return bool(found(text))
 
 
 @lru_cache(maxsize=256)
-def _pattern(text: str) -> Callable[[str], object]:
-    """How to look for it: one that begins with ^ is looked for at the beginning only."""
+def _pattern(text: str) -> tuple[str, Callable[[str], object]]:
+    """Words that are in every text that fits, in small letters, and how to look for it: a pattern that begins with ^
+    is looked for at the beginning only."""
     found = re.compile(text)
-    return found.match if _is_at_start(text) else found.search
+    if _has_choice(text):
+        return "", found.search
+    rest = text.removeprefix("(?i)")
+    fixed = "" if rest.startswith("(?") else re.match(r"\^?((?:[A-Za-z0-9 ,'-](?![*?{]))*)", rest)[1]  # type: ignore[index]
+    return fixed.lower(), found.match if rest.startswith("^") else found.search
 
 
-def _is_at_start(pattern: str) -> bool:
-    """Nothing but what begins with ^ fits: there is no other way to read it outside of all brackets."""
-    bare = re.sub(r"\\.|\[\^?\]?[^\]]*\]", "", pattern).removeprefix("(?i)")
+def _has_choice(pattern: str) -> bool:
+    """Whether it can be read in more than one way outside of all brackets."""
+    bare = re.sub(r"\\.|\[\^?\]?[^\]]*\]", "", pattern)
     depth = 0
     for letter in bare:
         depth += (letter == "(") - (letter == ")")
         if letter == "|" and depth == 0:
-            return False
-    return bare.startswith("^")
+            return True
+    return False
 
 
 def _said_last(messages: Sequence[Mapping[str, Any]]) -> str:

@@ -68,7 +68,8 @@ _CLINE_RESULTS: Final = tuple(
     for before, after in _CLINE_TYPED
 )
 
-# Recorded: Claude Code 2.1.329, opencode 1.18.33, OpenClaw 2026.9.6, Kilo 7.7.7, smolagents 1.26.0. Read in their
+# Recorded: Claude Code 2.1.329, opencode 1.18.33, OpenClaw 2026.9.6, Kilo 7.7.7, smolagents 1.26.0, Qwen
+# Code 0.24.4. Read in their
 # packages: Cline 3.0.65 (notice, input), aider 0.86.2.
 # Known from earlier versions, and not run: Cline's other tags, Roo, Cursor.
 AGENTS: Final = (
@@ -81,6 +82,8 @@ AGENTS: Final = (
     ),
     Agent("opencode", user_agent="opencode/", quotes=True),
     Agent("kilo", user_agent="Kilo-Code/", blocks=("environment_details",), quotes=True),
+    # By its prompt: its subagents, whose words a model writes, have others.
+    Agent("qwen-code", prompt=re.compile("You are Qwen Code,"), blocks=("system-reminder",)),
     # Behind a tool's result it writes the same line into the same text, as any result could end: there it is text.
     Agent(
         "smolagents",

@@ -39,14 +39,15 @@ class Splicer:
         self._places = _places(rules)
         self._names = [b'"%s"' % name.encode() for name in _leaves(rules)]
         self._head: _Head | None = None
+        self._looked = False  # for a head
 
     def edited(self, raw: bytes, parsed: Mapping[str, Any]) -> bytes:
         """As `json_edit.rewrite(raw, rules)` of the object that is `parsed` from `raw`, and the very same bytes."""
         found = _edits(raw, parsed, self._places)
         if found is None:
             return rewrite(raw, self._rules)
-        if self._head is None and found:
-            self._head = _head(raw, found)
+        if not self._looked and found:
+            self._looked, self._head = True, _head(raw, found)
         return _spliced(raw, found)
 
     def through(self, piece: bytes) -> bytes | None:
@@ -71,6 +72,8 @@ class Splicer:
         of them. None where that does not settle it."""
         if self._places is None or b"\\u00" in piece:
             return None
+        if not self._looked and parsed and type(parsed[0]) is dict:
+            self.edited(piece[piece.find(b"{") : piece.find(b"\n")], parsed[0])  # for its head
         for name, place in self._places.items():
             count = piece.count(place.literal)
             if not count:

@@ -6,6 +6,7 @@ message, however many they are. So the reply that a client sends back is the rep
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -16,6 +17,9 @@ from proxy.dialects.chat_form import attached, text_part
 
 CALLS: Final = ("function_call", "custom_tool_call")
 _REASONING: Final = "rs_"  # how its ids begin
+_OURS: Final = re.compile(
+    r"msg_(?:start\.)?rl-"
+)  # a message that rlproxy named: an answer to a command, or a translated one
 OUTPUTS: Final = ("function_call_output", "custom_tool_call_output")
 
 
@@ -25,7 +29,7 @@ def to_messages(items: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]
     turns = _Turns()
     for i, item in enumerate(items):
         kind = "item_reference" if is_reference(item) else item.get("type") or "message"
-        if kind != "message":
+        if kind != "message" and not (kind == "item_reference" and _OURS.match(str(item.get("id")))):
             turns.asked()
         if kind == "message" and item.get("role") == "assistant":
             turns.text(i, plain(item.get("content")))

@@ -25,7 +25,7 @@ from proxy.core.json_edit import dumps, loads, rewrite
 from proxy.core.offload import off_loop, weight
 from proxy.core.upstream import end_to_end, message_in, no_http, upstream_url, whole
 from proxy.dialects import MESSAGES, Asked
-from proxy.relay.exchange import Parts
+from proxy.relay.parts import Parts
 from proxy.relay.request_body import parsed, read
 
 # What a tokenizer needs of a chat request; the rest is for sampling.

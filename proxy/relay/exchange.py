@@ -1,98 +1,45 @@
 """One request to the backend and its answer: ask, pass on, and leave the completion stored, whatever happens.
 
 Owns the order in which bytes and commits leave, and what happens when either side goes away in the middle. What the
-bytes mean belongs to the dialects, in which of them the backend is asked to ways, what is stored to capture, which
-requests come here to relay.
+bytes mean belongs to the dialects, how often and in which format the backend is asked to asking, what is stored to
+capture, which requests come here to relay.
 """
 
 from __future__ import annotations
 
 import asyncio
-import io
-import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import aiohttp
 import structlog
 from aiohttp import web
 from multidict import CIMultiDict
-from yarl import URL
 
-from config.settings import Settings
-from proxy.access.limits import Limits, PacedStream
-from proxy.access.security import outgoing_headers, without_keys
-from proxy.access.unknown_route import MISSING
-from proxy.backends.ask import down
-from proxy.backends.base import Address, Backend, place_for
-from proxy.conversation.active_conversations import Recent
-from proxy.conversation.capture_health import Health
-from proxy.conversation.redaction import Redactor
+from proxy.access.limits import PacedStream
+from proxy.access.security import without_keys
 from proxy.conversation.retries import Attempt
-from proxy.conversation.underway import Underway
 from proxy.core.errors import BackendBroke, BackendRefused, BrokeOff, Conflict, ProxyError, UnknownModel
-from proxy.core.events import Events
-from proxy.core.heap_trim import Memory
-from proxy.core.json_edit import Rules, WholeAnswer, dumps, loads
-from proxy.core.metrics import Metrics
+from proxy.core.json_edit import WholeAnswer, dumps, loads
 from proxy.core.ndjson import Line, NdjsonSplitter
-from proxy.core.offload import LARGE, off_loop
 from proxy.core.sse import Event, EventSplitter
-from proxy.core.tasks import Tasks
-from proxy.core.upstream import chunks, cut, end_to_end, message_in, no_http, splitter_for, upstream_url, whole
-from proxy.dialects import CHAT, Dialect
+from proxy.core.upstream import chunks, cut, end_to_end, message_in, splitter_for, whole
+from proxy.dialects import Dialect
 from proxy.dialects.base import ODD, Question
-from proxy.feedback.episodes import Episodes
-from proxy.relay.capture import Capture, new_id
-from proxy.relay.capture_optout import Uncaptured
-from proxy.relay.codecs import Codec, Native, Translated, wishes
-from proxy.relay.dialect_support import Formats, about_what_was_asked
+from proxy.relay.asking import Asking
+from proxy.relay.capture import Capture
+from proxy.relay.codecs import Codec, Translated
 from proxy.relay.early_stream import KEEPALIVE, HeldStream
+from proxy.relay.parts import Parts
 from proxy.relay.unknown_model import unknown_model
-from proxy.training.giving_way import GivingWay
-from proxy.versions.admission import Door
-from proxy.versions.live_version import Lease, Swap
+from proxy.versions.live_version import Lease
 from store.errors import DuplicateCompletion
 from store.records import NewCompletion
-from store.store import Store
 
 log = structlog.get_logger()
 
 GONE: Final = (aiohttp.ClientConnectionResetError, ConnectionResetError, BrokenPipeError)
-NOTICED_S: Final = 0.25  # in which the end of a process of ours is seen, after its port has closed
-RESTARTED_S: Final = 10.0  # in which a server that broke off has to answer again, or a question is not asked once more
 KEEPALIVE_S = 3.0  # of silence; proxies and clients in between give up sooner or later
-
-
-@dataclass
-class Parts:
-    """What an exchange works with; the same for all of them."""
-
-    settings: Settings
-    store: Store
-    backend: Backend
-    swap: Swap
-    metrics: Metrics
-    tasks: Tasks
-    health: Health
-    formats: Formats
-    door: Door
-    limits: Limits
-    events: Events
-    redactor: Redactor
-    uncaptured: Uncaptured
-    recent: Recent
-    memory: Memory
-    giving_way: GivingWay
-    underway: Underway
-    episodes: Episodes
-    http: aiohttp.ClientSession | None = None  # set at start-up, when there is a loop
-
-    def request_headers(self, request: web.Request) -> CIMultiDict[str]:
-        return outgoing_headers(
-            end_to_end(request.headers), settings=self.settings.server, backend=self.backend.headers()
-        )
 
 
 class Exchange:
@@ -119,13 +66,12 @@ class Exchange:
         self._attempt = attempt  # keeps the answer, should its SDK ask again
         self._begun = held.response if held is not None else None  # the stream, where it began while it waited
         self._capture: Capture | None = None
-        self._way: Codec
-        self._refusal = b""  # a 404 that was read to see what it is about
         self._finished = False
         self._gap = b""  # what ends the last event, where the backend did not
-        self._address: Address | None = None  # where the question is
-        self._taken = 0  # how many servers may have taken the question and broke off without a word
-        self._overhead_ms = 0.0
+
+    @property
+    def _way(self) -> Codec:
+        return self._asking.way
 
     async def capture_as(
         self, id: str, row: Callable[[], Awaitable[NewCompletion]], seen: Callable[[NewCompletion], None]
@@ -160,8 +106,9 @@ class Exchange:
     async def run(self) -> web.StreamResponse:
         """Ask, pass the answer on, and leave the completion stored, whatever happens."""
         error: str | None = None
+        self._asking = Asking(self._parts, self._request, self._dialect, self._question, self._lease, self._capture)
         try:
-            upstream = await self._ask()
+            upstream = await self._asking.ask()
             try:
                 splitter = splitter_for(upstream)
                 if splitter is not None and upstream.status == 200:
@@ -176,7 +123,7 @@ class Exchange:
             error = "the client went away"
             raise
         finally:
-            self._leave()
+            self._asking.leave()
             self._parts.memory.used(self._question.size)
             if self._capture is not None and not self._finished:
                 status = "partial" if error == "the client went away" else "error"
@@ -188,164 +135,6 @@ class Exchange:
                 if self._attempt is not None:
                     self._attempt.finishing = finishing
 
-    # Asking
-
-    async def _go(self, *, translated: bool) -> None:
-        """Choose the way. Raises BadRequest for what chat completions cannot say."""
-        question = self._question
-        capabilities = self._parts.backend.capabilities
-        if translated:
-            self._way = await off_loop(
-                max(question.size, question.weight),
-                Translated,
-                self._dialect,
-                question,
-                capabilities,
-                id=self._capture.id if self._capture else new_id(),
-                model=self._asked.model or self._parts.swap.model,
-                created=int(time.time()),
-            )
-        else:
-            self._way = Native(self._dialect, question, capabilities, self._rules())
-        if self._capture is not None:
-            self._capture.reads(self._way.reads, translated=translated)
-
-    async def _ask(self) -> aiohttp.ClientResponse:
-        """In the client's dialect if the backend has it, else as chat completions."""
-        formats, name = self._parts.formats, self._dialect.name
-        if not formats.native(name):
-            await self._go(translated=True)
-            return await self._ask_once()
-        await self._go(translated=False)
-        upstream = await self._ask_once()
-        if upstream.status not in MISSING or self._dialect is CHAT or formats.shown(name):
-            if upstream.status == 200:
-                formats.has(name)
-            return upstream
-        refusal = await whole(upstream)
-        if about_what_was_asked(refusal, self._asked.model, self._dialect.paths[0]):
-            self._refusal = refusal
-            return upstream
-        # No such route, or no such model: if it answers in chat completions, it was the route.
-        await self._go(translated=True)
-        upstream = await self._ask_once()
-        if upstream.status not in MISSING:
-            formats.lacks(name)
-            log.info("backend lacks a dialect; it is translated from now on", dialect=name)
-        return upstream
-
-    async def _ask_once(self) -> aiohttp.ClientResponse:
-        """Once more where the backend had lost the adapter, or refuses what only we asked for."""
-        asking = self._capture is not None
-        upstream = await self._send(asking)
-        version = self._lease.version
-        if upstream.status in self._parts.backend.capabilities.lost and version:
-            await whole(upstream)
-            await self._parts.swap.lost(version)
-            upstream = await self._send(asking)
-        if upstream.status == 400 and asking and self._way.asks:
-            await whole(upstream)
-            upstream = await self._send(False)
-        return upstream
-
-    async def _send(self, asking: bool) -> aiohttp.ClientResponse:
-        parts = self._parts
-        headers = parts.request_headers(self._request)
-        headers.popall("content-encoding", None)  # it was undone when we read the body
-        headers["accept-encoding"] = "identity"  # the answer has to be read here
-        headers["content-type"] = "application/json"
-        for last_place in (False, True):  # not every one of them: it may be the question that ends a server
-            self._leave()  # an earlier question of this request
-            self._address = address = parts.backend.address(self._lease.model)
-            heavy = max(self._question.size, self._question.weight)
-            body = await off_loop(heavy, self._way.body, address.members, asking=asking)
-            overhead = time.perf_counter() - self._started
-            parts.metrics.overhead.observe(overhead)
-            self._overhead_ms = overhead * 1000
-            try:
-                return await self._post(address.url, body, headers)
-            except aiohttp.SocketTimeoutError as error:  # it took the question and is silent: another would be, too
-                raise down(address.url, error, parts.backend.kind) from error
-            except aiohttp.ClientResponseError as error:
-                raise no_http(error) from error
-            except (TimeoutError, aiohttp.ClientError, OSError) as error:
-                parts.health.files.check(error)
-                elsewhere = parts.backend.elsewhere(address)
-                if last_place or not (elsewhere or await self._is_back(error)):
-                    raise down(address.url, error, parts.backend.kind) from error
-        raise AssertionError("unreachable")
-
-    async def _is_back(self, error: Exception) -> bool:
-        """Whether to ask once more. Raises BackendDown where a server of ours does not come back.
-
-        Where nobody took the question: after the time that a server of ours takes to start again. Where one may have
-        taken it, but not a byte of an answer came: once, if somebody answers there again soon. It may have been the
-        question that ended the server, so never a second time; and not where each answer has its price.
-        """
-        if isinstance(error, aiohttp.ClientConnectorError):
-            await asyncio.sleep(NOTICED_S)  # in which a server of ours is seen to have ended
-            await self._parts.backend.ready()
-            return True
-        foreign = self._parts.backend.capabilities.foreign
-        return not foreign and self._taken == 1 and await self._answers_again()
-
-    async def _answers_again(self) -> bool:
-        try:
-            async with asyncio.timeout(RESTARTED_S):
-                await asyncio.sleep(NOTICED_S)
-                while not await self._is_well():
-                    await asyncio.sleep(NOTICED_S)
-        except TimeoutError:
-            return False
-        log.warning(
-            "a question whose server broke off is asked once more", completion=self._capture and self._capture.id
-        )
-        return True
-
-    async def _is_well(self) -> bool:
-        parts = self._parts
-        assert parts.http is not None
-        try:
-            await parts.backend.ready()
-            with place_for(parts.backend, self._lease.model) as address:
-                async with parts.http.get(f"{address.url}/v1/models", headers=parts.backend.headers()) as response:
-                    return response.status < 500
-        except (ProxyError, aiohttp.ClientError, OSError):
-            return False
-
-    async def _post(self, url: str, body: bytes, headers: CIMultiDict[str]) -> aiohttp.ClientResponse:
-        """Twice where a connection that was kept open had just been closed."""
-        parts = self._parts
-        assert parts.http is not None
-        path = self._way.path
-        target = upstream_url(url, self._request) if path is None else URL(url + path)
-        closed: aiohttp.ServerDisconnectedError | None = None
-        for last_try in (False, True):
-            try:
-                return await parts.http.post(
-                    target, data=_sendable(body), headers=headers, allow_redirects=False, auto_decompress=True
-                )
-            except aiohttp.ServerDisconnectedError as error:
-                self._taken += 1
-                if last_try or self._taken > 1:
-                    raise
-                closed = error
-            except aiohttp.ClientConnectorError:
-                if closed is not None:  # whoever closed the first one may have taken the question, and died of it
-                    raise closed from None
-                raise
-            except (aiohttp.ClientOSError, ConnectionResetError):
-                self._taken += 1
-                raise
-        raise AssertionError("unreachable")
-
-    def _leave(self) -> None:
-        if self._address is not None:
-            self._parts.backend.ended(self._address)
-            self._address = None
-
-    # Answering
-
     def _headers(self, upstream: aiohttp.ClientResponse) -> CIMultiDict[str]:
         headers = end_to_end(upstream.headers)
         for name in ("content-length", "content-encoding", "x-request-id"):
@@ -353,21 +142,14 @@ class Exchange:
         if self._capture is not None:
             headers["x-rl-completion-id"] = self._capture.id
         headers["x-rl-adapter"] = self._lease.label
-        headers["x-rl-overhead-ms"] = f"{self._overhead_ms:.2f}"
+        overhead = self._asking.left_at - self._started
+        self._parts.metrics.overhead.observe(overhead)
+        headers["x-rl-overhead-ms"] = f"{overhead * 1000:.2f}"
         headers["x-accel-buffering"] = "no"
         return headers
 
-    def _rules(self) -> Rules:
-        """The client sees the model it asked for; an adapter's own name stays between us and the backend."""
-        model = self._asked.model if self._lease.version is not None and self._asked.model else None
-        if self._capture is None:
-            return {"model": dumps(model)} if model else {}
-        asked = self._asked
-        ours = bool(wishes(self._dialect, self._question, self._parts.backend.capabilities))
-        return self._dialect.rules(id=self._capture.id, model=model, asked=asked, ours=ours)
-
     async def _whole(self, upstream: aiohttp.ClientResponse) -> web.StreamResponse:
-        answer = WholeAnswer(body := self._refusal or await whole(upstream))
+        answer = WholeAnswer(body := self._asking.refusal or await whole(upstream))
         headers = self._headers(upstream)
         unknown = await self._unknown_model(body) if upstream.status == 404 else None
         if self._begun is not None:
@@ -394,9 +176,9 @@ class Exchange:
         return web.Response(status=upstream.status, body=said, headers=headers)
 
     async def _unknown_model(self, body: bytes) -> UnknownModel | None:
-        assert self._address is not None
+        assert self._asking.address is not None
         said = self._keepable(message_in(body))[:300]
-        return await unknown_model(self._parts.backend, self._address.url, self._asked.model, said)
+        return await unknown_model(self._parts.backend, self._asking.address.url, self._asked.model, said)
 
     async def _stream(self, upstream: aiohttp.ClientResponse, splitter: EventSplitter) -> web.StreamResponse:
         response = self._begun
@@ -571,8 +353,3 @@ def _is_whole(event: Event) -> bool:
         return event.data is None or bool(loads(event.data))
     except ValueError:
         return False
-
-
-def _sendable(body: bytes) -> bytes | io.BytesIO:
-    """A large body goes out in pieces, so that others are served between them."""
-    return body if len(body) < LARGE else io.BytesIO(body)

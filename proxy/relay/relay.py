@@ -45,7 +45,8 @@ from proxy.feedback.chat_command import Asks, ChatCommands
 from proxy.relay.capture import new_id
 from proxy.relay.capture_optout import says_off
 from proxy.relay.early_stream import HeldStream
-from proxy.relay.exchange import Exchange, Parts
+from proxy.relay.exchange import Exchange
+from proxy.relay.parts import Parts
 from proxy.relay.previous_response import EarlierAnswers, marked, unmarked
 from proxy.relay.request_body import bounded, parsed, read
 from proxy.versions.live_version import Lease

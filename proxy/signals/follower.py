@@ -56,9 +56,11 @@ class Follower:
         """What this request says of earlier answers."""
         if one.turn != "main" or not one.tail:
             return []
-        if one.tail[-1].role == "user" and (again := await self._asked_again(one)) is not None:
+        # Without a session, equal words may be of two conversations: then nobody can tell which one goes on.
+        certain = one.session is not None or await self._store.signals.is_only(one)
+        if certain and one.tail[-1].role == "user" and (again := await self._asked_again(one)) is not None:
             return [again]
-        if one.above is None:
+        if one.above is None or not certain:
             return []
         before = await self._before(one)
         if before is None:

@@ -25,15 +25,18 @@ from config.hours import inside, opens
 from config.sections import Judge as Section
 from proxy.backends.base import Backend
 from proxy.conversation.redaction import Redactor
+from proxy.core.errors import BadRequest
 from proxy.core.events import Events
 from proxy.signals import rules
 from proxy.signals.follower import Follower
 from proxy.signals.judge import AnswerJudge, Endpoint, JudgeDown
+from proxy.signals.own import WEIGHT, Own, OwnFailed
 from proxy.signals.questions import VERSION, JudgedTurn
 from proxy.signals.trust import WINDOW, Trust, trust
+from store.captured import export
 from store.errors import StoreError
-from store.learning.signals import ASK, Shared, Trusted
-from store.records import Signal
+from store.learning.signals import ASK, OWN, OwnScore, Shared, Trusted
+from store.records import Completion, Signal
 from store.store import Store
 
 log = structlog.get_logger()
@@ -45,6 +48,7 @@ STATE: Final = "judge_state"  # whether it trained when it was last looked at, s
 ASK_EVERY_S: Final = 6 * 3600.0  # between two questions to people about a judged turn
 RULES_CONFIG: Final = ""  # rules have no prompts
 ACTOR: Final = "rlproxy"
+AT_ONCE: Final = 20  # turns that the user's own code scores between two looks
 SHOWN: Final = 20  # disagreements in a report
 
 
@@ -57,6 +61,7 @@ class Judging:
         redactor: Redactor,
         events: Events,
         follower: Follower,
+        own: Own,
         now: Callable[[], datetime] = datetime.now,
     ) -> None:
         self._settings = settings
@@ -65,6 +70,9 @@ class Judging:
         self._redactor = redactor
         self._events = events
         self._follower = follower
+        self._own = own
+        self._own_hash = ""  # of the user's own code as it last ran
+        self.own_problem: str | None = None
         self._now = now
         self._wake = asyncio.Event()
         self._settling = asyncio.Lock()
@@ -162,10 +170,11 @@ class Judging:
             return False
         seen = await self._follower.step()
         judged = await self._judge_one()
-        if judged or self._unsettled or (seen and self._settings.mode == "on"):
+        scored = await self._score_own()
+        if judged or scored or self._unsettled or (seen and self._settings.mode == "on"):
             self._unsettled = False
             await self.settle()
-        return bool(seen) or judged
+        return bool(seen) or judged or scored
 
     async def why_not(self) -> str | None:
         """Why no turn is judged now."""
@@ -212,6 +221,47 @@ class Judging:
         )
         self._events.emit("signal", completion=signal.completion_id, label=verdict.label)
         return True
+
+    async def _score_own(self) -> bool:
+        """The user's own code, a few turns at once; whether there are more."""
+        if not self._own.on:
+            return False
+        waiting = await self._store.signals.unscored(AT_ONCE)
+        try:
+            self._own_hash = await asyncio.to_thread(self._own.hash)
+        except OwnFailed as error:  # the turns stay: the file may come back
+            self.own_problem = str(error)
+            return False
+        for signal in waiting:
+            found = await self._store.completions.get(signal.completion_id)
+            score = None
+            if found is not None and found.new.turn == "main":
+                try:
+                    said = await self._own.score(_seen(found), export.signal(signal))
+                    self.own_problem = None
+                    score = said and OwnScore(said.value, said.comment or None)
+                except OwnFailed as error:
+                    self.own_problem = f"{signal.completion_id} has no score of your own code: {error}"
+                    log.warning("the user's own code gave no score", completion=signal.completion_id, why=str(error))
+            await self._store.signals.score(signal, score, self._own_hash)
+        return bool(waiting)
+
+    async def stop(self) -> None:
+        await self._own.stop()
+
+    async def rescore(self, since: float) -> int:
+        """Have the user's own code see what was found since then; how many turns. Raises BadRequest."""
+        if not self._own.on:
+            raise BadRequest("There is no code of yours to score with: set signals.module, and start rlproxy again.")
+        left = await self._store.signals.rescore(since)
+        self.wake()
+        return left
+
+    async def choices(self) -> list[dict[str, Any]]:
+        """For a run's manifest: which code of the user's own has scored."""
+        if not self._own.on or not self._own_hash:
+            return []
+        return [{"name": "signals.module", "value": self._own_hash, "why": "the sha256 of the user's own signals"}]
 
     async def _turn(self, signal: Signal) -> JudgedTurn | None:
         """What the judge sees of it; None where it is a side turn by now, or gone."""
@@ -261,6 +311,8 @@ class Judging:
                 for judge, (config, how) in found.items()
                 if self._settings.mode == "on"
             ]
+            if self._own.on and self._own_hash:
+                trusted.append(Trusted(OWN, self._own_hash, {"bad": WEIGHT, "good": WEIGHT}))
             came, gone = await self._store.signals.apply(trusted)
             await self._say({judge: how for judge, (_, how) in found.items()}, trusted)
             if came:
@@ -317,10 +369,17 @@ class Judging:
             "waits_for": await self.why_not(),
             "waiting": sum(row["count"] for row in counts if row["state"] == "waiting"),
             "cost": {**await self._store.signals.cost(self._day()), "daily": self._settings.daily_tokens},
+            "own": await self._own_report(),
             "judges": [await self._one(judge, config) for judge, config in self.judges],
             "signals": counts,
             "by_version": await self._store.signals.by_version(),
         }
+
+    async def _own_report(self) -> dict[str, Any] | None:
+        if not self._own.on:
+            return None
+        left = await self._store.signals.left_to_score()
+        return {"hash": self._own_hash or None, "left": left, "problem": self.own_problem}
 
     async def _one(self, judge: str, config: str) -> dict[str, Any]:
         found = await self.trust(judge, config)
@@ -355,6 +414,12 @@ class Judging:
         if self._settings.mode != "on":
             return f'shadow: trusted in what is {" and ".join(sides)}, and judge.mode is "{self._settings.mode}"'
         return f"trains on what it finds {' and '.join(sides)}"
+
+
+def _seen(found: Completion) -> dict[str, Any]:
+    """What the user's own code is given of a completion: as exported, without its tokens."""
+    tokens = ("prompt_token_ids", "token_ids", "logprobs", "signals")
+    return {key: value for key, value in export.to_dict(found).items() if key not in tokens}
 
 
 def _differ(one: Shared) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from config import presets
 from config.settings import Settings
@@ -18,6 +18,7 @@ from proxy.training.cloud_student import Foreign
 from proxy.training.run_files import RunFiles
 from proxy.training.served_prompts import ServedPrompts
 from proxy.versions.live_version import Swap
+from store.learning.runs import EPISODE_BASELINE
 from store.records import Run
 from store.store import Store
 from trainer.launch import Seal
@@ -35,6 +36,7 @@ class Claims:
         self._swap = swap
         self._foreign = foreign
         self._files = files
+        self.beside: Callable[[], Awaitable[list[dict[str, Any]]]] | None = None  # more choices for the manifest
         self.before: Callable[[], Awaitable[None]] | None = None  # what has to be settled before each claim
 
     async def claim(self, *, min_total: int, rebuilds: bool) -> Run | None:
@@ -62,9 +64,30 @@ class Claims:
             judge_share=self._settings.judge.max_share,
         )
 
+    async def claim_episodes(self, *, min_total: int) -> Run | None:
+        """Make a run of groups of episodes that have closed; None where there are fewer than `min_total` episodes, or
+        none that teaches."""
+        train = self._settings.train
+        runs = self._settings.home / "runs"
+        newest = await asyncio.to_thread(run_folder.newest_version, self._model_folder())
+        return await self._store.episode_groups.claim(
+            model=self._swap.model,
+            live=self._swap.live,
+            max_version_gap=train.max_version_gap,
+            limit=max(2 * train.start_at_episodes, train.group_size),
+            size=train.group_size,
+            timeout_s=train.group_timeout_s,
+            folder_of=lambda run: str(runs / f"r{run:05d}"),
+            version=max(await self._store.versions.next(), 1 + newest),
+            above=await asyncio.to_thread(run_folder.newest_run, runs),
+            min_total=min_total,
+        )
+
     async def is_strange(self, run: Run) -> bool:
         """Whether its samples are replies of a model that is not ours, and that of this backend is; or the reverse."""
         samples = await self._store.samples.of_run(run.id)
+        if self._foreign is not None and await self._store.episode_groups.of_run(run.id):
+            return True
         return any((s.completion.new.version is None) != (self._foreign is not None) for s in samples)
 
     async def write(self, run: Run, weights: str | None) -> None:
@@ -88,11 +111,16 @@ class Claims:
             await self._store.samples.recent_held(HELD_BEFORE),
             await self._store.samples.earlier(run, max_version_gap=train.max_version_gap, each=again) if again else [],
         )
+        turns = await self._store.episode_groups.run_turns(run.id)
         moments = await self._store.opinions.moments(train.max_rater_share, train.raters)
-        lines = await asyncio.to_thread(run_folder.lines, *groups, train, moments)
+        if turns:  # a run has either
+            lines = await asyncio.to_thread(run_folder.episode_lines, turns)
+        else:
+            lines = await asyncio.to_thread(run_folder.lines, *groups, train, moments)
         served = ServedPrompts()
         if not self._foreign:  # whose replies no server of ours has given
             completions = {sample.completion.new.id: sample.completion for group in groups for sample in group}
+            completions |= {turn.completion.new.id: turn.completion for turn in turns}
             served = await served_prompts.add(self._backend, lines, completions)
         await asyncio.to_thread(
             run_folder.write,
@@ -104,9 +132,14 @@ class Claims:
             adapters=adapters,
             out=self._model_folder() / f"v{run.version:04d}",
             baseline=float(await self._store.meta.get("baseline", 0.0)),
+            episode_baseline=float(await self._store.meta.get(EPISODE_BASELINE, 0.0)),
             neutral=served.neutral,
             objective=self._foreign.objective if self._foreign else None,
-            choices=[*(self._foreign.choices if self._foreign else ()), *served.choices],
+            choices=[
+                *(self._foreign.choices if self._foreign else ()),
+                *served.choices,
+                *(await self.beside() if self.beside else ()),
+            ],
             seal=Seal(await self._store.runs.key(run.id)),
         )
 

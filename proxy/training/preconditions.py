@@ -11,16 +11,26 @@ import time
 from collections.abc import Callable
 from datetime import datetime
 
+from config.sections import Train
 from config.settings import Settings
 from proxy.backends.base import Backend
 from proxy.training.adapter_check import Refusal
 from proxy.training.cloud_student import Foreign
 from proxy.training.gpu_sharing import Lending
 from proxy.training.run_state import RunState
-from proxy.training.schedule_rules import Due, dampened, enough, kept_from, needed
+from proxy.training.schedule_rules import (
+    Due,
+    dampened,
+    enough,
+    kept_from,
+    needed,
+    needed_episodes,
+    too_many_programs,
+)
 from proxy.training.system_load import Machine
 from proxy.training.weights_check import WeightsCheck
 from proxy.versions.live_version import Swap
+from store.learning.episode_groups import Ready
 from store.records import Fresh
 from store.store import Store
 from trainer.launch import Launcher
@@ -92,6 +102,14 @@ class Preconditions:
         train = self._settings.train
         if not early and self._match.no is not None:
             return Due(False, self._match.no)
+        due = await self._ratings_due(train, asked=asked, early=early)
+        if not due.now and not await self._rebuilds():  # people go first
+            due = await self._episodes_due(due, asked=asked or early)
+        if due.now and (kept := await self.kept_from(None, starting=True, by_hand=asked)) is not None:
+            return Due(False, kept)
+        return due
+
+    async def _ratings_due(self, train: Train, *, asked: bool, early: bool) -> Due:
         fresh = await self.fresh()
         if fresh.total == 0:
             return Due(False, dampened(fresh) or "there are no fresh ratings")
@@ -99,9 +117,41 @@ class Preconditions:
             lacks = enough(train, fresh, *await self.needed(), silent_s=time.monotonic() - self._last_request())
             if lacks is not None:
                 return Due(False, lacks)
-        if (kept := await self.kept_from(None, starting=True, by_hand=asked)) is not None:
-            return Due(False, kept)
         return Due(True, f"{fresh.total} fresh rating{'' if fresh.total == 1 else 's'}")
+
+    async def episodes(self) -> Ready:
+        """What a run of episodes could take now."""
+        train = self._settings.train
+        return await self._store.episode_groups.ready(
+            live=self._swap.live,
+            max_version_gap=train.max_version_gap,
+            size=train.group_size,
+            timeout_s=train.group_timeout_s,
+        )
+
+    async def needed_episodes(self) -> int:
+        """How many rewarded episodes start a run."""
+        last = next(iter(await self._store.runs.recent(limit=1)), None)
+        given_back = (await self._store.episode_groups.run_counts([last.id])).get(last.id, 0) if last else 0
+        return needed_episodes(self._settings.train, last, given_back)
+
+    async def _episodes_due(self, otherwise: Due, *, asked: bool) -> Due:
+        """`otherwise`: what there is to say where there are no episodes."""
+        train = self._settings.train
+        if self._foreign is not None or not await self._store.episodes.any_waiting():
+            return otherwise
+        ready = await self.episodes()
+        wanted = 1 if asked else await self.needed_episodes()
+        if ready.episodes < wanted:
+            if not ready.episodes and not ready.forming:
+                return otherwise
+            forming = f", {ready.forming} in groups that have not closed" if ready.forming else ""
+            return Due(False, f"{ready.episodes} of {wanted} rewarded episodes (train.start_at_episodes){forming}")
+        if not asked and (silent_s := time.monotonic() - self._last_request()) < train.quiet_s:
+            return Due(False, f"waiting for {train.quiet_s - silent_s:.0f} s without a request (train.quiet_s)")
+        if not asked and (no := too_many_programs(train, *await self._store.episode_groups.trained_lately())):
+            return Due(False, no)
+        return Due(True, f"{ready.episodes} rewarded episode{'' if ready.episodes == 1 else 's'}", "episodes")
 
     async def _lacks(self, *, asked: bool) -> str | None:
         """What training lacks, whatever the ratings and the hour."""

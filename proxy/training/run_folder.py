@@ -24,6 +24,7 @@ from proxy.conversation.conversations import as_chat
 from proxy.conversation.redaction import was_redacted
 from proxy.dialects import chat_tools, chat_turns, template_kwargs
 from proxy.training.rewards import worth
+from store.learning.episode_groups import RunTurn
 from store.learning.ratings import JUDGED
 from store.learning.samples import why_held
 from store.records import BASE, Completion, Message, Moments, Run, RunSample
@@ -52,6 +53,33 @@ def lines(
     return found + [_sample(group, train, moments, "replay") for group in _by_completion(earlier).values()]
 
 
+def episode_lines(turns: Sequence[RunTurn]) -> list[dict[str, Any]]:
+    """Of samples.jsonl, a turn each, the newest episode first. Blocking."""
+    return [
+        {
+            "rating": f"ep-{one.episode.seq}-{one.turn}",
+            "ratings": [],
+            "split": "train",
+            "reward": next((r for r in (one.episode.reward, one.reward) if r is not None), 0.0),
+            "weight": 1.0,
+            "human": False,
+            "source": "program",
+            "comment": None,
+            "correction": None,
+            "episode": {
+                "id": f"{one.episode.seq}",
+                "group": None if one.episode.group is None else f"{one.episode.key} {one.episode.group}",
+                "reward": one.episode.reward,
+                "turn": one.turn,
+                "turns": one.turns,
+                "turn_reward": one.reward,
+            },
+            **_completion(one.completion, one.completion.new.prompt),
+        }
+        for one in sorted(turns, key=lambda one: (-one.episode.seq, one.turn))
+    ]
+
+
 def unrated_lines(completions: Sequence[Completion]) -> list[dict[str, Any]]:
     """Of completions, without what a rating says. Blocking."""
     return [_completion(completion, completion.new.prompt) for completion in completions]
@@ -67,6 +95,7 @@ def write(
     adapters: Mapping[int, str],
     out: Path,
     baseline: float,
+    episode_baseline: float = 0.0,
     neutral: Mapping[str, Mapping[str, Any]],
     objective: str | None = None,
     choices: Sequence[Mapping[str, Any]] = (),
@@ -95,6 +124,7 @@ def write(
         "out": str(out),
         "adapters": {str(v): adapters[v] for v in sorted(v for v in used if v) if v in adapters},
         "baseline": baseline,
+        "episode_baseline": episode_baseline,
         "seed": run.id,
         "threads": train.threads,
         "compute": train.compute,

@@ -28,7 +28,7 @@ from proxy.training.gpu_sharing import Lending, NotLent
 from proxy.training.preconditions import Preconditions
 from proxy.training.publish import Ending, Publisher
 from proxy.training.run_state import RunState
-from proxy.training.schedule_rules import Due
+from proxy.training.schedule_rules import Due, Kind
 from proxy.training.unlearning import Rebuilding
 from proxy.versions.live_version import Swap
 from store.errors import RunEnded
@@ -236,17 +236,21 @@ class RunSupervisor:
         asked, self._asked = self._asked, False
         rebuilds = await self._rebuilding.wanted()
         await self._when.look_at_base(asked=asked)
-        if not (await self._when.due(asked=asked)).now or (
-            not asked and await self._when.obstacle(anew=True) is not None
-        ):
+        due = await self._when.due(asked=asked)
+        if not due.now or (not asked and await self._when.obstacle(anew=True) is not None):
             return
-        needed = 1 if asked or rebuilds else (await self._when.needed())[0]
-        if (claimed := await self._claims.claim(min_total=needed, rebuilds=rebuilds)) is not None:
+        if (claimed := await self._claim(due.of, asked=asked, rebuilds=rebuilds)) is not None:
             if asked:
                 await self._by_hand(claimed)
             await self._carry_out(claimed)
             if rebuilds:
                 self.wake()  # there may be more of it, or it is over
+
+    async def _claim(self, of: Kind, *, asked: bool, rebuilds: bool) -> Run | None:
+        if of == "episodes":
+            return await self._claims.claim_episodes(min_total=1 if asked else await self._when.needed_episodes())
+        needed = 1 if asked or rebuilds else (await self._when.needed())[0]
+        return await self._claims.claim(min_total=needed, rebuilds=rebuilds)
 
     async def trains(self) -> dict[str, Any] | None:
         """For `status`: the model that trains, where it is another one than the one that answers."""

@@ -7,7 +7,7 @@ out (run_supervisor, system_load), what a window of time is (config.hours).
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from config.hours import inside, opens
 from config.sections import Train
@@ -17,9 +17,13 @@ from store.records import Fresh, Run
 DONE_BADLY: Final = {"rejected", "empty", "failed"}
 
 
+Kind = Literal["ratings", "episodes"]
+
+
 class Due(NamedTuple):
     now: bool
     why: str  # one line: what training waits for, or why it may start
+    of: Kind = "ratings"  # what the run is made of
 
 
 def needed(train: Train, last: Run | None, seen: int) -> tuple[int, str]:
@@ -33,6 +37,24 @@ def needed(train: Train, last: Run | None, seen: int) -> tuple[int, str]:
         if more > train.start_at:
             return more, f"run {last.id} ended {last.status} and gave its ratings back"
     return train.start_at, ""
+
+
+def needed_episodes(train: Train, last: Run | None, given_back: int) -> int:
+    """How many rewarded episodes start a run; `given_back` are those of the last run, where it published nothing."""
+    if last is not None and last.status in DONE_BADLY and given_back:
+        return max(train.start_at_episodes, given_back + max(1, train.start_at_episodes // 2))
+    return train.start_at_episodes
+
+
+def too_many_programs(train: Train, of_people: int, of_programs: int) -> str | None:
+    """Why no run of episodes starts, where people rate too; None where one may. In samples of 30 days."""
+    share = train.max_program_share
+    if share >= 1 or not of_people or of_programs < share * (of_people + of_programs):
+        return None
+    return (
+        f"episodes are {of_programs} of {of_people + of_programs} samples of 30 days: they wait until people have "
+        f"rated more (train.max_program_share = {share:g})"
+    )
 
 
 def dampened(fresh: Fresh) -> str | None:

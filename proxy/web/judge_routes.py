@@ -5,11 +5,17 @@ Owns their HTTP. Not here: what any of it means (proxy.signals).
 
 from __future__ import annotations
 
+from typing import Final
+
 import orjson
 from aiohttp import web
 
 from proxy.access.security import require_admin
+from proxy.core.errors import BadRequest
+from proxy.core.json_edit import loads
 from proxy.signals.judging import Judging
+
+LATEST: Final = 2**40
 
 
 class JudgeRoutes:
@@ -17,7 +23,11 @@ class JudgeRoutes:
         self._judging = judging
 
     def routes(self) -> list[web.RouteDef]:
-        return [web.get("/rl/judge", self.report), web.post("/rl/judge/accept", self.accept)]
+        return [
+            web.get("/rl/judge", self.report),
+            web.post("/rl/judge/accept", self.accept),
+            web.post("/rl/rescore", self.rescore),
+        ]
 
     async def report(self, request: web.Request) -> web.Response:
         return await self._answer()
@@ -27,6 +37,19 @@ class JudgeRoutes:
         require_admin(request)
         await self._judging.accept("admin")
         return await self._answer()
+
+    async def rescore(self, request: web.Request) -> web.Response:
+        """The user's own code sees what was found since a moment again."""
+        require_admin(request)
+        try:
+            body = loads(await request.read())
+            since = float(body.get("since", 0.0))
+        except (ValueError, TypeError, AttributeError):
+            raise BadRequest("The body must be a JSON object with `since` in Unix seconds.", param="since") from None
+        if not 0 <= since <= LATEST:
+            raise BadRequest("`since` must be Unix seconds.", param="since")
+        left = await self._judging.rescore(since)
+        return web.Response(body=orjson.dumps({"left": left}), content_type="application/json")
 
     async def _answer(self) -> web.Response:
         return web.Response(body=orjson.dumps(await self._judging.report()), content_type="application/json")

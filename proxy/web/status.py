@@ -108,6 +108,7 @@ class StatusReport:
                 "untrainable": await self._store.samples.untrainable(),
                 "needed": needed,
             },
+            "episodes": await self._episodes(),
             "baseline": await self._store.meta.get("baseline", 0.0),
             "training": {
                 "paused": self._learner.state.paused,
@@ -139,6 +140,22 @@ class StatusReport:
         """Whether no number of ratings starts a run: a cloud without a local model, or a backend without adapters."""
         trains = await self._learner.trains()
         return not trains["model"] if trains else not self._backend.capabilities.adapters
+
+    async def _episodes(self) -> dict[str, Any] | None:
+        """None where there has never been one."""
+        counts = await self._store.episodes.counts()
+        if not counts.open + counts.rewarded + counts.error:
+            return None
+        ready = await self._when.episodes()
+        return {
+            **counts._asdict(),
+            "ready": ready.episodes,
+            "groups": ready.groups,
+            "forming": ready.forming,
+            "closes_in_s": ready.closes_in_s,
+            "left_out": ready.left_out,
+            "needed": await self._when.needed_episodes(),
+        }
 
     def prompts(self) -> dict[str, Any]:
         """What stands between the answers and a run; from memory, no query."""
@@ -180,6 +197,8 @@ class StatusReport:
             f"{s['model']}, {live} answers." if trains is None else f"{s['backend']['state']} answers.",
             f"{ratings['fresh']} fresh ratings ({ratings['good']} good, {ratings['bad']} bad).",
         ]
+        if s["episodes"]:
+            lines.append(f"{s['episodes']['ready']} of {s['episodes']['needed']} rewarded episodes.")
         lines.append(f"Training {s['training']['line']}.")
         if trains is not None:
             lines.append(f"What trains: {trains['line']}.")

@@ -7,7 +7,7 @@
 First the person rates 60 answers of the base model, and the judge labels what was said after them: that measures the
 trust, with the product's own numbers. From there on nobody rates. Labels, weights, hints and the measure of trust are
 the product's (proxy.signals); the judge is scripts/harness/rule_judge, and turns `--flips` of its labels
-around. Writes benchmarks/follow_ups/PERSONA-NAME-seedN.json and prints a line a round.
+around. Writes benchmarks/follow_ups/PERSONA-NAME-seedN.json after each step; called again, it goes on from there.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import argparse
 import asyncio
 import json
 import random
+import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
@@ -28,7 +29,7 @@ from config import presets
 from proxy.signals.judge import AnswerJudge, Endpoint, JudgeVerdict
 from proxy.signals.questions import JudgedTurn
 from proxy.signals.rules import VALUES, of_message
-from proxy.signals.trust import Trust, trust
+from proxy.signals.trust import Pair, Trust, trust
 from scripts.bench.persona import ROOT, Chat, Persona, prompts, rate, replayed, train
 from scripts.harness.circumstances import circumstances, machine_name
 from scripts.harness.rule_judge import FakeJudge
@@ -125,34 +126,54 @@ def main() -> None:
         "machine": f"{machine_name()}, {asked.threads} thread{'s' * (asked.threads > 1)}",
         "model": found.path.name,
         "arguments": vars(asked),
-        "base": chat.evaluate(persona, held_out, None, seed=1000),
+        "home": tempfile.mkdtemp(prefix="follow-ups-"),
         "rounds": [],
     }
+    if target.exists():
+        record = json.loads(target.read_bytes())
     order = random.Random(asked.seed).sample(texts["rate"], len(texts["rate"]))
-    measured = measure(chat, persona, judge, order, asked)
-    record["trust"] = {"bad": measured.bad.as_json(), "good": measured.good.as_json()}
+
+    def keep() -> None:
+        target.write_text(json.dumps(record, indent=1, ensure_ascii=False))
+
+    if "trust" not in record:
+        pairs = measure(chat, persona, judge, order, asked)
+        measured = trust(pairs)
+        record |= {"pairs": pairs, "trust": {"bad": measured.bad.as_json(), "good": measured.good.as_json()}}
+        keep()
+        print(
+            f"{persona.name}, {asked.user}, {asked.flips:.0%} flipped: bad: kappa {measured.bad.kappa:.2f} "
+            f"[{measured.bad.low:.2f}, {measured.bad.high:.2f}] ({measured.bad.why or 'trusted'})",
+            flush=True,
+        )
+    trusted = trust([(person, said) for person, said in record["pairs"]])
+    for number in range(1 + len(record["rounds"]), 1 + asked.rounds):
+        learn(chat, persona, judge, order, asked, trusted, number, found.path, record)
+        keep()
+    for name, version in (("base", None), ("after", record["rounds"][-1]["live"])):
+        if name not in record:
+            record[name] = chat.evaluate(persona, held_out, None if version is None else Path(version), seed=1000)
+            keep()
+    base, after = record["base"], record["after"]
     print(
-        f"{persona.name}, {asked.user}, {asked.flips:.0%} flipped: base liked {record['base']['liked']:.2f}; bad: "
-        f"kappa {measured.bad.kappa:.2f} [{measured.bad.low:.2f}, {measured.bad.high:.2f}] "
-        f"({measured.bad.why or 'trusted'})",
+        f"{persona.name}: liked {base['liked']:.2f} -> {after['liked']:.2f}, nll "
+        f"{after['base_nll'] - base['base_nll']:+.3f}, text {after['text_nll'] / base['text_nll'] - 1:+.1%}, tokens "
+        f"{base['tokens']:.0f} -> {after['tokens']:.0f}",
         flush=True,
     )
-    target.write_text(json.dumps(record, indent=1, ensure_ascii=False))
-    learn(chat, persona, judge, order, asked, measured, held_out, found.path, record, target)
 
 
-def measure(chat: Chat, persona: Persona, judge: FakeJudge, order: list[str], asked: argparse.Namespace) -> Trust:
-    """The turns that the person and the judge share."""
+def measure(chat: Chat, persona: Persona, judge: FakeJudge, order: list[str], asked: argparse.Namespace) -> list[Pair]:
+    """What the person and the judge say of the turns that they share."""
     texts = [order[-1 - at % len(order)] for at in range(SHARED)]
     lines = rate(chat, persona, texts, None, version=0, seed=asked.seed * 777, held=0, comments=False)
     turns = followed(persona, lines, "following")
     verdicts = asyncio.run(labels(judge, turns))
-    pairs = [
+    return [
         (line["reward"], VALUES[verdict.label])
         for line, verdict in zip(lines, verdicts, strict=True)
         if verdict is not None
     ]
-    return trust(pairs)
 
 
 def learn(
@@ -162,66 +183,54 @@ def learn(
     order: list[str],
     asked: argparse.Namespace,
     trusted: Trust,
-    held_out: list[str],
+    number: int,
     path: Path,
     record: dict[str, Any],
-    target: Path,
 ) -> None:
-    home = Path(tempfile.mkdtemp(prefix="follow-ups-"))
+    """One round of follow-ups, and a run."""
+    home, rounds = Path(record["home"]), record["rounds"]
     preset = presets.resolve("balanced", {})
-    live: Path | None = None
-    waiting: list[dict[str, Any]] = []
-    earlier: list[dict[str, Any]] = []
-    adapters: dict[str, str] = {}
-    version, baseline = 0, 0.0
-    for number in range(1, asked.rounds + 1):
-        first = (number - 1) * asked.turns
-        texts = [order[i % len(order)] for i in range(first, first + asked.turns)]
-        said = rate(chat, persona, texts, live, version=version, seed=asked.seed * 100 + number, held=0, comments=False)
-        verdicts = asyncio.run(labels(judge, followed(persona, said, asked.user)))
-        lines = learned_from(said, verdicts, trusted)
-        for line in lines:
-            line["rating"], line["completion"] = f"rt-{number}-{line['rating']}", f"rl-{number}-{line['completion']}"
-        out, folder = home / f"adapters/v{number:04}", home / f"runs/r{number:05}"
-        spec = {
-            "format": 1, "run": number, "model": "smollm2", "weights": str(path), "version": number, "parent": version,
-            "out": str(out), "adapters": adapters, "baseline": baseline, "seed": asked.seed * 10 + number,
-            "threads": asked.threads, "preset": "balanced", "overrides": {},
-        }  # fmt: skip
-        result: dict[str, Any] = {
-            "status": "nothing to learn from",
-            "reason": "no label trains",
-            "metrics": {},
-            "wall": 0,
+    passed = [one for one in rounds if one["run"]["status"] == "passed"]
+    live = Path(passed[-1]["live"]) if passed else None
+    version = passed[-1]["number"] if passed else 0
+    first = (number - 1) * asked.turns
+    texts = [order[i % len(order)] for i in range(first, first + asked.turns)]
+    said = rate(chat, persona, texts, live, version=version, seed=asked.seed * 100 + number, held=0, comments=False)
+    verdicts = asyncio.run(labels(judge, followed(persona, said, asked.user)))
+    lines = learned_from(said, verdicts, trusted)
+    for line in lines:
+        line["rating"], line["completion"] = f"rt-{number}-{line['rating']}", f"rl-{number}-{line['completion']}"
+    last = passed[-1]["number"] if passed else 0
+    waiting = [line for one in rounds if one["number"] > last for line in one["lines"]]
+    earlier = [line for one in reversed(rounds) if one["number"] <= last for line in one["lines"]]
+    out, folder = home / f"adapters/v{number:04}", home / f"runs/r{number:05}"
+    shutil.rmtree(folder, ignore_errors=True)  # of a run that was broken off
+    spec = {
+        "format": 1, "run": number, "model": "smollm2", "weights": str(path), "version": number, "parent": version,
+        "out": str(out), "adapters": {str(one["number"]): one["live"] for one in passed},
+        "baseline": passed[-1]["run"]["baseline_after"] if passed else 0.0, "seed": asked.seed * 10 + number,
+        "threads": asked.threads, "preset": "balanced", "overrides": {},
+    }  # fmt: skip
+    result: dict[str, Any] = {"status": "nothing to learn from", "reason": "no label trains", "metrics": {}, "wall": 0}
+    if lines + waiting:
+        again = replayed(earlier, version, preset, len(lines + waiting))
+        result = train(folder, spec, lines + waiting + again)
+    rounds.append(
+        {
+            "number": number,
+            "turns": number * asked.turns,
+            "liked_by_the_person": sum(line["reward"] > 0 for line in said),
+            "labels": Counter("none" if verdict is None else verdict.label for verdict in verdicts),
+            "lines": lines,
+            "run": result,
+            "live": str(out) if result["status"] == "passed" else live and str(live),
         }
-        if lines + waiting:
-            again = replayed(earlier, version, preset, len(lines + waiting))
-            result = train(folder, spec, lines + waiting + again)
-        if result["status"] == "passed":
-            live, version, baseline = out, number, result["baseline_after"]
-            adapters[str(version)] = str(live)
-            earlier, waiting = lines + waiting + earlier, []
-        else:
-            waiting = lines + waiting
-        now = chat.evaluate(persona, held_out, live, seed=1000)
-        base = record["base"]
-        record["rounds"].append(
-            {
-                "turns": number * asked.turns,
-                "liked_by_the_person": sum(line["reward"] > 0 for line in said),
-                "labels": Counter("none" if v is None else v.label for v in verdicts),
-                "trained_on": len(lines),
-                "run": result,
-                "eval": now,
-            }
-        )
-        target.write_text(json.dumps(record, indent=1, ensure_ascii=False))
-        print(
-            f"  {number * asked.turns} turns, {len(lines)} labels: {result['status']}, liked {now['liked']:.2f}, "
-            f"nll {now['base_nll'] - base['base_nll']:+.3f}, text {now['text_nll'] / base['text_nll'] - 1:+.1%}, "
-            f"tokens {now['tokens']:.0f}, run {result['wall']:.0f} s, {result['reason']}",
-            flush=True,
-        )
+    )
+    print(
+        f"  {number * asked.turns} turns ({rounds[-1]['liked_by_the_person']} of {asked.turns} liked), {len(lines)} "
+        f"labels: {result['status']}, run {result['wall']:.0f} s, {result['reason']}",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

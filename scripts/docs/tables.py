@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from scripts.docs import relay_goals, tables_learning, tables_ollama
+from scripts.docs import relay_goals, tables_clients, tables_learning, tables_ollama
 from scripts.docs.filling import has, put, settle
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -321,6 +321,7 @@ TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "watch_errors": ("benchmarks/watch_errors.json", watch_errors),
     "serve": ("benchmarks/serve.json", serve),
     "agent_requests": ("benchmarks/agent_requests.json", agent_requests),
+    "clients": ("benchmarks/clients.json", tables_clients.clients),
     "swap": ("benchmarks/swap.json", swap),
     "page": ("benchmarks/page.json", page),
     "feedback": ("benchmarks/feedback.json", feedback),

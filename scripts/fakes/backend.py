@@ -60,9 +60,11 @@ class FakeBackend(Listening):
         self.prompt_tokens = 3  # what it says that it has read
         self.speaks = {"chat"}
         self.lacks: dict[str, Any] | None = None  # its 404 to a Responses request, though it has the route
-        self.wants: tuple[str, dict[str, Any]] | None = None  # the tool it calls, if offered; else the first one
+        self.wants: Any = None  # the tool it calls, if offered, and its arguments; or what says so of a request
         self.asked: list[tuple[str, dict[str, Any]]] = []  # every request: path and body
         self.counts_items = False  # whether items of Responses have ids of their own
+        self.keeps_items = False  # and an item that is named must be one of those
+        self.items: set[str] = set()  # the ids of those
 
     def item_id(self) -> int:
         return len(self.asked) if self.counts_items else 7
@@ -214,8 +216,8 @@ class FakeBackend(Listening):
         words = ["You ", "said: ", *[w + " " for w in text.split()]]
         if self.says is not None:
             words = [self.says] if self.letter else [w + " " for w in self.says.split()]
-        if body["messages"][-1]["role"] == "tool":
-            words = ["It ", "is ", body["messages"][-1]["content"]]
+        if body["messages"][-1]["role"] == "tool" and not self._calls(body):
+            words = ["It ", "is ", native.flat(body["messages"][-1]["content"])]
         if body.get("response_format"):
             words = ['{"said": ', json.dumps(text), "}"]
         if index:
@@ -271,13 +273,11 @@ class FakeBackend(Listening):
 
     def _calls(self, body: dict[str, Any]) -> tuple[str, str] | None:
         """The tool it wants, and its arguments as it would write them; nothing once it has a result."""
-        if not body.get("tools") or body["messages"][-1]["role"] == "tool":
+        if body.get("tool_choice") == "none":
             return None
-        offered = [tool.get("function", {}).get("name", "look") for tool in body["tools"]]
-        if self.wants is None:
-            return str(offered[0]), '{"b": 1, "a": 2}'
-        name, arguments = self.wants
-        return (name, json.dumps(arguments)) if name in offered else None
+        offered = [tool.get("function", {}).get("name", "look") for tool in body.get("tools") or ()]
+        found = native.wanted(self, body, offered, result=body["messages"][-1]["role"] == "tool")
+        return (found[0], json.dumps(found[1])) if found else None
 
     async def _stream(self, request: web.Request, body: dict[str, Any], choices: list[list[str]]) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": "text/event-stream; charset=utf-8"})

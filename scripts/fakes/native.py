@@ -49,6 +49,29 @@ def _words(text: str) -> list[str]:
     return ["You ", "said: ", *[w + " " for w in text.split()]]
 
 
+def flat(content: str | list[dict[str, Any]]) -> str:
+    """A text, also one in parts."""
+    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
+
+
+def said(fake: Any, asked: str) -> list[str]:
+    """What it is to say, as in chat completions; else what it was told."""
+    if fake.says is None:
+        return _words(asked)
+    return [fake.says] if fake.letter else [word + " " for word in fake.says.split()]
+
+
+def wanted(fake: Any, body: dict[str, Any], offered: list[str], *, result: bool) -> tuple[str, dict[str, Any]] | None:
+    """The tool that it calls: the one that it is to call, if offered; else the first one, until that has a `result`.
+    Where `wants` is a function of the request, that decides."""
+    wants = fake.wants(body) if callable(fake.wants) else fake.wants
+    if not offered or (result and not callable(fake.wants)):
+        return None
+    if wants is None:
+        return offered[0], {"b": 1, "a": 2}
+    return wants if wants[0] in offered else None
+
+
 async def _sse(
     request: web.Request, events: list[dict[str, Any]], *, named: bool, whole: bool = True
 ) -> web.StreamResponse:
@@ -149,11 +172,15 @@ async def apply_template(fake: Any, request: web.Request, body: dict[str, Any]) 
 async def responses(fake: Any, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
     if fake.lacks is not None:
         return web.json_response(fake.lacks, status=404)
+    if (unknown := _unknown(fake, body)) is not None:
+        return web.json_response(
+            {"error": {"message": f"Item with id '{unknown}' not found.", "code": None}}, status=404
+        )
     include = body.get("include") or []
     logprobs = "message.output_text.logprobs" in include
     if logprobs and fake.mood == "refuse-logprobs":
         return web.json_response({"error": {"message": "logprobs are not supported with gpt-oss models"}}, status=400)
-    words, call = _reply(body)
+    words, call = _reply(fake, body)
     lps = [{"token": w, "logprob": _lp(w), "bytes": list(w.encode()), "top_logprobs": []} for w in words]
     part = {"type": "output_text", "text": "".join(words), "annotations": [], "logprobs": lps if logprobs else None}
     item = {
@@ -163,7 +190,9 @@ async def responses(fake: Any, request: web.Request, body: dict[str, Any]) -> we
         "status": "completed",
         "content": [part],
     }
-    output = [item, call] if call else [item]
+    silent = call is not None and not part["text"]
+    output = [*([] if silent else [item]), *([call] if call else [])]
+    fake.items.update(one["id"] for one in output)
     base = {"id": "resp_7", "object": "response", "created_at": 1, "model": body["model"], "status": "in_progress",
             "output": [], "parallel_tool_calls": True, "tool_choice": "auto", "tools": [], "usage": None,
             "previous_response_id": body.get("previous_response_id")}  # fmt: skip
@@ -179,20 +208,11 @@ async def responses(fake: Any, request: web.Request, body: dict[str, Any]) -> we
     }  # fmt: skip
     if not body.get("stream"):
         return web.json_response(done)
-    where = {"item_id": item["id"], "output_index": 0}
-    empty = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
     events: list[dict[str, Any]] = [
         {"type": "response.created", "response": base},
         {"type": "response.in_progress", "response": base},
-        {"type": "response.output_item.added", "output_index": 0,
-         "item": {**item, "status": "in_progress", "content": []}},
-        {"type": "response.content_part.added", **where, "content_index": 0, "part": empty},
-        *({"type": "response.output_text.delta", **where, "content_index": 0, "delta": w,
-           "logprobs": [lp] if logprobs else []} for w, lp in zip(words, lps, strict=True)),
-        {"type": "response.output_text.done", **where, "content_index": 0, "text": "".join(words), "logprobs": []},
-        {"type": "response.content_part.done", **where, "content_index": 0, "part": part},
-        {"type": "response.output_item.done", "output_index": 0, "item": item},
-        *(_call_events(call) if call else ()),
+        *(() if silent else _said_events(item, part, words, lps if logprobs else None)),
+        *(_call_events(call, len(output) - 1) if call else ()),
         {"type": "response.completed", "response": done},
     ]  # fmt: skip
     numbered = [{**event, "sequence_number": n} for n, event in enumerate(events)]
@@ -206,30 +226,61 @@ async def responses(fake: Any, request: web.Request, body: dict[str, Any]) -> we
     return await _sse(request, numbered, named=True)
 
 
-def _reply(body: dict[str, Any]) -> tuple[list[str], dict[str, Any] | None]:
+def _unknown(fake: Any, body: dict[str, Any]) -> str | None:
+    """An item that is named and was never there: as servers that keep their items refuse it."""
+    items = body["input"] if fake.keeps_items and isinstance(body["input"], list) else []
+    named = [item["id"] for item in items if item.get("type") in (None, "item_reference") and "role" not in item]
+    return next((id for id in named if id not in fake.items), None)
+
+
+def _reply(fake: Any, body: dict[str, Any]) -> tuple[list[str], dict[str, Any] | None]:
     """Its words, and the call of the first function, until that has a result."""
     last = body["input"] if isinstance(body["input"], str) else body["input"][-1]
-    if isinstance(last, dict) and last.get("type") == "function_call_output":
-        return ["It ", "is ", last["output"]], None
-    said = last if isinstance(last, str) else last["content"]
-    text = said if isinstance(said, str) else said[0]["text"]
+    came = last["output"] if isinstance(last, dict) and last.get("type") == "function_call_output" else None
+    offered = [tool["name"] for tool in body.get("tools") or () if tool["type"] == "function"]
+    call = wanted(fake, body, offered, result=came is not None)
+    if came is not None and call is None:
+        return ["It ", "is ", flat(came)], None
+    if came is not None:
+        last = ""
+    content = last if isinstance(last, str) else last["content"]
+    text = flat(content[:1]) if isinstance(content, list) else content
     form = (body.get("text") or {}).get("format") or {}
-    words = ['{"said": ', json.dumps(text), "}"] if form.get("type") == "json_schema" else _words(text)
-    tools = [tool for tool in body.get("tools") or () if tool["type"] == "function"]
-    if not tools:
+    words = ['{"said": ', json.dumps(text), "}"] if form.get("type") == "json_schema" else said(fake, text)
+    if call is None:
         return words, None
-    head = {"id": "fc_7", "type": "function_call", "status": "completed", "call_id": "call_7"}
-    return words, {**head, "name": tools[0]["name"], "arguments": '{"b": 1, "a": 2}'}
+    number = fake.item_id()
+    head = {"id": f"fc_{number}", "type": "function_call", "status": "completed", "call_id": f"call_{number}"}
+    return words, {**head, "name": call[0], "arguments": json.dumps(call[1])}
 
 
-def _call_events(call: dict[str, Any]) -> list[dict[str, Any]]:
-    where, text = {"item_id": call["id"], "output_index": 1}, call["arguments"]
+def _said_events(
+    item: dict[str, Any], part: dict[str, Any], words: list[str], lps: list[dict[str, Any]] | None
+) -> list[dict[str, Any]]:
+    where, delta = {"item_id": item["id"], "output_index": 0}, "response.output_text.delta"
+    empty = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+    begun = {**item, "status": "in_progress", "content": []}
+    return [
+        {"type": "response.output_item.added", "output_index": 0, "item": begun},
+        {"type": "response.content_part.added", **where, "content_index": 0, "part": empty},
+        *(
+            {"type": delta, **where, "content_index": 0, "delta": word, "logprobs": [lps[n]] if lps else []}
+            for n, word in enumerate(words)
+        ),
+        {"type": "response.output_text.done", **where, "content_index": 0, "text": part["text"], "logprobs": []},
+        {"type": "response.content_part.done", **where, "content_index": 0, "part": part},
+        {"type": "response.output_item.done", "output_index": 0, "item": item},
+    ]
+
+
+def _call_events(call: dict[str, Any], index: int) -> list[dict[str, Any]]:
+    where, text = {"item_id": call["id"], "output_index": index}, call["arguments"]
     begun = {**call, "status": "in_progress", "arguments": ""}
     delta = "response.function_call_arguments.delta"
     return [
-        {"type": "response.output_item.added", "output_index": 1, "item": begun},
+        {"type": "response.output_item.added", "output_index": index, "item": begun},
         {"type": delta, **where, "delta": text[:5]},
         {"type": delta, **where, "delta": text[5:]},
         {"type": "response.function_call_arguments.done", **where, "name": call["name"], "arguments": text},
-        {"type": "response.output_item.done", "output_index": 1, "item": call},
+        {"type": "response.output_item.done", "output_index": index, "item": call},
     ]

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from aiohttp import web
 
-from scripts.fakes.native import when
+from scripts.fakes.native import said as spoken
+from scripts.fakes.native import wanted, when
 
 
 def routes(fake: Any) -> list[web.RouteDef]:
@@ -30,13 +31,14 @@ class Said(NamedTuple):
     call: dict[str, Any] | None  # name and arguments
 
 
-def _answer(fake: Any, asked: str, tools: list[str], result: str | None, schema: Any) -> Said:
-    words = ["You ", "said: ", *[word + " " for word in asked.split()]]
-    if result is not None:
+def _answer(fake: Any, body: dict[str, Any], asked: str, tools: list[str], result: str | None, schema: Any) -> Said:
+    words = spoken(fake, asked)
+    found = wanted(fake, body, tools, result=result is not None)
+    if result is not None and not found:
         words = ["It ", "is ", result]
     elif schema:
         words = ['{"said": ', json.dumps(asked), "}"]
-    call = {"name": tools[0], "arguments": {"b": 1, "a": 2}} if tools and result is None else None
+    call = {"name": found[0], "arguments": found[1]} if found else None
     return Said(["Let ", "me ", "think. "] if fake.thinks else [], words, call)
 
 
@@ -54,11 +56,12 @@ async def messages(fake: Any, request: web.Request, body: dict[str, Any]) -> web
     asked = "".join(block["text"] for block in blocks if block["type"] == "text")
     schema = (body.get("output_config") or {}).get("format") or body.get("output_format")
     tools = [tool["name"] for tool in body.get("tools") or ()]
-    said = _answer(fake, asked, tools, str(results[0]) if results else None, schema)
+    said = _answer(fake, body, asked, tools, str(results[0]) if results else None, schema)
     content: list[dict[str, Any]] = []
     if said.thoughts:
         content.append({"type": "thinking", "thinking": "".join(said.thoughts), "signature": "c2ln"})
-    content.append({"type": "text", "text": "".join(said.words)})
+    if "".join(said.words) or not said.call:
+        content.append({"type": "text", "text": "".join(said.words)})
     if said.call:
         call = {"id": "toolu_1", "name": said.call["name"], "input": said.call["arguments"]}
         content.append({"type": "tool_use", **call})
@@ -107,7 +110,7 @@ async def ollama(fake: Any, request: web.Request, body: dict[str, Any]) -> web.S
     last = body["messages"][-1] if chat else {"role": "user", "content": body["prompt"]}
     tools = [tool["function"]["name"] for tool in body.get("tools") or ()]
     result = last["content"] if last["role"] == "tool" else None
-    said = _answer(fake, last["content"], tools, result, body.get("format"))
+    said = _answer(fake, body, last["content"], tools, result, body.get("format"))
     calls = [{"function": said.call}] if said.call else []
 
     def line(text: str, thinking: str = "", calls: list[Any] | None = None, **more: Any) -> dict[str, Any]:

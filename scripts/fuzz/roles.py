@@ -80,8 +80,8 @@ _USERS = re.compile(
     r"|(GET|HEAD|DELETE) /v1/responses/\{id\}"
 )
 _RATERS = re.compile(
-    r"POST /(v1/feedback(/open-webui)?|rl/links|rl/episodes(/\{id\}/reward)?)"
-    r"|DELETE /v1/feedback/.*|(GET|HEAD) /rl/(?!export|keys|audit).*"
+    r"POST /(v1/feedback(/open-webui)?|rl/links|rl/episodes(/\{id\}/reward)?)|DELETE /v1/feedback/.*"
+    r"|(GET|HEAD) /rl/(?!export|keys|audit).*"
 )
 
 

@@ -32,6 +32,11 @@ SMOLAGENTS = (
     "You are an expert assistant who can solve any task using tool calls. You will be given a task to solve as best "
     "you can.\nTo do so, you have been given access to some tools.\n"
 )
+QWEN_CODE = "You are Qwen Code, a non-interactive CLI agent developed by Alibaba Group.\n\n# Core Mandates\n…\n"
+QWENS_DATE = (
+    "<system-reminder>\nThe current date is: Tuesday, November 24, 2026. This is the authoritative current date — it "
+    'may differ from the "Today\'s date" mentioned earlier in the conversation startup context.\n</system-reminder>'
+)
 KILOS_DETAILS = (
     "\n\n<environment_details>\nMessage time: 2026-11-24T03:54:27Z\nWorking directory: /tmp/project\n"
     "Workspace root folder: /\n</environment_details>"
@@ -95,6 +100,7 @@ FORMS = [
     Form("opencode run", "opencode", quoted, OPENCODE),
     Form("kilo", "kilo", lambda line: texts(line, KILOS_DETAILS), KILO),
     Form("kilo run", "kilo", lambda line: texts(quoted(line), KILOS_DETAILS), KILO),
+    Form("qwen-code", "qwen-code", lambda line: texts(QWENS_DATE, line), prompt=QWEN_CODE),
     Form("smolagents", "smolagents", lambda line: texts(f"New task:\n{line}"), prompt=SMOLAGENTS),
     Form("cline", "cline", lambda line: line, prompt=CLINE),
     Form("cline switched", "cline", lambda line: NOTICE + line, prompt=CLINE),

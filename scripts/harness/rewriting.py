@@ -209,6 +209,18 @@ def tools_left_out(messages: Messages, dice: random.Random) -> Messages:
     ]
 
 
+def turns_as_shown(messages: Messages, dice: random.Random) -> Messages:
+    """The words of a call and of the answer after its result as one message, as shell-gpt keeps them."""
+    found: Messages = []
+    for message in messages:
+        if found and found[-1]["role"] == "tool" and message["role"] == "assistant" and len(found) > 1:
+            call = found[-2]
+            before = call["content"] or "" if call.get("tool_calls") else ""
+            message = {**message, "content": f"{before}\n> @FunctionCall `look()`\n\n{message['content']}"}
+        found.append(message)
+    return found
+
+
 def images_elided(messages: Messages, dice: random.Random) -> Messages:
     note = {"type": "text", "text": "[image]"}
     instead = [note] if dice.random() < 0.5 else []
@@ -237,6 +249,7 @@ REWRITES: Final[dict[str, Rewrite]] = {
     "marks": texts_by(lambda text: re.sub(r"[*`]", "", text), "assistant"),
     "tool ids": ids_renamed,
     "no tools": tools_left_out,
+    "turns as shown": turns_as_shown,
     "images": images_elided,
     "reasoning": thoughts_added,
 }

@@ -394,6 +394,13 @@ class EpisodeStore(StorePart):
         assert row is not None
         return EpisodeNumbers(*(int(row[name]) for name in EpisodeNumbers._fields))
 
+    async def any_waiting(self) -> bool:
+        """Whether there are rewarded episodes that were not left out: cheap, as it is asked often."""
+        row = await self._reader.row(
+            "SELECT 1 FROM episodes e WHERE e.left_out IS NULL AND e.ended_at IS NOT NULL LIMIT 1"
+        )
+        return row is not None
+
     async def open_count(self, key: str) -> int:
         """Of that key, which may still be rewarded."""
         row = await self._reader.row(

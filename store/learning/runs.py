@@ -18,6 +18,7 @@ from store.reader import Reader
 from store.records import Adapter, Run, RunStatus
 from store.safety import run_keys
 
+EPISODE_BASELINE = "episode_baseline"  # the same of episodes outside any group
 BASELINE = "baseline"  # the meta key of the reward baseline, which runs hand on
 
 
@@ -60,6 +61,8 @@ def publish(
     )  # fmt: skip
     if baseline is not None:
         meta.set_meta(db, BASELINE, float(baseline))
+        if (of_episodes := result.get("episode_baseline_after")) is not None:
+            meta.set_meta(db, EPISODE_BASELINE, float(of_episodes))
     meta.set_meta(db, versions.WAITING, adapter.version)
 
 

@@ -20,11 +20,13 @@ from store.records import Asker, Message, NewRating, NewSignal, Signal
 
 AFTER: Final = "signals_after"  # the newest completion that was looked at, by seq
 ENDED: Final = "signals_ended"  # and the newest that was looked at once it had ended
+OWN_AFTER: Final = "own_after"  # the newest signal that the user's own code has scored
 COST: Final = "judge_cost"  # what the judge cost today, and in all
 ASK: Final = "judge_asks"  # the completion that people are asked about, and when
 MOST_WAITING: Final = 1000  # of the queue; the oldest go unlabelled
 LEFT: Final = "the client went away"  # the error of an answer that its client broke off
 RULES: Final = "rules"
+OWN: Final = "own"
 
 # A request that may follow an answer, and what it takes to know which.
 _NEXT: Final = """SELECT c.seq, c.id, c.request_id, c.choice, c.turn, c.created_at, c.key, c.user, c.session, c.model,
@@ -194,6 +196,38 @@ def spend(db: sqlite3.Connection, tokens: int, day: str) -> None:
     meta.set_meta(db, COST, {"day": day, "today": today + tokens, "all": int(cost.get("all", 0)) + tokens})
 
 
+def score(db: sqlite3.Connection, of: Signal, own: OwnScore | None, config: str) -> None:
+    """What the user's own code says of a turn, in place of what it said before; None: nothing. All up to that signal is
+    scored then."""
+    known = (of.completion_id, of.next_id)
+    before = db.execute(
+        "SELECT * FROM signals WHERE completion_id = ? AND kind = 'own' AND next_id IS ?", known
+    ).fetchone()
+    if before is not None and (own is None or own.value != before["value"] or own.hint != before["hint"]):
+        if before["rating_id"] is not None:
+            ratings.retract(db, before["rating_id"])
+        db.execute("DELETE FROM signals WHERE seq = ?", (before["seq"],))
+        before = None
+    if before is not None:
+        db.execute("UPDATE signals SET config = ? WHERE seq = ?", (config, before["seq"]))
+    elif own is not None:
+        now = time.time()
+        db.execute(
+            """INSERT INTO signals (completion_id, kind, next_id, said, created_at, state, label, value, judge, config,
+            hint, why, labelled_at) SELECT ?, 'own', ?, '', ?, 'labelled', 'own', ?, ?, ?, ?, 'your own code', ?
+            WHERE EXISTS (SELECT 1 FROM completions c WHERE c.id = ?) ON CONFLICT DO NOTHING""",
+            (*known, now, own.value, OWN, config, own.hint, now, of.completion_id),
+        )
+    meta.set_meta(db, OWN_AFTER, of.seq)
+
+
+class OwnScore(NamedTuple):
+    """Of the user's own code."""
+
+    value: float
+    hint: str | None
+
+
 class Trusted(NamedTuple):
     """A judge whose labels may train: the weight of each side that may, "bad" and "good"."""
 
@@ -282,6 +316,17 @@ class SignalStore(StorePart):
     async def _after(self) -> int:
         return int(await meta.get_meta(self._reader, AFTER, 0))
 
+    async def is_only(self, one: Next) -> bool:
+        """It goes on from a reply, and at most one completion of its asker has given that one."""
+        if one.above is None:
+            return False
+        row = await self._reader.row(
+            """SELECT count(*) AS count FROM (SELECT 1 FROM completions c WHERE c.thread = ? AND c.key IS ?
+            AND c.user IS ? AND +c.status IN ('done', 'partial') LIMIT 2)""",
+            (one.above, one.asker.key, one.asker.user),
+        )
+        return row is not None and row["count"] < 2
+
     async def asked_before(self, one: Next, within: float) -> str | None:
         """The answer to this very question that its asker got shortly before."""
         row = await self._reader.row(_SAME_PROMPT, _about(one, within))
@@ -315,6 +360,10 @@ class SignalStore(StorePart):
         """What followed one completion, oldest first."""
         return (await of_all(self._reader, [completion_id])).get(completion_id, [])
 
+    async def everything(self) -> list[Signal]:
+        """All there are, oldest first; for tests and benchmarks."""
+        return [_signal(row) for row in await self._reader.rows("SELECT s.* FROM signals s ORDER BY s.seq")]
+
     async def waiting(self, limit: int) -> list[Signal]:
         """The oldest of the queue."""
         rows = await self._reader.rows(
@@ -344,6 +393,34 @@ class SignalStore(StorePart):
         rows = await self._reader.rows(_SHARED, (judge, config, limit))
         return [Shared(row["completion_id"], row["person"], row["judged"]) for row in rows]
 
+    async def unscored(self, limit: int) -> list[Signal]:
+        """The oldest that the user's own code has not seen. What was there when it was set is passed over."""
+        after = await meta.get_meta(self._reader, OWN_AFTER, None)
+        if after is None:
+            await self._writer.submit(_pass_over_all)
+            return []
+        rows = await self._reader.rows(
+            "SELECT s.* FROM signals s WHERE s.seq > ? AND +s.kind <> 'own' ORDER BY s.seq LIMIT ?", (after, limit)
+        )
+        return [_signal(row) for row in rows]
+
+    async def left_to_score(self) -> int:
+        after = await meta.get_meta(self._reader, OWN_AFTER, 0)
+        row = await self._reader.row(
+            "SELECT count(*) AS left FROM signals s WHERE s.seq > ? AND s.kind <> 'own'", (after,)
+        )
+        assert row is not None
+        return int(row["left"])
+
+    async def score(self, of: Signal, own: OwnScore | None, config: str) -> None:
+        """As `signals.score`."""
+        await self._writer.submit(lambda db: score(db, of, own, config))
+
+    async def rescore(self, since: float) -> int:
+        """Have the user's own code see again what was found since then, Unix seconds; how many that is."""
+        await self._writer.submit(lambda db: _rescore(db, since))
+        return await self.left_to_score()
+
     async def draw(self, judge: str, config: str) -> str | None:
         """A judged main turn that no person has rated, any of the newest ones alike; None where there is none."""
         row = await self._reader.row(_DRAW, (judge, config))
@@ -361,6 +438,16 @@ class SignalStore(StorePart):
     async def counts(self) -> list[dict[str, Any]]:
         """How many signals of each kind have which label by whom."""
         return [dict(row) for row in await self._reader.rows(_COUNTS)]
+
+
+def _pass_over_all(db: sqlite3.Connection) -> None:
+    (newest,) = db.execute("SELECT coalesce(max(seq), 0) FROM signals").fetchone()
+    meta.set_meta(db, OWN_AFTER, newest)
+
+
+def _rescore(db: sqlite3.Connection, since: float) -> None:
+    (before,) = db.execute("SELECT coalesce(max(seq), 0) FROM signals WHERE created_at < ?", (since,)).fetchone()
+    meta.set_meta(db, OWN_AFTER, before)
 
 
 def _about(one: Next, within: float) -> dict[str, Any]:

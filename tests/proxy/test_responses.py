@@ -307,6 +307,22 @@ async def test_item_references(proxy: Proxy, client: AsyncOpenAI) -> None:
         await client.responses.create(model="fake", input=[{"type": "item_reference", "id": "msg_unknown"}])
 
 
+async def test_a_command_above_a_reference_to_our_answer(proxy: Proxy, client: AsyncOpenAI, way: str) -> None:
+    """As `@ai-sdk/openai` goes on after `/rl good`: it names our answer by its id, as it does with every answer."""
+    one = await client.responses.create(model="fake", input="first")
+    named: Any = {"type": "item_reference", "id": one.output[0].id}
+    talk: Any = [{"role": "user", "content": "first"}, named, {"role": "user", "content": "/rl good"}]
+    rated = await client.responses.create(model="fake", input=talk)
+    assert "rated good" in rated.output_text
+    talk += [{"type": "item_reference", "id": rated.output[0].id}, {"role": "user", "content": "second"}]
+    await client.responses.create(model="fake", input=talk)
+    path, body = proxy.backend.asked[-1]
+    if way == "native":
+        assert path == "/v1/responses" and body["input"] == [talk[0], named, talk[-1]]
+    else:
+        assert [m["content"] for m in body["messages"]] == ["first", "You said: first", "second"]
+
+
 async def test_an_item_is_named_once(proxy: Proxy, client: AsyncOpenAI) -> None:
     """A small request that names a long answer a thousand times would be a very large one."""
     one = await client.responses.create(model="fake", input="first")

@@ -44,6 +44,7 @@ class RunSpec:
     out: Path
     adapters: dict[int, Path] = field(default_factory=dict)
     baseline: float = 0.0
+    episode_baseline: float = 0.0  # of episodes outside any group
     seed: int = 0
     threads: int = 0  # 0: as many as the environment gives
     framework: Framework = "auto"  # auto: mlx on Apple silicon where it is installed, else torch
@@ -77,6 +78,7 @@ def read_spec(folder: Path) -> RunSpec:
             out=Path(raw["out"]),
             adapters={int(version): Path(where) for version, where in raw.get("adapters", {}).items()},
             baseline=float(raw.get("baseline", 0.0)),
+            episode_baseline=float(raw.get("episode_baseline", 0.0)),
             seed=int(raw.get("seed", 0)),
             threads=int(raw.get("threads", 0)),
             framework=raw.get("framework", "auto"),
@@ -99,7 +101,7 @@ def read_spec(folder: Path) -> RunSpec:
         raise RunError(f"{path} asks for the framework {spec.framework!r}; there is {', '.join(get_args(Framework))}.")
     if spec.compute not in get_args(Compute):
         raise RunError(f"{path} asks to compute in {spec.compute!r}; there is {', '.join(get_args(Compute))}.")
-    if not -1 <= spec.baseline <= 1 or spec.threads < 0:
+    if not -1 <= spec.baseline <= 1 or not -1 <= spec.episode_baseline <= 1 or spec.threads < 0:
         raise RunError(f"{path}: baseline must be within -1..1 and threads not below 0.")
     return spec
 

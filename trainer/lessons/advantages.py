@@ -15,7 +15,7 @@ from config.presets import Preset
 from trainer import objective, objective_kin
 from trainer.io.progress import Progress
 from trainer.io.run_folder import RunSpec
-from trainer.lessons import credit_assignment
+from trainer.lessons import credit_assignment, trajectories
 from trainer.lessons.credit_assignment import Heard
 from trainer.lessons.degenerate import Flag
 from trainer.lessons.samples import Sample
@@ -80,6 +80,22 @@ def of_tokens(
     pulls = _pulls(preset, samples, old, taught, scorer)
     each = [a + pulls[s.rating] if s.rating in pulls else a for s, a in zip(samples, each, strict=True)]
     return Pushed(each, credited, heard)
+
+
+def of_episodes(
+    spec: RunSpec, preset: Preset, samples: Sequence[Sample], metrics: dict[str, float], progress: Progress
+) -> Pushed:
+    """A of episodes: all tokens of a turn alike."""
+    values, groups = trajectories.advantages(
+        samples, discount=preset.discount, baseline=spec.episode_baseline, clip=preset.advantage_clip
+    )
+    told = f"{groups.dropped} had rewards that are all the same and teach nothing"
+    if groups.alone:
+        told += f"; {groups.alone} episodes on their own are compared with the running baseline"
+    progress.choice("groups", groups.kept, told)
+    metrics |= {"groups_kept": groups.kept, "groups_dropped": groups.dropped, "episodes_alone": groups.alone}
+    metrics["episodes"] = float(trajectories.units(samples))
+    return Pushed([np.full(len(s.tokens.reply), a) for s, a in zip(samples, values, strict=True)], frozenset())
 
 
 def _earned(

@@ -47,7 +47,7 @@ def reference_point(policy: Policy, batch: Sequence[Lesson]) -> float:
 
 
 def terms(batch: Sequence[Lesson], replies: int, zero: float | None = None) -> Terms:
-    """Constants of the loss for these lessons of a step of `replies`; (N,) each."""
+    """Constants of the loss for these lessons of a step of `replies`, an episode being one; (N,) each."""
     lengths = [len(lesson.old) for lesson in batch]
 
     def spread(values: Sequence[float]) -> Any:
@@ -58,7 +58,7 @@ def terms(batch: Sequence[Lesson], replies: int, zero: float | None = None) -> T
         ref=np.concatenate([lesson.ref for lesson in batch]),
         keep=np.concatenate([lesson.keep for lesson in batch]).astype(np.float64),
         advantage=np.concatenate([lesson.advantage for lesson in batch]),
-        share=spread([1 / (length * replies) for length in lengths]),
+        share=spread([1 / ((one.spread or length) * replies) for one, length in zip(batch, lengths, strict=True)]),
         own=spread([lesson.own for lesson in batch]),
         behaviour=np.concatenate([lesson.behaviour for lesson in batch]),
         member=np.repeat(np.eye(len(batch)), lengths, axis=1),

@@ -17,7 +17,7 @@ from trainer import objective
 from trainer.io.cache import Cache
 from trainer.io.progress import Progress, Stop
 from trainer.io.run_folder import RunSpec
-from trainer.lessons import acceptance, advantages, anchor, critic, late, pairs, reply_checks, teacher
+from trainer.lessons import acceptance, advantages, anchor, critic, late, pairs, reply_checks, teacher, trajectories
 from trainer.lessons.acceptance import Outcome
 from trainer.lessons.anchor import Hold
 from trainer.lessons.credit_assignment import Heard
@@ -52,6 +52,7 @@ class Lesson:
     teaching: Teaching | None = None
     staying: Hold | None = None  # instead: what the policy expected, where no token earned anything
     credited: bool = False  # its rating went by token
+    spread: int | None = None  # reply tokens that its share of the loss is spread over; None: its own
     pair: Pair | None = None  # it trains against another reply to its prompt, not by its rating
 
     @property
@@ -85,6 +86,7 @@ class Lessons:
     held: list[HeldBack] = field(default_factory=list)
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
+    handed_on: dict[str, Any] = field(default_factory=dict)  # what earlier critics knew, where this run has none
     heard: Heard | None = None  # by the critic of tokens, for the next run's
     labels: critic.Labels | None = None  # the same of the critic of replies
     critic: critic.Critic = critic.NOTHING
@@ -125,7 +127,7 @@ def prepare(
     old, old_extras, old_held, old_calibration = _by_part(parts, scored)
     # Held-back samples are only compared under two policies: they need no filter, and no ℓ_β.
     lessons.held = [HeldBack(sample, now.plain) for sample, now in zip(held, old_held, strict=True)]
-    if not foreign:
+    if not foreign and not trajectories.any_of(samples):  # a program's reward is of what was said, whatever that is
         samples, old = _typical(samples, old, spec, lessons, scorer, progress)
 
     # ℓ_ref, ℓ_β. A new adapter changes nothing yet, so for a first version ℓ_ref is ℓ_old.
@@ -143,9 +145,15 @@ def prepare(
     band = acceptance.band_of(
         preset, spec, samples, old, behaviour, calibration, old_calibration, lessons.metrics, progress
     )
-    of_ratings, flawed = advantages.of_ratings(spec, preset, samples)
-    pushed = advantages.of_tokens(of_ratings, preset, samples, old, ref, taught, scorer, progress)
+    if trajectories.any_of(samples):
+        flawed: dict[str, Flag | None] = {}
+        lessons.handed_on = dict(scorer.kept())
+        pushed = advantages.of_episodes(spec, preset, samples, lessons.metrics, progress)
+    else:
+        of_ratings, flawed = advantages.of_ratings(spec, preset, samples)
+        pushed = advantages.of_tokens(of_ratings, preset, samples, old, ref, taught, scorer, progress)
     lessons.heard, staying = pushed.heard, anchor.staying(preset, samples, pushed, scorer)
+    spreads = dict(zip((s.rating for s in samples), trajectories.spreads(samples), strict=True))
     said_before = late.trusted(spec, preset, samples, old, behaviour, pushed.each, progress)
     for sample, now, base, was, advantage in zip(samples, old, ref, behaviour, pushed.each, strict=True):
         before = said_before.get(sample.rating)
@@ -163,10 +171,12 @@ def prepare(
             teaching=taught.teaching.get(sample.rating) if preset.match == "distribution" else None,
             staying=staying.get(sample.rating),
             credited=sample.rating in pushed.credited,
+            spread=spreads[sample.rating],
         )
         _judge(lesson, verdict, flawed.get(sample.rating), spec, preset, lessons)
     lessons.train += [_of_extra(*one) for one in zip(taught.extras, old_extras, ref_extras, strict=True)]
-    lessons.train = pairs.made(preset, lessons.train, lessons.outcomes, progress)
+    if not trajectories.any_of(samples):
+        lessons.train = pairs.made(preset, lessons.train, lessons.outcomes, progress)
     acceptance.account(
         [s for s in samples if s.rating not in flawed], spec, lessons.outcomes, lessons.metrics, progress
     )
@@ -251,7 +261,7 @@ def _eligible(sample: Sample, spec: RunSpec, preset: Preset, lessons: Lessons) -
         cause, reason = "version-gap", f"{spec.parent - sample.version} versions old"
     elif not sample.exact and sample.version and sample.version not in spec.adapters:
         cause, reason = "unusable", f"not exact, and run.json does not name the adapter of version {sample.version}"
-    elif sample.truncated and not (sample.human or sample.followed):
+    elif sample.truncated and not (sample.human or sample.followed or sample.episode):
         cause, reason = "truncated", "cut short, and no person rated it or went on from it"
     if cause:
         tokens = len(sample.tokens.reply)

@@ -39,6 +39,15 @@ def comments(preset: Preset, training: Sequence[Sample], progress: Progress) -> 
     return preset
 
 
+def episodes(preset: Preset, progress: Progress) -> Preset:
+    """With the rate for episodes: rewards of a program, compared within groups."""
+    if preset.objective in objective_kin.TAUGHT:
+        preset = preset.model_copy(update={"objective": "mis-po"})
+    rate = preset.learning_rate * preset.rate_episodes
+    progress.choice("learning_rate", float(f"{rate:.3g}"), "rate_episodes times the preset's: a program's rewards")
+    return preset.model_copy(update={"learning_rate": rate})
+
+
 class Liked(NamedTuple):
     """How the replies of one version were rated by people."""
 

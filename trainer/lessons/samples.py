@@ -22,9 +22,11 @@ import numpy as np
 from trainer.io.encrypted_files import IN_THE_CLEAR, Seal
 from trainer.io.run_folder import read_lines
 from trainer.lessons import degenerate, truncation
+from trainer.lessons.bad_line import BadLine, TooLong
 from trainer.lessons.degenerate import Flag
 from trainer.lessons.prompts import comment_of, neutral
 from trainer.lessons.rendering import AS_IS, PINNED, Choice, Known, Way, choose, near, without_default_system
+from trainer.lessons.trajectories import Part, part_of
 from trainer.lessons.truncation import Chat
 from trainer.objective import Floats
 from trainer.policy import eos
@@ -40,14 +42,6 @@ PENALTIES = {"presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_pena
 AS_FOUND = Choice(AS_IS, 0, 0, None)  # nothing is known of the server
 # Parts of messages that are no text, by their names in chat form.
 MORE = {"image_url": "has_image", "image": "has_image", "input_audio": "has_audio", "file": "has_file"}
-
-
-class BadLine(Exception):
-    """One reason why this line cannot be used."""
-
-
-class TooLong(BadLine):
-    """Longer than max_seq_len, and no turn can be left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +65,7 @@ class Sample:
     replayed: bool = False  # an earlier run trained on it
     prompt_by: PromptBy = "captured"
     hinted: tuple[int, ...] | None = None  # the prompt with the comment in it, as the server renders it
+    episode: Part | None = None  # the turn that it is, where a program rewarded it
 
     @property
     def exact(self) -> bool:
@@ -293,6 +288,7 @@ def parse(line: Mapping[str, Any], rating: str, template: Template, *, max_seq_l
         replayed=line.get("split") == "replay",
         prompt_by=by,
         hinted=template.hinted(line),
+        episode=part_of(line),
     )
     return sample if len(tokens) <= max_seq_len else _shortened(sample, template, max_seq_len)
 

@@ -131,23 +131,27 @@ def passes(
 
 
 def _related(sequences: Sequence[Tokens], budget: Budget) -> list[list[int]]:
-    """In the order of their tokens, where those that share the most stand side by side."""
+    """In the order of their tokens, where those that share the most stand side by side.
+
+    The longest of a chain comes first: the turns before it are in it already and cost nothing, whatever the budget.
+    """
     paths = [s.computed for s in sequences]
     groups: list[list[int]] = []
     total = 0
     before: tuple[int, ...] = ()
-    for index in sorted(range(len(paths)), key=lambda i: (paths[i], i)):
+    for index in sorted(range(len(paths)), key=lambda i: (paths[i], -i), reverse=True):
         path = paths[index]
         common = shared(before, path)
         limit = budget.tokens if common >= MOSTLY_SHARED * len(path) else min(budget.unrelated, budget.tokens)
-        if groups and total + len(path) - common <= limit:
+        if groups and (common == len(path) or total + len(path) - common <= limit):
             groups[-1].append(index)
             total += len(path) - common
         else:
             groups.append([index])
             total = len(path)
-        before = path
-    return groups
+        if common < len(path):  # a part of the one before says nothing about the next
+            before = path
+    return [members[::-1] for members in groups[::-1]]
 
 
 def _alike(sequences: Sequence[Tokens], budget: Budget) -> list[list[int]]:

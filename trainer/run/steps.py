@@ -21,7 +21,7 @@ from config.presets import Preset
 from trainer import objective
 from trainer.io.progress import Progress, Stop
 from trainer.io.run_folder import RunError, RunSpec
-from trainer.lessons import pairs
+from trainer.lessons import pairs, trajectories
 from trainer.lessons.batch import loss_of, reference_point, score, terms
 from trainer.lessons.lessons import Lesson, metrics_of
 from trainer.policy import packing
@@ -87,6 +87,8 @@ def train(
     plan = plan_of(teaching, preset, spec.seed)
     passes = "1 pass" if preset.passes == 1 else f"{preset.passes} passes"
     why = f"{passes} over {len(teaching)} samples in batches of {preset.batch}"
+    if trajectories.any_of([lesson.sample for lesson in teaching]):
+        why = f"{passes} over {len(teaching)} turns of episodes in batches of {preset.batch_episodes} episodes"
     if any(lesson.taught for lesson in teaching):
         why += f", {max(preset.passes, preset.passes_taught)} over what comments and corrections teach"
     progress.choice("steps", len(plan), why)
@@ -260,6 +262,7 @@ def accumulate(
     """
     sequences = [lesson.tokens for lesson in batch]
     zero = reference_point(policy, batch) if kto else None
+    weigh = trajectories.units([lesson.sample for lesson in batch])
     while True:
         sums: dict[str, float] = {}
         try:
@@ -267,12 +270,12 @@ def accumulate(
                 progress.alive()
                 part = [batch[i] for i in members]
                 packed = packing.pack([sequences[i] for i in members])
-                for name, value in policy.backward(packed, terms(part, len(batch), zero), loss).items():
+                for name, value in policy.backward(packed, terms(part, weigh, zero), loss).items():
                     sums[name] = sums.get(name, 0.0) + value
             return sums
         except OutOfMemory as error:
             size = packing.size(packed.sequences, trees=policy.budget.trees)
-            if len(members) == 1:
+            if size <= max(len(one.computed) for one in packed.sequences):  # the turns before it cost nothing
                 raise RunError(
                     f"out of memory with a single sequence of {size} tokens ({error}): {LESS_MEMORY}"
                 ) from None
@@ -284,7 +287,8 @@ def accumulate(
 
 
 def plan_of(teaching: Sequence[Lesson], preset: Preset, seed: int) -> list[list[int]]:
-    """Indices of each step: every lesson `passes` times, then what comments and corrections teach some more.
+    """Indices of each step: every lesson `passes` times, an episode's turns together, then what comments and
+    corrections teach some more.
 
     A rating's second pass only pushes on what has already moved; a teacher's has a place to arrive at.
     """
@@ -292,7 +296,10 @@ def plan_of(teaching: Sequence[Lesson], preset: Preset, seed: int) -> list[list[
 
     def steps(chosen: Sequence[list[int]], passes: int, seed: int) -> list[list[int]]:
         ways, sizes = [teaching[unit[0]].way for unit in chosen], [len(unit) for unit in chosen]
-        order = schedule(ways, batch=preset.batch, passes=passes, seed=seed, sizes=sizes)
+        batch = preset.batch
+        if trajectories.any_of([lesson.sample for lesson in teaching]):  # an episode is one, however many turns it has
+            sizes, batch = [1] * len(chosen), preset.batch_episodes
+        order = schedule(ways, batch=batch, passes=passes, seed=seed, sizes=sizes)
         return [[i for at in step for i in chosen[at]] for step in order]
 
     taught = [unit for unit in units if any(teaching[i].taught for i in unit)]
@@ -301,7 +308,9 @@ def plan_of(teaching: Sequence[Lesson], preset: Preset, seed: int) -> list[list[
 
 
 def _units(teaching: Sequence[Lesson]) -> list[list[int]]:
-    """Places of the lessons that are in one step: the two of a pair, else each alone."""
+    """Places of the lessons that are in one step: the two of a pair, the turns of an episode, else each alone."""
+    if trajectories.any_of([lesson.sample for lesson in teaching]):
+        return trajectories.together([lesson.sample for lesson in teaching])
     of: dict[str, list[int]] = {}
     for at, lesson in enumerate(teaching):
         of.setdefault(lesson.pair.name if lesson.pair else f"\n{at}", []).append(at)

@@ -91,6 +91,22 @@ class VersionText(BaseModel):
     praise: float | None = Field(description="Share of answers that praise their reader.")
 
 
+class OwnReport(BaseModel):
+    """The user's own code."""
+
+    hash: str | None = Field(description="sha256 of the file.")
+    left: int = Field(description="Turns that it has not seen yet.")
+    problem: str | None
+
+
+class RescoreWanted(BaseModel):
+    since: float = Field(default=0.0, ge=0, le=2**40, description="Unix seconds.")
+
+
+class Rescored(BaseModel):
+    left: int = Field(description="Turns that it will see.")
+
+
 class JudgeReport(BaseModel):
     mode: Literal["off", "shadow", "on"]
     model: str | None
@@ -102,6 +118,7 @@ class JudgeReport(BaseModel):
     waits_for: str | None
     waiting: int
     cost: JudgeCost
+    own: OwnReport | None
     judges: list[OneJudge]
     signals: list[SignalCount]
     by_version: list[VersionText]

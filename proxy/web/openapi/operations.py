@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from proxy.web.openapi import passthrough, requests, responses
 from proxy.web.openapi.episodes import EPISODES
-from proxy.web.openapi.judge import JudgeReport
+from proxy.web.openapi.judge import JudgeReport, Rescored, RescoreWanted
 from proxy.web.openapi.operation import FLAG, TEXT, Operation, Raw, Schema, number
 from proxy.web.openapi.status import StatusBody
 
@@ -272,6 +272,11 @@ JUDGE: Final = (
         "post", "/rl/judge/accept", "control",
         "Accept what leaves this machine; before that nothing is sent.",
         {200: JudgeReport}, more="../guides/signals.md",
+    ),
+    Operation(
+        "post", "/rl/rescore", "control",
+        "Have your own code (`signals.module`) score what was found since then, in the background.", {200: Rescored},
+        takes=RescoreWanted, more="../guides/signals.md#signals-of-your-own",
     ),
 )  # fmt: skip
 

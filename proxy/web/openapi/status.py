@@ -54,6 +54,19 @@ class RatingsBody(BaseModel):
     needed: int
 
 
+class WaitingEpisodes(BaseModel):
+    open: int
+    rewarded: int
+    error: int
+    unrewarded: int = Field(description="Open, and without a request for an hour.")
+    ready: int = Field(description="Rewarded, of groups that have closed, and not too old.")
+    groups: int
+    forming: int = Field(description="Rewarded, of groups that have not closed.")
+    closes_in_s: float | None
+    left_out: dict[str, int]
+    needed: int
+
+
 class Training(BaseModel):
     paused: bool
     share_gpu: bool
@@ -137,6 +150,7 @@ class StatusBody(BaseModel):
     loaded: list[int] = Field(description="Versions that the backend holds.")
     backend: BackendBody
     ratings: RatingsBody
+    episodes: WaitingEpisodes | None = Field(description="Null where there has never been one.")
     baseline: float
     training: Training
     held: HeldBody

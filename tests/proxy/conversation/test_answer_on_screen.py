@@ -214,6 +214,35 @@ async def test_a_short_answer_that_was_not_captured_is_not_taken_for_another(pro
     assert "have not captured the answer above" in said and await rated(proxy) == {}
 
 
+SHOWN = "> @FunctionCall `look()`\n\n"  # shell-gpt 1.5.1, before the answer
+
+
+async def shown_as_one(proxy: Proxy, **more: Any) -> tuple[Messages, str]:
+    """A turn with a call, kept as shell-gpt keeps it: what its screen showed of the turn is the answer's message."""
+    tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+    call = {"id": "call-1", "type": "function", "function": {"name": "look", "arguments": '{"b": 1, "a": 2}'}}
+    talk = [says("system", "You are ShellGPT"), says("user", "weather?")]
+    await ask(proxy, talk, tools=[tool])
+    talk += [{**says("assistant", None), "tool_calls": [call]}, {**says("tool", "rain"), "tool_call_id": "call-1"}]
+    text, id = await ask(proxy, talk, tools=[tool], **more)
+    return [*talk, says("assistant", f"Let me look. \n{SHOWN}{text}")], id
+
+
+async def test_a_turn_that_its_client_keeps_as_it_was_shown(proxy: Proxy) -> None:
+    talk, id = await shown_as_one(proxy)
+    told, _ = await ask(proxy, [*talk, says("user", "/rl good")])
+    assert "rated good" in told and "It is rain" in told
+    assert await rated(proxy) == {id: 1.0}
+
+
+async def test_such_a_turn_whose_answer_is_not_captured_rates_none(proxy: Proxy) -> None:
+    """Another answer ends in the same way, but nobody asked for it here."""
+    await ask(proxy, [says("user", "what is it?"), says("assistant", "well"), says("user", "say: It is rain")])
+    talk, _ = await shown_as_one(proxy, headers={"x-rl-capture": "off"})
+    told, _ = await ask(proxy, [*talk, says("user", "/rl good")])
+    assert "nothing was rated" in told and await rated(proxy) == {}
+
+
 async def test_another_key_or_person_is_never_looked_at(proxy: Proxy) -> None:
     text, _ = await ask(proxy, [says("user", "hers " * 20)], {"x-rl-user": "ann"})
     for user in ({"x-rl-user": "bob"}, {}):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from config.sections import TurnRule
-from proxy.conversation.turns import turn_of
+from proxy.conversation.turns import RULES, _fits, turn_of
 from proxy.core.errors import BadRequest
 
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -142,3 +145,18 @@ def test_a_long_prompt_is_looked_at_from_both_ends() -> None:
     long = "word " * 100_000
     assert turn_of({}, {}, asks(f"### Task:\nGenerate 1-3 broad tags {long}"), None).rule == "tags"
     assert turn_of({}, {}, asks(f"{long}\n{COMPACT['text']}"), None).rule == "summary"
+
+
+PATTERNS = [text for rule in RULES for text in (rule.system, rule.last) if text] + [
+    "a|^b", "^(a|b)c", r"^a\|b", "^[|]a", "(?i)^Tit?le", "(?s)^a.b", "(?m)^b", "ab*", "^ab{2}", "x?", "^$", "A B", "^",
+]  # fmt: skip
+WORDS = [
+    "a", "b", "|", "c", "Title", "TILE", "tie", "abb", "\n", " ", "A B", "### Task:", "Generate", " a ",
+    "concise title",     "\u017f", "K\u212a", "generate a title for this conversation:", "Available Tools: x",
+    "choose and return the correct tool",
+]  # fmt: skip
+
+
+@given(st.sampled_from(PATTERNS), st.lists(st.sampled_from(WORDS), max_size=5).map("".join))
+def test_the_short_ways_to_look_for_a_pattern_find_the_same(pattern: str, text: str) -> None:
+    assert _fits(pattern, text, text.lower() if text.isascii() else None) == (re.search(pattern, text) is not None)

@@ -46,7 +46,11 @@ def test_every_agent_has_a_form() -> None:
 @pytest.mark.parametrize("form", [form for form in FORMS if form.agent], ids=lambda form: form.id)
 @pytest.mark.parametrize("other", [None, *NAMED])
 def test_no_agents_format_counts_in_a_request_of_another(form: Form, other: str | None) -> None:
-    kin = {"cline", "roo", "kilo"}, {"opencode", "kilo"}  # each came out of those before, and kept their formats
+    kin = (
+        {"cline", "roo", "kilo"},
+        {"opencode", "kilo"},
+        {"claude-code", "qwen-code"},
+    )  # each came out of those before, and kept their formats
     same = other == form.agent or any({other, form.agent} <= family for family in kin)
     if not same and form.content("/rl good") != "/rl good":
         message = {"role": "user", "content": form.content("/rl good")}

@@ -51,11 +51,20 @@ async def test_the_same_once_more_is_a_redo(proxy: Proxy) -> None:
 
 
 async def test_a_regeneration(proxy: Proxy) -> None:
-    first = await ask(proxy, [user("hello")])
+    here = {"x-rl-session": "s"}
+    first = await ask(proxy, [user("hello")], headers=here)
     await asyncio.sleep(0.01)
-    await ask(proxy, [user("hello")])
+    await ask(proxy, [user("hello")], headers=here)
     (found,) = await signals(proxy)
     assert (found.completion_id, found.kind, found.label) == (first["id"], "regenerated", "redo")
+
+
+async def test_two_conversations_that_begin_alike(proxy: Proxy) -> None:
+    """Without a session nobody can tell which one goes on."""
+    reply = (await ask(proxy, [user("hello")]))["choices"][0]["message"]
+    await ask(proxy, [user("hello")])
+    await ask(proxy, [user("hello"), reply, user("no, shorter")])
+    assert await signals(proxy) == []
 
 
 async def test_several_answers_to_one_question_are_no_regeneration(proxy: Proxy) -> None:
@@ -130,7 +139,7 @@ async def test_a_stream_that_its_client_breaks_off(proxy: Proxy) -> None:
     response = await proxy.http.post("/v1/chat/completions", json=body)
     await response.content.readline()
     response.close()
-    for _ in range(100):
+    for _ in range(500):
         await asyncio.sleep(0.02)
         (row,) = await proxy.store.completions.page(limit=1)
         if row.status == "partial":

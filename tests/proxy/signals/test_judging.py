@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from config.sections import BackendSection, Judge, Redaction
+from config.sections import BackendSection, Judge, Redaction, Signals
 from proxy.backends.openai import OpenAICompatible
 from proxy.conversation.answer_on_screen import OnScreen
 from proxy.conversation.redaction import Redactor
@@ -18,6 +18,7 @@ from proxy.conversation.underway import Underway
 from proxy.core.events import Events
 from proxy.signals.follower import Follower
 from proxy.signals.judging import Judging
+from proxy.signals.own import Own
 from scripts.harness.records import claim, put, rating
 from scripts.harness.rule_judge import FakeJudge
 from store.records import NewSignal
@@ -45,7 +46,7 @@ def at(store: Store, http: aiohttp.ClientSession) -> At:
     return store, http
 
 
-def judging(store: Store, judge: FakeJudge | None, **settings: Any) -> Judging:
+def judging(store: Store, judge: FakeJudge | None, own: Own | None = None, **settings: Any) -> Judging:
     defaults: dict[str, Any] = {"mode": "on", "url": judge.url if judge else "", "model": "rule", "votes": 1}
     return Judging(
         Judge(**(defaults | settings)),
@@ -54,6 +55,7 @@ def judging(store: Store, judge: FakeJudge | None, **settings: Any) -> Judging:
         Redactor(Redaction()),
         Events(),
         Follower(store, OnScreen(store, Redactor(Redaction()), Underway())),
+        own or Own(Signals()),
         now=lambda: datetime(2026, 11, 24, 12, 0),
     )
 

@@ -21,7 +21,7 @@ from tests.proxy.feedback.webhooks.conftest import Chats, chats, unhurried  # no
 
 KEYS = {"server__api_key": "rate-key", "server__admin_key": "admin-key"}
 # These have a test of their own shape elsewhere: what passes the backend's body on, or has no end.
-UNASKED = ("/rl/events",)
+UNASKED = ("/rl/events", "/rl/rescore")  # the second in tests/proxy/signals
 
 
 def registered(proxy: Proxy) -> Iterator[tuple[str, str]]:

@@ -12,9 +12,10 @@ import pytest
 from tests.harness import tiny
 from trainer.io.run_folder import read_lines
 from trainer.lessons import samples
+from trainer.lessons.bad_line import BadLine, TooLong
 from trainer.lessons.prompts import NEUTRAL, hinted
 from trainer.lessons.rendering import AS_IS, Known, Way
-from trainer.lessons.samples import BadLine, Template, TooLong, parse
+from trainer.lessons.samples import Template, parse
 
 TURN = "{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}"
 TURNS = "{% for m in messages %}" + TURN + "{% endfor %}"

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from tests.harness import tiny
-from trainer.lessons.samples import BadLine, Template, _plain, load, load_calibration, parse
+from trainer.lessons.bad_line import BadLine
+from trainer.lessons.samples import Template, _plain, load, load_calibration, parse
 
 GOOD = {
     "rating": "rt-1",

@@ -1,0 +1,155 @@
+"""Rounds of reasoning-gym tasks through inspect_ai and rlproxy: attempts in groups, then a held-out look.
+
+Runs in an environment with inspect-ai, reasoning-gym and openai (scripts/harness_env). Prints a line of JSON for each
+round. `--shuffle` deals a round's rewards out at random: a control, which must not rise.
+"""
+
+import argparse
+import json
+import logging
+import os
+import random
+import re
+import sys
+import time
+import urllib.request
+
+import reasoning_gym
+from inspect_ai import Task, eval
+from inspect_ai.dataset import MemoryDataset, Sample
+from inspect_ai.model import GenerateConfig, get_model
+from inspect_ai.scorer import Score, accuracy, scorer
+from inspect_ai.solver import generate
+
+logging.disable(logging.WARNING)
+TASKS = {
+    "chain_sum": {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1},
+    "count_bits": {"min_n": 1, "max_n": 63},
+    "gcd": {"max_numbers": 2, "max_value": 20},
+}
+FIRST = re.compile(r"-?\d+")
+
+
+@scorer(metrics=[accuracy()])
+def first_integer():
+    async def score(state, target):
+        found = FIRST.search(state.output.completion)
+        return Score(value=float(found is not None and found[0] == target.text), answer=found[0] if found else None)
+
+    return score
+
+
+def samples(task: str, count: int, seed: int, without: frozenset[str] = frozenset()) -> list[Sample]:
+    """Different questions, none of them among `without`."""
+    found: dict[str, Sample] = {}
+    for one in reasoning_gym.create_dataset(task, size=40 * count, seed=seed, **TASKS[task]):
+        if one["question"] not in without and len(found) < count:
+            found.setdefault(one["question"], Sample(input=one["question"], target=str(one["answer"])))
+    return list(found.values())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--url", required=True)
+    parser.add_argument("--task", choices=TASKS, default="chain_sum")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--prompts", type=int, default=16, help="of a round; each is a group")
+    parser.add_argument("--members", type=int, default=8)
+    parser.add_argument("--held-out", type=int, default=48, help="prompts, each asked twice")
+    parser.add_argument("--tokens", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--shuffle", action="store_true")
+    args = parser.parse_args()
+    os.environ |= {"RLPROXY_URL": args.url, "RLPROXY_BASE_URL": f"{args.url}/v1", "RLPROXY_API_KEY": "none"}
+    import rlproxy_hook
+
+    hook = rlproxy_hook.RLProxy
+    if args.shuffle:
+        hook.reward = later
+    held = samples(args.task, args.held_out, 1000 + args.seed)
+    asked = frozenset(one.input for one in held)
+    model = get_model("openai-api/rlproxy/small", config=GenerateConfig(temperature=1.0, max_tokens=args.tokens))
+    say(round=0, episodes=0, **look(model, held, args))
+    for at in range(1, args.rounds + 1):
+        began, runs = time.time(), ended(args.url)
+        tasks = samples(args.task, args.prompts, 10_000 * (1 + args.seed) + at, asked)
+        os.environ["RLPROXY_SPLIT"] = "train"
+        success = attempt(model, tasks, args.members, args)
+        if args.shuffle:
+            deal(args.seed + at)
+        asked_s = time.time() - began
+        run = wait(args.url, runs)
+        trained_s = time.time() - began - asked_s
+        gate = {k: v.get("value") for k, v in ((run.get("result") or {}).get("gate") or {}).items()}
+        metrics = (run.get("result") or {}).get("metrics") or {}
+        say(
+            round=at, episodes=at * args.prompts * args.members, success=success, asked_s=round(asked_s, 1),
+            trained_s=round(trained_s, 1), run=run["id"], status=run["status"], reason=run["reason"],
+            base_nll=gate.get("base_nll"), metrics=metrics, **look(model, held, args),
+        )  # fmt: skip
+
+
+def attempt(model, tasks, epochs, args) -> float:
+    log = eval(
+        Task(dataset=MemoryDataset(tasks), solver=generate(), scorer=first_integer()),
+        model=model, epochs=epochs, max_connections=16, max_samples=16, display="none", log_level="error",
+    )[0]  # fmt: skip
+    values = [s.scores["first_integer"].value for s in log.samples or [] if s.scores]
+    return sum(values) / max(len(values), 1)
+
+
+def look(model, held, args) -> dict[str, object]:
+    """Success on held-out questions by what is live now; these episodes never train."""
+    os.environ["RLPROXY_SPLIT"] = "eval"
+    status = get(args.url, "/rl/status")
+    return {"live": status["live"], "held_out": round(attempt(model, held, 2, args), 4), "left_out": left(status)}
+
+
+def left(status) -> dict[str, int]:
+    return (status["episodes"] or {}).get("left_out", {})
+
+
+HELD_BACK: list[tuple[object, str, dict[str, object]]] = []
+
+
+def later(hook, episode: str, said: dict[str, object]) -> None:
+    """In place of posting a reward: kept until the round is over."""
+    HELD_BACK.append((hook, episode, said))
+
+
+def deal(seed: int) -> None:
+    import rlproxy_hook
+
+    rewards = [said["reward"] for _, _, said in HELD_BACK]
+    random.Random(seed).shuffle(rewards)
+    for (_, episode, said), reward in zip(HELD_BACK, rewards, strict=True):
+        rlproxy_hook.post(f"/rl/episodes/{episode}/reward", {**said, "reward": reward})
+    HELD_BACK.clear()
+
+
+def wait(url: str, before: int, limit_s: float = 600.0) -> dict[str, object]:
+    """The run that ended since."""
+    began = time.time()
+    while time.time() - began < limit_s:
+        runs = get(url, "/rl/runs?limit=1")["data"]
+        if ended(url) > before and not get(url, "/rl/status")["training"]["run"]:
+            return runs[0]
+        time.sleep(0.5)
+    raise SystemExit(f"no run came: {get(url, '/rl/status')['training']}")
+
+
+def ended(url: str) -> int:
+    return sum(run["ended_at"] is not None for run in get(url, "/rl/runs?limit=1000")["data"])
+
+
+def get(url: str, path: str):
+    with urllib.request.urlopen(url + path, timeout=60) as response:
+        return json.load(response)
+
+
+def say(**figures: object) -> None:
+    print(json.dumps(figures), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,242 @@
+"""One question to the backend, asked once more where that helps.
+
+Owns the five reasons to ask again, as steps around one another. Each asks at most once more:
+
+    ask                     in the client's format; as chat completions, where the backend lacks it
+      with_adapter          the backend had lost the version's adapter: it is loaded again
+        without_wishes      it refuses what only we had asked for
+          elsewhere         nobody took the question there, or its server broke off before its first byte
+            connected       the connection that was kept open had just been closed
+
+What is sent in which format is the codecs'; the answer is passed on by the exchange.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import time
+from typing import Final
+
+import aiohttp
+import structlog
+from aiohttp import web
+from multidict import CIMultiDict
+from yarl import URL
+
+from proxy.access.unknown_route import MISSING
+from proxy.backends.ask import down
+from proxy.backends.base import Address, place_for
+from proxy.core.errors import ProxyError
+from proxy.core.json_edit import Rules, dumps
+from proxy.core.offload import LARGE, off_loop
+from proxy.core.upstream import no_http, upstream_url, whole
+from proxy.dialects import CHAT, Dialect
+from proxy.dialects.base import Question
+from proxy.relay.capture import Capture, new_id
+from proxy.relay.codecs import Codec, Native, Translated, wishes
+from proxy.relay.dialect_support import about_what_was_asked
+from proxy.relay.parts import Parts
+from proxy.versions.live_version import Lease
+
+log = structlog.get_logger()
+
+NOTICED_S: Final = 0.25  # in which the end of a process of ours is seen, after its port has closed
+RESTARTED_S: Final = 10.0  # in which a server that broke off has to answer again, or a question is not asked once more
+
+
+class Asking:
+    """One question on its way."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        request: web.Request,
+        dialect: Dialect,
+        question: Question,
+        lease: Lease,
+        capture: Capture | None,
+    ) -> None:
+        """`capture` is told in which format the answer comes."""
+        self.way: Codec
+        self.refusal = b""  # a 404 that was read to see what it is about
+        self.address: Address | None = None  # where the question is
+        self.left_at = 0.0  # when it left, by the performance counter
+        self._parts = parts
+        self._request = request
+        self._dialect = dialect
+        self._question = question
+        self._lease = lease
+        self._capture = capture
+        self._taken = 0  # how many servers may have taken the question and broke off without a word
+
+    def leave(self) -> None:
+        """The question is nowhere any more."""
+        if self.address is not None:
+            self._parts.backend.ended(self.address)
+            self.address = None
+
+    async def ask(self) -> aiohttp.ClientResponse:
+        """The head of the answer. Raises ProxyError; BadRequest for what chat completions cannot say."""
+        formats, name = self._parts.formats, self._dialect.name
+        if not formats.native(name):
+            await self._translate()
+            return await self._with_adapter()
+        self._speak_natively()
+        upstream = await self._with_adapter()
+        if upstream.status not in MISSING or self._dialect is CHAT or formats.shown(name):
+            if upstream.status == 200:
+                formats.has(name)
+            return upstream
+        refusal = await whole(upstream)
+        if about_what_was_asked(refusal, self._question.asked.model, self._dialect.paths[0]):
+            self.refusal = refusal
+            return upstream
+        # No such route, or no such model: if it answers in chat completions, it was the route.
+        await self._translate()
+        upstream = await self._with_adapter()
+        if upstream.status not in MISSING:
+            formats.lacks(name)
+            log.info("backend lacks a dialect; it is translated from now on", dialect=name)
+        return upstream
+
+    def _speak_natively(self) -> None:
+        self.way = Native(self._dialect, self._question, self._parts.backend.capabilities, self._rules())
+        if self._capture is not None:
+            self._capture.reads(self.way.reads, translated=False)
+
+    async def _translate(self) -> None:
+        """Raises BadRequest for what chat completions cannot say."""
+        question = self._question
+        self.way = await off_loop(
+            max(question.size, question.weight),
+            Translated,
+            self._dialect,
+            question,
+            self._parts.backend.capabilities,
+            id=self._capture.id if self._capture else new_id(),
+            model=question.asked.model or self._parts.swap.model,
+            created=int(time.time()),
+        )
+        if self._capture is not None:
+            self._capture.reads(self.way.reads, translated=True)
+
+    def _rules(self) -> Rules:
+        """The client sees the model it asked for; an adapter's own name stays between us and the backend."""
+        asked = self._question.asked
+        model = asked.model if self._lease.version is not None and asked.model else None
+        if self._capture is None:
+            return {"model": dumps(model)} if model else {}
+        ours = bool(wishes(self._dialect, self._question, self._parts.backend.capabilities))
+        return self._dialect.rules(id=self._capture.id, model=model, asked=asked, ours=ours)
+
+    async def _with_adapter(self) -> aiohttp.ClientResponse:
+        upstream = await self._without_wishes()
+        version = self._lease.version
+        if upstream.status in self._parts.backend.capabilities.lost and version:
+            await whole(upstream)
+            await self._parts.swap.lost(version)
+            upstream = await self._without_wishes()
+        return upstream
+
+    async def _without_wishes(self) -> aiohttp.ClientResponse:
+        """Only what is captured has any."""
+        wishing = self._capture is not None
+        upstream = await self._elsewhere(wishing)
+        if upstream.status == 400 and wishing and self.way.asks:
+            await whole(upstream)
+            upstream = await self._elsewhere(False)
+        return upstream
+
+    async def _elsewhere(self, wishing: bool) -> aiohttp.ClientResponse:
+        parts = self._parts
+        headers = parts.request_headers(self._request)
+        headers.popall("content-encoding", None)  # it was undone when we read the body
+        headers["accept-encoding"] = "identity"  # the answer has to be read here
+        headers["content-type"] = "application/json"
+        for last_place in (False, True):  # not every one of them: it may be the question that ends a server
+            self.leave()  # an earlier question of this request
+            self.address = address = parts.backend.address(self._lease.model)
+            heavy = max(self._question.size, self._question.weight)
+            body = await off_loop(heavy, self.way.body, address.members, asking=wishing)
+            self.left_at = time.perf_counter()
+            try:
+                return await self._connected(address.url, body, headers)
+            except aiohttp.SocketTimeoutError as error:  # it took the question and is silent: another would be, too
+                raise down(address.url, error, parts.backend.kind) from error
+            except aiohttp.ClientResponseError as error:
+                raise no_http(error) from error
+            except (TimeoutError, aiohttp.ClientError, OSError) as error:
+                parts.health.files.check(error)
+                elsewhere = parts.backend.elsewhere(address)
+                if last_place or not (elsewhere or await self._is_back(error)):
+                    raise down(address.url, error, parts.backend.kind) from error
+        raise AssertionError("unreachable")
+
+    async def _connected(self, url: str, body: bytes, headers: CIMultiDict[str]) -> aiohttp.ClientResponse:
+        parts = self._parts
+        assert parts.http is not None
+        path = self.way.path
+        target = upstream_url(url, self._request) if path is None else URL(url + path)
+        closed: aiohttp.ServerDisconnectedError | None = None
+        for last_try in (False, True):
+            try:
+                return await parts.http.post(
+                    target, data=_sendable(body), headers=headers, allow_redirects=False, auto_decompress=True
+                )
+            except aiohttp.ServerDisconnectedError as error:
+                self._taken += 1
+                if last_try or self._taken > 1:
+                    raise
+                closed = error
+            except aiohttp.ClientConnectorError:
+                if closed is not None:  # whoever closed the first one may have taken the question, and died of it
+                    raise closed from None
+                raise
+            except (aiohttp.ClientOSError, ConnectionResetError):
+                self._taken += 1
+                raise
+        raise AssertionError("unreachable")
+
+    async def _is_back(self, error: Exception) -> bool:
+        """Whether to ask once more. Raises BackendDown where a server of ours does not come back.
+
+        Where nobody took the question: after the time that a server of ours takes to start again. Where one may have
+        taken it, but not a byte of an answer came: once, if somebody answers there again soon. It may have been the
+        question that ended the server, so never a second time; and not where each answer has its price.
+        """
+        if isinstance(error, aiohttp.ClientConnectorError):
+            await asyncio.sleep(NOTICED_S)  # in which a server of ours is seen to have ended
+            await self._parts.backend.ready()
+            return True
+        foreign = self._parts.backend.capabilities.foreign
+        return not foreign and self._taken == 1 and await self._answers_again()
+
+    async def _answers_again(self) -> bool:
+        try:
+            async with asyncio.timeout(RESTARTED_S):
+                await asyncio.sleep(NOTICED_S)
+                while not await self._is_well():
+                    await asyncio.sleep(NOTICED_S)
+        except TimeoutError:
+            return False
+        log.warning(
+            "a question whose server broke off is asked once more", completion=self._capture and self._capture.id
+        )
+        return True
+
+    async def _is_well(self) -> bool:
+        parts = self._parts
+        assert parts.http is not None
+        try:
+            await parts.backend.ready()
+            with place_for(parts.backend, self._lease.model) as address:
+                async with parts.http.get(f"{address.url}/v1/models", headers=parts.backend.headers()) as response:
+                    return response.status < 500
+        except (ProxyError, aiohttp.ClientError, OSError):
+            return False
+
+
+def _sendable(body: bytes) -> bytes | io.BytesIO:
+    """A large body goes out in pieces, so that others are served between them."""
+    return body if len(body) < LARGE else io.BytesIO(body)

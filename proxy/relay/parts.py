@@ -1,0 +1,60 @@
+"""What an exchange works with; the same for all of them. Made once, when the proxy starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import aiohttp
+from aiohttp import web
+from multidict import CIMultiDict
+
+from config.settings import Settings
+from proxy.access.limits import Limits
+from proxy.access.security import outgoing_headers
+from proxy.backends.base import Backend
+from proxy.conversation.active_conversations import Recent
+from proxy.conversation.capture_health import Health
+from proxy.conversation.redaction import Redactor
+from proxy.conversation.underway import Underway
+from proxy.core.events import Events
+from proxy.core.heap_trim import Memory
+from proxy.core.metrics import Metrics
+from proxy.core.tasks import Tasks
+from proxy.core.upstream import end_to_end
+from proxy.feedback.episodes import Episodes
+from proxy.relay.capture_optout import Uncaptured
+from proxy.relay.dialect_support import Formats
+from proxy.training.giving_way import GivingWay
+from proxy.versions.admission import Door
+from proxy.versions.live_version import Swap
+from store.store import Store
+
+
+@dataclass
+class Parts:
+    """All of it; `http` is set at start-up, when there is a loop."""
+
+    settings: Settings
+    store: Store
+    backend: Backend
+    swap: Swap
+    metrics: Metrics
+    tasks: Tasks
+    health: Health
+    formats: Formats
+    door: Door
+    limits: Limits
+    events: Events
+    redactor: Redactor
+    uncaptured: Uncaptured
+    recent: Recent
+    memory: Memory
+    giving_way: GivingWay
+    underway: Underway
+    episodes: Episodes
+    http: aiohttp.ClientSession | None = None
+
+    def request_headers(self, request: web.Request) -> CIMultiDict[str]:
+        return outgoing_headers(
+            end_to_end(request.headers), settings=self.settings.server, backend=self.backend.headers()
+        )

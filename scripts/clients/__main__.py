@@ -1,0 +1,97 @@
+"""`make test-clients`: installs real clients, drives each through rlproxy, and writes what each cell came to.
+
+    python -m scripts.clients [NAME ...] [--json FILE]
+
+A NAME is that of a driver's file. benchmarks/clients.json keeps the newest result of every client, with its versions,
+date, and machine; `python -m scripts.docs.tables` makes the table of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Final
+from xml.etree import ElementTree
+
+from scripts.clients.drivers import Driver, drivers
+from scripts.clients.install import install_all
+from scripts.harness.circumstances import ROOT, circumstances
+
+TESTS: Final = "tests/clients/test_every_client.py"
+KEPT: Final = ROOT / "benchmarks/clients.json"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m scripts.clients", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="a driver; all of them if none is given")
+    parser.add_argument("--json", type=Path, default=KEPT, metavar="FILE", help="where results are kept")
+    given = parser.parse_args()
+    names = given.names
+    there = {driver.id: driver for driver in drivers()}
+    if unknown := set(names) - there.keys():
+        parser.error(f"There is no driver {', '.join(sorted(unknown))}. There are: {', '.join(there)}.")
+    chosen = [there[name] for name in names or there]
+    install_all(chosen)
+    return 1 if sum(not _driven(driver, given.json) for driver in chosen) else 0
+
+
+def _driven(driver: Driver, results: Path) -> bool:
+    """Whether all cells of it are as its head says. What a test printed is shown where one failed."""
+    told, began = circumstances(), time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-m",
+            "clients",
+            "-n",
+            "0",
+            "-q",
+            "--tb=short",
+            "-o",
+            "junit_family=xunit1",
+            TESTS,
+        ]
+        environment = {**os.environ, "RLPROXY_CLIENTS": driver.id}
+        done = subprocess.run(
+            [*command, f"--junitxml={report}"], cwd=ROOT, env=environment, capture_output=True, text=True
+        )
+        found = cells(ElementTree.parse(report).getroot()) if report.exists() else {}
+    print(f"{driver.name}: {'as said' if done.returncode == 0 else 'FAILED'}", flush=True)
+    if done.returncode:
+        print(done.stdout)
+    seconds = round(time.monotonic() - began)
+    _keep(results, driver, {"packages": driver.packages, **told, "seconds": seconds, "cells": found})
+    return done.returncode == 0
+
+
+def cells(report: ElementTree.Element) -> dict[str, dict[str, str]]:
+    """By format, then by cell. A cell whose test failed has no outcome but `failed`."""
+    found: dict[str, dict[str, str]] = {}
+    for case in report.iter("testcase"):
+        said = [one for one in case.iter("property") if one.get("name") == "cell"]
+        for one in said:
+            way, cell, outcome = str(one.get("value")).split("|")
+            failed = case.find("failure") is not None or case.find("error") is not None
+            found.setdefault(way, {})[cell] = "failed" if failed else outcome
+    return found
+
+
+def _keep(results: Path, driver: Driver, found: dict[str, Any]) -> None:
+    """Beside the results of the others; those of drivers that are gone go."""
+    kept = json.loads(results.read_text()) if results.exists() else {}
+    kept = {name: one for name, one in kept.items() if (driver.file.parent / one["file"]).exists()}
+    kept[driver.id] = {"file": driver.file.name, **found}
+    results.write_text(json.dumps(dict(sorted(kept.items())), indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,114 @@
+"""`make demo-agent`: a real agent harness, rewards by a program, and a model that gets better at its task.
+
+inspect_ai asks reasoning-gym tasks through a real `rlproxy serve` on the built-in backend, in groups of 8 attempts.
+Each round of episodes starts a run; success is measured on held-out questions by the version that is live then.
+`--shuffle` deals the rewards out at random: that control must not rise.
+
+    python -m scripts.demo.agent [--task chain_sum] [--rounds 5] [--seed 0] [--shuffle] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from scripts.demo.agent_picture import picture
+from scripts.demo.person import ROOT
+from scripts.harness.circumstances import commit
+from scripts.harness.serving import Serving
+
+HOME = ROOT / ".demo-agent"
+WEIGHTS = "HuggingFaceTB/SmolLM2-135M-Instruct"
+HARNESS = ROOT / "integrations/inspect_ai"
+
+
+def flags(args: argparse.Namespace) -> dict[str, str]:
+    episodes = args.prompts * args.members
+    found = {"START_AT_EPISODES": str(episodes), "GROUP_SIZE": str(args.members), "GROUP_TIMEOUT_S": "60"}
+    if args.overrides:
+        found["OVERRIDES"] = args.overrides
+    return {f"RLPROXY_TRAIN__{name}": value for name, value in found.items()}
+
+
+async def story(args: argparse.Namespace, python: str) -> list[dict[str, Any]]:
+    serving = Serving(HOME, args.weights, **flags(args))
+    await serving.start()
+    rows: list[dict[str, Any]] = []
+    try:
+        given = ("task", "rounds", "prompts", "members", "held_out", "tokens", "seed")
+        command = [python, str(HARNESS / "attempts.py"), "--url", serving.url]
+        for name in given:
+            command += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
+        command += ["--shuffle"] if args.shuffle else []
+        logs = HOME / "inspect"
+        harness = await asyncio.create_subprocess_exec(
+            *command, stdout=subprocess.PIPE, env={**os.environ, "INSPECT_LOG_DIR": str(logs)}, limit=1 << 22
+        )
+        assert harness.stdout is not None
+        async for line in harness.stdout:
+            row = json.loads(line)
+            rows.append(row)
+            told = f"round {row['round']}: {row['episodes']} episodes, held-out success {row['held_out']:.2f}"
+            print(f"{told}, v{row['live']} live" if row["live"] else told, flush=True)
+        if await harness.wait():
+            raise RuntimeError(f"the harness ended with {harness.returncode}; {serving.log}")
+    finally:
+        await serving.stop()
+    return rows
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    table = Table("episodes", "live", "held-out success", "groups kept", "dropped", "base NLL", "run", box=None)
+    for before, row in zip([None, *rows], rows, strict=False):
+        metrics, out = row.get("metrics") or {}, row["left_out"].get("no-variance", 0)
+        dropped = out - (before["left_out"].get("no-variance", 0) if before else 0)
+        table.add_row(
+            str(row["episodes"]), f"v{row['live']}" if row["live"] else "base", f"{row['held_out']:.3f}",
+            str(int(metrics.get("groups_kept", 0))), str(dropped), f"{row.get('base_nll') or 0:+.3f}",
+            row.get("status") or "",
+        )  # fmt: skip
+    Console().print(table)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--task", default="chain_sum")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--prompts", type=int, default=16)
+    parser.add_argument("--members", type=int, default=8)
+    parser.add_argument("--held-out", type=int, default=48)
+    parser.add_argument("--tokens", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--shuffle", action="store_true")
+    parser.add_argument("--overrides", help="as train.overrides, JSON")
+    parser.add_argument("--weights", default=WEIGHTS)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    python = subprocess.run([ROOT / "scripts/harness_env"], check=True, capture_output=True, text=True).stdout.strip()
+    began, tree = time.monotonic(), commit()
+    shutil.rmtree(HOME, ignore_errors=True)
+    HOME.mkdir()
+    rows = asyncio.run(story(args, python))
+    show(rows)
+    told = {k: v for k, v in vars(args).items() if k != "json"}
+    figures = {"what": told, "seconds": round(time.monotonic() - began, 1), "commit": tree, "rounds": rows}
+    target = args.json or HOME / "result.json"
+    target.write_text(json.dumps(figures, indent=1) + "\n")
+    (HOME / "success.svg").write_text(picture(rows, args.task))
+    print(f"{figures['seconds']:.0f} s. Figures: {target}; picture: {HOME / 'success.svg'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

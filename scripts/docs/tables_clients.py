@@ -1,0 +1,53 @@
+"""The table of docs/guides/agents.md: which client was driven through rlproxy, and what each cell came to.
+
+Of benchmarks/clients.json; names, formats, and reasons are those at the heads of the drivers.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from scripts.clients.drivers import FOLDER, Driver, read
+
+CELLS: Final = ("whole", "streamed", "tools", "rated", "last", "id")
+FORMATS: Final = {"chat": "chat", "responses": "Responses", "messages": "Messages", "ollama": "Ollama"}
+MARKS: Final = {"right": "✓", "cannot": "–"}
+
+
+def clients(found: dict[str, Any]) -> str:
+    lines = ["| client | version | format | whole | streamed | tools | `/rl good` | `last` | id | what it cannot do |"]
+    lines.append("|---" * 10 + "|")
+    known = [(read(FOLDER / one["file"]), one) for one in found.values()]
+    for driver, one in sorted(known, key=lambda pair: pair[0].name.lower()):
+        for format in driver.formats:
+            lines.append(_row(driver, format, one["cells"]))
+    machines = sorted({f"{one['machine']['cpu']}, {one['machine']['cores']} cores" for one in found.values()})
+    days = sorted({one["date"][:10] for one in found.values()})
+    right, cannot, failed = (_count(found, kind) for kind in ("right", "cannot", "failed"))
+    counts = f"{right} right, {cannot} that the client cannot, {failed} failed"
+    said = f"{len(found)} clients, {right + cannot + failed} cells: {counts}."
+    lines += ["", f"{said} {' to '.join(dict.fromkeys((days[0], days[-1])))}, {'; '.join(machines)}."]
+    return "\n".join(lines)
+
+
+def _row(driver: Driver, format: str, cells: dict[str, dict[str, str]]) -> str:
+    ways = [one for way, one in cells.items() if way.split()[0] == format]
+    texts = []
+    for cell in CELLS:
+        outcomes = dict.fromkeys(one.get(cell, "failed") for one in ways)
+        texts.append(" / ".join(MARKS.get(outcome, outcome) for outcome in outcomes) or "failed")
+    why = {cell: driver.lack(cell, format) for cell in CELLS}
+    reasons = "; ".join(dict.fromkeys(f"{_label(cell)}: {reason}" for cell, reason in why.items() if reason))
+    command = driver.rate.strip() + ("" if driver.rate.endswith(":") else " ")
+    if driver.rate != "/rl " and not driver.lack("rated", format):
+        texts[3] = f"`{' ' if driver.rate.startswith(' ') else ''}{command}good`"
+    return f"| {driver.name} | {driver.version} | {FORMATS[format]} | {' | '.join(texts)} | {reasons} |"
+
+
+def _label(cell: str) -> str:
+    return {"rated": "`/rl`"}.get(cell, cell)
+
+
+def _count(found: dict[str, Any], kind: str) -> int:
+    outcomes = [outcome for one in found.values() for way in one["cells"].values() for outcome in way.values()]
+    return sum(outcome == kind or (kind == "right" and outcome.endswith("only")) for outcome in outcomes)

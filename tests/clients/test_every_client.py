@@ -1,0 +1,150 @@
+"""Real clients from PyPI and npm, driven through rlproxy before a scripted backend: `make test-clients`.
+
+Each test is a cell of the table in docs/guides/clients.md, for each client and format. Where the head of a driver says
+that a cell cannot work, the test shows that it is so; what it finds goes into benchmarks/clients.json.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from scripts.clients.drivers import Driver, drivers
+from scripts.harness.in_process import Proxy
+from tests.clients.driving import Conversation, Drive
+from tests.proxy.conftest import backend, proxy  # noqa: F401
+
+pytestmark = [pytest.mark.clients, pytest.mark.timeout(900)]
+
+CHOSEN = os.environ.get("RLPROXY_CLIENTS", "").split(",")
+CASES = [(driver, way) for driver in drivers() if CHOSEN == [""] or driver.id in CHOSEN for way in driver.ways]
+cases = pytest.mark.parametrize(
+    ("drive", "way"), CASES, indirect=["drive"], ids=[f"{driver.id}-{way.replace(' ', '-')}" for driver, way in CASES]
+)
+Record = Callable[[str], None]
+
+
+@pytest.fixture(scope="module")
+def drive(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drive]:
+    driver: Driver = request.param
+    if not driver.installed:
+        pytest.skip(f"{driver.name} is not installed; `make test-clients` does that and runs this test")
+    found = Drive(driver, tmp_path_factory.mktemp(driver.id))
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def record(way: str, cell: str, record_property: Callable[[str, object], None]) -> Record:
+    """What the cell of this test came to, for the table: `failed` where it says nothing."""
+    record_property("cell", f"{way}|{cell}|failed")
+
+    return lambda outcome: record_property("cell", f"{way}|{cell}|{outcome}")
+
+
+async def opened(drive: Drive, proxy: Proxy, way: str, folder: Path, **more: bool) -> Conversation:  # noqa: F811
+    how = {"stream": not drive.driver.lack("streamed", way), "tools": False, **more}
+    found = Conversation(drive, proxy, way, folder=folder, **how)
+    await found.open()
+    return found
+
+
+@cases
+@pytest.mark.parametrize("cell", ["whole", "streamed"])
+async def test_answered(drive: Drive, way: str, cell: str, proxy: Proxy, tmp_path: Path, record: Record) -> None:  # noqa: F811
+    """The client shows the answer, and it is captured; the backend was asked for a stream, or for none."""
+    talk = await opened(drive, proxy, way, tmp_path / "work", stream=cell == "streamed")
+    await talk.ask()
+    reason, asked = drive.driver.lack(cell, way), [body.get("stream") is True for body in talk.requests()]
+    if way == "ollama native":
+        asked = [body.get("stream") is not False for body in talk.requests()]
+    assert set(asked) == {(cell == "streamed") != bool(reason)}, f"{drive.driver.id} {reason or ''}: {asked}"
+    record("cannot" if reason else "right")
+
+
+@cases
+@pytest.mark.parametrize("cell", ["tools"])
+async def test_tools(drive: Drive, way: str, cell: str, proxy: Proxy, tmp_path: Path, record: Record) -> None:  # noqa: F811
+    """A tool is called and run, and `/rl good` rates the answer after it, not the call."""
+    if drive.driver.lack("tools", way):
+        talk = await opened(drive, proxy, way, tmp_path / "work", tools=True)
+        await talk.ask()
+        assert not any(body.get("tools") for body in talk.requests())
+        return record("cannot")
+    talk = await opened(drive, proxy, way, tmp_path / "work", tools=True)
+    row = await talk.ask(tool=True)
+    assert any("seen" in json.dumps(body) for body in talk.requests())
+    if drive.driver.lack("rated", way):
+        return record("right")
+    assert "rated good" in await talk.command("good")
+    assert await talk.ratings() == {row["id"]: (1.0, None)}
+    return record("right")
+
+
+@cases
+@pytest.mark.parametrize("cell", ["rated"])
+async def test_rated(drive: Drive, way: str, cell: str, proxy: Proxy, tmp_path: Path, record: Record) -> None:  # noqa: F811
+    """Typed in the conversation, whole and streamed, after the first answer and after the second."""
+    modes = [mode for mode in ("whole", "streamed") if not drive.driver.lack(mode, way)]
+    for mode in modes:
+        talk = await opened(drive, proxy, way, tmp_path / mode, stream=mode == "streamed")
+        before = await talk.ratings()
+        first = await talk.ask()
+        said = await talk.command("good")
+        if drive.driver.lack("rated", way):
+            assert await talk.ratings() == before
+            continue
+        assert "rated good" in said, said
+        assert await talk.ratings() == {**before, first["id"]: (1.0, None)}
+        second = await talk.ask()
+        said = await talk.command("bad too long")
+        assert "rated bad, because “too long”" in said, said
+        assert await talk.ratings() == {**before, first["id"]: (1.0, None), second["id"]: (-1.0, "too long")}
+        sent = json.dumps(talk.requests())
+        assert not any(words in sent for words in (f"{drive.driver.rate.strip()} good", "rl:good", "rated good"))
+    record("cannot" if drive.driver.lack("rated", way) else "right")
+
+
+@cases
+@pytest.mark.parametrize("cell", ["last"])
+async def test_last(drive: Drive, way: str, cell: str, proxy: Proxy, tmp_path: Path, record: Record) -> None:  # noqa: F811
+    """`rlproxy good` means the answer that the client shows, whatever it asks on the side."""
+    talk = await opened(drive, proxy, way, tmp_path / "work", tools=not drive.driver.lack("tools", way))
+    for _ in range(2):
+        row = await talk.ask()
+        status, told = await proxy.rate(completion_id="last", rating="good")
+        assert status == 201, told
+        assert (await talk.ratings())[row["id"]] == (1.0, None)
+    assert len(await talk.ratings()) == 2
+    record("right")
+
+
+@cases
+@pytest.mark.parametrize("cell", ["id"])
+async def test_id(drive: Drive, way: str, cell: str, proxy: Proxy, tmp_path: Path, record: Record) -> None:  # noqa: F811
+    """The id that the client gives to its caller rates this answer: whole or streamed, or both."""
+    modes, shown = [mode for mode in ("whole", "streamed") if not drive.driver.lack(mode, way)], []
+    for mode in modes:
+        talk = await opened(drive, proxy, way, tmp_path / mode, stream=mode == "streamed")
+        row = await talk.ask()
+        if talk.id is not None:
+            before = await talk.ratings()
+            status, told = await proxy.rate(completion_id=talk.id, rating="bad", comment="no")
+            assert status == 201, (talk.id, told)
+            assert await talk.ratings() == {**before, row["id"]: (-1.0, "no")}
+            shown.append(mode)
+    assert bool(shown) != bool(drive.driver.lack("id", way))
+    record("cannot" if not shown else "right" if shown == modes else f"{shown[0]} only")
+
+
+def test_what_a_head_says(tmp_path: Path) -> None:
+    """Every driver has one, pins its packages, and names cells that there are."""
+    cells = {"whole", "streamed", "tools", "rated", "last", "id"}
+    for driver in drivers():
+        assert all("==" in one for one in driver.pypi) and driver.packages, driver.id
+        assert {key.rpartition(".")[2] for key in driver.lacks} <= cells, driver.id
+        assert not ({"whole", "streamed"} <= driver.lacks.keys())
