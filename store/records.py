@@ -78,7 +78,9 @@ class FinishedCompletion:
     usage: dict[str, Any] | None = None
     prompt_token_ids: Sequence[int] | None = None
     token_ids: Sequence[int] | None = None
-    logprobs: Sequence[float] | None = None  # nats, of the sampling distribution
+    logprobs: Sequence[float] | None = None  # nats, of what `logprobs_of` says
+    pieces: Sequence[bytes] | None = None  # the bytes behind each log-prob, where the server gives no ids
+    logprobs_of: str | None = None  # `model`: before sampling; `temperature`: before top-p and top-k; None: as sampled
     exact: bool = False
     inexact_reason: str | None = None
     error: str | None = None

@@ -22,7 +22,7 @@ import psutil
 from trainer.formats import model_info, weights
 from trainer.io.run_folder import Compute, RunError
 from trainer.lessons import rehearsal
-from trainer.lessons.bad_line import BadLine
+from trainer.lessons.line_members import BadLine
 from trainer.lessons.rendering import Known
 from trainer.lessons.samples import Template
 

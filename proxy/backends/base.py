@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, 
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import aiohttp
 
@@ -27,8 +27,14 @@ class Capabilities:
     token_ids: bool  # exact ids of prompt and reply
     logprobs: bool  # one for each token, of the sampling distribution
     why_not: str = ""  # one sentence for what is missing
-    # By dialect: members added to a request, as JSON, so that the answer can be captured exactly.
+    # By dialect: members added to a request, as JSON, so that the answer can be captured exactly; `asks_whole` where
+    # it comes in one piece, beside those.
     asks: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
+    asks_whole: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
+    refuses_beside: frozenset[str] = frozenset()  # members of a request for a stream: nothing is asked beside them
+    leaves_out: frozenset[str] = frozenset()  # members that it does not send, not even as null, who did not ask
+    # What its log-probs are of: the model before sampling, after the temperature alone, or the sampling distribution.
+    logprobs_of: Literal["model", "temperature"] | None = None
     dialects: frozenset[str] = frozenset({"chat"})  # wire formats it is known to have
     tries: bool = False  # whether others are worth asking for once
     implied_tag: str = ""  # what a model's name may end in and mean the same

@@ -32,6 +32,8 @@ POLL_S: Final = 0.2
 UNTOLD: Final = Defaults({"temperature": 0.8, "top_p": 0.95, "top_k": 40.0, "min_p": 0.05}, "assumed: it did not say")
 LOAD_S: Final = 600.0  # a large model from a slow disk
 UNLOAD_S: Final = 60.0
+# Without `top_logprobs` it would send the 20 likeliest of each token, with 0 nothing.
+ASKS: Final = {"chat": {"logprobs": b"true", "top_logprobs": b"1"}}
 _VERSION: Final = re.compile(r".+@v\d+(-[0-9a-f]{6})?")  # of any home; those without a mark are older
 
 
@@ -43,9 +45,14 @@ class LlamaCpp(OpenAICompatible):
         adapters=True,
         token_ids=False,
         logprobs=False,  # it has them before sampling, and not one for each token
+        asks=ASKS,
+        refuses_beside=frozenset({"tools"}),
+        leaves_out=frozenset({"logprobs"}),
+        logprobs_of="model",
         dialects=frozenset({"chat", "completions"}),  # in others a request's own `lora` is not known to be read
         longer="a longer one is `llama-server --ctx-size N`; --context-shift lets it leave out what came first",
-        why_not="llama-server's log-probs are of before sampling and not one a token: a run computes its own.",
+        why_not="llama-server sends the bytes of tokens and log-probs of before sampling, and neither with tools in "
+        "a stream.",
     )
 
     def __init__(self, settings: Settings, launcher: Launcher) -> None:
@@ -138,6 +145,10 @@ class LlamaRouter(LlamaCpp):
         adapters=True,
         token_ids=False,
         logprobs=False,
+        asks=ASKS,
+        refuses_beside=LlamaCpp.capabilities.refuses_beside,
+        leaves_out=LlamaCpp.capabilities.leaves_out,
+        logprobs_of=LlamaCpp.capabilities.logprobs_of,
         dialects=frozenset({"chat", "completions", "responses", "messages"}),
         frees=True,
         lost=frozenset({400, 404}),  # 400: no such model

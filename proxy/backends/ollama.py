@@ -57,8 +57,11 @@ class Ollama(OpenAICompatible):
     kind = "ollama"
     capabilities = Capabilities(
         adapters=True,
-        token_ids=False,
-        logprobs=False,  # on request, but of before sampling and without ids
+        token_ids=False,  # the bytes of each token (0.12.11 and newer)
+        logprobs=False,  # of before sampling
+        asks={name: {"logprobs": b"true"} for name in ("chat", "ollama", "ollama-generate")},
+        leaves_out=frozenset({"logprobs"}),
+        logprobs_of="model",
         dialects=frozenset({"chat", "completions", "responses", "messages", "ollama", "ollama-generate"}),
         implied_tag=":latest",
         frees=True,
@@ -66,7 +69,7 @@ class Ollama(OpenAICompatible):
             "a longer one is OLLAMA_CONTEXT_LENGTH in the environment of `ollama serve`, `PARAMETER num_ctx` in the "
             "model's Modelfile, or options.num_ctx in a request to /api/chat"
         ),
-        why_not="Ollama sends no token ids, and log-probs of before sampling: a run computes its own.",
+        why_not="Ollama sends the bytes of tokens (0.12.11 and newer) and log-probs of before sampling.",
     )
 
     def __init__(self, settings: Settings, launcher: Launcher) -> None:

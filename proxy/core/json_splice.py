@@ -13,12 +13,16 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from proxy.core.json_edit import EACH, HIDDEN, Rules, rewrite
+from proxy.core.json_skip import past_white
 
 _STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _OBJECT: Final = rb'\{(?:[^"{}]++|%s)*+\}' % _STRING
 _DEEP: Final = 4  # objects in objects: log-probs have two
 _ESCAPED: Final = re.compile(rb"\\u00[567]")  # a letter as one may write it in a name
 _COLON: Final = re.compile(rb"[ \t\r\n]*+:[ \t\r\n]*+")
+
+
+_WHITE: Final = b" \t\r\n"
 
 
 def _nested() -> bytes:
@@ -29,6 +33,7 @@ def _nested() -> bytes:
 
 
 _VALUE: Final = re.compile(rb"null|true|false|-?[0-9][0-9.eE+-]*+|%s|%s" % (_STRING, _nested()), re.DOTALL)
+_LIST: Final = re.compile(rb'\[(?:[^"{}\[\]]++|%s|%s)*+\]' % (_STRING, _nested()), re.DOTALL)
 
 
 class Splicer:
@@ -84,9 +89,11 @@ class Splicer:
             colon = _COLON.match(piece, start)
             if colon is None:
                 return None
-            piece, changed = _member(place.literal + colon[0]).subn(
-                (place.literal + colon[0] + place.new).replace(b"\\", rb"\\"), piece
-            )
+            name_there = place.literal + colon[0]
+            if place.new is None:
+                piece, changed = _after_comma(name_there).subn(b"", piece)
+            else:
+                piece, changed = _member(name_there).subn((name_there + place.new).replace(b"\\", rb"\\"), piece)
             if changed != count:
                 return None
         return piece
@@ -96,6 +103,12 @@ class Splicer:
 def _member(name: bytes) -> re.Pattern[bytes]:
     """A member: `name`, with its colon, and a value that is nothing but simple, or a list of what is."""
     return re.compile(rb'%s(?:%s|\[[^\["{\]]*+\])' % (re.escape(name), _VALUE.pattern), re.DOTALL)
+
+
+@lru_cache(maxsize=64)
+def _after_comma(name: bytes) -> re.Pattern[bytes]:
+    """A member that is not the first, with the comma before it; its value may be a list of objects, too."""
+    return re.compile(rb",[ \t\r\n]*+%s(?:%s|%s)" % (re.escape(name), _VALUE.pattern, _LIST.pattern), re.DOTALL)
 
 
 def _leaves(rules: Rules) -> set[str]:
@@ -148,7 +161,7 @@ class _Place(NamedTuple):
     literal: bytes  # the name in its quotes
     top: bool  # that of the object itself
     within: tuple[str, ...]  # those of each object in these lists
-    new: bytes
+    new: bytes | None  # None: the member is taken out
 
     def expected(self, parsed: Mapping[str, Any], name: str) -> int:
         count = 1 if self.top and name in parsed else 0
@@ -165,10 +178,10 @@ def _places(rules: Rules) -> dict[str, _Place] | None:
     """By name. None where a search cannot be enough."""
     places: dict[str, _Place] = {}
     for name, rule in rules.items():
-        if isinstance(rule, bytes):
+        if rule is None or isinstance(rule, bytes):
             found = [_Place(b'"%s"' % name.encode(), True, (), rule)]
         elif isinstance(rule, Mapping) and isinstance(below := rule.get(EACH), Mapping) and len(rule) == 1:
-            if not all(isinstance(new, bytes) for new in below.values()):
+            if not all(new is None or isinstance(new, bytes) for new in below.values()):
                 return None
             found = [_Place(b'"%s"' % key.encode(), False, (name,), new) for key, new in below.items()]  # type: ignore[arg-type]
         else:
@@ -180,7 +193,8 @@ def _places(rules: Rules) -> dict[str, _Place] | None:
                 return None
             within = place.within if before is place else before.within + place.within
             places[key] = _Place(place.literal, before.top or place.top, within, place.new)
-    return places
+    # Of two neighbours that go, the comma between them is both's.
+    return None if sum(place.new is None for place in places.values()) > 1 else places
 
 
 def _edits(
@@ -199,6 +213,9 @@ def _edits(
             return None
         new = place.new
         for start, end in found:
+            if new is None:
+                edits.append((*_with_comma(raw, raw.rfind(place.literal, 0, start), end), b""))
+                continue
             old = raw[start:end]
             if old != new and not (new is HIDDEN and old == b"[]"):
                 edits.append((start, end, new))
@@ -221,14 +238,28 @@ def _values(raw: bytes, literal: bytes, at: int) -> list[tuple[int, int]] | None
     return found
 
 
+def _with_comma(raw: bytes, start: int, end: int) -> tuple[int, int]:
+    """A member and the comma before it, or after it where it is the first; as `rewrite` takes it out."""
+    before = start - 1
+    while raw[before] in _WHITE:
+        before -= 1
+    if raw[before] == 0x2C:  # ,
+        return before, end
+    after = past_white(raw, end)
+    return start, past_white(raw, after + 1) if raw[after] == 0x2C else end
+
+
 def _end(raw: bytes, start: int) -> int:
     """The byte after a value; -1 where that is nothing simple."""
     if raw[start] != 0x5B:  # [
         value = _VALUE.match(raw, start)
         return -1 if value is None else value.end()
-    # Lists of numbers only, which may be long: one with objects in it is a matter for `rewrite`.
+    # Lists of numbers may be long; those of objects are log-probs.
     end = raw.find(b"]", start)
-    return -1 if any(raw.find(mark, start + 1, end) >= 0 for mark in (b"[", b'"', b"{")) else end + 1
+    if not any(raw.find(mark, start + 1, end) >= 0 for mark in (b"[", b'"', b"{")):
+        return end + 1
+    value = _LIST.match(raw, start)
+    return -1 if value is None else value.end()
 
 
 def _spliced(raw: bytes, found: list[tuple[int, int, bytes]]) -> bytes:

@@ -21,6 +21,10 @@ from store.records import Item
 ODD: Final = (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError)
 
 
+# A run finds the ids by the weights' vocabulary (trainer.lessons.captured_tokens).
+FROM_BYTES: Final = "the backend sent the bytes of each token and no ids"
+
+
 def longer(so_far: list[Any] | None, more: Any) -> list[Any]:
     """`so_far` with `more` at its end, in place: what a token costs must not grow with those before it. Raises
     TypeError where `more` is no list."""
@@ -99,6 +103,7 @@ class Reply:
     prompt_token_ids: list[int] | None = None
     token_ids: list[int] | None = None
     logprobs: list[float] | None = None
+    pieces: list[bytes] | None = None  # the bytes behind each log-prob, where no ids came
     items: tuple[Item, ...] = ()  # as its backend named them
 
     @property
@@ -109,7 +114,7 @@ class Reply:
     def inexact_reason(self) -> str | None:
         """Why this reply cannot be compared token by token; None where it can."""
         if self.token_ids is None:
-            return "the backend sent no token ids"
+            return "the backend sent no token ids" if self.pieces is None else FROM_BYTES
         if self.prompt_token_ids is None:
             return "the backend sent no prompt token ids"
         if self.logprobs is None:
@@ -168,6 +173,10 @@ class Dialect(ABC):
 
     def bends(self, body: Mapping[str, Any]) -> bool:
         """Whether asking for more beside this request would change what its client gets."""
+        return False
+
+    def only_tokens(self, event: Mapping[str, Any]) -> bool:
+        """Whether an event of a stream is there for its log-probs alone: without them it would not have been sent."""
         return False
 
     @abstractmethod

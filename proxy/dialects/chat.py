@@ -16,6 +16,7 @@ from proxy.core import sse
 from proxy.core.errors import BadRequest, ProxyError
 from proxy.core.json_edit import EACH, Rules
 from proxy.core.sse import Event
+from proxy.dialects import token_entries
 from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply, given_up, longer
 from proxy.dialects.chat_form import Calls, a_text, is_for_words, wants_words
 from proxy.dialects.fields import an_object, count, member, numbers
@@ -68,24 +69,17 @@ class ChatCompletions(Dialect):
         return {"messages": orjson.dumps([asked.messages[i] for i in kept])}
 
     def whole(self, body: Any) -> list[Reply]:
-        return [
-            Reply(
-                index=choice.get("index", i),
-                message=choice["message"],
-                finish_reason=choice.get("finish_reason"),
-                usage=body.get("usage"),
-                prompt_token_ids=body.get("prompt_token_ids"),
-                token_ids=choice.get("token_ids"),
-                logprobs=_logprobs(choice),
-            )
-            for i, choice in enumerate(body["choices"])
-        ]
+        return [_whole(body, choice, i) for i, choice in enumerate(body["choices"])]
 
     def fold(self) -> Fold:
         return ChatFold()
 
     def terminal(self, event: Event) -> bool:
         return event.data == b"[DONE]"
+
+    def only_tokens(self, event: Mapping[str, Any]) -> bool:
+        choices = event.get("choices") or []
+        return bool(choices) and not event.get("usage") and all(map(token_entries.alone, choices))
 
     def rules(self, *, id: str, model: str | None, asked: Asked, ours: bool = True) -> Rules:
         return choice_rules(id=id, model=model, asked=asked, ours=ours)
@@ -119,6 +113,7 @@ def choice_rules(*, id: str, model: str | None, asked: Asked, ours: bool) -> Rul
         choice["logprobs"] = b"null"
     if ours and not asked.wants_token_ids:
         choice["token_ids"] = choice["prompt_token_ids"] = top["prompt_token_ids"] = b"null"
+        choice["response_token_ids"] = b"null"  # SGLang's name for them
     return {**top, "choices": {EACH: choice}} if choice else top
 
 
@@ -174,8 +169,8 @@ class ChatFold(Fold):
             reply.finish_reason = choice.get("finish_reason") or reply.finish_reason
             if (ids := choice.get("token_ids")) is not None:
                 reply.token_ids = longer(reply.token_ids, ids)
-            if (logprobs := _logprobs(choice)) is not None:
-                reply.logprobs = longer(reply.logprobs, logprobs)
+            if (entries := _entries(choice)) is not None:
+                token_entries.take(reply, entries)
 
     def _begin(self, index: Any) -> Reply:
         if not isinstance(index, int):
@@ -221,6 +216,8 @@ class ChatFold(Fold):
         for reply in self._replies.values():
             reply.usage = self._usage
             reply.prompt_token_ids = self._prompt_token_ids
+            if reply.token_ids is not None:
+                reply.pieces = None
             reply.message |= {key: "".join(pieces) for key, pieces in self._pieces[reply.index].items()}
             if calls := self._calls[reply.index]:
                 reply.message["tool_calls"] = [call.said() for call in calls]
@@ -235,8 +232,25 @@ def _text_so_far(message: dict[str, Any], key: str) -> list[str]:
     return [found]
 
 
-def _logprobs(choice: dict[str, Any]) -> list[float] | None:
-    """One a token, in nats; None where the backend sent none."""
+def _whole(body: Mapping[str, Any], choice: dict[str, Any], place: int) -> Reply:
+    entries = _entries(choice)
+    reply = Reply(
+        index=choice.get("index", place),
+        message=choice["message"],
+        finish_reason=choice.get("finish_reason"),
+        usage=body.get("usage"),
+        # SGLang has them on each choice.
+        prompt_token_ids=body.get("prompt_token_ids") or choice.get("prompt_token_ids"),
+        token_ids=choice.get("token_ids")
+        or choice.get("response_token_ids")
+        or (token_entries.named(entries) if entries else None),
+    )
+    if entries is not None:
+        token_entries.take(reply, entries)
+    return reply
+
+
+def _entries(choice: dict[str, Any]) -> list[Any] | None:
+    """Of its log-probs, in nats; None where the backend sent none."""
     found = choice.get("logprobs")
-    content = found.get("content") if found else None
-    return None if content is None else [float(entry["logprob"]) for entry in content]
+    return found.get("content") if found else None

@@ -16,7 +16,8 @@ from typing import Any, ClassVar, Literal
 from proxy.core.errors import BadRequest, ProxyError
 from proxy.core.json_edit import Rules, dumps
 from proxy.core.sse import Event
-from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply, longer
+from proxy.dialects import token_entries
+from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply
 from proxy.dialects.chat import ChatFold
 from proxy.dialects.chat_form import arguments_of, counted, reasoning_of, usage
 from proxy.dialects.fields import an_object, member, numbers, objects
@@ -91,6 +92,12 @@ class _Ollama(Dialect):
             return False
         return isinstance(line, dict) and line.get("done") is True
 
+    def only_tokens(self, event: Mapping[str, Any]) -> bool:
+        if not event.get("logprobs") or event.get("done"):
+            return False
+        said = self.said(event)
+        return not any(said.get(key) for key in ("content", "thinking", "tool_calls", "images"))
+
     def rules(self, *, id: str, model: str | None, asked: Asked, ours: bool = True) -> Rules:
         found: dict[str, bytes | None] = {}
         if model is not None:
@@ -156,7 +163,7 @@ class OllamaFold(Fold):
         self._text: list[str] = []
         self._thinking: list[str] = []
         self._calls: list[dict[str, Any]] = []
-        self._logprobs: list[float] | None = None
+        self._tokens = Reply(0)  # what is known of each of its tokens
         self._end: Mapping[str, Any] = {}
 
     def add(self, chunk: Any) -> None:
@@ -169,7 +176,7 @@ class OllamaFold(Fold):
         self._thinking.append(message.get("thinking") or "")
         self._calls += message.get("tool_calls") or ()
         if chunk.get("logprobs") is not None:
-            self._logprobs = longer(self._logprobs, [float(entry["logprob"]) for entry in chunk["logprobs"]])
+            token_entries.take(self._tokens, chunk["logprobs"])
         if chunk.get("done"):
             self._end = chunk
 
@@ -180,7 +187,8 @@ class OllamaFold(Fold):
         message = chat_message({"role": "assistant", **raw})
         counted = usage(self._end.get("prompt_eval_count") or 0, self._end.get("eval_count") or 0)
         used = counted if self._end else None
-        return [Reply(0, message, self._finished(), used, logprobs=self._logprobs)]
+        known = self._tokens
+        return [Reply(0, message, self._finished(), used, logprobs=known.logprobs, pieces=known.pieces)]
 
     def _finished(self) -> str | None:
         reason = self._end.get("done_reason") or ("stop" if self._end else None)

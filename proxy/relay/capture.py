@@ -90,6 +90,7 @@ class Capture:
         self._splitter: EventSplitter
         self._n = n
         self.guessed: str | None = None  # why it is not known how the server samples, where it is not
+        self.logprobs_of: str | None = None  # what the backend's log-probs are of (proxy.backends.base)
         self._rows: list[NewCompletion] = []
         self._make: Callable[[], Awaitable[None]]
         self._making: Later | None = None
@@ -289,6 +290,10 @@ class Capture:
         self._health.lost.clear()
         await asyncio.gather(*(self._store.completions.finish([one]) for one in lost), return_exceptions=True)
 
+    @property
+    def _other_logprobs(self) -> str | None:
+        return None if self.logprobs_of is None else f"the backend's log-probs are of the {self.logprobs_of} alone"
+
     def _keep(self, text: str | None) -> str | None:
         return None if text is None else self._redactor.text(text)
 
@@ -331,7 +336,7 @@ class Capture:
         if row.choice == 0 and (line := self._health.cut.seen(cut)) is not None:
             log.warning("a prompt was cut", completion=row.id, why=cut)
             self._events.emit("problem", message=line)
-        odd = f"{CUT}{cut}" if cut is not None else reply.inexact_reason() or self.guessed
+        odd = f"{CUT}{cut}" if cut is not None else reply.inexact_reason() or self.guessed or self._other_logprobs
         reason = self._broken or (INEXACT if redacted else odd)
         if redacted:  # its token ids would spell the secret out
             numbers = _NONE
@@ -349,6 +354,8 @@ class Capture:
             prompt_token_ids=numbers.prompt_ids,
             token_ids=numbers.ids,
             logprobs=numbers.logprobs,
+            pieces=numbers.pieces,
+            logprobs_of=self.logprobs_of if numbers.logprobs is not None else None,
             exact=reason is None,
             inexact_reason=self._keep(reason),
             error=error,
@@ -372,9 +379,10 @@ class _Numbers(NamedTuple):
     prompt_ids: array[int] | None
     ids: array[int] | None
     logprobs: array[float] | None
+    pieces: list[bytes] | None
 
 
-_NONE: Final = _Numbers(None, None, None)
+_NONE: Final = _Numbers(None, None, None, None)
 
 
 def _packed(reply: Reply) -> _Numbers:
@@ -384,4 +392,5 @@ def _packed(reply: Reply) -> _Numbers:
         None if prompt_ids is None else array(IDS, prompt_ids),
         None if ids is None else array(IDS, ids),
         None if logprobs is None else array(LOGPROBS, logprobs),
+        reply.pieces if logprobs is not None else None,
     )

@@ -7,7 +7,7 @@ each is sent, and when which is chosen, belongs to the exchange.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -19,6 +19,7 @@ from proxy.core.json_splice import Splicer, with_members
 from proxy.core.sse import Event
 from proxy.dialects import CHAT, Dialect, Renderer
 from proxy.dialects.base import ODD, Question
+from proxy.dialects.token_entries import role_in, with_role
 
 
 class Codec(ABC):
@@ -67,6 +68,10 @@ class Native(Codec):
 
     def __init__(self, dialect: Dialect, question: Question, capabilities: Capabilities, rules: Rules) -> None:
         self.reads = dialect.of(question.body)
+        self._hides = bool(capabilities.leaves_out) and not question.asked.wants_logprobs
+        self._role = b""  # who speaks, where only an event that was left out has said it
+        if self._hides:
+            rules = without(rules, capabilities.leaves_out)
         self.asks = _missing(wishes(dialect, question, capabilities), question.body)
         self._dialect, self._question, self._rules = dialect, question, rules
         self._splicer = Splicer(rules)
@@ -88,12 +93,20 @@ class Native(Codec):
         if not self._rules:
             return event.raw
         try:
-            changed = self._splicer.edited(data, event.json())
-        except ValueError:  # garbage is passed on as garbage, byte for byte; the capture has marked it
+            said = event.json()
+            if self._hides and self.asks and self.reads.only_tokens(said):
+                self._role = self._role or role_in(said)
+                return b""
+            changed = self._splicer.edited(data, said)
+        except ODD:  # garbage is passed on as garbage, byte for byte; the capture has marked it
             return event.raw
+        if self._role:
+            changed, self._role = with_role(changed, self._role), b""
         return event.raw if changed == data else event.with_data(changed)
 
     def through(self, piece: bytes) -> bytes | None:
+        if self._role:
+            return None
         if not self._rules:
             said: bytes | None = piece
         else:
@@ -103,10 +116,15 @@ class Native(Codec):
         return said
 
     def edited(self, piece: bytes, parsed: Sequence[Any]) -> bytes | None:
+        if self._hides and self.asks and (self._role or any(map(self._only_tokens, parsed))):
+            return None
         said = self._splicer.edited_all(piece, parsed)
         if said is not None:
             self._through = piece
         return said
+
+    def _only_tokens(self, said: Any) -> bool:
+        return isinstance(said, dict) and self.reads.only_tokens(said)
 
     def end(self, event: Event | None) -> tuple[bytes, bytes]:
         return b"", b"" if event is None else self.event(event)
@@ -137,7 +155,8 @@ class Translated(Codec):
         self, dialect: Dialect, question: Question, capabilities: Capabilities, *, id: str, model: str, created: int
     ) -> None:
         chat = dialect.to_chat(question.body, question.asked)
-        self.asks = _missing(capabilities.asks.get("chat", {}), chat)
+        self.asks = _missing(_wishes("chat", chat, capabilities), chat)
+        self._hides = bool(self.asks) and not question.asked.wants_logprobs
         self._chat = dumps(chat)
         self._dialect = dialect
         self._say: Renderer = dialect.renderer(id=id, asked=replace(question.asked, model=model), created=created)
@@ -155,6 +174,8 @@ class Translated(Codec):
             return b""
         if chunk.get("error"):
             raise BackendBroke(f"The backend broke off its answer: {str(chunk['error'])[:300]}")
+        if self._hides and CHAT.only_tokens(chunk):
+            return b""
         return b"".join(self._say.chunk(chunk))
 
     def end(self, event: Event | None) -> tuple[bytes, bytes]:
@@ -181,7 +202,25 @@ class Translated(Codec):
 
 def wishes(dialect: Dialect, question: Question, capabilities: Capabilities) -> Mapping[str, bytes]:
     """What we ask for beside a request that is passed through; nothing, where the client would notice."""
-    return {} if dialect.bends(question.body) else capabilities.asks.get(dialect.name, {})
+    return {} if dialect.bends(question.body) else _wishes(dialect.name, question.body, capabilities)
+
+
+def _wishes(dialect: str, body: Mapping[str, Any], capabilities: Capabilities) -> Mapping[str, bytes]:
+    found = capabilities.asks.get(dialect, {})
+    if not body.get("stream", dialect.startswith("ollama")):
+        return {**found, **capabilities.asks_whole.get(dialect, {})}
+    return {} if any(body.get(member) for member in capabilities.refuses_beside) else found
+
+
+def without(rules: Rules, names: Collection[str]) -> Rules:
+    """The same rules, with the members of these names taken out where they would become null."""
+    found: dict[str, bytes | Rules | None] = {}
+    for name, rule in rules.items():
+        if isinstance(rule, Mapping):
+            found[name] = without(rule, names)
+        else:
+            found[name] = None if name in names and rule == b"null" else rule
+    return found
 
 
 def _missing(asks: Mapping[str, bytes], body: Mapping[str, Any]) -> dict[str, bytes]:
@@ -189,6 +228,8 @@ def _missing(asks: Mapping[str, bytes], body: Mapping[str, Any]) -> dict[str, by
     found: dict[str, bytes] = {}
     for key, wish in asks.items():
         theirs, ours = body.get(key), loads(wish)
+        if key == "top_logprobs" and body.get("logprobs"):
+            continue  # how many they get is their own choice, also where they leave it to the server
         if isinstance(ours, list) and isinstance(theirs, Sequence) and not isinstance(theirs, str):
             found[key] = dumps([*theirs, *(one for one in ours if one not in theirs)])
         elif theirs is None or theirs is False:

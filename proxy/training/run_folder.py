@@ -24,6 +24,7 @@ from proxy.conversation.conversations import as_chat
 from proxy.conversation.redaction import was_redacted
 from proxy.dialects import chat_tools, chat_turns, template_kwargs
 from proxy.training.rewards import worth
+from store.captured.rows import as_text
 from store.learning.episode_groups import RunTurn
 from store.learning.ratings import JUDGED
 from store.learning.samples import why_held
@@ -344,18 +345,21 @@ def _completion(completion: Completion, messages: Iterable[Message]) -> dict[str
         "prompt_token_ids": end.prompt_token_ids,
         "token_ids": end.token_ids,
         "logprobs": end.logprobs,
+        "pieces": as_text(end.pieces),
+        "logprobs_of": end.logprobs_of,
+        "reply_tokens": _tokens(end.usage, "completion_tokens"),
         "messages": chat_turns(new.dialect, chat) if end.translated else chat,
         "as_sent": new.forms is not None,
         "tools": chat_tools(new.dialect, new.request),
         "template_kwargs": template_kwargs(new.dialect, new.request, translated=end.translated),
         "text": end.text,
-        "prompt_tokens": None if new.version is None else _prompt_tokens(end.usage),
+        "prompt_tokens": None if new.version is None else _tokens(end.usage, "prompt_tokens"),
     }
 
 
-def _prompt_tokens(usage: Mapping[str, Any] | None) -> int | None:
-    """How many tokens the server says that it read, those of its cache among them."""
-    count = (usage or {}).get("prompt_tokens")
+def _tokens(usage: Mapping[str, Any] | None, which: str) -> int | None:
+    """How many tokens the server says that it read, those of its cache among them, or wrote."""
+    count = (usage or {}).get(which)
     return count if type(count) is int else None
 
 

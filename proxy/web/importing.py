@@ -33,6 +33,7 @@ ID_LENGTH: Final = 140  # a client's own id, and the number of its choice
 MOST_CHOICES: Final = 1000
 AHEAD_S: Final = 86400.0  # by which another machine's clock may be ahead of ours
 LEAST_LOGPROB: Final = -10_000.0  # vLLM writes -9999 for what has no chance at all
+LONGEST_PIECE: Final = 65_535  # bytes, as the store packs them
 ROUNDED: Final = 1e-3  # a server's log-prob of what is certain may come out that far above 0
 LARGEST: Final = 1e9  # of a sampling setting, in either direction
 STATES: Final = ("done", "partial", "error")
@@ -88,7 +89,7 @@ def without_forgotten(rows: Sequence[Imported], gone: GoneForGood) -> tuple[list
 
 
 def read(raw: bytes, redactor: Redactor, *, ours: bool) -> Imported:
-    """Raises BadLine."""
+    """Raises BadImportLine."""
     try:
         line = loads(raw)
     except ValueError:
@@ -143,7 +144,9 @@ def _imported(line: Mapping[str, Any], redactor: Redactor, ours: bool) -> Import
         thread=None if reply is None else extend_thread(told, reply, redactor.message),
         finish_reason=_maybe(line, "finish_reason"), usage=redactor.value(usage),
         prompt_token_ids=_each(line, "prompt_token_ids", _whole), token_ids=_each(line, "token_ids", _whole),
-        logprobs=_each(line, "logprobs", _logprob), exact=line.get("exact") is True,
+        logprobs=_each(line, "logprobs", _logprob), pieces=_each(line, "pieces", _piece),
+        logprobs_of=line["logprobs_of"] if line.get("logprobs_of") in ("model", "temperature") else None,
+        exact=line.get("exact") is True,
         inexact_reason=_maybe(line, "inexact_reason"), error=redactor.text(_maybe(line, "error") or "") or None,
         translated=line.get("translated") is True, untrainable=UNTRAINABLE if replied else None, redacted=redacted,
     )  # fmt: skip
@@ -152,7 +155,8 @@ def _imported(line: Mapping[str, Any], redactor: Redactor, ours: bool) -> Import
             INEXACT if redacted else "the export has no token ids and log-probs one for one"
         )
         end = replace(
-            end, prompt_token_ids=None, token_ids=None, logprobs=None, exact=False, inexact_reason=reason
+            end, prompt_token_ids=None, token_ids=None, logprobs=None, pieces=None, logprobs_of=None, exact=False,
+            inexact_reason=reason,
         )  # fmt: skip
     ratings = tuple(_rating(one, id, redactor.text) for one in _list(line, "ratings", dict))
     return Imported(new, end, ratings)
@@ -223,6 +227,16 @@ def _moment(line: Mapping[str, Any], key: str) -> float:
 
 def _logprob(line: Mapping[str, Any], key: str) -> float:
     return _number(line, key, LEAST_LOGPROB, ROUNDED)
+
+
+def _piece(line: Mapping[str, Any], key: str) -> bytes:
+    try:
+        found = _text(line, key).encode("latin-1")
+    except UnicodeEncodeError:
+        raise BadImportLine(f"`{key}` holds a character that is not one byte") from None
+    if len(found) > LONGEST_PIECE:
+        raise BadImportLine(f"`{key}` holds one of {len(found):,} bytes")
+    return found
 
 
 def _each(line: Mapping[str, Any], key: str, read: Callable[[Mapping[str, Any], str], T]) -> list[T] | None:

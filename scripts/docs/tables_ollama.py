@@ -1,5 +1,5 @@
 """The tables of docs/lab/ollama.md: what clients met while things happened, what was learned after other templates than
-the weights', and what a version of a large model costs.
+the weights', and what a version of a large model costs. The shares of exact tokens in docs/reference/backends.md.
 
 Owns their rows. Not here: putting them into the page (tables), the measurements (ollama_faults,
 bench.ollama_templates, bench.versions).
@@ -40,6 +40,21 @@ def _met(fault: Mapping[str, Any] | None) -> str:
     live = "base" if fault["live_after"] == 0 else f"v{fault['live_after']}"
     bad = f"{len(fault['wrong'])} wrong, {len(fault['lost'])} lost"
     return f"{fault['answers']} answers, {bad}, {fault['failed']} told why not; then {live}"
+
+
+def token_shares(found: Mapping[str, Any]) -> str:
+    """Of each kind of text: which share of the ids, and of the log-probs, is the server's own."""
+    kinds = list(dict.fromkeys(kind for one in found.values() for kind in one["shares"]))
+    lines = [f"| ids, log-probs | {' | '.join(found)} |", "|---" * (len(found) + 1) + "|"]
+    for kind in sorted(kinds, key=lambda kind: (kind in ("whole", "stream", "all"), kind == "all", kind)):
+        cells = [_share(one["shares"].get(kind)) for one in found.values()]
+        lines.append(f"| {kind} | {' | '.join(cells)} |")
+    tokens = ", ".join(f"{name}: {one['shares']['all']['tokens']:,}" for name, one in found.items())
+    return "\n".join([*lines, "", f"Tokens of {tokens}. {_when(found)}"])
+
+
+def _share(one: Mapping[str, Any] | None) -> str:
+    return "–" if one is None else f"{one['ids_share']:.0%}, {one['log_probs_share']:.0%}"
 
 
 def templates(found: Mapping[str, Any]) -> str:

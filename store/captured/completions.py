@@ -15,7 +15,7 @@ import aiosqlite
 import orjson
 
 from store.captured import blobs, conversations, items, prompt_ids, requests, tree
-from store.captured.rows import IDS, LOGPROBS, pack, to_completion, to_json, to_rating
+from store.captured.rows import IDS, LOGPROBS, pack, pack_pieces, to_completion, to_json, to_rating
 from store.errors import CompletionEnded, DuplicateCompletion, UnknownCompletion
 from store.part import StorePart
 from store.reader import Reader
@@ -39,7 +39,7 @@ c.version, c.session, c.user, c.key, c.turn, c.turn_rule, c.streamed, c.sampling
 c.prompt_hash, c.reply_hash,
 c.status, c.finished_at, c.text, c.finish_reason, c.usage, c.exact, c.inexact_reason, c.error, c.thread, c.translated,
 x'7b7d' AS request, NULL AS forms, NULL AS typed, NULL AS request_apart, NULL AS prompt_token_ids, NULL AS token_ids,
-NULL AS logprobs
+NULL AS logprobs, NULL AS pieces, NULL AS logprobs_of
 FROM completions c """
 RATED = "EXISTS (SELECT 1 FROM ratings r WHERE r.completion_id = c.id AND +r.live = 1)"
 EXPIRING = """c.created_at < ? AND +c.status <> 'pending'
@@ -96,12 +96,12 @@ def finish(db: sqlite3.Connection, rows: Iterable[FinishedCompletion]) -> None:
         db.execute(
             """UPDATE completions SET status = ?, finished_at = ?, reply_hash = ?, text = ?,
             finish_reason = ?, usage = ?, prompt_block = ?, prompt_token_ids = ?, token_ids = ?, logprobs = ?,
-            exact = ?, inexact_reason = ?, error = ?, translated = ?, thread = ?,
+            pieces = ?, logprobs_of = ?, exact = ?, inexact_reason = ?, error = ?, translated = ?, thread = ?,
             untrainable = coalesce(untrainable, ?), redacted = coalesce(?, redacted) WHERE id = ?""",
             (
                 end.status, end.finished_at, reply, end.text, end.finish_reason, to_json(end.usage),
                 block, ids, pack(IDS, end.token_ids), pack(LOGPROBS, end.logprobs),
-                end.exact, end.inexact_reason, end.error, end.translated,
+                pack_pieces(end.pieces), end.logprobs_of, end.exact, end.inexact_reason, end.error, end.translated,
                 reply if end.thread is None else end.thread, end.untrainable, to_json(end.redacted or None), end.id,
             ),
         )  # fmt: skip
@@ -120,9 +120,9 @@ def record(db: sqlite3.Connection, rows: Iterable[tuple[NewCompletion, FinishedC
             served_model, version, session, user, turn, turn_rule, streamed, sampling, request_hash, request,
             untrainable, asked, redacted, key, forms, above, typed, tool_errors, prompt_hash, conversation,
             status, finished_at, reply_hash, text, finish_reason, usage, prompt_block, prompt_token_ids, token_ids,
-            logprobs, exact, inexact_reason, error, translated, thread)
+            logprobs, pieces, logprobs_of, exact, inexact_reason, error, translated, thread)
             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
-            ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+            ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
             ON CONFLICT (id) DO NOTHING""",
             (
                 new.id, new.request_id, new.choice, new.created_at, new.dialect, new.backend, new.model,
@@ -132,8 +132,8 @@ def record(db: sqlite3.Connection, rows: Iterable[tuple[NewCompletion, FinishedC
                 to_json(end.redacted or new.redacted or None), new.key, to_json(new.forms), new.above, new.typed,
                 to_json(new.tool_errors or None), prompt, conversation,
                 end.status, end.finished_at, reply, end.text, end.finish_reason, to_json(end.usage), block, ids,
-                pack(IDS, end.token_ids), pack(LOGPROBS, end.logprobs), end.exact, end.inexact_reason, end.error,
-                end.translated, reply if end.thread is None else end.thread,
+                pack(IDS, end.token_ids), pack(LOGPROBS, end.logprobs), pack_pieces(end.pieces), end.logprobs_of,
+                end.exact, end.inexact_reason, end.error, end.translated, reply if end.thread is None else end.thread,
             ),
         )  # fmt: skip
         if not done.rowcount:

@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from store.captured import completions, imports
+from store.captured.rows import as_text
 from store.learning import signals
 from store.part import StorePart
 from store.reader import Reader
@@ -81,6 +82,8 @@ def to_dict(completion: Completion, followed: Sequence[Signal] = ()) -> dict[str
         "prompt_token_ids": end and end.prompt_token_ids,
         "token_ids": end and end.token_ids,
         "logprobs": end and end.logprobs,
+        "pieces": end and as_text(end.pieces),
+        "logprobs_of": end and end.logprobs_of,
         "exact": bool(end and end.exact),
         "inexact_reason": end and end.inexact_reason,
         "error": end and end.error,

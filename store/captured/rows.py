@@ -32,6 +32,30 @@ def unpack(kind: str, blob: bytes | None) -> list[Any] | None:
     return None if blob is None else array(kind, blob).tolist()
 
 
+def pack_pieces(pieces: Sequence[bytes] | None) -> bytes | None:
+    """How many they are, the length of each, and all of them one after the other. Raises OverflowError where one is
+    longer than 65,535 bytes."""
+    if pieces is None:
+        return None
+    return array("I", [len(pieces)]).tobytes() + array("H", map(len, pieces)).tobytes() + b"".join(pieces)
+
+
+def unpack_pieces(blob: bytes | None) -> list[bytes] | None:
+    if blob is None:
+        return None
+    (count,) = array("I", blob[:4])
+    found, at = [], 4 + 2 * count
+    for length in array("H", blob[4:at]):
+        found.append(blob[at : at + length])
+        at += length
+    return found
+
+
+def as_text(pieces: Sequence[bytes] | None) -> list[str] | None:
+    """For JSON: a character for each byte, as Latin-1 has it, since a piece may be a part of a character."""
+    return None if pieces is None else [piece.decode("latin-1") for piece in pieces]
+
+
 def to_json(value: Any) -> str | None:
     return None if value is None else orjson.dumps(value).decode()
 
@@ -96,6 +120,8 @@ def _end(row: sqlite3.Row, reply: bytes | None, prompt_ids: bytes | None) -> Fin
         prompt_token_ids=unpack(IDS, prompt_ids),
         token_ids=unpack(IDS, row["token_ids"]),
         logprobs=unpack(LOGPROBS, row["logprobs"]),
+        pieces=unpack_pieces(row["pieces"]),
+        logprobs_of=row["logprobs_of"],
         exact=bool(row["exact"]),
         inexact_reason=row["inexact_reason"],
         error=row["error"],

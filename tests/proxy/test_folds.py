@@ -31,9 +31,11 @@ _deltas = st.fixed_dictionaries(
     },
 )  # fmt: skip
 _ids = st.none() | st.lists(st.integers(0, 9), max_size=3)
-_logprobs = st.none() | st.fixed_dictionaries(
-    {"content": st.none() | st.lists(st.fixed_dictionaries({"logprob": st.floats(-9, 0)}), max_size=3)}
+_entries = st.fixed_dictionaries(
+    {"logprob": st.floats(-9, 0), "token": st.sampled_from(["a", " é", "\ufffd"])},
+    optional={"bytes": st.none() | st.just([240, 159])},
 )
+_logprobs = st.none() | st.fixed_dictionaries({"content": st.none() | st.lists(_entries, max_size=3)})
 _choices = st.fixed_dictionaries(
     {"index": st.integers(0, 2), "delta": _deltas},
     optional={"finish_reason": st.sampled_from([None, "stop", "length"]), "token_ids": _ids, "logprobs": _logprobs},
@@ -68,11 +70,21 @@ def plainly(chunks: list[dict[str, Any]]) -> list[Reply]:
             content = (choice.get("logprobs") or {}).get("content")
             if content is not None:
                 reply.logprobs = (reply.logprobs or []) + [one["logprob"] for one in content]
+                reply.pieces = (reply.pieces or []) + [_bytes_behind(one) for one in content]
     for reply in replies.values():
         reply.usage, reply.prompt_token_ids = usage, prompt
+        if reply.token_ids is not None or b"" in (reply.pieces or ()):
+            reply.pieces = None
         for call in reply.message.get("tool_calls", ()):
             del call["index"], call["ids"], call["last"]
     return [replies[index] for index in sorted(replies)]
+
+
+def _bytes_behind(entry: dict[str, Any]) -> bytes:
+    """Empty where it does not tell."""
+    if entry.get("bytes") is not None:
+        return bytes(entry["bytes"])
+    return b"" if entry["token"] == "\ufffd" else entry["token"].encode()
 
 
 def _add_calls(calls: list[dict[str, Any]], deltas: list[dict[str, Any]]) -> None:

@@ -17,7 +17,7 @@ from trainer.io.progress import Progress
 from trainer.io.run_folder import RunSpec
 from trainer.lessons.degenerate import Flag
 from trainer.lessons.samples import Sample
-from trainer.objective import OFF, Band, Floats
+from trainer.objective import OFF, Band, Bools, Floats
 from trainer.objective_kin import UNFILTERED
 from trainer.policy.policy import LogProbs
 
@@ -73,9 +73,9 @@ def band_of(
         (
             "the fresh rated samples themselves, for want of unrated ones",
             [
-                objective.log_ratio(o.sampled, b)
+                objective.log_ratio(o.sampled, b)[_told(s)]
                 for s, o, b in zip(samples, old, behaviour, strict=True)
-                if s.exact and s.version == spec.parent
+                if s.compared and s.version == spec.parent
             ],
         ),
     ]
@@ -101,6 +101,12 @@ def band_of(
     return paper
 
 
+def _told(sample: Sample) -> Bools:
+    """(T,) which tokens the server gave a log-prob of."""
+    known: Bools = np.isfinite(sample.served) if sample.served is not None else np.ones(len(sample.tokens.reply), bool)
+    return known
+
+
 def account(
     samples: Sequence[Sample],
     spec: RunSpec,
@@ -122,8 +128,8 @@ def account(
     metrics["rejected_fresh_mismatch"] = share([r for r in rows if r[1].cause == "fresh-mismatch"])
     metrics["rejected_stale"] = share(late)
     metrics["rejected_token"] = share([r for r in rows if r not in late and r[1].cause in (None, "token")])
-    metrics["recomputed"] = sum(o.tokens for s, o in rows if not s.exact) / total
-    fresh = [o for s, o in rows if s.exact and s.version == spec.parent]
+    metrics["recomputed"] = sum(o.tokens for s, o in rows if not s.compared) / total
+    fresh = [o for s, o in rows if s.compared and s.version == spec.parent]
     if fresh:
         accepted = sum(o.accepted for o in fresh) / sum(o.tokens for o in fresh)
         metrics["acceptance_fresh"] = accepted
@@ -132,9 +138,9 @@ def account(
                 f"only {accepted:.0%} of the tokens that this very version produced pass the filter: the server "
                 "does not compute what the trainer computes (another chat template, quantisation or model)."
             )
-    recomputed = sum(not s.exact for s in samples)
+    recomputed = sum(not s.compared for s in samples)
     if recomputed:
         progress.warning(
-            f"{recomputed} of {len(samples)} samples are not exact: their behaviour log-probs are recomputed, so "
-            "staleness is filtered and a mismatch of the server is not."
+            f"{recomputed} of {len(samples)} samples came without log-probs: their behaviour log-probs are recomputed, "
+            "so staleness is filtered and a mismatch of the server is not."
         )

@@ -234,7 +234,8 @@ def _typical(
     hot = [s for s in samples if s.tokens.temperature > 1 and s.reward > 0]
     again = scorer.now([Tokens(s.tokens.prompt, s.tokens.reply) for s in hot])
     calm = {s.rating: now for s, now in zip([*samples, *hot], [*old, *again], strict=True)}
-    odd = reply_checks.odd(samples, old, calm, spec.parent)
+    odds = {samples[at].rating: each for at, each in scorer.served_odds(samples, old).items()}
+    odd = reply_checks.odd(samples, old, calm, spec.parent, odds)
     for sample in samples:
         if sample.rating in odd:
             cause, reason = odd[sample.rating]

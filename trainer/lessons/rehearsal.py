@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from trainer.lessons import samples
-from trainer.lessons.bad_line import BadLine
+from trainer.lessons.line_members import BadLine
 from trainer.lessons.samples import Template
 
 RATED: Final = {"reward": 0.0, "weight": 1.0}  # what a line of samples.jsonl has besides

@@ -11,10 +11,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+import numpy as np
 
 from trainer.lessons.samples import Sample
+from trainer.objective import Floats
 from trainer.policy.policy import LogProbs
 
+NOTHING: Final[Mapping[str, Floats]] = MappingProxyType({})
 # Measured on SmolLM2-135M at a temperature of 0.8 (docs/lab/learning-rules.md): its own replies of 64 tokens are
 # within 0.3 of 0 each and within 0.04 together, their words in any order at 3.9 and more, and 28 of up to 96 tokens
 # after three other templates at 0.13, 0.15 and 0.24 together. What a template changes, it changes most where a reply
@@ -35,15 +41,22 @@ def excess(scored: Sequence[LogProbs]) -> float:
 
 
 def odd(
-    samples: Sequence[Sample], old: Sequence[LogProbs], calm: Mapping[str, LogProbs], parent: int
+    samples: Sequence[Sample],
+    old: Sequence[LogProbs],
+    calm: Mapping[str, LogProbs],
+    parent: int,
+    odds: Mapping[str, Floats] = NOTHING,
 ) -> dict[str, tuple[str, str]]:
-    """Cause and reason by rating of what is not to be learned from. `calm`: log-probs at a temperature of 1 at most."""
+    """Cause and reason by rating of what is not to be learned from. `calm`: log-probs at a temperature of 1 at most.
+    `odds`: (T,) what the policy gives each token less what its server gave it, where that told."""
     flawless = [(s, now) for s, now in zip(samples, old, strict=True) if not s.flaw]  # flaws have a word of their own
     plain, old = [s for s, _ in flawless], [now for _, now in flawless]
     found = garbage(plain, calm)
     found |= in_bad_company(samples, found)
     causes = {rating: ("garbage", reason) for rating, reason in found.items()}
-    return causes | {rating: ("fresh-mismatch", reason) for rating, reason in mismatch(plain, old, parent).items()}
+    return causes | {
+        rating: ("fresh-mismatch", reason) for rating, reason in mismatch(plain, old, parent, odds).items()
+    }
 
 
 def garbage(samples: Sequence[Sample], calm: Mapping[str, LogProbs]) -> dict[str, str]:
@@ -75,16 +88,32 @@ def in_bad_company(samples: Sequence[Sample], broken: Collection[str]) -> dict[s
     return {s.rating: why for s in liked if not s.flaw and s.rating not in broken}
 
 
-def mismatch(samples: Sequence[Sample], old: Sequence[LogProbs], parent: int) -> dict[str, str]:
-    """The samples without ids, if they are not what the parent says after the prompts as they are rendered here."""
+def mismatch(
+    samples: Sequence[Sample], old: Sequence[LogProbs], parent: int, odds: Mapping[str, Floats] = NOTHING
+) -> dict[str, str]:
+    """The samples without ids, if they are not what the parent says after the prompts as they are rendered here.
+
+    Where the server gave log-probs, by these: what it gave its own tokens above what the policy gives them is, on
+    average, how far the two are apart (KL). The others by the policy's entropy.
+    """
     rows = zip(samples, old, strict=True)
     # What lost its oldest turns may be odd for that reason alone.
     inexact = [(s, now) for s, now in rows if not s.exact and s.version == parent and "shortened" not in s.flags]
+    told = {s.rating: -odds[s.rating] for s, _ in inexact if s.rating in odds}
+    untold = {s.rating: -now.plain - now.entropy for s, now in inexact if s.rating not in odds}
+    return _too_odd(told, "less likely {where}to the weights than to the server") | _too_odd(
+        untold, "odder {where}than this model's own replies"
+    )
+
+
+def _too_odd(replies: Mapping[str, Floats], how: str) -> dict[str, str]:
+    """By rating, where all of them are too many nats a token (T,) off; NaN is what nobody knows."""
     for first, bound, spread in MISMATCH:
-        parts = [LogProbs(*(each[:first] for each in now)) for _, now in inexact]
-        odd, tokens = excess(parts), sum(len(one.plain) for one in parts)
-        if tokens and odd > max(bound, spread / math.sqrt(tokens)):
+        each = [part[np.isfinite(part)] for part in (one[:first] for one in replies.values())]
+        tokens = sum(map(len, each))
+        off = sum(float(part.sum()) for part in each) / max(tokens, 1)
+        if tokens and off > max(bound, spread / math.sqrt(tokens)):
             where = f"in their first {first} tokens " if first else ""
-            why = f"{odd:.2f} nats a token odder {where}than this model's own replies: another chat template or model"
-            return {sample.rating: why for sample, _ in inexact}
+            why = f"{off:.2f} nats a token {how.format(where=where)}: another chat template or model"
+            return dict.fromkeys(replies, why)
     return {}

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import json
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,8 +21,9 @@ import numpy as np
 from trainer.io.encrypted_files import IN_THE_CLEAR, Seal
 from trainer.io.run_folder import read_lines
 from trainer.lessons import degenerate, truncation
-from trainer.lessons.bad_line import BadLine, TooLong
+from trainer.lessons.captured_tokens import KnownTokens, Vocabulary, captured
 from trainer.lessons.degenerate import Flag
+from trainer.lessons.line_members import BadLine, TooLong, ids_in, number_in, said_in
 from trainer.lessons.prompts import comment_of, neutral
 from trainer.lessons.rendering import AS_IS, PINNED, Choice, Known, Way, choose, near, without_default_system
 from trainer.lessons.trajectories import Part, part_of
@@ -54,6 +54,9 @@ class Sample:
     human: bool
     tokens: Tokens
     behaviour: Floats | None  # (T,) ℓ_β as captured; None: to be recomputed under `version`
+    # (T,) the server's log-probs of another distribution than the one sampled from, NaN where it gave none.
+    served: Floats | None = None
+    served_at: float = 1.0  # the temperature of that distribution
     messages: tuple[dict[str, Any], ...] = ()
     tools: Any = None
     template_kwargs: dict[str, Any] | None = None  # what the chat template was given besides
@@ -70,6 +73,11 @@ class Sample:
     @property
     def exact(self) -> bool:
         return self.behaviour is not None
+
+    @property
+    def compared(self) -> bool:
+        """Its server's log-probs are compared with the policy's, token by token."""
+        return self.exact or self.served is not None
 
     @property
     def truncated(self) -> bool:
@@ -108,6 +116,7 @@ class Template:
         end = eos.of_turn(tokenizer)
         assert end is not None, "neither tokenizer nor chat template names an end token"
         self.end = end
+        self._pieces = Vocabulary(tokenizer)
         self._asked = {question: self._readable(each) for question, each in (asked or {}).items()}
 
     def as_served(self, known: Sequence[Known], asked: Mapping[str, Mapping[str, Any]] | None = None) -> Template:
@@ -141,7 +150,7 @@ class Template:
         """A prompt that a server has rendered: its ids, or its text in the weights' tokens. `count`: how many tokens
         it read; by that it is seen whether it begins a text with a token of its own."""
         if rendered.get("ids"):
-            return _ids(rendered, "ids", self.vocabulary)
+            return ids_in(rendered, "ids", self.vocabulary)
         text = rendered.get("text")
         if not isinstance(text, str) or not text:
             raise BadLine("its server rendered it to nothing")
@@ -163,6 +172,10 @@ class Template:
     def reply(self, text: str, *, ended: bool) -> tuple[int, ...]:
         ids = self._tokenizer(text, add_special_tokens=False)["input_ids"]
         return (*ids, self.end) if ended else tuple(ids)
+
+    def captured(self, line: Mapping[str, Any]) -> KnownTokens | None:
+        """What the server said of each token of a reply."""
+        return captured(line, self._pieces, self.end, size=self.vocabulary)
 
     def text(self, ids: Sequence[int]) -> str:
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
@@ -250,10 +263,10 @@ def load_calibration(
 
 
 def parse(line: Mapping[str, Any], rating: str, template: Template, *, max_seq_len: int) -> Sample:
-    reward = _number(line, "reward")
+    reward = number_in(line, "reward")
     if not -1 <= reward <= 1:
         raise BadLine(f"reward {reward} is outside -1..1")
-    weight = _number(line, "weight", 1.0)
+    weight = number_in(line, "weight", 1.0)
     if weight <= 0:
         raise BadLine(f"weight {weight} is not above 0")
     version = line.get("version")
@@ -264,10 +277,11 @@ def parse(line: Mapping[str, Any], rating: str, template: Template, *, max_seq_l
     if (what := _more_than_text(line.get("messages"))) is not None:
         raise BadLine(f"{what}: the model saw more than text, and text is all that training sees")
     by: PromptBy = "captured"
+    served: Floats | None = None
     if line.get("exact") is True:
         tokens, behaviour = _exact(line, template)
     else:
-        tokens, by = _rendered(line, template)
+        tokens, served, by = _rendered(line, template)
         behaviour = None
     flags = degenerate.flags(tokens.reply, template.text(tokens.reply), line.get("finish_reason"))
     sample = Sample(
@@ -279,11 +293,13 @@ def parse(line: Mapping[str, Any], rating: str, template: Template, *, max_seq_l
         human=bool(line.get("human", True)),
         tokens=tokens,
         behaviour=behaviour,
+        served=served,
+        served_at=tokens.temperature if line.get("logprobs_of") == "temperature" else 1.0,
         messages=_messages(line),
         tools=line.get("tools"),
         template_kwargs=_template_kwargs(line),
-        comment=_said(line, "comment"),
-        correction=_said(line, "correction"),
+        comment=said_in(line, "comment"),
+        correction=said_in(line, "correction"),
         flags=flags,
         replayed=line.get("split") == "replay",
         prompt_by=by,
@@ -324,6 +340,7 @@ def _shortened(sample: Sample, template: Template, max_seq_len: int) -> Sample:
         messages=tuple(dict(message) for message in chat),
         tokens=replace(sample.tokens, prompt=template.prompt(chat, sample.tools, sample.template_kwargs)),
         behaviour=None,
+        served=None,  # it is of the whole prompt
         captured=sample.behaviour,
         hinted=None,  # it was rendered with all turns
         flags=(*sample.flags, "shortened"),
@@ -331,8 +348,8 @@ def _shortened(sample: Sample, template: Template, max_seq_len: int) -> Sample:
 
 
 def _exact(line: Mapping[str, Any], template: Template) -> tuple[Tokens, Floats | None]:
-    prompt = _ids(line, "prompt_token_ids", template.vocabulary)
-    reply = _ids(line, "token_ids", template.vocabulary)
+    prompt = ids_in(line, "prompt_token_ids", template.vocabulary)
+    reply = ids_in(line, "token_ids", template.vocabulary)
     raw = line.get("logprobs")
     if not isinstance(raw, list):
         raise BadLine("says exact but has no logprobs")
@@ -351,9 +368,9 @@ def _exact(line: Mapping[str, Any], template: Template) -> tuple[Tokens, Floats 
     sampling = line.get("sampling") or {}
     if not isinstance(sampling, dict):
         raise BadLine("sampling is not an object")
-    temperature = _number(sampling, "temperature", 1.0)
-    top_p = _number(sampling, "top_p", 1.0)
-    top_k = int(_number(sampling, "top_k", 0))
+    temperature = number_in(sampling, "temperature", 1.0)
+    top_p = number_in(sampling, "top_p", 1.0)
+    top_k = int(number_in(sampling, "top_k", 0))
     if temperature < 0 or not 0 < top_p <= 1:
         raise BadLine(f"temperature {temperature} with top_p {top_p} is not a way to sample")
     greedy = temperature == 0  # log-probs are those at temperature 1, over the whole vocabulary
@@ -361,33 +378,36 @@ def _exact(line: Mapping[str, Any], template: Template) -> tuple[Tokens, Floats 
         prompt, reply, 1.0 if greedy else temperature, 1.0 if greedy else top_p, 0 if greedy else max(top_k, 0)
     )
     # Log-probs under penalties are of a distribution that depends on the text so far in each server's own way.
-    penalised = any(_number(sampling, name, off) != off for name, off in PENALTIES.items())
+    penalised = any(number_in(sampling, name, off) != off for name, off in PENALTIES.items())
     return tokens, None if penalised else behaviour
 
 
-def _rendered(line: Mapping[str, Any], template: Template) -> tuple[Tokens, PromptBy]:
-    """An inexact line. All log-probs are recomputed; nothing is compared by mistake."""
+def _rendered(line: Mapping[str, Any], template: Template) -> tuple[Tokens, Floats | None, PromptBy]:
+    """An inexact line, with what its server said of each token, where it did."""
     messages, text = _messages(line), line.get("text")
+    captured = template.captured(line)
     if not messages:
         raise BadLine("not exact and without messages to render")
-    if not isinstance(text, str) or not text:
+    if captured is None and (not isinstance(text, str) or not text):
         raise BadLine("not exact and without text")
     for message in messages:
         _plain(message)  # raises BadLine where it holds more than text, whoever rendered it
     prompt, by = _prompt(line, template)
-    reply = template.reply(text, ended=line.get("finish_reason") == "stop")
+    ended = line.get("finish_reason") == "stop"
+    reply = captured.ids if captured is not None else template.reply(str(text), ended=ended)
     sampling = line.get("sampling")
-    temperature = _number(sampling, "temperature", 1.0) if isinstance(sampling, dict) else 1.0
+    temperature = number_in(sampling, "temperature", 1.0) if isinstance(sampling, dict) else 1.0
     if not prompt or not reply:
         raise BadLine("renders to no tokens")
-    return Tokens(prompt, reply, temperature if temperature > 0 else 1.0), by
+    tokens = Tokens(prompt, reply, temperature if temperature > 0 else 1.0)
+    return tokens, None if captured is None else captured.log_probs, by
 
 
 def _prompt(line: Mapping[str, Any], template: Template) -> tuple[tuple[int, ...], PromptBy]:
     """What the server read. It trains on that or not at all: by its count of tokens it is seen whether this is it."""
     count, messages, as_sent = _count(line), len(_messages(line)), line.get("as_sent") is True
     if line.get("prompt_token_ids"):
-        return _ids(line, "prompt_token_ids", template.vocabulary), "captured"
+        return ids_in(line, "prompt_token_ids", template.vocabulary), "captured"
     if (prompt := _served(line, template)) is not None:
         if count is not None and not near(count, len(prompt), messages, as_sent=as_sent):
             raise BadLine(
@@ -468,29 +488,3 @@ def _plain(message: Mapping[str, Any], parts: str = "lines") -> dict[str, Any]:
     if calls:
         plain["tool_calls"] = calls
     return plain
-
-
-def _ids(line: Mapping[str, Any], name: str, vocabulary: int) -> tuple[int, ...]:
-    ids = line.get(name)
-    if not isinstance(ids, list) or not ids:
-        raise BadLine(f"says exact but has no {name}")
-    for i in ids:
-        if type(i) is not int or not 0 <= i < vocabulary:
-            raise BadLine(f"{name} holds {i!r}, which this model's {vocabulary} tokens do not have")
-    return tuple(ids)
-
-
-def _said(line: Mapping[str, Any], name: str) -> str | None:
-    text = line.get(name)
-    if text is not None and not isinstance(text, str):
-        raise BadLine(f"{name} is {text!r}, not a text")
-    return (text or "").strip() or None
-
-
-def _number(line: Mapping[str, Any], name: str, default: float | None = None) -> float:
-    value = line.get(name)
-    if value is None and default is not None:
-        return default
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise BadLine(f"{name} is {value!r}, not a number")
-    return float(value)

@@ -8,7 +8,7 @@ pass (policies).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -55,7 +55,11 @@ class Scorer:
             return self._under("base", sequences)
 
     def behaviour(self, samples: Sequence[Sample], old: Sequence[LogProbs], ref: Sequence[LogProbs]) -> list[Floats]:
-        """ℓ_β: as captured; recomputed under the version that produced the reply where that was not exact."""
+        """ℓ_β: as captured; recomputed under the version that produced the reply where that was not exact.
+
+        Where the server gave log-probs of another distribution (before sampling), ℓ_old − ℓ_β is what that distribution
+        says: the policy's own log-probs of it, less the server's.
+        """
         known = {at: s.behaviour for at, s in enumerate(samples) if s.behaviour is not None}
         for version in sorted({s.version for s in samples if not s.exact}):
             at = [i for i, s in enumerate(samples) if not s.exact and s.version == version]
@@ -68,7 +72,23 @@ class Scorer:
                 with self.policy.wearing(adapter):
                     again = self._under(str(adapter), [samples[i].tokens for i in at])
             known |= {i: recomputed.sampled for i, recomputed in zip(at, again, strict=True)}
+        for place, odds in self.served_odds(samples, old).items():
+            known[place] = np.where(np.isfinite(odds), old[place].sampled - odds, known[place])
         return [known[at] for at in range(len(samples))]
+
+    def served_odds(self, samples: Sequence[Sample], old: Sequence[LogProbs]) -> dict[int, Floats]:
+        """By place, (T,): what the policy gives each token of a reply less what its server gave it, both of the
+        distribution that the server's log-probs are of; NaN where the server said nothing."""
+        told = {at: one for at, one in enumerate(samples) if one.served is not None}
+        other = [at for at, one in told.items() if one.served_at != one.tokens.temperature]
+        asked = [replace(told[at].tokens, temperature=told[at].served_at) for at in other]
+        # What the model makes of a prompt does not depend on the temperature.
+        known = {
+            ask: self.known[was] for at, ask in zip(other, asked, strict=True) if (was := told[at].tokens) in self.known
+        }
+        again = self._under(self.parent, asked, known=known)
+        now = {at: old[at].plain for at in told} | {at: one.plain for at, one in zip(other, again, strict=True)}
+        return {at: now[at] - one.served for at, one in told.items()}  # type: ignore[operator]
 
     def states(self, sequences: Sequence[Tokens]) -> list[States]:
         """(T + 1, H) as a critic looks at them, before each token of a reply and after its last; under the parent."""
@@ -103,7 +123,13 @@ class Scorer:
         """What critics have left with the parent."""
         return kept.read(self.spec.adapters[self.spec.parent], kept.CRITIC)[0] if self.spec.parent else {}
 
-    def _under(self, who: str, sequences: Sequence[Tokens], remember: Sequence[Tokens] = ()) -> list[LogProbs]:
+    def _under(
+        self,
+        who: str,
+        sequences: Sequence[Tokens],
+        remember: Sequence[Tokens] = (),
+        known: Mapping[Tokens, States] = NOTHING,
+    ) -> list[LogProbs]:
         """(T,) a sequence under what the policy wears now, from the cache when these very tokens are in it."""
         if not sequences:
             return []
@@ -116,7 +142,7 @@ class Scorer:
         if (kept := self.cache.arrays(name)) is not None:
             flat = kept["flat"]  # (3, N)
         else:
-            known = self.known if remember else NOTHING  # those are the parent's
+            known = self.known if remember else known  # those are the parent's
             flat = np.empty((3, bounds[-1]))
             for members, states in packing.passes(sequences, self.policy.budget, known):
                 self.stop.check()

@@ -20,8 +20,8 @@ import numpy as np
 from config.presets import Preset
 from trainer.io.cache import Cache
 from trainer.io.progress import Progress, Stop
-from trainer.lessons.bad_line import BadLine
 from trainer.lessons.degenerate import loops
+from trainer.lessons.line_members import BadLine
 from trainer.lessons.prompts import hinted
 from trainer.lessons.samples import Sample, Template
 from trainer.policy import packing

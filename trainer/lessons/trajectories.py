@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainer.lessons.bad_line import BadLine
+from trainer.lessons.line_members import BadLine
 
 if TYPE_CHECKING:
     from trainer.lessons.samples import Sample

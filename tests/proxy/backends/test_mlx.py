@@ -139,7 +139,15 @@ async def test_captures_are_inexact(served: Proxy) -> None:
     assert body["choices"][0]["logprobs"]["content"][0] == {"id": 0, "logprob": -0.5}  # as the client asked
     row = await served.store.completions.get(response.headers["x-rl-completion-id"])
     assert row is not None and row.end is not None
-    assert not row.end.exact and row.end.inexact_reason == "the backend sent no token ids"
+    assert not row.end.exact and row.end.inexact_reason == "the backend sent no prompt token ids"
+    assert row.end.logprobs_of == "model" and row.end.token_ids == [0, 1, 2, 3, 4, 5] and row.end.pieces is None
+
+
+async def test_what_only_we_asked_for_is_hidden(served: Proxy, server: FakeMlx) -> None:
+    response = await served.chat("who?")
+    assert "logprobs" not in (await response.json())["choices"][0]
+    row = await served.store.completions.get(response.headers["x-rl-completion-id"])
+    assert row is not None and row.end is not None and row.end.token_ids == [0, 1, 2, 3, 4, 5]
 
 
 async def test_a_machine_that_never_used_the_hub(tmp_path: Path, server: FakeMlx) -> None:
@@ -173,7 +181,7 @@ async def test_the_doctor_says_what_it_lacks(served: Proxy) -> None:
     settings = load({"home": served.home}, environ={}).settings
     checks = {check.name: check for check in examine(await asyncio.to_thread(gather, settings))}
     assert checks["adapters"].state == "ok" and checks["exactness"].state == "note"
-    assert "no log-probs in streams" in str(checks["exactness"].fix)
+    assert "neither in streams" in str(checks["exactness"].fix)
 
 
 def test_the_default_model_is_refused() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from config.sections import Redaction
 from proxy.conversation.conversations import canonical, thread_and_above, without_commands
-from proxy.conversation.history_cache import History, HistoryFold, Said
+from proxy.conversation.history_cache import LEAST, History, HistoryFold, Said
 from proxy.conversation.modalities import more_than_text
 from proxy.conversation.redaction import Redactor
 from proxy.conversation.turns import turn_of
@@ -77,7 +77,7 @@ def say(*texts: Any) -> list[Said]:
     return [{"role": role, "content": text} for role, text in zip(itertools.cycle(("user", "assistant")), texts)]
 
 
-def over(fold: HistoryFold[int], talk: list[Said], size: int = 100) -> list[int]:
+def over(fold: HistoryFold[int], talk: list[Said], size: int = LEAST) -> list[int]:
     return fold.rest(fold.known(talk), talk, size)
 
 
@@ -120,8 +120,8 @@ def test_memory_is_bounded_in_bytes_and_in_time(monkeypatch: Any) -> None:
     for i in range(4):
         over(fold, say(f"large {i}"), module.BYTES // 4)
     seen.clear()
-    over(fold, say("huge", "b"), 100)
-    over(fold, say("a", "b"), 100)
+    over(fold, say("huge", "b"), LEAST)
+    over(fold, say("a", "b"), LEAST)
     assert len(seen) == 4
     now = module.time.monotonic()
     over(fold, say("then"))
@@ -135,8 +135,8 @@ def test_memory_is_bounded_in_bytes_and_in_time(monkeypatch: Any) -> None:
 def test_a_message_is_measured_by_what_is_in_it() -> None:
     known = History(Redactor(Redaction()))
     talk = say("12345", [{"type": "text", "text": "1234567890"}])
-    assert 15 <= known.telling(talk, 100).fresh < 60
-    known.telling(talk, 100).told()
-    assert known.telling([*talk, *say("abc")], 100).fresh < 10
+    assert 15 <= known.telling(talk, LEAST).fresh < 60
+    known.telling(talk, LEAST).told()
+    assert known.telling([*talk, *say("abc")], LEAST).fresh < 10
     known.clear()
-    assert known.telling(talk, 100).fresh >= 15
+    assert known.telling(talk, LEAST).fresh >= 15

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import sys
 from collections.abc import AsyncIterator
 from datetime import datetime
 from pathlib import Path
@@ -21,8 +24,11 @@ from proxy.signals.judging import Judging
 from proxy.signals.own import Own
 from scripts.harness.records import claim, put, rating
 from scripts.harness.rule_judge import FakeJudge
+from store.errors import StoreError
 from store.records import NewSignal
 from store.store import Store
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
@@ -286,11 +292,62 @@ async def test_people_are_asked_about_a_turn_drawn_at_random(at: At, judge: Fake
     assert await made.question() is None  # and the next one in a few hours
 
 
-async def test_kill_9_in_the_middle_judges_a_turn_once_more_at_worst(tmp_path: Path, judge: FakeJudge) -> None:
-    store = await Store.open(tmp_path)
-    await followed(store, "a", "no, shorter")
-    await store.close()
-    store = await Store.open(tmp_path)  # nothing was committed of a verdict that was under way
-    (signal,) = await store.signals.waiting(10)
-    assert signal.completion_id == "a"
-    await store.close()
+async def test_a_full_disk_keeps_the_queue_and_loses_no_turn(at: At, judge: FakeJudge) -> None:
+    made = await at_work(at, judge)
+    for n in range(3):
+        await followed(at[0], f"c{n}", "no, shorter " + "x" * 3000)
+
+    async def pages(most: int) -> None:
+        await at[0]._writer.submit(lambda db: db.execute(f"PRAGMA max_page_count = {most}").fetchone())
+
+    await pages(1)  # SQLite raises it to the present size: full from now on
+    with contextlib.suppress(StoreError):
+        for n in range(200):
+            await put(at[0], f"filler{n}", asked="y" * 20_000)
+    with contextlib.suppress(StoreError):
+        await until_done(made)
+    assert len(await at[0].signals.waiting(10)) + len([s for s in await at[0].signals.everything() if s.label]) == 3
+    await pages(1_000_000)
+    await until_done(made)
+    assert [signal.label for signal in await at[0].signals.everything()] == ["correction"] * 3
+
+
+KILLED = """
+import asyncio, sys
+from pathlib import Path
+from scripts.harness.records import put
+from store.records import NewSignal
+from store.store import Store
+
+async def main():
+    store = await Store.open(Path(sys.argv[1]))
+    for n in range(10_000):
+        await put(store, f"c{n}")
+        await store.signals.note([NewSignal(f"c{n}", "message", "no, shorter")], n + 1)
+        print(n, flush=True)
+
+asyncio.run(main())
+"""
+
+
+async def test_kill_9_keeps_the_queue(tmp_path: Path, judge: FakeJudge, http: aiohttp.ClientSession) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", KILLED, str(tmp_path / "home"), stdout=asyncio.subprocess.PIPE, cwd=ROOT
+    )
+    assert process.stdout is not None
+    said = -1
+    while said < 20:
+        said = int(await process.stdout.readline())
+    process.kill()
+    rest = (await process.stdout.read()).split()
+    await process.wait()
+    said = int(rest[-1]) if rest else said
+    store = await Store.open(tmp_path / "home")
+    try:
+        waiting = await store.signals.waiting(10_000)
+        assert said + 1 <= len(waiting) <= said + 2  # each that was acknowledged, and at most the one after it
+        made = await at_work((store, http), judge)
+        await until_done(made)
+        assert {signal.label for signal in await store.signals.everything()} == {"correction"}
+    finally:
+        await store.close()

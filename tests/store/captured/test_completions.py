@@ -80,8 +80,8 @@ async def test_a_completion_ends_once(store: Store) -> None:
 
 
 async def test_record_is_all_or_nothing(store: Store) -> None:
-    with pytest.raises(UnknownCompletion):
-        await store.completions.record([new("a")], [end("a"), end("b")])
+    with pytest.raises(DuplicateCompletion):
+        await store.completions.record([new("a"), new("a")], [end("a"), end("a")])
     assert await store.completions.get("a") is None
 
 
@@ -328,3 +328,19 @@ async def test_a_database_from_before_threads_is_read_as_it_was(tmp_path: Path) 
         assert await messages(store) == 0
     finally:
         await store.close()
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_what_a_server_without_ids_says(store: Store, at_once: bool) -> None:
+    """By either way into the store."""
+    ended = end(
+        "a", token_ids=None, logprobs=[-0.5, -1.0], pieces=[b"a", b"\xe2\x82"], logprobs_of="model", exact=False
+    )
+    if at_once:
+        await store.completions.record([new("a")], [ended])
+    else:
+        await store.completions.begin([new("a")])
+        await store.completions.finish([ended])
+    found = await store.completions.get("a")
+    assert found is not None and found.end is not None
+    assert found.end.pieces == [b"a", b"\xe2\x82"] and found.end.logprobs_of == "model"

@@ -77,9 +77,9 @@ async def test_whatever_the_shapes_nothing_stays(store: Store, tmp_path: Path, s
     again = await Store.open(tmp_path)
     try:
         for id, mark in ids[60:]:
-            found = await again.completion(id)
+            found = await again.completions.get(id)
             assert found is not None and found.end is not None and mark in found.end.text
-        assert (await again.inbox(Wanted(search="alpha"))).rows
+        assert (await again.inbox.page(Wanted(search="alpha"))).rows
     finally:
         await again.close()
     with closing(sqlite3.connect(tmp_path / schema.NAME)) as db:

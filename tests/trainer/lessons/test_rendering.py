@@ -12,7 +12,7 @@ import pytest
 from tests.harness import tiny
 from trainer.io.run_folder import read_lines
 from trainer.lessons import samples
-from trainer.lessons.bad_line import BadLine, TooLong
+from trainer.lessons.line_members import BadLine, TooLong
 from trainer.lessons.prompts import NEUTRAL, hinted
 from trainer.lessons.rendering import AS_IS, Known, Way
 from trainer.lessons.samples import Template, parse

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.harness import tiny
-from trainer.lessons.bad_line import BadLine
+from trainer.lessons.line_members import BadLine
 from trainer.lessons.samples import Template, _plain, load, load_calibration, parse
 
 GOOD = {

@@ -16,8 +16,8 @@ from trainer.io.progress import Progress, Stop
 from trainer.io.run_folder import read_spec
 from trainer.launch import verify_adapter
 from trainer.lessons import advantages, batch, lessons, samples, teacher
-from trainer.lessons.bad_line import BadLine
 from trainer.lessons.lessons import Lesson
+from trainer.lessons.line_members import BadLine
 from trainer.lessons.samples import Template
 from trainer.policy import packing
 from trainer.policy.policy import Teaching

@@ -16,9 +16,9 @@ from config import presets
 from tests.harness import tiny
 from trainer.io.progress import Progress
 from trainer.lessons import trajectories
-from trainer.lessons.bad_line import BadLine
 from trainer.lessons.batch import loss_of, score
 from trainer.lessons.lessons import Lesson
+from trainer.lessons.line_members import BadLine
 from trainer.lessons.samples import Sample
 from trainer.lessons.trajectories import Part, advantages, part_of
 from trainer.policy import packing

@@ -1,6 +1,6 @@
 """Is every signal on the answer that its request really follows? Agents' conversations through a whole proxy.
 
-    python -m scripts.bench.signals --talks 200
+    python -m scripts.bench.signals.placement --talks 200
 
 Writes benchmarks/signals.json. The model is scripted; the proxy, its store and its finding of signals are real.
 """

@@ -1,8 +1,8 @@
 """Does it learn from what people say next, when nobody rates? A scripted user only follows up; a rule is the judge.
 
-    python -m scripts.bench.follow_ups --persona concise --flips 0
-    python -m scripts.bench.follow_ups --persona concise --flips 0.3 --name flips30
-    python -m scripts.bench.follow_ups --persona concise --user polite --name polite
+    python -m scripts.bench.signals.follow_ups --persona concise --flips 0
+    python -m scripts.bench.signals.follow_ups --persona concise --flips 0.3 --name flips30
+    python -m scripts.bench.signals.follow_ups --persona concise --user polite --name polite
 
 First the person rates 60 answers of the base model, and the judge labels what was said after them: that measures the
 trust, with the product's own numbers. From there on nobody rates. Labels, weights, hints and the measure of trust are

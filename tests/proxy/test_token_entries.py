@@ -1,0 +1,140 @@
+"""What servers without token ids say of each token: read, kept, and hidden from those who did not ask."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.backends.llamacpp import LlamaCpp
+from proxy.backends.ollama import Ollama
+from proxy.backends.sglang import SGLang
+from proxy.backends.vllm import VLLM
+from proxy.core.json_edit import Rules, loads, rewrite
+from proxy.core.json_splice import Splicer
+from proxy.core.ndjson import Line
+from proxy.core.sse import Event
+from proxy.dialects import CHAT
+from proxy.dialects.base import Question, Reply
+from proxy.dialects.ollama import OllamaChat
+from proxy.dialects.token_entries import take, with_role
+from proxy.relay.codecs import Native, wishes, without
+from store.captured.rows import as_text, pack_pieces, unpack_pieces
+
+OLLAMA = OllamaChat()
+HELLO = {"messages": [{"role": "user", "content": "hi"}], "model": "m"}
+ENTRY = {"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": []}
+
+
+def question(dialect: Any, **more: Any) -> Question:
+    body = {**HELLO, **more}
+    return Question(json.dumps(body).encode(), {}, body, dialect.parse(body))
+
+
+def way(dialect: Any, capabilities: Any, **more: Any) -> Native:
+    asked = question(dialect, **more)
+    rules = dialect.rules(id="rl-1", model=None, asked=asked.asked)
+    return Native(dialect, asked, capabilities, rules)
+
+
+def event(choice: dict[str, Any], **more: Any) -> Event:
+    body = {"id": "x", "choices": [{"index": 0, "finish_reason": None, **choice}], **more}
+    return Event(b"data: " + json.dumps(body).encode() + b"\n\n")
+
+
+def test_what_entries_say() -> None:
+    reply = Reply(0)
+    take(reply, [ENTRY, {"token": " é", "logprob": -1, "bytes": None}, {"token": "�", "logprob": -2, "bytes": [226]}])
+    assert reply.logprobs == [-0.5, -1.0, -2.0] and reply.pieces == [b"a", b" \xc3\xa9", b"\xe2"]
+    take(reply, [{"token": "�", "logprob": -3}])  # which bytes, nobody knows
+    take(reply, [ENTRY])
+    assert reply.pieces is None and len(reply.logprobs) == 5
+
+
+@given(pieces=st.none() | st.lists(st.binary(max_size=300), max_size=20))
+def test_pieces_come_back_from_the_store(pieces: list[bytes] | None) -> None:
+    assert unpack_pieces(pack_pieces(pieces)) == pieces
+    assert as_text(pieces) is None or [one.encode("latin-1") for one in as_text(pieces) or []] == pieces
+
+
+def test_what_is_asked_beside_a_request() -> None:
+    def asked(capabilities: Any, dialect: Any = CHAT, **more: Any) -> set[str]:
+        return set(wishes(dialect, question(dialect, **more), capabilities))
+
+    assert asked(Ollama.capabilities) == {"logprobs"} == asked(Ollama.capabilities, OLLAMA)
+    assert asked(LlamaCpp.capabilities, stream=True) == {"logprobs", "top_logprobs"}
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    assert asked(LlamaCpp.capabilities, stream=True, tools=tools) == set()  # it answers 400
+    assert asked(LlamaCpp.capabilities, tools=tools) == {"logprobs", "top_logprobs"}
+    assert asked(SGLang.capabilities, stream=True) == {"logprobs"}
+    assert asked(SGLang.capabilities) == {"logprobs", "return_token_ids"}
+
+
+def test_a_client_that_asks_gets_as_many_alternatives_as_it_would() -> None:
+    assert way(CHAT, LlamaCpp.capabilities, logprobs=True).asks == {}
+    assert set(way(CHAT, LlamaCpp.capabilities, logprobs=False).asks) == {"logprobs", "top_logprobs"}
+
+
+def test_a_member_that_the_server_leaves_out_is_left_out() -> None:
+    sent = event({"delta": {"content": "a"}, "logprobs": {"content": [ENTRY]}})
+    hidden = way(CHAT, Ollama.capabilities, stream=True).event(sent)
+    assert loads(hidden[6:])["choices"][0] == {"index": 0, "finish_reason": None, "delta": {"content": "a"}}
+    assert loads(way(CHAT, Ollama.capabilities, stream=True, logprobs=True).event(sent)[6:])["choices"][0]["logprobs"]
+    assert loads(way(CHAT, VLLM.capabilities, stream=True).event(sent)[6:])["choices"][0]["logprobs"] is None
+
+
+def test_an_event_for_log_probs_alone_is_not_passed_on() -> None:
+    """Ollama sends them while it holds a call back; the next one says who speaks, then."""
+    stream = way(CHAT, Ollama.capabilities, stream=True)
+    lone = {"logprobs": {"content": [ENTRY]}}
+    assert stream.event(event({"delta": {"role": "assistant", "content": ""}, **lone})) == b""
+    assert stream.event(event({"delta": {"content": ""}, **lone})) == b""
+    call = {"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": "{}"}}]}
+    said = loads(stream.event(event({"delta": {"content": "", **call}, **lone}))[6:])
+    assert said["choices"][0]["delta"] == {"role": "assistant", "content": "", **call}
+    last = {"delta": {"content": ""}, "finish_reason": "stop", **lone}
+    assert b"logprobs" not in stream.event(event(last)) != b""
+    theirs = way(CHAT, Ollama.capabilities, stream=True, logprobs=True)
+    assert theirs.event(event({"delta": {"content": ""}, **lone})) != b""
+
+
+def test_lines_of_ollama() -> None:
+    stream = way(OLLAMA, Ollama.capabilities)
+    held = {"model": "m", "message": {"role": "assistant", "content": ""}, "logprobs": [ENTRY], "done": False}
+    assert OLLAMA.only_tokens(held) and not OLLAMA.only_tokens({**held, "done": True})
+    said = {**held, "message": {"role": "assistant", "content": "a"}}
+    line = Line(json.dumps(said).encode() + b"\n")
+    assert loads(stream.event(line)) == {k: v for k, v in said.items() if k != "logprobs"}
+
+
+def test_who_speaks_is_said_once() -> None:
+    assert with_role(b'{"choices":[{"delta":{}}]}', b'"assistant"') == b'{"choices":[{"delta":{"role":"assistant"}}]}'
+    said = b'{"choices":[{"delta":{"role":"assistant"}}]}'
+    assert with_role(said, b'"assistant"') == said
+
+
+_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text('a"\\{}[],', max_size=3),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("ab"), inner, max_size=2),
+    max_leaves=5,
+)
+_objects = st.dictionaries(st.sampled_from(["a", "logprobs", "choices", "é"]), _values, max_size=4)
+RULES: tuple[Rules, ...] = ({"logprobs": None}, {"choices": {"*": {"logprobs": None}}, "a": b'"x"'})
+
+
+@pytest.mark.parametrize("rules", RULES)
+@given(
+    body=_objects | st.fixed_dictionaries({"choices": st.lists(_objects, max_size=3), "a": _values}),
+    indent=st.booleans(),
+)
+def test_taken_out_by_a_search_as_by_looking_at_every_token(rules: Rules, body: dict[str, Any], indent: bool) -> None:
+    raw = json.dumps(body, indent=1 if indent else None, ensure_ascii=False).encode()
+    assert Splicer(rules).edited(raw, loads(raw)) == rewrite(raw, rules)
+
+
+def test_rules_without_a_member() -> None:
+    rules: Rules = {"id": b'"x"', "choices": {"*": {"logprobs": b"null", "token_ids": b"null"}}}
+    assert without(rules, {"logprobs"}) == {"id": b'"x"', "choices": {"*": {"logprobs": None, "token_ids": b"null"}}}

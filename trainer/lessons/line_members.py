@@ -1,0 +1,44 @@
+"""Members of a line of samples.jsonl, with their types checked.
+
+Owns the sentences that say which member is wrong. What a member means is in samples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+
+class BadLine(Exception):
+    """One reason why this line cannot be used. A bad line costs that line."""
+
+
+class TooLong(BadLine):
+    """Longer than max_seq_len, and no turn can be left out."""
+
+
+def ids_in(line: Mapping[str, Any], name: str, vocabulary: int) -> tuple[int, ...]:
+    ids = line.get(name)
+    if not isinstance(ids, list) or not ids:
+        raise BadLine(f"says exact but has no {name}")
+    for i in ids:
+        if type(i) is not int or not 0 <= i < vocabulary:
+            raise BadLine(f"{name} holds {i!r}, which this model's {vocabulary} tokens do not have")
+    return tuple(ids)
+
+
+def said_in(line: Mapping[str, Any], name: str) -> str | None:
+    text = line.get(name)
+    if text is not None and not isinstance(text, str):
+        raise BadLine(f"{name} is {text!r}, not a text")
+    return (text or "").strip() or None
+
+
+def number_in(line: Mapping[str, Any], name: str, default: float | None = None) -> float:
+    value = line.get(name)
+    if value is None and default is not None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise BadLine(f"{name} is {value!r}, not a number")
+    return float(value)
