@@ -1,5 +1,5 @@
 # Two commands do everything: `make demo` (watch a model learn) and `make test` (prove that it works).
-.PHONY: demo demo-agent test quick docs audit fuzz chaos soak test-mlx test-agents test-clients test-backends test-ollama test-openclaw test-openwebui test-browser quick-starts setup lint bench bench-check bench-learn bench-relay bench-scaling bench-swap bench-train clean
+.PHONY: demo demo-agent test quick docs audit fuzz chaos soak test-gpu test-mlx test-agents test-clients test-backends test-ollama test-openclaw test-openwebui test-browser quick-starts setup lint bench bench-check bench-learn bench-relay bench-scaling bench-swap bench-train clean
 
 PY := .venv/bin/python
 
@@ -43,6 +43,10 @@ soak: setup
 # Not part of `make test`: it makes an environment of its own, with mlx in it.
 test-mlx:
 	@scripts/test_mlx
+
+# Everything that only a GPU does, on one NVIDIA card, in under ten minutes; benchmarks/gpu.json has what it found.
+test-gpu:
+	@$(PY) -m scripts.bench.gpu
 
 # Not part of `make test` either: it takes two agents of 800 MB from npm, and llm from PyPI.
 test-agents:

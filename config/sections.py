@@ -198,6 +198,8 @@ class Train(Section):
     """Seconds that a run may stand still while requests are answered, before it works as long; 0: it never does."""
     adapters_dir: Annotated[UserPath | None, _unset] = None
     """Folder the adapters are written to; unset is `adapters_out` in the home folder."""
+    tune: bool = False
+    """Whether the first run looks for the learning rate that this model bears, by a short sweep; later ones keep it."""
     overrides: dict[str, Override] = {}
     """Single values that replace those of the preset, by their names in presets.toml."""
     max_attempts: int = Field(default=3, ge=1, le=100)

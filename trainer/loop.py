@@ -36,7 +36,7 @@ from trainer.manifest import AdapterError
 from trainer.policy import autoscale, optimizer_state, policies
 from trainer.policy.packing import Tokens
 from trainer.policy.policy import Policy, State
-from trainer.run import gate, ratings, reach, steps
+from trainer.run import gate, rate_finder, ratings, reach, steps
 from trainer.run.gate import Check
 from trainer.run.retry import Clock, Tries, lost_sense
 from trainer.run.scalars import Scalars
@@ -95,6 +95,7 @@ class TrainingRun:
     evidence: float = 1.0  # how much the ratings say, 0 to 1 (reach)
     weak: str | None = None  # why that is little
     less: str | None = None  # why a teacher is asked for less
+    tuned: float | None = None  # the learning rate that a sweep on this model found
 
 
 @dataclass(frozen=True)
@@ -261,6 +262,8 @@ def _heed_ratings(run: TrainingRun, model: TrainedModel, read: Read) -> None:
         run.preset = preset_rules.only_teachers(run.preset, no, run.progress)
         return
     run.evidence = reach.evidence(checks)
+    if sum(s.human for s in training) * 2 < len(training):
+        run.evidence = 1.0  # mostly a program's rewards, which that test says nothing about
     if run.evidence < 1:
         run.weak = reach.why(checks["chance"])
         run.preset = preset_rules.weak(run.preset, run.evidence, run.weak, run.progress)
@@ -293,6 +296,7 @@ def _lessons(run: TrainingRun, model: TrainedModel, read: Read) -> tuple[Lessons
     if not contrast.ok and not taught and not trajectories.any_of(left):
         run.result["gate"]["contrast"] = contrast.json()
         raise NothingToLearn(f"Nothing to compare in {len(new)} samples: {_causes(new, 'the same')}.")
+    run.preset = _tuned(run, model, teaching)
     if not trajectories.any_of(left):
         run.preset = preset_rules.pace(run.preset, teaching, run.progress)
     if run.weak and (learned.critic.trusted or steps.by_token(teaching)):
@@ -301,6 +305,18 @@ def _lessons(run: TrainingRun, model: TrainedModel, read: Read) -> tuple[Lessons
         moves = reach.nats(run.preset, run.evidence, credited=False)
         run.progress.choice("reach", moves and float(f"{moves:.2g}"), f"a smaller step: {run.weak}")
     return learned, teaching
+
+
+def _tuned(run: TrainingRun, model: TrainedModel, teaching: Sequence[Lesson]) -> Preset:
+    """At the rate that this model was found to bear: by a version before, or now where that is asked for."""
+    if "learning_rate" in run.spec.overrides:
+        return run.preset
+    run.tuned = gate.tuned(model.parent)
+    if run.tuned is not None:
+        run.progress.choice("learning_rate", run.tuned, "found by a sweep on this model, for a version before")
+    elif run.spec.tune:
+        run.tuned = rate_finder.find(model.policy, teaching, run.preset, run.spec.seed, run.progress, run.stop)
+    return run.preset if run.tuned is None else run.preset.model_copy(update={"learning_rate": run.tuned})
 
 
 def _learn(
@@ -426,6 +442,7 @@ def _write(
         "base_nll_rise": run.bounds.base_nll_rise,
         "liked": Liked.of(read.usable, spec.parent),  # of the parent, as the next run compares it
         "preset": tries.preset.model_dump(),
+        **({} if run.tuned is None else {"tuned": run.tuned}),
         "choices": {made["name"]: made["value"] for made in spec.choices},
         "retried": tries.why,
         "back": run.result["back"],

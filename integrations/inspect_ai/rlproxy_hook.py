@@ -7,9 +7,12 @@ sample without a score stays without a reward, and one that failed is left out. 
 import json
 import os
 import urllib.request
+from contextvars import ContextVar
 
 from inspect_ai.hooks import BeforeModelGenerate, Hooks, SampleEnd, SampleStart, TaskStart, hooks
 from inspect_ai.scorer import value_to_float
+
+EPISODE: ContextVar[str] = ContextVar("episode")
 
 
 @hooks(name="rlproxy", description="Samples are episodes of rlproxy")
@@ -20,10 +23,11 @@ class RLProxy(Hooks):
         self.epochs = data.spec.config.epochs or 1
 
     async def on_sample_start(self, data: SampleStart) -> None:
+        EPISODE.set(data.sample_id)  # a request has another id of the same sample
         post("/rl/episodes", {"id": data.sample_id, "split": os.environ.get("RLPROXY_SPLIT", "train")})
 
     async def on_before_model_generate(self, data: BeforeModelGenerate) -> None:
-        data.config.extra_headers = {**(data.config.extra_headers or {}), "x-rl-session": data.sample_id}
+        data.config.extra_headers = {**(data.config.extra_headers or {}), "x-rl-session": EPISODE.get()}
 
     async def on_sample_end(self, data: SampleEnd) -> None:
         sample = data.sample

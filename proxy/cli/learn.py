@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import Annotated, Any
+from threading import Timer
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -11,6 +13,12 @@ from proxy.cli.common import AsJson, Home, client_of, fail, print_json
 from proxy.cli.forget import cancel
 
 learn_app = typer.Typer()
+
+SLOW_S: Final = 3.0
+WAITING: Final = (
+    "still waiting: before the first run rlproxy compares the served model with the weights that train; a minute, or "
+    "several on a busy machine"
+)
 
 
 @learn_app.command()
@@ -31,7 +39,13 @@ def status(
 @learn_app.command()
 def train(home: Home = None, as_json: AsJson = False) -> None:
     """Start a run now, however few ratings there are."""
-    _act(home, as_json, "/rl/train", _started)
+    slow = Timer(SLOW_S, lambda: print(WAITING, file=sys.stderr, flush=True))
+    slow.daemon = True
+    slow.start()
+    try:
+        _act(home, as_json, "/rl/train", _started)
+    finally:
+        slow.cancel()
 
 
 @learn_app.command()

@@ -174,6 +174,7 @@ class OnScreen:
             raise Ambiguous(_which(found))
         if found:
             one = await self._store.answers.get(found[0].id)
+            one = await self._or_better(kept, sent, askers, place, one) if one else None
         else:
             one = await self._by_words(kept, sent, askers, place, within) if within else None
             one = one or await self._by_words(kept, sent, askers, place)
@@ -199,10 +200,48 @@ class OnScreen:
         within: str | None = None,
     ) -> Lately | None:
         """The client has rewritten the conversation. Raises Ambiguous."""
+        fits, letters, more = await self._compared(history, sent, askers, place, within)
+        found = _best([fit for fit in fits if _is_enough(fit, letters)])
+        if len(found) > 1 or (found and more):
+            raise Ambiguous(_which(_candidates(found)))
+        return found[0] if found else None
+
+    async def _or_better(
+        self,
+        history: list[dict[str, Any]],
+        sent: SentBack | None,
+        askers: Sequence[Asker],
+        place: Place,
+        one: Lately,
+    ) -> Lately:
+        """`one`, whose whole conversation is what was sent; or one of whose conversation that may be the end, if its
+        session or its system texts speak for it. Raises Ambiguous."""
+        fits, _, _ = await self._compared(history, sent, askers, place)
+        mine = next((fit for fit in fits if fit.one.id == one.id), None)
+        if mine is None:
+            return one
+        better = [
+            fit for fit in fits
+            if fit.run.whole and fit.alike >= Alike.SPACES and (fit.session, fit.rest) > (mine.session, mine.rest)
+        ]  # fmt: skip
+        found = _best([mine, *better])
+        if len(found) > 1:
+            raise Ambiguous(_which(_candidates(found)))
+        return found[0]
+
+    async def _compared(
+        self,
+        history: list[dict[str, Any]],
+        sent: SentBack | None,
+        askers: Sequence[Asker],
+        place: Place,
+        within: str | None = None,
+    ) -> tuple[list[Fit], int, bool]:
+        """Those lately that say the same; how many letters the answer has; and whether there are more of them."""
         *before, reply = history
         text = text_in(reply)
         if not text and not reply.get("tool_calls"):
-            return None
+            return [], 0, False
         longest = min(len(text) + len(text) // 2 + 1000, LONGEST)
         rows = await self._store.answers.said_to(askers, limit=LATELY, longest=longest, session=within)
         rows = [await self._so_far(one) for one in rows]
@@ -212,14 +251,11 @@ class OnScreen:
         if place.session is not None and len(close) > CLOSE:
             close = [(one, how) for one, how in close if one.session == place.session] or close
         if not close:
-            return None
+            return [], 0, False
         whole = await self._store.completions.many([one.id for one, _ in close[:CLOSE]])
         fits = await asyncio.to_thread(_fits, before, close, whole, sent, place, forms, rows)
         letters = len(letters_of((text or str(reply["tool_calls"]))[:COUNTED]))
-        found = _best([fit for fit in fits if _is_enough(fit, letters)])
-        if len(found) > 1 or (found and len(close) > CLOSE):
-            raise Ambiguous(_which(_candidates(found)))
-        return found[0] if found else None
+        return fits, letters, len(close) > CLOSE
 
     async def _below(self, one: Lately, place: Place) -> Lately:
         """`one`, unless an answer came below it that the client has not sent: it is under way, or was broken off.

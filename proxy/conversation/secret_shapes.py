@@ -118,6 +118,7 @@ LONGEST: Final = KEY_LENGTH + END_LENGTH  # characters of a secret: what is cut 
 
 _FOUR_DIGITS: Final = b"0000"
 _NO_DIGITS: Final = bytes(i for i in range(256) if not 48 <= i <= 57)
+_DIGIT: Final = re.compile("[0-9]")
 _OF_A_CARD: Final = 12  # digits; a text with fewer of them has no number of a card
 _DIGITS: Final = bytes(ord("0") if chr(i).isdigit() and i < 128 else ord(" ") for i in range(256))
 # One sign, the same each time: also spaces that do not break a line, as pages and word processors write them, hyphens
@@ -217,7 +218,7 @@ def _end_of_key(text: str, start: int, end: int) -> tuple[int, int]:
 
 
 def cards(text: str) -> Iterator[Span]:
-    if not any(digit in text for digit in "0123456789"):
+    if _DIGIT.search(text) is None:
         return
     digits = text.encode("ascii", "replace").translate(_DIGITS)  # a byte a character, so places are the same
     at = digits.find(_FOUR_DIGITS)

@@ -26,7 +26,6 @@ SHOWN: Final = 2000  # characters of a person's words that lists show
 PREFIX: Final = re.compile(
     r"/rl(?=\s|$)|(?:rl|Rl|RL):(?=(?i:good|bad|[1-5]|👍|👎|fix|undo|status|help|train|pause|resume|rollback|reset)(?:[\s:,]|$))"
 )
-_MARKS: Final = ("/rl", "rl:", "Rl:", "RL:")
 
 
 def command_of(message: Mapping[str, Any], agent: Agent | None = None) -> str | None:
@@ -42,7 +41,7 @@ def command_of(message: Mapping[str, Any], agent: Agent | None = None) -> str | 
 
 
 def _is_marked(text: str) -> bool:
-    return any(mark in text for mark in _MARKS)
+    return "/rl" in text or "rl:" in text or "Rl:" in text or "RL:" in text
 
 
 def silent(message: Mapping[str, Any]) -> bool:

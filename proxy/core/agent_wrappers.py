@@ -82,8 +82,13 @@ AGENTS: Final = (
     ),
     Agent("opencode", user_agent="opencode/", quotes=True),
     Agent("kilo", user_agent="Kilo-Code/", blocks=("environment_details",), quotes=True),
-    # By its prompt: its subagents, whose words a model writes, have others.
-    Agent("qwen-code", prompt=re.compile("You are Qwen Code,"), blocks=("system-reminder",)),
+    # By its prompt: its subagents, whose words a model writes, have others. The one that keeps its memory gets all that
+    # was said, commands too, and words of its own that are always the same.
+    Agent(
+        "qwen-code",
+        prompt=re.compile("You are Qwen Code,|You are now acting as the managed memory extraction subagent"),
+        blocks=("system-reminder",),
+    ),
     # Behind a tool's result it writes the same line into the same text, as any result could end: there it is text.
     Agent(
         "smolagents",

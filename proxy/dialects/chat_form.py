@@ -13,10 +13,10 @@ from proxy.core.agent_wrappers import ATTACHED, FAILED
 from proxy.core.json_edit import DEEPEST, deeper, dumps, loads
 
 # Members by which vLLM, SGLang and llama.cpp make an answer follow a form.
-_FORMS: Final = (
+_FORMS: Final = frozenset((
     "guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "json_schema", "grammar",
     "regex", "ebnf",
-)  # fmt: skip
+))  # fmt: skip
 _ONE_TOOL: Final = ("function", "custom", "tool")
 
 
@@ -159,7 +159,7 @@ def is_for_words(body: Mapping[str, Any]) -> bool:
     choice = body.get("tool_choice")
     if isinstance(choice, Mapping) and choice.get("type") in _ONE_TOOL:
         return False
-    return all(body.get(key) in (None, "") for key in _FORMS)
+    return _FORMS.isdisjoint(body) or all(body.get(key) in (None, "") for key in _FORMS)
 
 
 def json_schema(schema: Mapping[str, Any]) -> dict[str, Any]:

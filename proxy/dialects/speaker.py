@@ -50,8 +50,8 @@ def named(body: Mapping[str, Any], *, claude_code: bool = False) -> Named:
     sessions = (*own, session, metadata.get("chat_id"))
     users = (body.get("user"), user, body.get("safety_identifier"))
     return Named(
-        next((s for s in (*sessions, body.get("prompt_cache_key")) if _is_name(s)), None),
-        next((u for u in users if _is_person(u)), None),
+        next((s for s in (*sessions, body.get("prompt_cache_key")) if s is not None and _is_name(s)), None),
+        next((u for u in users if u is not None and _is_person(u)), None),
         tuple(u for u in users if u is not None),
     )
 
@@ -99,9 +99,9 @@ def speaker(
     """
     if _is_claude_code(headers):
         session, user, _ = named(body, claude_code=True)
-    session = session or next((headers[h] for h in _SESSION_HEADERS if _is_name(headers.get(h))), None)
+    session = session or next((headers[h] for h in _SESSION_HEADERS if h in headers and _is_name(headers[h])), None)
     found = (*(headers.get(h) for h in _USER_HEADERS), user, *typed)
-    user = user_in(headers) or next((one for one in found if _is_person(one)), None)
+    user = user_in(headers) or next((one for one in found if one is not None and _is_person(one)), None)
     return Speaker(name_in(headers, "x-rl-session") or path_session or session, user)
 
 

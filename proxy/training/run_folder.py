@@ -131,6 +131,7 @@ def write(
         "compute": train.compute,
         "load_in_4bit": train.load_in_4bit,
         "preset": train.preset,
+        "tune": train.tune,
         "overrides": {"max_version_gap": train.max_version_gap, **train.overrides, **aim},
         "gate": settings.gate.model_dump(),
         "neutral": neutral,

@@ -56,6 +56,7 @@ STEPS: Final = (
     ("pass the answer on", ("proxy.relay.exchange", "proxy.core.upstream", "proxy.core.sse", "proxy.core.ndjson",
                             "proxy.relay.codecs", "proxy.core.json_splice", "proxy.core.json_edit")),
     ("read the answer", ("proxy.dialects",)),
+    ("signals, behind the answers", ("proxy.signals",)),
     ("commit", ("store.writer", "store.captured", "store.store", "store")),
     ("server, loop, rest", ("proxy", "config")),
 )  # fmt: skip

@@ -4,7 +4,7 @@ Plays a person who likes answers that come to an end by themselves (within 96 to
 `openai` SDK pointed at a real `rlproxy serve`, rates by all three channels (in the chat, over HTTP, by the CLI), lets
 training start by itself, keeps one more client asking all the while, and measures on held-out prompts.
 
-    python -m scripts.demo [--quick] [--ratings 96] [--json FILE]
+    python -m scripts.demo [--quick] [--ratings 64] [--json FILE]
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ async def story(url: str, quick: bool, ratings: int) -> dict[str, Any]:
     prompts = read_prompts()
     rated, held = (
         prompts["rate"][: ROUND if quick else ratings],
-        prompts["held-out"][:: 3 if quick else 1][: 24 if quick else 80],
+        prompts["held-out"][:: 6 if quick else 2][: 12 if quick else 40],
     )
     person = Person(url, MODEL)
     stop = asyncio.Event()
@@ -83,7 +83,6 @@ async def story(url: str, quick: bool, ratings: int) -> dict[str, Any]:
     )
     try:
         with Progress(*columns, console=console) as progress:
-            rows.append({"version": 0, "told": await held_out(person, held, 0, progress), "ratings": 0})
             for start in range(0, len(rated), ROUND):
                 before = await person.status()
                 last_rating = await chat_and_rate(person, rated[start : start + ROUND], progress, before["live"])
@@ -95,12 +94,16 @@ async def story(url: str, quick: bool, ratings: int) -> dict[str, Any]:
                     continue
                 while f"v{live}" not in person.loop.first_seen:
                     await asyncio.sleep(0.05)
+                if not rows:  # only now: the first version is what somebody waits for
+                    rows.append({"version": 0, "told": await held_out(person, held, 0, progress), "ratings": 0})
                 told = await held_out(person, held, live, progress)
                 rows.append({
                     "version": live, "told": told, "ratings": start + ROUND, "run": status["last_run"],
                     "rating_to_live_s": person.loop.first_seen[f"v{live}"] - last_rating,
                     "rated_at": time.time() - (time.monotonic() - last_rating),
                 })  # fmt: skip
+            if not rows:
+                rows.append({"version": 0, "told": await held_out(person, held, 0, progress), "ratings": 0})
         await asyncio.sleep(1)
     finally:
         stop.set()
@@ -114,8 +117,8 @@ async def story(url: str, quick: bool, ratings: int) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="32 ratings, one version, 24 held-out prompts")
-    parser.add_argument("--ratings", type=int, default=96)
+    parser.add_argument("--quick", action="store_true", help="32 ratings, one version, 12 held-out prompts")
+    parser.add_argument("--ratings", type=int, default=64)
     parser.add_argument("--json", type=Path, help="write the figures there")
     args = parser.parse_args()
     began, tree = time.monotonic(), commit()  # it may move on while this runs

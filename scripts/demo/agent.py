@@ -57,6 +57,9 @@ async def story(args: argparse.Namespace, python: str) -> list[dict[str, Any]]:
         )
         assert harness.stdout is not None
         async for line in harness.stdout:
+            if not line.startswith(b"{"):  # inspect_ai's own words
+                print(line.decode(errors="replace").rstrip(), file=sys.stderr)
+                continue
             row = json.loads(line)
             rows.append(row)
             told = f"round {row['round']}: {row['episodes']} episodes, held-out success {row['held_out']:.2f}"

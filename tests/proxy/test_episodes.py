@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import orjson
 import pytest
 
 from scripts.harness.in_process import Proxy
@@ -232,3 +233,45 @@ async def test_side_turns_are_no_part_of_it(proxy: Proxy) -> None:
 async def test_nothing_is_kept_of_an_episode_without_capture(proxy: Proxy) -> None:
     await ask(proxy, "a1", "one", **{"x-rl-capture": "off"})
     assert (await reward(proxy, "a1", reward=1))[0] == 404
+
+
+async def test_groups_that_have_closed_become_a_run_and_a_version(proxy: Proxy) -> None:
+    await proxy.stop()
+    await proxy.start(train__start_at_episodes=4, train__group_size=2)
+    for at in range(6):
+        episode = f"e{at}"
+        await ask(proxy, episode, "one")
+        await ask(proxy, episode, "one", "two", "three")
+        # Of the last group both are worth the same: it teaches nothing.
+        await reward(proxy, episode, reward=float(at % 2) if at < 4 else 1.0, group=f"g{at // 2}")
+    async with asyncio.timeout(10):
+        while not (await proxy.get("/rl/adapters"))["live"]:
+            await asyncio.sleep(0.02)
+    lines = [orjson.loads(line) for line in (proxy.launcher.started[0] / "samples.jsonl").read_bytes().splitlines()]
+    assert {line["source"] for line in lines} == {"program"} and not any(line["human"] for line in lines)
+    assert [(line["episode"]["turn"], line["episode"]["turns"]) for line in lines[:2]] == [(0, 2), (1, 2)]
+    found = {one["id"]: one for one in (await proxy.get("/rl/episodes"))["data"]}
+    taken = {id for id, one in found.items() if one["run"] == 1}
+    assert taken >= {"e0", "e1"} and len(lines) == 2 * len(taken)
+    assert (await reward(proxy, "e0", reward=0.5))[0] == 409
+    assert (await reward(proxy, "e0", reward=0.0))[0] == 200
+    told = (await proxy.get("/rl/status"))["episodes"]
+    assert told["rewarded"] == 6 and told["needed"] == 4
+    # Ratings are a run of their own, as before.
+    await train(proxy)
+    assert "episode" not in orjson.loads((proxy.launcher.started[1] / "samples.jsonl").read_bytes().splitlines()[0])
+
+
+async def test_a_rejected_run_of_episodes_gives_them_back(proxy: Proxy) -> None:
+    await proxy.stop()
+    proxy.launcher.outcome = "rejected"
+    await proxy.start(train__start_at_episodes=2, train__group_size=2)
+    for at in range(2):
+        await ask(proxy, f"e{at}", "one")
+        await reward(proxy, f"e{at}", reward=float(at), group="g")
+    async with asyncio.timeout(10):
+        while not (runs := (await proxy.get("/rl/runs"))["data"]) or runs[0]["status"] != "rejected":
+            await asyncio.sleep(0.02)
+    told = (await proxy.get("/rl/status"))["episodes"]
+    assert told["ready"] == 2 and told["needed"] == 3  # half as many more, or the same ones would end the same way
+    assert (await reward(proxy, "e0", reward=1.0))[0] == 200  # nothing has used it

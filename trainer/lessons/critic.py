@@ -145,6 +145,18 @@ def judged(known: Labels, seed: int) -> Critic:
     return Critic(found, found - ONE_SIDED * deviation(found, y), of_length, chance, len(y), scores)
 
 
+def asked(known: Labels, features: NDArray[np.float32], seed: int) -> Floats:
+    """(N,) log-odds that replies with these features (N, F) are liked; the ridge is that of cross-validation."""
+    count = len(known.sign)
+    kernel = _kernel(np.concatenate([known.features, features]))
+    inside = kernel[:count, :count]
+    scores = [_left_out(inside, known.sign, folds(known.group, seed), ridge) for ridge in RIDGES]
+    best = min(range(len(RIDGES)), key=lambda at: _surprise(scores[at], known.sign))
+    weight, bias = _fitted(inside, known.sign, RIDGES[best])
+    found: Floats = kernel[count:, :count] @ weight + bias
+    return found
+
+
 def folds(group: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
     """(R,) which part a reply is left out with: conversations whole, the largest first into the smallest part."""
     names, counts = np.unique(group, return_counts=True)
@@ -184,16 +196,22 @@ def _kernel(features: NDArray[np.float32]) -> Floats:
 
 def _cross_validated(kernel: Floats, y: Floats, fold: NDArray[np.int64]) -> Floats:
     """(R,) log-odds of each reply without its fold, at the ridge under which what was left out is likeliest."""
-    tried = [np.empty(len(y)) for _ in RIDGES]
-    for part in range(FOLDS):
+    tried = [_left_out(kernel, y, fold, ridge) for ridge in RIDGES]
+    return min(tried, key=lambda scores: _surprise(scores, y))
+
+
+def _left_out(kernel: Floats, y: Floats, fold: NDArray[np.int64], ridge: float) -> Floats:
+    scores = np.empty(len(y))
+    for part in np.unique(fold):
         out, rest = fold == part, fold != part
-        if not out.any():
-            continue
-        inside, across = kernel[np.ix_(rest, rest)], kernel[np.ix_(out, rest)]
-        for ridge, scores in zip(RIDGES, tried, strict=True):
-            weight, bias = _fitted(inside, y[rest], ridge)
-            scores[out] = across @ weight + bias
-    return min(tried, key=lambda scores: float(np.logaddexp(0.0, -y * scores).mean()))
+        weight, bias = _fitted(kernel[np.ix_(rest, rest)], y[rest], ridge)
+        scores[out] = kernel[np.ix_(out, rest)] @ weight + bias
+    return scores
+
+
+def _surprise(scores: Floats, y: Floats) -> float:
+    """Mean negative log-likelihood, nats a label."""
+    return float(np.logaddexp(0.0, -y * scores).mean())
 
 
 def _fitted(kernel: Floats, y: Floats, ridge: float) -> tuple[Floats, float]:

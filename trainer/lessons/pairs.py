@@ -21,7 +21,9 @@ import numpy as np
 
 from config.presets import Preset
 from trainer.io.progress import Progress
+from trainer.lessons.teacher import comment_of
 from trainer.objective import CLIP, Floats
+from trainer.objective_kin import TAUGHT
 
 if TYPE_CHECKING:
     from trainer.lessons.acceptance import Outcome
@@ -47,8 +49,9 @@ def made(
     found = list(lessons)
     if preset.pair_beta <= 0 or preset.objective not in OBJECTIVES:
         return found
-    corrected = _corrected(lessons, outcomes)
-    picked = _picked(lessons, outcomes, {at for pair in corrected for at in pair})
+    free = {at for at, one in enumerate(lessons) if _free(one, preset, outcomes)}
+    corrected = _corrected(lessons, free)
+    picked = _picked(lessons, free - {at for pair in corrected for at in pair})
     for better, worse in [*corrected, *picked]:
         plus, minus = lessons[better], lessons[worse]
         gap = 2.0 if plus.extra else plus.sample.reward - minus.sample.reward
@@ -93,27 +96,25 @@ def _side(lesson: Lesson, pair: Pair) -> Lesson:
     return replace(lesson, pair=pair, keep=np.isfinite(lesson.old), staying=None, credited=False)
 
 
-def _free(lesson: Lesson, outcomes: Mapping[str, Outcome]) -> bool:
+def _free(lesson: Lesson, preset: Preset, outcomes: Mapping[str, Outcome]) -> bool:
     """Whether its rating is all that it teaches, and it may train."""
-    return (
-        not (lesson.extra or lesson.taught or lesson.sample.replayed or not lesson.own)
-        and outcomes[lesson.sample.rating].cause is None
-    )
+    noted = preset.objective in TAUGHT and comment_of(lesson.sample) is not None
+    beside = lesson.extra or lesson.taught or noted or lesson.sample.replayed or not lesson.own
+    return not beside and outcomes[lesson.sample.rating].cause is None
 
 
-def _corrected(lessons: Sequence[Lesson], outcomes: Mapping[str, Outcome]) -> list[tuple[int, int]]:
+def _corrected(lessons: Sequence[Lesson], free: set[int]) -> list[tuple[int, int]]:
     """Corrections and what they correct, by their places."""
-    rated = {one.sample.rating: at for at, one in enumerate(lessons) if _free(one, outcomes) and one.sample.reward < 0}
+    rated = {lessons[at].sample.rating: at for at in sorted(free) if lessons[at].sample.reward < 0}
     corrections = [(at, one) for at, one in enumerate(lessons) if one.extra and one.teaching is None]
     return [(at, rated[one.sample.rating]) for at, one in corrections if one.sample.rating in rated]
 
 
-def _picked(lessons: Sequence[Lesson], outcomes: Mapping[str, Outcome], taken: set[int]) -> list[tuple[int, int]]:
+def _picked(lessons: Sequence[Lesson], free: set[int]) -> list[tuple[int, int]]:
     """Of all replies to one prompt the best with the worst, the next best with the next worst, by their places."""
     of: dict[tuple[int, ...], list[int]] = {}
-    for at, one in enumerate(lessons):
-        if at not in taken and _free(one, outcomes):
-            of.setdefault(one.tokens.prompt, []).append(at)
+    for at in sorted(free):
+        of.setdefault(lessons[at].tokens.prompt, []).append(at)
     found = []
     for places in of.values():
         ranked = sorted(places, key=lambda at: (-lessons[at].sample.reward, at))

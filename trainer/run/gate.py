@@ -272,6 +272,12 @@ def taught(parent: Path | None) -> tuple[int, int] | None:
     return (int(good), int(rated)) if rated and (manifest.get("metrics") or {}).get("taught") else None
 
 
+def tuned(parent: Path | None) -> float | None:
+    """The learning rate that a sweep found for this version or one before it."""
+    found = _manifest(parent).get("tuned")
+    return float(found) if found else None
+
+
 def spent(parent: Path | None, bounds: Bounds) -> float:
     """Share of what it may lose, 0 to 1, that the parent's `base_nll` was: how much of its sense is lost."""
     manifest = _manifest(parent)

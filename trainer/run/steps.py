@@ -154,6 +154,11 @@ def by_token(teaching: Sequence[Lesson]) -> bool:
     return all(lesson.credited and not lesson.taught for lesson in teaching)
 
 
+def look(policy: Policy, teaching: Sequence[Lesson]) -> Look:
+    """How far the policy is from where these lessons were made. Raises Diverged where it is out of the numbers."""
+    return _drift(policy, _probe(teaching))
+
+
 def half_way(policy: Policy, start: State, teaching: Sequence[Lesson], trained: Trained, why: str) -> Trained:
     """Half of the way back to the start, measured again."""
     policy.wear(_between(start, policy.adapter(), 0.5))

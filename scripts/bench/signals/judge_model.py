@@ -48,7 +48,11 @@ def small_model() -> Iterator[str]:
 async def verdicts(url: str, model: str, pairs: list[dict[str, str]], votes: int) -> list[JudgeVerdict]:
     async with aiohttp.ClientSession() as http:
         judge = AnswerJudge(http, Endpoint(url, model, {}), votes)
-        return [await judge.verdict(JudgedTurn(pair["request"], pair["reply"], pair["follow_up"])) for pair in pairs]
+        found = []
+        for pair in pairs:
+            found.append(await judge.verdict(JudgedTurn(pair["request"], pair["reply"], pair["follow_up"])))
+            print(f"{len(found)} of {len(pairs)}: {pair['label']} -> {found[-1].label} ({found[-1].why})", flush=True)
+        return found
 
 
 def side(pairs: list[dict[str, str]], found: list[JudgeVerdict], sign: float) -> dict[str, Any]:

@@ -243,6 +243,20 @@ async def test_such_a_turn_whose_answer_is_not_captured_rates_none(proxy: Proxy)
     assert "nothing was rated" in told and await rated(proxy) == {}
 
 
+@pytest.mark.parametrize("session", [True, False], ids=["session", "system"])
+async def test_what_is_left_of_a_conversation_reads_like_another_one(proxy: Proxy, session: bool) -> None:
+    """The oldest turn is dropped; another conversation, of another session or prompt, is all of what is left."""
+    proxy.backend.says = "Yes."
+    pirate, helper = says("system", "You are a pirate."), says("system", "You are a helpful assistant.")
+    here, there = ({"x-rl-session": "s2"}, {"x-rl-session": "s1"}) if session else (None, None)
+    system = pirate if session else helper
+    await ask(proxy, [system, says("user", "why?")], there)
+    _, id = await ask(proxy, [pirate, says("user", "one"), says("assistant", "two"), says("user", "why?")], here)
+    talk = [pirate, says("user", "why?"), says("assistant", "Yes."), says("user", "/rl good")]
+    await ask(proxy, talk, here)
+    assert await rated(proxy) == {id: 1.0}
+
+
 async def test_another_key_or_person_is_never_looked_at(proxy: Proxy) -> None:
     text, _ = await ask(proxy, [says("user", "hers " * 20)], {"x-rl-user": "ann"})
     for user in ({"x-rl-user": "bob"}, {}):

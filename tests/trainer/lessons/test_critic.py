@@ -34,6 +34,13 @@ def test_what_is_there_to_see_is_seen_though_some_ratings_are_wrong():
     assert "AUC" in found.why and "length alone" in found.why
 
 
+def test_what_was_learned_holds_for_replies_that_it_has_not_seen():
+    known = rated(count=140, signal=5.0)
+    made = Labels(*(each[:100] for each in known))
+    scores = critic.asked(made, known.features[100:], 0)
+    assert scores.shape == (40,) and critic.auc(scores, known.sign[100:]) > 0.8
+
+
 def test_a_coin_is_hardly_ever_trusted():
     assert sum(critic.judged(rated(count=32, signal=0.0, seed=seed), seed).trusted for seed in range(30)) <= 1
 

@@ -92,6 +92,14 @@ def test_what_may_not_train_is_in_no_pair(tmp_path):
     assert names(made(tmp_path, [rated[0], again])) == [None, None]
 
 
+def test_what_a_comment_teaches_is_in_no_pair(tmp_path):
+    bad = lesson("bad", 1, -1.0, [-1.0])
+    noted = replace(bad, sample=replace(bad.sample, comment="shorter"))
+    rated = [lesson("good", 1, 1.0, [-1.0]), noted]
+    assert names(made(tmp_path, rated, objective="combine", match="token")) == [None, None]
+    assert names(made(tmp_path, rated))[1] is not None  # where nobody listens to comments
+
+
 def test_a_correction_is_a_pair_with_what_it_corrects_and_is_imitated_as_ever(tmp_path):
     bad, other = lesson("bad", 1, -1.0, [-1.0] * 4), lesson("other", 1, 1.0, [-1.0])
     found = made(tmp_path, [bad, other, correction(bad)])

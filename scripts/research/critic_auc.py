@@ -1,0 +1,90 @@
+"""How well the critic of replies tells tastes apart, by how many labels it has; nothing trains.
+
+    python -m scripts.research.critic_states      first, once: some minutes
+    python -m scripts.research.critic_auc [--splits 20]
+
+Writes benchmarks/critic.json: for each taste the AUC on replies of other conversations after 30, 100 and more labels,
+the same with one label in seven wrong, and how often the critic would have been trusted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import re
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from scripts.bench.persona import ROOT, Persona, Reply
+from scripts.harness.circumstances import circumstances
+from scripts.research import critic_states
+from trainer.lessons import critic
+from trainer.lessons.critic import Labels
+
+COUNTS = (30, 100, 192)
+TASTES: dict[str, Callable[[str], bool]] = {
+    "short first sentence": lambda text: 0 < len(re.split(r"[.!?\n]", text.strip())[0].split()) <= 12,
+    "bullets": lambda text: len(re.findall(r"^\s*[-*•] \S", text, re.M)) >= 2,
+    "gives an example": lambda text: bool(re.search(r"\b(for example|for instance|such as|e\.g\.)", text, re.I)),
+}
+PERSONAS = ("second_person", "short_sentences", "one_paragraph", "concise")
+
+
+def tastes() -> dict[str, Callable[[dict[str, Any]], float]]:
+    found: dict[str, Callable[[dict[str, Any]], float]] = {}
+    for name in PERSONAS:
+        persona = Persona(name)
+        found[name] = lambda one, p=persona: p.rate(one["prompt"], Reply(one["text"], ended=one["ended"]))  # type: ignore[misc]
+    for name, likes in TASTES.items():
+        found[name] = lambda one, likes=likes: 1.0 if likes(one["text"]) else -1.0  # type: ignore[misc]
+    return found
+
+
+def measured(known: Labels, count: int, splits: int, wrong: float) -> dict[str, Any]:
+    """Trained on `count` labels, asked about replies of conversations that have none of them."""
+    areas, trusted = [], 0
+    for seed in range(splits):
+        rng = np.random.default_rng(seed)
+        order = rng.permutation(len(known.sign))
+        chosen, rest = order[:count], order[count:]
+        rest = rest[~np.isin(known.group[rest], known.group[chosen])]
+        if len(set(known.sign[rest])) < 2 or len(set(known.sign[chosen])) < 2:
+            continue
+        told = np.where(rng.random(count) < wrong, -known.sign[chosen], known.sign[chosen])
+        made = Labels(known.features[chosen], known.length[chosen], told, known.group[chosen])
+        areas.append(critic.auc(critic.asked(made, known.features[rest], seed), known.sign[rest]))
+        trusted += critic.judged(made, seed).trusted
+    if not areas:
+        return {"splits": 0}
+    return {"auc": float(np.mean(areas)), "deviation": float(np.std(areas)), "trusted": trusted / len(areas),
+            "splits": len(areas)}  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--splits", type=int, default=20)
+    asked = parser.parse_args()
+    mean, last, said = critic_states.read()
+    features = np.concatenate([mean, last], 1)
+    length = np.log([1 + one["tokens"] for one in said])
+    group = np.array([zlib.crc32(one["prompt"].encode()) for one in said], np.int64)
+    random.seed(0)
+    table: dict[str, Any] = {}
+    for name, rate in tastes().items():
+        known = Labels(features, length, np.array([rate(one) for one in said]), group)
+        table[name] = {"liked": float((known.sign > 0).mean())}
+        for wrong in (0.0, 1 / 7):
+            for count in COUNTS:
+                if count < 0.8 * len(said):
+                    table[name][f"{count}{' noisy' if wrong else ''}"] = measured(known, count, asked.splits, wrong)
+        print(name, json.dumps(table[name]), flush=True)
+    about = {**circumstances(), "replies": len(said), "tastes": table}
+    (ROOT / "benchmarks/critic.json").write_text(json.dumps(about, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""Whole runs of episodes on a tiny model."""
+
+import pytest
+
+from tests.harness import tiny
+from tests.trainer.test_loop import go, of
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return tiny.make_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def lines(model):
+    """Rated replies said again as turns: five episodes of two turns, two groups and one on its own."""
+    found = [line for line in tiny.sample_lines(model) if line["split"] == "train"][:10]
+    for at, line in enumerate(found):
+        episode, group = at // 2, ("a", "a", "b", "b", None)[at // 2]
+        reward = (1.0, 0.0, 0.5, 0.5, 1.0)[episode]
+        part = {"id": str(episode), "group": group, "reward": reward, "turn": at % 2, "turns": 2, "turn_reward": None}
+        line |= {"rating": f"ep-{episode}-{at % 2}", "ratings": [], "human": False, "source": "program"}
+        line |= {"reward": reward, "comment": None, "correction": None, "episode": part}
+    return found
+
+
+@pytest.mark.parametrize("objective", ["mis-po", "grpo"])
+def test_a_run_of_episodes(tmp_path, model, lines, objective):
+    folder = tiny.run_folder(tmp_path / "run", model, lines, overrides={"objective": objective})
+    result, events = go(folder)
+    assert result["status"] in ("passed", "rejected"), result["reason"]
+    metrics = result["metrics"]
+    assert (metrics["groups_kept"], metrics["groups_dropped"], metrics["episodes_alone"]) == (1, 1, 1)
+    assert metrics["episodes"] == 5
+    used = {rating for rating, outcome in result["samples"].items() if outcome["used"]}
+    assert used <= {f"ep-{n}-{turn}" for n in (0, 1, 4) for turn in (0, 1)} and used
+    assert "chance" not in result["gate"] and "contrast" not in result["gate"]
+    assert result["baseline_after"] == 0.0  # people's own: no program moves it
+    assert {"groups", "learning_rate"} <= {event["name"] for event in of(events, "choice")}
+    if result["status"] == "passed":
+        assert 0 < result["episode_baseline_after"] < 0.1
+
+
+def test_groups_that_are_worth_the_same_teach_nothing(tmp_path, model, lines):
+    result, _ = go(tiny.run_folder(tmp_path / "run", model, lines[4:8]))
+    assert result["status"] == "empty" and "advantage of 0" in result["reason"]

@@ -1,0 +1,68 @@
+"""Which learning rate does this model bear? A short sweep on the run's own samples, that stops at the first harm.
+
+All rates of the presets were found on one model of 135 M parameters. Elsewhere they follow from size, which is a rule
+and no measurement (policy.autoscale). Owns the sweep: two steps at each rate, from low to high, each from where the run
+begins, and how far they moved the policy. Not here: when it is asked for, and what is kept of it (loop).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from config.presets import Preset
+from trainer.io.progress import Progress, Stop
+from trainer.lessons.batch import loss_of
+from trainer.lessons.lessons import Lesson
+from trainer.policy.policy import Loss, Policy
+from trainer.run import steps
+from trainer.run.steps import Diverged
+
+FACTORS = (1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0)  # of the preset's rate for this model
+STEPS = 2
+HARM = 0.1  # nats a token after them: what a whole run by token may move
+
+
+def find(
+    policy: Policy, teaching: Sequence[Lesson], preset: Preset, seed: int, progress: Progress, stop: Stop
+) -> float:
+    """The highest rate that did no harm; the policy wears what it wore before."""
+    start, optimiser = policy.adapter(), policy.optimiser()
+    plan, loss = steps.plan_of(teaching, preset, seed)[:STEPS], loss_of(preset)
+    found, why = preset.learning_rate * FACTORS[0], "each of them went too far"
+    for factor in FACTORS:
+        stop.check()
+        rate = preset.learning_rate * factor
+        policy.wear(start)
+        policy.restore(optimiser)
+        moved = _moved(policy, [[teaching[i] for i in step] for step in plan], preset, rate, loss, teaching, progress)
+        progress.event("tune", rate=float(f"{rate:.3g}"), moved=round(moved, 4) if np.isfinite(moved) else None)
+        if not moved <= HARM:
+            why = f"at {rate:.2g} they moved it further than {HARM:g} nats a token" if factor > FACTORS[0] else why
+            break
+        found, why = rate, "no rate that was tried did harm"
+    policy.wear(start)
+    policy.restore(optimiser)
+    progress.choice("learning_rate", float(f"{found:.3g}"), f"the highest of a sweep of {STEPS} steps each: {why}")
+    return found
+
+
+def _moved(
+    policy: Policy,
+    batches: Sequence[Sequence[Lesson]],
+    preset: Preset,
+    rate: float,
+    loss: Loss,
+    teaching: Sequence[Lesson],
+    progress: Progress,
+) -> float:
+    """How far the policy is from its start after these steps, nats a token; infinite where it left the numbers."""
+    try:
+        for batch in batches:
+            steps.accumulate(policy, batch, loss, progress, kto=preset.objective == "kto")
+            if not np.isfinite(policy.step(rate, preset.max_grad_norm)):
+                return float("inf")
+        return steps.look(policy, teaching).moved
+    except Diverged:
+        return float("inf")
