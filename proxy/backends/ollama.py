@@ -48,6 +48,7 @@ _OURS: Final = re.compile(r".+-rl:v\d+(-[0-9a-f]{6}(-\d+)?)?")  # of any home; t
 _PATH: Final = re.compile(r"(/|[A-Za-z]:\\).*")  # FROM a file; else from a model of Ollama's registry
 _BLOB: Final = re.compile(r"sha256-([0-9a-f]{64})")
 _DEFAULTS: Final = {"top_k": 40.0, "min_p": 0.0}
+PENALISES: Final = (0, 17, 5)  # before it a repetition costs where nobody says otherwise (api/types.go)
 _NAMES: Final = {"repeat_penalty": "repetition_penalty"} | {
     n: n for n in ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty")
 }
@@ -94,7 +95,9 @@ class Ollama(OpenAICompatible):
     def served(self) -> Served:
         """Its OpenAI routes set what the client does not, whatever the Modelfile says; the others do not."""
         said = {_NAMES[k]: float(v) for k, v in self._modelfile.parameters.items() if k in _NAMES and _number(v)}
-        native = {"temperature": 0.8, "top_p": 0.9, **_DEFAULTS, **said}
+        older = self._version is not None and self._version < PENALISES
+        penalty = {"repetition_penalty": 1.1} if older else {}
+        native = {"temperature": 0.8, "top_p": 0.9, **_DEFAULTS, **penalty, **said}
         openai = native | {"temperature": 1.0, "top_p": 1.0}
         return Served(self._model, openai, dict.fromkeys(("ollama", "ollama-generate", "messages"), native))
 

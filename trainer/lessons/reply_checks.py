@@ -100,7 +100,8 @@ def mismatch(
     # What lost its oldest turns may be odd for that reason alone.
     inexact = [(s, now) for s, now in rows if not s.exact and s.version == parent and "shortened" not in s.flags]
     told = {s.rating: -odds[s.rating] for s, _ in inexact if s.rating in odds}
-    untold = {s.rating: -now.plain - now.entropy for s, now in inexact if s.rating not in odds}
+    # A penalty makes replies odder than the policy's own, whatever the template (Ollama before 0.17.5 has one).
+    untold = {s.rating: -now.plain - now.entropy for s, now in inexact if s.rating not in odds and not s.penalised}
     return _too_odd(told, "less likely {where}to the weights than to the server") | _too_odd(
         untold, "odder {where}than this model's own replies"
     )

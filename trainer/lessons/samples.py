@@ -39,6 +39,7 @@ PromptBy = Literal["captured", "server", "template"]
 SPLITS = ("train", "held", "replay")
 HINT_TOKENS = 32  # what the teacher puts around a comment
 PENALTIES = {"presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0, "min_p": 0.0}
+ODDER = ("presence_penalty", "frequency_penalty", "repetition_penalty")  # min_p makes replies plainer
 AS_FOUND = Choice(AS_IS, 0, 0, None)  # nothing is known of the server
 # Parts of messages that are no text, by their names in chat form.
 MORE = {"image_url": "has_image", "image": "has_image", "input_audio": "has_audio", "file": "has_file"}
@@ -57,6 +58,7 @@ class Sample:
     # (T,) the server's log-probs of another distribution than the one sampled from, NaN where it gave none.
     served: Floats | None = None
     served_at: float = 1.0  # the temperature of that distribution
+    penalised: bool = False  # sampled with penalties: odder than what the policy itself would say
     messages: tuple[dict[str, Any], ...] = ()
     tools: Any = None
     template_kwargs: dict[str, Any] | None = None  # what the chat template was given besides
@@ -294,6 +296,7 @@ def parse(line: Mapping[str, Any], rating: str, template: Template, *, max_seq_l
         tokens=tokens,
         behaviour=behaviour,
         served=served,
+        penalised=_penalised(line.get("sampling"), *ODDER),
         served_at=tokens.temperature if line.get("logprobs_of") == "temperature" else 1.0,
         messages=_messages(line),
         tools=line.get("tools"),
@@ -378,8 +381,12 @@ def _exact(line: Mapping[str, Any], template: Template) -> tuple[Tokens, Floats 
         prompt, reply, 1.0 if greedy else temperature, 1.0 if greedy else top_p, 0 if greedy else max(top_k, 0)
     )
     # Log-probs under penalties are of a distribution that depends on the text so far in each server's own way.
-    penalised = any(number_in(sampling, name, off) != off for name, off in PENALTIES.items())
-    return tokens, None if penalised else behaviour
+    return tokens, None if _penalised(sampling, *PENALTIES) else behaviour
+
+
+def _penalised(sampling: Any, *names: str) -> bool:
+    given = sampling if isinstance(sampling, dict) else {}
+    return any(number_in(given, name, PENALTIES[name]) != PENALTIES[name] for name in names)
 
 
 def _rendered(line: Mapping[str, Any], template: Template) -> tuple[Tokens, Floats | None, PromptBy]:

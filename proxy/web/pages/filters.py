@@ -79,23 +79,23 @@ def stars(rating: Rating | None) -> int | None:
     return round(rating.value * 2 + 3) if rating is not None and rating.scale == "stars" else None
 
 
-class Part(NamedTuple):
+class MessagePart(NamedTuple):
     """A piece of a message: text, or the name of what is no text."""
 
     kind: str
     text: str
 
 
-def parts(message: Message) -> list[Part]:
+def parts(message: Message) -> list[MessagePart]:
     """What a message says, and what it calls; what is no text is named, not shown."""
     body = orjson.loads(message.body)
     if not isinstance(body, dict):
         body = {"content": body}
     content = body.get("content")
-    found = [Part("text", content)] if isinstance(content, str) and content else []
+    found = [MessagePart("text", content)] if isinstance(content, str) and content else []
     if isinstance(content, list):
         found += [_part(part) for part in content if isinstance(part, dict)]
-    return found + [Part("call", call) for call in _calls(body)]
+    return found + [MessagePart("call", call) for call in _calls(body)]
 
 
 def calls(message: Message | None) -> list[str]:
@@ -106,9 +106,9 @@ def calls(message: Message | None) -> list[str]:
     return _calls(body) if isinstance(body, dict) else []
 
 
-def _part(part: Mapping[str, Any]) -> Part:
+def _part(part: Mapping[str, Any]) -> MessagePart:
     text = part.get("text")
-    return Part("text", text) if isinstance(text, str) else Part("other", str(part.get("type") or "part"))
+    return MessagePart("text", text) if isinstance(text, str) else MessagePart("other", str(part.get("type") or "part"))
 
 
 def _calls(body: Mapping[str, Any]) -> list[str]:

@@ -313,6 +313,18 @@ async def test_what_samples_where_the_client_says_nothing(proxy: Proxy, ollama: 
     assert found["ollama"] == {"temperature": 0.6, "top_p": 0.9, "top_k": 20, "min_p": 0, "repetition_penalty": 1.05}
 
 
+@pytest.mark.parametrize(("version", "penalty"), [("0.17.4", 1.1), ("0.17.5", None)])
+async def test_older_ones_sample_with_a_penalty(
+    proxy: Proxy, ollama: FakeOllama, version: str, penalty: float | None
+) -> None:
+    ollama.version = version
+    await proxy.stop()
+    await proxy.start()
+    await proxy.say("x")
+    *_, found = [json.loads(line)["sampling"] for line in await exported(proxy)]
+    assert found.get("repetition_penalty") == penalty
+
+
 async def exported(proxy: Proxy) -> list[str]:
     async with proxy.http.get("/rl/export") as response:
         return (await response.text()).splitlines()

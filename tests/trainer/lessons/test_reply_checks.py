@@ -79,6 +79,22 @@ def test_only_fresh_replies_without_ids_are_compared_with_the_template():
     assert reply_checks.mismatch([], [], parent=3) == {}
 
 
+def test_what_was_sampled_with_a_penalty_says_nothing_of_the_template():
+    """Ollama before 0.17.5: 28 of 28 good replies were refused as 0.2 nats odder than the policy's own."""
+    samples = [dataclasses.replace(sample(f"r{n}", 1.0, exact=False), penalised=True) for n in range(28)]
+    assert reply_checks.mismatch(samples, [scored(0.3, 200)] * 28, parent=0) == {}
+
+
+def test_where_the_server_gave_log_probs_these_decide():
+    """A policy as sure as its server, of replies that its entropy would call odd; and one that is not."""
+    told = [dataclasses.replace(sample(f"r{n}", 1.0, exact=False), served=np.zeros(200)) for n in range(8)]
+    near = {s.rating: np.append(np.full(199, -0.01), np.nan) for s in told}
+    assert reply_checks.mismatch(told, [scored(2.0, 200)] * 8, 0, near) == {}
+    far = {s.rating: np.full(200, -0.4) for s in told}
+    found = reply_checks.mismatch(told, [scored(0.0, 200)] * 8, 0, far)
+    assert set(found) == {s.rating for s in told} and "0.40 nats a token less likely to the weights" in found["r0"]
+
+
 def test_another_template_shows_where_replies_begin():
     samples = [sample(str(n), 1.0, exact=False) for n in range(28)]
     for odd, told in ((1.0, True), (0.6, False)):
