@@ -4,6 +4,9 @@
 # [tool.client]
 # name = "LiteLLM"
 # formats = ["chat", "responses"]
+#
+# [tool.client.lacks]
+# "responses.streamed" = "for a model that it does not know it asks for a whole answer, and makes the stream itself"
 # ///
 """LiteLLM's SDK: completion and responses; its caller keeps the history."""
 
