@@ -713,7 +713,7 @@ def test_inexact_samples_are_recomputed_under_their_version_and_labelled(tmp_pat
     assert verify_adapter(tmp_path / "a" / "v0002")["recomputed"] == sorted(
         line["rating"] for line in fresh if line["split"] == "train"
     )
-    assert any("not exact" in e["message"] for e in of(events, "warning"))
+    assert any("came without log-probs" in e["message"] for e in of(events, "warning"))
     of_base = [line | {"version": 0} for line in inexact]  # recomputed under the base, so they are late
     result, _ = second(tmp_path / "b", model, of_base, first)
     assert result["metrics"]["recomputed"] == 1 and result["metrics"]["rejected_stale"] > 0
