@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, Final
 
@@ -17,9 +17,11 @@ import orjson
 from proxy.core.json_skip import past, past_text, past_white
 
 LONG: Final = 20  # characters of an integer of 64 bits
+LONGEST: Final = 300  # characters of an integer that a float still holds
 DEEPEST: Final = 128  # levels; orjson writes 254, and some are put around what came
 
 _HALF: Final = re.compile("[\ud800-\udfff]")
+_LONG_RUN: Final = re.compile(rb"[0-9]{19}")
 
 EACH: Final = "*"  # in a rule: every element of a list
 
@@ -54,18 +56,32 @@ def deeper(value: Any, most: int) -> bool:
 def loads(raw: bytes) -> Any:
     """Parse JSON. Python's own parser takes what orjson refuses and backends send: NaN, very long numbers.
 
-    What is read can be written again: a number that no float holds becomes infinite, which `dumps` writes as null.
+    What is read can be written again: a number that no float holds becomes null.
     Raises ValueError.
     """
     try:
         return orjson.loads(raw)
     except orjson.JSONDecodeError:
-        try:
-            found = json.loads(raw, parse_int=_number)
-            # Half of an emoji, as JavaScript writes it where a text was cut: no UTF-8 has it, nor has a database.
-            return json.loads(_HALF.sub("\ufffd", json.dumps(found, ensure_ascii=False)), parse_int=_number)
-        except RecursionError:
-            raise ValueError("the JSON is nested too deeply") from None
+        return _mended(raw, _number)
+
+
+def loads_arguments(raw: bytes) -> Any:
+    """Parse the arguments of a tool call: as `loads`, but an id of 128 bits is not rounded. Raises ValueError."""
+    return loads(raw) if _LONG_RUN.search(raw) is None else _mended(raw, _integer)
+
+
+def _mended(raw: bytes, number: Callable[[str], int | float]) -> Any:
+    try:
+        found = json.loads(raw, parse_int=number)
+        # Half of an emoji, as JavaScript writes it where a text was cut: no UTF-8 has it, nor has a database.
+        text = _HALF.sub("\ufffd", json.dumps(found, ensure_ascii=False))
+        return json.loads(text, parse_int=number, parse_constant=lambda _: None)
+    except RecursionError:
+        raise ValueError("the JSON is nested too deeply") from None
+
+
+def _integer(text: str) -> int | float:
+    return int(text) if len(text) <= LONGEST else float(text)
 
 
 def _number(text: str) -> int | float:

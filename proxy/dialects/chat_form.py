@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from proxy.core.agent_wrappers import ATTACHED, FAILED
-from proxy.core.json_edit import DEEPEST, deeper, dumps, loads
+from proxy.core.json_edit import DEEPEST, deeper, dumps, loads_arguments
 
 # Members by which vLLM, SGLang and llama.cpp make an answer follow a form.
 _FORMS: Final = frozenset((
@@ -62,9 +62,6 @@ def _names(piece: Mapping[str, Any]) -> bool:
     return bool((piece.get("function") or {}).get("name"))
 
 
-# Arguments are read by Python's own parser: orjson turns integers of more than 64 bits into floats.
-
-
 def arguments_of(text: str) -> dict[str, Any]:
     """The arguments of a call as an object, for formats that have no place for anything else.
 
@@ -88,7 +85,7 @@ def tidy_arguments(text: str) -> str:
 
 def _read(text: str) -> Any:
     """Raises ValueError, also for what is nested too deeply to be written again."""
-    found = loads(text.encode())
+    found = loads_arguments(text.encode())
     if deeper(found, DEEPEST):
         raise ValueError("nested too deeply")
     return found

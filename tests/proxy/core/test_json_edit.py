@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.json_edit import EACH, HIDDEN, Rules, dumps, loads, rewrite
+from proxy.core.json_edit import EACH, HIDDEN, Rules, dumps, loads, loads_arguments, rewrite
 from proxy.core.json_skip import STEP
 from proxy.core.offload import LARGE
 
@@ -105,3 +105,11 @@ def test_a_string_without_an_end_is_refused(raw: bytes) -> None:
 def test_a_large_body_is_changed_like_any_other() -> None:
     raw = json.dumps({"model": "a", "messages": ["x" * LARGE, '\\\\"', {"model": "b"}]}).encode()
     assert rewrite(raw, {}, {"model": b'"c"'}) == raw.replace(b'"a"', b'"c"', 1)
+
+
+@pytest.mark.parametrize("number", [2**63 - 1, -(2**63) - 1, 2**64, 2**127 + 1, -(10**299) + 1])
+def test_arguments_of_a_call_keep_long_integers(number: int) -> None:
+    assert loads_arguments(b'{"id": %d}' % number) == {"id": number}
+    assert loads_arguments(b'{"id": %d, "x": NaN, "t": "\\ud83d"}' % number) == {
+        "id": number, "x": None, "t": "\ufffd",
+    }  # fmt: skip
