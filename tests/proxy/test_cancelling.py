@@ -31,7 +31,7 @@ class Gate:
 async def test_a_run_is_cancelled_while_it_is_prepared(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch, also: str | None
 ) -> None:
-    prepared = Gate(monkeypatch, proxy.store, "moments")
+    prepared = Gate(monkeypatch, proxy.store.opinions, "moments")
     await rated(proxy, 4)
     await prepared.reached.wait()
     assert await proxy.post("/rl/cancel") == (200, {"cancelled": 1})
@@ -47,7 +47,7 @@ async def test_a_run_is_cancelled_while_it_is_prepared(
 
 
 async def test_a_cancelled_run_does_not_go_on_after_a_restart(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    prepared = Gate(monkeypatch, proxy.store, "moments")
+    prepared = Gate(monkeypatch, proxy.store.opinions, "moments")
     await rated(proxy, 4)
     await prepared.reached.wait()
     assert (await proxy.post("/rl/cancel"))[0] == 200
@@ -62,7 +62,7 @@ async def test_a_cancelled_run_does_not_go_on_after_a_restart(proxy: Proxy, monk
 
 async def test_a_run_that_could_not_be_prepared_stays_cancelled(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxy.training.run_supervisor.LOOK_AGAIN_S", 0.02)
-    prepared = Gate(monkeypatch, proxy.store, "moments")
+    prepared = Gate(monkeypatch, proxy.store.opinions, "moments")
 
     def full(*args: Any, **more: Any) -> None:
         raise OSError("no space left")
