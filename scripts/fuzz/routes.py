@@ -53,6 +53,7 @@ class Tally:
     rated: dict[str, str] = field(default_factory=dict)  # rating to its completion
     own_5xx: int = 0
     gone: int = 0  # completions that an answer says are deleted
+    unheard: set[str] = field(default_factory=set)  # ids that a client asked to delete, and left before the answer
     ratings_gone: int = 0  # ratings likewise; those of such completions are not all told
 
     def fails(self, seed: int, request: Request, why: str) -> None:
@@ -102,6 +103,8 @@ class Fuzz:
                 if dice.random() < 0.5 or how == "early-close":
                     await socket.close()
                     tally.statuses["left"] += 1
+                    if request.method == "DELETE":
+                        tally.unheard.add(request.path.rpartition(b"/")[2].decode(errors="replace"))
                     return
             if how != "no-end":  # that one holds on, until it is told that it is too slow
                 await socket.half_close()

@@ -56,7 +56,7 @@ async def verdict(home: Path, tally: Tally) -> dict[str, Any]:
         runs, adapters = await store.runs.recent(limit=10**6), await store.versions.all()
     finally:
         await store.close()
-    missing = tally.acknowledged - ids
+    missing = tally.acknowledged - ids - tally.unheard
     if len(missing) > tally.gone:
         wrong.append(
             f"{len(missing)} acknowledged completions are missing, {tally.gone} were deleted: {list(missing)[:5]}"
