@@ -1,5 +1,5 @@
 """The tables of docs/lab/ollama.md: what clients met while things happened, what was learned after other templates than
-the weights', and what a version of a large model costs. The shares of exact tokens in docs/reference/backends.md.
+the weights', and what a version of a large model costs. The shares of exact tokens in docs/lab/ollama.md.
 
 Owns their rows. Not here: putting them into the page (tables), the measurements (ollama_faults,
 bench.ollama_templates, bench.versions).
