@@ -31,6 +31,8 @@ SHOWN: Final = 2000  # characters that are kept of what followed
 AGAIN_S: Final = 600.0  # within which the same question is asked once more because of its answer
 UNCERTAIN: Final = "it is not certain that a person typed it"
 QUESTIONS: Final = 3
+# Bytes of a conversation whose words are compared with captured answers: of 1 MB that takes 0.2 s at every turn.
+LONGEST_REWRITTEN: Final = 128 * 1024
 
 
 class Follower:
@@ -41,13 +43,14 @@ class Follower:
     async def step(self) -> int:
         """Look at some more requests; how many. Raises StoreError."""
         unseen = await self._store.signals.unseen(AT_ONCE)
+        signals: list[NewSignal] = []
         for one in unseen:
             try:
-                found = await self._found(one)
+                signals += await self._found(one)
             except (ValueError, TypeError, KeyError) as error:  # whatever a client sent: the next one is looked at
                 log.warning("a request says nothing of the answer before it", completion=one.id, error=repr(error))
-                found = []
-            await self._store.signals.note(found, one.seq)
+        if unseen:  # one commit for all of them
+            await self._store.signals.note(signals, unseen[-1].seq)
         broken = rules.of_kind("aborted")
         assert broken is not None
         return len(unseen) + await self._store.signals.note_broken_off(broken.why)
@@ -102,7 +105,7 @@ class Follower:
     async def _by_words(self, one: Next) -> Sequence[Candidate]:
         """Its client has rewritten the conversation."""
         whole = await self._store.completions.get(one.id)
-        if whole is None:
+        if whole is None or sum(len(message.body) for message in whole.new.prompt) > LONGEST_REWRITTEN:
             return ()
         messages = [as_chat(message) for message in whole.new.prompt]
         last = max((at for at, message in enumerate(messages) if message["role"] == "assistant"), default=-1)

@@ -42,6 +42,8 @@ from store.store import Store
 log = structlog.get_logger()
 
 LOOK_S: Final = 2.0  # between two looks at what was captured
+REST: Final = 9.0  # times as long at rest as at work: a tenth of one core at most
+REST_S: Final = 5.0  # at most
 PAUSES_S: Final = (5.0, 15.0, 60.0, 300.0)  # after a judge that does not answer, in turn
 CONSENT: Final = "judge_accepted"  # the address that an admin has accepted
 STATE: Final = "judge_state"  # whether it trained when it was last looked at, so that a change is said once
@@ -153,13 +155,14 @@ class Judging:
         """For ever, in a task of its own."""
         while True:
             self._wake.clear()
-            more = False
+            more, began = False, time.monotonic()
             try:
                 more = await self.step()
             except StoreError as error:
                 log.error("signals wait for the store", error=str(error))
             except Exception:  # whatever it is: relaying, capture and ratings need no signals
                 log.exception("signals")
+            await asyncio.sleep(min(REST_S, REST * (time.monotonic() - began)))  # answers come first
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(0.05 if more else LOOK_S):
                     await self._wake.wait()

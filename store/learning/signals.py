@@ -39,10 +39,11 @@ _TAIL: Final = """WITH RECURSIVE path (hash, step) AS (
     SELECT :leaf, 0 UNION ALL SELECT m.parent, step + 1 FROM path JOIN messages m ON m.hash = path.hash
     WHERE m.parent IS NOT NULL AND m.role <> 'assistant' AND step < 256)
 SELECT m.hash, m.role, m.body, m.parent FROM path JOIN messages m ON m.hash = path.hash ORDER BY step"""
-_BEFORE: Final = """c.turn = 'main' AND c.choice = 0 AND c.seq < :seq AND c.status IN ('done', 'partial')
-AND c.finished_at <= :at AND c.finished_at >= :at - :within AND c.key IS :key AND c.user IS :user
-AND c.session IS :session AND c.request_id <> :request
-AND NOT EXISTS (SELECT 1 FROM completions o WHERE o.request_id = c.request_id AND o.choice = 1)"""
+_BEFORE: Final = """+c.turn = 'main' AND c.choice = 0 AND +c.seq < :seq AND +c.status IN ('done', 'partial')
+AND c.finished_at <= :at AND c.finished_at >= :at - :within AND +c.key IS :key AND +c.user IS :user
+AND +c.session IS :session AND c.request_id <> :request
+AND NOT EXISTS (SELECT 1 FROM completions o WHERE o.request_id = c.request_id AND o.choice = 1
+    AND o.seq > c.seq AND o.seq <= c.seq + 8)"""  # the choices of a request are stored together
 _SAME_PROMPT: Final = f"""SELECT c.id FROM completions c WHERE c.prompt_hash = :leaf AND {_BEFORE}
 AND (SELECT coalesce(group_concat(hex(a.hash), '') , '') FROM
     (SELECT hash FROM completion_system WHERE completion_id = c.id ORDER BY at) a) = :system
@@ -321,8 +322,8 @@ class SignalStore(StorePart):
         if one.above is None:
             return False
         row = await self._reader.row(
-            """SELECT count(*) AS count FROM (SELECT 1 FROM completions c WHERE c.thread = ? AND c.key IS ?
-            AND c.user IS ? AND +c.status IN ('done', 'partial') LIMIT 2)""",
+            """SELECT count(*) AS count FROM (SELECT 1 FROM completions c WHERE c.thread = ? AND +c.key IS ?
+            AND +c.user IS ? AND +c.status IN ('done', 'partial') LIMIT 2)""",
             (one.above, one.asker.key, one.asker.user),
         )
         return row is not None and row["count"] < 2
