@@ -31,8 +31,6 @@ SHOWN: Final = 2000  # characters that are kept of what followed
 AGAIN_S: Final = 600.0  # within which the same question is asked once more because of its answer
 UNCERTAIN: Final = "it is not certain that a person typed it"
 QUESTIONS: Final = 3
-# Bytes of a conversation whose words are compared with captured answers: of 1 MB that takes 0.2 s at every turn.
-LONGEST_REWRITTEN: Final = 128 * 1024
 
 
 class Follower:
@@ -105,7 +103,7 @@ class Follower:
     async def _by_words(self, one: Next) -> Sequence[Candidate]:
         """Its client has rewritten the conversation."""
         whole = await self._store.completions.get(one.id)
-        if whole is None or sum(len(message.body) for message in whole.new.prompt) > LONGEST_REWRITTEN:
+        if whole is None:
             return ()
         messages = [as_chat(message) for message in whole.new.prompt]
         last = max((at for at, message in enumerate(messages) if message["role"] == "assistant"), default=-1)
