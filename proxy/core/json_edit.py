@@ -56,7 +56,7 @@ def deeper(value: Any, most: int) -> bool:
 def loads(raw: bytes) -> Any:
     """Parse JSON. Python's own parser takes what orjson refuses and backends send: NaN, very long numbers.
 
-    What is read can be written again: a number that no float holds becomes null.
+    What is read can be written again: a number that no float holds becomes infinite, which `dumps` writes as null.
     Raises ValueError.
     """
     try:
@@ -66,16 +66,19 @@ def loads(raw: bytes) -> Any:
 
 
 def loads_arguments(raw: bytes) -> Any:
-    """Parse the arguments of a tool call: as `loads`, but an id of 128 bits is not rounded. Raises ValueError."""
-    return loads(raw) if _LONG_RUN.search(raw) is None else _mended(raw, _integer)
+    """Parse the arguments of a tool call: as `loads`, but an id of 128 bits is not rounded. A number that no float
+    holds is null: an argument is written by `json`, which would write Infinity. Raises ValueError."""
+    return loads(raw) if _LONG_RUN.search(raw) is None else _mended(raw, _integer, lambda _: None)
 
 
-def _mended(raw: bytes, number: Callable[[str], int | float]) -> Any:
+def _mended(
+    raw: bytes, number: Callable[[str], int | float], constant: Callable[[str], float | None] | None = None
+) -> Any:
     try:
         found = json.loads(raw, parse_int=number)
         # Half of an emoji, as JavaScript writes it where a text was cut: no UTF-8 has it, nor has a database.
         text = _HALF.sub("\ufffd", json.dumps(found, ensure_ascii=False))
-        return json.loads(text, parse_int=number, parse_constant=lambda _: None)
+        return json.loads(text, parse_int=number, parse_constant=constant)
     except RecursionError:
         raise ValueError("the JSON is nested too deeply") from None
 
