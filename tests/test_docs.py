@@ -77,7 +77,10 @@ def test_the_tables_of_settings_are_those_of_the_classes() -> None:
 
 
 def test_the_names_for_the_environment_are_read_from_it() -> None:
-    rows = re.findall(r"^\| `([\w.]+)` \| .* \| `(RLPROXY_\w+)` \|$", read("docs/reference/settings.md"), re.MULTILINE)
+    page = read("docs/reference/settings.md")
+    assert "`RLPROXY_SECTION__NAME`" in page
+    keys = re.findall(rf"^\| `((?:home|{'|'.join(settings_table.sections())})(?:\.\w+)?)` \|", page, re.MULTILINE)
+    rows = [(key, f"RLPROXY_{key.upper().replace('.', '__')}") for key in keys]
     assert len(rows) > 100
     given = {"server.port": "9000", "train.hours": '["22:00-07:00"]', "train.raters": '{"ann": 2}'}
     loaded = load(environ={variable: given[key] for key, variable in rows if key in given})
