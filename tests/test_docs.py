@@ -102,7 +102,7 @@ def test_files_named_in_the_readme_exist() -> None:
 
 def test_the_table_of_clients_is_true() -> None:
     """Each cell names tests that there are, or says why not; and each test of a client is in it."""
-    page = read("docs/guides/agents.md")
+    page = read("docs/lab/agents.md")
     lines = page[page.index("| client | dialect |") :].split("\n\n")[0].splitlines()
     named: set[str] = set()
     for line in lines[2:]:
@@ -117,17 +117,17 @@ def test_the_table_of_clients_is_true() -> None:
         for file in ROOT.glob("tests/**/test_*.py")
         for name in re.findall(r"^(?:async )?def (test_\w+)", file.read_text(encoding="utf-8"), re.MULTILINE)
     }
-    assert named <= there, f"docs/guides/agents.md names tests that are not there: {named - there}"
+    assert named <= there, f"docs/lab/agents.md names tests that are not there: {named - there}"
     missing = {test for test in there if test.startswith("clients/")} - named
-    assert not missing, f"docs/guides/agents.md does not name {missing}"
+    assert not missing, f"docs/lab/agents.md does not name {missing}"
     for package, version in json.loads(read("tests/clients/package.json"))["dependencies"].items():
-        assert version in page, f"docs/guides/agents.md does not name {package} {version}"
+        assert version in page, f"docs/lab/agents.md does not name {package} {version}"
 
 
 @pytest.mark.parametrize(
     ("page", "head"),
     [
-        ("docs/reference/backends.md", "| fault | what happened | test |"),
+        ("docs/lab/backends.md", "| fault | what happened | test |"),
         ("docs/lab/reliability.md", "| fault | what the client saw | what was stored | what came after | tests |"),
         ("docs/lab/reliability.md", "| what | how | tests |"),
         ("docs/reference/errors.md", "| what it says (beginning) | why | what to do | test |"),
@@ -147,7 +147,7 @@ def test_the_tables_of_faults_are_true(page: str, head: str) -> None:
 
 def test_the_threat_model_is_true() -> None:
     """Each threat names tests that there are, and each test of the attacker's stands for a threat."""
-    page = read("docs/explain/threat-model.md")
+    page = read("docs/lab/threats.md")
     rows = [line for line in page.splitlines() if line.startswith("| ") and line.count(" | ") == 3]
     rows = [row for row in rows if not row.startswith("| who | wants")]
     named: set[str] = set()
@@ -158,6 +158,6 @@ def test_the_threat_model_is_true() -> None:
             assert f"def {name}(" in read(f"tests/{file}"), f"{file}::{name} is not there"
             named.add(name)
     attacks = set(re.findall(r"^async def (test_\w+)", read("tests/attacker/test_attacker.py"), re.MULTILINE))
-    assert attacks <= named, f"docs/explain/threat-model.md does not name {attacks - named}"
+    assert attacks <= named, f"docs/lab/threats.md does not name {attacks - named}"
     files = {file.name for file in (ROOT / "tests" / "attacker").glob("test_*.py")}
     assert files <= {name.rpartition("/")[2] for name in re.findall(r"attacker/test_\w+\.py", page)}
