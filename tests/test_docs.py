@@ -26,7 +26,7 @@ def read(page: str) -> str:
 
 
 async def test_every_route_is_documented(proxy: Proxy) -> None:  # noqa: F811
-    page = read("docs/reference/http-api.md")
+    page = read("docs/reference/http-api.md") + read("docs/lab/http-api.md")  # the page's own routes
     for route in proxy.app.router.routes():
         path = route.resource.canonical if route.resource else ""
         if route.method == "HEAD" or path.startswith("/s/") or path.endswith("{rest}"):
@@ -80,6 +80,8 @@ def test_the_names_for_the_environment_are_read_from_it() -> None:
     page = read("docs/reference/settings.md")
     assert "`RLPROXY_SECTION__NAME`" in page
     keys = re.findall(rf"^\| `((?:home|{'|'.join(settings_table.sections())})(?:\.\w+)?)` \|", page, re.MULTILINE)
+    everywhere = re.findall(r"`webhooks\.PLATFORM\.(\w+)`", page)
+    keys += [key for key in settings_table.fields() if re.fullmatch(rf"webhooks\.\w+\.({'|'.join(everywhere)})", key)]
     rows = [(key, f"RLPROXY_{key.upper().replace('.', '__')}") for key in keys]
     assert len(rows) > 100
     given = {"server.port": "9000", "train.hours": '["22:00-07:00"]', "train.raters": '{"ann": 2}'}
@@ -130,7 +132,7 @@ def test_the_table_of_clients_is_true() -> None:
         ("docs/lab/backends.md", "| fault | what happened | test |"),
         ("docs/lab/reliability.md", "| fault | what the client saw | what was stored | what came after | tests |"),
         ("docs/lab/reliability.md", "| what | how | tests |"),
-        ("docs/reference/errors.md", "| what it says (beginning) | why | what to do | test |"),
+        ("docs/lab/errors.md", "| what it says (beginning) | test |"),
     ],
 )
 def test_the_tables_of_faults_are_true(page: str, head: str) -> None:

@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/reference/settings.md"
 PRESETS = ROOT / "config" / "presets.toml"
 WORDS = {bool: "true or false", int: "whole number", float: "number", str: "text", Path: "path", SecretStr: "key"}
+EVERY_PLATFORM = ("raters", "admins")
 BOUNDS = (("ge", "≥"), ("gt", ">"), ("le", "≤"), ("lt", "<"))
 
 
@@ -33,12 +34,20 @@ def sections() -> list[str]:
 
 
 def table(section: str) -> str:
-    rows = [_row(key, field) for key, field in fields().items() if (key.rpartition(".")[0] or key) == section]
+    """The rows of a section; what every platform's section has is said once, in that of all platforms."""
+    shared = {f"webhooks.PLATFORM.{name}": f"webhooks.slack.{name}" for name in EVERY_PLATFORM}
+    keys = {key: key for key in fields() if key not in _repeated() and (key.rpartition(".")[0] or key) == section}
+    rows = [_row(name, key) for name, key in (keys | (shared if section == "webhooks" else {})).items()]
     return "\n".join(["| key | default | allowed | meaning |", "|---|---|---|---|", *rows])
 
 
-def _row(key: str, field: FieldInfo) -> str:
-    cells = [f"`{key}`", default(field.default), _plain(allowed(field)), _plain(meanings(Settings)[key])]
+def _repeated() -> set[str]:
+    return {key for key in fields() if key.startswith("webhooks.") and key.rpartition(".")[2] in EVERY_PLATFORM}
+
+
+def _row(name: str, key: str) -> str:
+    field = fields()[key]
+    cells = [f"`{name}`", default(field.default), _plain(allowed(field)), _plain(meanings(Settings)[key])]
     return f"| {' | '.join(cells)} |"
 
 
