@@ -75,7 +75,7 @@ def check(path: Path, *, force: bool) -> None:
     except OSError as error:
         raise NotWritten(f"{path} cannot be written ({error}); name another file.") from error
     if not ours and not force:
-        raise NotWritten(f"{path} is no report of rlproxy's; nothing was written. Name another file, or --force.")
+        raise NotWritten(f"{path} is not a report of rlproxy; nothing was written. Name another file, or --force.")
 
 
 def write(path: Path, text: str) -> None:
