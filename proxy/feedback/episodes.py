@@ -162,7 +162,8 @@ class Episodes:
         completion = body.get("completion_id")
         if completion is not None and (not isinstance(completion, str) or not completion):
             raise BadRequest("`completion_id` must be the id of one of its completions.", param="completion_id")
-        final = body.get("final", completion is None)
+        final = body.get("final")
+        final = completion is None if final is None else final
         if not isinstance(final, bool):
             raise BadRequest("`final` must be true or false.", param="final")
         value, error = value_in(body), self._text(body, "error")
