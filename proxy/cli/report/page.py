@@ -1,7 +1,7 @@
 """The report as one HTML file: everything in it, nothing asked for, no script.
 
 Owns which plots there are, and the file: whole or not there, readable by its owner only, and never in the place of one
-that is no report of ours. Text is escaped by the template, always. Not here: the data (gather), geometry (svg).
+that is not a report of rlproxy. Text is escaped by the template, always. Not here: the data (gather), geometry (svg).
 """
 
 from __future__ import annotations
