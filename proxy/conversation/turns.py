@@ -34,6 +34,7 @@ RULES: Final = (
     TurnRule(name="subagent", header="x-parent-session-id"),  # opencode
     TurnRule(name="auxiliary", header="x-claude-code-auxiliary-type"),
     TurnRule(name="probe", max_tokens=TINY),
+    TurnRule(name="probe", last=r"^Please say 'hello, world'$"),  # Inspect, over Responses: may it ask for reasoning?
     TurnRule(name="title", system=r"You are a title generator\. You output ONLY a thread title"),  # opencode
     TurnRule(name="title", system=r"(?i)generate a (concise|short|brief)[^\n]{0,60} title"),
     TurnRule(name="title", last=r"(?i)^(### Task:\s*)?generate a (concise|short|brief)[^\n]{0,60} (title|name)\b"),
