@@ -251,7 +251,7 @@ class Judge(Section):
     hours: tuple[Hours, ...] = ()
     """Local times in which it is asked, as train.hours; empty is always."""
     max_share: float = Field(default=0.5, gt=0, le=1)
-    """Most of a run that may be its own, by weight; above 0.5 who never rates is taught by the judge alone."""
+    """Most of a run with people's ratings that may be its own, by weight; a run without any is the judge's alone."""
 
 
 class Signals(Section):

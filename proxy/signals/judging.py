@@ -303,7 +303,9 @@ class Judging:
     async def trust(self, judge: str, config: str) -> Trust:
         """In these labels, on the newest turns that people have rated, too."""
         shared = await self._store.signals.shared(judge, config, 4 * WINDOW)
-        return trust([(one.person, one.judge) for one in shared])
+        return trust(
+            [(one.person, one.judge) for one in shared], await self._store.signals.unseen_by_people(judge, config)
+        )
 
     async def settle(self) -> None:
         """Ratings as far as each judge is trusted at this moment: also right before a run claims. Raises StoreError."""

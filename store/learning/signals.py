@@ -59,6 +59,11 @@ _SHARED: Final = """SELECT s.completion_id, max(r.seq) AS newest, avg(r.value) A
 total(DISTINCT s.value) AS judged FROM signals s
 CROSS JOIN ratings r ON r.completion_id = s.completion_id AND r.live = 1 AND r.human = 1
 WHERE s.state = 'labelled' AND s.judge = ? AND s.config = ? GROUP BY s.completion_id ORDER BY newest DESC LIMIT ?"""
+_UNSEEN: Final = """SELECT count(*) AS unseen FROM signals s WHERE s.state = 'labelled' AND s.judge = :judge
+AND s.config = :config AND s.value <> 0 AND s.labelled_at > (SELECT coalesce(max(r.created_at), 0) FROM signals j
+    CROSS JOIN ratings r ON r.completion_id = j.completion_id AND r.live = 1 AND r.human = 1
+    WHERE j.state = 'labelled' AND j.judge = :judge AND j.config = :config)
+AND NOT EXISTS (SELECT 1 FROM ratings r WHERE r.completion_id = s.completion_id AND r.live = 1 AND r.human = 1)"""
 _TO_RATE: Final = """SELECT s.completion_id, total(DISTINCT s.value) AS value, max(s.hint) AS hint,
 json_group_array(s.seq) AS signals FROM signals s CROSS JOIN completions c ON c.id = s.completion_id AND c.turn = 'main'
 WHERE s.state = 'labelled' AND s.judge = :judge AND s.config = :config AND s.value <> 0
@@ -393,6 +398,12 @@ class SignalStore(StorePart):
         """Turns that people and this judge have both looked at, the newest rating first."""
         rows = await self._reader.rows(_SHARED, (judge, config, limit))
         return [Shared(row["completion_id"], row["person"], row["judged"]) for row in rows]
+
+    async def unseen_by_people(self, judge: str, config: str) -> int:
+        """Labels that may train, of turns that came after the newest one that people and this judge both looked at."""
+        row = await self._reader.row(_UNSEEN, {"judge": judge, "config": config})
+        assert row is not None
+        return int(row["unseen"])
 
     async def unscored(self, limit: int) -> list[Signal]:
         """The oldest that the user's own code has not seen. What was there when it was set is passed over."""
