@@ -293,6 +293,7 @@ def parse(line: Mapping[str, Any], rating: str, template: Template, *, max_seq_l
         reward=reward,
         weight=weight,
         human=bool(line.get("human", True)),
+        followed=line.get("followed") is True,
         tokens=tokens,
         behaviour=behaviour,
         served=served,
