@@ -20,6 +20,7 @@ from proxy.conversation.redaction import Redactor
 from proxy.conversation.underway import Underway
 from proxy.core.events import Events
 from proxy.signals.follower import Follower
+from proxy.signals.hindsight import Hindsight
 from proxy.signals.judging import Judging
 from proxy.signals.own import Own
 from proxy.signals.trust import UNSEEN
@@ -63,6 +64,7 @@ def judging(store: Store, judge: FakeJudge | None, own: Own | None = None, **set
         Events(),
         Follower(store, OnScreen(store, Redactor(Redaction()), Underway())),
         own or Own(Signals()),
+        Hindsight(Judge(**(defaults | settings)), lambda: None),
         now=lambda: datetime(2026, 11, 24, 12, 0),
     )
 
