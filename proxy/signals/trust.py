@@ -49,7 +49,7 @@ class Agreement(NamedTuple):
 
     @property
     def weight(self) -> float:
-        """Of one judged turn in training: at most half of a person's, and no more than kappa."""
+        """Weight of one judged turn in training: at most half of a person's, and no more than kappa."""
         return max(0.0, min(MOST_WEIGHT, self.kappa))
 
     def as_json(self) -> dict[str, Any]:
@@ -87,8 +87,8 @@ class Trust(NamedTuple):
 
 
 def trust(pairs: Sequence[Pair], unseen: int = 0) -> Trust:
-    """Of shared turns, newest first: the window's. A turn on which people cancel out is none. `unseen`: labels that
-    train since the newest of them, which people have not looked at."""
+    """Agreement on shared turns, newest first: the window's. A turn on which people cancel out is none. `unseen`:
+    labels that train since the newest of them, which people have not looked at."""
     window = [pair for pair in pairs if pair[0] != 0][:WINDOW]
     bad = [(person < 0, judge < 0) for person, judge in window]
     good = [(person > 0, judge > 0) for person, judge in window]
