@@ -35,8 +35,8 @@ def typed_in(messages: Sequence[Mapping[str, Any]], agent: Agent | None, redacto
 
 
 def own_words(typed: str) -> str:
-    """What of a typed message surely is the person's own: without code, quotes, tables and blocks of markup. Empty where
-    the rest is so long that a page may have been pasted into it. A short paste without such marks looks like typing."""
+    """The part of a typed message that surely is the person's own: no code, quotes, tables or blocks of markup. Empty
+    where the rest is so long that a page may have been pasted. A short paste without such marks looks like typing."""
     kept: list[str] = []
     until = ""  # the end of the block that these lines are in
     for line in typed.splitlines():

@@ -1,4 +1,4 @@
-"""What was said next as a teacher, with no judge between: each token is pushed by how much likelier it makes the reply.
+"""The next message as a teacher, with no judge between: each token is pushed by how much likelier it makes the reply.
 
 A = w · clip(log p(y | x, o) − log p(y | x)) of each token, with o the next message in a block of its own after the last
 user message (arXiv 2603.12273). Both are the policy's, before its first step. Words that have nothing to do with the

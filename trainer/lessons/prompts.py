@@ -40,7 +40,8 @@ def comment_of(line: Mapping[str, Any]) -> str | None:
 
 
 def told(line: Mapping[str, Any]) -> tuple[str, str] | None:
-    """What a teacher is told besides, and its form: the comment of a line of samples.jsonl, or what was said next."""
+    """The words that a teacher is told besides, and their form: a comment of a line of samples.jsonl, or what was said
+    next."""
     if (comment := comment_of(line)) is not None:
         return comment, HINT
     said = line.get("hindsight")

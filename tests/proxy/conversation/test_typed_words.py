@@ -1,4 +1,4 @@
-"""What of a typed message surely is the person's own."""
+"""The part of a typed message that surely is the person's own."""
 
 from __future__ import annotations
 
