@@ -31,7 +31,13 @@ def refusals(lines: Sequence[Mapping[str, Any]], template: Template, *, max_seq_
 
 
 def unlikely(
-    lines: Sequence[Mapping[str, Any]], template: Template, policy: Policy, *, parent: int, parameters: int, max_seq_len: int
+    lines: Sequence[Mapping[str, Any]],
+    template: Template,
+    policy: Policy,
+    *,
+    parent: int,
+    parameters: int,
+    max_seq_len: int,
 ) -> tuple[dict[int, str], str | None]:
     """By place, why a run that starts from `parent`, which the policy wears, would refuse these answers for their
     words; and why nobody can tell yet, or None.
