@@ -75,7 +75,7 @@ def in_force(unsaid: Odds, as_filed: Odds, neutral: Odds) -> bool | None:
 
 
 def changes_nothing(sampling: Mapping[str, float]) -> bool:
-    """Does it sample from what the model says before sampling? Greedy replies count as drawn at a temperature of 1."""
+    """True where it samples from what the model says unaltered. Greedy replies count as drawn at a temperature of 1."""
     plain = {**MEMBERS, **PENALTIES}
     changed = {name for name, value in sampling.items() if value != plain.get(name, value)}
     if sampling.get("top_k") == -1:  # a word for all
@@ -86,7 +86,7 @@ def changes_nothing(sampling: Mapping[str, float]) -> bool:
 
 
 def before_sampling(hot: Odds, cold: Odds) -> bool:
-    """Are a server's log-probs those of before sampling? They are the same then at two temperatures."""
+    """True where a server's log-probs are those of before sampling: at two temperatures they are the same then."""
     return bool(hot.keys() & cold.keys()) and apart(hot, cold) < TOLD_APART
 
 
@@ -103,7 +103,7 @@ def likeliest(answer: bytes) -> Odds:
 
 
 def in_props(answer: bytes) -> dict[str, float]:
-    """Of llama-server, newer and older; empty where it does not say."""
+    """Read them from llama-server, newer and older; empty where it does not say."""
     try:
         settings = loads(answer)["default_generation_settings"]
         said = settings.get("params", settings)

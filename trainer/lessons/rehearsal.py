@@ -1,4 +1,4 @@
-"""A run's look at answers that nobody has rated yet: which would it refuse, and how much is known of their tokens?
+"""A run's look at answers that nobody has rated yet: which it would refuse, and how much is known of their tokens.
 
 It does what a run does before its first step (samples, rendering, reply_checks): with the tokeniser alone, or with the
 weights too. Not here: which answers are tried, and when (the proxy's rehearsal).
@@ -26,7 +26,7 @@ AFFORDABLE: Final = 1e13
 
 
 def refusals(lines: Sequence[Mapping[str, Any]], template: Template, *, max_seq_len: int) -> list[str | None]:
-    """Of each line why a run would not train on it; None where it would."""
+    """Why a run would not train on each line; None where it would."""
     return [one if isinstance(one, str) else None for one in _read(lines, template, max_seq_len)]
 
 
@@ -39,8 +39,8 @@ def unlikely(
     parameters: int,
     max_seq_len: int,
 ) -> tuple[dict[int, str], str | None]:
-    """By place, why a run that starts from `parent`, which the policy wears, would refuse these answers for their
-    words; and why nobody can tell yet, or None.
+    """The places of answers whose words a run that starts from `parent` would refuse, with the reason; and why nobody
+    can tell yet, or None. The policy wears `parent`.
 
     Only what is captured without exact ids is looked at, as in a run, the newest first, as far as it is affordable.
     """
@@ -65,7 +65,7 @@ def unlikely(
 
 
 def known_tokens(lines: Sequence[Mapping[str, Any]], template: Template) -> dict[str, int]:
-    """Of the tokens of these replies: how many there are, and of how many ids and log-probs are exact."""
+    """The number of tokens of these replies, and of how many the ids and the log-probs are exact."""
     tokens = ids = log_probs = 0
     for line in lines:
         if line.get("exact") is True:

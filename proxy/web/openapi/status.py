@@ -108,7 +108,7 @@ class KnownTokensBody(BaseModel):
 
 
 class RehearsalBody(BaseModel):
-    """Whether a run would take the newest answers."""
+    """Rehearsal: would a run take the newest answers?"""
 
     state: Literal["untried", "prompts", "taken", "partly", "refused", "unknown"] = Field(
         description="`prompts`: it would take the prompts, and the weights have not looked at the words yet."
