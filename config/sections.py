@@ -237,8 +237,7 @@ class Gate(Section):
 
 class Judge(Section):
     mode: Literal["off", "shadow", "on", "hindsight"] = "off"
-    """Labels by a model of what people say next: none, only to be looked at, or also to train once trusted; hindsight
-    trains on the words with no judge, which is experimental."""
+    """Labels by a model of what people say next: none, only shown, or to train once trusted; hindsight: no judge."""
     url: Url = ""
     """Address of its server, any that speaks OpenAI's chat completions; empty asks the backend's base model, weakly."""
     model: str = ""

@@ -414,7 +414,7 @@ class Fresh:
 
     @property
     def most(self) -> int:
-        """As many as the larger one of the runs that could begin has."""
+        """The number of ratings of the larger one of the runs that could begin."""
         return max(self.total, self.alone)
 
 

@@ -266,14 +266,12 @@ def load_calibration(
 
 
 def parse(line: Mapping[str, Any], rating: str, template: Template, *, max_seq_len: int) -> Sample:
-    reward = number_in(line, "reward")
+    reward, weight = number_in(line, "reward"), number_in(line, "weight", 1.0)
     if not -1 <= reward <= 1:
         raise BadLine(f"reward {reward} is outside -1..1")
-    weight = number_in(line, "weight", 1.0)
     if weight <= 0:
         raise BadLine(f"weight {weight} is not above 0")
-    version = line.get("version")
-    if not isinstance(version, int) or version < 0:
+    if not isinstance(version := line.get("version"), int) or version < 0:
         raise BadLine(f"version {version!r} is not a version number")
     if line.get("split", "train") not in SPLITS:
         raise BadLine(f"split {line.get('split')!r} is neither {', '.join(SPLITS[:-1])} nor {SPLITS[-1]}")
