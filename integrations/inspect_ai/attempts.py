@@ -80,12 +80,11 @@ def main() -> None:
         asked_s = time.time() - began
         run = wait(args.url, runs)
         trained_s = time.time() - began - asked_s
-        gate = {k: v.get("value") for k, v in ((run.get("result") or {}).get("gate") or {}).items()}
-        metrics = (run.get("result") or {}).get("metrics") or {}
+        gate = {name: check.get("value") for name, check in (run["gate"] or {}).items()}
         say(
             round=at, episodes=at * args.prompts * args.members, success=success, asked_s=round(asked_s, 1),
             trained_s=round(trained_s, 1), run=run["id"], status=run["status"], reason=run["reason"],
-            base_nll=gate.get("base_nll"), metrics=metrics, **look(model, held, args),
+            base_nll=gate.get("base_nll"), metrics=run["metrics"] or {}, **look(model, held, args),
         )  # fmt: skip
 
 
@@ -133,7 +132,7 @@ def wait(url: str, before: int, limit_s: float = 600.0) -> dict[str, object]:
     while time.time() - began < limit_s:
         runs = get(url, "/rl/runs?limit=1")["data"]
         if ended(url) > before and not get(url, "/rl/status")["training"]["run"]:
-            return runs[0]
+            return get(url, f"/rl/runs/{runs[0]['id']}")
         time.sleep(0.5)
     raise SystemExit(f"no run came: {get(url, '/rl/status')['training']}")
 
