@@ -395,9 +395,10 @@ class EpisodeStore(StorePart):
         return EpisodeNumbers(*(int(row[name]) for name in EpisodeNumbers._fields))
 
     async def any_waiting(self) -> bool:
-        """Whether there are rewarded episodes that were not left out: cheap, as it is asked often."""
+        """Are there ended episodes that no run has and that were not left out? Cheap, as it is asked often."""
         row = await self._reader.row(
-            "SELECT 1 FROM episodes e WHERE e.left_out IS NULL AND e.ended_at IS NOT NULL LIMIT 1"
+            """SELECT 1 FROM episodes e WHERE e.left_out IS NULL AND e.taken = 0 AND e.ended_at IS NOT NULL
+            AND e.split = 'train' LIMIT 1"""
         )
         return row is not None
 
