@@ -73,11 +73,11 @@ async def story(args: argparse.Namespace, python: str, keep: Callable[[list[dict
         await serving.stop()
 
 
-def show(rows: list[dict[str, Any]]) -> None:
+def show(rows: list[dict[str, Any]], members: int) -> None:
     table = Table("episodes", "live", "held-out success", "groups kept", "dropped", "base NLL", "run", box=None)
     for before, row in zip([None, *rows], rows, strict=False):
         metrics, out = row.get("metrics") or {}, row["left_out"].get("no-variance", 0)
-        dropped = out - (before["left_out"].get("no-variance", 0) if before else 0)
+        dropped = (out - (before["left_out"].get("no-variance", 0) if before else 0)) // members
         table.add_row(
             str(row["episodes"]), f"v{row['live']}" if row["live"] else "base", f"{row['held_out']:.3f}",
             str(int(metrics.get("groups_kept", 0))), str(dropped), f"{row.get('base_nll') or 0:+.3f}",
@@ -116,7 +116,7 @@ def main() -> int:
         (HOME / "success.svg").write_text(picture(now, args.task))
 
     asyncio.run(story(args, python, keep))
-    show(rows)
+    show(rows, args.members)
     print(f"{time.monotonic() - began:.0f} s. Figures: {target}; picture: {HOME / 'success.svg'}")
     return 0
 
