@@ -121,8 +121,8 @@ class RollbackMonitor:
         self._events.emit("watch", version=live, back_to=back_to, reason=reason)
 
     async def comparisons(self, pointer: Pointer) -> list[Watched]:
-        """Of the live version with the one before: by ratings and, where both have some, by evaluation episodes.
-        Empty where there is nothing to watch."""
+        """The comparisons of the live version with the one before: by ratings and, where both have some, by evaluation
+        episodes. Empty where there is nothing to watch."""
         went_live_by_itself = pointer.actor == ACTOR and pointer.live > pointer.previous
         if not self._train.watch or pointer.live == BASE or not went_live_by_itself:
             return []
