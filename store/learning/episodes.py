@@ -406,7 +406,7 @@ class EpisodeStore(StorePart):
         return EpisodeNumbers(*(int(row[name]) for name in EpisodeNumbers._fields))
 
     async def any_waiting(self) -> bool:
-        """Tell whether there are ended episodes that no run has and that were not left out: cheap, as it is asked often."""
+        """Tell whether ended episodes wait that no run has and that were not left out: cheap, asked often."""
         row = await self._reader.row(
             """SELECT 1 FROM episodes e WHERE e.left_out IS NULL AND e.taken = 0 AND e.ended_at IS NOT NULL
             AND e.split = 'train' LIMIT 1"""
