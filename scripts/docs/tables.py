@@ -345,6 +345,7 @@ TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "versus_cost": ("benchmarks/versus.json", tables_learning.versus_cost),
     "hinted": ("benchmarks/hinted.json", tables_learning.hinted),
     "agent": ("benchmarks/agent/*.json", tables_agent.agent),
+    "many": ("benchmarks/episodes.json", tables_agent.many),
     "learn": ("benchmarks/learn/*-seed*.json", tables_learning.learn),
 }
 

@@ -1,6 +1,7 @@
-"""The table of docs/lab/episodes.md: held-out success of agents' tasks over episodes, and the control beside it.
+"""The tables of docs/lab/episodes.md: held-out success of agents' tasks over episodes, and many agents at once.
 
-Of benchmarks/agent/*.json, which `scripts.demo.agent` writes. Not here: putting it into the page (tables).
+Of benchmarks/agent/*.json (`scripts.demo.agent`) and benchmarks/episodes.json (`scripts.bench.episodes`). Not here:
+putting them into the page (tables).
 """
 
 from __future__ import annotations
@@ -45,3 +46,15 @@ def _row(one: Mapping[str, Any]) -> str:
 
 def _each(counts: Sequence[int]) -> str:
     return ", ".join(map(str, counts))
+
+
+def many(found: Mapping[str, Any]) -> str:
+    by = ", ".join(f"{name} {count}" for name, count in found["episodes_by_version"].items())
+    machine = found["machine"]
+    return "\n".join([
+        "| episodes | turns | by version | two versions in one, rewards lost or doubled |",
+        "|---|---|---|---|",
+        f"| {found['episodes']:,} | {found['turns']:,} | {by} | {len(found['wrong'])} |",
+        "",
+        f"{found['date'][:10]}, {machine['cpu']}, {machine['cores']} cores, {found['seconds']:g} s, `{found['commit']}`.",
+    ])  # fmt: skip
