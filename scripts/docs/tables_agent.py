@@ -50,11 +50,11 @@ def _each(counts: Sequence[int]) -> str:
 
 def many(found: Mapping[str, Any]) -> str:
     by = ", ".join(f"{name} {count}" for name, count in found["episodes_by_version"].items())
-    machine = found["machine"]
+    cpu, cores = found["machine"]["cpu"], found["machine"]["cores"]
     return "\n".join([
         "| episodes | turns | by version | two versions in one, rewards lost or doubled |",
         "|---|---|---|---|",
         f"| {found['episodes']:,} | {found['turns']:,} | {by} | {len(found['wrong'])} |",
         "",
-        f"{found['date'][:10]}, {machine['cpu']}, {machine['cores']} cores, {found['seconds']:g} s, `{found['commit']}`.",
+        f"{found['date'][:10]}, {cpu}, {cores} cores, {found['seconds']:g} s, `{found['commit']}`.",
     ])  # fmt: skip
