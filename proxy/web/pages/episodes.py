@@ -94,7 +94,7 @@ class EpisodesPage:
         )
 
     async def _shares(self) -> list[dict[str, Any]]:
-        """Of each version and split, how many episodes succeeded (a reward above 0), with 95 % bounds."""
+        """Successes (a reward above 0) of each version and split, with 95 % bounds."""
         found = []
         for one in await self._store.episodes.by_version():
             interval = wilson(one.successes, one.episodes)
