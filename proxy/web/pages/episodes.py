@@ -27,7 +27,7 @@ WIDTH: Final = 640
 HEIGHT: Final = 160
 
 
-class Line(NamedTuple):
+class RewardLine(NamedTuple):
     split: Split
     points: list[tuple[float, float]]  # in the drawing's units, from its left upper corner
 
@@ -36,7 +36,7 @@ class Line(NamedTuple):
         return " ".join(f"{x:g},{y:g}" for x, y in self.points)
 
 
-def lines(rewards: Sequence[tuple[float, float, int | None, Split]]) -> list[Line]:
+def lines(rewards: Sequence[tuple[float, float, int | None, Split]]) -> list[RewardLine]:
     """The mean reward (-1 below, 1 above) of some episodes at a time, in the order in which rewards came."""
     found = []
     splits: tuple[Split, ...] = ("train", "eval")
@@ -49,7 +49,7 @@ def lines(rewards: Sequence[tuple[float, float, int | None, Split]]) -> list[Lin
         ]
         across, down = max(1, len(rewards) - 1), 2.0
         found.append(
-            Line(split, [(round(WIDTH * at / across, 1), round(HEIGHT * (1 - y) / down, 1)) for at, y in means])
+            RewardLine(split, [(round(WIDTH * at / across, 1), round(HEIGHT * (1 - y) / down, 1)) for at, y in means])
         )
     return [line for line in found if line.points]
 
