@@ -38,6 +38,7 @@ from trainer.policy.packing import Tokens
 from trainer.policy.policy import Policy, State
 from trainer.run import gate, rate_finder, ratings, reach, steps
 from trainer.run.gate import Check
+from trainer.run.reach import Bound
 from trainer.run.retry import Clock, Tries, lost_sense
 from trainer.run.scalars import Scalars
 from trainer.run.steps import LESS_MEMORY, Diverged, Trained, train
@@ -303,7 +304,8 @@ def _lessons(run: TrainingRun, model: TrainedModel, read: Read) -> tuple[Lessons
         run.evidence, run.weak = 1.0, None  # a critic sees what that test does not
     elif run.weak and not taught:
         moves = reach.nats(run.preset, run.evidence, credited=False)
-        run.progress.choice("reach", moves and float(f"{moves:.2g}"), f"a smaller step: {run.weak}")
+        why = f"a smaller step, or one that costs no sense: {run.weak}"
+        run.progress.choice("reach", moves and float(f"{moves:.2g}"), why)
     return learned, teaching
 
 
@@ -345,14 +347,31 @@ def _try(
     """What came of the steps, and why it may not go live (None: it may)."""
     run.progress.phase("train", **({"again": tries.why} if tries.why else {}))
     try:
-        trained = train(
-            model.policy, teaching, tries.preset, run.spec, run.folder, run.progress, run.stop, run.evidence
-        )
+        bound = _bound(run, model, teaching, tries.preset)
+        trained = train(model.policy, teaching, tries.preset, run.spec, run.folder, run.progress, run.stop, bound)
     except Diverged as error:
         return None, {}, str(error).rstrip(".")
     finally:
         run.clock.lap("train")
     return trained, *_judged(run, model, learned, teaching, trained)
+
+
+def _bound(run: TrainingRun, model: TrainedModel, teaching: Sequence[Lesson], preset: Preset) -> Bound | None:
+    """How far this try may move the policy, which wears what it starts from; None: as far as its steps go."""
+    if any(one.taught for one in teaching):
+        return None
+    by_token = steps.by_token(teaching)
+    if run.evidence < 1 and not by_token:
+        _ask_parent(run, model)
+    return reach.bound(
+        preset, run.evidence, credited=by_token, most=run.bounds.base_nll_rise, said=run.before
+    )
+
+
+def _ask_parent(run: TrainingRun, model: TrainedModel) -> None:
+    if not run.before:
+        with model.policy.wearing(model.parent):
+            run.before = gate.ask(model.policy, model.template)
 
 
 def _half_way_back(
@@ -376,9 +395,7 @@ def _judged(
 ) -> tuple[dict[str, Check], str | None]:
     """The gate's checks, and the first one that says no."""
     run.progress.phase("gate")
-    if not run.before:
-        with model.policy.wearing(model.parent):
-            run.before = gate.ask(model.policy, model.template)
+    _ask_parent(run, model)
     run.stop.check()
     checks = gate.judge(
         model.policy,

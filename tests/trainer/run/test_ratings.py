@@ -113,9 +113,10 @@ def test_weak_evidence_moves_the_policy_a_little_and_says_so(tmp_path, model, li
     assert result["status"] == "passed", result["reason"]
     chance = result["gate"]["chance"]
     assert chance["ok"] and chance["value"] > 0.01 and chance["bound"] == 1.0
-    told = next(e for e in events if e["event"] == "choice" and e["name"] == "reach")
-    assert 0.005 <= told["value"] < 0.2 and "drawn at random would fit" in told["why"]
-    assert result["metrics"]["kl_old"] <= 1.2 * told["value"] < bold["metrics"]["kl_old"]
+    told = {e["name"]: e for e in events if e["event"] == "choice"}
+    assert 0.005 <= told["reach"]["value"] < 0.2 and "drawn at random would fit" in told["reach"]["why"]
+    assert "nats of sense" in told["way"]["why"] and told["way"]["value"] < 1
+    assert result["metrics"]["kl_old"] <= 1.2 * reach.FULL
     assert "Its step was a smaller one" in result["reason"]
     used = {rating for rating, outcome in result["samples"].items() if outcome["used"]}
     assert used == {line["rating"] for line in drawn if line["split"] == "train"}
