@@ -1,4 +1,4 @@
-"""`python -m trainer RUN_FOLDER`: one run, by hand or by the proxy. Exit status as in docs/explain/architecture.md."""
+"""`python -m trainer RUN_FOLDER`: one run, by hand or by the proxy. Exit status as in trainer/CONTRACT.md."""
 
 from __future__ import annotations
 

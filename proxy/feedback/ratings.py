@@ -395,7 +395,7 @@ def _weight(body: dict[str, Any], trusted: bool) -> float:
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not LEAST_WEIGHT <= weight <= MOST_WEIGHT:
         raise BadRequest(f"`weight` must be a number from {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}.", param="weight")
     if weight > FULL_VOICE and not trusted:
-        raise BadRequest(
+        raise Forbidden(
             f"A `weight` above {FULL_VOICE:g} needs an admin key and no `x-rl-user`, and this was not stored: leave it "
             "out, or ask an admin to name you in train.raters.",
             param="weight",

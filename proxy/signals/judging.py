@@ -25,7 +25,7 @@ from config.hours import inside, opens
 from config.sections import Judge as Section
 from proxy.backends.base import Backend
 from proxy.conversation.redaction import Redactor
-from proxy.core.errors import BadRequest
+from proxy.core.errors import Conflict
 from proxy.core.events import Events
 from proxy.signals import rules
 from proxy.signals.follower import Follower
@@ -253,9 +253,9 @@ class Judging:
         await self._own.stop()
 
     async def rescore(self, since: float) -> int:
-        """Have the user's own code see what was found since then; how many turns. Raises BadRequest."""
+        """Have the user's own code see what was found since then; how many turns. Raises Conflict."""
         if not self._own.on:
-            raise BadRequest("There is no code of yours to score with: set signals.module, and start rlproxy again.")
+            raise Conflict("There is no code of yours to score with: set signals.module, and start rlproxy again.")
         left = await self._store.signals.rescore(since)
         self.wake()
         return left

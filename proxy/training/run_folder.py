@@ -1,6 +1,6 @@
 """What the trainer reads: a run folder, written whole before the trainer starts.
 
-Owns the writing half of the format in docs/explain/architecture.md ("The run folder"); the reading half is
+Owns the writing half of the format in trainer/CONTRACT.md ("The run folder"); the reading half is
 trainer.lessons.samples. A completion is one line, whatever the number of its raters; what they are worth together is
 `rewards`.
 """

@@ -20,6 +20,7 @@ PAGES = (
     "docs/lab/benchmarks.md",
     "docs/lab/learning-rules.md",
     "docs/guides/agents.md",
+    "docs/lab/agents.md",
     "docs/lab/reliability.md",
     "docs/lab/http-api.md",
     "docs/lab/quick-starts.md",

@@ -1,6 +1,6 @@
 """Real clients from PyPI and npm, driven through rlproxy before a scripted backend: `make test-clients`.
 
-Each test is a cell of the table in docs/guides/agents.md, for each client and format. Where the head of a driver says
+Each test is a cell of the table in docs/lab/agents.md, for each client and format. Where the head of a driver says
 that a cell cannot work, the test shows that it is so; what it finds goes into benchmarks/clients.json.
 """
 

@@ -1,7 +1,7 @@
 """The run folder: the boundary between proxy and trainer, as plain files.
 
 Owns the names in it, reading run.json, writing atomically, the lock. Not here: what a sample means (samples), what a
-checkpoint holds (loop). The format is in docs/explain/architecture.md.
+checkpoint holds (loop). The format is in trainer/CONTRACT.md.
 """
 
 from __future__ import annotations

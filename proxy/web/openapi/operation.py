@@ -40,6 +40,7 @@ class Operation:
     says: str  # the row in docs/reference/http-api.md, and the description
     answers: Mapping[int, Any]  # by status: a type, `Raw`, or None for no body
     takes: Any = None  # a type, or `Raw`
+    may_be_empty: bool = False  # no body is as good as {}
     query: Mapping[str, Schema] = field(default_factory=dict)
     headers: Mapping[str, Schema] = field(default_factory=dict)
     path_schema: Schema = field(default_factory=lambda: TEXT)
