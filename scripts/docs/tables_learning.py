@@ -55,12 +55,16 @@ def taught_by(record: dict[str, Any]) -> str:
     """What it is that its runs learn from. Records of before `credit` pushed all tokens alike."""
     if any(one["run"]["metrics"].get("taught") for one in record["rounds"]):
         return "comments, and ratings"
-    return "ratings, " + ("what earned them" if record["preset"].get("credit", 1) < 1 else "all tokens alike")
+    count = record["arguments"].get("ratings", 32)
+    more = "" if count == 32 else f"; {count} a round"
+    if record["arguments"].get("siblings", 1) > 1:
+        return f"pairs, two answers to a question{more}"
+    return "ratings, " + ("what earned them" if record["preset"].get("credit", 1) < 1 else "all tokens alike") + more
 
 
 def learn(found: list[dict[str, Any]]) -> str:
     heads = (
-        "persona | learns from | seed | base | liked after 32 | 64 | 96 | 128 | base NLL, last (highest) | fixed text "
+        "persona | learns from | seed | base | liked after 32 ratings | 64 | 96 | 128 | base NLL, last (highest) | fixed text "
         "| distinct-2"
     )
     lines = [f"| {heads} |", "|---" * 11 + "|"]

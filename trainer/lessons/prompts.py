@@ -37,6 +37,11 @@ def comment_of(line: Mapping[str, Any]) -> str | None:
     return comment.strip() or None
 
 
+def together(lessons: Sequence[str]) -> str:
+    """Several lessons as one hint, in their order."""
+    return "\n".join(text.strip() for text in lessons)
+
+
 def hinted(messages: Sequence[Mapping[str, Any]], comment: str) -> list[dict[str, Any]] | None:
     """The same messages with the comment after the last user message; None where there is no such message."""
     for at in range(len(messages) - 1, -1, -1):

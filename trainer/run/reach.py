@@ -56,9 +56,7 @@ def evidence(checks: Mapping[str, Check]) -> float:
     return min(1.0, math.log(max(p, 1e-9)) / math.log(PLAIN))
 
 
-def bound(
-    preset: Preset, evidence: float, *, credited: bool, most: float, said: Sequence[Tokens]
-) -> Bound | None:
+def bound(preset: Preset, evidence: float, *, credited: bool, most: float, said: Sequence[Tokens]) -> Bound | None:
     """Of a run whose ratings say this much; None: it goes as far as its steps go. `credited`: by token. `most`: nats of
     base NLL that the gate lets a version lose, which plain evidence may spend. `said`: replies of its start."""
     moves = nats(preset, evidence, credited=credited)
