@@ -205,7 +205,7 @@ def _environment(environ: Mapping[str, str]) -> dict[str, GivenSettings]:
 
 
 def _as_spelt(environ: Mapping[str, str], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Tables of people, whose names are no settings: the source lowers them with the rest of a variable's name."""
+    """Tables of people, whose names are not settings: the source lowers them with the rest of a variable's name."""
     found: dict[str, Any] = {}
     for table in (table for table in TABLES if table != OVERRIDES and isinstance(values.get(table), Mapping)):
         start = f"{PREFIX}{table}.".replace(".", "__").upper()

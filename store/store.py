@@ -124,7 +124,7 @@ class Store:
         self._lock.release()
 
     def close_at_once(self, within_s: float) -> bool:
-        """What is queued is written, nothing else is done; for a process that ends now. Blocks, at most so long; False
+        """Write what is queued, nothing else is done; for a process that ends now. Blocks, at most so long; False
         where the disk was slower."""
         return self._writer.end_at_once(within_s)
 

@@ -64,7 +64,7 @@ def _key() -> bytes:
     except ValueError:
         key = b""
     if len(key) != KEY_BYTES:
-        raise SealError("The first line on stdin is no key of a run.")
+        raise SealError("The first line on stdin is not the key of a run.")
     return key
 
 

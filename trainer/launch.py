@@ -95,7 +95,7 @@ class Job(Protocol):
     exceeded: str | None  # the limit that it was killed for
 
     def events(self) -> AsyncIterator[dict[str, Any]]:
-        """What it prints, as it does; ends when the run does."""
+        """Yield each line as it is printed; ends when the run does."""
 
     async def wait(self) -> int: ...
 
@@ -127,7 +127,7 @@ class Launcher(Protocol):
         """`threads` 0: by the machine; `max_memory_gb` 0: no limit; `key` opens the samples. Raises LaunchError."""
 
     async def rank(self, weights: str, preset: str, overrides: Mapping[str, Any]) -> int:
-        """Of the adapter that a run would make."""
+        """Shape of the adapter that a run would make."""
 
     async def gguf(self, adapter: Path, weights: str | None, out: Path) -> None:
         """Write the adapter in this folder as the GGUF file `out`. Raises LaunchError."""
@@ -139,10 +139,10 @@ class Launcher(Protocol):
         """Write the adapter in this folder as mlx-lm's folder `out`. Raises LaunchError."""
 
     async def probe(self, weights: str, asked: Mapping[str, Any], *, threads: int, nice: int, log: Path) -> Any:
-        """What trainer.probe says of these weights, a dict; `asked` is its `look`'s. Raises LaunchError."""
+        """Result of trainer.probe for these weights, a dict; `asked` is its `look`'s. Raises LaunchError."""
 
     def here(self, weights: str) -> bool:
-        """Whether these weights are on this machine already. Blocking."""
+        """Tell whether these weights are on this machine already. Blocking."""
 
     async def start_server(
         self,
@@ -177,7 +177,8 @@ def available(*, serves: bool = False) -> str | None:
 
 
 def adapter_rank(weights: str, name: str, overrides: Mapping[str, Any]) -> int:
-    """As the run will choose it (`autoscale`); the preset's own where the weights are not on this machine yet."""
+    """The rate that the run will choose (`autoscale`); the preset's own where the weights are not on this
+    machine yet."""
     preset = presets.resolve(name, overrides)
     try:
         folder = local(weights)
@@ -309,7 +310,7 @@ class LocalJob:
         memory_bytes: int = 0,
         stoppable: set[asyncio.subprocess.Process] | None = None,
     ) -> None:
-        """`memory_bytes`: what it may use; 0 is no limit. `stoppable`: those that may be told to stand still."""
+        """`memory_bytes`: what it may use; 0 means no limit. `stoppable`: those that may be told to stand still."""
         self._process = process
         self._stoppable = stoppable if stoppable is not None else set()
         self.pid = process.pid

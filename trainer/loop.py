@@ -81,7 +81,7 @@ def _in_words(error: BaseException) -> str:
 
 @dataclass
 class TrainingRun:
-    """What every phase has at hand."""
+    """Context of every phase."""
 
     folder: Path
     spec: RunSpec
@@ -166,7 +166,7 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop, seal: Sea
 
 
 def _announce(run: TrainingRun) -> str:
-    """What is asked for, and which framework does it where."""
+    """The request, and which framework does it where."""
     spec, progress, asked = run.spec, run.progress, run.preset.objective
     if asked not in objective_kin.NAMES:
         raise RunError(f"there is no objective {asked!r}; there are {', '.join(objective_kin.NAMES)}.")
@@ -347,7 +347,7 @@ def _learn(
 def _try(
     run: TrainingRun, model: TrainedModel, learned: Lessons, teaching: Sequence[Lesson], tries: Tries
 ) -> tuple[Trained | None, dict[str, Check], str | None]:
-    """What came of the steps, and why it may not go live (None: it may)."""
+    """Result of the steps, and why it may not go live (None: it may)."""
     run.progress.phase("train", **({"again": tries.why} if tries.why else {}))
     try:
         bound = _bound(run, model, teaching, tries.preset)
@@ -384,7 +384,7 @@ def _half_way_back(
     start: State,
     no: str,
 ) -> tuple[Trained, dict[str, Check], str | None]:
-    """What lost too much sense keeps half of what it learned, and is judged once more."""
+    """A candidate that lost too much sense keeps half of what it learned, and is judged once more."""
     run.progress.warning(f"{no}; half of the way back.")
     trained = steps.half_way(model.policy, start, teaching, trained, no)
     checks, no_again = _judged(run, model, learned, teaching, trained)

@@ -198,7 +198,7 @@ def rule(request: web.Request) -> Rule:
 
 
 def least(request: web.Request, found: Rule) -> Role:
-    """What it takes to make this request, which this rule is for."""
+    """The role needed for this request, which this rule is for."""
     if found.kind not in ("models", "passed"):
         return found.least
     path = upstream_path(request).partition("?")[0]

@@ -85,7 +85,7 @@ def likeliest(answer: bytes) -> Odds:
 
 
 def in_props(answer: bytes) -> dict[str, float]:
-    """Of llama-server, newer and older; empty where it does not say."""
+    """Read them from llama-server, newer and older; empty where it does not say."""
     try:
         settings = loads(answer)["default_generation_settings"]
         said = settings.get("params", settings)

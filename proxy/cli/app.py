@@ -138,7 +138,7 @@ def doctor(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """What works, what does not, and what to do about it."""
+    """Say what works, what does not, and what to do about it."""
     from proxy.cli.doctor import checks as doctor
     from proxy.cli.tables import show_checks
 

@@ -1,4 +1,4 @@
-"""What `--help` and the man page say beyond each command's sentence: sections, examples, exit codes.
+"""Texts of `--help` and the man page beyond each command's sentence: sections, examples, exit codes.
 
 Owns these words; scripts/docs/man.py reads them too. Plain text, since help is piped and read in 80 columns as often as
 not. Not here: what a command does and its options (cli and cli_*).

@@ -27,7 +27,7 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", help="Keep it up to date until Ctrl-C.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """What answers, what is collected, and what training waits for."""
+    """Show what answers, what is collected, and what training waits for."""
     from proxy.cli import status
 
     if watch:

@@ -1,4 +1,4 @@
-"""What is kept of a request's newest turn for those who look at what followed an answer.
+"""A request's newest turn as it is kept for signals.
 
 Owns two facts that only the request itself tells: which words a person typed, where that is certain, and which tool
 results the client marked as errors. Not here: what they say about the answer above (proxy.signals).

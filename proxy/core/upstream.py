@@ -57,7 +57,7 @@ def end_to_end(headers: MultiMapping[str]) -> CIMultiDict[str]:
 
 
 def splitter_for(upstream: aiohttp.ClientResponse) -> sse.EventSplitter | None:
-    """What cuts this body into events; None for a plain body."""
+    """The cutter of this body into events; None for a plain body."""
     kind = _STREAMS.get(upstream.content_type)
     return None if kind is None else kind()
 
@@ -90,7 +90,7 @@ async def chunks(upstream: aiohttp.ClientResponse, beat_s: float) -> AsyncIterat
 
 
 def _left(content: aiohttp.StreamReader) -> bytes:
-    """What had come before the connection broke, and nobody had read.
+    """Bytes that had come before the connection broke, and nobody had read.
 
     aiohttp's reader raises what broke it before it hands out what it holds: all that came while its reader was busy
     with a slow client. Without that exception `read_nowait` has it. A queue of our own that always reads would cost a
@@ -108,7 +108,8 @@ class _Silent(TimeoutError):
 
 
 class _Patience:
-    """As `asyncio.timeout` around every read of one task, with one timer for all of them: it costs more than a read."""
+    """Act as `asyncio.timeout` around every read of one task, with one timer for all of them: it costs more than a
+    read."""
 
     def __init__(self, beat_s: float) -> None:
         task = asyncio.current_task()
@@ -120,7 +121,7 @@ class _Patience:
         self._late = False
 
     async def read(self, content: aiohttp.StreamReader) -> bytes:
-        """What came next; empty at the end. Raises _Silent."""
+        """The next bytes; empty at the end. Raises _Silent."""
         self._since = self._loop.time()
         if self._timer is None:
             self._look()
@@ -151,7 +152,7 @@ class _Patience:
 
 
 def _gone(upstream: aiohttp.ClientResponse) -> bool:
-    """Whether nothing more can come: after a bad chunk the connection is closed, and nobody told the reader."""
+    """Tell whether nothing more can come: after a bad chunk the connection is closed, and nobody told the reader."""
     transport = upstream.connection.transport if upstream.connection is not None else None
     return (transport is None or transport.is_closing()) and not upstream.content.is_eof()
 
@@ -179,7 +180,7 @@ async def whole(upstream: aiohttp.ClientResponse) -> bytes:
 
 
 def _is_closed(body: bytes) -> bool:
-    """Whether this is JSON that nothing but blanks can follow. A number, for one, could have gone on."""
+    """Tell whether this is JSON that nothing but blanks can follow. A number, for one, could have gone on."""
     try:
         return isinstance(loads(body), dict | list)
     except ValueError:
@@ -192,11 +193,11 @@ def cut(error: BaseException | None) -> BrokeOff:
 
 
 def no_http(error: aiohttp.ClientError) -> BackendBroke:
-    return BackendBroke(f"The backend answered with what is no HTTP ({type(error).__name__}).")
+    return BackendBroke(f"The backend did not answer in HTTP ({type(error).__name__}).")
 
 
 def message_in(answer: bytes) -> str:
-    """What an error of a backend says, in whichever of the usual shapes."""
+    """The message of a backend's error, in whichever of the usual shapes."""
     try:
         body = loads(answer)
         found = body.get("error") or body

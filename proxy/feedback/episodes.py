@@ -37,7 +37,7 @@ MOST_IN_GROUP: Final = 1024
 
 
 class Pin(NamedTuple):
-    """What is known of a session."""
+    """The record of a session."""
 
     episode: bool
     version: int | None = None

@@ -164,7 +164,7 @@ class Capture:
             self._add(one)
 
     def take(self, said: Sequence[Any]) -> None:
-        """What events of the stream say, parsed."""
+        """Events of the stream, parsed."""
         self._read()
         for one in said:
             self._add(one)
@@ -199,7 +199,7 @@ class Capture:
         return self._fold.failed
 
     def replies(self) -> list[Reply]:
-        """What the stream has brought so far; none, and marked, where no reply can be made of it."""
+        """Replies of the stream so far; none, and marked, where no reply can be made of it."""
         self._read()
         try:
             return _numbered(self._fold.replies())
@@ -374,7 +374,7 @@ def _numbered(replies: list[Reply]) -> list[Reply]:
 
 
 class _Numbers(NamedTuple):
-    """Of a reply, as the store packs them: four bytes each, where a list of Python's has forty."""
+    """Numbers of a reply as the store packs them: four bytes each, where a list of Python's has forty."""
 
     prompt_ids: array[int] | None
     ids: array[int] | None
@@ -386,7 +386,7 @@ _NONE: Final = _Numbers(None, None, None, None)
 
 
 def _packed(reply: Reply) -> _Numbers:
-    """Raises TypeError, ValueError and OverflowError for what are no numbers."""
+    """Raises TypeError, ValueError and OverflowError for what are not numbers."""
     prompt_ids, ids, logprobs = reply.prompt_token_ids, reply.token_ids, reply.logprobs
     return _Numbers(
         None if prompt_ids is None else array(IDS, prompt_ids),

@@ -220,7 +220,7 @@ class Exchange:
         return response
 
     async def _rest(self, response: web.StreamResponse, splitter: EventSplitter) -> Event | None:
-        """What came after the last blank line. Half an event is handed back: where an error of ours has to follow, it
+        """The rest after the last blank line. Half an event is handed back: where an error of ours has to follow, it
         is left out, or no client could read the error."""
         if not (rest := splitter.rest()):
             return None
@@ -233,7 +233,7 @@ class Exchange:
         return event
 
     async def _pass_on(self, response: web.StreamResponse, splitter: EventSplitter, chunk: bytes) -> None:
-        """What one read brought. Whole events go through at once, up to the first that may be the last one."""
+        """The bytes of one read. Whole events go through at once, up to the first that may be the last one."""
         piece = splitter.whole(chunk)
         if splitter.is_plain and not self._finished:
             head = piece[: self._way.reads.before_the_end(piece, splitter.gap)]
@@ -257,7 +257,7 @@ class Exchange:
         return said
 
     async def _pass(self, response: web.StreamResponse, events: list[Event]) -> None:
-        """What the client waits for leaves first; then it is folded."""
+        """Send what the client waits for first; then fold it."""
         out, passed = bytearray(), []
         try:
             for event in events:
@@ -291,7 +291,7 @@ class Exchange:
         try:
             return self._way.event(event)
         except ODD as error:
-            raise BackendBroke(f"The backend sent what is no chat completion ({error!r}).") from error
+            raise BackendBroke(f"The backend's answer is not a chat completion ({error!r}).") from error
 
     def _end(self, event: Event | None) -> tuple[bytes, bytes]:
         try:
@@ -329,7 +329,7 @@ class Exchange:
         return self._capture.failed if self._capture is not None else None
 
     def _said_all(self) -> None:
-        """What is written next is the last of it. A client that goes before it has that may ask for it again."""
+        """Note that the next write is the last. A client that goes before it has that may ask for it again."""
         if self._attempt is not None and self._failed is None:
             self._attempt.streamed()
 
@@ -354,7 +354,7 @@ class Exchange:
 
 
 def _is_whole(event: Event) -> bool:
-    """Whether all that is lacking is the blank line."""
+    """Tell whether all that is lacking is the blank line."""
     try:
         return event.data is None or bool(loads(event.data))
     except ValueError:

@@ -1,4 +1,4 @@
-"""What an exchange works with; the same for all of them. Made once, when the proxy starts."""
+"""Parts that every exchange works with. Made once, when the proxy starts."""
 
 from __future__ import annotations
 

@@ -265,7 +265,7 @@ class Relay:
             self.parts.recent.note(row, dialect, question)
 
     async def _said(self, asked: Asked, asks: Asks, alone: bool) -> str:
-        """What we say to a `/rl` line, which `asked` ends in: never sent to the model, never stored as a completion."""
+        """Answer to a `/rl` line, which `asked` ends in: never sent to the model, never stored as a completion."""
         messages = await self._earlier.as_answered(asked, asks.reach)
         return await self._commands.answer(messages, asks, alone=alone)
 
@@ -397,7 +397,7 @@ def _read(
 
 
 def _beside(history: History, call: Call, asked: Asked, size: int) -> tuple[Telling, bytes]:
-    """What is known of the messages, and the members beside them."""
+    """Knowledge of the messages, and the members beside them."""
     beside = {k: v for k, v in call.body.parsed.items() if k not in call.dialect.carriers}
     return history.telling(asked.messages, size), dumps(beside)
 

@@ -54,7 +54,7 @@ class Follower:
         return len(unseen) + await self._store.signals.note_broken_off(broken.why)
 
     async def _found(self, one: Next) -> list[NewSignal]:
-        """What this request says of earlier answers."""
+        """Find what this request says of earlier answers."""
         if one.turn != "main" or not one.tail:
             return []
         # Without a session, equal words may be of two conversations: then nobody can tell which one goes on.
@@ -159,7 +159,7 @@ def _text(message: dict[str, Any]) -> str:
 
 
 def _names(calls: Message | None) -> dict[str, str]:
-    """Of the tools that an answer called, by the ids of its calls."""
+    """Results of the tools that an answer called, by the ids of its calls."""
     body = {} if calls is None else orjson.loads(calls.body)
     found = body.get("tool_calls") if isinstance(body, dict) else None
     made = [call for call in found or [] if isinstance(call, dict)]

@@ -89,12 +89,12 @@ class Judging:
 
     @property
     def asks(self) -> bool:
-        """Whether a model is asked at all."""
+        """Tell whether a model is asked at all."""
         return self._settings.mode != "off"
 
     @property
     def name(self) -> str:
-        """Of the judge, as its labels and its ratings have it."""
+        """The judge's name, as its labels and its ratings have it."""
         return self._settings.model or self._backend.served.model
 
     @property
@@ -109,7 +109,7 @@ class Judging:
 
     @property
     def leaves(self) -> bool:
-        """Whether what it is sent leaves this machine."""
+        """Tell whether what it is sent leaves this machine."""
         return not _is_here(self.url)
 
     @property
@@ -117,7 +117,7 @@ class Judging:
         return not self.leaves or self._accepted == self.url
 
     def statement(self) -> str:
-        """What a person should know before it is enabled."""
+        """The notice that a person should read before it is enabled."""
         what = (
             "For each follow-up that a person types, the judge is sent three texts, each up to 4,000 characters: what "
             "the person had asked, what the model answered, and the follow-up. Secrets of known shapes are replaced "
@@ -267,7 +267,7 @@ class Judging:
         return [{"name": "signals.module", "value": self._own_hash, "why": "the sha256 of the user's own signals"}]
 
     async def _turn(self, signal: Signal) -> JudgedTurn | None:
-        """What the judge sees of it; None where it is a side turn by now, or gone."""
+        """The turn as the judge sees it; None where it is a side turn by now, or gone."""
         found = await self._store.completions.get(signal.completion_id)
         if found is None or found.new.turn != "main" or found.end is None or not signal.said:
             return None
@@ -335,7 +335,7 @@ class Judging:
 
     async def question(self) -> str | None:
         """The completion that a person may be asked about now: a judged turn, drawn at random, every few hours. What
-        people choose to rate themselves is no fair sample of what the judge sees."""
+        people choose to rate themselves is not a fair sample of what the judge sees."""
         if not self.asks:
             return None
         asked = await self._store.meta.get(ASK, {})
@@ -420,7 +420,7 @@ class Judging:
 
 
 def _seen(found: Completion) -> dict[str, Any]:
-    """What the user's own code is given of a completion: as exported, without its tokens."""
+    """The completion for the user's own code: as exported, without its tokens."""
     tokens = ("prompt_token_ids", "token_ids", "logprobs", "signals")
     return {key: value for key, value in export.to_dict(found).items() if key not in tokens}
 

@@ -48,7 +48,7 @@ class Agreement(NamedTuple):
 
     @property
     def weight(self) -> float:
-        """Of one judged turn in training: at most half of a person's, and no more than kappa."""
+        """Weight of one judged turn in training: at most half of a person's, and no more than kappa."""
         return max(0.0, min(MOST_WEIGHT, self.kappa))
 
     def as_json(self) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class Trust(NamedTuple):
 
 
 def trust(pairs: Sequence[Pair]) -> Trust:
-    """Of shared turns, newest first: the window's. A turn on which people cancel out is none."""
+    """Agreement on shared turns, newest first: the window's. A turn on which people cancel out is none."""
     window = [pair for pair in pairs if pair[0] != 0][:WINDOW]
     bad = [(person < 0, judge < 0) for person, judge in window]
     good = [(person > 0, judge > 0) for person, judge in window]

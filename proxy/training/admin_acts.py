@@ -1,4 +1,4 @@
-"""What an admin does: train, pause, resume, cancel, rollback, promote, reset. By HTTP, on the page and in the chat.
+"""Acts of an admin: train, pause, resume, cancel, rollback, promote, reset. By HTTP, on the page and in the chat.
 
 Owns what each act does and the sentence that tells of it. Not here: who is an admin (access.keys).
 """

@@ -86,7 +86,7 @@ class Claims:
         )
 
     async def is_strange(self, run: Run) -> bool:
-        """Whether its samples are replies of a model that is not ours, and that of this backend is; or the reverse."""
+        """Tell if its samples are replies of a model that is not ours, and that of this backend is; or the reverse."""
         samples = await self._store.samples.of_run(run.id)
         if self._foreign is not None and await self._store.episode_groups.of_run(run.id):
             return True

@@ -1,4 +1,4 @@
-"""What the trainer reads: a run folder, written whole before the trainer starts.
+"""The trainer's input: a run folder, written whole before the trainer starts.
 
 Owns the writing half of the format in trainer/CONTRACT.md ("The run folder"); the reading half is
 trainer.lessons.samples. A completion is one line, whatever the number of its raters; what they are worth together is
@@ -47,9 +47,9 @@ def lines(
     moments: Moments,
     lessons: Mapping[str, Sequence[str]] = NO_LESSONS,
 ) -> list[dict[str, Any]]:
-    """Of samples.jsonl. `held_before` are held-back samples of earlier runs: the gate sees them again. `earlier` ones
-    trained in those: the trainer may choose among them what trains once more. `lessons` were in the prompts of these
-    completions."""
+    """Lines of samples.jsonl. `held_before` are held-back samples of earlier runs: the gate sees them again. `earlier`
+    ones trained in those: the trainer may choose among them what trains once more. `lessons` were in the prompts of
+    these completions."""
     now = _by_completion(samples)
     before = {id: group for id, group in _by_completion(held_before).items() if id not in now}
     found = [_sample(group, train, moments, "held" if group[0].held else "train") for group in now.values()]
@@ -65,7 +65,7 @@ def _with_lessons(line: dict[str, Any], texts: Sequence[str]) -> dict[str, Any]:
 
 
 def episode_lines(turns: Sequence[RunTurn]) -> list[dict[str, Any]]:
-    """Of samples.jsonl, a turn each, the newest episode first. Blocking."""
+    """Lines of samples.jsonl, a turn each, the newest episode first. Blocking."""
     return [
         {
             "rating": f"ep-{one.episode.seq}-{one.turn}",
@@ -92,7 +92,7 @@ def episode_lines(turns: Sequence[RunTurn]) -> list[dict[str, Any]]:
 
 
 def unrated_lines(completions: Sequence[Completion]) -> list[dict[str, Any]]:
-    """Of completions, without what a rating says. Blocking."""
+    """Lines of completions, without what a rating says. Blocking."""
     return [_completion(completion, completion.new.prompt) for completion in completions]
 
 
@@ -170,7 +170,8 @@ def newest_version(folder: Path) -> int:
 
 
 def newest_run(runs: Path) -> int:
-    """Of folders, too: after an older backup was restored, those of runs that it does not know are still there."""
+    """Highest number, of folders, too: after an older backup was restored, those of runs that it does not know are
+    still there."""
     return _highest(runs, "r")
 
 
@@ -194,7 +195,7 @@ def ordered(folder: Path) -> str:
 
 
 def progress(folder: Path) -> list[dict[str, Any]]:
-    """What the trainer said on the way; empty where it has not begun. A line that it is writing is passed over."""
+    """The trainer's events; empty where it has not begun. A line that it is writing is passed over."""
     found = []
     with contextlib.suppress(OSError):
         for line in (folder / "progress.jsonl").read_bytes().splitlines():
@@ -215,7 +216,7 @@ def steps(told: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def tidy(folder: Path) -> None:
-    """What only an unfinished run needs goes: three times the adapter's size."""
+    """Remove what only an unfinished run needs: three times the adapter's size."""
     for name in ("checkpoint", "cache"):
         shutil.rmtree(folder / name, ignore_errors=True)
 
@@ -254,7 +255,7 @@ def without(folder: Path, completions: Collection[str], ratings: Collection[str]
 
 
 def settle(folder: Path) -> None:
-    """What a kill has left of files that were being written or encrypted goes. Blocking; raises OSError."""
+    """Remove what a kill has left of files that were being written or encrypted. Blocking; raises OSError."""
     for name in TEXTS:
         conversion.settle(folder / name, folder / f".{name}{conversion.OLD}")
         conversion.wipe(unfinished(folder / name))
@@ -267,7 +268,7 @@ def others(runs: Path, known: Iterable[str]) -> list[Path]:
 
 
 def trains_on(folder: Path, completions: Collection[str], ratings: Collection[str], seal: Seal = IN_THE_CLEAR) -> bool:
-    """Whether a sample of this run is one of these; not where nobody can read them. Blocking; raises OSError."""
+    """Tell whether a sample of this run is one of these; not where nobody can read them. Blocking; raises OSError."""
     path = folder / SAMPLES
     lines: list[bytes] = []
     with contextlib.suppress(SealError):
@@ -301,7 +302,7 @@ def _dated(path: Path, oldest: float | None) -> None:
 
 
 def at_work(folder: Path) -> bool:
-    """Whether a trainer holds the folder: one of a proxy that was killed may be about to end."""
+    """Tell whether a trainer holds the folder: one of a proxy that was killed may be about to end."""
     try:
         with (folder / "lock").open("r") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -349,7 +349,7 @@ class RunSupervisor:
         return found
 
     async def _called_off(self, run: Run) -> bool:
-        """Whether somebody wanted it no more before it had a result; then it has ended."""
+        """Tell whether somebody wanted it no more before it had a result; then it has ended."""
         if self._cancelled != run.id or run_folder.result(Path(run.folder)) is not None:
             return False
         await self._call_off(run)
@@ -364,7 +364,7 @@ class RunSupervisor:
         return self.state.paused or self._stopping or self._cancelled == run.id
 
     def _wait(self, run: Run, why: str) -> None:
-        """What keeps the run, said: it goes on when that is over."""
+        """Say what keeps the run: it goes on when that is over."""
         self.state.kept = why
         log.info("run waits", run=run.id, why=why)
         self._events.emit("waiting", run=run.id, why=why)

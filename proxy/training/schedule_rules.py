@@ -66,7 +66,7 @@ def dampened(fresh: Fresh) -> str | None:
 
 
 def enough(train: Train, fresh: Fresh, needed: int, because: str, *, silent_s: float) -> str | None:
-    """What the ratings or the requests still lack for a run to start by itself; None where nothing."""
+    """The condition that ratings or requests still lack for a run to start by itself; None where nothing."""
     if fresh.total < needed:
         because = f"; {because}" if because else ""
         less = f"; {why}" if (why := dampened(fresh)) else ""

@@ -83,7 +83,7 @@ def _of(line: dict[str, Any], completion: Completion) -> Iterator[_Wanted]:
 
 
 def prompt_of(line: Mapping[str, Any], completion: Completion) -> Prompt:
-    """As the server got it: in the client's format, or said again in chat completions."""
+    """The request as the server got it: in the client's format, or said again in chat completions."""
     end = completion.end
     if end is not None and end.translated:
         return Prompt(line["messages"], line["tools"], line["template_kwargs"])

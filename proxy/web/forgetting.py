@@ -46,7 +46,7 @@ class ForgetRequest(NamedTuple):
 
 
 class ForgottenCount(NamedTuple):
-    """What goes, or has gone."""
+    """Counts of deleted data, done or to come."""
 
     found: Forgetting
     copies: Copies  # of the database, as they were before
@@ -76,7 +76,7 @@ class Forgetter:
         self._lessons = lessons
 
     async def look(self, kind: Target, name: str) -> ForgottenCount:
-        """What would go. Raises NotFound where there is nothing of that name, in copies neither."""
+        """Count what would go. Raises NotFound where there is nothing of that name, in copies neither."""
         found = await self._store.erasure.look(kind, name)
         there = await self._store.erasure.copies_with(self._home, kind, name)
         if not (found.completions or found.ratings or found.reactions or there.holding):

@@ -32,7 +32,7 @@ async def account(store: Store | Looking, run: Run) -> dict[str, Any]:
 
 
 async def _samples(store: Store | Looking, run: Run) -> list[dict[str, Any]]:
-    """What the trainer said of each sample, with the completion that it is."""
+    """The trainer's words on each sample, with its completion."""
     outcomes = (run.result or {}).get("samples") or {}
     completions = {s.rating.id: s.completion.new.id for s in await store.samples.of_run(run.id)}
     found = []

@@ -110,7 +110,7 @@ def finish(db: sqlite3.Connection, rows: Iterable[FinishedCompletion]) -> None:
 
 
 def record(db: sqlite3.Connection, rows: Iterable[tuple[NewCompletion, FinishedCompletion]]) -> None:
-    """As `begin` and `finish`, for answers that ended before they were begun: each is one row, written once."""
+    """Do both `begin` and `finish`, for answers that ended before they were begun: each is one row, written once."""
     for new, end in rows:
         said, names = tree.said(new.prompt, new.nodes, new.asides)
         prompt, reply = tree.add_with_reply(db, said, names, end.reply)
@@ -308,7 +308,7 @@ class CompletionStore(StorePart):
         return [to_completion(row, None, (), ratings.get(row["id"], ())) for row in rows]
 
     async def messages(self, hash: bytes) -> tuple[Message, ...]:
-        """What was said up to this message, root first, without system texts; empty if it is not known."""
+        """The conversation up to this message, root first, without system texts; empty if it is not known."""
         return await tree.conversation(self._reader, hash)
 
     async def find_reply(self, sent: SentBack, askers: Sequence[Asker]) -> list[Candidate]:
@@ -342,7 +342,7 @@ class CompletionStore(StorePart):
         return [found[id] for id in ids if id in found]
 
     async def pass_over(self, ids: Sequence[str], rule: str) -> None:
-        """These were no answers that anybody saw: side turns, by that rule."""
+        """Nobody saw these as answers: side turns, by that rule."""
         await self._writer.submit(lambda db: pass_over(db, ids, rule))
 
     async def exact_unrated(self, *, version: int, limit: int) -> list[Completion]:

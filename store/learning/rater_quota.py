@@ -51,7 +51,7 @@ def within(ratings: Sequence[QuotaCandidate], share: float, others: Mapping[str,
     `others` is how much each rater has said lately, in full voices: by the same measure as the share, or a few light
     ratings would bound somebody who is alone. Whoever floods a run in which nobody else has anything new is not alone
     for that. As the bound is half of a run or more, one rater at most is above it, and is the only one to lose any: one
-    who is then above it by less than a rating that was left out is no reason to leave out more, or two raters with
+    who is then above it by less than a rating that was left out does not mean that more is left out, or two raters with
     weights that do not add up would take turns until nothing is left.
     """
     everybody = sum(others.values())
@@ -101,7 +101,7 @@ def is_judge(rater: str) -> bool:
 
 
 def parts(voices: Mapping[str, QuotaCandidate]) -> dict[str, float]:
-    """What each rater of one completion is of the training: a share of its weight, or a full voice by their words."""
+    """Each rater's part of one completion in training: a share of its weight, or a full voice by their words."""
     if not voices:
         return {}
     weights = [voice.weight for voice in voices.values()]

@@ -83,7 +83,7 @@ async def voices_lately(reader: Reader, raters: Mapping[str, float]) -> dict[str
 
 
 def _others(rows: Iterable[sqlite3.Row], raters: Mapping[str, float]) -> dict[str, float]:
-    """What each rater has said lately, a rating as one or, if it is lighter, as its weight."""
+    """Each rater's recent ratings, a rating as one or, if it is lighter, as its weight."""
     return {rater: total * min(raters.get(rater, 1.0), 1.0) for rater, total in rows}
 
 
@@ -353,7 +353,7 @@ class SampleStore(StorePart):
         return await _samples(self._reader, rows)
 
     async def recent_held(self, limit: int) -> list[RunSample]:
-        """What earlier runs held back, nobody took back and no later rating has brought into training since."""
+        """Samples that earlier runs held back, nobody took back and no later rating has brought into training since."""
         rows = await self._reader.rows(
             """SELECT r.*, s.split FROM runs u CROSS JOIN run_samples s ON s.run_id = u.id
             CROSS JOIN ratings r ON r.id = s.rating_id

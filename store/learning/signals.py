@@ -182,7 +182,7 @@ def label(
     tokens: int,
     day: str,
 ) -> None:
-    """What a judge says; one that was taken back meanwhile keeps nothing of it. The cost counts in any case."""
+    """Store a judge's label; one that was taken back meanwhile keeps nothing of it. The cost counts in any case."""
     db.execute(
         """UPDATE signals SET state = 'labelled', judge = ?, config = ?, label = ?, value = ?, hint = ?, why = ?,
         tokens = tokens + ?, labelled_at = ? WHERE seq = ? AND state = 'waiting'""",
@@ -198,8 +198,8 @@ def spend(db: sqlite3.Connection, tokens: int, day: str) -> None:
 
 
 def score(db: sqlite3.Connection, of: Signal, own: OwnScore | None, config: str) -> None:
-    """What the user's own code says of a turn, in place of what it said before; None: nothing. All up to that signal is
-    scored then."""
+    """Store the score of the user's own code for a turn, in place of the one before; None: nothing. All up to that
+    signal is scored then."""
     known = (of.completion_id, of.next_id)
     before = db.execute(
         "SELECT * FROM signals WHERE completion_id = ? AND kind = 'own' AND next_id IS ?", known
@@ -223,7 +223,7 @@ def score(db: sqlite3.Connection, of: Signal, own: OwnScore | None, config: str)
 
 
 class OwnScore(NamedTuple):
-    """Of the user's own code."""
+    """A score of the user's own code."""
 
     value: float
     hint: str | None
@@ -283,7 +283,7 @@ def _side(value: float) -> str:
 
 
 async def of_all(reader: Reader, ids: Sequence[str]) -> dict[str, list[Signal]]:
-    """What followed these completions, by their ids; each oldest first."""
+    """Signals of these completions, by their ids; each oldest first."""
     found: dict[str, list[Signal]] = {}
     rows = await reader.rows(
         "SELECT s.* FROM signals s WHERE s.completion_id IN (SELECT value FROM json_each(?)) ORDER BY s.seq",
@@ -358,7 +358,7 @@ class SignalStore(StorePart):
         return await self._writer.submit(lambda db: add(db, new)) is not None
 
     async def of(self, completion_id: str) -> list[Signal]:
-        """What followed one completion, oldest first."""
+        """Signals of one completion, oldest first."""
         return (await of_all(self._reader, [completion_id])).get(completion_id, [])
 
     async def everything(self) -> list[Signal]:
@@ -378,7 +378,7 @@ class SignalStore(StorePart):
         )
 
     async def label(self, seq: int, **said: Any) -> None:
-        """As `signals.label`."""
+        """Do `signals.label`."""
         await self._writer.submit(lambda db: label(db, seq, **said))
 
     async def spend(self, tokens: int, day: str) -> None:
@@ -414,7 +414,7 @@ class SignalStore(StorePart):
         return int(row["left"])
 
     async def score(self, of: Signal, own: OwnScore | None, config: str) -> None:
-        """As `signals.score`."""
+        """Do `signals.score`."""
         await self._writer.submit(lambda db: score(db, of, own, config))
 
     async def rescore(self, since: float) -> int:
@@ -428,12 +428,12 @@ class SignalStore(StorePart):
         return None if row is None else str(row["completion_id"])
 
     async def apply(self, trusted: Sequence[Trusted]) -> tuple[int, int]:
-        """As `signals.apply`."""
+        """Do `signals.apply`."""
         return await self._writer.submit(lambda db: apply(db, trusted))
 
     async def by_version(self) -> list[dict[str, Any]]:
-        """Of each version's main turns: how many there are, their mean length in characters, and the share of them that
-        has a word of praise for its reader; of the newest few thousand."""
+        """Figures of each version's main turns: how many there are, their mean length in characters, and the share of
+        them that has a word of praise for its reader; of the newest few thousand."""
         return [dict(row) for row in await self._reader.rows(_BY_VERSION)]
 
     async def counts(self) -> list[dict[str, Any]]:

@@ -46,7 +46,7 @@ WHERE u.status = 'done' AND json_extract(o.value, '$.used') = 1 AND o.key IN (SE
 
 
 def look(db: sqlite3.Connection, kind: Target, name: str) -> Forgetting:
-    """What would go, without touching it."""
+    """Count what would go, without touching it."""
     reactions = 0
     if kind == "rater":
         going: list[str] = []
@@ -121,7 +121,7 @@ def _delete(db: sqlite3.Connection, found: Forgetting) -> None:
 
 
 def owe(db: sqlite3.Connection, more: Mapping[str, Sequence[str]]) -> None:
-    """What the run folders may still have."""
+    """Text that the run folders may still have."""
     owed = meta.read_meta(db, OWED, NOTHING)
     meta.set_meta(db, OWED, {key: [*ids, *more.get(key, ())] for key, ids in owed.items()})
 

@@ -27,7 +27,7 @@ FRESH_FAULT = 0.7  # acceptance of fresh replies under which serving, not learni
 
 @dataclass
 class Outcome:
-    """What became of a sample, as result.json has it."""
+    """Outcome of a sample, as result.json has it."""
 
     used: bool
     cause: str | None

@@ -55,7 +55,7 @@ def of_tokens(
     scorer: Scorer,
     progress: Progress,
 ) -> Pushed:
-    """What pushes each token: its rating, balanced, by the token's credit or spared, and what a teacher adds."""
+    """The push of each token: its rating, balanced, by the token's credit or spared, and what a teacher adds."""
     compared = preset.objective not in ("grpo", "kto")  # which have balances of their own
     if preset.balance and compared:
         values = objective.balanced(values)

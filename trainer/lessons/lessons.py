@@ -1,4 +1,4 @@
-"""What each sample teaches: its log-probs under the policies that matter, the filter's verdict, its advantage.
+"""The lesson of each sample: its log-probs under the policies that matter, the filter's verdict, its advantage.
 
 Owns the step from samples to lessons. Not here: the log-probs themselves (scoring), how wide the filter is and what
 passed it (acceptance), which way a token is pushed (advantages), the mathematics (objective), the optimiser (steps).
@@ -105,7 +105,7 @@ def prepare(
     progress: Progress,
     stop: Stop,
 ) -> Lessons:
-    """What the samples teach a policy that wears what it starts from."""
+    """The samples' lessons for a policy that wears what it starts from."""
     lessons, foreign = Lessons(), preset.objective == "kto"  # another model gave the replies
     for line in unusable:
         lessons.outcomes[line.rating] = Outcome(False, line.cause, 0, 0, False, line.reason)
@@ -188,7 +188,7 @@ def prepare(
 
 
 def _by_part(parts: Sequence[Sequence[Sample | Extra]], scored: Sequence[LogProbs]) -> list[list[LogProbs]]:
-    """What was scored in one pass, of each part."""
+    """Split what was scored in one pass by part."""
     left = iter(scored)
     return [[next(left) for _ in part] for part in parts]
 
@@ -290,7 +290,7 @@ def _judge(
 
 
 def _loss_of(lesson: Lesson) -> float | None:
-    """What its rating adds to the loss where the run begins: −1/T Σ m M A ℓ_old."""
+    """The rating's part of the loss where the run begins: −1/T Σ m M A ℓ_old."""
     if not lesson.own or not len(lesson.old):
         return None
     return round(-float(np.where(lesson.keep, lesson.advantage * lesson.old, 0.0).mean()), 6)

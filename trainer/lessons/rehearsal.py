@@ -17,7 +17,7 @@ RATED: Final = {"reward": 0.0, "weight": 1.0}  # what a line of samples.jsonl ha
 
 
 def refusals(lines: Sequence[Mapping[str, Any]], template: Template, *, max_seq_len: int) -> list[str | None]:
-    """Of each line why a run would not train on it; None where it would."""
+    """For each line, the reason why a run would not train on it; None where it would."""
     template = template.as_served(samples.known(lines, template))
     return [_refusal({**line, **RATED}, template, max_seq_len) for line in lines]
 

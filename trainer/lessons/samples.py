@@ -145,7 +145,7 @@ class Template:
         return self._render(messages, None, None, AS_IS)
 
     def question(self, text: str) -> tuple[int, ...]:
-        """A question that is no sample: as the server renders it, else by the template, whoever else uses that."""
+        """A question that is not a sample: as the server renders it, else by the template, whoever else uses that."""
         return self._asked.get(text) or self._render(neutral(text), None, None, self.choice.way)
 
     def served(self, rendered: Mapping[str, Any], count: int | None = None) -> tuple[int, ...]:
@@ -176,7 +176,7 @@ class Template:
         return (*ids, self.end) if ended else tuple(ids)
 
     def captured(self, line: Mapping[str, Any]) -> KnownTokens | None:
-        """What the server said of each token of a reply."""
+        """The server's record of each token of a reply."""
         return captured(line, self._pieces, self.end, size=self.vocabulary)
 
     def text(self, ids: Sequence[int]) -> str:
@@ -232,7 +232,7 @@ def load(
 
 
 def known(lines: Iterable[Mapping[str, Any] | None], template: Template) -> list[Known]:
-    """What the server of these samples has said of prompts without ids; where it renders them, by that."""
+    """Read how the server of these samples renders prompts without ids; where it renders them, by that."""
     found = []
     for line in lines:
         if line is None or line.get("exact") is True:
@@ -411,7 +411,8 @@ def _rendered(line: Mapping[str, Any], template: Template) -> tuple[Tokens, Floa
 
 
 def _prompt(line: Mapping[str, Any], template: Template) -> tuple[tuple[int, ...], PromptBy]:
-    """What the server read. It trains on that or not at all: by its count of tokens it is seen whether this is it."""
+    """The prompt that the server read. It trains on that or not at all: by its count of tokens it is seen whether this
+    is it."""
     count, messages, as_sent = _count(line), len(_messages(line)), line.get("as_sent") is True
     if line.get("prompt_token_ids"):
         return ids_in(line, "prompt_token_ids", template.vocabulary), "captured"
@@ -467,7 +468,7 @@ def _more_than_text(messages: Any) -> str | None:
 
 
 def _apart(message: Mapping[str, Any], way: Way) -> list[Mapping[str, Any]]:
-    """What becomes of a message: itself, or one of each of its texts."""
+    """Rewrite a message: itself, or one of each of its texts."""
     content = message.get("content")
     if way.parts != "apart" or not isinstance(content, list) or len(content) < 2:
         return [message]
@@ -475,7 +476,8 @@ def _apart(message: Mapping[str, Any], way: Way) -> list[Mapping[str, Any]]:
 
 
 def _plain(message: Mapping[str, Any], parts: str = "lines") -> dict[str, Any]:
-    """As templates want it: text parts joined, tool arguments as objects. What is not text cannot be trained on."""
+    """Write a message as templates want it: text parts joined, tool arguments as objects. What is not text cannot be
+    trained on."""
     plain = dict(message)
     content = plain.get("content")
     if isinstance(content, list):

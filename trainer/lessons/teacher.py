@@ -2,7 +2,7 @@
 
 Owns what is made of a sample's comment and correction: the hinted prompt, the teacher's distribution on the rated
 reply, a reply of its own, and the correction's tokens. The teacher is the policy about to be trained, with the hint in
-its context. Only comments on disliked replies teach: on a liked one they are praise, and praise is no instruction.
+its context. Only comments on disliked replies teach: on a liked one they are praise, and praise does not instruct.
 Not here: the losses (objective_kin), the ratings' side (lessons).
 """
 
@@ -156,7 +156,7 @@ def teachings(
     also: Sequence[int] = (),
     known: Mapping[Tokens, States] = NOTHING,
 ) -> list[Teaching]:
-    """What the policy expects in each reply, from the cache if these very tokens are in it; `also`: as Policy.teach,
+    """The policy's expectation in each reply, from the cache if these very tokens are in it; `also`: as Policy.teach,
     `known`: as packing.passes."""
     if not sequences:
         return []

@@ -151,7 +151,7 @@ def train(
 
 
 def by_token(teaching: Sequence[Lesson]) -> bool:
-    """Whether ratings that go by token are all there is to learn from."""
+    """Tell whether ratings that go by token are all there is to learn from."""
     return all(lesson.credited and not lesson.taught for lesson in teaching)
 
 
@@ -396,7 +396,7 @@ def replay(policy: Policy, teaching: Sequence[Lesson]) -> float | None:
 
 
 def _fingerprint(spec: RunSpec, preset: Preset, teaching: Sequence[Lesson]) -> str:
-    """Of everything that decides what a step does."""
+    """Hash everything that decides what a step does."""
     decides = [
         [spec.weights, spec.parent, spec.seed, preset.model_dump()],
         [

@@ -214,7 +214,7 @@ def base(facts: Facts) -> DoctorCheck:
 
 
 def _compared(status: Mapping[str, Any]) -> State:
-    """Of the comparison, where it has found nothing: what is not known yet may still stop runs."""
+    """The comparison where it has found nothing: what is not known yet may still stop runs."""
     found = status["match"]
     if found["state"] == "unasked":
         return "unknown" if status["backend"]["adapters"] or found["stops"] else "ok"
@@ -222,7 +222,7 @@ def _compared(status: Mapping[str, Any]) -> State:
 
 
 def template(facts: Facts) -> DoctorCheck:
-    """Of the comparison, what it says about how a conversation is rendered, with both texts where they differ."""
+    """The comparison's words about how a conversation is rendered, with both texts where they differ."""
     if facts.status is None:
         return _unknown("template")
     found, tried = facts.status["match"], facts.status["rehearsal"]
@@ -244,7 +244,7 @@ def template(facts: Facts) -> DoctorCheck:
 
 
 def prompts(facts: Facts) -> DoctorCheck:
-    """Whether a run would take the newest answers, and what the server has cut."""
+    """Tell whether a run would take the newest answers, and what the server has cut."""
     if facts.status is None:
         return _unknown("prompts")
     tried, cut = facts.status["rehearsal"], facts.status["cut"]
@@ -323,13 +323,13 @@ CHECKS: Final[tuple[Callable[[Facts], DoctorCheck], ...]] = (
 
 
 def _never_trains(status: Mapping[str, Any]) -> bool:
-    """Whether no run can start, however many ratings there are: the check `adapters` says why."""
+    """Tell whether no run can start, however many ratings there are: the check `adapters` says why."""
     trains = status.get("trains")
     return not trains["model"] if trains else not status["backend"].get("adapters", True)
 
 
 def _share(status: Mapping[str, Any]) -> str | None:
-    """What gives a run the memory that the model has, where that can be and is not so."""
+    """The setting that gives a run the model's memory, where that can be and is not so."""
     if not status["backend"]["frees"] or status["training"]["share_gpu"]:
         return None
     return "train.share_gpu = true lets the model rest while a run trains, and requests wait; or free some memory"

@@ -1,4 +1,4 @@
-"""What is said of one route: its words, what it takes, what it answers.
+"""Description of one route: its words, what it takes, what it answers.
 
 Owns the form only. The routes are in `operations`, how they become a document in `document`.
 """
@@ -27,7 +27,7 @@ def number(low: int, high: int, default: int | None = None) -> Schema:
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """A body that is no JSON of ours: its content types, each with a schema."""
+    """A body that is not JSON of rlproxy: its content types, each with a schema."""
 
     content: Mapping[str, Schema]
 

@@ -167,7 +167,7 @@ class RebuildBody(BaseModel):
 
 
 class CopiesBody(BaseModel):
-    """Of the database, in the home folder."""
+    """A file of the database, in the home folder."""
 
     holding: list[str] = Field(description="Those that have it.")
     unread: list[str] = Field(description="Those that nobody could look into.")

@@ -100,7 +100,7 @@ class MatchBody(BaseModel):
 
 
 class RehearsalBody(BaseModel):
-    """Whether a run would take the newest answers."""
+    """Rehearsal: would a run take the newest answers?"""
 
     state: Literal["untried", "taken", "partly", "refused", "unknown"]
     tried: int
