@@ -64,8 +64,8 @@ def taught_by(record: dict[str, Any]) -> str:
 
 def learn(found: list[dict[str, Any]]) -> str:
     heads = (
-        "persona | learns from | seed | base | liked after 32 ratings | 64 | 96 | 128 | base NLL, last (highest) | fixed text "
-        "| distinct-2"
+        "persona | learns from | seed | base | liked after 32 ratings | 64 | 96 | 128 | base NLL, last (highest) "
+        "| fixed text | distinct-2"
     )
     lines = [f"| {heads} |", "|---" * 11 + "|"]
     for one in found:
