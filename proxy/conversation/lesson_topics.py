@@ -38,7 +38,7 @@ class Fitting(NamedTuple):
 
 
 def words(text: str) -> frozenset[str]:
-    """What a text is about."""
+    """The words that a text is about, each as its first letters."""
     said = unicodedata.normalize("NFKC", text[:READ]).casefold()
     found = set()
     for word in _WORD.findall(said):

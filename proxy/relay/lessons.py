@@ -103,7 +103,7 @@ def does_without(tally: LessonTally) -> str | None:
 
 
 def members(dialect: Dialect, body: Mapping[str, Any], lessons: Sequence[PromptLesson]) -> dict[str, bytes]:
-    """What differs in a request with these lessons after its last user message; empty where it has none."""
+    """The members of a request that differ with these lessons after its last user message; empty where it has none."""
     texts = [one.text for one in lessons if not one.left_out]
     if not texts:
         return {}

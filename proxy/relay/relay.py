@@ -221,7 +221,7 @@ class Relay:
     async def _lessons(
         self, call: Call, asked: Asked, lease: Lease, held: HeldStream | None
     ) -> tuple[PromptLesson, ...]:
-        """What its prompt gets besides: nothing, unless lessons are on, the request is captured, and a header can still
+        """The lessons that fit. None, unless lessons are on, the request is captured, and a header can still
         name them."""
         told = held is not None and held.response is not None
         if self.parts.lessons is None or call.id is None or call.agent is NOBODY or told:

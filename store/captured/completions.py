@@ -150,7 +150,7 @@ def record(db: sqlite3.Connection, rows: Iterable[tuple[NewCompletion, FinishedC
 
 
 def _add_lessons(db: sqlite3.Connection, new: NewCompletion) -> None:
-    """What was in its prompt besides what its client sent (learning.lessons)."""
+    """Keep what was in its prompt besides what its client sent (learning.lessons)."""
     if new.lessons:
         db.executemany(
             "INSERT INTO completion_lessons VALUES (?, ?, ?, ?, ?)",

@@ -90,7 +90,7 @@ def say(
     why: str | None,
     actor: str,
 ) -> None:
-    """What is to hold of a lesson from now on. Raises UnknownRating."""
+    """Write down what holds of a lesson from now on. Raises UnknownRating."""
     if db.execute(_ONE, (rating,)).fetchone() is None:
         raise UnknownRating(rating)
     db.execute(_SET, (rating, text, always, ended, why, time.time()))
@@ -162,7 +162,7 @@ class LessonStore(StorePart):
         )
 
     async def tallies(self, learned: Iterable[CommentLesson]) -> dict[str, LessonTally]:
-        """Of lessons that a version has learned: its and later answers, with and without."""
+        """Counts of liked answers with and without each lesson, of versions that have learned it."""
         wanted = {one.rating: one.learned for one in learned if one.learned is not None}
         if not wanted:
             return {}

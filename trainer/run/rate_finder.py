@@ -27,7 +27,7 @@ HARM = 0.1  # nats a token after them: what a whole run by token may move
 
 
 def tried(folder: Path) -> dict[float, float]:
-    """What each rate moved in a sweep of this run that was stopped: it goes on from there."""
+    """Nats a token that each rate moved, in a sweep of this run that was stopped: it goes on from there."""
     found: dict[float, float] = {}
     for _, event in read_lines(folder / "progress.jsonl"):
         if event is not None and event.get("event") == "tune":

@@ -41,8 +41,8 @@ class Bound:
 
 
 def cost(policy: Policy, said: Sequence[Tokens]) -> float:
-    """What the base finds odder than its own at each position of these replies, nats a token (`base_nll` of the gate,
-    in expectation over the next token)."""
+    """Mean nats a token by which the base finds the policy odder than itself, at each position of these replies: the
+    gate's `base_nll`, in expectation over the next token."""
     groups = packing.group(said, policy.budget)
     parts = [policy.surprise(packing.pack([said[i] for i in members])) for members in groups]
     return float(np.concatenate([part.excess for part in parts]).mean())
@@ -57,8 +57,9 @@ def evidence(checks: Mapping[str, Check]) -> float:
 
 
 def bound(preset: Preset, evidence: float, *, credited: bool, most: float, said: Sequence[Tokens]) -> Bound | None:
-    """Of a run whose ratings say this much; None: it goes as far as its steps go. `credited`: by token. `most`: nats of
-    base NLL that the gate lets a version lose, which plain evidence may spend. `said`: replies of its start."""
+    """The bound of a run whose ratings say this much; None: it goes as far as its steps go. `credited`: by token.
+    `most`: nats of base NLL that the gate lets a version lose, which plain evidence may spend. `said`: replies of its
+    start."""
     moves = nats(preset, evidence, credited=credited)
     if moves is None or credited:
         return None if moves is None else Bound(moves)
