@@ -165,3 +165,19 @@ def hinted(found: dict[str, Any]) -> str:
 def days(dates: Iterable[str]) -> str:
     found = sorted(set(dates))
     return found[0] if len(found) == 1 else f"{found[0]} to {found[-1]}"
+
+
+SHOWN_PAIRS = 2
+
+
+def pair_tokens(found: dict[str, Any]) -> str:
+    """Two pairs, an answer a line: each token with its chance before and after."""
+    lines = ["| question | rated | the answer's tokens, chance before → after |", "|---|---|---|"]
+    for one in found["answers"][: 2 * SHOWN_PAIRS]:
+        said = ", ".join(
+            f"`{token['text'].replace('|', '')}` {token['before']:.2f} → {token['after']:.2f}"
+            for token in one["tokens"]
+            if token["text"].strip() and not token["text"].startswith("<|")
+        )
+        lines.append(f"| {one['question']} | {'right' if one['reward'] > 0 else 'wrong'} | {said} |")
+    return "\n".join([*lines, "", f"SmolLM2-135M-Instruct, one run of 64 ratings, {found['date'][:10]}."])
