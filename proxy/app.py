@@ -47,6 +47,7 @@ from proxy.relay.models import Models
 from proxy.relay.parts import Parts
 from proxy.relay.relay import Relay
 from proxy.signals.follower import Follower
+from proxy.signals.hindsight import Hindsight
 from proxy.signals.judging import Judging
 from proxy.signals.own import Own
 from proxy.training import relocation
@@ -160,7 +161,14 @@ class Wiring:
         self.uncaptured = Uncaptured(store, recent, retries)
         # what people say next
         self.judging = judging = Judging(
-            settings.judge, store, backend, redactor, events, Follower(store, screen), Own(settings.signals)
+            settings.judge,
+            store,
+            backend,
+            redactor,
+            events,
+            Follower(store, screen),
+            Own(settings.signals),
+            Hindsight(settings.judge, when.weights),
         )
         claims.before, claims.beside = judging.settle, judging.choices
         self.status = status = StatusReport(

@@ -415,11 +415,17 @@ class Fresh:
     neutral: int
     stale: int  # too many versions old: will never train
     dampened: dict[str, int] = field(default_factory=dict)  # of those, by rater, what one may not bring into a run
+    alone: int = 0  # of judges: a run by themselves, where what people have rated is too little for one
 
     @property
     def total(self) -> int:
         """How many a run could take."""
         return self.good + self.bad + self.neutral - sum(self.dampened.values())
+
+    @property
+    def most(self) -> int:
+        """The number of ratings of the larger one of the runs that could begin."""
+        return max(self.total, self.alone)
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,7 +154,7 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop, seal: Sea
     _write(run, model, read, learned, tries, used - read.repeated, used & read.repeated, no)
     if no is None:
         new = [s for s in reversed(read.usable) if s.rating in used - read.repeated]  # the newest last
-        rewards = [s.reward for s in new if s.episode is None]
+        rewards = [s.reward for s in new if s.episode is None and s.hindsight is None]
         result["baseline_after"] = round(objective.ema(spec.baseline, rewards, run.preset.ema_decay), 9)
         outcomes = list({s.episode.episode: s.reward for s in new if s.episode is not None}.values())
         result["episode_baseline_after"] = round(
@@ -294,7 +294,8 @@ def _lessons(run: TrainingRun, model: TrainedModel, read: Read) -> tuple[Lessons
     taught = sum(lesson.taught for lesson in teaching)
     left = [s.sample for s in learned.train if s.keep.any() and learned.outcomes[s.sample.rating].cause is None]
     contrast = ratings.contrast(left)
-    if not contrast.ok and not taught and not trajectories.any_of(left):
+    alone = trajectories.any_of(left) or any(s.hindsight is not None for s in left)  # these compare nothing
+    if not contrast.ok and not taught and not alone:
         run.result["gate"]["contrast"] = contrast.json()
         raise NothingToLearn(f"Nothing to compare in {len(new)} samples: {acceptance.causes(new, 'the same')}.")
     run.preset = _tuned(run, model, teaching)

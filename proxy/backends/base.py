@@ -54,6 +54,7 @@ class Served:
     by_dialect: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # where a dialect has other defaults
     known: str = "its own defaults"  # from where this is known, in a few words
     unsure: frozenset[str] = frozenset()  # members of `sampling` of which it is not known whether they are in force
+    logprobs_of: Literal["model"] | None = None  # as in Capabilities, where that hangs on how the server was started
 
     def guessed(self, said: Collection[str]) -> str | None:
         """Why nobody knows how a request that says these members was sampled; None where it is known."""

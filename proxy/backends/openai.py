@@ -64,7 +64,9 @@ class OpenAICompatible:
     @property
     def served(self) -> Served:
         found = self._defaults
-        return Served(self._model, found.sampling, known=found.known, unsure=found.unsure)
+        return Served(
+            self._model, found.sampling, known=found.known, unsure=found.unsure, logprobs_of=found.logprobs_of
+        )
 
     @property
     def weights(self) -> str | None:

@@ -94,8 +94,9 @@ class Exchange:
             self._asked.n,
             self._keepable,
         )
-        self._capture.guessed = parts.backend.served.guessed(self._asked.sampling)
-        self._capture.logprobs_of = parts.backend.capabilities.logprobs_of
+        served = parts.backend.served
+        self._capture.guessed = served.guessed(self._asked.sampling)
+        self._capture.logprobs_of = served.logprobs_of or parts.backend.capabilities.logprobs_of
         if "x-rl-completion-id" not in self._request.headers:
             self._capture.begin_beside(parts.tasks, row, seen)
             return

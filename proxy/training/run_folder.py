@@ -28,6 +28,7 @@ from store.captured.rows import as_text
 from store.learning.episode_groups import RunTurn
 from store.learning.ratings import JUDGED
 from store.learning.samples import why_held
+from store.learning.signals import HINDSIGHT, rater_of
 from store.records import BASE, Completion, Message, Moments, Run, RunSample
 from store.safety import conversion
 from trainer.launch import IN_THE_CLEAR, Seal, SealError, hinted, together, unfinished
@@ -326,22 +327,26 @@ def _by_completion(samples: Iterable[RunSample]) -> dict[str, list[RunSample]]:
 
 def _sample(group: Sequence[RunSample], train: Train, moments: Moments, split: str) -> dict[str, Any]:
     completion = group[0].completion
+    # What was said next has no value: it trains where nobody has given the answer one.
+    said_next = [sample.rating for sample in group if sample.rating.rater == rater_of(HINDSIGHT)]
+    valued = [sample.rating for sample in group if sample.rating.rater != rater_of(HINDSIGHT)]
     found = worth(
-        [sample.rating for sample in group],
-        completion.ratings,
+        valued or said_next,
+        [rating for rating in completion.ratings if valued and rating.rater != rater_of(HINDSIGHT)],
         scheme=train.rewards,
         raters=train.raters,
         moments=moments,
     )
     return {
         "rating": found.ratings[0],
-        "ratings": found.ratings,
+        "ratings": [*found.ratings, *(rating.id for rating in said_next if valued)],
         "split": split,
         "reward": found.reward,
         "weight": found.weight,
         "human": any(sample.rating.human for sample in group),
         "followed": any(sample.rating.source == JUDGED for sample in group),
-        "comment": found.comment,
+        "comment": found.comment if valued else None,
+        "hindsight": None if valued else found.comment,
         # Nobody should learn to say what stands in a secret's place.
         "correction": None if was_redacted(found.correction) else found.correction,
         **_completion(completion, group[0].messages),

@@ -339,6 +339,7 @@ TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "ollama_faults": ("benchmarks/ollama_faults.json", tables_ollama.faults),
     "ollama_templates": ("benchmarks/ollama_templates.json", tables_ollama.templates),
     "versions": ("benchmarks/versions.json", tables_ollama.versions),
+    "yield": ("benchmarks/yield.json", tables_ollama.yielding),
     "token_shares": ("benchmarks/token_shares.json", tables_ollama.token_shares),
     "quick_starts": ("benchmarks/quick_starts.json", quick_starts),
     "versus": ("benchmarks/versus.json", tables_learning.versus),
