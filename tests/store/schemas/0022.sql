@@ -16,12 +16,20 @@ CREATE TABLE audit (
     act    TEXT NOT NULL,
     detail TEXT NOT NULL
 , hash BLOB) STRICT;
-INSERT INTO "audit" VALUES(1,1.79551481244687938685e+09,'admin','promote','{"version":1}',X'595D3105C3386A29E847C88ABD8B986F5F61A1624A6D5E59A7FFD9AE31055606');
-INSERT INTO "audit" VALUES(2,1.79551481244694495203e+09,'admin','pause','{}',X'4154CF552C7B0C41E3F2B8E12A89E047565DE9EA3F3472E801CAD174E48E26E2');
+INSERT INTO "audit" VALUES(1,1.79551888402673482901e+09,'admin','promote','{"version":1}',X'41391057F1D3EFA557D01F506A3867D6CEC94E5A21AEBA15CF886AD237D25837');
+INSERT INTO "audit" VALUES(2,1.79551888402679038049e+09,'admin','pause','{}',X'8ACA5B524B331F57F0FDD88DC7F15C793956E3102441916541423E85A1D3055A');
 CREATE TABLE blobs (
     hash BLOB PRIMARY KEY,
     data BLOB NOT NULL
 ) STRICT;
+CREATE TABLE completion_lessons (
+    completion_id TEXT NOT NULL REFERENCES completions (id) ON DELETE CASCADE,
+    at            INTEGER NOT NULL,
+    rating_id     TEXT NOT NULL,
+    text          TEXT NOT NULL,
+    left_out      INTEGER NOT NULL CHECK (left_out IN (0, 1)),
+    PRIMARY KEY (completion_id, at)
+) STRICT, WITHOUT ROWID;
 CREATE TABLE completion_system (
     completion_id TEXT NOT NULL REFERENCES completions (id) ON DELETE CASCADE,
     at            INTEGER NOT NULL,  -- its place in the prompt
@@ -78,7 +86,7 @@ CREATE TABLE episodes (
     error       TEXT,  -- why its reward says nothing
     rewarded_at REAL,
     ended_at    REAL,
-    left_out    TEXT, taken INTEGER NOT NULL DEFAULT 0,  -- why it never trains
+    left_out    TEXT,  -- why it never trains
     UNIQUE (id, key)
 ) STRICT;
 CREATE TABLE items (
@@ -96,6 +104,14 @@ CREATE TABLE keys (
     created_at REAL NOT NULL,
     last_used  REAL,
     revoked_at REAL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE lessons (
+    rating_id  TEXT PRIMARY KEY REFERENCES ratings (id) ON DELETE CASCADE,
+    text       TEXT,
+    always     INTEGER NOT NULL DEFAULT 0 CHECK (always IN (0, 1)),  -- whatever is asked
+    ended      TEXT CHECK (ended IN ('removed', 'retired')),
+    why        TEXT,
+    changed_at REAL NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE links (
     platform      TEXT NOT NULL,
@@ -342,6 +358,7 @@ BEGIN
     WHERE seq = (SELECT c.seq FROM completions c WHERE c.id = OLD.completion_id);
 END;
 CREATE INDEX episodes_team ON episodes (team) WHERE team IS NOT NULL;
+CREATE INDEX episodes_waiting ON episodes (ended_at) WHERE left_out IS NULL;
 CREATE INDEX episodes_version ON episodes (version, split);
 CREATE INDEX turn_rewards_completion ON turn_rewards (completion_id);
 CREATE INDEX run_episodes_episode ON run_episodes (episode);
@@ -355,19 +372,7 @@ BEGIN
         why = iif(state = 'waiting', 'what was said is not kept any more', why)
     WHERE next_id = OLD.id;
 END;
-CREATE TRIGGER episodes_taken_by_a_run AFTER INSERT ON run_episodes
-BEGIN
-    UPDATE episodes SET taken = 1 WHERE seq = NEW.episode;
-END;
-CREATE TRIGGER episodes_given_back_by_a_run AFTER UPDATE OF status ON runs
-WHEN OLD.status IN ('claimed', 'running', 'done') AND NEW.status NOT IN ('claimed', 'running', 'done')
-BEGIN
-    UPDATE episodes SET taken = 0 WHERE seq IN (SELECT t.episode FROM run_episodes t WHERE t.run_id = NEW.id);
-END;
-CREATE INDEX episodes_waiting ON episodes (ended_at)
-WHERE left_out IS NULL AND taken = 0 AND ended_at IS NOT NULL AND split = 'train';
-CREATE INDEX episodes_open ON episodes (key) WHERE ended_at IS NULL AND left_out IS NULL;
-CREATE INDEX episodes_left_out ON episodes (left_out) WHERE left_out IS NOT NULL;
+CREATE INDEX completion_lessons_rating ON completion_lessons (rating_id);
 PRAGMA writable_schema=OFF;
 DELETE FROM "sqlite_sequence";
 INSERT INTO "sqlite_sequence" VALUES('completions',1);
