@@ -16,8 +16,8 @@ CREATE TABLE audit (
     act    TEXT NOT NULL,
     detail TEXT NOT NULL
 , hash BLOB) STRICT;
-INSERT INTO "audit" VALUES(1,1.79551888405401468273e+09,'admin','promote','{"version":1}',X'29D69434346E03A66521E8C2C0BD065B085745503CBFAB5E6AD5B6B3FC60C964');
-INSERT INTO "audit" VALUES(2,1.7955188840540831089e+09,'admin','pause','{}',X'EF404A8A8FCA2F131E9F35276537FA01D8628AE46DDA64BF9281ACEA6ADFD427');
+INSERT INTO "audit" VALUES(1,1.7955192690650627613e+09,'admin','promote','{"version":1}',X'1588AFB8161146735A91ABD69388A627ACC26F81DC5C835D6E9831D0C997C49F');
+INSERT INTO "audit" VALUES(2,1.79551926906511974337e+09,'admin','pause','{}',X'9ADD63F288D1902A0EA5C9BF49072D0D89BA35B7984C832CAD30131EAC2413CB');
 CREATE TABLE blobs (
     hash BLOB PRIMARY KEY,
     data BLOB NOT NULL
@@ -86,9 +86,14 @@ CREATE TABLE episodes (
     error       TEXT,  -- why its reward says nothing
     rewarded_at REAL,
     ended_at    REAL,
-    left_out    TEXT, taken INTEGER NOT NULL DEFAULT 0,  -- why it never trains
+    left_out    TEXT,  -- why it never trains
     UNIQUE (id, key)
 ) STRICT;
+CREATE TABLE guesses (
+    completion_id TEXT PRIMARY KEY REFERENCES completions (id) ON DELETE CASCADE,
+    odds          REAL NOT NULL,
+    run_id        INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
 CREATE TABLE items (
     id            TEXT NOT NULL,
     completion_id TEXT NOT NULL REFERENCES completions (id) ON DELETE CASCADE,
@@ -358,6 +363,7 @@ BEGIN
     WHERE seq = (SELECT c.seq FROM completions c WHERE c.id = OLD.completion_id);
 END;
 CREATE INDEX episodes_team ON episodes (team) WHERE team IS NOT NULL;
+CREATE INDEX episodes_waiting ON episodes (ended_at) WHERE left_out IS NULL;
 CREATE INDEX episodes_version ON episodes (version, split);
 CREATE INDEX turn_rewards_completion ON turn_rewards (completion_id);
 CREATE INDEX run_episodes_episode ON run_episodes (episode);
@@ -372,19 +378,6 @@ BEGIN
     WHERE next_id = OLD.id;
 END;
 CREATE INDEX completion_lessons_rating ON completion_lessons (rating_id);
-CREATE TRIGGER episodes_taken_by_a_run AFTER INSERT ON run_episodes
-BEGIN
-    UPDATE episodes SET taken = 1 WHERE seq = NEW.episode;
-END;
-CREATE TRIGGER episodes_given_back_by_a_run AFTER UPDATE OF status ON runs
-WHEN OLD.status IN ('claimed', 'running', 'done') AND NEW.status NOT IN ('claimed', 'running', 'done')
-BEGIN
-    UPDATE episodes SET taken = 0 WHERE seq IN (SELECT t.episode FROM run_episodes t WHERE t.run_id = NEW.id);
-END;
-CREATE INDEX episodes_waiting ON episodes (ended_at)
-WHERE left_out IS NULL AND taken = 0 AND ended_at IS NOT NULL AND split = 'train';
-CREATE INDEX episodes_open ON episodes (key) WHERE ended_at IS NULL AND left_out IS NULL;
-CREATE INDEX episodes_left_out ON episodes (left_out) WHERE left_out IS NOT NULL;
 PRAGMA writable_schema=OFF;
 DELETE FROM "sqlite_sequence";
 INSERT INTO "sqlite_sequence" VALUES('completions',1);

@@ -16,12 +16,20 @@ CREATE TABLE audit (
     act    TEXT NOT NULL,
     detail TEXT NOT NULL
 , hash BLOB) STRICT;
-INSERT INTO "audit" VALUES(1,1.79550613433663964276e+09,'admin','promote','{"version":1}',X'0CC887E33D630A717393E9A671A33097E0AD35DFED3A17F158AF30841B6D3FFA');
-INSERT INTO "audit" VALUES(2,1.79550613433669018752e+09,'admin','pause','{}',X'4F855410BA3D941AE7B5096437D50604752A0ECABE9643F6FD4868F00A137297');
+INSERT INTO "audit" VALUES(1,1.79551926910500764841e+09,'admin','promote','{"version":1}',X'B3C87DE38E6117D3CE07EDA2428D32A286DAE97CC002D96DE253245B67C1F451');
+INSERT INTO "audit" VALUES(2,1.79551926910506558414e+09,'admin','pause','{}',X'C792E53A6C17116D366F45CBAC24BD9F8FEF631C5A3BBFAB25A17506D7CE0FFE');
 CREATE TABLE blobs (
     hash BLOB PRIMARY KEY,
     data BLOB NOT NULL
 ) STRICT;
+CREATE TABLE completion_lessons (
+    completion_id TEXT NOT NULL REFERENCES completions (id) ON DELETE CASCADE,
+    at            INTEGER NOT NULL,
+    rating_id     TEXT NOT NULL,
+    text          TEXT NOT NULL,
+    left_out      INTEGER NOT NULL CHECK (left_out IN (0, 1)),
+    PRIMARY KEY (completion_id, at)
+) STRICT, WITHOUT ROWID;
 CREATE TABLE completion_system (
     completion_id TEXT NOT NULL REFERENCES completions (id) ON DELETE CASCADE,
     at            INTEGER NOT NULL,  -- its place in the prompt
@@ -59,8 +67,8 @@ CREATE TABLE completions (
     prompt_token_ids BLOB,  -- int32
     token_ids        BLOB,  -- int32
     logprobs         BLOB   -- float32
-, thread BLOB, translated INTEGER NOT NULL DEFAULT 0, untrainable TEXT, asked TEXT NOT NULL DEFAULT '', redacted TEXT, conversation INTEGER, prompt_block BLOB REFERENCES prompt_blocks (hash), request_hash BLOB REFERENCES requests (hash), key TEXT, forms TEXT, above BLOB, typed TEXT, tool_errors TEXT) STRICT;
-INSERT INTO "completions" VALUES(1,'rl-a','rl-a',0,1.0,'chat','vllm','m','m@v1',1,NULL,NULL,'main','default',0,'{}',X'7B7D',X'01','done',2.0,X'02','hello',NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,NULL,0,NULL,'',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+, thread BLOB, translated INTEGER NOT NULL DEFAULT 0, untrainable TEXT, asked TEXT NOT NULL DEFAULT '', redacted TEXT, conversation INTEGER, prompt_block BLOB REFERENCES prompt_blocks (hash), request_hash BLOB REFERENCES requests (hash), key TEXT, forms TEXT, above BLOB, typed TEXT, tool_errors TEXT, pieces BLOB, logprobs_of TEXT) STRICT;
+INSERT INTO "completions" VALUES(1,'rl-a','rl-a',0,1.0,'chat','vllm','m','m@v1',1,NULL,NULL,'main','default',0,'{}',X'7B7D',X'01','done',2.0,X'02','hello',NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,NULL,0,NULL,'',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
 CREATE TABLE episodes (
     seq         INTEGER PRIMARY KEY AUTOINCREMENT,
     id          TEXT NOT NULL,  -- the session's name
@@ -78,9 +86,14 @@ CREATE TABLE episodes (
     error       TEXT,  -- why its reward says nothing
     rewarded_at REAL,
     ended_at    REAL,
-    left_out    TEXT,  -- why it never trains
+    left_out    TEXT, taken INTEGER NOT NULL DEFAULT 0,  -- why it never trains
     UNIQUE (id, key)
 ) STRICT;
+CREATE TABLE guesses (
+    completion_id TEXT PRIMARY KEY REFERENCES completions (id) ON DELETE CASCADE,
+    odds          REAL NOT NULL,
+    run_id        INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
 CREATE TABLE items (
     id            TEXT NOT NULL,
     completion_id TEXT NOT NULL REFERENCES completions (id) ON DELETE CASCADE,
@@ -96,6 +109,14 @@ CREATE TABLE keys (
     created_at REAL NOT NULL,
     last_used  REAL,
     revoked_at REAL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE lessons (
+    rating_id  TEXT PRIMARY KEY REFERENCES ratings (id) ON DELETE CASCADE,
+    text       TEXT,
+    always     INTEGER NOT NULL DEFAULT 0 CHECK (always IN (0, 1)),  -- whatever is asked
+    ended      TEXT CHECK (ended IN ('removed', 'retired')),
+    why        TEXT,
+    changed_at REAL NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE links (
     platform      TEXT NOT NULL,
@@ -342,7 +363,6 @@ BEGIN
     WHERE seq = (SELECT c.seq FROM completions c WHERE c.id = OLD.completion_id);
 END;
 CREATE INDEX episodes_team ON episodes (team) WHERE team IS NOT NULL;
-CREATE INDEX episodes_waiting ON episodes (ended_at) WHERE left_out IS NULL;
 CREATE INDEX episodes_version ON episodes (version, split);
 CREATE INDEX turn_rewards_completion ON turn_rewards (completion_id);
 CREATE INDEX run_episodes_episode ON run_episodes (episode);
@@ -356,10 +376,24 @@ BEGIN
         why = iif(state = 'waiting', 'what was said is not kept any more', why)
     WHERE next_id = OLD.id;
 END;
+CREATE INDEX completion_lessons_rating ON completion_lessons (rating_id);
+CREATE TRIGGER episodes_taken_by_a_run AFTER INSERT ON run_episodes
+BEGIN
+    UPDATE episodes SET taken = 1 WHERE seq = NEW.episode;
+END;
+CREATE TRIGGER episodes_given_back_by_a_run AFTER UPDATE OF status ON runs
+WHEN OLD.status IN ('claimed', 'running', 'done') AND NEW.status NOT IN ('claimed', 'running', 'done')
+BEGIN
+    UPDATE episodes SET taken = 0 WHERE seq IN (SELECT t.episode FROM run_episodes t WHERE t.run_id = NEW.id);
+END;
+CREATE INDEX episodes_waiting ON episodes (ended_at)
+WHERE left_out IS NULL AND taken = 0 AND ended_at IS NOT NULL AND split = 'train';
+CREATE INDEX episodes_open ON episodes (key) WHERE ended_at IS NULL AND left_out IS NULL;
+CREATE INDEX episodes_left_out ON episodes (left_out) WHERE left_out IS NOT NULL;
 PRAGMA writable_schema=OFF;
 DELETE FROM "sqlite_sequence";
 INSERT INTO "sqlite_sequence" VALUES('completions',1);
 INSERT INTO "sqlite_sequence" VALUES('ratings',1);
 INSERT INTO "sqlite_sequence" VALUES('audit',2);
 COMMIT;
-PRAGMA user_version = 20;
+PRAGMA user_version = 24;
