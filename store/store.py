@@ -23,6 +23,7 @@ from store.errors import StoreError
 from store.learning import keys
 from store.learning.episode_groups import EpisodeGroupStore
 from store.learning.episodes import EpisodeStore
+from store.learning.judged_pairs import JudgedPairStore
 from store.learning.keys import KeyStore
 from store.learning.meta import MetaStore, set_meta
 from store.learning.opinion import OpinionStore
@@ -66,6 +67,7 @@ class Store:
         self.reactions = ReactionStore(reader, writer)
         self.samples = SampleStore(reader, writer)
         self.signals = SignalStore(reader, writer)
+        self.judged_pairs = JudgedPairStore(reader, writer)
         self.runs = RunStore(reader, writer, encrypted=self.encrypted)
         self.versions = VersionStore(reader, writer)
         self.unlearning = RebuildStore(reader, writer)
