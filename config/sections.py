@@ -256,6 +256,11 @@ class Judge(Section):
     """Most of a run with people's ratings that may be its own, by weight; a run without any is the judge's alone."""
 
 
+class LessonsSection(Section):
+    enabled: bool = False
+    """Comments on disliked answers act at once: they stand in later prompts of the same person on that topic."""
+
+
 class Signals(Section):
     module: Annotated[UserPath | None, _unset] = None
     """Your own Python file with `score(completion, next)`, whose numbers train beside people's ratings."""
