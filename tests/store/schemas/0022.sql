@@ -16,12 +16,20 @@ CREATE TABLE audit (
     act    TEXT NOT NULL,
     detail TEXT NOT NULL
 , hash BLOB) STRICT;
-INSERT INTO "audit" VALUES(1,1.79551840987980318073e+09,'admin','promote','{"version":1}',X'494F468CEBCC1FBC1F3515BA88CC26BE6A696B3573D7DFA2389D78B181604363');
-INSERT INTO "audit" VALUES(2,1.79551840987985849382e+09,'admin','pause','{}',X'C74883E56332C5BE1DDA0C9107106E0BF8269480ABE2FD91F7F2CC8E371EAEEA');
+INSERT INTO "audit" VALUES(1,1.79551921100087165826e+09,'admin','promote','{"version":1}',X'6D32E4C10B6F599DDC8254A877823DFE234A8210C534DAF55A87C9EFEA55E5A4');
+INSERT INTO "audit" VALUES(2,1.7955192110009305477e+09,'admin','pause','{}',X'19A986D7FBE0920F80EAC3B49E639C961E360FBF32A9A0A282A4868A71B9ADA7');
 CREATE TABLE blobs (
     hash BLOB PRIMARY KEY,
     data BLOB NOT NULL
 ) STRICT;
+CREATE TABLE completion_lessons (
+    completion_id TEXT NOT NULL REFERENCES completions (id) ON DELETE CASCADE,
+    at            INTEGER NOT NULL,
+    rating_id     TEXT NOT NULL,
+    text          TEXT NOT NULL,
+    left_out      INTEGER NOT NULL CHECK (left_out IN (0, 1)),
+    PRIMARY KEY (completion_id, at)
+) STRICT, WITHOUT ROWID;
 CREATE TABLE completion_system (
     completion_id TEXT NOT NULL REFERENCES completions (id) ON DELETE CASCADE,
     at            INTEGER NOT NULL,  -- its place in the prompt
@@ -88,16 +96,6 @@ CREATE TABLE items (
     kind          TEXT NOT NULL,     -- message, function_call, reasoning, …
     PRIMARY KEY (id, completion_id)
 ) STRICT, WITHOUT ROWID;
-CREATE TABLE judged_pairs (
-    seq           INTEGER PRIMARY KEY AUTOINCREMENT,
-    better        TEXT NOT NULL REFERENCES completions (id) ON DELETE CASCADE,
-    worse         TEXT NOT NULL REFERENCES completions (id) ON DELETE CASCADE,
-    judge         TEXT NOT NULL,
-    config        TEXT NOT NULL,  -- that judge's prompt: another one is another judge
-    created_at    REAL NOT NULL,
-    better_rating TEXT,  -- that the pair became last
-    worse_rating  TEXT
-) STRICT;
 CREATE TABLE keys (
     id         TEXT PRIMARY KEY,
     name       TEXT NOT NULL,
@@ -106,6 +104,14 @@ CREATE TABLE keys (
     created_at REAL NOT NULL,
     last_used  REAL,
     revoked_at REAL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE lessons (
+    rating_id  TEXT PRIMARY KEY REFERENCES ratings (id) ON DELETE CASCADE,
+    text       TEXT,
+    always     INTEGER NOT NULL DEFAULT 0 CHECK (always IN (0, 1)),  -- whatever is asked
+    ended      TEXT CHECK (ended IN ('removed', 'retired')),
+    why        TEXT,
+    changed_at REAL NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE links (
     platform      TEXT NOT NULL,
@@ -145,7 +151,6 @@ CREATE TABLE meta (
     value TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 INSERT INTO "meta" VALUES('baseline','0.25');
-INSERT INTO "meta" VALUES('ranked_after','0');
 INSERT INTO "meta" VALUES('signals_after','0');
 INSERT INTO "meta" VALUES('signals_ended','0');
 CREATE TABLE pointer (
@@ -367,12 +372,7 @@ BEGIN
         why = iif(state = 'waiting', 'what was said is not kept any more', why)
     WHERE next_id = OLD.id;
 END;
-CREATE INDEX judged_pairs_better ON judged_pairs (better);
-CREATE INDEX judged_pairs_worse ON judged_pairs (worse);
-CREATE INDEX judged_pairs_of ON judged_pairs (judge, config, seq);
-CREATE INDEX judged_pairs_better_rating ON judged_pairs (better_rating) WHERE better_rating IS NOT NULL;
-CREATE INDEX judged_pairs_worse_rating ON judged_pairs (worse_rating) WHERE worse_rating IS NOT NULL;
-CREATE INDEX signals_rating ON signals (rating_id) WHERE rating_id IS NOT NULL;
+CREATE INDEX completion_lessons_rating ON completion_lessons (rating_id);
 PRAGMA writable_schema=OFF;
 DELETE FROM "sqlite_sequence";
 INSERT INTO "sqlite_sequence" VALUES('completions',1);
