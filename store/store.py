@@ -23,6 +23,7 @@ from store.errors import StoreError
 from store.learning import keys
 from store.learning.episode_groups import EpisodeGroupStore
 from store.learning.episodes import EpisodeStore
+from store.learning.guesses import GuessStore
 from store.learning.judged_pairs import JudgedPairStore
 from store.learning.keys import KeyStore
 from store.learning.lessons import LessonStore
@@ -66,6 +67,7 @@ class Store:
         self.ratings = RatingStore(reader, writer)
         self.opinions = OpinionStore(reader, writer)
         self.lessons = LessonStore(reader, writer)
+        self.guesses = GuessStore(reader, writer)
         self.reactions = ReactionStore(reader, writer)
         self.samples = SampleStore(reader, writer)
         self.signals = SignalStore(reader, writer)
