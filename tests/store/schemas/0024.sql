@@ -16,8 +16,8 @@ CREATE TABLE audit (
     act    TEXT NOT NULL,
     detail TEXT NOT NULL
 , hash BLOB) STRICT;
-INSERT INTO "audit" VALUES(1,1.79551926910500764841e+09,'admin','promote','{"version":1}',X'B3C87DE38E6117D3CE07EDA2428D32A286DAE97CC002D96DE253245B67C1F451');
-INSERT INTO "audit" VALUES(2,1.79551926910506558414e+09,'admin','pause','{}',X'C792E53A6C17116D366F45CBAC24BD9F8FEF631C5A3BBFAB25A17506D7CE0FFE');
+INSERT INTO "audit" VALUES(1,1795519263.32136,'admin','promote','{"version":1}',X'44DB8D9B2577B8F595389F0FD740D14A4531EF3CA468D4DDD85978543C4F4E90');
+INSERT INTO "audit" VALUES(2,1.79551926332141518595e+09,'admin','pause','{}',X'2390CEE916A01D0E52E3143A8848A43D762EAE996B4389EAD716DA65D8926A12');
 CREATE TABLE blobs (
     hash BLOB PRIMARY KEY,
     data BLOB NOT NULL
@@ -86,7 +86,7 @@ CREATE TABLE episodes (
     error       TEXT,  -- why its reward says nothing
     rewarded_at REAL,
     ended_at    REAL,
-    left_out    TEXT, taken INTEGER NOT NULL DEFAULT 0,  -- why it never trains
+    left_out    TEXT,  -- why it never trains
     UNIQUE (id, key)
 ) STRICT;
 CREATE TABLE guesses (
@@ -101,6 +101,16 @@ CREATE TABLE items (
     kind          TEXT NOT NULL,     -- message, function_call, reasoning, …
     PRIMARY KEY (id, completion_id)
 ) STRICT, WITHOUT ROWID;
+CREATE TABLE judged_pairs (
+    seq           INTEGER PRIMARY KEY AUTOINCREMENT,
+    better        TEXT NOT NULL REFERENCES completions (id) ON DELETE CASCADE,
+    worse         TEXT NOT NULL REFERENCES completions (id) ON DELETE CASCADE,
+    judge         TEXT NOT NULL,
+    config        TEXT NOT NULL,  -- that judge's prompt: another one is another judge
+    created_at    REAL NOT NULL,
+    better_rating TEXT,  -- that the pair became last
+    worse_rating  TEXT
+) STRICT;
 CREATE TABLE keys (
     id         TEXT PRIMARY KEY,
     name       TEXT NOT NULL,
@@ -156,6 +166,7 @@ CREATE TABLE meta (
     value TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 INSERT INTO "meta" VALUES('baseline','0.25');
+INSERT INTO "meta" VALUES('ranked_after','0');
 INSERT INTO "meta" VALUES('signals_after','0');
 INSERT INTO "meta" VALUES('signals_ended','0');
 CREATE TABLE pointer (
@@ -363,6 +374,7 @@ BEGIN
     WHERE seq = (SELECT c.seq FROM completions c WHERE c.id = OLD.completion_id);
 END;
 CREATE INDEX episodes_team ON episodes (team) WHERE team IS NOT NULL;
+CREATE INDEX episodes_waiting ON episodes (ended_at) WHERE left_out IS NULL;
 CREATE INDEX episodes_version ON episodes (version, split);
 CREATE INDEX turn_rewards_completion ON turn_rewards (completion_id);
 CREATE INDEX run_episodes_episode ON run_episodes (episode);
@@ -377,19 +389,12 @@ BEGIN
     WHERE next_id = OLD.id;
 END;
 CREATE INDEX completion_lessons_rating ON completion_lessons (rating_id);
-CREATE TRIGGER episodes_taken_by_a_run AFTER INSERT ON run_episodes
-BEGIN
-    UPDATE episodes SET taken = 1 WHERE seq = NEW.episode;
-END;
-CREATE TRIGGER episodes_given_back_by_a_run AFTER UPDATE OF status ON runs
-WHEN OLD.status IN ('claimed', 'running', 'done') AND NEW.status NOT IN ('claimed', 'running', 'done')
-BEGIN
-    UPDATE episodes SET taken = 0 WHERE seq IN (SELECT t.episode FROM run_episodes t WHERE t.run_id = NEW.id);
-END;
-CREATE INDEX episodes_waiting ON episodes (ended_at)
-WHERE left_out IS NULL AND taken = 0 AND ended_at IS NOT NULL AND split = 'train';
-CREATE INDEX episodes_open ON episodes (key) WHERE ended_at IS NULL AND left_out IS NULL;
-CREATE INDEX episodes_left_out ON episodes (left_out) WHERE left_out IS NOT NULL;
+CREATE INDEX judged_pairs_better ON judged_pairs (better);
+CREATE INDEX judged_pairs_worse ON judged_pairs (worse);
+CREATE INDEX judged_pairs_of ON judged_pairs (judge, config, seq);
+CREATE INDEX judged_pairs_better_rating ON judged_pairs (better_rating) WHERE better_rating IS NOT NULL;
+CREATE INDEX judged_pairs_worse_rating ON judged_pairs (worse_rating) WHERE worse_rating IS NOT NULL;
+CREATE INDEX signals_rating ON signals (rating_id) WHERE rating_id IS NOT NULL;
 PRAGMA writable_schema=OFF;
 DELETE FROM "sqlite_sequence";
 INSERT INTO "sqlite_sequence" VALUES('completions',1);
