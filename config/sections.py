@@ -183,7 +183,7 @@ class Train(Section):
     max_rater_share: float = Field(default=0.75, ge=0.5, le=1)
     """Most of a run that may be one rater's, by weight, where others rate too; 1 means no bound. The owner has none."""
     watch: bool = True
-    """Roll a new version back automatically when it is rated worse than the one before, beyond chance."""
+    """Roll back a new version that is rated worse, or succeeds in fewer evaluation episodes, beyond chance."""
     tensorboard: bool = False
     """Write scalars of runs for TensorBoard, to HOME/tensorboard/run-N; needs the tensorboard extra."""
     threads: int = Field(default=0, ge=0, le=1024)
@@ -254,6 +254,11 @@ class Judge(Section):
     """Hindsight on a model of less than 3 B parameters, which reads follow-ups badly."""
     max_share: float = Field(default=0.5, gt=0, le=1)
     """Most of a run with people's ratings that may be its own, by weight; a run without any is the judge's alone."""
+
+
+class LessonsSection(Section):
+    enabled: bool = False
+    """Comments on disliked answers act at once: they stand in later prompts of the same person on that topic."""
 
 
 class Signals(Section):

@@ -60,6 +60,7 @@ class NewCompletion:
     tool_errors: tuple[str, ...] = ()  # calls whose results the client marked as errors, in the newest turn
     redacted: tuple[str, ...] = ()  # what was replaced before this was stored: "prompt:api_key", …
     key: str | None = None  # that asked, by its id or its word; None: stored before this was, or imported
+    lessons: tuple[PromptLesson, ...] = ()  # that were in its prompt, or left out to compare
     forms: dict[str, list[Any]] | None = (
         None  # how its messages were written (proxy.conversation.as_sent); None: not known
     )
@@ -254,6 +255,15 @@ class Signal:
 
 
 @dataclass(frozen=True, slots=True)
+class Shared:
+    """A turn, or a pair, that people and a judge have both looked at."""
+
+    completion_id: str
+    person: float
+    judge: float
+
+
+@dataclass(frozen=True, slots=True)
 class NewRating:
     """One judgement to be stored. `value` is in [-1, 1]; `weight` > 0 multiplies its advantage. Words that are None
     stay as they were in the rater's rating before; empty ones are taken away."""
@@ -288,6 +298,15 @@ class Rating:
     replaced: str | None = None  # the id of the rating that this one took the place of
     scale: Scale = "unit"
     human: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLesson:
+    """A lesson and one prompt: its words were in it, or they were left out to compare the answers."""
+
+    rating: str
+    text: str
+    left_out: bool = False
 
 
 @dataclass(frozen=True, slots=True)

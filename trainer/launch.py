@@ -39,7 +39,7 @@ from trainer.formats import model_info
 from trainer.formats.weights import DEFAULT_HUB_ID, local, out_of_reach
 from trainer.io.encrypted_files import IN_THE_CLEAR, Seal, SealError, is_sealed, unfinished
 from trainer.io.encrypted_files import missing as sealing_lacks
-from trainer.lessons.prompts import NEUTRAL, hinted, neutral, told
+from trainer.lessons.prompts import HINT, NEUTRAL, hinted, neutral, together, told
 from trainer.limits import GB, in_use
 from trainer.low_priority import Standing, can_stand_still, standing
 from trainer.manifest import AdapterError
@@ -49,6 +49,7 @@ from trainer.serve.__main__ import KEY_VARIABLE
 
 __all__ = [
     "DEFAULT_HUB_ID",
+    "HINT",
     "IN_THE_CLEAR",
     "NEUTRAL",
     "AdapterError",
@@ -73,6 +74,7 @@ __all__ = [
     "parameters",
     "sealing_lacks",
     "standing",
+    "together",
     "told",
     "unfinished",
     "verify_adapter",

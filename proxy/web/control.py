@@ -198,7 +198,7 @@ class Control:
                 if act == "rollback" and flag(request, "base")
                 else None
             )
-            done = await self._acts.do(act, "admin", version)
+            done = await self._acts.do(act, "admin", version, tune=act == "train" and flag(request, "tune"))
             return json_response(done.told, status=done.status)
 
         return handle

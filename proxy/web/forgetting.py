@@ -25,6 +25,7 @@ from proxy.core.json_edit import loads
 from proxy.core.json_response import json_response
 from proxy.core.wrapped_ids import bare
 from proxy.feedback.unconfirmed_fixes import UnconfirmedFixes
+from proxy.relay.lessons import PromptLessons
 from proxy.training.run_files import RunFiles
 from proxy.training.unlearning import RebuildBody, Rebuilding
 from proxy.web.openapi.responses import ForgottenBody
@@ -65,6 +66,7 @@ class Forgetter:
         recent: Recent,
         retries: Retries,
         unconfirmed: UnconfirmedFixes,
+        lessons: PromptLessons | None,
     ) -> None:
         self._store = store
         self._home = home
@@ -73,6 +75,7 @@ class Forgetter:
         self._recent = recent
         self._retries = retries
         self._unconfirmed = unconfirmed
+        self._lessons = lessons
 
     async def look(self, kind: Target, name: str) -> ForgottenCount:
         """Count what would go. Raises NotFound where there is nothing of that name, in copies neither."""
@@ -117,6 +120,8 @@ class Forgetter:
 
     def _no_longer_known(self, completions: Iterable[str]) -> None:
         self._unconfirmed.clear()
+        if self._lessons is not None:
+            self._lessons.changed()
         self._recent.clear()  # whoever they were of: it costs a moment at the next swap
         self._retries.forget(set(completions))
 

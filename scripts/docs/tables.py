@@ -11,19 +11,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from scripts.docs import relay_goals, tables_clients, tables_learning, tables_ollama
+from scripts.docs import relay_goals, tables_agent, tables_clients, tables_learning, tables_ollama
 from scripts.docs.filling import has, put, settle
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = (
     "README.md",
     "docs/lab/benchmarks.md",
+    "docs/explain/which-tokens.md",
     "docs/lab/learning-rules.md",
     "docs/guides/agents.md",
     "docs/lab/agents.md",
     "docs/lab/reliability.md",
     "docs/lab/http-api.md",
     "docs/lab/quick-starts.md",
+    "docs/lab/episodes.md",
     "docs/lab/ollama.md",
     "docs/reference/backends.md",
 )
@@ -344,6 +346,9 @@ TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "versus": ("benchmarks/versus.json", tables_learning.versus),
     "versus_cost": ("benchmarks/versus.json", tables_learning.versus_cost),
     "hinted": ("benchmarks/hinted.json", tables_learning.hinted),
+    "agent": ("benchmarks/agent/*.json", tables_agent.agent),
+    "many": ("benchmarks/episodes.json", tables_agent.many),
+    "pair_tokens": ("benchmarks/pair_tokens.json", tables_learning.pair_tokens),
     "learn": ("benchmarks/learn/*-seed*.json", tables_learning.learn),
 }
 

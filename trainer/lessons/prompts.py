@@ -39,6 +39,11 @@ def comment_of(line: Mapping[str, Any]) -> str | None:
     return comment.strip() or None
 
 
+def together(lessons: Sequence[str]) -> str:
+    """Several lessons as one hint, in their order."""
+    return "\n".join(text.strip() for text in lessons)
+
+
 def told(line: Mapping[str, Any]) -> tuple[str, str] | None:
     """The words that a teacher is told besides, and their form: a comment of a line of samples.jsonl, or what was said
     next."""

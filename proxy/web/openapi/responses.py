@@ -250,6 +250,10 @@ class WholeRun(RunBody):
     steps: Annotated[
         list[dict[str, Any]], Field(description="Each optimiser step: `loss`, `acceptance`, `kl_ref`, `kl_old`.")
     ]
+    sweep: Annotated[
+        list[dict[str, Any]], Field(description="Learning rates that were tried: `rate`, `moved` (nats a token).")
+    ]
+    tuned: Annotated[float | None, Field(description="The rate that a sweep found.")]
     account: Annotated[list[dict[str, Any]], Field(description="What became of each sample.")]
 
 

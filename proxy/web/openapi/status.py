@@ -134,12 +134,19 @@ class ShareBody(TypedDict):
     rated: int
 
 
+class ComparisonBody(TypedDict):
+    new: ShareBody
+    old: ShareBody
+    p: float
+
+
 class WatchBody(TypedDict):
     version: Version
     against: Version
     new: NotRequired[ShareBody | None]
     old: NotRequired[ShareBody | None]
     p: NotRequired[float | None]
+    episodes: NotRequired[Annotated[ComparisonBody | None, Field(description="Of successes in evaluation episodes.")]]
     state: Literal["watching", "over", "rolled back"]
     line: str
 

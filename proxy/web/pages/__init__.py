@@ -26,9 +26,11 @@ from proxy.training.preconditions import Preconditions
 from proxy.training.run_supervisor import RunSupervisor
 from proxy.versions.live_version import Swap
 from proxy.web.forgetting import Forgetter
+from proxy.web.lesson_routes import LessonRoutes
 from proxy.web.pages.compare import ComparePage
 from proxy.web.pages.completion import WhyPage
 from proxy.web.pages.data import DataPage
+from proxy.web.pages.episodes import EpisodesPage
 from proxy.web.pages.inbox import InboxPage
 from proxy.web.pages.progress import ProgressPage
 from proxy.web.pages.session import TOKEN_FIELD, Visits
@@ -62,16 +64,18 @@ class Pages:
         retention: Retention,
         cut: CutPrompts,
         judging: Judging,
+        lessons: LessonRoutes,
     ) -> None:
         self.visits = Visits(settings.server, keys)
         self._store = store
         self._view = view = View(self.visits, swap, learner, when)
         self._inbox = InboxPage(view, store, feedback, status, judging)
         self._progress = ProgressPage(view, store, learner, acts, when, status, judging)
+        self._episodes = EpisodesPage(view, store, status)
         self._versions = VersionsPage(view, store, swap, acts)
         self._why = WhyPage(view, store, cut)
         self._compare = ComparePage(view, store, swap, feedback, keys)
-        self._data = DataPage(view, store, forgetter, retention, settings.home)
+        self._data = DataPage(view, store, forgetter, retention, settings.home, lessons)
         self._sign_in = SignIn(view, self.visits)
 
     async def start(self) -> None:
@@ -88,6 +92,8 @@ class Pages:
             ("/progress", self._progress.page),
             ("/page/training", self._progress.training),
             ("/page/numbers", self._progress.numbers),
+            ("/episodes", self._episodes.page),
+            ("/episodes/{id}", self._episodes.one),
             ("/versions", self._versions.page),
             ("/page/lineage", self._versions.lineage),
             ("/versions/{version}", self._versions.why),
@@ -105,6 +111,7 @@ class Pages:
             ("/page/compare/pick", self._compare.pick),
             ("/page/forget", self._data.forget),
             ("/page/retention", self._data.retain),
+            ("/page/lessons/{id}", self._data.lesson),
             ("/logout", self._sign_in.leave),
         ]
         return [
