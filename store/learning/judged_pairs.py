@@ -56,8 +56,8 @@ class RankedGroup(NamedTuple):
 
 class JudgedPairStore(StorePart):
     async def waiting(self) -> tuple[int, RankedGroup | None]:
-        """How far was looked, by seq, and the group that ends there: it waits until `keep`. None where there is no group
-        up to there, or the newest answer came just now."""
+        """How far was looked, by seq, and the group that ends there, which waits for `keep`. None where there is no
+        group up to there, or the newest answer came just now."""
         after = int(await meta.get_meta(self._reader, AFTER, 0))
         until = after
         for row in await self._reader.rows(_UNSEEN, (after, BEHIND)):
