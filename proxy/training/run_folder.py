@@ -93,7 +93,7 @@ def episode_lines(turns: Sequence[RunTurn]) -> list[dict[str, Any]]:
 
 
 def turn_name(episode: int, turn: int) -> str:
-    """What stands for a rating's id where a program rewarded an episode: of its `seq` and the turn from 0."""
+    """The name in a rating's place where a program rewarded an episode: of its `seq` and the turn from 0."""
     return f"ep-{episode}-{turn}"
 
 
