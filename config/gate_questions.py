@@ -1,4 +1,4 @@
-"""What each check of the gate asks, as a question that people understand. The trainer's own names stay beside it.
+"""The gate's checks as questions that people understand. The trainer's own names stay beside it.
 
 Owns these words for the command line, the page and the chat. docs/explain/how-it-learns.md explains each check. Not
 here: the checks and their bounds (trainer.run.gate, trainer.run.ratings).

@@ -26,7 +26,7 @@ class Window(NamedTuple):
     minutes: int
 
     def holds(self, now: datetime) -> bool:
-        """Whether the clock on the wall shows a time in the window."""
+        """Tell whether the clock on the wall shows a time in the window."""
         minute = now.hour * 60 + now.minute
         if now.weekday() in self.days and self.start <= minute < self.start + self.minutes:
             return True
@@ -47,7 +47,7 @@ def parse(text: str) -> Window:
 
 
 def inside(windows: Sequence[str], now: datetime) -> bool:
-    """Whether `now`, local time, is in one of them. No windows at all are all the hours there are."""
+    """Tell whether `now`, local time, is in one of them. No windows at all are all the hours there are."""
     return not windows or any(parse(text).holds(now) for text in windows)
 
 

@@ -1,4 +1,4 @@
-"""What each setting means: the sentence that stands below it in its section.
+"""The meaning of each setting: the sentence that stands below it in its section.
 
 Owns how it is found: in the source, when somebody asks. pydantic would look with every start
 (`use_attribute_docstrings`), which is 30 ms of one.

@@ -95,7 +95,7 @@ class ServerSection(Section):
     chat_admins: tuple[str, ...] = ()
     """People who may `/rl train`, pause, … in the chat where a request says who speaks, by each name it gives."""
     requests_per_minute: int = Field(default=0, ge=0)
-    """Requests that one key may make in a minute, some at once; 0 is no limit."""
+    """Requests that one key may make in a minute, some at once; 0 means no limit."""
     max_requests: int = Field(default=1024, ge=1)
     """Requests that may be under way at once; one more is answered with 503."""
     slow_client_s: float = Field(default=30.0, gt=0)
@@ -137,11 +137,11 @@ class Train(Section):
     weights: str = ""
     """Weights to train, a path or a hub id; empty takes those that the backend serves, if it says where they are."""
     match: Literal["stop", "warn"] = "stop"
-    """What follows where the served model is not the one that trains: no run, or only a word in the status."""
+    """Answer to a served model that is not the one that trains: stop runs, or only warn in the status."""
     enabled: bool = True
-    """Whether runs start by themselves."""
+    """Start runs automatically."""
     share_gpu: bool = False
-    """Whether the model rests while a run trains, for a GPU (or memory) with room for one of them; requests wait."""
+    """Unload the model while a run trains, for a GPU (or memory) with room for one of them; requests wait."""
     start_at: int = Field(default=32, ge=1)
     """Fresh ratings that start a run."""
     start_at_episodes: int = Field(default=64, ge=1)
@@ -151,7 +151,7 @@ class Train(Section):
     group_timeout_s: float = Field(default=600.0, ge=0)
     """Seconds after the last reward of a group that is short of members, until those it has train."""
     max_program_share: float = Field(default=1.0, gt=0, le=1)
-    """Most of 30 days' samples that may be turns of episodes, where people rate too; 1 is no bound."""
+    """Most of 30 days' samples that may be turns of episodes, where people rate too; 1 means no bound."""
     min_each: int = Field(default=0, ge=0)
     """Fewest fresh ratings of each sign that a run needs."""
     quiet_s: float = Field(default=0.0, ge=0)
@@ -159,9 +159,9 @@ class Train(Section):
     hours: tuple[Hours, ...] = ()
     """Local times in which runs may train, as "22:00-07:00" or "sat,sun 00:00-24:00"; empty is always."""
     max_cpu_percent: float = Field(default=100.0, ge=0, le=100)
-    """CPU use of other programs over the last minute above which no run trains; 100 is no limit."""
+    """CPU use of other programs over the last minute above which no run trains; 100 means no limit."""
     max_gpu_percent: float = Field(default=100.0, ge=0, le=100)
-    """GPU use of other programs above which no run trains, where nvidia-smi tells it; 100 is no limit."""
+    """GPU use of other programs above which no run trains, where nvidia-smi tells it; 100 means no limit."""
     max_samples: int = Field(default=256, ge=1, le=10_000)
     """Most samples in one run; the newest are taken."""
     held_share: float = Field(default=0.125, ge=0, le=0.5)
@@ -173,25 +173,25 @@ class Train(Section):
     min_free_memory_gb: float = Field(default=2.0, ge=0)
     """Free memory, in GB, without which no run trains."""
     max_memory_gb: float = Field(default=0.0, ge=0)
-    """Memory, in GB, that a run may use before it is ended and fails; 0 is no limit. Files only mapped do not count."""
+    """Memory, in GB, that a run may use before it is ended and fails; 0 means no limit. Mapped files do not count."""
     min_free_gpu_gb: float = Field(default=0.0, ge=0)
-    """Free memory of a GPU, in GB, without which no run trains, where nvidia-smi tells it; 0 is no limit."""
+    """Free memory of a GPU, in GB, without which no run trains, where nvidia-smi tells it; 0 means no limit."""
     rewards: Literal["binary", "ordinal", "normalised", "hybrid"] = "ordinal"
-    """What a rating is worth in training: its sign, its value, its value among all, or half thumb, half stars."""
+    """Worth of a rating in training: its sign, its value, its value among all, or half thumb, half stars."""
     raters: dict[str, RaterWeight] = {}
     """Weights of raters by name, above 0 and at most 10; one that is not named has 1."""
     max_rater_share: float = Field(default=0.75, ge=0.5, le=1)
-    """Most of a run that may be one rater's, by weight, where others rate too; 1 is no bound. The owner has none."""
+    """Most of a run that may be one rater's, by weight, where others rate too; 1 means no bound. The owner has none."""
     watch: bool = True
-    """Whether a new version that is rated worse than the one before, beyond chance, is rolled back by itself."""
+    """Roll a new version back automatically when it is rated worse than the one before, beyond chance."""
     tensorboard: bool = False
-    """Whether runs write scalars for TensorBoard, to HOME/tensorboard/run-N; needs the tensorboard extra."""
+    """Write scalars of runs for TensorBoard, to HOME/tensorboard/run-N; needs the tensorboard extra."""
     threads: int = Field(default=0, ge=0, le=1024)
     """CPU threads of a run; 0 chooses by the machine."""
     compute: Literal["auto", "float32", "bfloat16"] = "auto"
-    """What the base model computes in during a run; auto is bfloat16 on a GPU that has it, else float32."""
+    """Number format of the base model during a run; auto is bfloat16 on a GPU that has it, else float32."""
     load_in_4bit: bool = False
-    """Whether a run packs the base model into 4 bits (QLoRA): a quarter of the memory, less exact, NVIDIA GPUs only."""
+    """Load the base model in 4 bits (QLoRA) for a run: a quarter of the memory, less exact, NVIDIA GPUs only."""
     nice: int = Field(default=10, ge=0, le=19)
     """How far a run steps back for other processes; 19 is furthest, 0 not at all."""
     stand_still_s: float = Field(default=5.0, ge=0, le=600)
@@ -199,11 +199,11 @@ class Train(Section):
     adapters_dir: Annotated[UserPath | None, _unset] = None
     """Folder the adapters are written to; unset is `adapters_out` in the home folder."""
     tune: bool = False
-    """Whether the first run looks for the learning rate that this model bears, by a short sweep; later ones keep it."""
+    """Find this model's learning rate by a short sweep in the first run; later runs keep it."""
     overrides: dict[str, Override] = {}
     """Single values that replace those of the preset, by their names in presets.toml."""
     max_attempts: int = Field(default=3, ge=1, le=100)
-    """Times a run that crashed or hung is started before it fails."""
+    """Starts of a run that crashes or hangs, before it fails."""
     stall_minutes: float = Field(default=60.0, ge=0)
     """Minutes without a word from the trainer after which a run is taken for hung and started again; 0 is never."""
     calibration: int = Field(default=16, ge=0, le=1000)
@@ -236,8 +236,8 @@ class Gate(Section):
 
 
 class Judge(Section):
-    mode: Literal["off", "shadow", "on"] = "off"
-    """Whether a model labels what people say next: not at all, only to be looked at, or also to train once trusted."""
+    mode: Literal["off", "shadow", "on", "hindsight"] = "off"
+    """Labels by a model of what people say next: none, only shown, or to train once trusted; hindsight: no judge."""
     url: Url = ""
     """Address of its server, any that speaks OpenAI's chat completions; empty asks the backend's base model, weakly."""
     model: str = ""
@@ -250,8 +250,15 @@ class Judge(Section):
     """Tokens that it may cost in a day, questions and answers together; then it goes on tomorrow."""
     hours: tuple[Hours, ...] = ()
     """Local times in which it is asked, as train.hours; empty is always."""
+    small_models: bool = False
+    """Hindsight on a model of less than 3 B parameters, which reads follow-ups badly."""
     max_share: float = Field(default=0.5, gt=0, le=1)
-    """Most of a run that may be its own, by weight; above 0.5 who never rates is taught by the judge alone."""
+    """Most of a run with people's ratings that may be its own, by weight; a run without any is the judge's alone."""
+
+
+class LessonsSection(Section):
+    enabled: bool = False
+    """Comments on disliked answers act at once: they stand in later prompts of the same person on that topic."""
 
 
 class Signals(Section):
@@ -295,11 +302,11 @@ class StoreSection(Section):
 
 class Redaction(Section):
     keys: bool = True
-    """Whether keys, tokens and private keys of known shapes are replaced in what is stored; never in what is sent."""
+    """Replace keys, tokens and private keys of known shapes in what is stored; never in what is sent."""
     cards: bool = True
-    """Whether numbers of payment cards are."""
+    """Replace numbers of payment cards, too."""
     emails: bool = False
-    """Whether e-mail addresses are; source code is full of them, and a redacted prompt trains less exactly."""
+    """Replace e-mail addresses, too; source code is full of them, and a redacted prompt trains less exactly."""
     patterns: tuple[SecretPattern, ...] = ()
     """Regular expressions of your own secrets; all that one finds is replaced."""
 

@@ -32,6 +32,7 @@ from config.sections import (
     BackendSection,
     Gate,
     Judge,
+    LessonsSection,
     Log,
     Redaction,
     ServerSection,
@@ -87,6 +88,7 @@ class Settings(BaseSettings):
     train: Train = Train()
     gate: Gate = Gate()
     judge: Judge = Judge()
+    lessons: LessonsSection = LessonsSection()
     signals: Signals = Signals()
     turns: Turns = Turns()
     webhooks: WebhooksSection = WebhooksSection()
@@ -203,7 +205,7 @@ def _environment(environ: Mapping[str, str]) -> dict[str, GivenSettings]:
 
 
 def _as_spelt(environ: Mapping[str, str], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Tables of people, whose names are no settings: the source lowers them with the rest of a variable's name."""
+    """Tables of people, whose names are not settings: the source lowers them with the rest of a variable's name."""
     found: dict[str, Any] = {}
     for table in (table for table in TABLES if table != OVERRIDES and isinstance(values.get(table), Mapping)):
         start = f"{PREFIX}{table}.".replace(".", "__").upper()

@@ -56,7 +56,7 @@ class DiscordSection(PlatformSection):
     bot_token_file: SecretFile = None
     """File that holds the token of the Discord bot, readable by nobody else."""
     gateway: bool = False
-    """Whether to listen to Discord's Gateway for reactions, which do not come by webhook."""
+    """Listen to Discord's Gateway for reactions, which do not come by webhook."""
     api: str = "https://discord.com/api/v10"
     """Where Discord's HTTP API is."""
 

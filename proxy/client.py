@@ -52,7 +52,7 @@ class NotTrained(RlproxyError):
 
 
 class HasId(Protocol):
-    """What an SDK returns: OpenAI's ChatCompletion, a chunk of one, Response; Anthropic's Message."""
+    """An SDK's answer: OpenAI's ChatCompletion, a chunk of one, Response; Anthropic's Message."""
 
     @property
     def id(self) -> str: ...
@@ -173,7 +173,7 @@ def _rating(found: Mapping[str, Any]) -> Rating:
 
 
 def _made(kind: type[_T], found: Mapping[str, Any]) -> _T:
-    """Of what is there, what this version of the client knows."""
+    """Keep, of what is there, what this version of the client knows."""
     return kind(**{field.name: found[field.name] for field in fields(kind)})  # type: ignore[arg-type]
 
 
@@ -285,7 +285,7 @@ class Client:
 
 
 class AsyncClient:
-    """As `Client`, for asyncio: `async with AsyncClient() as rlproxy: await rlproxy.rate(…)`."""
+    """The `Client` for asyncio: `async with AsyncClient() as rlproxy: await rlproxy.rate(…)`."""
 
     def __init__(self, base_url: str = DEFAULT_URL, api_key: str | None = None, *, timeout_s: float = 60.0) -> None:
         self._where = _Where(base_url, api_key, timeout_s)

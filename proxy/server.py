@@ -93,7 +93,7 @@ def configure_logs(level: str, as_json: bool) -> None:
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
-    """aiohttp logs the bytes of a request that is no HTTP, and there may be a key among them; and, as a bug, that a
+    """aiohttp logs the bytes of a request that is not HTTP, and there may be a key among them; and, as a bug, that a
     client has left before it was told `100 Continue`."""
     return not (record.exc_info and isinstance(record.exc_info[1], (HttpProcessingError, *GONE)))
 

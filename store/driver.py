@@ -88,7 +88,7 @@ def quiet(db: sqlite3.Connection) -> None:
 
 
 def is_plain(path: Path) -> bool:
-    """Whether this file is a database in the clear. Not of one that this process has open."""
+    """Tell whether this file is a database in the clear. Not of one that this process has open."""
     with path.open("rb") as file:
         return file.read(len(PLAIN_HEADER)) == PLAIN_HEADER
 
@@ -98,15 +98,15 @@ def is_new(path: Path) -> bool:
 
 
 def errors(*also: type[Exception]) -> tuple[type[Exception], ...]:
-    """What to except: SQLCipher's errors are no sqlite3.Error, and are only there once it has been imported. Where a
-    name in the schema is damaged, SQLite's own sentence about it is no UTF-8, and Python raises that instead."""
+    """Errors to except: SQLCipher's errors are not sqlite3.Error, and are only there once it has been imported. Where a
+    name in the schema is damaged, SQLite's own sentence about it is not UTF-8, and Python raises that instead."""
     cipher = sys.modules.get("sqlcipher3.dbapi2")
     found = (sqlite3.Error, UnicodeDecodeError, *also)
     return found if cipher is None else (*found, cipher.Error)
 
 
 def perhaps_encrypted(error: BaseException) -> str:
-    """What else a file may be that is no database to us: without its key an encrypted one looks like noise."""
+    """Other errors of a file that is not a database to us: without its key an encrypted one looks like noise."""
     return " (or it is encrypted, and store.key_from has to name its key)" if code(error) == NOT_A_DATABASE else ""
 
 
@@ -116,7 +116,7 @@ def code(error: BaseException) -> int:
 
 
 def tells_of_damage(error: BaseException) -> bool:
-    """Whether SQLite met a page that cannot be what was written."""
+    """Tell whether SQLite met a page that cannot be what was written."""
     extended = getattr(error, "sqlite_errorcode", None)
     return code(error) in (CORRUPT, NOT_A_DATABASE) and extended != CORRUPT_SEARCH
 

@@ -1,4 +1,4 @@
-"""What can go wrong with the store.
+"""Errors of the store.
 
 StoreError
 ├── StoreBusy              another process owns the home folder
@@ -60,7 +60,7 @@ class StoreFull(StoreError):
 
 
 class KeyProblem(StoreError):
-    """Of encryption at rest; nothing was changed."""
+    """An error of encryption at rest; nothing was changed."""
 
 
 class NoKey(KeyProblem):
@@ -86,7 +86,7 @@ class MissingExtra(KeyProblem):
 
 
 class NotOverwritten(StoreError):
-    """What was forgotten is deleted, and copies of it may still be in gaps of the file."""
+    """The forgotten data is deleted, and copies of it may still be in gaps of the file."""
 
 
 class DuplicateCompletion(StoreError):
@@ -183,7 +183,7 @@ class UnknownKey(Unknown):
 
 
 def translated(error: Exception) -> StoreError:
-    """What SQLite said, in this store's words."""
+    """Translate SQLite's error into one of this store."""
     # An error that Python itself raises has no code; the low byte is the primary one.
     if (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF == sqlite3.SQLITE_FULL:
         return StoreFull("The disk is full, this was not stored; free some space and try again.")

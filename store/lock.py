@@ -39,7 +39,7 @@ class Lock:
 
 
 def held(home: Path) -> bool:
-    """Whether a process owns this home now; no file is made or changed."""
+    """Tell whether a process owns this home now; no file is made or changed."""
     try:
         file = os.open(home / NAME, os.O_RDONLY)
     except OSError:

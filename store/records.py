@@ -1,4 +1,4 @@
-"""What goes into the store and comes out of it, as plain frozen records.
+"""Rows of the store, as plain frozen records.
 
 Owns the words of the schema in Python. Not here: SQL (schema, store), meaning (proxy).
 """
@@ -31,7 +31,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class NewCompletion:
-    """What is known when a request is sent to the backend. One row a choice; choice 0 has the response id."""
+    """Data known when a request is sent to the backend. One row a choice; choice 0 has the response id."""
 
     id: str
     request_id: str
@@ -60,6 +60,7 @@ class NewCompletion:
     tool_errors: tuple[str, ...] = ()  # calls whose results the client marked as errors, in the newest turn
     redacted: tuple[str, ...] = ()  # what was replaced before this was stored: "prompt:api_key", …
     key: str | None = None  # that asked, by its id or its word; None: stored before this was, or imported
+    lessons: tuple[PromptLesson, ...] = ()  # that were in its prompt, or left out to compare
     forms: dict[str, list[Any]] | None = (
         None  # how its messages were written (proxy.conversation.as_sent); None: not known
     )
@@ -67,7 +68,7 @@ class NewCompletion:
 
 @dataclass(frozen=True, slots=True)
 class FinishedCompletion:
-    """What is known when the answer ended. `exact` is false where ids or log-probs are not one for one."""
+    """Data known when the answer ended. `exact` is false where ids or log-probs are not one for one."""
 
     id: str
     status: Status
@@ -112,7 +113,7 @@ class Item(NamedTuple):
 
 
 class Asker(NamedTuple):
-    """A key and the user that its request named. None is no key and no user, never any of them."""
+    """A key and the user that its request named. None means nobody's: no key and no user."""
 
     key: str | None
     user: str | None
@@ -156,7 +157,7 @@ class Lately:
 
     @property
     def shown(self) -> bool:
-        """Whether anything of it came."""
+        """Tell whether anything of it came."""
         return bool(self.text.strip()) or self.calls is not None
 
 
@@ -222,7 +223,7 @@ class Inbox:
 
 @dataclass(frozen=True, slots=True)
 class NewSignal:
-    """What happened after a completion."""
+    """An event after a completion."""
 
     completion_id: str
     kind: SignalKind
@@ -291,6 +292,15 @@ class Rating:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptLesson:
+    """A lesson and one prompt: its words were in it, or they were left out to compare the answers."""
+
+    rating: str
+    text: str
+    left_out: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Link:
     """A message on a chat platform shows this completion; `person` is whom it was for, by their id there. `key` made
     it."""
@@ -320,7 +330,7 @@ class NewReaction:
 
 @dataclass(frozen=True, slots=True)
 class Reacted:
-    """What became of it. late: something newer is known; same: rated so already; nothing: no rating hung on it."""
+    """Outcome of a reaction. late: something newer is known; same: rated so already; nothing: no rating hung on it."""
 
     result: Literal["rated", "retracted", "same", "nothing", "late", "duplicate"]
     rating: Rating | None = None
@@ -328,7 +338,7 @@ class Reacted:
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """What all raters of one completion think of it, in one word."""
+    """The opinion of all raters of one completion, in one word."""
 
     seq: int  # of the first rating of it that still stands
     good: bool
@@ -355,7 +365,7 @@ class Verdicts:
 
 @dataclass(frozen=True, slots=True)
 class Forgetting:
-    """What goes, or has gone."""
+    """Counts of deleted data, done or to come."""
 
     completions: tuple[str, ...]
     ratings: tuple[str, ...]
@@ -379,7 +389,7 @@ class Rebuild:
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Of the values of all live ratings by their voices: what mean and deviation are made of."""
+    """Sums over the values of all live ratings by their voices, for mean and deviation."""
 
     count: float
     sum: float
@@ -405,11 +415,17 @@ class Fresh:
     neutral: int
     stale: int  # too many versions old: will never train
     dampened: dict[str, int] = field(default_factory=dict)  # of those, by rater, what one may not bring into a run
+    alone: int = 0  # of judges: a run by themselves, where what people have rated is too little for one
 
     @property
     def total(self) -> int:
         """How many a run could take."""
         return self.good + self.bad + self.neutral - sum(self.dampened.values())
+
+    @property
+    def most(self) -> int:
+        """The number of ratings of the larger one of the runs that could begin."""
+        return max(self.total, self.alone)
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,7 +89,7 @@ def open_database(
 
 
 def was_closed(db: sqlite3.Connection) -> bool:
-    """Whether the last stop was a clean one; then the file needs no check."""
+    """Tell whether the last stop was a clean one; then the file needs no check."""
     return bool(meta.read_meta(db, CLEAN, True))
 
 

@@ -26,7 +26,7 @@ def read(page: str) -> str:
 
 
 async def test_every_route_is_documented(proxy: Proxy) -> None:  # noqa: F811
-    page = read("docs/reference/http-api.md")
+    page = read("docs/reference/http-api.md") + read("docs/lab/http-api.md")  # the page's own routes
     for route in proxy.app.router.routes():
         path = route.resource.canonical if route.resource else ""
         if route.method == "HEAD" or path.startswith("/s/") or path.endswith("{rest}"):
@@ -77,7 +77,12 @@ def test_the_tables_of_settings_are_those_of_the_classes() -> None:
 
 
 def test_the_names_for_the_environment_are_read_from_it() -> None:
-    rows = re.findall(r"^\| `([\w.]+)` \| .* \| `(RLPROXY_\w+)` \|$", read("docs/reference/settings.md"), re.MULTILINE)
+    page = read("docs/reference/settings.md")
+    assert "`RLPROXY_SECTION__NAME`" in page
+    keys = re.findall(rf"^\| `((?:home|{'|'.join(settings_table.sections())})(?:\.\w+)?)` \|", page, re.MULTILINE)
+    everywhere = re.findall(r"`webhooks\.PLATFORM\.(\w+)`", page)
+    keys += [key for key in settings_table.fields() if re.fullmatch(rf"webhooks\.\w+\.({'|'.join(everywhere)})", key)]
+    rows = [(key, f"RLPROXY_{key.upper().replace('.', '__')}") for key in keys]
     assert len(rows) > 100
     given = {"server.port": "9000", "train.hours": '["22:00-07:00"]', "train.raters": '{"ann": 2}'}
     loaded = load(environ={variable: given[key] for key, variable in rows if key in given})
@@ -99,7 +104,7 @@ def test_files_named_in_the_readme_exist() -> None:
 
 def test_the_table_of_clients_is_true() -> None:
     """Each cell names tests that there are, or says why not; and each test of a client is in it."""
-    page = read("docs/guides/agents.md")
+    page = read("docs/lab/agents.md")
     lines = page[page.index("| client | dialect |") :].split("\n\n")[0].splitlines()
     named: set[str] = set()
     for line in lines[2:]:
@@ -114,20 +119,20 @@ def test_the_table_of_clients_is_true() -> None:
         for file in ROOT.glob("tests/**/test_*.py")
         for name in re.findall(r"^(?:async )?def (test_\w+)", file.read_text(encoding="utf-8"), re.MULTILINE)
     }
-    assert named <= there, f"docs/guides/agents.md names tests that are not there: {named - there}"
+    assert named <= there, f"docs/lab/agents.md names tests that are not there: {named - there}"
     missing = {test for test in there if test.startswith("clients/")} - named
-    assert not missing, f"docs/guides/agents.md does not name {missing}"
+    assert not missing, f"docs/lab/agents.md does not name {missing}"
     for package, version in json.loads(read("tests/clients/package.json"))["dependencies"].items():
-        assert version in page, f"docs/guides/agents.md does not name {package} {version}"
+        assert version in page, f"docs/lab/agents.md does not name {package} {version}"
 
 
 @pytest.mark.parametrize(
     ("page", "head"),
     [
-        ("docs/reference/backends.md", "| fault | what happened | test |"),
+        ("docs/lab/backends.md", "| fault | what happened | test |"),
         ("docs/lab/reliability.md", "| fault | what the client saw | what was stored | what came after | tests |"),
         ("docs/lab/reliability.md", "| what | how | tests |"),
-        ("docs/reference/errors.md", "| what it says (beginning) | why | what to do | test |"),
+        ("docs/lab/errors.md", "| what it says (beginning) | test |"),
     ],
 )
 def test_the_tables_of_faults_are_true(page: str, head: str) -> None:
@@ -144,7 +149,7 @@ def test_the_tables_of_faults_are_true(page: str, head: str) -> None:
 
 def test_the_threat_model_is_true() -> None:
     """Each threat names tests that there are, and each test of the attacker's stands for a threat."""
-    page = read("docs/explain/threat-model.md")
+    page = read("docs/lab/threats.md")
     rows = [line for line in page.splitlines() if line.startswith("| ") and line.count(" | ") == 3]
     rows = [row for row in rows if not row.startswith("| who | wants")]
     named: set[str] = set()
@@ -155,6 +160,6 @@ def test_the_threat_model_is_true() -> None:
             assert f"def {name}(" in read(f"tests/{file}"), f"{file}::{name} is not there"
             named.add(name)
     attacks = set(re.findall(r"^async def (test_\w+)", read("tests/attacker/test_attacker.py"), re.MULTILINE))
-    assert attacks <= named, f"docs/explain/threat-model.md does not name {attacks - named}"
+    assert attacks <= named, f"docs/lab/threats.md does not name {attacks - named}"
     files = {file.name for file in (ROOT / "tests" / "attacker").glob("test_*.py")}
     assert files <= {name.rpartition("/")[2] for name in re.findall(r"attacker/test_\w+\.py", page)}

@@ -1,4 +1,4 @@
-"""`python -m trainer RUN_FOLDER`: one run, by hand or by the proxy. Exit status as in docs/explain/architecture.md."""
+"""`python -m trainer RUN_FOLDER`: one run, by hand or by the proxy. Exit status as in trainer/CONTRACT.md."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _key() -> bytes:
     except ValueError:
         key = b""
     if len(key) != KEY_BYTES:
-        raise SealError("The first line on stdin is no key of a run.")
+        raise SealError("The first line on stdin is not the key of a run.")
     return key
 
 

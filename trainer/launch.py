@@ -39,7 +39,7 @@ from trainer.formats import model_info
 from trainer.formats.weights import DEFAULT_HUB_ID, local, out_of_reach
 from trainer.io.encrypted_files import IN_THE_CLEAR, Seal, SealError, is_sealed, unfinished
 from trainer.io.encrypted_files import missing as sealing_lacks
-from trainer.lessons.prompts import NEUTRAL, comment_of, hinted, neutral
+from trainer.lessons.prompts import HINT, NEUTRAL, hinted, neutral, together, told
 from trainer.limits import GB, in_use
 from trainer.low_priority import Standing, can_stand_still, standing
 from trainer.manifest import AdapterError
@@ -49,6 +49,7 @@ from trainer.serve.__main__ import KEY_VARIABLE
 
 __all__ = [
     "DEFAULT_HUB_ID",
+    "HINT",
     "IN_THE_CLEAR",
     "NEUTRAL",
     "AdapterError",
@@ -63,7 +64,6 @@ __all__ = [
     "available",
     "can_stand_still",
     "child_environment",
-    "comment_of",
     "default_threads",
     "hinted",
     "is_sealed",
@@ -71,8 +71,11 @@ __all__ = [
     "neutral",
     "open_log",
     "out_of_reach",
+    "parameters",
     "sealing_lacks",
     "standing",
+    "together",
+    "told",
     "unfinished",
     "verify_adapter",
 ]
@@ -93,7 +96,7 @@ class Job(Protocol):
     exceeded: str | None  # the limit that it was killed for
 
     def events(self) -> AsyncIterator[dict[str, Any]]:
-        """What it prints, as it does; ends when the run does."""
+        """Yield each line as it is printed; ends when the run does."""
 
     async def wait(self) -> int: ...
 
@@ -125,7 +128,7 @@ class Launcher(Protocol):
         """`threads` 0: by the machine; `max_memory_gb` 0: no limit; `key` opens the samples. Raises LaunchError."""
 
     async def rank(self, weights: str, preset: str, overrides: Mapping[str, Any]) -> int:
-        """Of the adapter that a run would make."""
+        """Shape of the adapter that a run would make."""
 
     async def gguf(self, adapter: Path, weights: str | None, out: Path) -> None:
         """Write the adapter in this folder as the GGUF file `out`. Raises LaunchError."""
@@ -137,10 +140,10 @@ class Launcher(Protocol):
         """Write the adapter in this folder as mlx-lm's folder `out`. Raises LaunchError."""
 
     async def probe(self, weights: str, asked: Mapping[str, Any], *, threads: int, nice: int, log: Path) -> Any:
-        """What trainer.probe says of these weights, a dict; `asked` is its `look`'s. Raises LaunchError."""
+        """Result of trainer.probe for these weights, a dict; `asked` is its `look`'s. Raises LaunchError."""
 
     def here(self, weights: str) -> bool:
-        """Whether these weights are on this machine already. Blocking."""
+        """Tell whether these weights are on this machine already. Blocking."""
 
     async def start_server(
         self,
@@ -175,13 +178,23 @@ def available(*, serves: bool = False) -> str | None:
 
 
 def adapter_rank(weights: str, name: str, overrides: Mapping[str, Any]) -> int:
-    """As the run will choose it (`autoscale`); the preset's own where the weights are not on this machine yet."""
+    """The rate that the run will choose (`autoscale`); the preset's own where the weights are not on this
+    machine yet."""
     preset = presets.resolve(name, overrides)
     try:
         folder = local(weights)
         return preset.rank if folder is None else fit(preset, name, overrides, model_info.read(folder))[0].rank
     except (ImportError, OSError, ValueError, KeyError, TypeError):  # the run itself says what is wrong with them
         return preset.rank
+
+
+def parameters(weights: str | None) -> int | None:
+    """How many parameters the model of these weights has; None where they are not on this machine, or do not say."""
+    try:
+        folder = local(weights) if weights else None
+        return None if folder is None else model_info.read(folder).total
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def default_threads() -> tuple[int, int]:
@@ -307,7 +320,7 @@ class LocalJob:
         memory_bytes: int = 0,
         stoppable: set[asyncio.subprocess.Process] | None = None,
     ) -> None:
-        """`memory_bytes`: what it may use; 0 is no limit. `stoppable`: those that may be told to stand still."""
+        """`memory_bytes`: what it may use; 0 means no limit. `stoppable`: those that may be told to stand still."""
         self._process = process
         self._stoppable = stoppable if stoppable is not None else set()
         self.pid = process.pid

@@ -1,4 +1,4 @@
-"""What a child of ours may use at most: open files, the size of a file, memory; and no core dump.
+"""Limits of a child process: open files, the size of a file, memory; and no core dump.
 
 Owns the bounds and how they are put on: this file is also a program, started in the child's place, that sets them on
 itself and then becomes the child (exec keeps them, and the process). So they hold before its first line, nothing it
@@ -23,7 +23,7 @@ GB = 2**30
 
 @dataclass(frozen=True)
 class ProcessLimits:
-    """0 is no limit."""
+    """0 means no limit."""
 
     files: int = 4096  # open at once; a run needs about a hundred
     file_bytes: int = 64 * GB  # of one file: the largest part of large weights, which a run may have to download

@@ -45,7 +45,7 @@ def behind(nice: int, command: Sequence[str], scope: Sequence[str] = ()) -> list
 
 @functools.cache
 def scope() -> tuple[str, ...]:
-    """What starts a command in a control group of its own that has a tenth of what each other group has.
+    """The prefix that starts a command in a control group of its own that has a tenth of what each other group has.
 
     Empty where control groups do not decide, or systemd does not do that for us. Blocking: systemd is asked once.
     """
@@ -72,7 +72,7 @@ def control_group(pid: int | str) -> str | None:
 
 
 def _group_in(lines: Sequence[str]) -> str | None:
-    """Of the lines of /proc/PID/cgroup: `number:controllers:path`, where number 0 is the unified hierarchy."""
+    """Read the lines of /proc/PID/cgroup: `number:controllers:path`, where number 0 is the unified hierarchy."""
     for line in lines:
         number, controllers, path = line.split(":", 2)
         if "cpu" in controllers.split(",") and path != "/":
@@ -133,7 +133,7 @@ def _autogroups() -> bool:
 
 
 def _step_back(nice: int) -> None:
-    """What this machine lacks, or forbids, is left out: `standing` tells what remains."""
+    """Omit what this machine lacks or forbids: `standing` tells what remains."""
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, nice)
     if sys.platform == "darwin":

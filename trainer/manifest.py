@@ -76,7 +76,7 @@ def _check(part: Path, expected: object) -> None:
     except OSError as error:
         raise AdapterError(f"{part} cannot be read: {error.strerror}.") from None
     if why is not None:
-        raise AdapterError(f"{part} is no sound safetensors file: {why}.")
+        raise AdapterError(f"{part} is not a sound safetensors file: {why}.")
 
 
 def _plain(part: Path) -> None:

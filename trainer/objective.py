@@ -73,7 +73,7 @@ def ema(baseline: float, rewards: Sequence[float], decay: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """What log ρ̄ of a reply may be: the given band, widened to 3σ/√T of serving noise and never narrowed."""
+    """Bounds of log ρ̄ of a reply: the given band, widened to 3σ/√T of serving noise and never narrowed."""
 
     low: float  # of ρ̄, not its log
     high: float
@@ -91,7 +91,7 @@ OFF = Band(0.0, math.inf)
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the filter says of one reply."""
+    """The filter's verdict on one reply."""
 
     tokens: Bools  # (T,) inside [token_low, token_high]
     log_rho: float  # mean log x
@@ -167,7 +167,7 @@ def importance(log_x: Floats, *, most: float) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What the loss of N tokens needs besides θ; (N,) unless it says otherwise, all constants.
+    """Inputs of the loss of N tokens besides θ; (N,) unless it says otherwise, all constants.
 
     From `own` on, None where the objective does not ask for it.
     """

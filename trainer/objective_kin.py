@@ -59,7 +59,7 @@ def grpo(
 
 
 def group_baselines(groups: Sequence[Hashable], rewards: Sequence[float], baseline: float) -> list[float]:
-    """What each reward is compared with: the mean of its group, or `baseline` in a group of one.
+    """The baseline of each reward: the mean of its group, or `baseline` in a group of one.
 
     Not divided by the group's deviation: two raters' worth of replies have one that means little (arXiv 2503.20783).
     """
@@ -138,7 +138,7 @@ def combine(
 
 
 def directional(teacher: Floats, old: Floats, *, weight: float, clip: float) -> Floats:
-    """What a teacher adds to the advantage of each token of a reply, w · clip(ℓ_teacher − ℓ_old). (T,)"""
+    """A teacher's part of the advantage of each token of a reply, w · clip(ℓ_teacher − ℓ_old). (T,)"""
     pull: Floats = weight * np.clip(teacher - old, -clip, clip)
     return pull
 

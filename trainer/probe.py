@@ -25,6 +25,8 @@ from trainer.lessons import rehearsal
 from trainer.lessons.line_members import BadLine
 from trainer.lessons.rendering import Known
 from trainer.lessons.samples import Template
+from trainer.policy import packing
+from trainer.policy.policy import Policy
 
 GB: Final = 2**30
 SPARE_GB: Final = 0.5  # activations of some hundred tokens, and what the machine keeps
@@ -40,9 +42,13 @@ def look(
     threads: int,
     score: bool = True,
     lines: Sequence[Mapping[str, Any]] = (),
+    counted: Sequence[Mapping[str, Any]] = (),
     max_seq_len: int = 0,
+    parent: int = 0,
+    adapter: str | None = None,
 ) -> dict[str, Any]:
-    """`lines`: of samples that a run might get; without `score` no weights are loaded.
+    """Without `score` no weights are loaded. `lines`: of samples that a run might get, from version `parent` in the
+    folder `adapter`; `counted`: those of whose tokens it is counted what is known.
 
     Raises BadLine where the chat template refuses the messages, ProfileError, RunError, OSError.
     """
@@ -53,7 +59,8 @@ def look(
     text = {**config, **(config.get("text_config") or {})}
     tokenizer = AutoTokenizer.from_pretrained(folder)
     template = Template(tokenizer)
-    refused = rehearsal.refusals(lines, template, max_seq_len=max_seq_len)
+    bare = template
+    refused = rehearsal.refusals(lines, bare, max_seq_len=max_seq_len)
     theirs = [_theirs(each, template) for each in conversations]
     template = template.as_served(
         [
@@ -64,8 +71,15 @@ def look(
     )
     read = [_read(each, ids, template, tokenizer) for each, ids in zip(conversations, theirs, strict=True)]
     compute, unscored = _affordable(about.total) if score else (None, "only prompts were looked at")
+    doubt: str | None = unscored
     if compute is not None:
-        _score(read, folder, compute, threads)
+        policy = _policy(folder, compute, threads, adapter)
+        with policy.wearing(None):
+            _score(read, policy)
+        odd, doubt = rehearsal.unlikely(
+            lines, bare, policy, parent=parent, parameters=about.total, max_seq_len=max_seq_len
+        )
+        refused = [why or odd.get(at) for at, why in enumerate(refused)]
     return {
         "path": str(folder),
         "architecture": about.architecture,
@@ -80,6 +94,8 @@ def look(
         "wrong": template.choice.wrong,
         "conversations": read,
         "refused": refused,
+        "doubt": doubt,
+        "known_tokens": rehearsal.known_tokens(counted, bare),
     }
 
 
@@ -121,28 +137,30 @@ def _affordable(parameters: int) -> tuple[Compute | None, str | None]:
     return None, f"the weights need {parameters * 2 / GB:.1f} GB of memory beside the server and {free:.1f} GB are free"
 
 
-def _score(read: Sequence[dict[str, Any]], folder: Path, compute: Compute, threads: int) -> None:
-    """Log-probs of each answer's tokens at temperature 1, and those of the likeliest token in each place."""
+def _policy(folder: Path, compute: Compute, threads: int, adapter: str | None) -> Policy:
     from config import presets
-    from trainer.policy import packing, policies
+    from trainer.policy import policies
 
     framework, _ = policies.choose("auto")
-    policy = policies.open_policy(
+    return policies.open_policy(
         framework,
         folder,
         presets.resolve("balanced", {}),
-        parent=None,
+        parent=Path(adapter) if adapter else None,
         threads=threads,
         seed=0,
         compute="auto" if framework == "mlx" else compute,
     )
-    with policy.wearing(None):
-        for each in read:
-            if not each["reply_ids"]:
-                continue
-            packed = packing.pack([packing.Tokens(tuple(each["scored"]), tuple(each["reply_ids"]))])
-            each["logprobs"] = policy.log_probs(packed).plain.tolist()
-            each["best"] = policy.teach(packed, 1).log_probs[:, 0].tolist()
+
+
+def _score(read: Sequence[dict[str, Any]], policy: Policy) -> None:
+    """Log-probs of each answer's tokens at temperature 1, and those of the likeliest token in each place."""
+    for each in read:
+        if not each["reply_ids"]:
+            continue
+        packed = packing.pack([packing.Tokens(tuple(each["scored"]), tuple(each["reply_ids"]))])
+        each["logprobs"] = policy.log_probs(packed).plain.tolist()
+        each["best"] = policy.teach(packed, 1).log_probs[:, 0].tolist()
 
 
 def main() -> int:

@@ -5,7 +5,7 @@ in memory), the key of this start, which only commands of this machine can read,
 Not here: what a role may do (security), HTTP and commands for keys (key_routes, keys).
 
 A key is 256 random bits, so its plain SHA-256 is kept: a slow hash protects secrets that people choose, of which there
-are few. It is found by the id in it, which is no secret, and compared in constant time.
+are few. It is found by the id in it, which is not a secret, and compared in constant time.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class Who(NamedTuple):
 
     @property
     def key(self) -> str:
-        """What its completions are kept under. No id of a key reads like one of these words: those are hexadecimal."""
+        """The name under which its completions are kept. No id of a key reads like one of these words: those are
+        hexadecimal."""
         return self.id or (OWNERS if self.role == "admin" else SHARED)
 
     @property
@@ -76,7 +77,7 @@ class Keys:
 
     @property
     def needed(self) -> bool:
-        """Whether everybody has to show a key. Revoking the last one does not open what it had closed."""
+        """Tell whether everybody has to show a key. Revoking the last one does not open what it had closed."""
         return bool(self._keys) or self._ever or self._settings.api_key is not None
 
     def who(self, headers: Mapping[str, str]) -> Who:

@@ -21,12 +21,12 @@ class Reach(NamedTuple):
 
     @classmethod
     def of(cls, who: Who, user: str | None, names: tuple[str, ...]) -> Reach:
-        """Of a request that names these. Whoever is named by what is no name is somebody, and not the owner: all of
-        them are one user. A key that is one person's is theirs, whatever the request says."""
+        """Reach of a request that names these. Whoever is named by what is not a name is somebody, and not the owner:
+        all of them are one user. A key that is one person's is theirs, whatever the request says."""
         return cls(who, user or (UNKNOWN if names and who.bound is None else None), names)
 
     def covers(self, found: NewCompletion | Asker) -> bool:
-        """Whether it may be read, gone on from and deleted. An admin who names nobody may have all."""
+        """Tell whether it may be read, gone on from and deleted. An admin who names nobody may have all."""
         if self.who.role == "admin" and not self.names:
             return True
         if found.key is not None and found.key not in self._keys:
@@ -39,7 +39,7 @@ class Reach(NamedTuple):
         return found.user is None or found.user in users
 
     def shows(self, found: Asker) -> bool:
-        """Whether messages may be linked to it. A bot asks for many people by one key, and names nobody as it links."""
+        """Tell if messages may be linked to it. A bot asks for many people by one key, and names nobody as it links."""
         return self.covers(found) or (not self.names and found.key in self._keys)
 
     def own(self, *, unnamed: bool = False) -> list[Asker]:

@@ -1,4 +1,4 @@
-"""Who may do what.
+"""Permissions: each request's key, role, and name.
 
 Owns no listening off loopback without a key, foreign web pages kept out, and which headers leave for the backend. Three
 roles: `use` (models), `rate` (rate and read, too) and `admin` (everything). Not here: what each route needs (roles),
@@ -100,7 +100,7 @@ class Guard:
         return found or self._keys.who(request.headers)
 
     def still(self, request: web.Request) -> bool:
-        """Whether it would be let in now as it was: its key may have been revoked since."""
+        """Tell whether it would be let in now as it was: its key may have been revoked since."""
         try:
             return self.who(request) == request[WHO]
         except ProxyError:
@@ -196,7 +196,9 @@ class Guard:
         if origin is None or not self._may(origin):
             return
         response.headers["access-control-allow-origin"] = origin
-        response.headers["access-control-expose-headers"] = "x-rl-completion-id, x-rl-adapter, x-rl-overhead-ms"
+        response.headers["access-control-expose-headers"] = (
+            "x-rl-completion-id, x-rl-adapter, x-rl-lessons, x-rl-overhead-ms"
+        )
         response.headers.add("vary", "origin")
         if request.method == "OPTIONS":
             response.headers["access-control-allow-methods"] = "GET, POST, DELETE"
@@ -211,7 +213,7 @@ def _host(given: str) -> str:
     try:
         return (urlsplit(f"//{given}").hostname or "").rstrip(".")
     except ValueError:
-        raise BadRequest("The Host header is no name and no address.") from None
+        raise BadRequest("The Host header is neither a name nor an address.") from None
 
 
 def _check_path(request: web.Request) -> None:
@@ -280,7 +282,7 @@ def without_keys(text: str, headers: Mapping[str, str]) -> str:
 
 
 def _netloc(origin: str) -> str | None:
-    """None where it is no address; an empty one, as of `null`, is no host's either."""
+    """None where it is not an address; an empty one, as of `null`, names no host either."""
     try:
         return urlsplit(origin).netloc.lower() or None
     except ValueError:

@@ -47,7 +47,7 @@ def make_backend(settings: Settings, launcher: Launcher) -> Backend:
 
 
 def _at_its_url(chosen: BackendSection, weights: str, home: Path) -> Backend:
-    """Of those with vLLM's routes, and of the clouds."""
+    """Build backends with vLLM's routes, and clouds."""
     if chosen.replicas:
         return _replicas(chosen, weights, home)
     if chosen.kind == "vllm":

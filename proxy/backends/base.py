@@ -1,4 +1,4 @@
-"""What the proxy needs of a server, whatever its name.
+"""The proxy's needs of a server, whatever its name.
 
 Owns the Protocol. What a server cannot do is a capability it reports, never a silent fallback.
 """
@@ -54,6 +54,7 @@ class Served:
     by_dialect: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # where a dialect has other defaults
     known: str = "its own defaults"  # from where this is known, in a few words
     unsure: frozenset[str] = frozenset()  # members of `sampling` of which it is not known whether they are in force
+    logprobs_of: Literal["model"] | None = None  # as in Capabilities, where that hangs on how the server was started
 
     def guessed(self, said: Collection[str]) -> str | None:
         """Why nobody knows how a request that says these members was sampled; None where it is known."""
@@ -70,7 +71,7 @@ class Address(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a server says of the model that it serves without an adapter; None: it does not tell."""
+    """A server's description of the model that it serves without an adapter; None: it does not tell."""
 
     identity: str = ""  # changes when it serves another model
     architecture: str | None = None  # as config.json's model_type
@@ -90,7 +91,7 @@ class Prompt:
     request: Mapping[str, Any] = field(default_factory=dict)  # its other members, in that format
 
     def chat(self) -> dict[str, Any]:
-        """What a chat template is given, as members of a chat request."""
+        """Arguments of a chat template, as members of a chat request."""
         said = {key: self.request[key] for key in SEEN if key in self.request} if self.dialect == "chat" else {}
         more = {"tools": self.tools, "chat_template_kwargs": self.template_kwargs}
         given = {key: value for key, value in more.items() if value}
@@ -98,7 +99,7 @@ class Prompt:
 
     @property
     def text(self) -> str | None:
-        """Of a prompt that is sent as raw text."""
+        """Form of a prompt that is sent as raw text."""
         content = self.messages[-1].get("content") if self.messages else None
         return content if isinstance(content, str) else None
 
@@ -164,7 +165,7 @@ class Backend(Protocol):
 
     @property
     def left(self) -> Left | None:
-        """What other homes have put there, as last seen: of one that is gone, nobody else would remove it."""
+        """Leftovers of other homes there, as last seen: of one that is gone, nobody else would remove it."""
 
     async def start(self, http: aiohttp.ClientSession, on_restart: Callable[[], Awaitable[None]]) -> None:
         """Find or start the server. `on_restart` is awaited when it came back without its adapters."""
@@ -181,28 +182,29 @@ class Backend(Protocol):
         """All places where it answers: each is warmed up before a version goes live. Raises BackendDown."""
 
     def ended(self, address: Address) -> None:
-        """What was sent to an `address` has been answered, or never will be."""
+        """Note that what was sent to an `address` has been answered, or never will be."""
 
     def elsewhere(self, address: Address) -> bool:
         """Nobody answers at this one; whether to ask for another."""
 
     def headers(self) -> Mapping[str, str]:
-        """What authenticates rlproxy to the server; empty = the client's own pass through."""
+        """Headers that authenticate rlproxy to the server; empty = the client's own pass through."""
 
     async def models(self) -> list[dict[str, Any]]:
         """The server's own list. Raises BackendDown, BackendBroke."""
 
     async def tells(self) -> Told:
-        """Of the model itself, in a moment. Raises BackendDown, BackendBroke."""
+        """Figures of the model itself, in a moment. Raises BackendDown, BackendBroke."""
 
     async def rendered(self, prompt: Prompt) -> Rendered | None:
-        """What the model without an adapter reads for it; nothing is generated. None where this server does not tell.
+        """Render it as the model without an adapter reads it; nothing is generated. None where this server does not
+        tell.
 
         Raises BackendDown, and BackendBroke where it does not tell of this one.
         """
 
     async def load(self, name: str, path: Path) -> None:
-        """Make the adapter at `path` answer to the model name `name`. Loading what is loaded is no error."""
+        """Make the adapter at `path` answer to the model name `name`. Loading what is loaded is not an error."""
 
     async def reads_ahead(self, name: str) -> int:
         """How many prompts this version may be given before it goes live, all at once, each to be found again when its
@@ -220,13 +222,13 @@ class Backend(Protocol):
     async def free(self) -> None:
         """Give the accelerator's memory back while a run trains; nobody asks it until `reclaim`.
 
-        Raises Unsupported with what to start it with, BackendDown, BackendBroke. Freeing what is free is no error.
+        Raises Unsupported with what to start it with, BackendDown, BackendBroke. Freeing what is free is not an error.
         """
 
     async def reclaim(self) -> None:
         """Take the memory again and answer with the model itself; adapters are loaded anew after it.
 
-        Raises BackendDown, BackendBroke. Reclaiming what was never given back is no error.
+        Raises BackendDown, BackendBroke. Reclaiming what was never given back is not an error.
         """
 
 

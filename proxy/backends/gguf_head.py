@@ -1,4 +1,4 @@
-"""What a GGUF file says of itself, read from its head with the standard library alone.
+"""Metadata of a GGUF file, read from its head with the standard library alone.
 
 Owns the head's format (versions 2 and 3, little endian). Lists are passed over, but for their length: a vocabulary of
 150,000 words is of no use here. Not here: what follows from it (matching). The trainer reads tensors with `gguf`.

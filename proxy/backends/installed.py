@@ -1,4 +1,4 @@
-"""What rlproxy has put into somebody else's server, written down in our own home.
+"""Record of what rlproxy has put into somebody else's server, written down in our own home.
 
 Owns the record: names, what each was made of, and the order of their use; and the mark that tells the names of this
 home from those of another one at the same server. Nothing that is not in the record is ever removed, and nothing that
@@ -54,13 +54,13 @@ class Made:
         return mark_of(self._path.parent)
 
     def adopt(self) -> None:
-        """What was written before homes had a mark is this home's."""
+        """Adopt what was written before homes had a mark."""
         if any("home" not in about for about in self._all.values()):
             self._all = {name: {"home": self.mark, **about} for name, about in self._all.items()}
             self._write()
 
     def about(self, name: str) -> Mapping[str, Any] | None:
-        """What was said when it was made; None where it is not ours, or of the home that this one was copied from."""
+        """The entry from when it was made; None where it is not ours, or of the home that this one was copied from."""
         found = self._all.get(name)
         return found if found is not None and found.get("home", self.mark) == self.mark else None
 
@@ -68,7 +68,7 @@ class Made:
         return [name for name in self._all if self.about(name) is not None]
 
     def candidates(self, name: str) -> Iterator[str]:
-        """What a version may be called there, the best first: `name` by itself only where this home has made that."""
+        """Names that a version may have there, the best first: `name` by itself only where this home has made that."""
         if self.about(name) is not None:
             yield name
         yield f"{name}-{self.mark}"
@@ -91,7 +91,7 @@ class Made:
             self._write()
 
     def spare(self, in_use: Collection[str]) -> list[str]:
-        """What may go: neither in use nor among the last two that were."""
+        """Versions that may go: neither in use nor among the last two that were."""
         return [name for name in list(self.names())[:-KEPT] if name not in in_use]
 
     def _write(self) -> None:

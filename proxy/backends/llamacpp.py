@@ -38,7 +38,7 @@ _VERSION: Final = re.compile(r".+@v\d+(-[0-9a-f]{6})?")  # of any home; those wi
 
 
 class LlamaCpp(OpenAICompatible):
-    """What all three ways to run it have in common. By itself: a plain server at `backend.url`."""
+    """The common part of all three ways to run it. By itself: a plain server at `backend.url`."""
 
     kind = "llamacpp"
     capabilities = Capabilities(
@@ -179,7 +179,7 @@ class LlamaRouter(LlamaCpp):
         about = loads(body) if status == 200 else {}
         if about.get("role") != "router":
             raise Unsupported(
-                f"The llama-server at {self._url} is no router; start it with --models-preset {self._presets} and "
+                f"The llama-server at {self._url} is not a router; start it with --models-preset {self._presets} and "
                 "without -m, or unset backend.presets."
             )
         self._places = int(about.get("max_instances") or 0) or None

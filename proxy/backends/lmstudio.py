@@ -148,7 +148,7 @@ class LMStudio(OpenAICompatible):
         await asyncio.to_thread(self._examine)
 
     def _examine(self) -> None:
-        """What a version needs: the folder, and the model's own file."""
+        """Needs of a version: the folder, and the model's own file."""
         self._base, self._problem, self._looked_at = None, None, time.monotonic()
         if not self._folder.is_dir():
             self._problem = f"LM Studio's models folder {self._folder} is not there; name it with backend.models_dir."
@@ -251,7 +251,7 @@ class LMStudio(OpenAICompatible):
             raise BackendBroke(f"LM Studio did not load {key} ({status}): {message_in(answer)}") from None
 
     async def _entry(self, slug: str) -> Mapping[str, Any]:
-        """What LM Studio says of a file that was put into its folder, once it has seen it."""
+        """LM Studio's entry for a file that was put into its folder, once it has seen it."""
         try:
             async with asyncio.timeout(FOUND_S):
                 while True:

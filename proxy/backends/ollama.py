@@ -134,7 +134,7 @@ class Ollama(OpenAICompatible):
 
     @property
     def _whole(self) -> bool:
-        """Whether a version has to be a whole model; of builds that do not say their version, too."""
+        """Tell whether a version has to be a whole model; of builds that do not say their version, too."""
         return self._version is None or self._version >= NO_ADAPTERS
 
     @property
@@ -158,7 +158,7 @@ class Ollama(OpenAICompatible):
         )
 
     def is_version(self, tag: str) -> bool:
-        """Whether a tag is like those of versions, whichever home made it."""
+        """Tell whether a tag is like those of versions, whichever home made it."""
         return _OURS.fullmatch(tag) is not None
 
     def tag(self, name: str) -> str:
@@ -194,7 +194,7 @@ class Ollama(OpenAICompatible):
         return found
 
     async def shown(self, body: dict[str, Any]) -> tuple[int, bytes]:
-        """What `/api/show` says."""
+        """The answer of `/api/show`."""
         return await self._call("POST", "/api/show", json=body)
 
     # Finding out
@@ -229,7 +229,7 @@ class Ollama(OpenAICompatible):
             await self._name_model()
 
     async def _look(self, model: str) -> None:
-        """What it is, and what it says of the model."""
+        """The kind of file, and what it says of the model."""
         status, body = await self._call("GET", "/api/version")
         try:
             said = str(loads(body)["version"]) if status == 200 else ""
@@ -389,7 +389,7 @@ class Ollama(OpenAICompatible):
         return {f"projector-{n}.gguf": f"sha256:{blob[1]}" for n, blob in enumerate(found) if blob is not None}
 
     async def _whole_model(self, path: Path, before: str | None) -> dict[str, Any]:
-        """What the model's own Modelfile says, over a file with the adapter in it."""
+        """Write the model's own Modelfile over a file with the adapter in it."""
         if (lacks := self.lacks) is not None:
             raise Unsupported(lacks)
         base, _ = self._base()

@@ -64,7 +64,9 @@ class OpenAICompatible:
     @property
     def served(self) -> Served:
         found = self._defaults
-        return Served(self._model, found.sampling, known=found.known, unsure=found.unsure)
+        return Served(
+            self._model, found.sampling, known=found.known, unsure=found.unsure, logprobs_of=found.logprobs_of
+        )
 
     @property
     def weights(self) -> str | None:
@@ -82,7 +84,7 @@ class OpenAICompatible:
         return Address(self.url, {"model": dumps(self.named(model))})
 
     def named(self, model: str) -> str:
-        """What the server calls it. A version has the home's mark, since another home may have one of that number."""
+        """The server's name for it. A version has the home's mark, since another home may have one of that number."""
         return f"{model}-{self.mark}" if self.mark and _VERSION.fullmatch(model) else model
 
     @cached_property
@@ -158,7 +160,7 @@ class OpenAICompatible:
             )
         if status == 404:
             raise BackendBroke(
-                f"What answers at {self._url} is no model server (404 to GET /v1/models): correct backend.url; "
+                f"What answers at {self._url} is not a model server (404 to GET /v1/models): correct backend.url; "
                 "`rlproxy init` finds the servers that run here."
             )
         if status != 200:
@@ -184,7 +186,7 @@ class OpenAICompatible:
         return None
 
     async def _render(self, path: str, body: Mapping[str, Any], *members: str) -> Any:
-        """What such a route answers in this member; None where there is no such route. Raises BackendDown,
+        """Ask such a route for this member; None where there is no such route. Raises BackendDown,
         BackendBroke."""
         status, answer = await self._call("POST", path, json={"model": self._model, **body})
         if status in (404, 405, 501):

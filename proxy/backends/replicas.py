@@ -126,7 +126,7 @@ class Replicas:
         await asyncio.gather(*(self._look_at(replica) for replica in replicas))
 
     async def _look_at(self, replica: Replica) -> None:
-        """Whether it answers and holds every version; one that lacks some gets them before anybody's request."""
+        """Tell whether it answers and holds every version; one that lacks some gets them before anybody's request."""
         replica.looked = asyncio.get_running_loop().time()
         try:
             lacks = await self._lacks(replica)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from proxy.core.json_edit import loads
 from trainer.launch import local
@@ -20,6 +20,7 @@ NEUTRAL: Final[Mapping[str, float]] = {"temperature": 1.0, "top_p": 1.0}  # Open
 MEMBERS: Final[Mapping[str, float]] = {
     "temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0,
 }  # fmt: skip
+PENALTIES: Final[Mapping[str, float]] = {"presence_penalty": 0.0, "frequency_penalty": 0.0}
 FILE: Final = "generation_config.json"
 _PROPS: Final = {
     "temperature": "temperature",
@@ -44,6 +45,7 @@ class Defaults:
     sampling: Mapping[str, float]
     known: str  # from where, in a few words
     unsure: frozenset[str] = frozenset()  # of which members it is not known whether the server has them
+    logprobs_of: Literal["model"] | None = None  # where its log-probs are of before sampling, and need not be
 
 
 def filed(spec: str) -> tuple[Path, dict[str, float]] | None:
@@ -72,6 +74,22 @@ def in_force(unsaid: Odds, as_filed: Odds, neutral: Odds) -> bool | None:
     return by_file < by_none
 
 
+def changes_nothing(sampling: Mapping[str, float]) -> bool:
+    """True where it samples from what the model says unaltered. Greedy replies count as drawn at a temperature of 1."""
+    plain = {**MEMBERS, **PENALTIES}
+    changed = {name for name, value in sampling.items() if value != plain.get(name, value)}
+    if sampling.get("top_k") == -1:  # a word for all
+        changed.discard("top_k")
+    if sampling.get("temperature") == 0:
+        changed -= {"temperature", "top_p", "top_k", "min_p"}
+    return not changed
+
+
+def before_sampling(hot: Odds, cold: Odds) -> bool:
+    """True where a server's log-probs are those of before sampling: at two temperatures they are the same then."""
+    return bool(hot.keys() & cold.keys()) and apart(hot, cold) < TOLD_APART
+
+
 def apart(one: Odds, other: Odds) -> float:
     """In nats, at most, of the tokens that both tell of; 0 where there is none."""
     return max((abs(one[token] - other[token]) for token in one.keys() & other.keys()), default=0.0)
@@ -85,7 +103,7 @@ def likeliest(answer: bytes) -> Odds:
 
 
 def in_props(answer: bytes) -> dict[str, float]:
-    """Of llama-server, newer and older; empty where it does not say."""
+    """Read them from llama-server, newer and older; empty where it does not say."""
     try:
         settings = loads(answer)["default_generation_settings"]
         said = settings.get("params", settings)

@@ -90,7 +90,7 @@ class SGLang(OpenAICompatible):
             raise BackendBroke(f"The backend did not unload {name}: {said}")
 
     async def _change(self, verb: str, **body: str) -> tuple[bool, str]:
-        """Whether it did, and what it said where not."""
+        """Tell whether it did, and what it said where not."""
         status, answer = await self._call("POST", f"/{verb}_lora_adapter", json=body)
         try:
             found: dict[str, Any] = loads(answer)

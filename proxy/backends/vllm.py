@@ -15,6 +15,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -25,7 +26,17 @@ from config.sections import BackendSection
 from proxy.backends.ask import START
 from proxy.backends.base import Capabilities, Prompt, Rendered
 from proxy.backends.openai import OpenAICompatible
-from proxy.backends.sampling_defaults import FILE, MEMBERS, NEUTRAL, Defaults, Odds, filed, in_force, likeliest
+from proxy.backends.sampling_defaults import (
+    FILE,
+    MEMBERS,
+    NEUTRAL,
+    Defaults,
+    Odds,
+    before_sampling,
+    filed,
+    in_force,
+    likeliest,
+)
 from proxy.core.errors import BackendBroke, Unsupported
 from proxy.core.json_edit import loads
 from proxy.core.upstream import message_in
@@ -68,6 +79,11 @@ class VLLM(OpenAICompatible):
             await self._look_how_it_samples()
 
     async def _samples_by(self) -> Defaults | None:
+        colder = {**MEMBERS, "temperature": MEMBERS["temperature"] / 2}
+        found, hot, cold = await asyncio.gather(self._file_or_not(), self._likeliest(MEMBERS), self._likeliest(colder))
+        return replace(found, logprobs_of="model") if before_sampling(hot, cold) else found
+
+    async def _file_or_not(self) -> Defaults:
         """The model's own defaults, unless it was started with `--generation-config vllm`. No route tells, but its
         log-probs do: one token, asked without saying how to sample, with the file's way, and with the neutral one."""
         root = (await self._own_entry()).get("root")

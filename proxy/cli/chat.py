@@ -101,7 +101,7 @@ class Chat:
                     return
 
     def _taken(self, said: TypedLine) -> TypedLine | None:
-        """What was said instead of a reason, if anything was."""
+        """The words said instead of a reason, if any."""
         try:
             if said.pasted and PREFIX.match(said.text):
                 _dim("what is pasted is no command, so nothing was sent: type it, or put a word before it")
@@ -243,7 +243,7 @@ def _marked_pastes() -> Iterator[None]:
 
 
 def _message(prompt: str) -> TypedLine:
-    """What was typed up to Enter, or pasted, with all its lines."""
+    """Read what was typed up to Enter, or pasted, with all its lines."""
     line = input(prompt)
     descriptor = sys.stdin.fileno()
     before = termios.tcgetattr(descriptor)

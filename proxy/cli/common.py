@@ -1,4 +1,4 @@
-"""What all commands share: the options that most of them have, how they fail, print JSON and count.
+"""Shared parts of all commands: the options that most of them have, how they fail, print JSON and count.
 
 Not here: any command. Heavy imports are inside the functions: `--help` must be quick.
 """
@@ -73,7 +73,7 @@ def secret_of(settings: Any) -> Any:
 
 
 def some(count: int, noun: str) -> str:
-    """As "1 rating" or "2 ratings"."""
+    """Write "1 rating" or "2 ratings"."""
     return f"{count} {noun}{'s' * (count != 1)}"
 
 

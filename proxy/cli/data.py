@@ -1,4 +1,4 @@
-"""What is kept, from a terminal: export and import, sessions of which nothing is kept, backups, the audit log.
+"""Commands on stored data: export and import, sessions of which nothing is kept, backups, the audit log.
 
 Forgetting is cli_forget's, encryption cli_encrypt's.
 """
@@ -37,7 +37,7 @@ def export(
     until: Annotated[datetime | None, typer.Option(help="Before this day or moment.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON array instead of JSON lines.")] = False,
 ) -> None:
-    """What was captured, one completion a line: docs/guides/export.md."""
+    """Write captured completions, one completion a line: docs/guides/export.md."""
     from urllib.parse import urlencode
 
     from proxy.cli.http import NO_PROXY
@@ -68,7 +68,7 @@ def _private(path: str, flags: int) -> int:
 
 @contextmanager
 def _writing(output: Path | None) -> Iterator[TextIO]:
-    """A file has its name once it is whole; what is no file, as /dev/stdout, is written as it is."""
+    """A file has its name once it is whole; what is not a file, as /dev/stdout, is written as it is."""
     if output is None:
         yield sys.stdout
         sys.stdout.flush()
@@ -224,7 +224,7 @@ def audit_verify(
     expect: Annotated[str | None, typer.Option(help="A newest hash that you noted before.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Whether no line of the log was changed or taken out; also while rlproxy runs."""
+    """Tell whether no line of the log was changed or taken out; also while rlproxy runs."""
     from store.errors import StoreError
     from store.safety.backup import audit_verdict
 

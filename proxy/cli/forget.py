@@ -67,7 +67,7 @@ def cancel(home: Home = None, as_json: AsJson = False) -> None:
 
 
 def _told(found: dict[str, Any], went: str, retrain: bool = False, purge: bool = False) -> str:
-    """What goes, and what becomes of what has learned from it; before it is done, by what was asked for."""
+    """Deleted data, and what becomes of versions that learned from it; before it is done, by what was asked for."""
     going = f"{some(found['completions'], 'completion')} and {some(found['ratings'], 'rating')}"
     if found.get("reactions"):
         going = f"{some(found['ratings'], 'rating')} and {some(found['reactions'], 'reaction')} on chat platforms"

@@ -1,4 +1,4 @@
-"""What `--help` and the man page say beyond each command's sentence: sections, examples, exit codes.
+"""Texts of `--help` and the man page beyond each command's sentence: sections, examples, exit codes.
 
 Owns these words; scripts/docs/man.py reads them too. Plain text, since help is piped and read in 80 columns as often as
 not. Not here: what a command does and its options (cli and cli_*).
@@ -15,8 +15,8 @@ SECTIONS: Final = {
     "Set up": ("init", "serve", "connect", "disconnect", "service", "keys", "config", "doctor"),
     "Rate": ("good", "bad", "undo", "chat"),
     "Learn": (
-        "status", "train", "pause", "resume", "cancel", "runs", "episodes", "judge", "rescore", "adapters", "report",
-        "rollback", "promote", "reset",
+        "status", "train", "pause", "resume", "cancel", "runs", "episodes", "judge", "rescore", "lessons", "adapters",
+        "report", "rollback", "promote", "reset",
     ),
     "Data": (
         "export", "import", "capture", "forget", "backup", "restore", "encrypt", "decrypt", "audit",
@@ -46,7 +46,7 @@ EXAMPLES: Final = {
     "undo": ("undo", "undo --rater ann"),
     "chat": ("chat", "chat --vs v3"),
     "status": ("status", "status --watch", "status --json"),
-    "train": ("train",),
+    "train": ("train", "train --tune"),
     "pause": ("pause",),
     "resume": ("resume",),
     "cancel": ("cancel",),
@@ -54,6 +54,10 @@ EXAMPLES: Final = {
     "episodes": ("episodes", "episodes --group add-3 --json", "episodes add-3-1"),
     "rescore": ("rescore --since 2026-11-01",),
     "judge": ("judge", "judge --accept", "judge --json"),
+    "lessons list": ("lessons list", "lessons list --json"),
+    "lessons edit": ('lessons edit rt-42 "use a table"', "lessons edit rt-42 --always"),
+    "lessons remove": ("lessons remove rt-42",),
+    "lessons restore": ("lessons restore rt-42",),
     "adapters": ("adapters",),
     "report": ("report", "report shared.html --no-text"),
     "rollback": ("rollback", "rollback --base"),

@@ -41,7 +41,7 @@ class HomeClient:
         return self._loaded(self._read(self._send(method, path, body)))
 
     def post_lines(self, path: str, lines: bytes) -> Any:
-        """As `call`, with JSON lines."""
+        """Do `call` with JSON lines."""
         with self._or_fail():
             return self._loaded(self._read(self._send("POST", path, lines)))
 
@@ -137,7 +137,7 @@ class HomeClient:
 
 
 def _message(text: bytes) -> str | None:
-    """Of an error as rlproxy shapes it; None where it was somebody else's."""
+    """The message of an error as rlproxy shapes it; None where it was somebody else's."""
     try:
         error = json.loads(text)["error"]
         return str(error["message"]) if {"type", "param", "code"} <= error.keys() else None

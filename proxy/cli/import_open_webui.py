@@ -53,7 +53,8 @@ def import_open_webui(file: Path | None, home: Path | None, as_json: bool) -> No
 
 
 def feedbacks(file: Path) -> Iterator[dict[str, Any]]:
-    """As the proxy takes them, each with its chat up to the rated answer, the oldest first. Raises Unreadable."""
+    """Ratings as the proxy takes them, each with its chat up to the rated answer, the oldest first. Raises
+    Unreadable."""
     try:
         with file.open("rb") as opened:
             is_database = opened.read(16) == b"SQLite format 3\0"

@@ -18,7 +18,7 @@ def judge(
     home: Home = None,
     as_json: AsJson = False,
 ) -> None:
-    """What people say next, and how far the judge agrees with their ratings."""
+    """Show what people say next, and how far the judge agrees with their ratings."""
     client = client_of(home)
     found = client.call("POST", "/rl/judge/accept") if accept else client.call("GET", "/rl/judge")
     if as_json:

@@ -58,7 +58,7 @@ def watch(client: HomeClient, *, as_json: bool, fail: Callable[[str, int], None]
 
 
 def _end(*_: object) -> None:
-    """As Ctrl-C: the terminal is given back first."""
+    """Act as Ctrl-C does: the terminal is given back first."""
     raise KeyboardInterrupt
 
 
@@ -121,7 +121,7 @@ def _ratings(s: dict[str, Any]) -> list[Row]:
 
 
 def _never_trains(s: dict[str, Any]) -> bool:
-    """Whether no number of ratings starts a run: a cloud without a local model, or a backend that takes no adapter."""
+    """Tell if no number of ratings starts a run: a cloud without a local model, or a backend that takes no adapter."""
     return not s["trains"]["model"] if s["trains"] else not s["backend"].get("adapters", True)
 
 
@@ -169,7 +169,7 @@ def _health(s: dict[str, Any]) -> list[Row]:
 
 
 def _prompts(s: dict[str, Any]) -> list[Row]:
-    """What a run would not train on as it was sent, or not at all."""
+    """Answers that a run would not train on as they were sent, or not at all."""
     rendering, tried = s["match"]["rendering"], s["rehearsal"]
     rows: list[Row] = []
     if texts := side_by_side(rendering):

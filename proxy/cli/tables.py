@@ -1,4 +1,4 @@
-"""What the CLI prints for people: tables with rich. For programs there is `--json`."""
+"""Tables that the CLI prints for people, with rich. For programs there is `--json`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MARKS: Final = {"ok": ("âœ“", "green"), "note": ("!", "yellow"), "problem": ("âœ
 
 
 class _Console(Console):
-    """What is in a cell is text: no markup, and nothing that a terminal would act on. Styles are added to it later."""
+    """Cells are text: no markup, and nothing that a terminal would act on. Styles are added to it later."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
@@ -209,7 +209,7 @@ def gate(of: dict[str, Any]) -> str:
 
 
 def verdict(of: dict[str, Any]) -> str:
-    """As `gate`, with what the check asks."""
+    """Do `gate` with what the check asks."""
     said = gate(of)
     check = said.removeprefix("rejected: ").partition(" ")[0] if said.startswith("rejected: ") else ""
     return f"{said} (the gate asks: {question(check)})" if check else said

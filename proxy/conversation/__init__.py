@@ -1,1 +1,1 @@
-"""What was said by whom: conversations, turns, and what is kept out of the store."""
+"""Conversations and their speakers: conversations, turns, and what is kept out of the store."""

@@ -59,7 +59,7 @@ class Recent:
             del self._turns[old]
 
     def prompts(self, most: int) -> list[Mapping[str, Any]]:
-        """As short chat completions without a model; the newest first."""
+        """Prompts as short chat completions without a model; the newest first."""
         late, room = time.monotonic() - ACTIVE_S, ALL
         found: list[Mapping[str, Any]] = []
         for turn in list(reversed(self._turns.values()))[:most]:

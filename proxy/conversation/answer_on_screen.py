@@ -103,7 +103,7 @@ class Place(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """What speaks for one candidate."""
+    """The evidence for one candidate."""
 
     one: Lately
     session: int  # 2: the same, 1: not known, 0: another
@@ -147,7 +147,7 @@ class OnScreen:
         return await self.settled(await self._store.answers.newest_of(askers, session=session))
 
     async def settled(self, newest: Lately | None) -> Lately | None:
-        """That one, with as much of it as has come. Raises CannotTell where that is nothing."""
+        """This answer, with as much of it as has come. Raises CannotTell where that is nothing."""
         if newest is None:
             return None
         newest = await self._so_far(newest)
@@ -373,7 +373,7 @@ def _answers(said: Iterable[MessageText], forms: Forms) -> set[str]:
 
 
 def _is_enough(fit: Fit, letters: int) -> bool:
-    """Whether it is certain that this is the answer, if it is the only one. An answer that is not captured may have the
+    """Tell if it is certain that this is the answer, if it is the only one. An answer that is not captured may have the
     same words: short ones need more to speak for them. `letters`: in its beginning, and digits."""
     run, asked = fit.run, fit.asked
     if fit.against or (fit.alike is Alike.END and not (run.messages and run.whole)):

@@ -28,7 +28,7 @@ THOUGHT: Final = ("reasoning_content", "reasoning")  # members; a server may kno
 
 
 def form_of(message: Mapping[str, Any]) -> Form | None:
-    """What the stored form of this message leaves out; None where that is nothing."""
+    """The part that the stored form of this message leaves out; None where that is nothing."""
     content, lengths = message.get("content"), None
     if type(content) is str and message.keys() <= _PLAIN and content[:1].strip() and content[-1:].strip():
         return None  # as most
@@ -91,8 +91,8 @@ def _is_text(text: str) -> bool:
 
 
 def forms_of(each: Sequence[Form | None], newest: int) -> dict[str, Form]:
-    """Of a whole prompt, by the places of its messages. `newest`: of the last message of a person; templates leave out
-    the reasoning of turns before it."""
+    """Left-out parts of a whole prompt, by the places of its messages. `newest`: of the last message of a person;
+    templates leave out the reasoning of turns before it."""
     found = {}
     for at, form in enumerate(each):
         if form is not None and at < newest:

@@ -1,4 +1,4 @@
-"""Whether capture is well: the disk takes what is written, files can be opened, and no prompt was cut.
+"""Health of capture: the disk takes what is written, files can be opened, and no prompt was cut.
 
 Owns these facts; `status` tells them. Not here: the writing itself (capture).
 """
@@ -12,7 +12,7 @@ from proxy.core.fd_limits import Files
 
 
 class Health:
-    """Whether the disk takes what is captured, and the system gives files; `problem` is for `status`."""
+    """Health of the disk, which must take what is captured, and the system gives files; `problem` is for `status`."""
 
     problem: str | None = None
 

@@ -60,7 +60,7 @@ def _tool_call(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def arguments_in(function: Mapping[str, Any]) -> Any:
-    """What a call is given, as JSON. A model may write anything; then the text itself is compared."""
+    """Arguments of a call, as JSON. A model may write anything; then the text itself is compared."""
     arguments = function.get("arguments")
     with contextlib.suppress(orjson.JSONDecodeError):
         found = orjson.loads(arguments) if isinstance(arguments, str) else arguments
@@ -113,7 +113,7 @@ def extend_thread(
 
 
 def _is_loose(message: Mapping[str, Any]) -> bool:
-    """Whether there is nothing in it to pass over, as in most: then its canonical form is made once only."""
+    """Tell whether there is nothing in it to pass over, as in most: then its canonical form is made once only."""
     content = message.get("content")
     if not isinstance(content, str) or any(message.get(key) for key in ("tool_calls", *_IDENTITY)):
         return False
@@ -146,7 +146,7 @@ def loose_content(message: Mapping[str, Any]) -> Any:
 
 
 def is_command(message: Mapping[str, Any], agent: Agent | None = None) -> bool:
-    """Whether this is a person's `/rl …` line."""
+    """Tell whether this is a person's `/rl …` line."""
     return command_of(message, agent) is not None
 
 
@@ -169,7 +169,7 @@ def _aside(message: Mapping[str, Any], agent: Agent | None) -> bool:
 
 
 class Sight(NamedTuple):
-    """Whether the model may see a message, and what the next one has to know of it."""
+    """Verdict on a message: whether the model may see it, and what the next one has to know of it."""
 
     kept: bool
     ours: bool  # after a command: the next assistant message is our answer to it
@@ -177,7 +177,7 @@ class Sight(NamedTuple):
 
 
 def sight(above: Sight | None, message: Mapping[str, Any], agent: Agent | None = None) -> Sight:
-    """Of a message below another: no `/rl` line, and none of our answers to one.
+    """Judge a message below another: no `/rl` line, and none of our answers to one.
 
     A command never reaches the model, so the assistant message after it can only be ours.
     """
@@ -194,7 +194,7 @@ def sight(above: Sight | None, message: Mapping[str, Any], agent: Agent | None =
 
 
 def _may_act(above: Mapping[str, Any], agent: Agent | None) -> bool:
-    """Whether the message of a user below this one may be what the model had its agent send. What a person types comes
+    """Tell if the message of a user below this one may be what the model had its agent send. What a person types comes
     below an answer, also where they broke off a tool: then the agent says so in a part of its own."""
     return agent is not None and agent.acts and above.get("role") == "tool"
 

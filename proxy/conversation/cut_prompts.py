@@ -42,7 +42,7 @@ class CutPrompts:
             self._last = deque([*cut, *self._last], maxlen=LAST)
 
     def seen(self, why: str | None) -> str | None:
-        """Of the newest answer. One sentence to say aloud, where it is the first that was cut."""
+        """State of the newest answer. One sentence to say aloud, where it is the first that was cut."""
         first = why is not None and not any(tuple(self._last))  # some answers end in threads
         self._last.append(why)
         return self.line if first else None

@@ -1,4 +1,4 @@
-"""What follows from the messages of a conversation, worked out once: each turn costs its new messages only.
+"""Results from the messages of a conversation, worked out once: each turn costs its new messages only.
 
 An agent sends the whole history again with every turn. Owns what each message adds to what is above it: whether the
 model may see it, how it is stored, the names of the conversation up to there. Not here: how much of it is remembered
@@ -39,7 +39,7 @@ class _Turn(NamedTuple, Generic[S]):
 
 
 class KnownHistory(NamedTuple, Generic[S]):
-    """What is known of the first messages of a request."""
+    """Knowledge of the first messages of a request."""
 
     states: list[S]
     odd: list[int]
@@ -106,7 +106,7 @@ class Aside(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What is seen at a glance, of a message and all above it."""
+    """Quick facts of a message and all above it."""
 
     at: int
     sight: Sight
@@ -115,7 +115,7 @@ class Seen(NamedTuple):
 
 
 class Fact(NamedTuple):
-    """What is known after a message, of it and of all above it."""
+    """Knowledge of a message and of all above it."""
 
     message: Message  # as it is stored
     node: bytes  # its name in the store's tree
@@ -128,7 +128,7 @@ class Fact(NamedTuple):
 
 
 class ToldHistory(NamedTuple):
-    """What is known of all the messages of a request."""
+    """Knowledge of all the messages of a request."""
 
     prompt: tuple[Message, ...]
     nodes: tuple[bytes, ...]  # of each of them
@@ -150,7 +150,7 @@ class History:
         self._aside = HistoryFold(partial(_aside_fact, redactor))
 
     def kept(self, messages: list[Said], size: int, agent: Agent | None = None) -> Sequence[int]:
-        """As `without_commands`."""
+        """Do `without_commands`."""
         fold = self._seen[agent]
         states = fold.rest(fold.known(messages, size), messages, size)
         if not states or states[-1].all_kept:

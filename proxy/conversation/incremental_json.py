@@ -69,7 +69,7 @@ class SaidBefore:
         return found
 
     def read(self, raw: bytes, known: KnownPrefix) -> Body:
-        """As `wire.loads` reads it. Raises ValueError."""
+        """Read it as `wire.loads` does. Raises ValueError."""
         if known.earlier is not None and (found := _read_on(raw, known.earlier, known.bytes)) is not None:
             return found
         try:

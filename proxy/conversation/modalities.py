@@ -19,7 +19,7 @@ _KINDS: Final = {
 
 
 def more_than_text(messages: Sequence[Mapping[str, Any]]) -> str | None:
-    """The first thing in these messages that is no text."""
+    """The first thing in these messages that is not text."""
     for message in messages:
         content = message.get("content")
         for part in content if isinstance(content, list) else ():

@@ -60,7 +60,7 @@ class Redactor:
         return text
 
     def clean(self, raw: bytes) -> bool:
-        """Whether this JSON has no room for a secret, as most: seen in one pass. No secret has what JSON escapes."""
+        """Tell if this JSON has no room for a secret, as most: seen in one pass. No secret has what JSON escapes."""
         return not self._any_length and not room_in(raw)
 
     def value(self, value: Any, kinds: Kinds | None = None) -> Any:
@@ -107,7 +107,7 @@ class Redactor:
 
 
 def places(**found: Set[str]) -> tuple[str, ...]:
-    """What was found where, as it is stored with the completion: `prompt:api_key`."""
+    """Finds and their places, as it is stored with the completion: `prompt:api_key`."""
     return tuple(f"{place}:{kind}" for place, kinds in found.items() for kind in sorted(kinds))
 
 
@@ -118,7 +118,7 @@ def was_redacted(text: str | None) -> bool:
 def _start_of_base64(text: str) -> int | None:
     """Where the letters of base64 begin, where the text has no others: behind 0 characters or those of a `data:` URL.
 
-    A picture, a sound, a file; or a list of numbers, one a line, so it is no proof that there is no secret in it.
+    A picture, a sound, a file; or a list of numbers, one a line, so it does not prove that there is no secret in it.
     """
     head = _DATA_URL.match(text)
     start = 0 if head is None else head.end()

@@ -17,9 +17,9 @@ Whoever wants several answers to one prompt sends the same bytes, so equal reque
 a try whose whole answer left, and none of them where our limits refused the try. An id of the client's own says it
 outright. What may be another's is asked afresh: that costs a second answer, and never gives a wrong one.
 
-Only in memory, and only for a while: an SDK gives up after a minute or two. A request that is no counted retry is never
-joined to another: asking the same thing twice on purpose gives two completions. Of a request that is not captured no
-answer is kept, and a retry of it is a request like any other.
+Only in memory, and only for a while: an SDK gives up after a minute or two. A request that is not a counted retry is
+never joined to another: asking the same thing twice on purpose gives two completions. Of a request that is not captured
+no answer is kept, and a retry of it is a request like any other.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Attempt:
 
     @property
     def arrived(self) -> bool:
-        """Whether its whole answer has left, so that its client has no reason to ask again."""
+        """Tell whether its whole answer has left, so that its client has no reason to ask again."""
         response = self._response
         return self._left or (self.answered and response is not None and _has_left(response))
 
@@ -215,7 +215,7 @@ class Retries:
 
     def _pass_over(self, request: web.Request, key: bytes, count: int) -> None:
         """All of the answer before this had left, and still its client asks again: it has not read it, as where the
-        event loop of that connection is gone. What nobody saw is no main turn; that a model answers it twice is the
+        event loop of that connection is gone. What nobody saw is not a main turn; that a model answers it twice is the
         price of never giving a wrong answer. Nothing is passed over where it may be another's, or somebody rated it."""
         same = [a for a in self._attempts if a.key == key and a.count == count - 1 and a.arrived]
         if len(same) == 1 and same[0].peer == request.remote and same[0].completion is not None:
@@ -245,7 +245,7 @@ class Retries:
             attempt.drop()
 
     async def settle(self, attempt: Attempt, earlier: Attempt, choices: int) -> bool:
-        """Whether `attempt` has the earlier try's answer now; if not, the backend is to be asked: its rows are gone."""
+        """Tell if `attempt` has the earlier try's answer now; if not, the backend is to be asked: its rows are gone."""
         try:
             await earlier.ended.wait()
         except BaseException:  # this client went too: the next retry belongs to the try that still runs
@@ -262,7 +262,7 @@ class Retries:
     async def once(
         self, attempt: Attempt | None, earlier: Attempt | None, act: Callable[[], Coroutine[Any, Any, str]]
     ) -> str:
-        """What a command says that acts once: also where its client goes meanwhile and asks again."""
+        """Answer of a command that acts once: also where its client goes meanwhile and asks again."""
         if attempt is None:
             return await act()
         before = None if earlier is None else earlier.said
@@ -272,7 +272,7 @@ class Retries:
         return await asyncio.shield(before)
 
     async def _forget(self, earlier: Attempt, choices: int) -> None:
-        """What a person has rated stays, and so does what may be another client's."""
+        """Remove earlier tries; what a person has rated stays, and so does what may be another client's."""
         if earlier.completion is None or not earlier.surely:
             return
         if earlier.finishing is not None:  # or the rows would come after they went
@@ -286,7 +286,7 @@ def _succeeded(said: asyncio.Future[str]) -> bool:
 
 
 def is_counted(request: web.Request) -> bool:
-    """Whether the client counts its tries."""
+    """Tell whether the client counts its tries."""
     return COUNT in request.headers
 
 
@@ -301,7 +301,8 @@ def key_of(request: web.Request, raw: bytes) -> bytes | None:
 
 
 def _has_left(response: web.StreamResponse) -> bool:
-    """Of a stream to its last event: many clients close there, and do not wait for the end of the body."""
+    """Note that a stream has left to its last event: many clients close there, and do not wait for the end of
+    the body."""
     return response.left == len(response.sent) if isinstance(response, Recording) else response.body_length > 0
 
 

@@ -1,4 +1,4 @@
-"""Whether two conversations are the same one, though a client has rewritten it. Pure.
+"""Comparison of two conversations: are they the same one, though a client has rewritten it. Pure.
 
 Clients drop the oldest turns, put a summary in their place, add reminders and files to the newest message only,
 normalise white space, leave out pictures, reasoning and calls. Owns how much of that two messages may differ by, and
@@ -41,7 +41,7 @@ class Alike(IntEnum):
 
 
 class MessageText(NamedTuple):
-    """What one message says."""
+    """Text of one message."""
 
     role: str
     text: str
@@ -67,7 +67,7 @@ def text_in(message: Mapping[str, Any]) -> str:
 
 
 def spoken(messages: Sequence[Mapping[str, Any]]) -> list[MessageText]:
-    """What people and the model said with words. Results of tools and mere calls come and go in clients."""
+    """Texts of people and the model. Results of tools and mere calls come and go in clients."""
     found = []
     for message in messages:
         role = str(message.get("role"))
@@ -170,7 +170,7 @@ def together(one: Sequence[MessageText], other: Sequence[MessageText], forms: Fo
 
 
 def asked_alike(text: str, asked: str, forms: Forms | None = None) -> bool:
-    """Whether a question may be the one whose beginning was kept for lists."""
+    """Tell whether a question may be the one whose beginning was kept for lists."""
     return len(asked) >= SHOWN or _same(MessageText("user", text), MessageText("user", asked), forms or Forms())
 
 

@@ -1,4 +1,4 @@
-"""What a secret looks like: the shapes of known providers' keys and tokens, private keys, cards, e-mail addresses.
+"""Shapes of secrets: those of known providers' keys and tokens, private keys, cards, e-mail addresses.
 
 Owns where in a text they are. A shape needs letters that only its issuer writes (`ghp_`, `AKIA`, …): a name, a UUID, a
 hash or `password: str` in source code is none, nor is what is written in place of a key (`sk-xxxxxxxx`). Each is looked
@@ -144,7 +144,7 @@ _NO_PERSON: Final = ("git", "hg", "svn")  # git@host is where a repository is
 
 
 def may_have(text: str) -> bool:
-    """Whether there is room in it for any secret but an e-mail address: a run of letters, or four digits in a row. Most
+    """Tell if there is room in it for any secret but an e-mail address: a run of letters, or four digits in a row. Most
     texts have neither, and that is seen at once."""
     return len(text) > STEP or room_in(text.encode("ascii", "replace"))
 

@@ -1,4 +1,4 @@
-"""What an agent asks on the side, known by its structure and not by its words.
+"""Requests that an agent makes on the side, known by its structure and not by its words.
 
 Owns two rules, which come after those of `turns`: a request that quotes a recent exchange inside one message, and does
 not go on with it (a title, a summary, a checkpoint); and one that goes on from an answer under another system prompt,
@@ -35,7 +35,7 @@ _NEXT: Final = re.compile(r"\n[^\w\n]{0,6}(?:user|human|person|you)\b[^\w\n]{0,3
 
 
 def may_quote(messages: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether these messages begin a conversation and say of some words whose they are. Most do not, and then nobody
+    """Tell if these messages begin a conversation and say of some words whose they are. Most do not, and then nobody
     has to look up what was said lately."""
     said = _newest(messages)
     if said is None or not (_MAYBE_FIRST.match(said) or _MAYBE.search(said) or _MAYBE_JSON.search(said)):
@@ -44,7 +44,7 @@ def may_quote(messages: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def quotes(messages: Sequence[Mapping[str, Any]], lately: Sequence[Lately]) -> bool:
-    """Whether these messages quote one of these exchanges, the newest first, and nothing that a person said after it.
+    """Tell if these messages quote one of these exchanges, the newest first, and nothing that a person said after it.
 
     Whoever sends the whole conversation in one message each time, as some programs do, quotes too: there the newest
     words of the person are new.
@@ -111,7 +111,7 @@ def _beginning(text: str) -> str:
 
 
 def is_subagent(goes_on: Sequence[GoesOn], system: Sequence[str], *, tools: bool, new_words: bool) -> bool:
-    """Whether a request that repeats one of these replies is a subagent's: under a system prompt of its own, with
+    """Tell whether a request that repeats one of these replies is a subagent's: under a system prompt of its own, with
     tools. `system`: the bodies of its system texts; `new_words`: a message of the person's kind comes after the reply.
 
     A person who goes on under another prompt counts as one, too, for that first turn: a mode of an agent mostly shares

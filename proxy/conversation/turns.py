@@ -34,6 +34,7 @@ RULES: Final = (
     TurnRule(name="subagent", header="x-parent-session-id"),  # opencode
     TurnRule(name="auxiliary", header="x-claude-code-auxiliary-type"),
     TurnRule(name="probe", max_tokens=TINY),
+    TurnRule(name="probe", last=r"^Please say 'hello, world'$"),  # Inspect, over Responses: may it ask for reasoning?
     TurnRule(name="title", system=r"You are a title generator\. You output ONLY a thread title"),  # opencode
     TurnRule(name="title", system=r"(?i)generate a (concise|short|brief)[^\n]{0,60} title"),
     TurnRule(name="title", last=r"(?i)^(### Task:\s*)?generate a (concise|short|brief)[^\n]{0,60} (title|name)\b"),
@@ -71,14 +72,14 @@ class Decision(NamedTuple):
 
 
 class KnownTurn(NamedTuple):
-    """Of the messages of a request."""
+    """Classify the messages of a request."""
 
     system: Sequence[Mapping[str, Any]]  # those with system texts
     used_tools: bool
 
 
 def said_turn(headers: Mapping[str, str]) -> Turn | None:
-    """What our own header says. Raises BadRequest."""
+    """Read rlproxy's own header. Raises BadRequest."""
     given = headers.get("x-rl-turn")
     match given if given is None else given.strip().lower():
         case "main":
@@ -157,7 +158,7 @@ def _pattern(text: str) -> tuple[str, Callable[[str], object]]:
 
 
 def _has_choice(pattern: str) -> bool:
-    """Whether it can be read in more than one way outside of all brackets."""
+    """Tell whether it can be read in more than one way outside of all brackets."""
     bare = re.sub(r"\\.|\[\^?\]?[^\]]*\]", "", pattern)
     depth = 0
     for letter in bare:

@@ -13,7 +13,7 @@ from proxy.dialects import Reply
 
 class Answering(Protocol):
     def replies(self) -> list[Reply]:
-        """What has come so far."""
+        """The answer so far."""
         ...
 
     async def begin_now(self) -> None:
@@ -32,7 +32,7 @@ class Underway:
         self._answers.pop(id, None)
 
     async def begin_now(self, id: str) -> bool:
-        """Whether this is the id of a choice of an answer under way: then its row is stored when this returns."""
+        """Tell whether this is the id of a choice of an answer under way: then its row is stored when this returns."""
         answer = self._answers.get(id) or self._answers.get(id.rpartition(".")[0])
         if answer is None:
             return False
@@ -40,6 +40,6 @@ class Underway:
         return True
 
     def text(self, id: str) -> str:
-        """What a stream has brought so far; empty for what is not under way, and where nothing has come."""
+        """The stream so far; empty for what is not under way, and where nothing has come."""
         answer = self._answers.get(id)
         return "" if answer is None else next((reply.text for reply in answer.replies() if reply.index == 0), "")

@@ -1,4 +1,4 @@
-"""What a person said in a message, without what their agent put around it.
+"""A person's words in a message, without what their agent put around it.
 
 Owns whether a message is a person's `/rl` line, which is strict, and what a person said as lists show it and as
 conversations are compared, which is lenient since nothing is done because of it. The formats of agents are
@@ -79,7 +79,7 @@ def _cut(text: str, opening: str, closing: str, goes_on: tuple[str, ...]) -> str
 
 
 def words(messages: Sequence[Mapping[str, Any]], most: int = SHOWN) -> str:
-    """What a person said last in this conversation, for lists and the search; agents' own messages are passed over.
+    """A person's last words in this conversation, for lists and the search; agents' own messages are passed over.
 
     `most` characters of it: more than are shown where secrets are still to be taken out, since half a key is one too.
     """

@@ -1,1 +1,1 @@
-"""What every other package uses: errors, tasks, events, bytes on the wire."""
+"""Foundations of every other package: errors, tasks, events, bytes on the wire."""

@@ -47,7 +47,7 @@ def home_header(settings: Settings, url: str) -> dict[str, str]:
 
 
 def is_home(home: Path, named: str) -> bool:
-    """Whether a command that sent this is for this home, by whatever path it knows it."""
+    """Tell whether a command that sent this is for this home, by whatever path it knows it."""
     given = os.fsdecode(unquote_to_bytes(named))
     try:
         return given == os.path.realpath(home) or os.path.samefile(given, home)
@@ -64,7 +64,7 @@ def _on_this_machine(host: str) -> bool:
 
 
 def _written(settings: Settings) -> dict[str, Any]:
-    """Of the proxy that runs: a process that was killed leaves its file, and the kernel lets go of its lock."""
+    """Read it if that proxy runs: a process that was killed leaves its file, and the kernel lets go of its lock."""
     try:
         found = json.loads((settings.home / ADDRESS_FILE).read_text())
     except (OSError, ValueError):

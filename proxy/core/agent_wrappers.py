@@ -244,7 +244,7 @@ def _prompt(messages: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _first_text(content: Any) -> str:
-    """That is not blank. Also of a message with a picture in it."""
+    """Text that is not blank. Also of a message with a picture in it."""
     parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
     texts = (p.get("text") for p in parts if isinstance(p, Mapping) and p.get("type") in TEXT_PARTS)
     return next((text for text in texts if isinstance(text, str) and text.strip()), "")

@@ -47,11 +47,11 @@ class Silent(TimeoutError):
 
 
 class NoHttp(ValueError):
-    """What came is not HTTP."""
+    """The bytes that came are not HTTP."""
 
 
 class Address(NamedTuple):
-    """Of a server, from its URL."""
+    """A server, as its URL names it."""
 
     host: str
     port: int
@@ -292,7 +292,7 @@ class _Connection(asyncio.Protocol):
             self._fail(Disconnected("the connection was closed"))
 
     def _look(self) -> None:
-        """Whether it is silent for too long; while its reader is slow, that is not its doing."""
+        """Break off where it is silent for too long; while its reader is slow, that is not its doing."""
         self._timer = None
         if self._answer is None:
             return
@@ -384,7 +384,7 @@ class Answer:
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
     async def some(self, beat_s: float) -> bytes | None:
-        """What has come since; b"" at the end, and None where nothing came for `beat_s`.
+        """All that has come since; b"" at the end, and None where nothing came for `beat_s`.
 
         Raises BrokeOff, so that it cannot be taken for a client that went away; after all that has come.
         """

@@ -1,4 +1,4 @@
-"""What is remembered of the conversations that run now: the newest first, bounded in number, in bytes and in time.
+"""Memory of the conversations that run now: the newest first, bounded in number, in bytes and in time.
 
 Owns these bounds, for all that is worked out once a conversation; and how much of two turns is the same. In memory
 only; who has it forgotten is recent. Not here: what is remembered (incremental_json, history_cache).

@@ -1,4 +1,4 @@
-"""What happens, told to whoever listens: a ring of numbered events for `/rl/events`.
+"""Events for whoever listens: a ring of numbered events for `/rl/events`.
 
 Owns order and resumption (`Last-Event-ID`). Not the history: that is the store's.
 """
@@ -31,7 +31,7 @@ class Events:
         self._ended = False
 
     def note(self, kind: str) -> None:
-        """What happens often is told soon, with how often: a hundred answers a second must not be as many events."""
+        """Frequent events are told soon, with how often: a hundred answers a second must not be as many events."""
         if kind not in self._noted:
             asyncio.get_running_loop().call_later(SOON_S, self._tell, kind)
         self._noted[kind] = self._noted.get(kind, 0) + 1

@@ -24,7 +24,7 @@ SHORT: Final = (errno.EMFILE, errno.ENFILE)
 
 
 def raise_limit() -> None:
-    """As far as is allowed: 1024, what a shell gives, is 500 answers at once."""
+    """Raise it as far as is allowed: 1024, what a shell gives, is 500 answers at once."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = WANTED if hard == resource.RLIM_INFINITY else min(hard, WANTED)
     if soft != resource.RLIM_INFINITY and soft < wanted:

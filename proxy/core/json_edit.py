@@ -109,7 +109,7 @@ class WholeAnswer:
 
 
 def dumps(value: Any, *, in_order: bool = False) -> bytes:
-    """As JSON; `in_order` with sorted keys, so that equal values are equal bytes."""
+    """Write JSON; `in_order` with sorted keys, so that equal values are equal bytes."""
     try:
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS if in_order else None)
     except TypeError:  # an integer of more than 64 bits

@@ -30,7 +30,7 @@ _EARLY: Final = "the JSON ends too early"
 
 
 def past_white(raw: bytes, at: int) -> int:
-    """The first byte from `at` on that is no white space. Raises ValueError where there is none."""
+    """The first byte from `at` on that is not white space. Raises ValueError where there is none."""
     if at < len(raw) and raw[at] > 0x20:  # nearly always
         return at
     found = _WHITE.match(raw, at)
@@ -55,7 +55,7 @@ def past(raw: bytes, at: int) -> int:
 
 
 def past_text(raw: bytes, at: int) -> int:
-    """The byte after the string that `at` is in, which is no escaped character. Raises ValueError."""
+    """The byte after the string that `at` is in, which is not an escaped character. Raises ValueError."""
     while at < len(raw):
         stop = at + STEP
         quote = raw.find(b'"', at, stop)

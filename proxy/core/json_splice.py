@@ -47,7 +47,7 @@ class Splicer:
         self._looked = False  # for a head
 
     def edited(self, raw: bytes, parsed: Mapping[str, Any]) -> bytes:
-        """As `json_edit.rewrite(raw, rules)` of the object that is `parsed` from `raw`, and the very same bytes."""
+        """Do `json_edit.rewrite(raw, rules)` for the object that is `parsed` from `raw`, and the very same bytes."""
         found = _edits(raw, parsed, self._places)
         if found is None:
             return rewrite(raw, self._rules)
@@ -138,7 +138,7 @@ def _head(raw: bytes, found: list[tuple[int, int, bytes]]) -> _Head | None:
 def with_members(
     raw: bytes, parsed: Mapping[str, Any], add: Mapping[str, bytes], apart: tuple[int, int] | None = None
 ) -> bytes:
-    """As `json_edit.rewrite(raw, {}, add)`, likewise. `apart`: where the items of one of its lists are, which need not
+    """Do `json_edit.rewrite(raw, {}, add)`, likewise. `apart`: where the items of one of its lists are, which need not
     be searched."""
     if not add:
         return raw

@@ -52,7 +52,7 @@ class NdjsonSplitter(sse.EventSplitter):
 
     @staticmethod
     def objects(whole: bytes) -> list[Any] | None:
-        """What the lines say, parsed in one go; None where one of them is not JSON."""
+        """Lines, parsed in one go; None where one of them is not JSON."""
         texts = whole.split(b"\n")[:-1]
         try:
             found = orjson.loads(b"[%s]" % b",".join(texts))

@@ -1,4 +1,4 @@
-"""What the query of a request says, checked: a flag, a number, a turn.
+"""The query of a request, checked: a flag, a number, a turn.
 
 Owns the sentences for what it must not say. What it means belongs to the routes.
 """

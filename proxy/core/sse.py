@@ -93,7 +93,7 @@ class EventSplitter:
 
     @property
     def is_plain(self) -> bool:
-        """Whether nothing but `gap` has ended an event so far."""
+        """Tell whether nothing but `gap` has ended an event so far."""
         return not self._returns
 
     def feed(self, chunk: bytes) -> list[Event]:
@@ -137,7 +137,7 @@ class EventSplitter:
 
     @staticmethod
     def objects(whole: bytes) -> list[Any] | None:
-        """What the events say, parsed in one go; None where one of them is not a line of JSON."""
+        """Events, parsed in one go; None where one of them is not a line of JSON."""
         if not whole.startswith(b"data: ") or not whole.endswith(b"\n\n"):
             return None
         texts = whole[6:-2].split(b"\n\ndata: ")
@@ -148,7 +148,7 @@ class EventSplitter:
         return list(found) if len(found) == len(texts) else None
 
     def rest(self) -> bytes:
-        """What is left when the stream ends without a blank line."""
+        """The rest when the stream ends without a blank line."""
         left = bytes(self._kept)
         self._kept.clear()
         return left

@@ -51,7 +51,7 @@ def _why_not(host: str, port: int, error: OSError) -> str:
 
 
 def _by(port: int) -> str:
-    """Who has it, where the system tells us."""
+    """Name its owner, where the system tells."""
     try:
         for found in psutil.net_connections("tcp"):
             if found.status == psutil.CONN_LISTEN and found.laddr and found.laddr.port == port and found.pid:

@@ -79,7 +79,7 @@ class Later:
             self.task = self._tasks.spawn(self._name, self._work())
 
     def take_back(self) -> bool:
-        """Whether it had not begun; now it never does."""
+        """Tell whether it had not begun; now it never does."""
         waited = not self._due.cancelled() and self.task is None
         self._due.cancel()
         self._tasks._no_longer(self)

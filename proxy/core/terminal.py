@@ -1,4 +1,4 @@
-"""What a terminal is told: no text of a model, a person or another server moves its cursor or names its window.
+"""Text for a terminal: no text of a model, a person or another server moves its cursor or names its window.
 
 Owns which characters are spelt out before they are shown, and the streams that do so with all that a command prints.
 Our own colours and cursor go past that, through `styled`. Not here: what is shown, and how it is laid out.

@@ -1,4 +1,4 @@
-"""What passes between a client and the backend: paths, headers, whole bodies and the errors in them.
+"""Messages between a client and the backend: paths, headers, whole bodies and the errors in them.
 
 Owns nothing of what the bytes mean.
 """
@@ -40,7 +40,7 @@ def upstream_path(request: web.Request) -> str:
 
 
 def target_of(request: web.Request) -> str:
-    """Sent as it is, since the guard has decided on these bytes (roles)."""
+    """The route at the backend, sent as it is, since the guard has decided on these bytes (roles)."""
     path = upstream_path(request)
     return path if _is_plain(path) else quote(path, safe=_ASCII, errors="surrogateescape")
 
@@ -49,12 +49,11 @@ def end_to_end(headers: MultiMapping[str]) -> CIMultiDict[str]:
     """All but what belongs to one connection only. There may be several `Connection` headers, each with a list."""
     lists = (*headers.getall("connection", ()), *headers.getall("proxy-connection", ()))
     named = {name.strip().lower() for listed in lists for name in listed.split(",")}
-    kept = [(k, v) for k, v in headers.items() if k.lower() not in HOP and k.lower() not in named]
-    return CIMultiDict(kept)
+    return CIMultiDict([(k, v) for k, v in headers.items() if (low := k.lower()) not in HOP and low not in named])
 
 
 def splitter_for(upstream: Answer) -> sse.EventSplitter | None:
-    """What cuts this body into events; None for a plain body."""
+    """The cutter of this body into events; None for a plain body."""
     kind = _STREAMS.get(upstream.content_type)
     return None if kind is None else kind()
 
@@ -73,7 +72,7 @@ async def whole(answer: Answer) -> bytes:
 
 
 def _is_closed(body: bytes) -> bool:
-    """Whether this is JSON that nothing but blanks can follow. A number, for one, could have gone on."""
+    """Tell whether this is JSON that nothing but blanks can follow. A number, for one, could have gone on."""
     try:
         return isinstance(loads(body), dict | list)
     except ValueError:
@@ -81,11 +80,11 @@ def _is_closed(body: bytes) -> bool:
 
 
 def no_http(error: NoHttp) -> BackendBroke:
-    return BackendBroke(f"The backend answered with what is no HTTP ({error}).")
+    return BackendBroke(f"The backend did not answer in HTTP ({error}).")
 
 
 def message_in(answer: bytes) -> str:
-    """What an error of a backend says, in whichever of the usual shapes."""
+    """The message of a backend's error, in whichever of the usual shapes."""
     try:
         body = loads(answer)
         found = body.get("error") or body

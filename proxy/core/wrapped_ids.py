@@ -16,7 +16,7 @@ _INSIDE: Final = re.compile(rb"litellm:custom_llm_provider:[^;]*;model_id:[^;]*;
 
 
 def bare(id: str) -> str:
-    """The id inside; this one itself where it is no such wrapping."""
+    """The id inside; this one itself where it is not such a wrapping."""
     while id.startswith(_BEGINS) and len(id) <= LONGEST:
         try:
             inside = _INSIDE.fullmatch(base64.b64decode(id.removeprefix(_BEGINS), validate=True))

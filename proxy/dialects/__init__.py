@@ -33,7 +33,7 @@ def dialect_at(path: str) -> Dialect | None:
 
 
 def chat_tools(name: str, request: bytes) -> list[dict[str, Any]] | None:
-    """What tools a stored request of this format offered, in chat form. None also for a request that the backend let
+    """Tools that a stored request of this format offered, in chat form. None also for a request that the backend let
     pass and that makes no sense here: it may not keep others from training."""
     try:
         return _named(name).tools(orjson.loads(request)) or None
@@ -50,7 +50,7 @@ def chat_turns(name: str, messages: list[dict[str, Any]]) -> list[dict[str, Any]
 
 
 def template_kwargs(name: str, request: bytes, *, translated: bool) -> dict[str, Any] | None:
-    """What the chat template was given for a stored request of this format, besides messages and tools."""
+    """Arguments of the chat template for a stored request of this format, besides messages and tools."""
     try:
         found = _named(name).template_kwargs(orjson.loads(request), translated=translated)
     except _SENSELESS:

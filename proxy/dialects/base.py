@@ -1,4 +1,4 @@
-"""What every wire format can do. A dialect is the single place a protocol lives.
+"""Abilities of every wire format. A dialect is the single place a protocol lives.
 
 Owns the shape of that knowledge: a request parsed, a stream folded into replies, the terminal event, a local
 answer, what to strip, and the way to chat completions and back for backends that speak nothing else. Messages are in
@@ -27,7 +27,7 @@ FROM_BYTES: Final = "the backend sent the bytes of each token and no ids"
 
 def longer(so_far: list[Any] | None, more: Any) -> list[Any]:
     """`so_far` with `more` at its end, in place: what a token costs must not grow with those before it. Raises
-    TypeError where `more` is no list."""
+    TypeError where `more` is not a list."""
     if not isinstance(more, list):
         raise TypeError(f"{type(more).__name__} where a list should be")
     if so_far is None:
@@ -37,7 +37,7 @@ def longer(so_far: list[Any] | None, more: Any) -> list[Any]:
 
 
 def given_up(error: Any) -> str:
-    """What a backend says in the error that ends its stream: an object with a message, or just words."""
+    """The error with which a backend ends its stream: an object with a message, or just words."""
     return str(error.get("message") or error) if isinstance(error, dict) else str(error)
 
 
@@ -135,7 +135,7 @@ class Fold(ABC):
 
     @abstractmethod
     def replies(self) -> list[Reply]:
-        """What has come so far, one a choice."""
+        """Replies so far, one a choice."""
 
 
 class Renderer(ABC):
@@ -172,11 +172,11 @@ class Dialect(ABC):
         return self
 
     def bends(self, body: Mapping[str, Any]) -> bool:
-        """Whether asking for more beside this request would change what its client gets."""
+        """Tell whether asking for more beside this request would change what its client gets."""
         return False
 
     def only_tokens(self, event: Mapping[str, Any]) -> bool:
-        """Whether an event of a stream is there for its log-probs alone: without them it would not have been sent."""
+        """Tell if an event of a stream is there for its log-probs alone: without them it would not have been sent."""
         return False
 
     @abstractmethod
@@ -184,7 +184,7 @@ class Dialect(ABC):
         """Raises BadRequest, naming the field."""
 
     def tools(self, body: Mapping[str, Any]) -> list[dict[str, Any]] | None:
-        """What tools a request offers, in chat form."""
+        """Tools that a request offers, in chat form."""
         return None
 
     def turns(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -192,7 +192,7 @@ class Dialect(ABC):
         return messages
 
     def template_kwargs(self, body: Mapping[str, Any], *, translated: bool) -> Any:
-        """What the backend is told to give the chat template besides messages and tools."""
+        """Arguments for the chat template besides messages and tools."""
         return body.get("chat_template_kwargs")
 
     @abstractmethod
@@ -217,7 +217,7 @@ class Dialect(ABC):
         raise NotImplementedError
 
     def read(self, body: Any, referred: Mapping[str, dict[str, Any]]) -> Asked:
-        """As `parse`, with these items in place of their ids."""
+        """Do `parse` with these items in place of their ids."""
         return self.parse(body)
 
     def spelled_out(self, body: Any, known: Mapping[str, Earlier]) -> dict[str, bytes]:
@@ -236,7 +236,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def terminal(self, event: Event) -> bool:
-        """Whether this event tells the client that the answer is whole."""
+        """Tell whether this event tells the client that the answer is whole."""
 
     def before_the_end(self, piece: bytes, gap: bytes) -> int:
         """How many bytes of these events are sure to be before the terminal one; `gap` ends each event."""
@@ -247,7 +247,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def rules(self, *, id: str, model: str | None, asked: Asked, ours: bool = True) -> Rules:
-        """What to change in each body or event on its way to the client: our id, their model, and our extras gone.
+        """Changes of each body or event on its way to the client: our id, their model, and our extras gone.
         `ours`: whether we asked for any; else whatever an answer has, the backend sent to the client."""
 
     def answer(self, text: str, *, id: str, asked: Asked, created: int) -> tuple[str, list[bytes]]:

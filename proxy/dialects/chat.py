@@ -225,7 +225,7 @@ class ChatFold(Fold):
 
 
 def _text_so_far(message: dict[str, Any], key: str) -> list[str]:
-    """What the text `key` begins with; it keeps its place among the members."""
+    """Prefix of the text `key`; it keeps its place among the members."""
     found = message.setdefault(key, "") or ""
     if not isinstance(found, str):
         raise TypeError(f"a text for `{key}`, which was none before")
@@ -251,6 +251,6 @@ def _whole(body: Mapping[str, Any], choice: dict[str, Any], place: int) -> Reply
 
 
 def _entries(choice: dict[str, Any]) -> list[Any] | None:
-    """Of its log-probs, in nats; None where the backend sent none."""
+    """Sum of its log-probs, in nats; None where the backend sent none."""
     found = choice.get("logprobs")
     return found.get("content") if found else None

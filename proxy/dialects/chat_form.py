@@ -65,7 +65,7 @@ def _names(piece: Mapping[str, Any]) -> bool:
 def arguments_of(text: str) -> dict[str, Any]:
     """The arguments of a call as an object, for formats that have no place for anything else.
 
-    What a model wrote that is no JSON object is kept as the one argument `arguments`: the tool refuses it, and the
+    What a model wrote that is not a JSON object is kept as the one argument `arguments`: the tool refuses it, and the
     model sees why.
     """
     try:
@@ -119,7 +119,7 @@ def attached(part: dict[str, Any]) -> dict[str, Any]:
 
 
 def unmarked(message: Mapping[str, Any]) -> dict[str, Any]:
-    """As a backend takes it."""
+    """Write it as a backend takes it."""
     message = {key: value for key, value in message.items() if key != FAILED}
     content = message.get("content")
     if not isinstance(content, list) or not any(ATTACHED in part for part in content if isinstance(part, dict)):
@@ -140,18 +140,18 @@ def usage(prompt: int, completion: int, *, cached: int = 0) -> dict[str, Any]:
 
 
 def counted(body: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a whole answer or a chunk counts; nothing, where the server sent what is no count."""
+    """Token counts of a whole answer or a chunk; nothing, where the server sent what is not a count."""
     found = body.get("usage")
     return found if isinstance(found, Mapping) else {}
 
 
 def wants_words(form: Any) -> bool:
-    """Whether this `response_format` lets the model answer in words, as to a person: a program reads JSON."""
+    """Tell whether this `response_format` lets the model answer in words, as to a person: a program reads JSON."""
     return not isinstance(form, Mapping) or form.get("type") in (None, "text")
 
 
 def is_for_words(body: Mapping[str, Any]) -> bool:
-    """Whether nothing else in a request makes its answer one for a program: a grammar, or one tool that must be
+    """Tell whether nothing else in a request makes its answer one for a program: a grammar, or one tool that must be
     called."""
     choice = body.get("tool_choice")
     if isinstance(choice, Mapping) and choice.get("type") in _ONE_TOOL:

@@ -105,7 +105,7 @@ def chat_request(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def answer_format(body: Mapping[str, Any]) -> Any:
-    """What the answer is to look like, if that is said."""
+    """The wanted form of the answer, if one is named."""
     output = body.get("output_config")
     return (output.get("format") if isinstance(output, Mapping) else None) or body.get("output_format")
 
@@ -125,7 +125,7 @@ def _blocks(item: Mapping[str, Any], within: str) -> list[dict[str, Any]]:
 
 
 def _paragraphs(blocks: list[dict[str, Any]]) -> str:
-    """What system blocks say, each a paragraph of its own."""
+    """System blocks' text, each a paragraph of its own."""
     texts = (str(block.get("text", "")) for block in blocks)
     return "\n\n".join(text for text in texts if text and not text.startswith(_ATTRIBUTION))
 
@@ -197,7 +197,7 @@ def _url(source: Any) -> str | None:
 
 
 def in_turns(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """As chat templates want them: system text only at the start, and no two users in a row.
+    """Order messages as chat templates want them: system text only at the start, and no two users in a row.
 
     Claude Code puts system messages between the turns, also between a call and its result. They go to the end of
     the user's or tool's message before them; a turn that has been sent once never changes afterwards.

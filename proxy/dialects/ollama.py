@@ -43,7 +43,7 @@ class _Ollama(Dialect):
 
     @abstractmethod
     def said(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What one line or a whole answer says, as `/api/chat` has it: role, content, thinking, tool_calls."""
+        """The message of one line or a whole answer, as `/api/chat` has it: role, content, thinking, tool_calls."""
 
     def parse(self, body: Any) -> Asked:
         body = an_object(body)

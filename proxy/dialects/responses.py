@@ -300,7 +300,7 @@ def _items(body: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _lists(body: Mapping[str, Any]) -> None:
-    """What is walked later has to be what it should be."""
+    """Check the types of what is walked later."""
     objects(body, "tools")
     for key in ("text", "reasoning"):
         member(body, key, dict, {})

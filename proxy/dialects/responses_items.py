@@ -51,7 +51,7 @@ def to_messages(items: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]
 
 
 def is_reference(item: Mapping[str, Any]) -> bool:
-    """Whether the item is only named."""
+    """Tell whether the item is only named."""
     return item.get("type") in (None, "item_reference") and "role" not in item and "id" in item
 
 
@@ -88,7 +88,7 @@ class _Turns:
         self._thoughts.append(text)
 
     def asked(self) -> None:
-        """The model, or a tool, had its turn: a person's message right before it was no command."""
+        """The model, or a tool, had its turn: a person's message right before it was not a command."""
         if self._open is None and self.messages and self.messages[-1]["role"] == "user":
             self.messages[-1] = _attached(self.messages[-1])
 

@@ -1,4 +1,4 @@
-"""Who speaks in a request: the session and the people that it names, by headers, path and body.
+"""The speaker of a request: the session and the people that it names, by headers, path and body.
 
 Owns the headers and members in which agents and gateways name them. What a key may do with a name is `keys`'.
 """
@@ -43,11 +43,11 @@ _UNNAMED: Final = Named(None, None)
 
 
 def named(body: Mapping[str, Any], *, claude_code: bool = False) -> Named:
-    """Who speaks, as far as the body says; for every dialect. What is no name is passed over: it is the agent's.
+    """Read the speaker from the body; for every dialect. What is not a name is passed over: it is the agent's.
 
     Claude Code puts its session into `metadata.user_id` (`user_…_session_<uuid>`, later a JSON object); the rest of
     that is a machine, not a person, so no user comes of it. Only in its requests, and exactly in its form: with any
-    other client it may be a person's name, and whom a request names is no admin.
+    other client it may be a person's name, and whom a request names is not an admin.
     """
     if _NAMING.isdisjoint(body):  # as most
         return _UNNAMED
@@ -114,7 +114,7 @@ def speaker(
 
 
 def people(headers: Mapping[str, str], body: Mapping[str, Any], typed: Sequence[Any] = ()) -> tuple[str, ...]:
-    """All whom a request names, by whatever means, each once. What is there and is no name names somebody too: a
+    """All whom a request names, by whatever means, each once. What is there and is not a name names somebody too: a
     gateway that fills it in has a person behind it, whatever they are called. `typed`: whom the newest message
     names."""
     by_header = [value for name, value in headers.items() if name.lower() in ("x-rl-user", *_USER_HEADERS)]
@@ -153,7 +153,8 @@ def name_in(headers: Mapping[str, str], header: str) -> str | None:
 
 
 def user_in(headers: Mapping[str, str]) -> str | None:
-    """Who speaks by our own header. Raises BadRequest where that is no name, or the owner's, whom no share bounds."""
+    """Read the speaker from rlproxy's own header. Raises BadRequest where that is not a name, or the owner's, whom no
+    share bounds."""
     value = name_in(headers, "x-rl-user")
     if value == OWNER:
         raise BadRequest(

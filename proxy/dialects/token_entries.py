@@ -20,7 +20,7 @@ LONGEST: Final = 65_535  # bytes of one piece, as the store packs them
 
 
 def take(reply: Reply, entries: Sequence[Any]) -> None:
-    """What these entries say goes to the end of what the reply has. Raises ValueError, KeyError and TypeError."""
+    """Append these entries to what the reply has. Raises ValueError, KeyError and TypeError."""
     reply.logprobs = longer(reply.logprobs, [float(entry["logprob"]) for entry in entries])
     if reply.token_ids is not None:  # the server gives ids beside them
         return
@@ -40,14 +40,14 @@ def named(entries: Sequence[Any]) -> list[int] | None:
 
 
 def alone(choice: Any) -> bool:
-    """Whether this piece of a chat stream has log-probs and says nothing, but perhaps who speaks."""
+    """Tell whether this piece of a chat stream has log-probs and says nothing, but perhaps who speaks."""
     delta = choice.get("delta") or {}
     says = any(value for key, value in delta.items() if key != "role")
     return not says and bool(choice.get("logprobs")) and not choice.get("finish_reason")
 
 
 def role_in(event: Mapping[str, Any]) -> bytes:
-    """Who speaks, as JSON, where a piece of a chat stream says that of its only choice."""
+    """The role, as JSON, where a piece of a chat stream says that of its only choice."""
     choices = event.get("choices")
     role = choices[0].get("delta", {}).get("role") if choices and len(choices) == 1 else None
     return dumps(role) if isinstance(role, str) else b""

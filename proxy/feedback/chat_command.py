@@ -123,7 +123,7 @@ class ChatCommands:
         self._unconfirmed = unconfirmed
 
     async def answer(self, messages: list[dict[str, Any]], asks: Asks, *, alone: bool = False) -> str:
-        """What to say to the command that ends `messages`. Errors are answers too: a person reads them.
+        """Answer the command that ends `messages`. Errors are answers too: a person reads them.
 
         `alone`: a bare prompt, which never has an answer above it.
         """
@@ -228,7 +228,7 @@ def _for_admins(verb: str, unlisted: Sequence[str]) -> str:
 
 
 def _quoted(name: str) -> str:
-    """As TOML has it; half a character of a header cannot be said again."""
+    """Write it as TOML; half a character of a header cannot be said again."""
     return json.dumps(name[:NAMED].encode("utf-8", "replace").decode(), ensure_ascii=False)
 
 

@@ -37,7 +37,7 @@ MOST_IN_GROUP: Final = 1024
 
 
 class Pin(NamedTuple):
-    """What is known of a session."""
+    """The record of a session."""
 
     episode: bool
     version: int | None = None
@@ -162,7 +162,8 @@ class Episodes:
         completion = body.get("completion_id")
         if completion is not None and (not isinstance(completion, str) or not completion):
             raise BadRequest("`completion_id` must be the id of one of its completions.", param="completion_id")
-        final = body.get("final", completion is None)
+        final = body.get("final")
+        final = completion is None if final is None else final
         if not isinstance(final, bool):
             raise BadRequest("`final` must be true or false.", param="final")
         value, error = value_in(body), self._text(body, "error")
@@ -228,9 +229,12 @@ def group_in(body: Mapping[str, Any]) -> str | None:
 
 def _group_size(body: Mapping[str, Any]) -> int | None:
     size = body.get("group_size")
-    if size is not None and (type(size) is not int or not 1 <= size <= MOST_IN_GROUP):
-        raise BadRequest(f"`group_size` must be a number from 1 to {MOST_IN_GROUP}.", param="group_size")
-    return size
+    if size is None:
+        return None
+    # 8.0 is an integer in JSON's eyes, and in JavaScript's the only one there is.
+    if isinstance(size, bool) or not isinstance(size, int | float) or size % 1 or not 1 <= size <= MOST_IN_GROUP:
+        raise BadRequest(f"`group_size` must be a whole number from 1 to {MOST_IN_GROUP}.", param="group_size")
+    return int(size)
 
 
 def _only(body: Mapping[str, Any], known: set[str]) -> None:

@@ -62,7 +62,7 @@ def _langsmith(body: Body) -> Body:
         raise BadRequest("`correction` must be text, the reply that would have been right.", param="correction")
     given = body.get("score") if body.get("score") is not None else body.get("value")
     if given is None and correction is None:
-        raise BadRequest("A comment alone is no rating: send a `score` with it.", param="score")
+        raise BadRequest("A comment alone is not a rating: send a `score` with it.", param="score")
     rating = {"rating": "bad"} if given is None else _worth(given, "score")
     return {
         "completion_id": body.get("run_id") or body.get("trace_id"),
@@ -77,7 +77,7 @@ def _langsmith(body: Body) -> Body:
 def _langfuse_event(body: Body) -> Body:
     """One of a batch to Langfuse's ingestion."""
     if body["type"] != "score-create" or not isinstance(body["body"], dict):
-        raise BadRequest(f"An event of type {body['type']!r} is no score.", param="type")
+        raise BadRequest(f"An event of type {body['type']!r} is not a score.", param="type")
     return _langfuse({"id": body.get("id"), **body["body"]})
 
 
@@ -85,7 +85,7 @@ def _langfuse(body: Body) -> Body:
     _is_a_rating(body.get("name"), "name")
     kind, value = body.get("dataType"), body.get("value")
     if kind not in (None, "NUMERIC", "BOOLEAN", "CATEGORICAL"):
-        raise BadRequest(f"A score of `dataType` {kind!r} is no rating.", param="dataType")
+        raise BadRequest(f"A score of `dataType` {kind!r} is not a rating.", param="dataType")
     if kind == "BOOLEAN":
         value = {"true": True, "false": False, "1": True, "0": False, "1.0": True, "0.0": False}.get(str(value).lower())
     id = body.get("observationId") or body.get("traceId")
@@ -106,7 +106,7 @@ def _tensorzero(body: Body) -> Body:
     id = body.get("inference_id")
     target = {"completion_id": id, "session": None if id else body.get("episode_id"), "source": "tensorzero"}
     if name == "comment":
-        raise BadRequest("A comment alone is no rating: send a boolean metric.", param="metric_name")
+        raise BadRequest("A comment alone is not a rating: send a boolean metric.", param="metric_name")
     if name == "demonstration":
         return {**target, "rating": "bad", "correction": _demonstrated(value)}
     _is_a_rating(name, "metric_name")

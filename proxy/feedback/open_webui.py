@@ -206,13 +206,13 @@ class OpenWebUI:
 
 
 def _own(who: Who) -> str:
-    """What events of this key begin with: none takes one of another key back."""
+    """Prefix of this key's events: none takes one of another key back."""
     return "" if who.role == "admin" else f"{who.key}:"
 
 
 def _known(new: NewRating, before: Sequence[Rating], theirs: Sequence[Rating], at: float, how: How) -> Rating | None:
-    """What stays as it is: `new` says nothing new, or something newer was said since. `before` are the earlier ones of
-    this feedback, `theirs` all of this rater and completion; newest first. Raises NotFound."""
+    """Ratings that stay as they are: `new` says nothing new, or something newer was said since. `before` are the
+    earlier ones of this feedback, `theirs` all of this rater and completion; newest first. Raises NotFound."""
     if how == "given":
         return next((one for one in theirs if _counts(one, new)), None)
     if how == "earlier":
@@ -240,7 +240,7 @@ def _adds_nothing(new: NewRating, known: Rating) -> bool:
 
 
 def _comment(new: Given, before: Sequence[Rating]) -> str:
-    """What was written for the other thumb stays in Open WebUI's form when the thumb is turned: it is none for this
+    """Drop the other thumb's words, which stay in Open WebUI's form when the thumb is turned: it is none for this
     one."""
     others = (one.comment for one in before if one.comment and (one.value > 0) != (new.value > 0))
     return "" if any(old == new.comment or old.endswith(f": {new.comment}") for old in others) else new.comment

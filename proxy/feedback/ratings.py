@@ -103,7 +103,7 @@ class Feedback:
         )
 
     async def _kept(self, new: NewRating, wait_s: float = 0.0, *, begun: bool = False) -> Rating:
-        """Of one whose secrets are out. `begun`: its answer is under way, and has a row by now."""
+        """Store a rating whose secrets are out. `begun`: its answer is under way, and has a row by now."""
         await self._store.room()
         try:
             rating = await self._store.ratings.rate(new)
@@ -222,7 +222,7 @@ class Feedback:
         return await asyncio.gather(*(self._stored(one) for one in new))
 
     async def _stored(self, one: NewRating | ProxyError) -> Rating | ProxyError:
-        """What has to be awaited is made in here, since this may be cancelled before its first step."""
+        """Make what has to be awaited in here, since this may be cancelled before its first step."""
         return await _caught(self._kept(one)) if isinstance(one, NewRating) else one
 
     def _without_secrets(self, batch: list[NewRating | ProxyError]) -> list[NewRating | ProxyError]:
@@ -395,7 +395,7 @@ def _weight(body: dict[str, Any], trusted: bool) -> float:
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not LEAST_WEIGHT <= weight <= MOST_WEIGHT:
         raise BadRequest(f"`weight` must be a number from {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}.", param="weight")
     if weight > FULL_VOICE and not trusted:
-        raise BadRequest(
+        raise Forbidden(
             f"A `weight` above {FULL_VOICE:g} needs an admin key and no `x-rl-user`, and this was not stored: leave it "
             "out, or ask an admin to name you in train.raters.",
             param="weight",

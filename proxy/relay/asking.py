@@ -194,7 +194,7 @@ class Asking:
         raise AssertionError("unreachable")
 
     async def _is_back(self, error: Exception) -> bool:
-        """Whether to ask once more. Raises BackendDown where a server of ours does not come back.
+        """Tell whether to ask once more. Raises BackendDown where a server of ours does not come back.
 
         Where nobody took the question: after the time that a server of ours takes to start again. Where one may have
         taken it, but not a byte of an answer came: once, if somebody answers there again soon. It may have been the

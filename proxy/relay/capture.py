@@ -10,13 +10,14 @@ import asyncio
 import secrets
 import time
 from array import array
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import orjson
 import structlog
 
+from proxy.backends.sampling_defaults import changes_nothing
 from proxy.conversation.capture_health import Health
 from proxy.conversation.conversations import canonical, extend_thread
 from proxy.conversation.cut_prompts import CUT, why_cut
@@ -165,7 +166,7 @@ class Capture:
             self._add(one)
 
     def take(self, said: Sequence[Any]) -> None:
-        """What events of the stream say, parsed."""
+        """Events of the stream, parsed."""
         self._read()
         for one in said:
             self._add(one)
@@ -200,7 +201,7 @@ class Capture:
         return self._fold.failed
 
     def replies(self) -> list[Reply]:
-        """What the stream has brought so far; none, and marked, where no reply can be made of it."""
+        """Replies of the stream so far; none, and marked, where no reply can be made of it."""
         self._read()
         try:
             return _numbered(self._fold.replies())
@@ -291,9 +292,10 @@ class Capture:
         self._health.lost.clear()
         await asyncio.gather(*(self._store.completions.finish([one]) for one in lost), return_exceptions=True)
 
-    @property
-    def _other_logprobs(self) -> str | None:
-        return None if self.logprobs_of is None else f"the backend's log-probs are of the {self.logprobs_of} alone"
+    def _other_logprobs(self, sampling: Mapping[str, float]) -> str | None:
+        if self.logprobs_of is None or (self.logprobs_of == "model" and changes_nothing(sampling)):
+            return None
+        return f"the backend's log-probs are of the {self.logprobs_of} alone"
 
     def _keep(self, text: str | None) -> str | None:
         return None if text is None else self._redactor.text(text)
@@ -337,7 +339,8 @@ class Capture:
         if row.choice == 0 and (line := self._health.cut.seen(cut)) is not None:
             log.warning("a prompt was cut", completion=row.id, why=cut)
             self._events.emit("problem", message=line)
-        odd = f"{CUT}{cut}" if cut is not None else reply.inexact_reason() or self.guessed or self._other_logprobs
+        odd = reply.inexact_reason() or self.guessed or self._other_logprobs(row.sampling)
+        odd = odd if cut is None else f"{CUT}{cut}"
         reason = self._broken or (INEXACT if redacted else odd)
         if redacted:  # its token ids would spell the secret out
             numbers = _NONE
@@ -375,7 +378,7 @@ def _numbered(replies: list[Reply]) -> list[Reply]:
 
 
 class _Numbers(NamedTuple):
-    """Of a reply, as the store packs them: four bytes each, where a list of Python's has forty."""
+    """Numbers of a reply as the store packs them: four bytes each, where a list of Python's has forty."""
 
     prompt_ids: array[int] | None
     ids: array[int] | None
@@ -387,7 +390,7 @@ _NONE: Final = _Numbers(None, None, None, None)
 
 
 def _packed(reply: Reply) -> _Numbers:
-    """Raises TypeError, ValueError and OverflowError for what are no numbers."""
+    """Raises TypeError, ValueError and OverflowError for what are not numbers."""
     prompt_ids, ids, logprobs = reply.prompt_token_ids, reply.token_ids, reply.logprobs
     return _Numbers(
         None if prompt_ids is None else array(IDS, prompt_ids),

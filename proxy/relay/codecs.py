@@ -32,7 +32,7 @@ class Codec(ABC):
 
     @abstractmethod
     def body(self, named: Mapping[str, bytes], *, asking: bool) -> bytes:
-        """What to send, with the members `named` that name the model; with `asking`, our own wishes, too."""
+        """The body to send, with the members `named` that name the model; with `asking`, our own wishes, too."""
 
     @abstractmethod
     def event(self, event: Event) -> bytes:
@@ -57,7 +57,7 @@ class Codec(ABC):
 
     @abstractmethod
     def broken(self, error: ProxyError) -> bytes:
-        """What ends a stream that broke."""
+        """The end of a stream that broke."""
 
 
 class Native(Codec):
@@ -186,7 +186,9 @@ class Translated(Codec):
         try:
             return self._say.whole(answer.parsed)
         except ODD as error:
-            raise BackendBroke(f"The backend's answer is no chat completion ({error!r}); what came is kept.") from error
+            raise BackendBroke(
+                f"The backend's answer is not a chat completion ({error!r}); what came is kept."
+            ) from error
 
     def broken(self, error: ProxyError) -> bytes:
         try:
@@ -201,7 +203,7 @@ class Translated(Codec):
 
 
 def wishes(dialect: Dialect, question: Question, capabilities: Capabilities) -> Mapping[str, bytes]:
-    """What we ask for beside a request that is passed through; nothing, where the client would notice."""
+    """Members added to a request that is passed through; nothing, where the client would notice."""
     return {} if dialect.bends(question.body) else _wishes(dialect.name, question.body, capabilities)
 
 

@@ -66,7 +66,7 @@ class CountTokens:
         return web.json_response({"input_tokens": count})
 
     async def _counted(self, request: web.Request, address: Address, chat: Mapping[str, Any], heavy: int) -> int | None:
-        """As vLLM and the built-in backend have it, then as llama.cpp has it; None where there is neither."""
+        """Ask as vLLM and the built-in backend have it, then as llama.cpp has it; None where there is neither."""
         named = {k: v for k, v in address.members.items() if k == "model"}
         counted = await off_loop(heavy, _prompt, chat, named)
         said = await self._json(request, address, "/tokenize", counted)
@@ -80,7 +80,7 @@ class CountTokens:
         return len(tokens) if isinstance(tokens, list) else None
 
     async def _json(self, request: web.Request, address: Address, path: str, body: bytes) -> dict[str, Any]:
-        """What it answers; nothing where it does not know the route or what was asked."""
+        """Its answer; nothing where it does not know the route or what was asked."""
         status, _, answer = await self._ask(request, address, path, body)
         try:
             found = loads(answer) if status == 200 else {}
@@ -114,7 +114,7 @@ def _prompt(chat: Mapping[str, Any], named: Mapping[str, bytes]) -> bytes:
 
 
 def _cannot(what: str, said: str) -> NotFound:
-    """Of a status that no SDK asks again for."""
+    """An error of a status that no SDK asks again for."""
     return NotFound(
         f"This backend cannot count the tokens {what}: it has no /v1/messages/count_tokens ({said}) and nothing that "
         "rlproxy could count with. It does not guess; an answer's own `usage` is exact."

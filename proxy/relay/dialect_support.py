@@ -21,7 +21,7 @@ class Formats:
         self._shown: dict[str, bool] = {}
 
     def native(self, dialect: str) -> bool:
-        """Whether to ask in this dialect; if not, chat completions, which every backend has, say it."""
+        """Tell whether to ask in this dialect; if not, chat completions, which every backend has, say it."""
         if dialect in self._translate:
             return False
         return self._shown.get(dialect, self._capabilities.tries or dialect in self._capabilities.dialects)
@@ -30,7 +30,7 @@ class Formats:
         self._shown[dialect] = True
 
     def shown(self, dialect: str) -> bool:
-        """Whether it has answered in this dialect."""
+        """Tell whether it has answered in this dialect."""
         return self._shown.get(dialect, False)
 
     def lacks(self, dialect: str) -> None:
@@ -56,7 +56,7 @@ class Formats:
 
 
 def about_what_was_asked(answer: bytes, model: str, path: str) -> bool:
-    """Whether a 404 names a parameter or the model, so that the route is there. Else only asking elsewhere tells."""
+    """Tell if a 404 names a parameter or the model, so that the route is there. Else only asking elsewhere tells."""
     try:
         body = loads(answer)
         error = body.get("error") or body
@@ -69,7 +69,7 @@ def about_what_was_asked(answer: bytes, model: str, path: str) -> bool:
 
 
 def _names(said: str, model: str) -> bool:
-    """Whether the model's name stands in it, and not as a part of a longer word. Each place is looked at once: as a
+    """Tell if the model's name stands in it, and not as a part of a longer word. Each place is looked at once: as a
     regular expression a name of a megabyte takes a second to compile."""
     at = said.find(model)
     while at >= 0:

@@ -8,7 +8,7 @@ capture, which requests come here to relay.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 import aiohttp
@@ -31,11 +31,12 @@ from proxy.relay.asking import Asking
 from proxy.relay.capture import Capture
 from proxy.relay.codecs import Codec, Translated
 from proxy.relay.early_stream import KEEPALIVE, HeldStream
+from proxy.relay.lessons import HEADER as LESSONS
 from proxy.relay.parts import Parts
 from proxy.relay.unknown_model import unknown_model
 from proxy.versions.live_version import Lease
 from store.errors import DuplicateCompletion
-from store.records import NewCompletion
+from store.records import NewCompletion, PromptLesson
 
 log = structlog.get_logger()
 
@@ -56,6 +57,7 @@ class Exchange:
         started: float,
         attempt: Attempt | None = None,
         held: HeldStream | None = None,
+        taught: Sequence[PromptLesson] = (),
     ) -> None:
         self._parts = parts
         self._request = request
@@ -64,6 +66,7 @@ class Exchange:
         self._asked = question.asked
         self._lease = lease
         self._started = started
+        self._taught = ", ".join(one.rating for one in taught if not one.left_out)  # lessons in its prompt
         self._attempt = attempt  # keeps the answer, should its SDK ask again
         self._begun = held.response if held is not None else None  # the stream, where it began while it waited
         self._capture: Capture | None = None
@@ -92,8 +95,9 @@ class Exchange:
             self._asked.n,
             self._keepable,
         )
-        self._capture.guessed = parts.backend.served.guessed(self._asked.sampling)
-        self._capture.logprobs_of = parts.backend.capabilities.logprobs_of
+        served = parts.backend.served
+        self._capture.guessed = served.guessed(self._asked.sampling)
+        self._capture.logprobs_of = served.logprobs_of or parts.backend.capabilities.logprobs_of
         if "x-rl-completion-id" not in self._request.headers:
             self._capture.begin_beside(parts.tasks, row, seen)
             return
@@ -144,6 +148,8 @@ class Exchange:
         if self._capture is not None:
             headers["x-rl-completion-id"] = self._capture.id
         headers["x-rl-adapter"] = self._lease.label
+        if self._taught:
+            headers[LESSONS] = self._taught
         overhead = self._asking.left_at - self._started
         self._parts.metrics.overhead.observe(overhead)
         headers["x-rl-overhead-ms"] = f"{overhead * 1000:.2f}"
@@ -216,7 +222,7 @@ class Exchange:
         return response
 
     async def _rest(self, response: web.StreamResponse, splitter: EventSplitter) -> Event | None:
-        """What came after the last blank line. Half an event is handed back: where an error of ours has to follow, it
+        """The rest after the last blank line. Half an event is handed back: where an error of ours has to follow, it
         is left out, or no client could read the error."""
         if not (rest := splitter.rest()):
             return None
@@ -229,7 +235,7 @@ class Exchange:
         return event
 
     async def _pass_on(self, response: web.StreamResponse, splitter: EventSplitter, chunk: bytes) -> None:
-        """What one read brought. Whole events go through at once, up to the first that may be the last one."""
+        """The bytes of one read. Whole events go through at once, up to the first that may be the last one."""
         piece = splitter.whole(chunk)
         if splitter.is_plain and not self._finished:
             head = piece[: self._way.reads.before_the_end(piece, splitter.gap)]
@@ -253,7 +259,7 @@ class Exchange:
         return said
 
     async def _pass(self, response: web.StreamResponse, events: list[Event]) -> None:
-        """What the client waits for leaves first; then it is folded."""
+        """Send what the client waits for first; then fold it."""
         out, passed = bytearray(), []
         try:
             for event in events:
@@ -287,7 +293,7 @@ class Exchange:
         try:
             return self._way.event(event)
         except ODD as error:
-            raise BackendBroke(f"The backend sent what is no chat completion ({error!r}).") from error
+            raise BackendBroke(f"The backend's answer is not a chat completion ({error!r}).") from error
 
     def _end(self, event: Event | None) -> tuple[bytes, bytes]:
         try:
@@ -325,7 +331,7 @@ class Exchange:
         return self._capture.failed if self._capture is not None else None
 
     def _said_all(self) -> None:
-        """What is written next is the last of it. A client that goes before it has that may ask for it again."""
+        """Note that the next write is the last. A client that goes before it has that may ask for it again."""
         if self._attempt is not None and self._failed is None:
             self._attempt.streamed()
 
@@ -350,7 +356,7 @@ class Exchange:
 
 
 def _is_whole(event: Event) -> bool:
-    """Whether all that is lacking is the blank line."""
+    """Tell whether all that is lacking is the blank line."""
     try:
         return event.data is None or bool(loads(event.data))
     except ValueError:

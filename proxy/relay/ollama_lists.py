@@ -74,7 +74,7 @@ class OllamaLists:
         return entries
 
     async def _running(self, listed: list[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
-        """What is in memory, another home's versions by their tags: they take up room."""
+        """Models in memory, another home's versions by their tags: they take up room."""
         ours = {self._backend.tag(name): name for name, adapter in (await self._names()).items() if adapter is not None}
         return [entry | ({"name": ours[tag], "model": ours[tag]} if tag in ours else {}) for tag, entry in listed]
 

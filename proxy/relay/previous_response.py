@@ -122,7 +122,7 @@ def marked(messages: list[dict[str, Any]], came: list[dict[str, Any]]) -> list[d
 
 
 def unmarked(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """As backends take them."""
+    """Write items as backends take them."""
     return [{k: v for k, v in message.items() if k != STORED} for message in messages]
 
 

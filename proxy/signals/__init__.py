@@ -1,1 +1,1 @@
-"""What happened after an answer, what it says about the answer, and how far that is trusted."""
+"""Signals: events after an answer, their meaning, and how far that is trusted."""

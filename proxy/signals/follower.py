@@ -17,6 +17,7 @@ from proxy.access.keys import Who
 from proxy.access.reach import Reach
 from proxy.conversation.answer_on_screen import CannotTell, OnScreen, Place
 from proxy.conversation.conversations import as_chat
+from proxy.conversation.typed_words import own_words
 from proxy.core.agent_wrappers import agent_of
 from proxy.signals import rules
 from proxy.signals.rules import Label
@@ -54,7 +55,7 @@ class Follower:
         return len(unseen) + await self._store.signals.note_broken_off(broken.why)
 
     async def _found(self, one: Next) -> list[NewSignal]:
-        """What this request says of earlier answers."""
+        """Find what this request says of earlier answers."""
         if one.turn != "main" or not one.tail:
             return []
         # Without a session, equal words may be of two conversations: then nobody can tell which one goes on.
@@ -135,7 +136,11 @@ class Follower:
     def _of_words(self, before: Lately, one: Next) -> NewSignal:
         if one.typed is None:
             return _ruled(before.id, "message", one, one.asked, rules.label("nothing", UNCERTAIN))
-        return _ruled(before.id, "message", one, one.typed, rules.of_message(one.typed, [before.asked]))
+        own = own_words(one.typed)  # a page that was pasted into it instructs nobody
+        ruled = rules.of_message(one.typed, [before.asked])
+        if ruled is None and own != one.typed:
+            ruled = rules.of_message(own, []) if own else rules.label("nothing", UNCERTAIN)
+        return _ruled(before.id, "message", one, own or one.typed, ruled)
 
 
 def _ruled(id: str, kind: SignalKind, one: Next, said: str, ruled: Label | None) -> NewSignal:
@@ -159,7 +164,7 @@ def _text(message: dict[str, Any]) -> str:
 
 
 def _names(calls: Message | None) -> dict[str, str]:
-    """Of the tools that an answer called, by the ids of its calls."""
+    """Results of the tools that an answer called, by the ids of its calls."""
     body = {} if calls is None else orjson.loads(calls.body)
     found = body.get("tool_calls") if isinstance(body, dict) else None
     made = [call for call in found or [] if isinstance(call, dict)]

@@ -39,7 +39,7 @@ class Endpoint(NamedTuple):
 
 
 class JudgeVerdict(NamedTuple):
-    """What a judge says of one turn."""
+    """A judge's verdict on one turn."""
 
     label: str
     instruction: str  # the person's own words, cut out of the follow-up; empty where there are none

@@ -51,7 +51,7 @@ class Own:
         return self._settings.module is not None
 
     def hash(self) -> str:
-        """Of the file as it is now. Raises OwnFailed."""
+        """Hash of the file as it is now. Raises OwnFailed."""
         assert self._settings.module is not None
         try:
             return hashlib.sha256(self._settings.module.read_bytes()).hexdigest()

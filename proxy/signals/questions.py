@@ -56,7 +56,7 @@ VERSION: Final = hashlib.sha256((LABEL + REFUTE).encode()).hexdigest()[:8]  # an
 
 
 class JudgedTurn(NamedTuple):
-    """What a judge sees of a conversation, with its secrets out."""
+    """A conversation as a judge sees it, with its secrets out."""
 
     request: str
     reply: str
@@ -100,7 +100,7 @@ def read_label(text: str, follow_up: str) -> Labelled | None:
 
 
 def read_refutation(text: str) -> tuple[bool, str] | None:
-    """Whether the claim is refuted, and because of what; None where the answer cannot be read."""
+    """Tell whether the claim is refuted, and because of what; None where the answer cannot be read."""
     found = _object(text)
     refuted = found.get("refuted") if found is not None else None
     if not isinstance(refuted, bool):

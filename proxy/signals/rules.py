@@ -43,7 +43,7 @@ _WORD: Final = re.compile(r"[^\W_]+")
 
 
 class Label(NamedTuple):
-    """What is said of an answer: a label, its value in [-1, 1], and why, for people."""
+    """A label of an answer: a label, its value in [-1, 1], and why, for people."""
 
     name: str
     value: float
@@ -55,7 +55,7 @@ def label(name: str, why: str) -> Label:
 
 
 def of_kind(kind: SignalKind) -> Label | None:
-    """What the kind alone says; None where it takes the words."""
+    """The label that the kind alone gives; None where it takes the words."""
     match kind:
         case "regenerated":
             return label("redo", "the same question was asked again")

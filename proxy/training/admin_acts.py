@@ -1,4 +1,4 @@
-"""What an admin does: train, pause, resume, cancel, rollback, promote, reset. By HTTP, on the page and in the chat.
+"""Acts of an admin: train, pause, resume, cancel, rollback, promote, reset. By HTTP, on the page and in the chat.
 
 Owns what each act does and the sentence that tells of it. Not here: who is an admin (access.keys).
 """
@@ -28,11 +28,12 @@ class AdminActs:
         self._learner = learner
         self._swap = swap
 
-    async def do(self, act: str, actor: str, version: int | None = None) -> ActDone:
-        """`version`: for `promote`, and where a rollback is to go. Raises ProxyError, NotFound for another act."""
+    async def do(self, act: str, actor: str, version: int | None = None, *, tune: bool = False) -> ActDone:
+        """`version`: for `promote`, and where a rollback is to go. `tune`: for `train`. Raises ProxyError, NotFound for
+        another act."""
         match act:
             case "train":
-                why = (await self._learner.train()).why
+                why = (await self._learner.train(tune=tune)).why
                 return ActDone(f"a run starts: {why}.", {"started": True, "why": why}, 202)
             case "pause":
                 await self._learner.pause()

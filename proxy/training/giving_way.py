@@ -49,7 +49,7 @@ class GivingWay:
                 self._settle()
 
     def _settle(self) -> None:
-        """What holds from now on, and when that has to be looked at again."""
+        """The state from now on, and when that has to be looked at again."""
         if not self._most_s:
             return
         now = self._clock()

@@ -59,7 +59,7 @@ class Lending:
         self.problem: str | None = None
 
     def why_not(self) -> str | None:
-        """What keeps a run from getting the GPU at this moment; None where nothing does."""
+        """Reason why a run cannot get the GPU at this moment; None where nothing does."""
         if not self.on:
             return None
         if not self._backend.capabilities.frees:

@@ -1,4 +1,4 @@
-"""What keeps a run from starting, or from going on, at this moment.
+"""Reasons that keep a run from starting, or from going on, at this moment.
 
 Owns what is found out for it: ratings that are fresh, the backend's and the trainer's obstacles, the machine, a pause.
 Not here: the rules themselves (schedule_rules), who acts on them (run_supervisor).
@@ -37,7 +37,7 @@ from trainer.launch import Launcher
 
 
 def local_time() -> datetime:
-    """What the clock on the wall shows; hours of training are in it."""
+    """Local time; hours of training are in it."""
     return datetime.now()
 
 
@@ -92,7 +92,7 @@ class Preconditions:
     async def needed(self) -> tuple[int, str]:
         """How many fresh ratings start a run, and why that many."""
         last = next(iter(await self._store.runs.recent(limit=1)), None)
-        seen = (await self.fresh(before_run=last.id)).total if last else 0
+        seen = (await self.fresh(before_run=last.id)).most if last else 0
         return needed(self._settings.train, last, seen)
 
     async def due(self, *, asked: bool = False, early: bool = False) -> Due:
@@ -117,10 +117,12 @@ class Preconditions:
             lacks = enough(train, fresh, *await self.needed(), silent_s=time.monotonic() - self._last_request())
             if lacks is not None:
                 return Due(False, lacks)
+        if fresh.total < fresh.alone and not asked and fresh.total < (await self.needed())[0]:
+            return Due(True, f"{fresh.alone} labels of judges")
         return Due(True, f"{fresh.total} fresh rating{'' if fresh.total == 1 else 's'}")
 
     async def episodes(self) -> Ready:
-        """What a run of episodes could take now."""
+        """Episodes that a run could take now."""
         train = self._settings.train
         return await self._store.episode_groups.ready(
             live=self._swap.live,
@@ -154,7 +156,7 @@ class Preconditions:
         return Due(True, f"{ready.episodes} rewarded episode{'' if ready.episodes == 1 else 's'}", "episodes")
 
     async def _lacks(self, *, asked: bool) -> str | None:
-        """What training lacks, whatever the ratings and the hour."""
+        """Needs that training lacks, whatever the ratings and the hour."""
         train = self._settings.train
         if self.doubt is not None:
             return self.doubt
@@ -177,7 +179,7 @@ class Preconditions:
         return None
 
     async def _rebuilds(self) -> bool:
-        """Whether the next run is one that a person asked for by forgetting, whatever the number of ratings."""
+        """Tell whether the next run is one that a person asked for by forgetting, whatever the number of ratings."""
         state = await self._store.unlearning.state()
         return state is not None and state.over is None
 
@@ -192,7 +194,7 @@ class Preconditions:
             await self._match.check(weights, now=asked)
 
     async def obstacle(self, *, anew: bool = False) -> str | None:
-        """What keeps the backend from taking what a run makes; asked `anew` before a run, else as far as is known."""
+        """The backend's obstacle to taking what a run makes; asked `anew` before a run, else as far as is known."""
         weights = self.weights()
         if (lacks := self._backend.lacks) is not None:
             return lacks

@@ -1,4 +1,4 @@
-"""What becomes of a run: its last word on record, its candidate published, and live.
+"""The end of a run: its last word on record, its candidate published, and live.
 
 Owns the hand-over from the trainer's result to the store and the swap. Not here: how the result came (run_supervisor),
 what happens to a version once it is live (rollback_monitor).

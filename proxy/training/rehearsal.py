@@ -2,10 +2,10 @@
 
 Owns when that is looked at, which answers are tried, and the verdict, which is kept in the store. After the first two
 answers the served model is compared with the weights, by its prompts alone (weights_check), and the newest answers'
-lines are read as a run would read them, by a process of low priority with the tokeniser and without the weights. So
-does it after four times as many, since other clients have other prompts, and when either side has changed. What an
-answer costs is a number counted up. Not here: what a run refuses (trainer.lessons.samples), how a server renders
-(served_prompts).
+lines are read as a run would read them, by a process of low priority with the tokeniser and without the weights. The
+same happens after four times as many, since other clients have other prompts, and when either side has changed. From
+the first rating on the weights also say how likely these answers are, as a run asks them. What an answer costs is a
+number counted up. Not here: what a run refuses (trainer.lessons), how a server renders (served_prompts).
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ META: Final = "rehearsal"
 FIRST: Final = 2  # answers, after which it is tried first
 AGAIN: Final = 4  # times as many, and it is tried again
 TRIED: Final = 8  # answers at a time
+COUNTED: Final = 64  # answers of whose tokens it is counted what is known
 TICK_S = 5.0  # as often it is looked whether there are new ones
 
 UNTRIED: Final[dict[str, Any]] = {
-    "state": "untried", "tried": 0, "refused": 0, "why": None,
+    "state": "untried", "tried": 0, "refused": 0, "why": None, "known_tokens": None,
     "line": "whether a run would take them is tried after the first answers",
 }  # fmt: skip
 
@@ -69,6 +70,7 @@ class Rehearsal:
         self._seen = 0  # answers at the last look
         self._next = FIRST
         self._of: dict[str, Any] | None = None  # the two that the verdict is about
+        self._scored = False  # the weights have said how likely the answers are
         self._found = UNTRIED
 
     def report(self) -> dict[str, Any]:
@@ -78,7 +80,8 @@ class Rehearsal:
     async def run(self) -> None:
         kept = await self._store.meta.get(META)
         if kept is not None:
-            self._of, self._found = kept["of"], kept["found"]
+            self._of, self._scored = kept["of"], kept.get("scored", False)
+            self._found = {**UNTRIED, **kept["found"]}
         while True:
             await asyncio.sleep(TICK_S)
             try:
@@ -89,47 +92,80 @@ class Rehearsal:
 
     async def _look(self) -> None:
         turns = self._health.turns
-        if turns < FIRST or turns == self._seen or (weights := await self._when.able()) is None:
+        scored = self._match.verdict is not None and self._match.verdict.scored
+        if turns < FIRST or (turns == self._seen and scored <= self._scored):
+            return
+        if (weights := await self._when.able()) is None:
             return
         self._seen = turns
         if not await asyncio.to_thread(self._launcher.here, weights):
             return  # they are fetched when the first rating has come
         await self._match.check(weights, scored=False)
-        if turns < self._next and self._of == self._match.of:
+        scored = self._match.verdict is not None and self._match.verdict.scored
+        if turns < self._next and self._of == self._match.of and scored <= self._scored:
             return
         try:
-            found = await self._tried(weights)
+            found = await self._tried(weights, scored)
         except BackendDown:
             self._seen = 0  # it is asked again
             return
         except LaunchError as error:
             found = unknown(str(error))
         self._next, before, self._found, self._of = AGAIN * turns, self._found, found, self._match.of
-        await self._store.meta.set(META, {"of": self._of, "found": found})
+        self._scored = scored
+        await self._store.meta.set(META, {"of": self._of, "scored": scored, "found": found})
         if found["refused"] and not before["refused"]:
             log.warning("a run would refuse answers", **{key: found[key] for key in ("tried", "refused", "why")})
             self._events.emit("problem", message=found["line"])
 
-    async def _tried(self, weights: str) -> dict[str, Any]:
-        """Raises BackendDown, LaunchError."""
+    async def _tried(self, weights: str, scored: bool) -> dict[str, Any]:
+        """`scored`: by the weights, too. Raises BackendDown, LaunchError."""
         train = self._settings.train
         foreign = self._backend.capabilities.foreign
-        completions = await self._store.completions.newest_turns(TRIED, foreign=foreign)
+        completions = await self._store.completions.newest_turns(COUNTED, foreign=foreign)
         if not completions:
             return UNTRIED
-        lines = await asyncio.to_thread(run_folder.unrated_lines, completions)
+        counted = await asyncio.to_thread(run_folder.unrated_lines, completions)
+        lines = [dict(line) for line in counted[:TRIED]]
         if not foreign:
             async with self._door.through():
-                await served_prompts.add(self._backend, lines, _by_id(completions), questions=())
+                await served_prompts.add(self._backend, lines, _by_id(completions[:TRIED]), questions=())
+        parent = 0 if foreign else (await self._store.versions.pointer()).live
+        adapter = (await self._store.versions.get(parent)) if parent else None
+        scored = scored and not foreign and (not parent or (adapter is not None and not adapter.gone))
         asked = {
             "conversations": [],
             "lines": lines,
+            "counted": counted,
             "max_seq_len": presets.resolve(train.preset, train.overrides).max_seq_len,
-            "score": False,
+            "score": scored,
+            "parent": parent,
+            "adapter": adapter.path if adapter is not None else None,
         }
         out = self._settings.home / "logs" / "match.log"
         said = await self._launcher.probe(weights, asked, threads=1, nice=train.nice, log=out)
-        return verdict([why for why in said["refused"] if why is not None], len(lines))
+        refused = [why for why in said["refused"] if why is not None]
+        words = _looked_at(lines, said["doubt"], scored, foreign)
+        return verdict(refused, len(lines), words) | {"known_tokens": shares(len(counted), said["known_tokens"])}
+
+
+def _looked_at(lines: Sequence[dict[str, Any]], doubt: str | None, scored: bool, foreign: bool) -> str | None:
+    """Why it is not known whether a run would take the words of these answers; None where it is, or need not be."""
+    if foreign or all(line.get("exact") is True for line in lines):
+        return None
+    if not scored:
+        return "their words are compared with the weights after the first rating"
+    return doubt and f"whether it would take their words is not sure yet: {doubt}"
+
+
+def shares(answers: int, known: dict[str, int]) -> dict[str, Any] | None:
+    """How much of the newest answers' tokens is exact; None where they have none."""
+    if not known["tokens"]:
+        return None
+    ids, log_probs = (min(1.0, known[name] / known["tokens"]) for name in ("ids", "log_probs"))
+    of = f"newest {answers} answers" if answers > 1 else "newest answer"
+    line = f"of the tokens of the {of} {ids:.0%} have exact ids and {log_probs:.0%} exact log-probs"
+    return {"answers": answers, **known, "line": line}
 
 
 def _by_id(completions: Sequence[Completion]) -> dict[str, Completion]:
@@ -140,13 +176,15 @@ def unknown(why: str) -> dict[str, Any]:
     return {**UNTRIED, "state": "unknown", "line": f"whether a run would take them could not be tried: {why}"}
 
 
-def verdict(reasons: Sequence[str], tried: int) -> dict[str, Any]:
-    """`reasons`: of each answer that a run would refuse."""
+def verdict(reasons: Sequence[str], tried: int, words: str | None = None) -> dict[str, Any]:
+    """`reasons`: of each answer that a run would refuse; `words`: why it is not known of the others yet."""
+    found = {**UNTRIED, "tried": tried, "refused": len(reasons)}
     if not reasons:
-        line = f"a run would take the newest {tried} answers" if tried > 1 else "a run would take the newest answer"
-        return {"state": "taken", "tried": tried, "refused": 0, "why": None, "line": line}
+        newest = f"newest {tried} answers" if tried > 1 else "newest answer"
+        if words is not None:
+            return found | {"state": "prompts", "line": f"a run would take the prompts of the {newest}; {words}"}
+        return found | {"state": "taken", "line": f"a run would take the {newest}"}
     how_many = "all" if len(reasons) == tried else f"{len(reasons)}"
     why = max(reasons, key=reasons.count)
     line = f"of the newest {tried} answers a run would refuse {how_many}: {why}"
-    state = "refused" if len(reasons) == tried else "partly"
-    return {"state": state, "tried": tried, "refused": len(reasons), "why": why, "line": line}
+    return found | {"state": "refused" if len(reasons) == tried else "partly", "why": why, "line": line}

@@ -39,7 +39,7 @@ async def find_again(settings: Settings, store: Store) -> None:
 
 
 def is_ours(settings: Settings, path: Path) -> bool:
-    """Whether it may be written or deleted; by real paths, as a part of a home may be a link to another disk."""
+    """Tell whether it may be written or deleted; by real paths, as a part of a home may be a link to another disk."""
     roots = (settings.home, settings.home / "runs", settings.adapters_dir)
     return any(Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root)) for root in roots)
 
@@ -71,7 +71,7 @@ def _begin_anew(settings: Settings, folder: Path) -> None:
 
 
 def _is(folder: Path, manifest: Mapping[str, Any]) -> bool:
-    """Whether it has the files of this version: another home's may have the same number."""
+    """Tell whether it has the files of this version: another home's may have the same number."""
     try:
         return bool(json.loads((folder / "manifest.json").read_bytes()).get("files") == manifest.get("files"))
     except (OSError, ValueError, AttributeError):

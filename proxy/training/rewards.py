@@ -1,4 +1,4 @@
-"""What the ratings of one completion are worth in training: one reward, one weight, one comment, one correction.
+"""Worth of one completion's ratings in training: one reward, one weight, one comment, one correction.
 
 Owns the schemes of `train.rewards` and what becomes of several raters: the weighted median where they disagree. Pure
 functions. Not here: which ratings a run takes (store.learning.samples), what an advantage is made of (trainer).
@@ -35,7 +35,8 @@ def worth(
     raters: Mapping[str, float],
     moments: Moments,
 ) -> Worth:
-    """Of one completion. `fresh` train now; of `standing`, all live ratings, those of other raters have a voice too.
+    """The sample of one completion. `fresh` train now; of `standing`, all live ratings, those of other raters have a
+    voice too.
 
     A rating that trained before still has its say in the median: one late dissenter does not turn around what three
     others found. Weight, comment and correction are of the fresh ones alone, since each rating trains once.
@@ -100,7 +101,8 @@ def normalised(value: float, moments: Moments) -> float:
 
 
 def weighted_median(pairs: Sequence[tuple[float, float]]) -> float:
-    """Of (value, weight above 0): half of the weight is on either side; between two halves, the middle."""
+    """The weighted median of (value, weight above 0): half of the weight is on either side; between two halves, the
+    middle."""
     ordered = sorted(pairs)
     half = sum(weight for _, weight in ordered) / 2
     below = 0.0

@@ -34,7 +34,7 @@ class RunFiles:
         self.lock = asyncio.Lock()  # held by who writes a run folder, and by who forgets
 
     async def start(self) -> None:
-        """What a crash has left. A file that cannot be changed now is tried again before the next run."""
+        """Remove what a crash has left. A file that cannot be changed now is tried again before the next run."""
         if not await self._store.checked():
             return
         try:
@@ -51,7 +51,8 @@ class RunFiles:
             log.warning("what was forgotten may still be in the database", why=str(error))
 
     async def keep_overwriting(self) -> None:
-        """What was deleted by clients, and what could not be overwritten before: now and then, since it reads all."""
+        """Overwrite what clients deleted, and what could not be overwritten before: now and then, since it
+        reads all."""
         if not await self._store.checked():
             return
         while True:

@@ -1,6 +1,6 @@
-"""What the trainer reads: a run folder, written whole before the trainer starts.
+"""The trainer's input: a run folder, written whole before the trainer starts.
 
-Owns the writing half of the format in docs/explain/architecture.md ("The run folder"); the reading half is
+Owns the writing half of the format in trainer/CONTRACT.md ("The run folder"); the reading half is
 trainer.lessons.samples. A completion is one line, whatever the number of its raters; what they are worth together is
 `rewards`.
 """
@@ -28,13 +28,15 @@ from store.captured.rows import as_text
 from store.learning.episode_groups import RunTurn
 from store.learning.ratings import JUDGED
 from store.learning.samples import why_held
+from store.learning.signals import HINDSIGHT, rater_of
 from store.records import BASE, Completion, Message, Moments, Run, RunSample
 from store.safety import conversion
-from trainer.launch import IN_THE_CLEAR, Seal, SealError, unfinished
+from trainer.launch import IN_THE_CLEAR, Seal, SealError, hinted, together, unfinished
 
 FORMAT = 1
 SAMPLES: Final = "samples.jsonl"
 CALIBRATION: Final = "calibration.jsonl"
+NO_LESSONS: Final[Mapping[str, Sequence[str]]] = {}
 TEXTS: Final = (SAMPLES, CALIBRATION)  # all files of a run that hold what people said; `cache` is made of them
 
 
@@ -44,18 +46,27 @@ def lines(
     earlier: Sequence[RunSample],
     train: Train,
     moments: Moments,
+    lessons: Mapping[str, Sequence[str]] = NO_LESSONS,
 ) -> list[dict[str, Any]]:
-    """Of samples.jsonl. `held_before` are held-back samples of earlier runs: the gate sees them again. `earlier` ones
-    trained in those: the trainer may choose among them what trains once more."""
+    """Lines of samples.jsonl. `held_before` are held-back samples of earlier runs: the gate sees them again. `earlier`
+    ones trained in those: the trainer may choose among them what trains once more. `lessons` were in the prompts of
+    these completions."""
     now = _by_completion(samples)
     before = {id: group for id, group in _by_completion(held_before).items() if id not in now}
     found = [_sample(group, train, moments, "held" if group[0].held else "train") for group in now.values()]
     found += [_sample(group, train, moments, "held") for group in before.values()]
-    return found + [_sample(group, train, moments, "replay") for group in _by_completion(earlier).values()]
+    found += [_sample(group, train, moments, "replay") for group in _by_completion(earlier).values()]
+    return [_with_lessons(line, lessons.get(line["completion"], ())) for line in found]
+
+
+def _with_lessons(line: dict[str, Any], texts: Sequence[str]) -> dict[str, Any]:
+    """With the prompt that was sent: its client's messages, and the lessons that rlproxy added."""
+    messages = hinted(line["messages"], together(texts)) if texts else None
+    return line if messages is None else {**line, "messages": messages, "lessons": list(texts)}
 
 
 def episode_lines(turns: Sequence[RunTurn]) -> list[dict[str, Any]]:
-    """Of samples.jsonl, a turn each, the newest episode first. Blocking."""
+    """Lines of samples.jsonl, a turn each, the newest episode first. Blocking."""
     return [
         {
             "rating": f"ep-{one.episode.seq}-{one.turn}",
@@ -82,7 +93,7 @@ def episode_lines(turns: Sequence[RunTurn]) -> list[dict[str, Any]]:
 
 
 def unrated_lines(completions: Sequence[Completion]) -> list[dict[str, Any]]:
-    """Of completions, without what a rating says. Blocking."""
+    """Lines of completions, without what a rating says. Blocking."""
     return [_completion(completion, completion.new.prompt) for completion in completions]
 
 
@@ -99,12 +110,15 @@ def write(
     episode_baseline: float = 0.0,
     neutral: Mapping[str, Mapping[str, Any]],
     objective: str | None = None,
+    tune: bool = False,
+    tuned: float | None = None,
     choices: Sequence[Mapping[str, Any]] = (),
     seal: Seal = IN_THE_CLEAR,
 ) -> None:
     """Blocking. Complete when `run.json` is there: it is written last.
 
-    `objective` is that of the preset where it is None; `choices` are said with the run's own. `neutral` are the gate's
+    `tune`: look for the learning rate, whatever one was found before (`tuned`). `objective` is that of the preset where
+    it is None; `choices` are said with the run's own. `neutral` are the gate's
     questions as the server renders them. What people said is written under `seal`. Raises OSError (disk full).
     """
     folder = Path(run.folder)
@@ -131,7 +145,8 @@ def write(
         "compute": train.compute,
         "load_in_4bit": train.load_in_4bit,
         "preset": train.preset,
-        "tune": train.tune,
+        "tune": "anew" if tune else train.tune,
+        "tuned": tuned,
         "overrides": {"max_version_gap": train.max_version_gap, **train.overrides, **aim},
         "gate": settings.gate.model_dump(),
         "neutral": neutral,
@@ -156,7 +171,8 @@ def newest_version(folder: Path) -> int:
 
 
 def newest_run(runs: Path) -> int:
-    """Of folders, too: after an older backup was restored, those of runs that it does not know are still there."""
+    """Highest number, of folders, too: after an older backup was restored, those of runs that it does not know are
+    still there."""
     return _highest(runs, "r")
 
 
@@ -180,7 +196,7 @@ def ordered(folder: Path) -> str:
 
 
 def progress(folder: Path) -> list[dict[str, Any]]:
-    """What the trainer said on the way; empty where it has not begun. A line that it is writing is passed over."""
+    """The trainer's events; empty where it has not begun. A line that it is writing is passed over."""
     found = []
     with contextlib.suppress(OSError):
         for line in (folder / "progress.jsonl").read_bytes().splitlines():
@@ -201,7 +217,7 @@ def steps(told: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def tidy(folder: Path) -> None:
-    """What only an unfinished run needs goes: three times the adapter's size."""
+    """Remove what only an unfinished run needs: three times the adapter's size."""
     for name in ("checkpoint", "cache"):
         shutil.rmtree(folder / name, ignore_errors=True)
 
@@ -240,7 +256,7 @@ def without(folder: Path, completions: Collection[str], ratings: Collection[str]
 
 
 def settle(folder: Path) -> None:
-    """What a kill has left of files that were being written or encrypted goes. Blocking; raises OSError."""
+    """Remove what a kill has left of files that were being written or encrypted. Blocking; raises OSError."""
     for name in TEXTS:
         conversion.settle(folder / name, folder / f".{name}{conversion.OLD}")
         conversion.wipe(unfinished(folder / name))
@@ -253,7 +269,7 @@ def others(runs: Path, known: Iterable[str]) -> list[Path]:
 
 
 def trains_on(folder: Path, completions: Collection[str], ratings: Collection[str], seal: Seal = IN_THE_CLEAR) -> bool:
-    """Whether a sample of this run is one of these; not where nobody can read them. Blocking; raises OSError."""
+    """Tell whether a sample of this run is one of these; not where nobody can read them. Blocking; raises OSError."""
     path = folder / SAMPLES
     lines: list[bytes] = []
     with contextlib.suppress(SealError):
@@ -287,7 +303,7 @@ def _dated(path: Path, oldest: float | None) -> None:
 
 
 def at_work(folder: Path) -> bool:
-    """Whether a trainer holds the folder: one of a proxy that was killed may be about to end."""
+    """Tell whether a trainer holds the folder: one of a proxy that was killed may be about to end."""
     try:
         with (folder / "lock").open("r") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -311,22 +327,26 @@ def _by_completion(samples: Iterable[RunSample]) -> dict[str, list[RunSample]]:
 
 def _sample(group: Sequence[RunSample], train: Train, moments: Moments, split: str) -> dict[str, Any]:
     completion = group[0].completion
+    # What was said next has no value: it trains where nobody has given the answer one.
+    said_next = [sample.rating for sample in group if sample.rating.rater == rater_of(HINDSIGHT)]
+    valued = [sample.rating for sample in group if sample.rating.rater != rater_of(HINDSIGHT)]
     found = worth(
-        [sample.rating for sample in group],
-        completion.ratings,
+        valued or said_next,
+        [rating for rating in completion.ratings if valued and rating.rater != rater_of(HINDSIGHT)],
         scheme=train.rewards,
         raters=train.raters,
         moments=moments,
     )
     return {
         "rating": found.ratings[0],
-        "ratings": found.ratings,
+        "ratings": [*found.ratings, *(rating.id for rating in said_next if valued)],
         "split": split,
         "reward": found.reward,
         "weight": found.weight,
         "human": any(sample.rating.human for sample in group),
         "followed": any(sample.rating.source == JUDGED for sample in group),
-        "comment": found.comment,
+        "comment": found.comment if valued else None,
+        "hindsight": None if valued else found.comment,
         # Nobody should learn to say what stands in a secret's place.
         "correction": None if was_redacted(found.correction) else found.correction,
         **_completion(completion, group[0].messages),

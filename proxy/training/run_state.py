@@ -1,4 +1,4 @@
-"""What training is doing: the run under way, what keeps one waiting, and what a person has said about it.
+"""State of training: the run under way, what keeps one waiting, and what a person has said about it.
 
 The run supervisor alone changes it; everybody else reads it.
 """

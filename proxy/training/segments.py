@@ -32,7 +32,7 @@ def segments(turns: Sequence[Completion]) -> list[int]:
 
 
 def _said(turn: Completion) -> tuple[Sequence[Any], Sequence[Any]]:
-    """What a turn was asked, and that with its reply: a list of ids or, where those are not known, of messages."""
+    """A turn's prompt, and that with its reply: a list of ids or, where those are not known, of messages."""
     end = turn.end
     if end is not None and end.prompt_token_ids and end.token_ids is not None:
         prompt = list(end.prompt_token_ids)

@@ -1,7 +1,7 @@
 """How busy the machine is, without us: CPU, memory and GPU that other programs use.
 
-Owns the measurement: our own process tree (proxy, built-in backend, trainer) is no reason not to train. Not here: what
-is too busy (schedule_rules).
+Owns the measurement: our own process tree (proxy, built-in backend, trainer) does not keep runs from starting. Not
+here: what is too busy (schedule_rules).
 """
 
 from __future__ import annotations

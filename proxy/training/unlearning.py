@@ -75,7 +75,7 @@ class Rebuilding:
         return state
 
     async def wanted(self) -> bool:
-        """Whether the next run is one of these. Ends it where nothing is left to do. Raises StoreError."""
+        """Tell whether the next run is one of these. Ends it where nothing is left to do. Raises StoreError."""
         state = await self._store.unlearning.state()
         if state is None or state.over is not None or not await self._step_back():
             return False
@@ -112,7 +112,7 @@ class Rebuilding:
         }
 
     async def _step_back(self) -> bool:
-        """Whether neither the live version nor the one that a rollback finds is gone."""
+        """Tell whether neither the live version nor the one that a rollback finds is gone."""
         adapters, pointer = await self._store.versions.all(), await self._store.versions.pointer()
         if self._foreign:
             await self._foreign.step_back(adapters)

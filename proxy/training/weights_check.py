@@ -83,7 +83,7 @@ class WeightsCheck:
         return {key: value for key, value in found.items() if key != "scored"} | {"stops": self.no is not None}
 
     async def start(self) -> None:
-        """What was found before this start. Whether it still is about the same two is asked before the next run."""
+        """The verdict from before this start. Whether it still is about the same two is asked before the next run."""
         kept = await self._store.meta.get(META)
         if kept is not None and kept["of"].get("rules") == RULES:
             self._of, self.verdict = kept["of"], WeightsVerdict(**kept["verdict"])
@@ -193,7 +193,7 @@ def _answer_in(body: dict[str, Any]) -> ProbeAnswer:
 
 
 def _identity(weights: str) -> str:
-    """Of a folder: its files with their sizes and times. Of a hub id: its name."""
+    """Fingerprint of a folder: its files with their sizes and times. Of a hub id: its name."""
     folder = Path(weights).expanduser()
     if not folder.is_dir():
         return weights

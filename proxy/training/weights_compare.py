@@ -2,9 +2,9 @@
 
 Owns what is asked of both, the bounds and the sentences. Greedy replies of the server are scored under the weights,
 token by token, after the prompt that the server read: quantisation moves their log-probs a little, another model a lot.
-Another chat template is no obstacle where the server tells how it renders, since runs train on that. Where it does not,
-the number of tokens that it read decides. Not here: asking the server (weights_check), the weights (trainer.probe),
-whether rated replies are what this model says (trainer.lessons.reply_checks).
+Another chat template does not stop runs where the server tells how it renders, since runs train on that. Where it does
+not, the number of tokens that it read decides. Not here: asking the server (weights_check), the weights
+(trainer.probe), whether rated replies are what this model says (trainer.lessons.reply_checks).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ OTHER: Final = "the server does not run what trains: "
 
 @dataclass(frozen=True, slots=True)
 class ProbeAnswer:
-    """What the server said to one of CHATS; None: it does not tell."""
+    """The server's answer to one of CHATS; None: it does not tell."""
 
     text: str
     ended: bool
@@ -55,7 +55,7 @@ class ProbeAnswer:
 
 
 class Rendering(NamedTuple):
-    """Of the prompts alone: how runs will come to the prompt that the server read."""
+    """Judge the prompts alone: how runs will come to the prompt that the server read."""
 
     known: bool  # False: nobody can tell
     line: str
@@ -116,7 +116,7 @@ def _compare(told: Told, answers: Sequence[ProbeAnswer], found: Mapping[str, Any
 
 
 def _wrong(told: Told, answers: Sequence[ProbeAnswer], found: Mapping[str, Any]) -> WeightsVerdict | None:
-    """What needs no weights to be seen."""
+    """Find differences that need no weights to be seen."""
     if (why := _kind(told, found) or _tokeniser(answers, found)) is not None:
         return WeightsVerdict("other", f"{OTHER}{why}")
     if (why := _misread(answers, found)) is not None:

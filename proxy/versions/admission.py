@@ -118,7 +118,7 @@ class Door:
         return BackendDown(f"{self.closed}; ask again in a moment.", retry_after=5)
 
     async def emptied(self, within_s: float, unless: Callable[[], bool]) -> bool:
-        """Whether all who were inside have left within this time. Looks no further once `unless` holds."""
+        """Tell whether all who were inside have left within this time. Looks no further once `unless` holds."""
         end = time.monotonic() + within_s
         while self._inside and not unless() and time.monotonic() < end:
             await asyncio.sleep(POLL_S)

@@ -153,7 +153,7 @@ class Swap:
         return self.live if self._known(asked) in ("", self.model) else None
 
     def names_version(self, asked: str) -> bool:
-        """Whether a request for this model pins a version itself."""
+        """Tell whether a request for this model pins a version itself."""
         return self._pinned(asked) is not None
 
     async def acquire(self, asked: str, promised: int | None = None) -> Lease:
@@ -303,7 +303,7 @@ class Swap:
         return None if adapter is None or adapter.gone else adapter.withdrawn
 
     async def read_again(self) -> None:
-        """What the store has changed: the version that a rollback returns to may be gone for good."""
+        """Take over what the store has changed: the version that a rollback returns to may be gone for good."""
         async with self._changing:
             if (pointer := await self._store.versions.pointer()).live == self._pointer.live:
                 self._pointer = pointer

@@ -92,7 +92,7 @@ class RollbackMonitor:
         self._events.emit("watch", version=live, back_to=back_to, reason=reason)
 
     async def comparison(self, pointer: Pointer) -> Comparison | None:
-        """Of the live version with the one before; None where there is nothing to watch."""
+        """The comparison of the live version with the one before; None where there is nothing to watch."""
         went_live_by_itself = pointer.actor == ACTOR and pointer.live > pointer.previous
         if not self._train.watch or pointer.live == BASE or not went_live_by_itself:
             return None

@@ -95,7 +95,7 @@ class Control:
         return _json(await self._status.full())
 
     async def events(self, request: web.Request) -> web.StreamResponse:
-        """What happens, as it happens; `Last-Event-ID` goes on from there. Ends once the listener's key is revoked."""
+        """Events as they happen; `Last-Event-ID` goes on from there. Ends once the listener's key is revoked."""
         last = request.headers.get("last-event-id") or request.query.get("after")
         if last is not None and not (last.isdecimal() and len(last) < 19):
             raise BadRequest("`Last-Event-ID` must be the number of an event.", param="last-event-id")
@@ -189,7 +189,7 @@ class Control:
                 if act == "rollback" and flag(request, "base")
                 else None
             )
-            done = await self._acts.do(act, "admin", version)
+            done = await self._acts.do(act, "admin", version, tune=act == "train" and flag(request, "tune"))
             return _json(done.told, status=done.status)
 
         return handle

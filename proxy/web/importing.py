@@ -81,7 +81,7 @@ class Importing:
 
 
 def without_forgotten(rows: Sequence[Imported], gone: GoneForGood) -> tuple[list[Imported], int]:
-    """What was forgotten in this home does not come back with an export of before; how many completions and ratings."""
+    """Leave out what was forgotten in this home, though the export has it; returns how many completions and ratings."""
     kept = [row._replace(ratings=tuple(one for one in row.ratings if one.id not in gone)) for row in rows]
     ratings = sum(len(row.ratings) - len(left.ratings) for row, left in zip(rows, kept, strict=True))
     found = [row for row in kept if row.new.id not in gone]
@@ -163,7 +163,7 @@ def _imported(line: Mapping[str, Any], redactor: Redactor, ours: bool) -> Import
 
 
 def _one_for_one(end: FinishedCompletion) -> bool:
-    """What is exact has all its numbers, one for one; what is not may lack them."""
+    """Check that an exact line has all its numbers, one for one; others may lack them."""
     if not end.exact:
         return True
     return bool(end.prompt_token_ids and end.token_ids and len(end.token_ids) == len(end.logprobs or ()))

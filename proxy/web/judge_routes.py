@@ -33,7 +33,7 @@ class JudgeRoutes:
         return await self._answer()
 
     async def accept(self, request: web.Request) -> web.Response:
-        """What leaves this machine, accepted by an admin; for this address alone."""
+        """Accept, as an admin, what leaves this machine; for this address alone."""
         require_admin(request)
         await self._judging.accept("admin")
         return await self._answer()

@@ -25,12 +25,14 @@ async def account(store: Store | Looking, run: Run) -> dict[str, Any]:
         "choices": [{"name": name, "value": e.get("value"), "why": e.get("why")} for name, e in choices.items()],
         "warnings": list(dict.fromkeys(e.get("message") for e in told if e.get("event") == "warning")),
         "steps": run_folder.steps(told),
+        "sweep": [{"rate": e.get("rate"), "moved": e.get("moved")} for e in told if e.get("event") == "tune"],
+        "tuned": next((e.get("rate") for e in reversed(told) if e.get("event") == "tuned"), None),
         "account": await _samples(store, run),
     }
 
 
 async def _samples(store: Store | Looking, run: Run) -> list[dict[str, Any]]:
-    """What the trainer said of each sample, with the completion that it is."""
+    """The trainer's words on each sample, with its completion."""
     outcomes = (run.result or {}).get("samples") or {}
     completions = {s.rating.id: s.completion.new.id for s in await store.samples.of_run(run.id)}
     found = []

@@ -1,4 +1,4 @@
-"""What rlproxy knows of itself, as one JSON value and as a few lines of text."""
+"""The state of rlproxy, as one JSON value and as a few lines of text."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class StatusReport:
         }
 
     async def never_trains(self) -> bool:
-        """Whether no number of ratings starts a run: a cloud without a local model, or a backend without adapters."""
+        """Tell if no number of ratings starts a run: a cloud without a local model, or a backend without adapters."""
         trains = await self._learner.trains()
         return not trains["model"] if trains else not self._backend.capabilities.adapters
 
@@ -158,7 +158,7 @@ class StatusReport:
         }
 
     def prompts(self) -> dict[str, Any]:
-        """What stands between the answers and a run; from memory, no query."""
+        """Obstacles between the answers and a run; from memory, no query."""
         return {
             "match": self._match.report(),
             "rehearsal": self._rehearsal.report(),

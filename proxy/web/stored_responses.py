@@ -54,7 +54,7 @@ class StoredResponses:
 
 
 def to_response(found: Completion) -> dict[str, Any]:
-    """What the client was told, as far as the store has it: reasoning is not kept."""
+    """The answer as the client was told it, as far as the store has it: reasoning is not kept."""
     asked, end = loads(found.new.request), found.end
     why = unfinished(end.finish_reason) if end else None
     failed = end is not None and end.status in ("error", "partial")

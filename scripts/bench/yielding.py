@@ -7,7 +7,8 @@ its own choice of threads, Ollama in a session of its own (OLLAMA_BIN names the 
 
 Three runs a backend: one while a client asks one question after the other, one under light load (a question every ten
 seconds), one with nobody there. The last two are for the run's own time. `--before` takes all yielding off, which is
-how rlproxy was before November 2026: its `nice 10` counted for nothing in a session of its own.
+how rlproxy was before November 2026: its `nice 10` counted for nothing in a session of its own. It has the first run
+alone. What is measured is written after each run.
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 
+from config.sections import Train
 from scripts.bench.swap_setup import GGUF, LLAMA, MODEL
 from scripts.harness.circumstances import circumstances
 from trainer.formats.weights import resolve
@@ -127,7 +129,8 @@ def told(seconds: list[float]) -> dict[str, Any]:
     }
 
 
-async def measure(kind: str, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+async def measure(kind: str, options: argparse.Namespace, folder: Path, keep: Callable[[dict[str, Any]], None]) -> None:
+    """`keep` gets all that is known, after each run."""
     env = BEFORE if options.before else {}
     async with contextlib.AsyncExitStack() as stack:
         flags = await stack.enter_async_context(server(kind, options, folder))
@@ -139,24 +142,28 @@ async def measure(kind: str, options: argparse.Namespace, folder: Path) -> dict[
         await asking.rated(options.ratings)
         await asking.looked_at()
         alone = await asking.alone(options.alone)
-        phases, busy_s = await asking.during(options.pause)
-        ended = [(await asking.status())["last_run"]["status"]]
-        times = {"asked all the while": busy_s}
-        for name, pause in ((f"a question every {options.every:g} s", options.every), ("nobody asks", None)):
-            await asking.rated(options.ratings)
-            light, times[name] = await asking.during(pause)
-            ended.append((await asking.status())["last_run"]["status"])
-            if pause is not None:
-                phases_light = light
-    before = told(alone)
-    everything = told([seconds for each in phases.values() for seconds in each])
-    return {
-        "backend": kind, "yields": not options.before, "ratings": options.ratings, "tokens": options.tokens,
-        "alone": before, "phases": {name: _against(told(each), before) for name, each in phases.items()},
-        "all": _against(everything, before),
-        "light": _against(told([s for each in phases_light.values() for s in each]), before),
-        "run_s": {name: round(seconds, 1) for name, seconds in times.items()}, "runs": ended,
-    }  # fmt: skip
+        before = told(alone)
+        found: dict[str, Any] = {
+            "backend": kind, "yields": not options.before, "ratings": options.ratings, "tokens": options.tokens,
+            "alone": before, "run_s": {}, "runs": [],
+        }  # fmt: skip
+        pauses = {"asked all the while": options.pause}
+        if not options.before:
+            pauses |= {f"a question every {options.every:g} s": options.every, "nobody asks": None}
+        for name, pause in pauses.items():
+            if found["runs"]:
+                await asking.rated(options.ratings)
+            phases, seconds = await asking.during(pause)
+            found["run_s"][name] = round(seconds, 1)
+            run = (await asking.status())["last_run"]
+            found["runs"].append(f"{run['status']}: {run['reason']}")
+            together = [seconds for each in phases.values() for seconds in each]
+            if pause == options.pause:
+                found["phases"] = {phase: _against(told(each), before) for phase, each in phases.items()}
+                found["all"] = _against(told(together), before)
+            elif together:
+                found["light"] = _against(told(together), before)
+            keep(found)
 
 
 def _against(found: dict[str, Any], alone: dict[str, Any]) -> dict[str, Any]:
@@ -278,17 +285,22 @@ def main() -> None:
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # or the servers would stay
     if options.quick:
-        options.ratings, options.alone, options.tokens = 8, 5, 8
-    about = circumstances() | {"steps_back": list(standing(0 if options.before else 19).how)}
-    rows: list[dict[str, Any]] = json.loads(OUT.read_text())["rows"] if OUT.exists() else []
+        options.ratings, options.alone, options.every = 16, 5, 3.0
+    nice = 0 if options.before else Train().nice
+    about = circumstances() | {"steps_back": list(standing(nice).how)}
     for kind in options.backend:
         with tempfile.TemporaryDirectory() as folder:
-            found = asyncio.run(measure(kind, options, Path(folder))) | about
-        print(json.dumps(found, indent=2), flush=True)
-        same = (found["backend"], found["yields"])
-        rows = [row for row in rows if (row["backend"], row["yields"]) != same] + [found]
-        if not options.quick:
-            OUT.write_text(json.dumps({"rows": rows}, indent=2) + "\n")
+            asyncio.run(measure(kind, options, Path(folder), lambda found: _keep(found | about, options.quick)))
+
+
+def _keep(found: dict[str, Any], quick: bool) -> None:
+    print(json.dumps(found, indent=2), flush=True)
+    if quick:
+        return
+    rows: list[dict[str, Any]] = json.loads(OUT.read_text())["rows"] if OUT.exists() else []
+    same = (found["backend"], found["yields"])
+    rows = [row for row in rows if (row["backend"], row["yields"]) != same] + [found]
+    OUT.write_text(json.dumps({"rows": rows}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -17,14 +17,15 @@ from pydantic.fields import FieldInfo
 from config.meanings import meanings
 from config.presets import Preset, names, resolve
 from config.sections import TurnRule
-from config.settings import PREFIX, Settings, fields
+from config.settings import Settings, fields
 from scripts.docs.filling import put, settle
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/reference/settings.md"
 PRESETS = ROOT / "config" / "presets.toml"
 WORDS = {bool: "true or false", int: "whole number", float: "number", str: "text", Path: "path", SecretStr: "key"}
-BOUNDS = (("ge", "at least"), ("gt", "above"), ("le", "at most"), ("lt", "below"))
+EVERY_PLATFORM = ("raters", "admins")
+BOUNDS = (("ge", "≥"), ("gt", ">"), ("le", "≤"), ("lt", "<"))
 
 
 def sections() -> list[str]:
@@ -33,13 +34,20 @@ def sections() -> list[str]:
 
 
 def table(section: str) -> str:
-    rows = [_row(key, field) for key, field in fields().items() if (key.rpartition(".")[0] or key) == section]
-    return "\n".join(["| key | default | allowed | meaning | environment |", "|---|---|---|---|---|", *rows])
+    """The rows of a section; what every platform's section has is said once, in that of all platforms."""
+    shared = {f"webhooks.PLATFORM.{name}": f"webhooks.slack.{name}" for name in EVERY_PLATFORM}
+    keys = {key: key for key in fields() if key not in _repeated() and (key.rpartition(".")[0] or key) == section}
+    rows = [_row(name, key) for name, key in (keys | (shared if section == "webhooks" else {})).items()]
+    return "\n".join(["| key | default | allowed | meaning |", "|---|---|---|---|", *rows])
 
 
-def _row(key: str, field: FieldInfo) -> str:
-    variable = PREFIX + key.upper().replace(".", "__")
-    cells = [f"`{key}`", default(field.default), allowed(field), _plain(meanings(Settings)[key]), f"`{variable}`"]
+def _repeated() -> set[str]:
+    return {key for key in fields() if key.startswith("webhooks.") and key.rpartition(".")[2] in EVERY_PLATFORM}
+
+
+def _row(name: str, key: str) -> str:
+    field = fields()[key]
+    cells = [f"`{name}`", default(field.default), _plain(allowed(field)), _plain(meanings(Settings)[key])]
     return f"| {' | '.join(cells)} |"
 
 
@@ -82,17 +90,21 @@ def kind(annotation: Any) -> str:
 
 def presets() -> str:
     """What `train.overrides` may replace."""
-    heads = f"| name | {' | '.join(f'`{name}`' for name in names())} | allowed | meaning |"
     said = dict(
         re.findall(r"(?m)^(\w+) = \S+ +# (.*)$", PRESETS.read_text(encoding="utf-8").partition("\n[careful]")[0])
     )
-    found = {name: resolve(name, {}).model_dump() for name in names()}
     rows = [
-        f"| `{key}` | {' | '.join(default(found[name][key]) for name in names())} | {allowed(field)} "
-        f"| {_plain(said.get(key, ''))} |"
+        f"| `{key}` | {_values(key)} | {_plain(allowed(field))} | {_plain(said.get(key, ''))} |"
         for key, field in Preset.model_fields.items()
     ]
-    return "\n".join([heads, "|---" * (len(names()) + 3) + "|", *rows])
+    return "\n".join(["| name | value | allowed | meaning |", "|---|---|---|---|", *rows])
+
+
+def _values(key: str) -> str:
+    """The default preset's value, and those of other presets where they differ."""
+    first, *others = ((name, getattr(resolve(name, {}), key)) for name in names())
+    apart = [f"{name} {default(value)}" for name, value in others if value != first[1]]
+    return ", ".join([default(first[1]), *apart])
 
 
 def _plain(text: str) -> str:

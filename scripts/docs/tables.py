@@ -18,8 +18,10 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = (
     "README.md",
     "docs/lab/benchmarks.md",
+    "docs/explain/which-tokens.md",
     "docs/lab/learning-rules.md",
     "docs/guides/agents.md",
+    "docs/lab/agents.md",
     "docs/lab/reliability.md",
     "docs/lab/http-api.md",
     "docs/lab/quick-starts.md",
@@ -337,11 +339,13 @@ TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "ollama_faults": ("benchmarks/ollama_faults.json", tables_ollama.faults),
     "ollama_templates": ("benchmarks/ollama_templates.json", tables_ollama.templates),
     "versions": ("benchmarks/versions.json", tables_ollama.versions),
+    "yield": ("benchmarks/yield.json", tables_ollama.yielding),
     "token_shares": ("benchmarks/token_shares.json", tables_ollama.token_shares),
     "quick_starts": ("benchmarks/quick_starts.json", quick_starts),
     "versus": ("benchmarks/versus.json", tables_learning.versus),
     "versus_cost": ("benchmarks/versus.json", tables_learning.versus_cost),
     "hinted": ("benchmarks/hinted.json", tables_learning.hinted),
+    "pair_tokens": ("benchmarks/pair_tokens.json", tables_learning.pair_tokens),
     "learn": ("benchmarks/learn/*-seed*.json", tables_learning.learn),
 }
 

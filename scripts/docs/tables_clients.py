@@ -1,4 +1,4 @@
-"""The table of docs/guides/agents.md: which client was driven through rlproxy, and what each cell came to.
+"""The table of docs/lab/agents.md: which client was driven through rlproxy, and what each cell came to.
 
 Of benchmarks/clients.json; names, formats, and reasons are those at the heads of the drivers.
 """

@@ -1,8 +1,9 @@
 """The tables of docs/lab/ollama.md: what clients met while things happened, what was learned after other templates than
-the weights', and what a version of a large model costs. The shares of exact tokens in docs/lab/ollama.md.
+the weights', what a version of a large model costs, the shares of exact tokens. Answer times during a run
+(docs/lab/operations.md).
 
 Owns their rows. Not here: putting them into the page (tables), the measurements (ollama_faults,
-bench.ollama_templates, bench.versions).
+bench.ollama_templates, bench.versions, bench.yielding).
 """
 
 from __future__ import annotations
@@ -82,6 +83,30 @@ def _learned(one: Mapping[str, Any]) -> str:
     after = "–" if one["after"] is None else f"{one['after']['liked']:.2f}"
     ended = f"v{one['live']} is live" if one["live"] else f"{run['status']}: {run['reason']}"
     return f"{prompts} | {samples.get('trained', 0)} | {ended}, {run['seconds']:.0f} s | {before} | {after}"
+
+
+def yielding(found: Mapping[str, Any]) -> str:
+    """Answer times during a run over those without, before and after runs yielded."""
+    heads = "server | runs yield | alone | during a run, median | slowest | a question every 10 s | a run, nobody asks"
+    lines = [f"| {heads} |", "|---" * (heads.count("|") + 1) + "|"]
+    rows = sorted(found["rows"], key=lambda row: (row["backend"], row["yields"]))
+    for row in rows:
+        alone, every, light, spent = row["alone"], row["all"], row.get("light"), row["run_s"]
+        cells = [
+            row["backend"], "yes" if row["yields"] else "no", f"{alone['median_s']:.2f} s",
+            f"× {every['median_ratio']:.2f}", f"× {every['slowest_ratio']:.1f} ({every['slowest_s']:.1f} s)",
+            f"× {light['median_ratio']:.2f}, slowest × {light['slowest_ratio']:.1f}" if light else "–",
+            _run_times(spent),
+        ]  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*lines, "", _when({str(at): row for at, row in enumerate(rows)})])
+
+
+def _run_times(spent: Mapping[str, float]) -> str:
+    asked, *others = spent.values()
+    if not others:
+        return f"asked all the while {asked:.0f} s"
+    return f"{others[-1]:.0f} s; every 10 s {others[0]:.0f} s; all the while {asked:.0f} s"
 
 
 def versions(found: Mapping[str, Any]) -> str:

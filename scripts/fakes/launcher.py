@@ -125,7 +125,8 @@ class FakeLauncher:
         found = {"architecture": "fake", "vocabulary": 10**6, "tokens": 10**6, "width": 8, "parameters": 1000}
         counted = sum(each["prompt_tokens"] is not None for each in conversations)
         found |= {"way": "the weights' chat template", "explained": counted, "known": counted, "wrong": None}
-        found |= {"refused": [self.refuses for _ in lines]}
+        found |= {"refused": [self.refuses for _ in lines], "doubt": None}
+        found |= {"known_tokens": {"tokens": 4 * len(asked.get("counted", ())), "ids": 0, "log_probs": 0}}
         return {"path": weights, "unscored": None, "conversations": read, **found, **self.weights_say}
 
     async def start_server(self, *_: Any, **__: Any) -> Any:

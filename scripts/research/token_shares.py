@@ -17,7 +17,6 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 from transformers import AutoTokenizer
 
 from proxy.training.run_folder import unrated_lines
@@ -25,6 +24,7 @@ from scripts.harness.circumstances import circumstances
 from scripts.harness.serving import Serving
 from store.store import Store
 from trainer.formats.weights import resolve
+from trainer.lessons.rehearsal import known_tokens
 from trainer.lessons.samples import Template
 
 OUT = Path(__file__).resolve().parents[2] / "benchmarks" / "token_shares.json"
@@ -80,22 +80,15 @@ async def shares(home: Path, captures: int, template: Template) -> dict[str, Any
         found = await store.completions.newest_turns(captures, foreign=False)
     finally:
         await store.close()
-    count: dict[str, dict[str, int]] = defaultdict(lambda: {"replies": 0, "tokens": 0, "ids": 0, "log_probs": 0})
+    lines: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for completion, line in zip(found, unrated_lines(found), strict=True):
-        known = template.captured(line)
-        how = "stream" if completion.new.streamed else "whole"
-        total = int(line["reply_tokens"] or 0)
-        for name in (completion.new.user or "?", how, "all"):
-            row = count[name]
-            row["replies"] += 1
-            row["tokens"] += total
-            if known is not None:
-                row["ids"] += len(known.ids)
-                row["log_probs"] += int(np.isfinite(known.log_probs).sum())
+        for name in (completion.new.user or "?", "stream" if completion.new.streamed else "whole", "all"):
+            lines[name].append(line)
+    counted = {name: {"replies": len(each), **known_tokens(each, template)} for name, each in lines.items()}
     return {
         name: {**row, "ids_share": row["ids"] / max(row["tokens"], 1),
                "log_probs_share": row["log_probs"] / max(row["tokens"], 1)}
-        for name, row in count.items()
+        for name, row in counted.items()
     }  # fmt: skip
 
 

@@ -1,1 +1,1 @@
-"""What was said: completions, conversations, requests."""
+"""Captured data: completions, conversations, requests."""

@@ -103,7 +103,7 @@ def _found(body: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _bytes(text: bytes) -> tuple[bytes, bool] | None:
-    """What to store for this, and whether it is that in base64; None where it is text like any other."""
+    """Bytes to store for this, and whether it was base64; None where it is text like any other."""
     if (data := _decoded(text)) is not None:
         return data, True
     # Broken into lines, without its padding, or in the letters of URLs: kept as it is written.

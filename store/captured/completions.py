@@ -82,6 +82,7 @@ def begin(db: sqlite3.Connection, rows: Iterable[NewCompletion]) -> None:
         if not done.rowcount:
             raise DuplicateCompletion(f"There is a completion {new.id!r} already.")
         tree.add_aside(db, new.id, new.prompt, new.nodes, new.asides)
+        _add_lessons(db, new)
 
 
 def finish(db: sqlite3.Connection, rows: Iterable[FinishedCompletion]) -> None:
@@ -109,7 +110,7 @@ def finish(db: sqlite3.Connection, rows: Iterable[FinishedCompletion]) -> None:
 
 
 def record(db: sqlite3.Connection, rows: Iterable[tuple[NewCompletion, FinishedCompletion]]) -> None:
-    """As `begin` and `finish`, for answers that ended before they were begun: each is one row, written once."""
+    """Do both `begin` and `finish`, for answers that ended before they were begun: each is one row, written once."""
     for new, end in rows:
         said, names = tree.said(new.prompt, new.nodes, new.asides)
         prompt, reply = tree.add_with_reply(db, said, names, end.reply)
@@ -139,12 +140,22 @@ def record(db: sqlite3.Connection, rows: Iterable[tuple[NewCompletion, FinishedC
         if not done.rowcount:
             raise DuplicateCompletion(f"There is a completion {new.id!r} already.")
         tree.add_aside(db, new.id, new.prompt, new.nodes, new.asides)
+        _add_lessons(db, new)
         db.execute(
             """INSERT INTO listed (seq, turn, model, version, session, conversation)
             VALUES (?, ?, ?, ?, ?, ?)""",
             (done.lastrowid, new.turn, new.model, new.version, new.session, conversation or done.lastrowid),
         )
         items.add(db, end.id, end.items)
+
+
+def _add_lessons(db: sqlite3.Connection, new: NewCompletion) -> None:
+    """Keep what was in its prompt besides what its client sent (learning.lessons)."""
+    if new.lessons:
+        db.executemany(
+            "INSERT INTO completion_lessons VALUES (?, ?, ?, ?, ?)",
+            [(new.id, at, one.rating, one.text, one.left_out) for at, one in enumerate(new.lessons)],
+        )
 
 
 def recover(db: sqlite3.Connection) -> int:
@@ -297,7 +308,7 @@ class CompletionStore(StorePart):
         return [to_completion(row, None, (), ratings.get(row["id"], ())) for row in rows]
 
     async def messages(self, hash: bytes) -> tuple[Message, ...]:
-        """What was said up to this message, root first, without system texts; empty if it is not known."""
+        """The conversation up to this message, root first, without system texts; empty if it is not known."""
         return await tree.conversation(self._reader, hash)
 
     async def find_reply(self, sent: SentBack, askers: Sequence[Asker]) -> list[Candidate]:
@@ -331,7 +342,7 @@ class CompletionStore(StorePart):
         return [found[id] for id in ids if id in found]
 
     async def pass_over(self, ids: Sequence[str], rule: str) -> None:
-        """These were no answers that anybody saw: side turns, by that rule."""
+        """Nobody saw these as answers: side turns, by that rule."""
         await self._writer.submit(lambda db: pass_over(db, ids, rule))
 
     async def exact_unrated(self, *, version: int, limit: int) -> list[Completion]:

@@ -44,7 +44,7 @@ SELECT model FROM found WHERE model IS NOT NULL"""
 
 
 def sought(text: str) -> str:
-    """What a person typed, as an FTS5 query: all these words; one of three letters or more perhaps only begun."""
+    """A person's search as an FTS5 query: all these words; one of three letters or more perhaps only begun."""
     words = text.replace("\0", " ").split()
     return " ".join('"' + word.replace('"', '""') + ('"*' if len(word) >= BEGUN else '"') for word in words)
 

@@ -1,4 +1,4 @@
-"""What somebody was answered lately: as much of it as it takes to know which answer they mean.
+"""Recent answers to one asker: as much of it as it takes to know which answer they mean.
 
 Owns these queries, whatever has become of an answer: whole, broken off, still under way. Not here: which of them is
 meant (proxy), the answer that a conversation names by its thread (completions).
@@ -70,7 +70,7 @@ class AnswerStore(StorePart):
         return _lately(rows[0]) if rows else None
 
     async def newest_of(self, askers: Sequence[Asker], *, session: str | None = None) -> Lately | None:
-        """As `newest`, of these askers alone: one look-up each, since an index gives the newest of one."""
+        """Do `newest` for these askers alone: one look-up each, since an index gives the newest of one."""
         found = await _of(self._reader, _BRIEF, askers, f"+c.turn = 'main' AND {_SEEN}", 1, session)
         return max(found, key=lambda one: one.seq, default=None)
 

@@ -1,4 +1,4 @@
-"""What a request says beside its messages, kept once where that is much: an agent sends the same tools with every turn.
+"""A request's members beside its messages, kept once where that is much: an agent sends the same tools with every turn.
 
 Owns how much that is, and the name by which a completion has it. A request goes with its last completion (a trigger of
 the schema). Not here: the messages (`tree`).

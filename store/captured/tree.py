@@ -108,7 +108,7 @@ def places(prompt: Sequence[Message]) -> tuple[int, ...]:
 def said(
     prompt: Sequence[Message], hashes: Sequence[bytes] | None = None, asides: Sequence[int] | None = None
 ) -> tuple[Sequence[Message], Sequence[bytes] | None]:
-    """What of a prompt belongs into the tree, and its part of `hashes`."""
+    """The part of a prompt that belongs into the tree, and its part of `hashes`."""
     found = places(prompt) if asides is None else asides
     return without(prompt, found), hashes and without(hashes, found)
 

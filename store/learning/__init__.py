@@ -1,1 +1,1 @@
-"""What was thought of it, and what was learned: ratings, samples, runs."""
+"""Opinions and what was learned from them: ratings, samples, runs."""

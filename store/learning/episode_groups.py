@@ -48,7 +48,7 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What may train of it."""
+    """Members of the group that may train."""
 
     members: tuple[Member, ...]
     named: bool
@@ -60,7 +60,7 @@ class Group:
 
     @property
     def varies(self) -> bool:
-        """Whether its members can be told apart. One alone is compared with the baseline."""
+        """Tell whether its members can be told apart. One alone is compared with the baseline."""
         if len(self.members) == 1:
             return True
         return any(one.told for one in self.members) or len({one.reward for one in self.members}) > 1
@@ -173,7 +173,7 @@ def claim(
 
 class EpisodeGroupStore(StorePart):
     async def ready(self, *, live: int, max_version_gap: int, size: int, timeout_s: float) -> Ready:
-        """What a run could take now, and what has been left out so far."""
+        """Count what a run could take now, and what has been left out so far."""
         rows = await self._reader.rows(_MEMBERS)
         groups, out, closes = sort_out(rows, size=size, timeout_s=timeout_s, now=time.time())
         closed = [g for g in groups if g.closed and live - g.oldest <= max_version_gap]
@@ -202,7 +202,7 @@ class EpisodeGroupStore(StorePart):
         min_total: int,
         above: int = 0,
     ) -> Run | None:
-        """As `claim` of this module."""
+        """Do `claim` of this module."""
         return await self._writer.submit(
             lambda db: claim(
                 db,

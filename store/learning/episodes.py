@@ -73,7 +73,7 @@ class NewEpisode:
 
 @dataclass(frozen=True, slots=True)
 class NewReward:
-    """What a program says of an episode. `value` or `error` or, of one with rewarded turns, neither."""
+    """A program's words on an episode. `value` or `error` or, of one with rewarded turns, neither."""
 
     episode: str
     key: str | None  # None: of any key, for an admin
@@ -228,7 +228,7 @@ def _set(db: sqlite3.Connection, episode: Episode, new: NewReward, *, ends: bool
 
 
 def is_of_another(db: sqlite3.Connection, id: str, key: str, user: str) -> bool:
-    """Whether somebody else has asked in this session by that key, which several people may share."""
+    """Tell whether somebody else has asked in this session by that key, which several people may share."""
     row = db.execute(
         """SELECT 1 FROM completions c WHERE c.session = ? AND coalesce(c.key, '') = ? AND +c.user IS NOT NULL
         AND +c.user <> ? LIMIT 1""",
@@ -238,7 +238,7 @@ def is_of_another(db: sqlite3.Connection, id: str, key: str, user: str) -> bool:
 
 
 def _row(db: sqlite3.Connection, id: str, key: str | None) -> Episode | None:
-    """Of that key; for an admin (None) the only one of that id. Raises EpisodeTaken where there are several."""
+    """Find it by key; for an admin (None) the only one of that id. Raises EpisodeTaken where there are several."""
     rows = db.execute(SELECT + "WHERE e.id = :id AND (:key IS NULL OR e.key = :key)", {"id": id, "key": key}).fetchall()
     if len(rows) > 1:
         raise EpisodeTaken(id, "is the id of episodes of several keys: say it with the key that asked")
@@ -305,7 +305,7 @@ class EpisodeStore(StorePart):
         return await self._writer.submit(lambda db: reward(db, new))
 
     async def find(self, id: str, key: str | None) -> Episode | None:
-        """Of that key, or (None) of any; the newest of several."""
+        """Find it by key, or (None) of any; the newest of several."""
         row = await self._reader.row(
             SELECT + "WHERE e.id = :id AND (:key IS NULL OR e.key = :key) ORDER BY e.seq DESC",
             {"id": id, "key": key},
@@ -356,7 +356,7 @@ class EpisodeStore(StorePart):
         return int(row["n"]) if row else 0
 
     async def sessions_turns(self, id: str, key: str | None) -> int:
-        """Main turns of a session that is no episode yet."""
+        """Main turns of a session that is not an episode yet."""
         row = await self._reader.row(
             """SELECT count(*) AS n FROM completions c WHERE c.session = :id AND c.turn = 'main'
             AND (:key IS NULL OR coalesce(c.key, '') = :key)""",
@@ -395,14 +395,14 @@ class EpisodeStore(StorePart):
         return EpisodeNumbers(*(int(row[name]) for name in EpisodeNumbers._fields))
 
     async def any_waiting(self) -> bool:
-        """Whether there are rewarded episodes that were not left out: cheap, as it is asked often."""
+        """Tell whether there are rewarded episodes that were not left out: cheap, as it is asked often."""
         row = await self._reader.row(
             "SELECT 1 FROM episodes e WHERE e.left_out IS NULL AND e.ended_at IS NOT NULL LIMIT 1"
         )
         return row is not None
 
     async def open_count(self, key: str) -> int:
-        """Of that key, which may still be rewarded."""
+        """Count that key's episodes that may still be rewarded."""
         row = await self._reader.row(
             "SELECT count(*) AS n FROM episodes e WHERE e.ended_at IS NULL AND e.left_out IS NULL AND e.key = ?", (key,)
         )

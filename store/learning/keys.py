@@ -120,7 +120,7 @@ class KeyStore(StorePart):
         await asyncio.to_thread(tombstones.note_keys, self._home, revoked, needed=bool(known))
 
     async def needed(self) -> bool:
-        """Whether there ever was a key in this home, in whichever database."""
+        """Tell whether there ever was a key in this home, in whichever database."""
         return (await asyncio.to_thread(tombstones.revoked, self._home)).needed
 
     async def used(self, when: Mapping[str, float]) -> None:

@@ -1,4 +1,4 @@
-"""What the store remembers beside conversations: single named values (meta) and who did what (audit).
+"""Memory of the store beside conversations: single named values (meta) and who did what (audit).
 
 The audit log is a chain: the hash of a line is over the line and the hash before it. Who changes a line, or takes one
 out, would have to change all after it; whoever has once noted the newest hash sees that, too.
@@ -64,7 +64,7 @@ class AuditVerdict(NamedTuple):
 
 
 def verify(db: sqlite3.Connection, expected: str | None = None) -> AuditVerdict:
-    """Whether the chain holds, and has the hash that somebody noted before, if one is given."""
+    """Tell whether the chain holds, and has the hash that somebody noted before, if one is given."""
     before, at, lines, heads = FIRST, 0, 0, set()
     for seq, *values, found in db.execute(LINES):
         if seq != at + 1:

@@ -1,4 +1,4 @@
-"""What all ratings come to: the votes on one version, and what ratings are like on the whole.
+"""Sums of all ratings: the votes on one version, and what ratings are like on the whole.
 
 Owns that a rating counts as much as its voice here too, and that one rater is no more of it than of a run, by the same
 bound (`rater_quota`). Not here: what is compared with what (proxy.versions.rollback_monitor), what is made of a mean
@@ -83,7 +83,8 @@ class OpinionStore(StorePart):
         return _whole(given, first)
 
     async def moments(self, share: float = 1.0, raters: Mapping[str, float] = NOBODY) -> Moments:
-        """Of all live ratings. A rater above the share counts for as much as the share allows beside all others."""
+        """Figures of all live ratings. A rater above the share counts for as much as the share allows beside all
+        others."""
         rows = await self._reader.rows(
             """SELECT rater, total(weight) AS count, total(value * weight) AS sum,
             total(value * value * weight) AS squares
@@ -96,7 +97,7 @@ class OpinionStore(StorePart):
         lately = {} if share >= 1 else await voices_lately(self._reader, raters)
 
         def part(rater: str) -> float:
-            """What one unit of the rater's weight counts for."""
+            """Worth of one unit of the rater's weight."""
             of_rater, rest = raters.get(rater, 1.0), everybody - weights[rater]
             company = sum(lately.values()) - lately.get(rater, 0.0)
             if rater == OWNER or company < FEW or weights[rater] <= share * everybody:

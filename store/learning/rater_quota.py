@@ -51,7 +51,7 @@ def within(ratings: Sequence[QuotaCandidate], share: float, others: Mapping[str,
     `others` is how much each rater has said lately, in full voices: by the same measure as the share, or a few light
     ratings would bound somebody who is alone. Whoever floods a run in which nobody else has anything new is not alone
     for that. As the bound is half of a run or more, one rater at most is above it, and is the only one to lose any: one
-    who is then above it by less than a rating that was left out is no reason to leave out more, or two raters with
+    who is then above it by less than a rating that was left out does not mean that more is left out, or two raters with
     weights that do not add up would take turns until nothing is left.
     """
     everybody = sum(others.values())
@@ -81,8 +81,8 @@ def within(ratings: Sequence[QuotaCandidate], share: float, others: Mapping[str,
 
 def within_judges(ratings: Sequence[QuotaCandidate], share: float) -> list[QuotaCandidate]:
     """These without what judges have above their share of all, by what each counts for; the last ones in this order go.
-    No person is left out for it, and where no person has rated anything, a share below 1 leaves nothing of a judge."""
-    if share >= 1:
+    No person is left out for it. Where no person has rated anything, judges outvote nobody, and all of them stay."""
+    if share >= 1 or all(is_judge(one.rater) for one in ratings):
         return list(ratings)
     counts = {one.id: max(one.weight, FULL_VOICE if one.teaches else 0.0) for one in ratings}
     room = sum(counts[one.id] for one in ratings if not is_judge(one.rater)) * share / (1 - share) * ROUNDED
@@ -96,12 +96,17 @@ def within_judges(ratings: Sequence[QuotaCandidate], share: float) -> list[Quota
     return kept
 
 
+def of_judges(ratings: Sequence[QuotaCandidate]) -> list[QuotaCandidate]:
+    """A run of what judges have rated alone, while people's ratings wait for more of theirs."""
+    return [one for one in ratings if is_judge(one.rater)]
+
+
 def is_judge(rater: str) -> bool:
     return rater.startswith(JUDGE)
 
 
 def parts(voices: Mapping[str, QuotaCandidate]) -> dict[str, float]:
-    """What each rater of one completion is of the training: a share of its weight, or a full voice by their words."""
+    """Each rater's part of one completion in training: a share of its weight, or a full voice by their words."""
     if not voices:
         return {}
     weights = [voice.weight for voice in voices.values()]

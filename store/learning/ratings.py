@@ -90,7 +90,7 @@ def unhook(db: sqlite3.Connection, id: str) -> None:
 
 
 def _says(seen: Rating, new: NewRating) -> bool:
-    """Whether the rating of an event says all that the event says now. Words that are left out stay as they were."""
+    """Tell if the rating of an event says all that the event says now. Words that are left out stay as they were."""
     words = ((seen.comment, new.comment), (seen.correction, new.correction))
     return (
         (seen.completion_id, seen.value, seen.weight, seen.scale)
@@ -125,7 +125,7 @@ def retract(db: sqlite3.Connection, id: str) -> Rating:
 
 
 def live_in(db: sqlite3.Connection, completion_id: str, rater: str) -> Rating | None:
-    """As `live`, within the writer's transaction."""
+    """Do `live` within the writer's transaction."""
     return _rating(db.execute(LIVE, (completion_id, rater)).fetchone())
 
 

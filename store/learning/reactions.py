@@ -1,4 +1,4 @@
-"""What chat platforms bring: links, reactions, and which events were taken.
+"""Data of chat platforms: links, reactions, and which events were taken.
 
 A link says which completion a platform's message shows. A person's reactions on a message are kept as last heard of, by
 when they happened, and their rating follows from them: events may come twice and in any order. Not here: what an emoji
@@ -22,7 +22,7 @@ LINK: Final = "SELECT * FROM links WHERE platform = ? AND channel = ? AND messag
 
 
 def first_time(db: sqlite3.Connection, platform: str, event_id: str) -> bool:
-    """Whether this event is new; from now on it is not. Events that nobody sends again are let go."""
+    """Tell whether this event is new; from now on it is not. Events that nobody sends again are let go."""
     now = time.time()
     db.execute("DELETE FROM webhook_events WHERE at < ?", (now - KEPT_S,))
     taken = db.execute("INSERT OR IGNORE INTO webhook_events VALUES (?, ?, ?)", (platform, event_id, now))
@@ -212,5 +212,5 @@ class ReactionStore(StorePart):
         return await self._writer.submit(lambda db: react(db, new))
 
     async def first_time(self, platform: str, event_id: str) -> bool:
-        """Whether this event is new; from now on it is not."""
+        """Tell whether this event is new; from now on it is not."""
         return await self._writer.submit(lambda db: first_time(db, platform, event_id))

@@ -114,7 +114,7 @@ class RunStore(StorePart):
         return None if row is None else to_run(row)
 
     async def folders(self) -> dict[int, str]:
-        """Of every run, by number."""
+        """Read it for every run, by number."""
         return {row["id"]: row["folder"] for row in await self._reader.rows("SELECT id, folder FROM runs")}
 
     async def moved(self, versions: Mapping[int, str], folders: Mapping[int, str]) -> None:
@@ -125,7 +125,7 @@ class RunStore(StorePart):
         return [to_run(row) for row in rows]
 
     async def key(self, run_id: int) -> bytes | None:
-        """What opens the files of a run, made at the first call; None where nothing is encrypted."""
+        """The cipher for a run's files, made at the first call; None where nothing is encrypted."""
         if not self._encrypted:
             return None
         known = await run_keys.known(self._reader, run_id)

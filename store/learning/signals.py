@@ -27,6 +27,8 @@ MOST_WAITING: Final = 1000  # of the queue; the oldest go unlabelled
 LEFT: Final = "the client went away"  # the error of an answer that its client broke off
 RULES: Final = "rules"
 OWN: Final = "own"
+HINDSIGHT: Final = "hindsight"  # in place of a judge's name: what was said trains, and nobody says what it means
+NEXT: Final = "next"  # its side, neither good nor bad
 
 # A request that may follow an answer, and what it takes to know which.
 _NEXT: Final = """SELECT c.seq, c.id, c.request_id, c.choice, c.turn, c.created_at, c.key, c.user, c.session, c.model,
@@ -59,15 +61,20 @@ _SHARED: Final = """SELECT s.completion_id, max(r.seq) AS newest, avg(r.value) A
 total(DISTINCT s.value) AS judged FROM signals s
 CROSS JOIN ratings r ON r.completion_id = s.completion_id AND r.live = 1 AND r.human = 1
 WHERE s.state = 'labelled' AND s.judge = ? AND s.config = ? GROUP BY s.completion_id ORDER BY newest DESC LIMIT ?"""
-_TO_RATE: Final = """SELECT s.completion_id, total(DISTINCT s.value) AS value, max(s.hint) AS hint,
+_UNSEEN: Final = """SELECT count(*) AS unseen FROM signals s WHERE s.state = 'labelled' AND s.judge = :judge
+AND s.config = :config AND s.value <> 0 AND s.labelled_at > (SELECT coalesce(max(r.created_at), 0) FROM signals j
+    CROSS JOIN ratings r ON r.completion_id = j.completion_id AND r.live = 1 AND r.human = 1
+    WHERE j.state = 'labelled' AND j.judge = :judge AND j.config = :config)
+AND NOT EXISTS (SELECT 1 FROM ratings r WHERE r.completion_id = s.completion_id AND r.live = 1 AND r.human = 1)"""
+_TO_RATE: Final = f"""SELECT s.completion_id, total(DISTINCT s.value) AS value, max(s.hint) AS hint,
 json_group_array(s.seq) AS signals FROM signals s CROSS JOIN completions c ON c.id = s.completion_id AND c.turn = 'main'
-WHERE s.state = 'labelled' AND s.judge = :judge AND s.config = :config AND s.value <> 0
+WHERE s.state = 'labelled' AND s.judge = :judge AND s.config = :config AND (s.value <> 0 OR s.judge = '{HINDSIGHT}')
 AND NOT EXISTS (SELECT 1 FROM ratings r WHERE r.completion_id = s.completion_id AND r.live = 1
     AND (r.human = 1 OR r.rater = :rater))
 AND NOT EXISTS (SELECT 1 FROM ratings r CROSS JOIN run_samples t ON t.rating_id = r.id
     CROSS JOIN runs u ON u.id = t.run_id
     WHERE r.completion_id = s.completion_id AND r.rater = :rater AND u.status IN ('claimed', 'running', 'done'))
-GROUP BY s.completion_id"""
+GROUP BY s.completion_id"""  # noqa: S608
 _PRAISE: Final = " OR ".join(
     f"w.text LIKE '%{word}%'"
     for word in (
@@ -182,7 +189,7 @@ def label(
     tokens: int,
     day: str,
 ) -> None:
-    """What a judge says; one that was taken back meanwhile keeps nothing of it. The cost counts in any case."""
+    """Store a judge's label; one that was taken back meanwhile keeps nothing of it. The cost counts in any case."""
     db.execute(
         """UPDATE signals SET state = 'labelled', judge = ?, config = ?, label = ?, value = ?, hint = ?, why = ?,
         tokens = tokens + ?, labelled_at = ? WHERE seq = ? AND state = 'waiting'""",
@@ -198,8 +205,8 @@ def spend(db: sqlite3.Connection, tokens: int, day: str) -> None:
 
 
 def score(db: sqlite3.Connection, of: Signal, own: OwnScore | None, config: str) -> None:
-    """What the user's own code says of a turn, in place of what it said before; None: nothing. All up to that signal is
-    scored then."""
+    """Store the score of the user's own code for a turn, in place of the one before; None: nothing. All up to that
+    signal is scored then."""
     known = (of.completion_id, of.next_id)
     before = db.execute(
         "SELECT * FROM signals WHERE completion_id = ? AND kind = 'own' AND next_id IS ?", known
@@ -223,7 +230,7 @@ def score(db: sqlite3.Connection, of: Signal, own: OwnScore | None, config: str)
 
 
 class OwnScore(NamedTuple):
-    """Of the user's own code."""
+    """A score of the user's own code."""
 
     value: float
     hint: str | None
@@ -256,10 +263,10 @@ def _rate(db: sqlite3.Connection, trusted: Trusted) -> int:
     rater, came = rater_of(trusted.judge), 0
     rows = db.execute(_TO_RATE, {"judge": trusted.judge, "config": trusted.config, "rater": rater}).fetchall()
     for row in rows:
-        weight = trusted.weights.get(_side(row["value"]), 0.0) if row["value"] else 0.0
+        weight = trusted.weights.get(_side(row["value"]), 0.0)
         if not weight:
             continue
-        hint = row["hint"] if row["value"] < 0 else None
+        hint = row["hint"] if row["value"] <= 0 else None
         given = ratings.rate(
             db,
             NewRating(
@@ -279,11 +286,11 @@ def _rate(db: sqlite3.Connection, trusted: Trusted) -> int:
 
 
 def _side(value: float) -> str:
-    return "bad" if value < 0 else "good"
+    return "bad" if value < 0 else "good" if value > 0 else NEXT
 
 
 async def of_all(reader: Reader, ids: Sequence[str]) -> dict[str, list[Signal]]:
-    """What followed these completions, by their ids; each oldest first."""
+    """Signals of these completions, by their ids; each oldest first."""
     found: dict[str, list[Signal]] = {}
     rows = await reader.rows(
         "SELECT s.* FROM signals s WHERE s.completion_id IN (SELECT value FROM json_each(?)) ORDER BY s.seq",
@@ -358,7 +365,7 @@ class SignalStore(StorePart):
         return await self._writer.submit(lambda db: add(db, new)) is not None
 
     async def of(self, completion_id: str) -> list[Signal]:
-        """What followed one completion, oldest first."""
+        """Signals of one completion, oldest first."""
         return (await of_all(self._reader, [completion_id])).get(completion_id, [])
 
     async def everything(self) -> list[Signal]:
@@ -378,7 +385,7 @@ class SignalStore(StorePart):
         )
 
     async def label(self, seq: int, **said: Any) -> None:
-        """As `signals.label`."""
+        """Do `signals.label`."""
         await self._writer.submit(lambda db: label(db, seq, **said))
 
     async def spend(self, tokens: int, day: str) -> None:
@@ -393,6 +400,12 @@ class SignalStore(StorePart):
         """Turns that people and this judge have both looked at, the newest rating first."""
         rows = await self._reader.rows(_SHARED, (judge, config, limit))
         return [Shared(row["completion_id"], row["person"], row["judged"]) for row in rows]
+
+    async def unseen_by_people(self, judge: str, config: str) -> int:
+        """Labels that may train, of turns that came after the newest one that people and this judge both looked at."""
+        row = await self._reader.row(_UNSEEN, {"judge": judge, "config": config})
+        assert row is not None
+        return int(row["unseen"])
 
     async def unscored(self, limit: int) -> list[Signal]:
         """The oldest that the user's own code has not seen. What was there when it was set is passed over."""
@@ -414,7 +427,7 @@ class SignalStore(StorePart):
         return int(row["left"])
 
     async def score(self, of: Signal, own: OwnScore | None, config: str) -> None:
-        """As `signals.score`."""
+        """Do `signals.score`."""
         await self._writer.submit(lambda db: score(db, of, own, config))
 
     async def rescore(self, since: float) -> int:
@@ -428,12 +441,12 @@ class SignalStore(StorePart):
         return None if row is None else str(row["completion_id"])
 
     async def apply(self, trusted: Sequence[Trusted]) -> tuple[int, int]:
-        """As `signals.apply`."""
+        """Do `signals.apply`."""
         return await self._writer.submit(lambda db: apply(db, trusted))
 
     async def by_version(self) -> list[dict[str, Any]]:
-        """Of each version's main turns: how many there are, their mean length in characters, and the share of them that
-        has a word of praise for its reader; of the newest few thousand."""
+        """Figures of each version's main turns: how many there are, their mean length in characters, and the share of
+        them that has a word of praise for its reader; of the newest few thousand."""
         return [dict(row) for row in await self._reader.rows(_BY_VERSION)]
 
     async def counts(self) -> list[dict[str, Any]]:

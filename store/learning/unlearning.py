@@ -96,7 +96,7 @@ def clean_of(adapters: Iterable[Adapter], version: int) -> int:
 
 
 def may_claim(db: sqlite3.Connection, live: int) -> bool:
-    """Whether a run may be built on this version; the swap to a clean one may still be on its way."""
+    """Tell whether a run may be built on this version; the swap to a clean one may still be on its way."""
     return db.execute("SELECT 1 FROM adapters WHERE version = ? AND path = ''", (live,)).fetchone() is None
 
 
@@ -127,7 +127,7 @@ def _gone(db: sqlite3.Connection) -> set[int]:
 
 
 def _baseline(db: sqlite3.Connection, version: int) -> float:
-    """As the run left it that made this version."""
+    """State that the run left that made this version."""
     row = db.execute(
         """SELECT json_extract(u.result, '$.baseline_after') AS baseline FROM adapters a JOIN runs u ON u.id = a.run_id
         WHERE a.version = ?""",
@@ -142,9 +142,9 @@ def _json(numbers: Iterable[int]) -> str:
 
 class RebuildStore(StorePart):
     async def state(self) -> Rebuild | None:
-        """What takes the place of versions that learned from what was forgotten: the last one, under way or over."""
+        """The rebuild of versions that learned from what was forgotten: the last one, under way or over."""
         return await state(self._reader)
 
     async def end(self, line: str) -> None:
-        """That is over, and the old versions' files are deleted."""
+        """End the rebuild: it is over, and the old versions' files are deleted."""
         await self._writer.submit(lambda db: end(db, line))

@@ -35,7 +35,7 @@ class Restored(NamedTuple):
 
 
 class _Later(NamedTuple):
-    """What the database that is replaced knows and the backup may not."""
+    """Knowledge of the replaced database that the backup may lack."""
 
     keys: list[Key]
     uncaptured: list[str]
@@ -106,7 +106,7 @@ def restore(home: Path, of: Path, secret: Secret | None = None) -> Restored:
 
 
 def check(file: Path, secret: Secret | None = None) -> None:
-    """Raises StoreDamaged where this is no whole database of ours, StoreError where it is of a newer rlproxy."""
+    """Raises StoreDamaged where this is not a whole database of rlproxy, StoreError where it is of a newer rlproxy."""
     if not file.is_file():
         raise StoreError(f"There is no file {file}.")
     try:
@@ -120,13 +120,13 @@ def check(file: Path, secret: Secret | None = None) -> None:
             tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     except driver.errors() as error:
         why = f"{error}{driver.perhaps_encrypted(error)}"
-        raise StoreDamaged(f"{file} is no database, or a damaged one ({why}).") from error
+        raise StoreDamaged(f"{file} is not a database, or a damaged one ({why}).") from error
     if not {"completions", "ratings", "messages", "pointer"} <= tables:
-        raise StoreDamaged(f"{file} is no database of rlproxy's.")
+        raise StoreDamaged(f"{file} is not a database of rlproxy.")
 
 
 def audit_verdict(home: Path, expected: str | None, secret: Secret | None = None) -> meta.AuditVerdict:
-    """Whether the audit log is as it was written. Raises StoreError."""
+    """Tell whether the audit log is as it was written. Raises StoreError."""
     path = home / schema.NAME
     try:
         with closing(driver.connect(path, secret, read_only=True)) as db:
@@ -212,7 +212,7 @@ def _make_current(part: Path, of: Path, secret: Secret | None, home: Path, later
 
 
 def _forget_again(db: sqlite3.Connection, hashes: frozenset[str]) -> int:
-    """What was forgotten after the backup was made; how many completions and ratings."""
+    """Delete what was forgotten after the backup was made; returns how many completions and ratings."""
     if not hashes:
         return 0
     found = [

@@ -75,7 +75,7 @@ def convert(path: Path, secret: Secret, *, encrypt: bool, progress: Progress) ->
 
 
 def tidy(path: Path) -> None:
-    """What a conversion that was killed has left beside a database. The database itself is whole in any case."""
+    """Leftovers of a killed conversion beside a database. The database itself is whole in any case."""
     for ending in ("", "-journal", "-wal", "-shm"):
         wipe(path.with_name(path.name + COPY + ending))  # of a decryption it would be in the clear
     old = path.with_name(path.name + OLD)

@@ -60,7 +60,7 @@ class Secret:
 
     @property
     def for_cipher(self) -> str:
-        """As SQLCipher takes a raw key, in quotes of its own."""
+        """Write the key as SQLCipher takes a raw one, in quotes of its own."""
         assert self._key is not None, "a passphrase is salted first"
         return f"x'{self._key.hex()}{'' if self._salt is None else self._salt.hex()}'"
 
@@ -125,7 +125,7 @@ def _from_file(path: Path) -> str:
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):
-            raise NoKey(f"The key file {path} is no file.")
+            raise NoKey(f"The key file {path} is not a file.")
         if found.st_mode & 0o077:
             raise NoKey(f"The key file {path} can be read by others: `chmod 600 {path}`, then try again.")
         return path.read_text(encoding="utf-8")

@@ -90,7 +90,7 @@ class Gaps:
 
 
 def gap(block: bytes, at: int, usable: int, *, first_page: bool = False) -> tuple[int, int]:
-    """Where in `block` the gap of the page at `at` lies; nothing where it is no page of a tree."""
+    """Where in `block` the gap of the page at `at` lies; nothing where it is not a page of a tree."""
     head = at + HEADER if first_page else at
     kind = block[head]
     if kind not in LEAVES and kind not in INNER:
@@ -102,7 +102,7 @@ def gap(block: bytes, at: int, usable: int, *, first_page: bool = False) -> tupl
 
 
 def adds_up(page: bytes, usable: int, head: int = 0) -> bool:
-    """Whether rows, free blocks and lost bytes of a tree's page come to what its header says, as SQLite checks it."""
+    """Tell if rows, free blocks and lost bytes of a tree's page come to what its header says, as SQLite checks it."""
     kind, rows, rest = page[head], _number(page, head + 3), _number(page, head + 5) or 65536
     first = head + (8 if kind in LEAVES else 12)
     try:

@@ -31,7 +31,7 @@ class _NoWriter:
 
 
 class Looking:
-    """As `Store` reads; each call has the name that it has there."""
+    """Read as `Store` does; each call has the name that it has there."""
 
     def __init__(self, reader: Reader) -> None:
         writer = _NoWriter()

@@ -1,4 +1,4 @@
-"""Whether the database's log (WAL) that a kill left can be read to its end.
+"""Check that the database's log (WAL) that a kill left can be read to its end.
 
 SQLite takes the log up to the first frame whose checksum is wrong, and writes over all after it. Mostly that is right:
 a power cut leaves a last transaction half written. But each transaction is on disk before the next one begins. So where

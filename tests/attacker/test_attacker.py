@@ -1,6 +1,6 @@
 """Somebody who wants in: a web page in the person's browser, a client with no key or a lesser one, a replayed event.
 
-All over real sockets, byte for byte where a well-behaved client would not send such bytes. docs/explain/threat-model.md
+All over real sockets, byte for byte where a well-behaved client would not send such bytes. docs/lab/threats.md
 says which test stands for which threat.
 """
 

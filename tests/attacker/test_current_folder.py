@@ -128,7 +128,7 @@ async def test_a_run_and_the_look_at_its_weights(here: Path, tmp_path: Path, mon
     assert await job.wait() == 0 and events[-1]["status"] == "passed", (folder / "trainer.log").read_text()
     found = await LocalLauncher().probe(str(model), {"conversations": []}, threads=1, nice=0, log=tmp_path / "log")
     assert found["architecture"] == "llama"
-    command = [sys.executable, "-P", "-m", "trainer", str(folder)]  # as a person types it: docs/explain/architecture.md
+    command = [sys.executable, "-P", "-m", "trainer", str(folder)]  # as a person types it: trainer/CONTRACT.md
     code, said = await run(here, {**os.environ, "PYTHONPATH": str(tiny.__file__).partition("/tests/")[0]}, *command)
     assert code == 0, said
 

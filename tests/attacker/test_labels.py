@@ -49,9 +49,9 @@ async def test_only_an_admin_makes_a_rating_weigh_more_than_one(proxy: Proxy) ->
     who = await keys(proxy, "rate", "admin")
     heavy = {"completion_id": "c0", "rating": "bad", "weight": 10}
     code, answer = await send(proxy, heavy, who["rate"])
-    assert code == 400 and answer["error"]["param"] == "weight" and "admin" in answer["error"]["message"]
+    assert code == 403 and answer["error"]["param"] == "weight" and "admin" in answer["error"]["message"]
     code, answer = await send(proxy, [heavy, {"completion_id": "c1", "rating": "bad", "weight": 1}], who["rate"])
-    assert code == 207 and [one["status"] for one in answer["data"]] == [400, 201]
+    assert code == 207 and [one["status"] for one in answer["data"]] == [403, 201]
     assert await proxy.store.ratings.history("c0") == []
     assert (await send(proxy, heavy, who["admin"]))[1]["weight"] == 10
 
@@ -62,7 +62,7 @@ async def test_the_shared_key_of_the_settings_is_no_admin_either(proxy: Proxy) -
     await proxy.start(server__api_key="a-key-of-everybody")
     headers = {"authorization": "Bearer a-key-of-everybody"}
     body = {"completion_id": "c0", "rating": "bad", "weight": 1.5, "rater": "eve"}
-    assert (await send(proxy, body, headers))[0] == 400
+    assert (await send(proxy, body, headers))[0] == 403
     assert await proxy.store.ratings.history("c0") == []
 
 

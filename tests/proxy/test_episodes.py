@@ -93,6 +93,7 @@ async def test_an_error_leaves_the_episode_out(proxy: Proxy) -> None:
         {"reward": "1"}, {"reward": True}, {"reward": 1.5}, {"reward": -2}, {"reward": [1]}, {"reward": 1e400},
         {"reward": 1, "error": "x"}, {"reward": 1, "final": "yes"}, {"reward": 1, "completion_id": 7},
         {"reward": 1, "group": ""}, {"reward": 1, "group": "a\nb"}, {"reward": 1, "group_size": 0},
+        {"reward": 1, "group_size": 1.5}, {"reward": 1, "group_size": 1e400}, {"reward": 1, "group_size": True},
         {"reward": 1, "comment": 7}, {"reward": 1, "weight": 2}, {"error": "x", "completion_id": "rl-1"},
     ],
 )  # fmt: skip
@@ -101,6 +102,13 @@ async def test_what_is_wrong_with_a_reward_is_said_and_nothing_is_stored(proxy: 
     status, said = await reward(proxy, "a1", **body)
     assert status == 400 and said["error"]["message"]
     assert (await proxy.get("/rl/episodes"))["counts"]["rewarded"] == 0
+
+
+async def test_members_that_are_null_are_not_given_and_an_integer_may_be_written_as_8_point_0(proxy: Proxy) -> None:
+    await ask(proxy, "a1", "one")
+    given = {"completion_id": None, "group": "g", "group_size": 8.0, "final": None, "error": None, "comment": None}
+    status, found = await reward(proxy, "a1", reward=1, **given)
+    assert status == 201 and found["state"] == "rewarded" and found["group"] == "g"
 
 
 async def test_bodies_that_are_not_objects(proxy: Proxy) -> None:

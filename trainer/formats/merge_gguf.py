@@ -112,7 +112,7 @@ def _read(base: Path) -> Any:
     except OSError as error:
         raise AdapterError(f"{base}, the model's own GGUF file, cannot be read: {error.strerror or error}.") from None
     except (ValueError, KeyError, IndexError, OverflowError) as error:
-        raise AdapterError(f"{base} is no whole GGUF file: {error}.") from None
+        raise AdapterError(f"{base} is not a whole GGUF file: {error}.") from None
     if reader.byte_order != "I":
         raise AdapterError(f"{base} is for machines of the other byte order.")
     if (field := reader.get_field("general.type")) is not None and field.contents() != "model":

@@ -1,4 +1,4 @@
-"""What kind of model lies in a folder: its architecture, its size, its experts. Read, never loaded.
+"""The kind of model in a folder: its architecture, its size, its experts. Read, never loaded.
 
 Owns counting parameters (from the shapes in safetensors headers, or from the dimensions in config.json) and knowing
 experts and routers by their names. Free of torch and mlx: both ask it. Not here: what follows from a profile for a
@@ -77,12 +77,12 @@ def of(config: Mapping[str, Any], tensors: Mapping[str, tuple[str, int]]) -> Pro
 
 
 def is_router(name: str) -> bool:
-    """Whether a module or tensor of this name picks experts. `gate_proj`, half of an MLP, does not."""
+    """Tell whether a module or tensor of this name picks experts. `gate_proj`, half of an MLP, does not."""
     return any(segment in ROUTERS or "router" in segment or segment == "indexer" for segment in name.split("."))
 
 
 def is_expert(name: str) -> bool:
-    """Whether it is an expert, routed or shared."""
+    """Tell whether it is an expert, routed or shared."""
     return any("expert" in segment or segment in STACKED for segment in name.split("."))
 
 

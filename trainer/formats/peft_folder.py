@@ -66,7 +66,7 @@ def read(
     for key, tensor in tensors.items():
         match = _KEY.fullmatch(key)
         if not match:
-            raise AdapterError(f"{path} holds {key}, which is no LoRA matrix of a linear layer.")
+            raise AdapterError(f"{path} holds {key}, which is not a LoRA matrix of a linear layer.")
         if match["module"] not in shapes:
             raise AdapterError(f"{path} is for another model: this one has no linear layer {match['module']}.")
         if not finite(tensor):

@@ -1,4 +1,4 @@
-"""What goes with a version and is worth having, not needed: the optimiser's state, and what its critic has heard.
+"""Files of a version that are useful and not needed: the optimiser's state, and what its critic has heard.
 
 Owns these files in an adapter folder. A version without them serves and is trained on all the same, so they may be
 deleted; one that is not as it was written is left alone with the reason. Not here: what is in them (optimizer_state,
@@ -31,7 +31,7 @@ def write(folder: Path, name: str, arrays: Mapping[str, NDArray[Any]]) -> None:
 
 
 def read(adapter: Path, name: str) -> tuple[Arrays, str]:
-    """What was kept with this adapter, and a word on it; empty where there is none as it was written."""
+    """The files kept with this adapter, and a word on them; empty where there is none as it was written."""
     path = adapter / name
     if not path.exists():
         return {}, "the parent has none"

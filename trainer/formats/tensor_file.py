@@ -20,7 +20,7 @@ BITS: Final = {
 
 
 def flaw(path: Path) -> str | None:
-    """What is wrong with the file, in half a sentence; None where nothing is. Raises OSError."""
+    """The file's fault, in half a sentence; None where nothing is. Raises OSError."""
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")

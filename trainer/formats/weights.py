@@ -130,7 +130,7 @@ def _hub_id(spec: str) -> None:
     parts = spec.split("/")
     if len(parts) != 2 or not all(parts) or spec.startswith((".", "~")):
         raise WeightsError(
-            f"There is no folder {spec}, and it is no hub id (owner/name): correct --weights (train.weights), or "
+            f"There is no folder {spec}, and it is not a hub id (owner/name): correct --weights (train.weights), or "
             "leave it out for the small default model."
         )
 

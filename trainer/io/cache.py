@@ -1,4 +1,4 @@
-"""What a run has computed and would compute again after a stop: log-probs, a teacher's words. By content.
+"""Results that a run would compute again after a stop: log-probs, a teacher's words. By content.
 
 Owns the files in `cache/` of a run folder, sealed where the run has a key: they hold token ids. Not here: what they
 mean (lessons, teacher).

@@ -1,6 +1,6 @@
-"""What a run says while it runs: one JSON line an event, on stdout and in progress.jsonl.
+"""Events of a run while it runs: one JSON line an event, on stdout and in progress.jsonl.
 
-Owns the event names of docs/explain/architecture.md and the flag that asks a run to stop. A reader that has gone away
+Owns the event names of trainer/CONTRACT.md and the flag that asks a run to stop. A reader that has gone away
 never stops a run: the file has every line.
 """
 

@@ -1,1 +1,1 @@
-"""What a run learns from: samples, teachers, and how much each token is pushed."""
+"""Sources of a run's learning: samples, teachers, and how much each token is pushed."""

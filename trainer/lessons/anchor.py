@@ -1,4 +1,4 @@
-"""What stays as it is while a few tokens are pushed: what the policy expected where nothing was earned.
+"""The anchor: holds the policy's expectations where nothing was earned, while a few tokens are pushed.
 
 A push on one token in one place makes it likelier everywhere, in the middle of a sentence too, where the model would
 never have said it. Nothing sampled before the push shows that. So a run by token holds on to the distributions that its
@@ -32,7 +32,7 @@ UNLIKELY = 0.01  # the chance of a pushed token below which its place is no plac
 
 
 class Hold(NamedTuple):
-    """What the policy expected at each token of a reply before the run."""
+    """The policy's expectation at each token of a reply before the run."""
 
     ids: NDArray[np.int32]  # (T, K)
     log_probs: NDArray[np.float32]  # (T, K)
@@ -40,7 +40,7 @@ class Hold(NamedTuple):
 
 
 def staying(preset: Preset, samples: Sequence[Sample], pushed: Pushed, scorer: Scorer) -> dict[str, Hold]:
-    """Of each rating that went by token; the policy wears what it starts from."""
+    """Expectations for each rating that went by token; the policy wears what it starts from."""
     if not (preset.w_stay or preset.w_elsewhere) or preset.objective not in OBJECTIVES:
         return {}
     earned = earners([s.tokens.reply for s in samples], pushed.each)
@@ -60,7 +60,7 @@ def staying(preset: Preset, samples: Sequence[Sample], pushed: Pushed, scorer: S
 
 
 def holds(pushed: Sequence[Floats], expected: Sequence[Teaching], earned: Mapping[int, float]) -> list[Hold]:
-    """What is expected, and what is pushed down of it, at each reply; `pushed`: (T,)."""
+    """Expected tokens, and those pushed down, at each reply; `pushed`: (T,)."""
     nowhere = [
         (one.log_probs < np.log(UNLIKELY)) & (each == 0)[:, None] for one, each in zip(expected, pushed, strict=True)
     ]

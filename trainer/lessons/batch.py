@@ -1,4 +1,4 @@
-"""What the lessons of one optimiser step become for its loss: constants by token, the loss itself, KTO's z₀.
+"""The lessons of one optimiser step as its loss takes them: constants by token, the loss itself, KTO's z₀.
 
 Owns the step from lessons to `Terms`. Not here: the mathematics (objective, objective_kin), which lessons (loop).
 """

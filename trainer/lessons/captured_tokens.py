@@ -1,4 +1,4 @@
-"""What a server said of the tokens of a reply, as the weights know them: their ids, and log-probs where it gave some.
+"""Tokens of a reply as a server told them and the weights know them: their ids, and log-probs where it gave some.
 
 Owns the way from bytes to ids. A server without ids sends the bytes behind each log-prob. A byte sequence is one token
 of the vocabulary, or a character made of several: of these the tokeniser says which, and the log-prob is the last
@@ -54,7 +54,7 @@ class Vocabulary:
 
 
 def captured(line: Mapping[str, Any], vocabulary: Vocabulary, end: int, *, size: int) -> KnownTokens | None:
-    """What a line of samples.jsonl says of each token of its reply; None where it says nothing that can be relied on.
+    """Read each token of the reply from a line of samples.jsonl; None where nothing there can be relied on.
 
     `end` is the token that ends a turn: servers count it and give no log-prob of it.
     """
@@ -118,7 +118,7 @@ def _by_bytes(tokenizer: Any) -> dict[bytes, int]:
 
 
 def bytes_of(tokenizer: Any, ids: Sequence[int]) -> list[bytes | None]:
-    """None of a token that is no text."""
+    """None for a token that is not text."""
     added = {id: str(token).encode() for id, token in tokenizer.added_tokens_decoder.items()}
     tokens = tokenizer.convert_ids_to_tokens(list(ids))
     letters = _LETTERS if _is_byte_level(tokenizer) else None

@@ -49,7 +49,7 @@ class Credit(NamedTuple):
 
 
 def heard(arrays: Mapping[str, NDArray[Any]], width: int) -> Heard | None:
-    """What `Heard.arrays` gave; None where it is of other states, or nothing."""
+    """Read what `Heard.arrays` gave; None where it is of other states, or nothing."""
     replies, means = arrays.get("replies"), arrays.get("means")
     if replies is None or means is None or replies.shape != (2,) or means.shape != (2, width):
         return None
@@ -98,7 +98,7 @@ def _scale(states: Sequence[States]) -> tuple[Floats, Floats]:
 
 
 def _and(before: Heard | None, ends: Floats, y: Floats) -> Heard:
-    """What was heard, these too; half of it: a taste may change, and the model does."""
+    """Add these to what was heard; half of it: a taste may change, and the model does."""
     replies, means = np.zeros(2), np.zeros((2, ends.shape[1]))
     for at, sign in enumerate(SIGNS):
         new = ends[y == sign]

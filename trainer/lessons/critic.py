@@ -74,7 +74,7 @@ NOTHING = Critic(0.5, 0.0, 0.5, 1.0, 0, np.empty(0))
 
 
 def labels(samples: Sequence[Sample], states: Sequence[States]) -> Labels:
-    """Of rated replies with an opinion; `states` (T + 1, H) each, before every token and after the last."""
+    """Data of rated replies with an opinion; `states` (T + 1, H) each, before every token and after the last."""
     said = [(s, one) for s, one in zip(samples, states, strict=True) if s.reward]
     return Labels(
         np.array([np.concatenate([one[1:].mean(0), one[-1]]) for _, one in said], np.float32),
@@ -91,7 +91,7 @@ def conversation(sample: Sample) -> int:
 
 
 def read(arrays: Mapping[str, NDArray[Any]], width: int) -> Labels | None:
-    """What `Labels.arrays` gave; None where it is of other states, or nothing."""
+    """Read what `Labels.arrays` gave; None where it is of other states, or nothing."""
     names = ("critic_features", "critic_length", "critic_sign", "critic_group")
     features, length, sign, group = (arrays.get(name) for name in names)
     if features is None or length is None or sign is None or group is None:
@@ -102,7 +102,7 @@ def read(arrays: Mapping[str, NDArray[Any]], width: int) -> Labels | None:
 
 
 def of_run(scorer: Scorer, samples: Sequence[Sample], progress: Progress) -> tuple[Labels | None, Critic]:
-    """What this run's ratings by people, and those of the versions before it, make of a critic."""
+    """Fit a critic to people's ratings of this run and of the versions before it."""
     rated = [s for s in samples if s.human and s.reward and not s.replayed]
     if not rated:
         return None, NOTHING

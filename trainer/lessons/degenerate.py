@@ -1,4 +1,4 @@
-"""What no reply should be, whoever wrote it. Owns the tests that gate, teacher and samples share; not what follows."""
+"""Defects that no reply should have. Owns the tests that gate, teacher and samples share; not what follows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Flag = Literal["empty", "looping", "truncated", "broken-off", "shortened"]
 
 
 def flags(reply: Sequence[int], text: str, finish_reason: str | None) -> tuple[Flag, ...]:
-    """What is odd about a rated reply; `text` is what its tokens say."""
+    """Flags of a rated reply; `text` is what its tokens say."""
     found: list[Flag] = []
     if not text.strip():
         found.append("empty")

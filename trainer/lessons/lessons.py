@@ -1,4 +1,4 @@
-"""What each sample teaches: its log-probs under the policies that matter, the filter's verdict, its advantage.
+"""The lesson of each sample: its log-probs under the policies that matter, the filter's verdict, its advantage.
 
 Owns the step from samples to lessons. Not here: the log-probs themselves (scoring), how wide the filter is and what
 passed it (acceptance), which way a token is pushed (advantages), the mathematics (objective), the optimiser (steps).
@@ -17,7 +17,18 @@ from trainer import objective
 from trainer.io.cache import Cache
 from trainer.io.progress import Progress, Stop
 from trainer.io.run_folder import RunSpec
-from trainer.lessons import acceptance, advantages, anchor, critic, late, pairs, reply_checks, teacher, trajectories
+from trainer.lessons import (
+    acceptance,
+    advantages,
+    anchor,
+    critic,
+    hindsight,
+    late,
+    pairs,
+    reply_checks,
+    teacher,
+    trajectories,
+)
 from trainer.lessons.acceptance import Outcome
 from trainer.lessons.anchor import Hold
 from trainer.lessons.credit_assignment import Heard
@@ -105,7 +116,7 @@ def prepare(
     progress: Progress,
     stop: Stop,
 ) -> Lessons:
-    """What the samples teach a policy that wears what it starts from."""
+    """The samples' lessons for a policy that wears what it starts from."""
     lessons, foreign = Lessons(), preset.objective == "kto"  # another model gave the replies
     for line in unusable:
         lessons.outcomes[line.rating] = Outcome(False, line.cause, 0, 0, False, line.reason)
@@ -152,6 +163,10 @@ def prepare(
     else:
         of_ratings, flawed = advantages.of_ratings(spec, preset, samples)
         pushed = advantages.of_tokens(of_ratings, preset, samples, old, ref, taught, scorer, progress)
+        if preset.objective != "kto":
+            after = hindsight.pushes(preset, template, samples, old, scorer, progress)
+            each = [after.get(s.rating, a) for s, a in zip(samples, pushed.each, strict=True)]
+            pushed = pushed._replace(each=each)
     lessons.heard, staying = pushed.heard, anchor.staying(preset, samples, pushed, scorer)
     spreads = dict(zip((s.rating for s in samples), trajectories.spreads(samples), strict=True))
     said_before = late.trusted(spec, preset, samples, old, behaviour, pushed.each, progress)
@@ -188,7 +203,7 @@ def prepare(
 
 
 def _by_part(parts: Sequence[Sequence[Sample | Extra]], scored: Sequence[LogProbs]) -> list[list[LogProbs]]:
-    """What was scored in one pass, of each part."""
+    """Split what was scored in one pass by part."""
     left = iter(scored)
     return [[next(left) for _ in part] for part in parts]
 
@@ -290,7 +305,7 @@ def _judge(
 
 
 def _loss_of(lesson: Lesson) -> float | None:
-    """What its rating adds to the loss where the run begins: −1/T Σ m M A ℓ_old."""
+    """The rating's part of the loss where the run begins: −1/T Σ m M A ℓ_old."""
     if not lesson.own or not len(lesson.old):
         return None
     return round(-float(np.where(lesson.keep, lesson.advantage * lesson.old, 0.0).mean()), 6)

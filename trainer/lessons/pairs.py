@@ -97,7 +97,7 @@ def _side(lesson: Lesson, pair: Pair) -> Lesson:
 
 
 def _free(lesson: Lesson, preset: Preset, outcomes: Mapping[str, Outcome]) -> bool:
-    """Whether its rating is all that it teaches, and it may train."""
+    """Tell whether its rating is all that it teaches, and it may train."""
     noted = preset.objective in TAUGHT and comment_of(lesson.sample) is not None
     beside = lesson.extra or lesson.taught or noted or lesson.sample.replayed or not lesson.own
     return not beside and outcomes[lesson.sample.rating].cause is None
@@ -111,7 +111,8 @@ def _corrected(lessons: Sequence[Lesson], free: set[int]) -> list[tuple[int, int
 
 
 def _picked(lessons: Sequence[Lesson], free: set[int]) -> list[tuple[int, int]]:
-    """Of all replies to one prompt the best with the worst, the next best with the next worst, by their places."""
+    """Pair, of all replies to one prompt, the best with the worst, the next best with the next worst, by their
+    places."""
     of: dict[tuple[int, ...], list[int]] = {}
     for at in sorted(free):
         of.setdefault(lessons[at].tokens.prompt, []).append(at)

@@ -65,7 +65,7 @@ class Liked(NamedTuple):
 
 
 def no_better(now: Liked, before: Liked) -> bool:
-    """Whether a version is liked no more than the one before it, as far as these ratings can tell: by less than one
+    """Tell if a version is liked no more than the one before it, as far as these ratings can tell: by less than one
     standard error. False where there are too few to say."""
     if min(now.rated, before.rated) < FEW:
         return False
@@ -88,7 +88,7 @@ def ask_less(preset: Preset, now: Liked, before: Liked, progress: Progress) -> t
 
 
 def listens(preset: Preset, training: Sequence[Sample]) -> bool:
-    """Whether there is something to learn from besides the ratings."""
+    """Tell whether there is something to learn from besides the ratings."""
     return preset.objective in objective_kin.TAUGHT and bool(sum(teacher.count(training)))
 
 

@@ -78,7 +78,7 @@ def choose(known: Sequence[Known], render: Callable[[Known, Way], Ids | None]) -
 
 
 def near(read: int, made: int, messages: int, *, as_sent: bool) -> bool:
-    """Whether a prompt of `made` tokens is the one of which the server read so many.
+    """Tell whether a prompt of `made` tokens is the one of which the server read so many.
 
     A token that begins every text may be counted and not rendered. Messages that are not `as_sent` lack the white space
     around them, which is a token or two of each; a message that the server left out is more than that.

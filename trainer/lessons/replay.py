@@ -1,7 +1,7 @@
 """Which samples of earlier runs train once more, beside the new ones.
 
 Owns the choice among the lines that the run folder has for it. Once chosen they are samples like any other: compared
-with the version that wrote them, filtered as far as they have become stale, weighed with the rest. But they are no new
+with the version that wrote them, filtered as far as they have become stale, weighed with the rest. But they are not new
 ratings: neither the baseline nor the count of samples that a run has used knows of them (loop). Not here: what the
 store remembers (store.learning.samples).
 """

@@ -89,12 +89,18 @@ def in_bad_company(samples: Sequence[Sample], broken: Collection[str]) -> dict[s
 
 
 def mismatch(
-    samples: Sequence[Sample], old: Sequence[LogProbs], parent: int, odds: Mapping[str, Floats] = NOTHING
+    samples: Sequence[Sample],
+    old: Sequence[LogProbs],
+    parent: int,
+    odds: Mapping[str, Floats] = NOTHING,
+    *,
+    sure: bool = True,
 ) -> dict[str, str]:
     """The samples without ids, if they are not what the parent says after the prompts as they are rendered here.
 
     Where the server gave log-probs, by these: what it gave its own tokens above what the policy gives them is, on
-    average, how far the two are apart (KL). The others by the policy's entropy.
+    average, how far the two are apart (KL). The others by the policy's entropy. Not `sure`: also where more replies
+    may show that it is chance.
     """
     rows = zip(samples, old, strict=True)
     # What lost its oldest turns may be odd for that reason alone.
@@ -102,18 +108,18 @@ def mismatch(
     told = {s.rating: -odds[s.rating] for s, _ in inexact if s.rating in odds}
     # A penalty makes replies odder than the policy's own, whatever the template (Ollama before 0.17.5 has one).
     untold = {s.rating: -now.plain - now.entropy for s, now in inexact if s.rating not in odds and not s.penalised}
-    return _too_odd(told, "less likely {where}to the weights than to the server") | _too_odd(
-        untold, "odder {where}than this model's own replies"
+    return _too_odd(told, "less likely {where}to the weights than to the server", sure) | _too_odd(
+        untold, "odder {where}than this model's own replies", sure
     )
 
 
-def _too_odd(replies: Mapping[str, Floats], how: str) -> dict[str, str]:
+def _too_odd(replies: Mapping[str, Floats], how: str, sure: bool) -> dict[str, str]:
     """By rating, where all of them are too many nats a token (T,) off; NaN is what nobody knows."""
     for first, bound, spread in MISMATCH:
         each = [part[np.isfinite(part)] for part in (one[:first] for one in replies.values())]
         tokens = sum(map(len, each))
         off = sum(float(part.sum()) for part in each) / max(tokens, 1)
-        if tokens and off > max(bound, spread / math.sqrt(tokens)):
+        if tokens and off > max(bound, spread / math.sqrt(tokens) if sure else 0.0):
             where = f"in their first {first} tokens " if first else ""
             why = f"{off:.2f} nats a token {how.format(where=where)}: another chat template or model"
             return dict.fromkeys(replies, why)

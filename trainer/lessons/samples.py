@@ -24,7 +24,7 @@ from trainer.lessons import degenerate, truncation
 from trainer.lessons.captured_tokens import KnownTokens, Vocabulary, captured
 from trainer.lessons.degenerate import Flag
 from trainer.lessons.line_members import BadLine, TooLong, ids_in, number_in, said_in
-from trainer.lessons.prompts import comment_of, neutral
+from trainer.lessons.prompts import neutral, told
 from trainer.lessons.rendering import AS_IS, PINNED, Choice, Known, Way, choose, near, without_default_system
 from trainer.lessons.trajectories import Part, part_of
 from trainer.lessons.truncation import Chat
@@ -64,6 +64,7 @@ class Sample:
     template_kwargs: dict[str, Any] | None = None  # what the chat template was given besides
     comment: str | None = None  # None also where only spaces were said
     correction: str | None = None
+    hindsight: str | None = None  # what was said next, which alone says what the reply was worth
     followed: bool = False  # no person rated it, and one went on from it: where it stopped was seen
     flags: tuple[Flag, ...] = ()
     captured: Floats | None = None  # (T,) ℓ_β under the whole prompt, where the prompt is shortened
@@ -145,7 +146,7 @@ class Template:
         return self._render(messages, None, None, AS_IS)
 
     def question(self, text: str) -> tuple[int, ...]:
-        """A question that is no sample: as the server renders it, else by the template, whoever else uses that."""
+        """A question that is not a sample: as the server renders it, else by the template, whoever else uses that."""
         return self._asked.get(text) or self._render(neutral(text), None, None, self.choice.way)
 
     def served(self, rendered: Mapping[str, Any], count: int | None = None) -> tuple[int, ...]:
@@ -168,15 +169,15 @@ class Template:
         return None
 
     def hinted(self, line: Mapping[str, Any]) -> tuple[int, ...] | None:
-        """A line's prompt with its comment, as the server renders it."""
-        return self._readable(line.get("hinted")) if comment_of(line) else None
+        """A line's prompt with what its teacher is told, as the server renders it."""
+        return self._readable(line.get("hinted")) if told(line) else None
 
     def reply(self, text: str, *, ended: bool) -> tuple[int, ...]:
         ids = self._tokenizer(text, add_special_tokens=False)["input_ids"]
         return (*ids, self.end) if ended else tuple(ids)
 
     def captured(self, line: Mapping[str, Any]) -> KnownTokens | None:
-        """What the server said of each token of a reply."""
+        """The server's record of each token of a reply."""
         return captured(line, self._pieces, self.end, size=self.vocabulary)
 
     def text(self, ids: Sequence[int]) -> str:
@@ -232,7 +233,7 @@ def load(
 
 
 def known(lines: Iterable[Mapping[str, Any] | None], template: Template) -> list[Known]:
-    """What the server of these samples has said of prompts without ids; where it renders them, by that."""
+    """Read how the server of these samples renders prompts without ids; where it renders them, by that."""
     found = []
     for line in lines:
         if line is None or line.get("exact") is True:
@@ -265,14 +266,12 @@ def load_calibration(
 
 
 def parse(line: Mapping[str, Any], rating: str, template: Template, *, max_seq_len: int) -> Sample:
-    reward = number_in(line, "reward")
+    reward, weight = number_in(line, "reward"), number_in(line, "weight", 1.0)
     if not -1 <= reward <= 1:
         raise BadLine(f"reward {reward} is outside -1..1")
-    weight = number_in(line, "weight", 1.0)
     if weight <= 0:
         raise BadLine(f"weight {weight} is not above 0")
-    version = line.get("version")
-    if not isinstance(version, int) or version < 0:
+    if not isinstance(version := line.get("version"), int) or version < 0:
         raise BadLine(f"version {version!r} is not a version number")
     if line.get("split", "train") not in SPLITS:
         raise BadLine(f"split {line.get('split')!r} is neither {', '.join(SPLITS[:-1])} nor {SPLITS[-1]}")
@@ -293,6 +292,7 @@ def parse(line: Mapping[str, Any], rating: str, template: Template, *, max_seq_l
         reward=reward,
         weight=weight,
         human=bool(line.get("human", True)),
+        followed=line.get("followed") is True,
         tokens=tokens,
         behaviour=behaviour,
         served=served,
@@ -303,6 +303,7 @@ def parse(line: Mapping[str, Any], rating: str, template: Template, *, max_seq_l
         template_kwargs=_template_kwargs(line),
         comment=said_in(line, "comment"),
         correction=said_in(line, "correction"),
+        hindsight=said_in(line, "hindsight"),
         flags=flags,
         replayed=line.get("split") == "replay",
         prompt_by=by,
@@ -318,9 +319,9 @@ def _shortened(sample: Sample, template: Template, max_seq_len: int) -> Sample:
     What was captured is of another prompt than the one that trains, so ℓ_β is recomputed under the version that wrote
     the reply. `captured` stays: a token that hangs on what was left out is not to be learned without it (lessons).
     """
-    reply, comment, correction = len(sample.tokens.reply), sample.comment, sample.correction
-    hint = len(template.reply(comment, ended=False)) + HINT_TOKENS if comment and sample.reward < 0 else 0
-    instead = len(template.reply(correction, ended=True)) if correction else 0
+    reply, words = len(sample.tokens.reply), sample.comment if sample.reward < 0 else sample.hindsight
+    hint = len(template.reply(words, ended=False)) + HINT_TOKENS if words else 0
+    instead = len(template.reply(sample.correction, ended=True)) if sample.correction else 0
 
     def fits(needed: int) -> Callable[[Chat], bool]:
         return lambda chat: len(template.prompt(chat, sample.tools, sample.template_kwargs)) + needed <= max_seq_len
@@ -411,7 +412,8 @@ def _rendered(line: Mapping[str, Any], template: Template) -> tuple[Tokens, Floa
 
 
 def _prompt(line: Mapping[str, Any], template: Template) -> tuple[tuple[int, ...], PromptBy]:
-    """What the server read. It trains on that or not at all: by its count of tokens it is seen whether this is it."""
+    """The prompt that the server read. It trains on that or not at all: by its count of tokens it is seen whether this
+    is it."""
     count, messages, as_sent = _count(line), len(_messages(line)), line.get("as_sent") is True
     if line.get("prompt_token_ids"):
         return ids_in(line, "prompt_token_ids", template.vocabulary), "captured"
@@ -467,7 +469,7 @@ def _more_than_text(messages: Any) -> str | None:
 
 
 def _apart(message: Mapping[str, Any], way: Way) -> list[Mapping[str, Any]]:
-    """What becomes of a message: itself, or one of each of its texts."""
+    """Rewrite a message: itself, or one of each of its texts."""
     content = message.get("content")
     if way.parts != "apart" or not isinstance(content, list) or len(content) < 2:
         return [message]
@@ -475,7 +477,8 @@ def _apart(message: Mapping[str, Any], way: Way) -> list[Mapping[str, Any]]:
 
 
 def _plain(message: Mapping[str, Any], parts: str = "lines") -> dict[str, Any]:
-    """As templates want it: text parts joined, tool arguments as objects. What is not text cannot be trained on."""
+    """Write a message as templates want it: text parts joined, tool arguments as objects. What is not text cannot be
+    trained on."""
     plain = dict(message)
     content = plain.get("content")
     if isinstance(content, list):

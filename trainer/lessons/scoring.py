@@ -116,11 +116,11 @@ class Scorer:
             yield from zip([sequences[i] for i in members], parts, strict=True)
 
     def heard(self, width: int) -> Heard | None:
-        """What the critics of earlier versions have heard, of states of this width."""
+        """Labels that critics of earlier versions have heard, of states of this width."""
         return credit_assignment.heard(self.kept(), width)
 
     def kept(self) -> kept.Arrays:
-        """What critics have left with the parent."""
+        """Files that critics have left with the parent."""
         return kept.read(self.spec.adapters[self.spec.parent], kept.CRITIC)[0] if self.spec.parent else {}
 
     def _under(

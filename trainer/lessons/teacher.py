@@ -2,7 +2,7 @@
 
 Owns what is made of a sample's comment and correction: the hinted prompt, the teacher's distribution on the rated
 reply, a reply of its own, and the correction's tokens. The teacher is the policy about to be trained, with the hint in
-its context. Only comments on disliked replies teach: on a liked one they are praise, and praise is no instruction.
+its context. Only comments on disliked replies teach: on a liked one they are praise, and praise does not instruct.
 Not here: the losses (objective_kin), the ratings' side (lessons).
 """
 
@@ -22,7 +22,7 @@ from trainer.io.cache import Cache
 from trainer.io.progress import Progress, Stop
 from trainer.lessons.degenerate import loops
 from trainer.lessons.line_members import BadLine
-from trainer.lessons.prompts import hinted
+from trainer.lessons.prompts import HINT, hinted
 from trainer.lessons.samples import Sample, Template
 from trainer.policy import packing
 from trainer.policy.packing import NOTHING, States, Tokens
@@ -107,9 +107,9 @@ def prepare(
     return taught
 
 
-def hint(messages: Sequence[dict[str, Any]], comment: str) -> list[dict[str, Any]]:
+def hint(messages: Sequence[dict[str, Any]], comment: str, form: str = HINT) -> list[dict[str, Any]]:
     """The same messages with the comment after the last user message."""
-    if (found := hinted(messages, comment)) is None:
+    if (found := hinted(messages, comment, form)) is None:
         raise BadLine("no user message to put the comment after")
     return found
 
@@ -156,7 +156,7 @@ def teachings(
     also: Sequence[int] = (),
     known: Mapping[Tokens, States] = NOTHING,
 ) -> list[Teaching]:
-    """What the policy expects in each reply, from the cache if these very tokens are in it; `also`: as Policy.teach,
+    """The policy's expectation in each reply, from the cache if these very tokens are in it; `also`: as Policy.teach,
     `known`: as packing.passes."""
     if not sequences:
         return []

@@ -70,7 +70,7 @@ def _reward(value: Any) -> float | None:
 
 
 def any_of(samples: Sequence[Sample]) -> bool:
-    """Whether these are turns of episodes. A run has either those or rated replies."""
+    """Tell whether these are turns of episodes. A run has either those or rated replies."""
     return any(sample.episode is not None for sample in samples)
 
 

@@ -68,7 +68,7 @@ def _fitted(preset: Preset, profile: Profile) -> Mapping[str, tuple[Any, str]]:
 
 
 def rate_factor(profile: Profile) -> tuple[float, str]:
-    """What the preset's learning rate is multiplied with. Between the two sizes that somebody has tried, a straight
+    """Factor of the preset's learning rate. Between the two sizes that somebody has tried, a straight
     line of log rate over log size."""
     active = billions(profile.active)
     if profile.active <= MEASURED:
@@ -99,7 +99,7 @@ def _row(table: Sequence[tuple[float, float]], value: float) -> float:
 
 
 def trained_layers(linears: Collection[str], asked: str, profile: Profile) -> tuple[list[str], str]:
-    """Of a model's linear layers (the head is none) those that get a LoRA, and why. Never a router or an expert, and
+    """The linear layers of a model (without the head) that get a LoRA, and why. Never a router or an expert, and
     nothing that reads pictures or sound: ratings are of text, and servers wear no LoRA there."""
     writing = _writing(linears)
     if asked == "auto" and not profile.mixture:

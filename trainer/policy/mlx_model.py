@@ -131,7 +131,7 @@ class MlxModel:
 
 
 def rope_settings(config: dict[str, Any]) -> dict[str, Any]:
-    """What most of mlx-lm's models want at the top level, from where transformers 5 writes it.
+    """Members that most of mlx-lm's models want at the top level, from where transformers 5 writes it.
 
     Without this they take their own default for theta and compute garbage in silence.
     """
@@ -147,7 +147,7 @@ def rope_settings(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def logit_scaling(config: dict[str, Any]) -> Callable[[Array], Array]:
-    """What a model does to its logits after the head: nothing, a soft cap (Gemma 2), or one factor."""
+    """A model's change of its logits after the head: nothing, a soft cap (Gemma 2), or one factor."""
     cap = config.get("final_logit_softcapping")
     if cap:
         return lambda logits: mx.tanh(logits / cap) * cap

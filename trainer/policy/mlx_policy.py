@@ -231,7 +231,7 @@ class MlxPolicy:
         self._put({name: mx.array(np.asarray(array, np.float32)) for name, array in adapter.items()})
 
     def optimiser(self) -> State:
-        """As torch has it, a step count for each tensor."""
+        """Write the state as torch has it, a step count for each tensor."""
         held = self._optimiser.state
         state: State = {}
         for name in self._trained():
@@ -255,7 +255,7 @@ class MlxPolicy:
             self._optimiser.state = held
 
     def _plan_memory(self, preset: Preset) -> bool:
-        """Whether activations must be recomputed instead of kept."""
+        """Tell whether activations must be recomputed instead of kept."""
         config = self._model.config
         width = 14 * config["hidden_size"] + 6 * (config.get("intermediate_size") or 4 * config["hidden_size"])
         tokens = self.budget.tokens

@@ -42,7 +42,7 @@ class Tokens:
 
     @property
     def computed(self) -> tuple[int, ...]:
-        """What the model must read. The last token predicts nothing that is scored."""
+        """Tokens that the model must read. The last token predicts nothing that is scored."""
         return self.prompt + self.reply[:-1]
 
 
@@ -155,7 +155,7 @@ def _related(sequences: Sequence[Tokens], budget: Budget) -> list[list[int]]:
 
 
 def _alike(sequences: Sequence[Tokens], budget: Budget) -> list[list[int]]:
-    """Of like length, so that there is little padding."""
+    """Group by like length, so that there is little padding."""
     lengths = [len(s.computed) for s in sequences]
     limit = min(budget.unrelated, budget.tokens)
     groups: list[list[int]] = []

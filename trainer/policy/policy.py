@@ -1,4 +1,4 @@
-"""What the loop needs of an array framework: log-probs, a backward pass, a step, a few replies.
+"""The loop's needs of an array framework: log-probs, a backward pass, a step, a few replies.
 
 Owns the Protocol and nothing else. torch_policy has it for transformers + peft, mlx_policy for mlx-lm. Arrays that
 cross it are numpy; only the loss sees the framework's own. A State has the same names in both, so that a checkpoint of
@@ -66,11 +66,11 @@ class Policy(Protocol):
         """(N, H) the last hidden state before each reply token, without gradient."""
 
     def surprise(self, packed: Packed) -> Surprise:
-        """What the model wears beside the bare base, position by position, over the whole vocabulary and at
+        """KL of the adapted model and the bare base, position by position, over the whole vocabulary and at
         temperature 1."""
 
     def teach(self, packed: Packed, k: int, also: Sequence[int] = (), states: States | None = None) -> Teaching:
-        """What the model expects at each reply token, without gradient; never (N, V) at once.
+        """The model's expectation at each reply token, without gradient; never (N, V) at once.
 
         The tokens `also`, at most K, are among the K however likely they are, and come first.
         """

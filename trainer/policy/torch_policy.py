@@ -387,7 +387,7 @@ def find_device() -> tuple[str, str]:
 
 
 def _logit_scaling(config: Any) -> Any:
-    """What a model does to its logits after the head: nothing, a soft cap (Gemma 2), or one factor."""
+    """A model's change of its logits after the head: nothing, a soft cap (Gemma 2), or one factor."""
     config = config.get_text_config()
     cap = getattr(config, "final_logit_softcapping", None)
     if cap:

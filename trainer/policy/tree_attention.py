@@ -96,7 +96,8 @@ def _forward(
     tree: Layout | None = None,
     **rest: Any,
 ) -> tuple[Tensor, None]:
-    """What a transformers layer calls. Without a tree (generation, padded rows) it is transformers' own SDPA."""
+    """The attention function that a transformers layer calls. Without a tree (generation, padded rows) it is
+    transformers' own SDPA."""
     if tree is None:
         out, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **rest)
         return out, None
@@ -137,7 +138,8 @@ def prepare(causal: Any, device: str, *, max_seq_len: int) -> tuple[str | None, 
 
 
 def _forbids(config: Any, max_seq_len: int) -> str | None:
-    """What in a config rules out that a token depends on its ancestors alone, wherever they stand in the batch."""
+    """The part of a config that rules out that a token depends on its ancestors alone, wherever they stand in the
+    batch."""
     kinds = set(getattr(config, "layer_types", None) or ())
     if other := sorted(kinds - {"full_attention", "sliding_attention"}):
         return f"it has {', '.join(other)} layers"

@@ -124,7 +124,7 @@ def judge(
 
 
 def ask(policy: Policy, template: Template, questions: Sequence[str] = NEUTRAL, seed: int = GATE_SEED) -> list[Tokens]:
-    """What the policy says to ordinary questions, in one batch."""
+    """Answers of the policy to ordinary questions, in one batch."""
     prompts = [template.question(text) for text in questions]
     said = policy.generate(prompts, max_tokens=REPLY_TOKENS, temperature=TEMPERATURE, seed=seed)
     return [Tokens(prompt, tuple(reply)) for prompt, reply in zip(prompts, said, strict=True)]
@@ -201,7 +201,7 @@ def repetition(replies: Sequence[Tokens], before: Sequence[Tokens], bounds: Boun
 
 
 def refusals(replies: Sequence[Tokens], before: Sequence[Tokens], template: Template, bounds: Bounds) -> Check:
-    """Of eight harmless questions, how many are refused."""
+    """Count the refused ones of eight harmless questions."""
     count, was = (sum(bool(REFUSAL.match(template.text(r.reply))) for r in side) for side in (replies, before))
     bound = was + bounds.more_refusals
     return Check(float(count), float(bound), count <= bound, f"the parent refuses {was}")
@@ -299,7 +299,7 @@ def _sense(manifest: dict[str, Any]) -> dict[str, Any]:
 
 
 def _manifest(parent: Path | None) -> dict[str, Any]:
-    """Of the base, and of an adapter from elsewhere: nothing."""
+    """Nothing, for the base and an adapter from elsewhere."""
     if parent is None or not (parent / MANIFEST).exists():
         return {}
     found: dict[str, Any] = json.loads((parent / MANIFEST).read_bytes())
@@ -307,7 +307,8 @@ def _manifest(parent: Path | None) -> dict[str, Any]:
 
 
 def _standard_error(apart: Floats, replies: Sequence[Tokens]) -> float:
-    """Of a mean over the tokens of replies, which are `apart` (N,) from it: those of a reply go together."""
+    """Standard error of a mean over the tokens of replies, which are `apart` (N,) from it: those of a reply go
+    together."""
     ends = np.cumsum([len(one.reply) for one in replies])
     of_replies = np.array([part.sum() for part in np.split(apart, ends[:-1])])
     return float(np.sqrt((of_replies**2).sum() * len(replies) / max(len(replies) - 1, 1)) / ends[-1])

@@ -18,7 +18,7 @@ FEW = 16  # ratings; with fewer, chance explains all but the plainest taste, and
 
 
 def judge(samples: Sequence[Sample], template: Template, bounds: Bounds) -> dict[str, Check]:
-    """Of the samples to train on that people rated: a program's reward and a judge's label are measured elsewhere.
+    """The samples to train on that people rated: a program's reward and a judge's label are measured elsewhere.
     Comments and corrections teach whatever comes of this."""
     samples = [sample for sample in samples if sample.human]
     checks = {"contrast": contrast(samples)}

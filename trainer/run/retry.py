@@ -61,7 +61,7 @@ class Tries:
         return "with its pushes taken back elsewhere" if self._elsewhere else "at half the rate"
 
     def again(self, why: str, checks: dict[str, Check], *, elsewhere: bool) -> bool:
-        """Whether a second try is worth it: not for what moved too little already. `elsewhere`: there are places to
+        """Tell if a second try is worth it: not for what moved too little already. `elsewhere`: there are places to
         take pushes back at, and the objective has a loss for it."""
         if self.why is not None or ("no_op" in checks and not checks["no_op"].ok):
             return False
@@ -75,7 +75,7 @@ class Tries:
 
 
 def lost_sense(checks: dict[str, Check]) -> bool:
-    """Whether base_nll says no, and nothing else does."""
+    """Tell whether base_nll says no, and nothing else does."""
     return [name for name, check in checks.items() if not check.ok] == ["base_nll"]
 
 

@@ -252,7 +252,8 @@ def _authorised(key: str | None) -> Any:
 
 @web.middleware
 async def _json_only(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """As vLLM. It also keeps web pages out: a browser sends JSON to another origin only after asking first."""
+    """Answer as vLLM does. It also keeps web pages out: a browser sends JSON to another origin only after
+    asking first."""
     routed = request.match_info.http_exception is None  # else that is what is wrong with it
     if routed and request.method == "POST" and request.content_type != "application/json":
         raise WireError(415, "Unsupported Media Type: Only 'application/json' is allowed")

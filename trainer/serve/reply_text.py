@@ -31,7 +31,7 @@ class ReplyText:
         return self._release(self._fresh(whole=False), last=False)
 
     def finish(self) -> str:
-        """What was still held back, at the end of a reply that no stop string ended."""
+        """The text still held back, at the end of a reply that no stop string ended."""
         return self._release(self._fresh(whole=True), last=True)
 
     def _fresh(self, *, whole: bool) -> str:
@@ -52,7 +52,7 @@ class ReplyText:
 
     def _settled(self) -> tuple[int, str]:
         """Up to where no later token changes the text. It stays broken for so long because the model says so: bytes
-        that are no text, or the sign for them itself."""
+        that are not text, or the sign for them itself."""
         end, now = len(self._ids), ""
         for held in range(1, _CHARACTER):
             end = len(self._ids) - held

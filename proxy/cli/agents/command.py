@@ -135,7 +135,7 @@ def _listed(client: HomeClient) -> list[str]:
 
 
 def _foreign(client: HomeClient, settings: Settings) -> bool:
-    """As the running proxy says, which flags may have told."""
+    """Ask the running proxy, which flags may have told."""
     try:
         return bool(client.ask("GET", "/rl/status")["backend"]["foreign"])
     except (Refused, Unreachable, KeyError, TypeError):
@@ -143,7 +143,7 @@ def _foreign(client: HomeClient, settings: Settings) -> bool:
 
 
 def _window(client: HomeClient, name: str) -> int | None:
-    """As vLLM and the built-in backend tell it; agents do without."""
+    """Read it as vLLM and the built-in backend tell it; agents do without."""
     try:
         models = client.ask("GET", "/v1/models")["data"]
         found = next((m.get("max_model_len") for m in models if m["id"] == name), None)

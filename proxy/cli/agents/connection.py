@@ -50,7 +50,7 @@ class Change:
 
 
 def connecting(setup: Setup, record: dict[str, Any] | None) -> list[Change]:
-    """What connecting would change. Raises Unreadable."""
+    """Changes that connecting would make. Raises Unreadable."""
     changes = []
     for file in dict.fromkeys(put.file for put in setup.puts):
         now = _read(file)
@@ -68,7 +68,7 @@ def connecting(setup: Setup, record: dict[str, Any] | None) -> list[Change]:
 
 
 def disconnecting(record: dict[str, Any]) -> list[Change]:
-    """What taking it back would change."""
+    """Changes that taking it back would make."""
     return [_back(one) for one in _files(record)]
 
 
@@ -136,7 +136,7 @@ def save(home: Path, agent: str, changes: list[Change], folders: list[str]) -> N
 
 
 def lost(record: dict[str, Any]) -> list[str]:
-    """What we set and is there no more, by its place in its file. Raises Unreadable."""
+    """Values that were set and are there no more, by its place in its file. Raises Unreadable."""
     found = []
     for one in _files(record):
         file = Path(one["file"])
@@ -182,7 +182,7 @@ def _back(recorded: dict[str, Any]) -> Change:
 
 
 def _without_us(now: bytes | None, recorded: dict[str, Any] | None) -> tuple[bytes | None, str, bool]:
-    """What the file is without what we set, how that was found, and whether it could be."""
+    """The file without what was set, how that was found, and whether it could be."""
     if recorded is None or now is None:
         return now, "it is gone already" if recorded else "", True
     if _hash(now) == recorded["after"]:

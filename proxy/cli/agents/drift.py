@@ -41,6 +41,6 @@ def _astray(record: dict[str, Any], url: str) -> str | None:
 
 
 def _ports(record: dict[str, Any]) -> set[int]:
-    """Of the addresses on this machine that were written for it."""
+    """Find those of the addresses on this machine that were written for it."""
     text = json.dumps([one["value"] for file in record["files"] for one in file["sets"]])
     return {int(port) for port in re.findall(r"https?://(?:127\.0\.0\.1|localhost|\[::1\]):(\d+)", text)}

@@ -21,7 +21,7 @@ class Unreadable(Exception):
 
 
 def look(value: Any, place: Place) -> Any:
-    """What stands there, or MISSING."""
+    """The value there, or MISSING."""
     for step in place:
         if isinstance(step, PathItem):
             items = value if isinstance(value, list) else []

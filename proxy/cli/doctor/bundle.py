@@ -100,7 +100,7 @@ def versions() -> dict[str, Any]:
 
 
 def settings(loaded: Loaded) -> list[dict[str, str]]:
-    """As `rlproxy config show`, where keys are masked already; other people's names and own patterns are, too."""
+    """Print `rlproxy config show`, where keys are masked already; other people's names and own patterns are, too."""
     rows = []
     for key, value, source, _ in loaded.describe():
         hide = key.rpartition(".")[2] in PERSONAL and value not in ("", "{}", "()", "[]")

@@ -150,17 +150,25 @@ def formats(facts: Facts) -> DoctorCheck:
 
 
 def exactness(facts: Facts) -> DoctorCheck:
+    """How much of what is captured is exact: as measured, once there are answers."""
     if facts.status is None:
         return _unknown("exactness")
-    found, name = facts.status["backend"], "exactness"
+    found, name, known = facts.status["backend"], "exactness", facts.status["rehearsal"]["known_tokens"]
+    fix = None
+    if inexact := found["inexact"] if found["token_ids"] and found["logprobs"] else ():
+        fix = f"backend.translate = {list(inexact)} makes these exact, said through chat completions".replace("'", '"')
+    if known is not None:
+        exact = known["ids"] >= known["tokens"] and known["log_probs"] >= known["tokens"]
+        return DoctorCheck(name, "ok" if exact else "note", known["line"], None if exact else fix or found["lacks"])
     if not (found["token_ids"] and found["logprobs"]):
         lacks = [said for what, said in (("token_ids", "token ids"), ("logprobs", "log-probs")) if not found[what]]
         line = f"the backend sends no {' and no '.join(lacks)}: captures are marked inexact"
-        why = found.get("lacks") if found.get("adapters") else None
-        return DoctorCheck(name, "note", line, why or "the built-in backend and vLLM send both")
-    if inexact := found["inexact"]:
+        if found.get("adapters") and found.get("lacks"):
+            line = f"{found['lacks'].rstrip('.')}; how much of the captures is exact is counted after the first answers"
+            return DoctorCheck(name, "note", line)
+        return DoctorCheck(name, "note", line, "the built-in backend and vLLM send both")
+    if inexact:
         line = f"token ids and log-probs come with every answer but those in {', '.join(inexact)}"
-        fix = f"backend.translate = {list(inexact)} makes these exact, said through chat completions".replace("'", '"')
         return DoctorCheck(name, "note", line, fix)
     return DoctorCheck(name, "ok", "token ids and log-probs come with every answer")
 
@@ -214,7 +222,7 @@ def base(facts: Facts) -> DoctorCheck:
 
 
 def _compared(status: Mapping[str, Any]) -> State:
-    """Of the comparison, where it has found nothing: what is not known yet may still stop runs."""
+    """The comparison where it has found nothing: what is not known yet may still stop runs."""
     found = status["match"]
     if found["state"] == "unasked":
         return "unknown" if status["backend"]["adapters"] or found["stops"] else "ok"
@@ -222,7 +230,7 @@ def _compared(status: Mapping[str, Any]) -> State:
 
 
 def template(facts: Facts) -> DoctorCheck:
-    """Of the comparison, what it says about how a conversation is rendered, with both texts where they differ."""
+    """The comparison's words about how a conversation is rendered, with both texts where they differ."""
     if facts.status is None:
         return _unknown("template")
     found, tried = facts.status["match"], facts.status["rehearsal"]
@@ -244,7 +252,7 @@ def template(facts: Facts) -> DoctorCheck:
 
 
 def prompts(facts: Facts) -> DoctorCheck:
-    """Whether a run would take the newest answers, and what the server has cut."""
+    """Tell whether a run would take the newest answers, and what the server has cut."""
     if facts.status is None:
         return _unknown("prompts")
     tried, cut = facts.status["rehearsal"], facts.status["cut"]
@@ -255,7 +263,7 @@ def prompts(facts: Facts) -> DoctorCheck:
         said, _, setting = cut.rpartition("; ")
         fixes = [f"{setting}; what was cut trains as it was read, where the server tells what that was", *fixes]
         line = f"{said}; {line}"
-    state: dict[str, State] = {"untried": "unknown", "taken": "ok", "refused": "problem"}
+    state: dict[str, State] = {"untried": "unknown", "prompts": "unknown", "taken": "ok", "refused": "problem"}
     found = state.get(tried["state"], "note")
     if cut is not None and found != "problem":
         found = "note"
@@ -323,13 +331,13 @@ CHECKS: Final[tuple[Callable[[Facts], DoctorCheck], ...]] = (
 
 
 def _never_trains(status: Mapping[str, Any]) -> bool:
-    """Whether no run can start, however many ratings there are: the check `adapters` says why."""
+    """Tell whether no run can start, however many ratings there are: the check `adapters` says why."""
     trains = status.get("trains")
     return not trains["model"] if trains else not status["backend"].get("adapters", True)
 
 
 def _share(status: Mapping[str, Any]) -> str | None:
-    """What gives a run the memory that the model has, where that can be and is not so."""
+    """The setting that gives a run the model's memory, where that can be and is not so."""
     if not status["backend"]["frees"] or status["training"]["share_gpu"]:
         return None
     return "train.share_gpu = true lets the model rest while a run trains, and requests wait; or free some memory"

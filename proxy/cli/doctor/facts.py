@@ -1,4 +1,4 @@
-"""What `rlproxy doctor` knows: asked once, of the running proxy over HTTP and of this machine.
+"""Facts for `rlproxy doctor`: asked once, of the running proxy over HTTP and of this machine.
 
 Owns the asking; nothing is changed, and no lock is taken. Not here: what follows from it (checks, machine_checks).
 """

@@ -273,7 +273,7 @@ def _show_end(console: Console, settings: Settings, proof: Proof, process: int |
         console.say(f"  {proof.match}")
     elif proof.asked:
         console.say(f"  Not known yet; {command_for('rlproxy doctor', settings)} will say it.")
-    console.say("That rating is taken back: it was no opinion.\n")
+    console.say("That rating is taken back: it was not an opinion.\n")
     url = address(settings)
     console.say(f"Point your agent's base URL here: {url}/v1    The page: {url}/")
     good, bad, chat, watch = (

@@ -30,7 +30,7 @@ def option(url: str, program: str, name: str) -> str | None:
 
 
 def argument(line: Sequence[str], name: str) -> str | None:
-    """As `--name value` or `--name=value`."""
+    """Read `--name value` or `--name=value`."""
     for number, word in enumerate(line):
         if word == name and number + 1 < len(line):
             return line[number + 1]

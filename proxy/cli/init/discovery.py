@@ -71,7 +71,7 @@ class ServerProbe:
             return status, None, headers
 
     async def table(self, path: str) -> dict[str, Any]:
-        """What a route of a server's own says; empty where it has no such route."""
+        """Ask a route of the server's own; empty where it has no such route."""
         status, found, _ = await self.get(path)
         return found if status == 200 and isinstance(found, dict) and "error" not in found else {}
 
@@ -98,7 +98,7 @@ def loopback(ports: Iterable[int] = PORTS) -> list[str]:
 
 
 def plain(url: str, kind: str | None = None) -> str:
-    """As the settings have it, without what the server's kind adds by itself."""
+    """The address as the settings have it, without what the server's kind adds by itself."""
     url = url if "://" in url else f"http://{url}"
     url = url.replace("//0.0.0.0", "//127.0.0.1")  # where a server listens, not where it is asked
     url = url.rstrip("/").removesuffix("/v1")
@@ -135,7 +135,7 @@ async def recognise(asker: ServerProbe) -> FoundServer | None:
 
 
 async def _by_open_routes(asker: ServerProbe) -> str:
-    """Of a server whose model list wants a key. vLLM guards only what is under /v1."""
+    """The kind of a server whose model list wants a key. vLLM guards only what is under /v1."""
     if (await asker.table("/version")).get("version"):
         return "vllm"
     return "llamacpp" if (await asker.table("/health")) == {"status": "ok"} else "openai"

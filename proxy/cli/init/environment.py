@@ -1,4 +1,4 @@
-"""What else is on this machine: the agents that `rlproxy connect` knows, the accelerator, memory and room.
+"""This machine's other contents: the agents that `rlproxy connect` knows, the accelerator, memory and room.
 
 Owns how each is found. Nothing is changed, and what cannot be found out is left out.
 """

@@ -1,4 +1,4 @@
-"""What has to be installed so that this machine can train: which extra, the exact command, and how much it downloads.
+"""Packages that this machine needs to train: which extra, the exact command, and how much it downloads.
 
 Owns the choice of the extra and the trap of torch: for Linux, pip's usual torch is the build for NVIDIA GPUs, gigabytes
 of them. So pip is asked first what it would take, the person sees it, and nothing is installed that nobody agreed to.
@@ -71,7 +71,7 @@ def needed(extras: tuple[str, ...]) -> Needed:
 
 
 def requirements(declared: list[str], extra: str) -> list[str]:
-    """Of one extra; `declared` as the metadata have them: `torch==2.13.0; extra == "train"`."""
+    """Requirements of one extra; `declared` as the metadata have them: `torch==2.13.0; extra == "train"`."""
     found = []
     for line in declared:
         requirement, _, marker = line.partition(";")
@@ -84,7 +84,7 @@ def requirements(declared: list[str], extra: str) -> list[str]:
 
 
 def download(command: list[str]) -> Download:
-    """What pip would take, without installing it. Raises CannotInstall."""
+    """Ask pip what it would take, without installing it. Raises CannotInstall."""
     dry = [*command, "--dry-run", "--quiet", "--report", "-"]
     try:
         done = subprocess.run(dry, capture_output=True, text=True, timeout=DRY_S, stdin=subprocess.DEVNULL)
@@ -106,7 +106,7 @@ def _download(report: dict[str, Any]) -> Download:
 
 
 def _size(url: str) -> int | None:
-    """Of the file that pip would get, as its server says; of a file here nothing is downloaded."""
+    """Size of the file that pip would get, as its server says; of a file here nothing is downloaded."""
     if url.startswith("file:"):
         return 0
     if not url.startswith(("https://", "http://")):

@@ -1,4 +1,4 @@
-"""What `rlproxy init` will write, shown before it is written: the settings file, and agents' own settings.
+"""The plan of `rlproxy init`, shown before it is written: the settings file, and agents' own settings.
 
 Owns the text of the settings (an existing file keeps its comments and its other keys), the check that rlproxy can read
 it, the backup, and the order of writing. Each file is replaced whole or not at all. Not here: how agents are told
@@ -42,7 +42,7 @@ class InitPlan:
 
     @property
     def keys(self) -> list[str]:
-        """What nobody is shown of these changes."""
+        """Secrets in these changes, which nobody is shown."""
         tables = [parse(text.decode()) for text in (self.file.now, self.file.then) if text]
         found = [look(table, tuple(key.split("."))) for table in tables for key in secrets()]
         if self.settings.server.api_key:  # from the environment, and told to agents
@@ -51,7 +51,7 @@ class InitPlan:
 
     @property
     def changes(self) -> list[Change]:
-        """What a person is shown."""
+        """The plan as a person sees it."""
         mine = [change for changes, _ in self.agents.values() for change in changes]
         return [change for change in (self.file, *mine) if change.changes]
 
@@ -124,7 +124,7 @@ def write(plan: InitPlan) -> None:
 
 
 def _checked(home: Path, text: str) -> Loaded:
-    """As `serve` will read it. Raises NotWritable."""
+    """Read it as `serve` will. Raises NotWritable."""
     handle, name = tempfile.mkstemp(suffix=f"-{FILE_NAME}")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as out:

@@ -1,6 +1,6 @@
 """The five questions of `rlproxy init`, each with its default: asked of a person, or answered by a file.
 
-Owns order, wording and defaults. A question whose answer is no choice is not asked. Nothing is written here, so an
+Owns order, wording and defaults. A question whose answer is not a choice is not asked. Nothing is written here, so an
 interruption leaves nothing behind.
 """
 
@@ -130,7 +130,7 @@ class Interview:
         return [*ahead, *(p for p in pairs if p not in ahead), (BUILTIN, BUILTIN.models[0])]
 
     def _now(self) -> tuple[FoundServer, ListedModel] | None:
-        """What the settings name, also where it does not run at the moment."""
+        """The server that the settings name, also where it does not run at the moment."""
         backend = self._found.now.backend
         if backend.kind == "builtin":
             return None
@@ -344,7 +344,9 @@ def _weights_given(proposals: list[Proposal], about: Mapping[str, Any]) -> Calla
             return proposals[int(line or 1) - 1]
         folder = weights_search.local(line)
         if folder is None and (line.count("/") != 1 or line.startswith((".", "/", "~"))):
-            raise Wrong("There is no model folder of that name (config.json with *.safetensors), and it is no hub id.")
+            raise Wrong(
+                "There is no model folder of that name (config.json with *.safetensors), and it is not a hub id."
+            )
         if (why := weights_search.differs(line, about)) is not None:
             raise Wrong(f"Not these: {why}.")
         return Proposal(_lasting(line), "as you said", folder is not None)

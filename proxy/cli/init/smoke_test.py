@@ -135,7 +135,7 @@ def _rated(status: dict[str, Any]) -> int:
 
 
 def _comparable(settings: Settings) -> bool:
-    """Only with weights that are here: this is no moment to download gigabytes. The built-in server trains what it
+    """Only with weights that are here: this is not the moment to download gigabytes. The built-in server trains what it
     serves, so there is nothing to compare."""
     from proxy.cli.init.weights_search import local
 
@@ -143,7 +143,7 @@ def _comparable(settings: Settings) -> bool:
 
 
 def _match(client: HomeClient, found: dict[str, Any], wait: Callable[[float], None]) -> str | None:
-    """What rlproxy finds when it asks the served model and the weights the same; it begins with the first rating."""
+    """Compare the served model with the weights; this begins with the first rating."""
     began = time.monotonic()
     while found["state"] == "unasked" and time.monotonic() - began < MATCH_S:
         wait(time.monotonic() - began)

@@ -109,7 +109,7 @@ def download_gb(about: Mapping[str, Any]) -> float | None:
 
 
 def _named_in(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What the model's own metadata names, best first."""
+    """Weights that the model's own metadata names, best first."""
     for key in SOURCES:
         if (spec := _repository(about.get(key))) and not spec.lower().endswith("-gguf"):
             yield spec, f"the model's file says so ({key})"
@@ -128,7 +128,7 @@ def _named_in(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _same_tune(base: str, tune: str, about: Mapping[str, Any]) -> bool:
-    """Whether `base` is this very model, and not what it was tuned from."""
+    """Tell whether `base` is this very model, and not what it was tuned from."""
     if _plain(base) == _plain(str(about.get("general.name") or "")):
         return True
     family = _plain(str(about.get("general.basename") or ""))
@@ -152,7 +152,7 @@ def _of_family(about: Mapping[str, Any]) -> str | None:
 
 
 def _published(name: str, about: Mapping[str, Any]) -> str | None:
-    """As its publisher writes it, where that is known."""
+    """The name as its publisher writes it, where that is known."""
     usual = next((owner for start, owner in HOUSES.items() if name.lower().startswith(start)), None)
     owner = usual or str(about.get("general.organization") or "").replace(" ", "-")
     spec = f"{owner}/{name}"
@@ -162,7 +162,7 @@ def _published(name: str, about: Mapping[str, Any]) -> str | None:
 
 
 def _names(model: str, about: Mapping[str, Any]) -> Iterator[str]:
-    """As the server says it (llama-server: the file's path), without a file's ending and its quantisation."""
+    """The name as the server says it (llama-server: the file's path), without a file's ending and its quantisation."""
     file = re.sub(r"\.gguf$", "", model.rpartition("/")[2], flags=re.IGNORECASE)
     yield file
     yield re.sub(r"[-_.](i?q\d\w*|f16|f32|bf16)$", "", file, flags=re.IGNORECASE)
@@ -177,7 +177,7 @@ def _plain(name: str) -> str:
 def local(spec: str) -> Path | None:
     """Its folder on this machine. The hub's cache cannot be looked into without the train or mlx extra.
 
-    ValueError: what has a slash and is no hub id either.
+    ValueError: what has a slash and is not a hub id either.
     """
     try:
         return launch.local(spec)

@@ -26,11 +26,11 @@ def report(
     no_text: Annotated[
         bool, typer.Option("--no-text", help="Without words of conversations, comments and names of raters: to share.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Also over a file that is no report.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also over a file that is not a report.")] = False,
     home: Home = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the data as JSON, and write no file.")] = False,
 ) -> None:
-    """What was rated and what each version learned, as one HTML file."""
+    """Write what was rated and what each version learned into one HTML file."""
     import time
 
     from proxy.cli.report import gather, page

@@ -87,7 +87,7 @@ def _times(rated: Sequence[ToldCompletion], offset: float) -> Json:
 
 
 def _names(rated: Iterable[ToldCompletion], *, shown: bool) -> dict[str, str]:
-    """What each rater is called, those with most ratings first."""
+    """Names of the raters, those with most ratings first."""
     counts: dict[str, int] = {}
     for one in rated:
         for rating in one.ratings:

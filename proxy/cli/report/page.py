@@ -1,7 +1,7 @@
 """The report as one HTML file: everything in it, nothing asked for, no script.
 
 Owns which plots there are, and the file: whole or not there, readable by its owner only, and never in the place of one
-that is no report of ours. Text is escaped by the template, always. Not here: the data (gather), geometry (svg).
+that is not a report of rlproxy. Text is escaped by the template, always. Not here: the data (gather), geometry (svg).
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def check(path: Path, *, force: bool) -> None:
     except OSError as error:
         raise NotWritten(f"{path} cannot be written ({error}); name another file.") from error
     if not ours and not force:
-        raise NotWritten(f"{path} is no report of rlproxy's; nothing was written. Name another file, or --force.")
+        raise NotWritten(f"{path} is not a report of rlproxy; nothing was written. Name another file, or --force.")
 
 
 def write(path: Path, text: str) -> None:

@@ -47,7 +47,7 @@ def words(text: str) -> frozenset[str]:
 
 
 def _same(told: Iterable[ToldCompletion], kind: Kind) -> list[ReportPair]:
-    """Of each group the newest reply of its earliest version, and of its latest."""
+    """For each group, the newest reply of its earliest version, and of its latest."""
     groups: dict[str, list[ToldCompletion]] = {}
     for one in told:
         key = one.prompt if kind == "the same prompt" else " ".join(one.asked.casefold().split())

@@ -1,4 +1,4 @@
-"""What a report is made of, as the running proxy tells it, or read-only from a home whose proxy does not answer.
+"""Data of a report, as the running proxy tells it, or read-only from a home whose proxy does not answer.
 
 Owns the reading, and that both ways give the same. Not here: what follows from it (gather).
 """
@@ -51,7 +51,7 @@ class ReportData:
 
 
 def ask(client: HomeClient) -> ReportData:
-    """Of the running proxy. Raises Refused, Unreachable."""
+    """Read it from the running proxy. Raises Refused, Unreachable."""
     adapters = client.ask("GET", "/rl/adapters")
     runs = [client.ask("GET", f"/rl/runs/{r['id']}") for r in client.ask("GET", f"/rl/runs?limit={RUNS}")["data"]]
     told = _merged(
@@ -63,7 +63,7 @@ def ask(client: HomeClient) -> ReportData:
 
 
 async def read(home: Path, secret: Secret | None) -> ReportData:
-    """Of the files. Raises StoreError."""
+    """Read it from the files. Raises StoreError."""
     async with look(home, secret) as store:
         pointer = await store.versions.pointer()
         adapters = [adapter_json(a, pointer) for a in await store.versions.all()]

@@ -17,7 +17,7 @@ MANAGERS: tuple[type[Launchd] | type[Systemd], ...] = (Launchd, Systemd)
 
 
 def find(home: Path) -> Manager | None:
-    """What starts a person's services on this machine, if anything does."""
+    """The service manager of this machine, if there is one."""
     kind = next((kind for kind in MANAGERS if kind.here()), None)
     # Not from the folder that it is started in, a person's home: a folder `store` there would be taken for ours.
     command = [sys.executable, "-P", "-m", "proxy.cli", "serve", "--home", str(home)]

@@ -64,7 +64,7 @@ def remove(home: Home = None, as_json: AsJson = False) -> None:
 
 @service_app.command()
 def status(home: Home = None, as_json: AsJson = False) -> None:
-    """Whether it runs. Exit codes: 0 it does, 1 it does not or is not installed."""
+    """Tell whether it runs. Exit codes: 0 it does, 1 it does not or is not installed."""
     from proxy.cli.service import NoService
 
     manager = _manager(home)

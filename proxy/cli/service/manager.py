@@ -1,4 +1,4 @@
-"""What `rlproxy service` needs of whatever starts services here, and running its commands."""
+"""Needs of `rlproxy service` from whatever starts services here, and running its commands."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Manager(Protocol):
     def file(self) -> Path: ...
 
     def text(self) -> str:
-        """What is written to `file`."""
+        """Text of `file`."""
 
     def install(self) -> None:
         """Write it, and start it now and at every login; where it runs, start it anew. Raises NoService."""
@@ -46,7 +46,7 @@ class Manager(Protocol):
 
 
 def run(command: Sequence[str], *, may_fail: bool = False) -> str:
-    """What it prints. Raises NoService."""
+    """Its output. Raises NoService."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_S, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.TimeoutExpired) as error:

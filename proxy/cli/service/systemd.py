@@ -26,7 +26,7 @@ class Systemd:
 
     @classmethod
     def here(cls) -> bool:
-        """Whether a manager of this person's services runs: in most containers none does."""
+        """Tell whether a manager of this person's services runs: in most containers none does."""
         runtime = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
         return sys.platform == "linux" and shutil.which("systemctl") is not None and Path(runtime, "systemd").is_dir()
 

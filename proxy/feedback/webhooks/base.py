@@ -1,4 +1,4 @@
-"""What every chat platform has in common: an event, a way to prove who sent it, an answer.
+"""Common parts of chat platforms: an event, a way to prove who sent it, an answer.
 
 Owns the contract of a platform. `verify` is pure: headers, the raw body and the time go in, events come out, and
 nothing of a body is read before its signature holds. Not here: what becomes of an event (`dispatch`).
@@ -62,7 +62,7 @@ class Stale(Unauthorized):
 
 
 class EventDone(NamedTuple):
-    """What became of an event: a word for the metrics, a status for senders of our own, a line for people."""
+    """Outcome of an event: a word for the metrics, a status for senders of our own, a line for people."""
 
     event: PlatformEvent
     result: str
@@ -78,13 +78,13 @@ class Platform(ABC):
 
     @abstractmethod
     def verify(self, headers: Mapping[str, str], body: bytes, now: float) -> tuple[PlatformEvent, ...]:
-        """What happened; nothing where it is none of our business. Header names are in lower case.
+        """Read the event; nothing where it is none of our business. Header names are in lower case.
 
         Raises Forged, Stale; BadRequest for a body that is signed and still no good.
         """
 
     def answer(self, body: bytes, done: Sequence[EventDone]) -> web.Response:
-        """What the platform wants to hear. Only called for a body that was verified."""
+        """The answer that the platform wants. Only called for a body that was verified."""
         return web.json_response({"results": [one.line for one in done]})
 
 

@@ -182,7 +182,7 @@ class Gateway:
 
 
 def reaction(kind: str, data: Any, event_id: str, now: float) -> PlatformEvent | None:
-    """What a MESSAGE_REACTION_… says; it carries neither a time nor an id of its own."""
+    """Read a MESSAGE_REACTION_…; it carries neither a time nor an id of its own."""
     person, channel, message = name_at(data, "user_id"), name_at(data, "channel_id"), name_at(data, "message_id")
     emoji = name_at(data, "emoji", "name") or name_at(data, "emoji", "id")  # a custom one that was deleted has no name
     if kind not in _WHAT or not (person and channel and message and emoji):

@@ -1,4 +1,4 @@
-"""What becomes of an event: which completion, who may, and the rating that follows.
+"""Dispatch of an event: which completion, who may, and the rating that follows.
 
 Owns the rule of who may rate: the person the reply was for, and those whom the settings name. Everybody else's events
 are counted and dropped. Not here: proof of who speaks (the platforms), what `/rl` means (`chat_command`).
@@ -218,7 +218,7 @@ def _is_in(names: Collection[str], event: PlatformEvent) -> bool:
 
 
 def _refused(event: PlatformEvent, error: ProxyError) -> EventDone:
-    """Raises what is no answer: a disk that did not take it."""
+    """Raises what is not an answer: a disk that did not take it."""
     if error.status >= 500:
         raise error
     return EventDone(event, _result(error), error.status, f"rlproxy: {error.message}")

@@ -1,4 +1,4 @@
-"""What an emoji says of a reply: good, bad, a number of stars, or nothing.
+"""Meanings of emoji: good, bad, a number of stars, or nothing.
 
 Owns that one emoji has many spellings: skin tones, variation selectors, Slack's and Mattermost's names. Which mean what
 is a setting (`webhooks.good`, `bad`, `stars`).
@@ -38,6 +38,6 @@ class Meaning:
         self._of |= {plain(one): (at / 2 - 1, "stars") for at, one in enumerate(settings.stars)}
 
     def of(self, text: str) -> tuple[float, Scale] | None:
-        """Of one emoji, or of several with spaces between: those that mean something must mean the same."""
+        """Meaning of one emoji, or of several with spaces between: those that mean something must mean the same."""
         found = {meant for one in text.split(" ") if (meant := self._of.get(plain(one))) is not None}
         return found.pop() if len(found) == 1 else None

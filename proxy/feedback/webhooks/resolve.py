@@ -101,7 +101,7 @@ class Finder:
 
 
 def _matched(text: str, here: Sequence[Said], anywhere: Sequence[Said]) -> TextMatch:
-    """Of those here, where there are any; unless another key has had an answer with that text, wherever."""
+    """Choose among those here, where there are any; unless another key has had an answer with that text, wherever."""
     found = match(text, here or anywhere)
     key = next((one.key for one in here if one.completion_id == found.completion_id), None)
     if not here or found.completion_id is None or key == OWNERS:
@@ -126,7 +126,7 @@ def _is_rival(one: Newest, since: float) -> bool:
 
 
 def _sessions(event: PlatformEvent) -> list[str]:
-    """What an agent may have called its conversation in that channel."""
+    """Names that an agent may have given its conversation in that channel."""
     named = [event.session] if event.session else []
     return [*named, event.channel, f"{event.platform}:{event.channel}"] if event.channel else named
 

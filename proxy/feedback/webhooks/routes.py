@@ -74,7 +74,7 @@ class Webhooks:
         ]
 
     def start(self, http: aiohttp.ClientSession) -> None:
-        """What needs a session to ask with: the texts of messages, and Discord's Gateway."""
+        """Parts that need a session to ask with: the texts of messages, and Discord's Gateway."""
         asks: dict[str, fetch_text.TextOf] = {}
         slack, discord = self._settings.slack, self._settings.discord
         if token := _secret(self._settings, "slack", "bot_token"):

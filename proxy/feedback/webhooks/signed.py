@@ -37,7 +37,7 @@ _WHAT: Final[dict[str, What]] = {"reaction": "reaction", "retraction": "retracti
 
 class Signed(Platform):
     def __init__(self, name: str, secret: str) -> None:
-        """Raises SettingsError where the secret is no base64."""
+        """Raises SettingsError where the secret is not base64."""
         self.name = name  # signed and openclaw are two of this class
         try:
             self._key = base64.b64decode(secret.removeprefix("whsec_"), validate=True)

@@ -59,7 +59,7 @@ class Telegram(Platform):
 
 
 def _reaction(id: str, update: dict[str, Any]) -> PlatformEvent | None:
-    """What the person has on the message from now on: all of it, so nothing of it depends on what came before."""
+    """Emoji that the person has on the message from now on: all of it, so nothing of it depends on what came before."""
     given = inside(update, "message_reaction")
     person, chat = name_at(given, "user", "id"), name_at(given, "chat", "id")  # no user: an anonymous admin
     message, at = name_at(given, "message_id"), seconds_at(given, "date")
@@ -71,7 +71,7 @@ def _reaction(id: str, update: dict[str, Any]) -> PlatformEvent | None:
 
 
 def _command(id: str, update: dict[str, Any]) -> PlatformEvent | None:
-    """What the person typed: a message that they pass on from somebody else is no command of theirs."""
+    """A command that the person typed: a message that they pass on from somebody else is not their command."""
     message = inside(update, "message")
     if any(inside(message, mark) is not None for mark in _NOT_TYPED):
         return None

@@ -22,10 +22,10 @@ class WhatsApp(Platform):
         self._token = verify_token
 
     def subscribe(self, query: Mapping[str, str]) -> str:
-        """What to answer to Meta's GET: its challenge. Raises Forged."""
+        """Answer Meta's GET with its challenge. Raises Forged."""
         known = self._token is not None and same(query.get("hub.verify_token", ""), self._token)
         if query.get("hub.mode") != "subscribe" or not known:
-            raise Forged("This is no subscription with the verify token in webhooks.whatsapp.verify_token.")
+            raise Forged("This is not a subscription with the verify token in webhooks.whatsapp.verify_token.")
         return query.get("hub.challenge", "")
 
     def verify(self, headers: Mapping[str, str], body: bytes, now: float) -> tuple[PlatformEvent, ...]:

@@ -102,7 +102,7 @@ def _operation(one: Operation, content: dict[str, Any]) -> dict[str, Any]:
         "security": [] if one.role is None else [{name: [one.role]} for name in KEYS],
     }
     if "body" in content:
-        said["requestBody"] = {"required": True, **content["body"]}
+        said["requestBody"] = {"required": not one.may_be_empty, **content["body"]}
     return said
 
 

@@ -7,20 +7,23 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from proxy.feedback.episodes import ID, LONGEST, MOST_IN_GROUP
-from proxy.web.openapi.operation import TEXT, Operation, number
+from proxy.web.openapi.operation import Operation, Schema, number
 from proxy.web.openapi.responses import Seconds, Value, Version
 
 Split = Literal["train", "eval"]
 State = Literal["open", "rewarded", "error"]
-Group = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
+GROUP: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": 200, "pattern": r"^[^\x00-\x1f\x7f]+$"}
+Group = Annotated[str, Field(min_length=1, max_length=200, pattern=GROUP["pattern"])]
 Text = Annotated[str, Field(max_length=LONGEST["comment"])]
 Size = Annotated[int, Field(ge=1, le=MOST_IN_GROUP)]
 
 
 class EpisodeWanted(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
     id: Annotated[str, Field(pattern=f"^{ID.pattern}$")] | None = None
     task: Text | None = None
     group: Group | None = Field(None, description="Attempts at one task, compared with each other.")
@@ -29,7 +32,21 @@ class EpisodeWanted(BaseModel):
     meta: dict[str, Any] | None = None
 
 
+# A missing reward is not 0: there is one, or an error, which is the whole episode's.
+EITHER: Final[dict[str, Any]] = {
+    "anyOf": [
+        {"required": ["reward"], "properties": {"reward": {"type": "number"}, "error": {"type": "null"}}},
+        {
+            "required": ["error"],
+            "properties": {"error": {"type": "string"}, "reward": {"type": "null"}, "completion_id": {"type": "null"}},
+        },
+    ]
+}
+
+
 class Reward(BaseModel):
+    model_config = ConfigDict(extra="forbid", json_schema_extra=EITHER)
+
     reward: Value | None = Field(None, description="Of the outcome, or of the turn `completion_id`.")
     completion_id: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     group: Group | None = None
@@ -111,7 +128,7 @@ EPISODES: Final = (
         "post", "/rl/episodes", "episodes",
         "Open an episode, whose version is kept from now on. 200: it was open already; 409: another one has that id. "
         "A session's first request opens one too, while its key gives rewards.",
-        {200: OpenedEpisode, 201: OpenedEpisode}, takes=EpisodeWanted,
+        {200: OpenedEpisode, 201: OpenedEpisode}, takes=EpisodeWanted, may_be_empty=True,
     ),
     Operation(
         "post", "/rl/episodes/{id}/reward", "episodes",
@@ -124,7 +141,7 @@ EPISODES: Final = (
         "Newest first, with counts and success by version; an admin sees all keys'.",
         {200: EpisodesBody},
         query={
-            "limit": number(1, 1000, 50), "before": number(1, 2**62), "group": TEXT,
+            "limit": number(1, 1000, 50), "before": number(1, 2**62), "group": GROUP,
             "state": {"type": "string", "enum": ["open", "rewarded", "error"]},
             "split": {"type": "string", "enum": ["train", "eval"]},
         },

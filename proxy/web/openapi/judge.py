@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 
 
 class SignalBody(BaseModel):
-    """What happened after a completion."""
+    """An event after a completion."""
 
     kind: Literal["message", "tool", "regenerated", "edited", "aborted", "copied", "own"]
     next_id: str | None = Field(description="The request in which it was seen.")
@@ -67,7 +67,7 @@ class JudgeCost(BaseModel):
 
 
 class JudgeBrief(BaseModel):
-    mode: Literal["shadow", "on"]
+    mode: Literal["shadow", "on", "hindsight"]
     model: str
     cost: JudgeCost
     waits_for: str | None
@@ -83,7 +83,7 @@ class SignalCount(BaseModel):
 
 
 class VersionText(BaseModel):
-    """What a judge that likes to be pleased would drive up."""
+    """Figures that a judge that likes to be pleased would drive up."""
 
     version: int
     turns: int
@@ -108,7 +108,7 @@ class Rescored(BaseModel):
 
 
 class JudgeReport(BaseModel):
-    mode: Literal["off", "shadow", "on"]
+    mode: Literal["off", "shadow", "on", "hindsight"]
     model: str | None
     url: str | None
     votes: int

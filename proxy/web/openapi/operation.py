@@ -1,4 +1,4 @@
-"""What is said of one route: its words, what it takes, what it answers.
+"""Description of one route: its words, what it takes, what it answers.
 
 Owns the form only. The routes are in `operations`, how they become a document in `document`.
 """
@@ -27,19 +27,20 @@ def number(low: int, high: int, default: int | None = None) -> Schema:
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """A body that is no JSON of ours: its content types, each with a schema."""
+    """A body that is not JSON of rlproxy: its content types, each with a schema."""
 
     content: Mapping[str, Schema]
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    method: Literal["get", "post", "delete"]
+    method: Literal["get", "post", "patch", "delete"]
     path: str
     section: Section
     says: str  # the row in docs/reference/http-api.md, and the description
     answers: Mapping[int, Any]  # by status: a type, `Raw`, or None for no body
     takes: Any = None  # a type, or `Raw`
+    may_be_empty: bool = False  # no body is as good as {}
     query: Mapping[str, Schema] = field(default_factory=dict)
     headers: Mapping[str, Schema] = field(default_factory=dict)
     path_schema: Schema = field(default_factory=lambda: TEXT)

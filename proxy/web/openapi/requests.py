@@ -139,7 +139,7 @@ class OpenWebUIThumb(BaseModel):
 
 
 class OpenWebUIRecord(BaseModel):
-    """As Open WebUI keeps it, without its snapshot."""
+    """A feedback as Open WebUI keeps it, without its snapshot."""
 
     id: str = Field(min_length=1, max_length=LONGEST_ID)
     data: OpenWebUIThumb

@@ -99,14 +99,25 @@ class MatchBody(BaseModel):
     stops: bool
 
 
-class RehearsalBody(BaseModel):
-    """Whether a run would take the newest answers."""
+class KnownTokensBody(BaseModel):
+    answers: int
+    tokens: int = Field(description="Of these answers.")
+    ids: int = Field(description="Tokens whose ids are exact.")
+    log_probs: int = Field(description="Tokens whose log-probs the server gave.")
+    line: str
 
-    state: Literal["untried", "taken", "partly", "refused", "unknown"]
+
+class RehearsalBody(BaseModel):
+    """Rehearsal: would a run take the newest answers?"""
+
+    state: Literal["untried", "prompts", "taken", "partly", "refused", "unknown"] = Field(
+        description="`prompts`: it would take the prompts, and the weights have not looked at the words yet."
+    )
     tried: int
     refused: int
     why: str | None = Field(description="Why most of those are refused.")
     line: str
+    known_tokens: KnownTokensBody | None = Field(description="What the server told of the newest answers' tokens.")
 
 
 class ShareBody(BaseModel):

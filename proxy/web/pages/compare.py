@@ -129,7 +129,7 @@ class ComparePage:
 
 
 def _asked(new: NewCompletion) -> dict[str, Any]:
-    """What was asked then, as chat completions take it: with its tools, as the calls in its history are of these."""
+    """The earlier request as chat completions take it: with its tools, as the calls in its history are of these."""
     messages = [with_text_arguments(as_chat(message)) for message in new.prompt]
     tools = chat_tools(new.dialect, new.request)
     return {"messages": messages, **({"tools": tools} if tools else {})}

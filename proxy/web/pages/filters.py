@@ -80,14 +80,14 @@ def stars(rating: Rating | None) -> int | None:
 
 
 class MessagePart(NamedTuple):
-    """A piece of a message: text, or the name of what is no text."""
+    """A piece of a message: text, or the name of what is not text."""
 
     kind: str
     text: str
 
 
 def parts(message: Message) -> list[MessagePart]:
-    """What a message says, and what it calls; what is no text is named, not shown."""
+    """Text and calls of a message; what is not text is named, not shown."""
     body = orjson.loads(message.body)
     if not isinstance(body, dict):
         body = {"content": body}

@@ -1,4 +1,4 @@
-"""What stands between the answers and a run, as the page says it: another prompt, another model, a prompt that was cut.
+"""Obstacles between the answers and a run, as the page says them: another prompt, another model, a prompt that was cut.
 
 Owns which of it is said at the top of the inbox, in a line each, and all of it on Progress. Not here: how it is found
 out (weights_check, rehearsal, cut_prompts).
@@ -13,7 +13,7 @@ from proxy.web.pages.filters import sentence
 
 
 def urgent(prompts: Mapping[str, Any]) -> list[str]:
-    """What keeps answers from training as they were read, worst first. `prompts` as in `status`."""
+    """Reasons that keep answers from training as they were read, worst first. `prompts` as in `status`."""
     match, tried, cut = prompts["match"], prompts["rehearsal"], prompts["cut"]
     found = [match["line"] if match["stops"] else None, tried["line"] if tried["refused"] else None, cut]
     return [sentence(line) for line in found if line]

@@ -65,7 +65,7 @@ class ProgressPage:
         )
 
     async def training(self, request: web.Request) -> web.Response:
-        """What training does now, alone."""
+        """The state of training alone."""
         return html(self._view.render(request, "training.html", **await self._now()))
 
     async def act(self, request: web.Request) -> web.Response:
@@ -76,7 +76,7 @@ class ProgressPage:
         return await self.training(request)
 
     async def numbers(self, request: web.Request) -> web.Response:
-        """What the plots show."""
+        """Data of the plots."""
         now = time.time()
         offset = float(time.localtime(now).tm_gmtoff)
         days = await self._store.stats.days(now - DAYS * 86400, offset)
@@ -105,7 +105,7 @@ class ProgressPage:
         }
 
     async def _shares(self) -> list[dict[str, Any]]:
-        """Of each version, how many of its rated answers people found good, with 95 % bounds."""
+        """For each version, how many of its rated answers people found good, with 95 % bounds."""
         found = []
         for verdicts in await self._store.stats.verdicts():
             interval = wilson(verdicts.good, verdicts.good + verdicts.bad)

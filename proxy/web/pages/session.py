@@ -1,4 +1,4 @@
-"""Who looks at the page: the cookie of a signed-in browser, and the token that its forms carry.
+"""Sessions of the page: the cookie of a signed-in browser, and the token that its forms carry.
 
 Owns signing in, who somebody is by cookie, and CSRF. Off loopback a browser has no place for an API key, so it gives
 the key once and gets a signed cookie (HttpOnly, SameSite=Strict) with the key's id, or with the role of a fixed key. A
@@ -55,7 +55,7 @@ class Visits:
 
     @property
     def keyed(self) -> bool:
-        """Whether signing in makes a difference."""
+        """Tell whether signing in makes a difference."""
         return self._keys.needed or self._settings.admin_key is not None
 
     async def start(self, store: Store) -> None:

@@ -86,7 +86,7 @@ class View:
         )
 
     def pulse(self) -> dict[str, Any]:
-        """What every page says at its top; from memory, no query."""
+        """The top of every page; from memory, no query."""
         run = self._learner.state.run
         line = self._when.doubt or ("paused" if self._learner.state.paused else "")
         if run:

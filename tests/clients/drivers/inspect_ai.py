@@ -3,7 +3,7 @@
 #
 # [tool.client]
 # name = "Inspect"
-# formats = ["chat"]  # over Responses without tools it asks each question twice, which our fake does not explain yet
+# formats = ["chat", "responses"]
 #
 # [tool.client.lacks]
 # id = "its messages have ids of its own"

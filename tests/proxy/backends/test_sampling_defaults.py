@@ -80,8 +80,28 @@ async def test_where_nobody_can_tell_nothing_exact_is_claimed(vllm: Proxy, backe
     found = await captured(vllm)
     assert found.new.sampling == RECORDED and not found.end.exact
     assert "temperature, top_p, top_k" in found.end.inexact_reason
-    assert (await captured(vllm, temperature=1, top_p=1, top_k=5)).end.exact
+    assert (await captured(vllm, temperature=1, top_p=1, top_k=0)).end.exact
     assert (await checked(vllm))["guessed"]
+
+
+async def test_log_probs_of_before_sampling_are_not_taken_for_those_of_the_sampling(
+    vllm: Proxy, backend: FakeBackend
+) -> None:
+    """vLLM's own --logprobs-mode is raw_logprobs. A run compares them with the policy's own of before sampling."""
+    backend.raw_logprobs = True
+    await vllm.start()
+    for more in ({"temperature": 0.7}, {"top_p": 0.9}, {"top_k": 5}, {"presence_penalty": 0.5}):
+        end = (await captured(vllm, **({"temperature": 1, "top_p": 1, "top_k": 0} | more))).end
+        assert not end.exact and end.logprobs_of == "model" and end.token_ids and end.logprobs, more
+        assert "log-probs are of the model alone" in end.inexact_reason
+    for same in ({"temperature": 1, "top_p": 1}, {"temperature": 0, "top_p": 0.5}, {"temperature": 1, "top_k": -1}):
+        assert (await captured(vllm, **({"top_p": 1} | same))).end.exact, "nothing stands between model and token"
+
+
+async def test_log_probs_of_the_sampling_distribution(vllm: Proxy) -> None:
+    await vllm.start()
+    end = (await captured(vllm, temperature=0.7, top_p=1)).end
+    assert end.exact and end.logprobs_of is None
 
 
 async def test_a_model_that_is_not_on_this_machine_is_a_guess(vllm: Proxy, backend: FakeBackend) -> None:

@@ -196,7 +196,7 @@ async def test_nothing_but_a_report_is_written_over(cli: Proxy, tmp_path: Path) 
     file = tmp_path / "thesis.html"
     file.write_text("<html>three years of work</html>")
     code, _, err = await rlproxy(cli.home, "report", str(file))
-    assert code == 1 and "no report" in err and "--force" in err and "three years" in file.read_text()
+    assert code == 1 and "not a report" in err and "--force" in err and "three years" in file.read_text()
     await written(cli, file, "--force")
     await written(cli, file)
     assert "Nothing has been rated yet." in file.read_text() and "No run yet." in file.read_text()

@@ -43,6 +43,8 @@ SIDE = [
     ("suggestion", asks("[SUGGESTION MODE: Suggest what the user might naturally type next into Claude Code.]")),
     ("summary", asks("CRITICAL: TEXT ONLY.\n\nYour task is to create a detailed summary of the conversation so far")),
     ("summary", asks([{"type": "text", "text": "<system-reminder>x</system-reminder>"}, COMPACT])),
+    # Inspect, over Responses
+    ("probe", asks("Please say 'hello, world'")),
     # Codex
     ("summary", asks("You are performing a CONTEXT CHECKPOINT COMPACTION. Create a handoff summary …")),
     ("title", asks("Generate a concise, single-line task title of at most 36 characters")),

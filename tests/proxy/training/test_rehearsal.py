@@ -14,7 +14,7 @@ import pytest
 from proxy.cli.doctor.checks import DoctorCheck
 from proxy.core.address_file import ADDRESS_FILE
 from proxy.training import rehearsal, weights_check
-from proxy.training.rehearsal import TRIED, verdict
+from proxy.training.rehearsal import TRIED, shares, verdict
 from scripts.fakes.backend import FakeBackend
 from scripts.fakes.ollama import FakeOllama
 from scripts.harness.command import rlproxy
@@ -51,6 +51,14 @@ async def again(proxy: Proxy, **flags: Any) -> None:
     (proxy.home / ADDRESS_FILE).write_text(json.dumps({"url": proxy.url, "pid": os.getpid()}))
 
 
+async def rehearsed(proxy: Proxy, times: int) -> None:
+    for _ in range(1000):
+        if len(proxy.launcher.rehearsed) >= times:
+            return
+        await asyncio.sleep(0.02)
+    pytest.fail(f"not {times} times: {len(proxy.launcher.rehearsed)}")
+
+
 async def answers(proxy: Proxy, count: int) -> None:
     for n in range(count):
         await (await proxy.chat(f"question {n}")).read()
@@ -70,14 +78,12 @@ async def test_after_two_answers_and_after_four_times_as_many(proxy: Proxy) -> N
     await asyncio.sleep(0.1)
     assert len(proxy.launcher.rehearsed) == 1
     await answers(proxy, 3)
-    for _ in range(100):
-        if len(proxy.launcher.rehearsed) == 2:
-            break
-        await asyncio.sleep(0.02)
+    await rehearsed(proxy, 2)
     assert [len(lines) for lines in proxy.launcher.rehearsed] == [2, TRIED]
     await rated(proxy, 1)
     await said(proxy, "same")
     assert proxy.launcher.probed == 1, "all of it is compared at the first rating"
+    await rehearsed(proxy, 3)
     assert [body["max_tokens"] for body in proxy.backend.compared[3:]] == [32, 32, 32]
 
 
@@ -117,7 +123,7 @@ async def test_a_server_that_serves_another_model_is_noticed_by_the_next_answers
     reads_otherwise(proxy)
     await answers(proxy, 1)
     assert (await said(proxy, "other"))["match"]["stops"]
-    assert len(proxy.launcher.rehearsed) >= 2
+    await rehearsed(proxy, 2)
 
 
 @pytest.mark.parametrize(
@@ -228,6 +234,54 @@ async def test_a_run_that_ended_with_nothing_to_train_on(cli: Proxy) -> None:  #
     await until(cli, ended="empty")
     (last,) = await doctor(cli, "last run")
     assert last.state == "note" and "fresh-mismatch" in last.line
+
+
+async def test_what_is_known_of_the_tokens_is_counted(cli: Proxy) -> None:  # noqa: F811
+    (before,) = await doctor(cli, "exactness")
+    assert before.state == "note" and "but those in messages" in before.line
+    await answers(cli, 3)
+    known = (await tried(cli, "taken"))["rehearsal"]["known_tokens"]
+    assert known["ids"] == known["log_probs"] == 0 and known["tokens"] == 4 * known["answers"]
+    (after,) = await doctor(cli, "exactness")
+    assert after.state == "note" and after.line == known["line"]
+    assert "0% have exact ids and 0% exact log-probs" in known["line"]
+
+
+def test_the_shares() -> None:
+    found = shares(64, {"tokens": 200, "ids": 188, "log_probs": 170})
+    assert found is not None
+    assert found["line"] == "of the tokens of the newest 64 answers 94% have exact ids and 85% exact log-probs"
+    assert shares(2, {"tokens": 0, "ids": 0, "log_probs": 0}) is None
+
+
+@pytest.fixture
+async def inexact(cli: Proxy, ollama: FakeOllama) -> Proxy:  # noqa: F811
+    """Behind a server without token ids."""
+    await cli.stop()
+    cli.kind = None
+    await again(cli, **{"backend.kind": "ollama", "backend.url": ollama.url})
+    return cli
+
+
+async def test_words_are_not_known_before_the_weights_have_looked(inexact: Proxy) -> None:
+    await answers(inexact, 2)
+    status = await tried(inexact, "prompts")
+    assert "their words are compared with the weights after the first rating" in status["rehearsal"]["line"]
+    assert (await doctor(inexact, "prompts"))[0].state == "unknown"
+    await rated(inexact, 1)
+    await tried(inexact, "taken")
+    assert (await doctor(inexact, "prompts"))[0].state == "ok"
+
+
+async def test_too_few_words_to_tell(inexact: Proxy) -> None:
+    inexact.launcher.weights_say = {"doubt": "0.20 nats a token odder"}
+    await rated(inexact, 2)
+    await said(inexact, "same")
+    for _ in range(200):
+        (prompts,) = await doctor(inexact, "prompts")
+        if "not sure" in prompts.line:
+            break
+    assert prompts.state == "unknown" and "not sure yet: 0.20 nats a token odder" in prompts.line
 
 
 # With a real tokeniser

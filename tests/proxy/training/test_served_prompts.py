@@ -70,7 +70,7 @@ async def test_each_prompt_is_rendered_by_the_route_that_it_was_asked_by(proxy: 
     }
     assert "# Tools" in by["one"]["served"]["text"] and by["one"]["served"]["text"].endswith(chatml("user:one"))
     assert by["two"]["hinted"]["text"] == chatml("user:two\n\n[user's hint / instruction]\nshorter")
-    assert [text for text, line in by.items() if "hinted" in line] == ["two"], "praise is no instruction"
+    assert [text for text, line in by.items() if "hinted" in line] == ["two"], "praise does not instruct"
     plain = [line for text, line in by.items() if text != "one"]
     assert {line["prompt_tokens"] for line in plain} == {len(chatml("user:x").split())}
     assert run["neutral"] == {q: {"text": chatml(f"user:{q}"), "ids": None} for q in NEUTRAL}

@@ -123,7 +123,7 @@ def test_what_the_pages_say_of_other_figures() -> None:
     tokens = benchmark("reply_tokens.json")["tokens"]
     assert 0.6 < sum(one["p"] > 0.3 for one in tokens) / len(tokens) < 0.72 and "two thirds of its tokens" in HOW
     random = benchmark("poisoned.json")["kinds"]["random"]
-    assert (random["tries"], random["stopped"]) == (20, {"empty": 20}) and "Of 20 runs on random ratings 20" in WELL
+    assert (random["tries"], random["stopped"]) == (20, {"empty": 20}) and "All 20 of 20 runs on random ratings" in WELL
     found = benchmark("watch_errors.json")
     assert max(rate for row in found["false_alarms"] for rate in row["rates"]) < 0.05  # less than one in twenty
     worse = {r["old_rated"]: r["found"] for r in found["found"] if (r["old_share"], r["new_share"]) == (0.7, 0.4)}

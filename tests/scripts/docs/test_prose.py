@@ -43,7 +43,18 @@ def test_code(text: str, kinds: list[str]) -> None:
     assert [one.kind for one in prose.code("code.py", text)] == kinds
 
 
-def test_a_finished_page_must_have_none(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert prose.main(["--check"]) == 0
-    monkeypatch.setattr(prose, "counted", lambda: [prose.Found(prose.FINISHED[0], 3, "long", LONG)])
-    assert prose.main(["--check"]) == 1 and f"{prose.FINISHED[0]}:3: long" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("file", "kind", "code"),
+    [
+        ("README.md", "long", 1),
+        ("docs/start/agents.md", "wide", 1),
+        ("proxy/app.py", "opening", 1),
+        ("proxy/app.py", "long", 0),
+    ],
+)
+def test_what_must_have_none(
+    file: str, kind: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert prose.main(["--check"]) == 0, capsys.readouterr().err
+    monkeypatch.setattr(prose, "counted", lambda: [prose.Found(file, 3, kind, LONG)])
+    assert prose.main(["--check"]) == code and (f"{file}:3: {kind}" in capsys.readouterr().err) == bool(code)

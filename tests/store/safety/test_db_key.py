@@ -63,7 +63,7 @@ def test_a_file_is_made_once_and_must_be_ones_own(tmp_path: Path) -> None:
     assert file.read_text().strip() not in str(refused.value)
     with pytest.raises(NoKey, match="beside what it locks"):
         find_or_make(f"file:{home / 'a' / 'key'}", home)
-    with pytest.raises(NoKey, match="is no file"):
+    with pytest.raises(NoKey, match="is not a file"):
         find(f"file:{tmp_path}", home)
 
 

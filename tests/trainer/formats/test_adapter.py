@@ -121,7 +121,7 @@ def lying(out):
         (a_pipe, "not a plain file"), (listed("/etc/passwd"), "not a plain file name"),
         (listed("../x.json"), "not a plain"),
         (listed("adapter_model.bin"), "safetensors and JSON"), (listed("model.py"), "safetensors and JSON"),
-        (huge, "is over"), (lying, "no sound safetensors file: its head claims"),
+        (huge, "is over"), (lying, "not a sound safetensors file: its head claims"),
     ],
 )  # fmt: skip
 def test_nothing_but_what_the_manifest_says_is_loaded(tmp_path, harm, why):

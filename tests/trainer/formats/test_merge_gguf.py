@@ -237,7 +237,7 @@ def test_a_base_that_is_not_there_or_broken_or_of_another_kind_is_named(tmp_path
     base = make_base(tmp_path / "base.gguf", "llama")
     for size in (3, 100, 700, base.stat().st_size - 200):
         (tmp_path / "cut.gguf").write_bytes(base.read_bytes()[:size])
-        with pytest.raises(AdapterError, match="no whole GGUF file"):
+        with pytest.raises(AdapterError, match="not a whole GGUF file"):
             fuse(tmp_path / "adapter", tmp_path / "cut.gguf", out)
     writer = gguf.GGUFWriter(tmp_path / "mamba.gguf", "mamba")
     writer.add_tensor("x", np.ones(4, np.float32))

@@ -81,7 +81,7 @@ def test_a_configuration_that_cannot_be_worn_exactly_is_refused(model, shapes, t
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (lambda t: t | {"base_model.model.lm_head.weight": np.ones((2, 2), np.float32)}, "no LoRA matrix"),
+        (lambda t: t | {"base_model.model.lm_head.weight": np.ones((2, 2), np.float32)}, "not a LoRA matrix"),
         (lambda t: {}, "no LoRA matrices"),
         (lambda t: dict(list(t.items())[:1]), "only one of"),
         (lambda t: {n: a.T.copy() for n, a in t.items()}, "does not fit"),

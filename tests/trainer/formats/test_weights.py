@@ -74,7 +74,7 @@ def test_a_named_folder_is_taken_as_it_is(tmp_path):
         ("{tmp}", "holds no model"),
         ("./no-such-folder", "There is no folder"),
         ("/no/such/folder", "There is no folder"),
-        ("one-word", "no hub id"),
+        ("one-word", "not a hub id"),
         ("someone/something", "Cannot get someone/something, because no hub answered"),
     ],
 )

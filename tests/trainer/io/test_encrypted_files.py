@@ -138,4 +138,6 @@ def test_a_first_line_that_is_no_key(tmp_path):
     command = [sys.executable, "-m", "trainer", str(tmp_path), "--key-on-stdin"]
     for line in (b"", b"zz\n", b"abcd\n"):
         done = subprocess.run(command, input=line, capture_output=True, check=False)
-        assert done.returncode == 1 and b"no key of a run" in done.stderr and not (tmp_path / "result.json").exists()
+        assert (
+            done.returncode == 1 and b"not the key of a run" in done.stderr and not (tmp_path / "result.json").exists()
+        )

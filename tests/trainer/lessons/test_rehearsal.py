@@ -12,7 +12,7 @@ from tests.harness import tiny
 from trainer import probe
 from trainer.io.run_folder import read_lines
 from trainer.lessons import samples
-from trainer.lessons.rehearsal import RATED, refusals
+from trainer.lessons.rehearsal import RATED, known_tokens, refusals
 from trainer.lessons.samples import Template
 
 TALK = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi."}, {"role": "user", "content": "?"}]
@@ -68,3 +68,78 @@ def test_no_weights_are_loaded_for_it(tmp_path: Path) -> None:
     asked = {"messages": TALK, "text": "x", "ended": True}
     found = probe.look(model, [asked], threads=1, score=False, lines=[line()], max_seq_len=256)
     assert found["refused"] == [None] and found["conversations"][0]["logprobs"] == []
+    assert found["doubt"] == "only prompts were looked at"
+
+
+# With the weights: how likely are these words?
+
+SAID = "The quick brown fox jumps over the lazy dog, and nobody has ever asked it why it does so every single day."
+COOL = {"sampling": {"temperature": 0.02}, "text": SAID}  # so cool that the tiny model would say one thing only
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.make_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+def looked(model: Path, *lines: dict[str, Any], **more: Any) -> dict[str, Any]:
+    named = [{**each, "completion": f"rl-{n}"} for n, each in enumerate(lines)]
+    return probe.look(model, [], threads=1, lines=named, max_seq_len=4096, **more)
+
+
+def of_bytes(text: str, log_prob: float, **more: Any) -> dict[str, Any]:
+    pieces = list(text.encode().decode("latin-1"))
+    given = {"pieces": pieces, "logprobs": [log_prob] * len(pieces), "logprobs_of": "model"}
+    return line(text=text, reply_tokens=len(pieces) + 1, **given, **more)
+
+
+def test_words_that_this_model_would_not_say_are_refused_as_by_a_run(model: Path) -> None:
+    found = looked(model, line(**COOL), line(**COOL))
+    assert found["doubt"] is None
+    assert ["odder than this model's own replies" in why for why in found["refused"]] == [True, True]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"sampling": {"temperature": 0.02, "repetition_penalty": 1.1}},
+        {"version": 3},
+        {**EXACT, "text": None},
+        {"text": ""},
+    ],
+)
+def test_what_a_run_does_not_ask_the_weights_about(model: Path, more: dict[str, Any]) -> None:
+    found = looked(model, line(**(COOL | more)))
+    assert found["doubt"] is None and not any("odder" in why for why in found["refused"] if why)
+
+
+def test_where_the_server_gave_log_probs_these_are_compared(model: Path) -> None:
+    (why,) = looked(model, of_bytes(SAID, -0.01))["refused"]
+    assert "less likely to the weights than to the server" in why
+    assert looked(model, of_bytes(SAID, -8.0))["refused"] == [None]
+
+
+def test_too_few_answers_to_tell(model: Path) -> None:
+    """A run with more of them may refuse what these few do not prove."""
+    (often,) = looked(model, of_bytes(SAID, -0.01))["refused"]
+    found = looked(model, of_bytes("abcd", -7.0))
+    assert found["refused"] == [None] and "less likely" in found["doubt"]
+    assert often != found["doubt"]
+
+
+def test_a_large_model_is_asked_about_fewer_answers(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.lessons.rehearsal.AFFORDABLE", 1.0)
+    assert looked(model, line(**COOL))["refused"] == [None]
+
+
+def test_how_much_is_known_of_the_tokens() -> None:
+    template = Template(tiny.tokenizer())
+    lines = [
+        {**line(), **EXACT},
+        of_bytes("four", -1.0),  # and its end, of which a server says nothing
+        line(text="abc"),  # three, and its end
+        line(text="abc", reply_tokens=7),
+        of_bytes("four", -1.0) | {"reply_tokens": 99},  # it does not add up
+    ]
+    assert known_tokens(lines, template) == {"tokens": 1 + 5 + 4 + 7 + 99, "ids": 1 + 5, "log_probs": 1 + 4}
+    assert known_tokens([], template) == {"tokens": 0, "ids": 0, "log_probs": 0}

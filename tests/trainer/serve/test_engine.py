@@ -224,7 +224,7 @@ def first(tensors, side="A"):
         (lambda f: changed(f, lambda t: t[first(t)].fill_(torch.nan)), "not finite"),
         (lambda f: changed(f, lambda t: t.pop(first(t))), "only one of"),
         (lambda f: changed(f, lambda t: t.update({first(t): torch.zeros(8, 99)})), "does not fit this model"),
-        (lambda f: changed(f, lambda t: t.update({"base_model.model.x.weight": torch.zeros(1)})), "no LoRA matrix"),
+        (lambda f: changed(f, lambda t: t.update({"base_model.model.x.weight": torch.zeros(1)})), "not a LoRA matrix"),
         (
             lambda f: changed(
                 f, lambda t: t.update({first(t).replace("layers.0.", "layers.77."): torch.zeros(8, 576)})

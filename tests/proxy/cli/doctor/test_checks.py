@@ -16,7 +16,7 @@ from proxy.cli.doctor import checks as doctor
 from proxy.cli.doctor.checks import DoctorCheck, Facts, examine, gather, holder
 from proxy.cli.tables import show_checks
 from proxy.core.address_file import ADDRESS_FILE
-from proxy.training.rehearsal import UNTRIED, verdict
+from proxy.training.rehearsal import UNTRIED, shares, verdict
 from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
 from store.safety import db_key, encryption
@@ -180,6 +180,13 @@ def status(**changes: Any) -> dict[str, Any]:
     return found | changes
 
 
+def counted(ids: int | None, **backend: Any) -> dict[str, Any]:
+    """Of a hundred tokens so many ids; None: no answers yet."""
+    known = None if ids is None else shares(8, {"tokens": 100, "ids": ids, "log_probs": ids})
+    found = {"token_ids": True, "logprobs": True, "inexact": [], "lacks": None, **backend}
+    return status(backend=found, rehearsal={**UNTRIED, "known_tokens": known})
+
+
 @pytest.mark.parametrize(
     ("check", "changes", "state", "says", "fix"),
     [
@@ -187,11 +194,15 @@ def status(**changes: Any) -> dict[str, Any]:
         ("disk", {"free_gb": 3.0}, "note", "3.0 GB free", "adapters_out"),
         ("disk", {"free_gb": 30.0}, "ok", "30.0 GB free", None),
         ("capture", {"status": status(problem="Answers are relayed but not captured: full")}, "problem", "full", "it"),
-        ("exactness", {"status": status(backend={"token_ids": False, "logprobs": False})}, "note",
+        ("exactness", {"status": counted(None, token_ids=False, logprobs=False)}, "note",
          "sends no token ids and no log-probs", "built-in"),
-        ("exactness", {"status": status(backend={"token_ids": False, "logprobs": False, "adapters": True,
-                                                 "lacks": "streams have none"})}, "note", "inexact", "streams"),
-        ("exactness", {"status": status(backend={"token_ids": True, "logprobs": True, "inexact": []})}, "ok", "", None),
+        ("exactness", {"status": counted(None, token_ids=False, adapters=True, lacks="Streams have none.")}, "note",
+         "Streams have none; how much of the captures is exact is counted", None),
+        ("exactness", {"status": counted(None)}, "ok", "", None),
+        ("exactness", {"status": counted(100)}, "ok", "100% have exact ids", None),
+        ("exactness", {"status": counted(93, lacks="Streams have none.")}, "note", "93% have exact ids", "Streams"),
+        ("prompts", {"status": status(cut=None, rehearsal=verdict([], 8, "their words are not looked at"))}, "unknown",
+         "take the prompts of the newest 8 answers; their words", None),
         ("prompts", {"status": status(cut=None, rehearsal=verdict([], 8))}, "ok", "take the newest 8 answers", None),
         ("prompts", {"status": status(cut=None, rehearsal=UNTRIED)}, "unknown", "after the first answers", None),
         ("prompts", {"status": status(cut=None, rehearsal=verdict(["no"], 8))}, "note", "refuse 1: no", "template"),
