@@ -193,7 +193,8 @@ class _Connection(asyncio.Protocol):
 
     async def ask(self, method: str, head: bytes, body: Body, unpack: bool) -> Answer:
         self._answer = answer = Answer(self, unpack=unpack, headless=method == "HEAD")
-        begun = self._head = self.loop.create_future()
+        begun: asyncio.Future[Answer] = self.loop.create_future()
+        self._head = begun
         self._heard, self._head_bytes = self.loop.time(), 0
         if self._timer is None:
             self._timer = self.loop.call_later(self._pool.read_timeout_s, self._look)
