@@ -50,7 +50,7 @@ class NoHttp(ValueError):
     """The bytes that came are not HTTP."""
 
 
-class Address(NamedTuple):
+class ServerAddress(NamedTuple):
     """A server, as its URL names it."""
 
     host: str
@@ -61,7 +61,7 @@ class Address(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def address_of(url: str) -> Address:
+def address_of(url: str) -> ServerAddress:
     """Raises ValueError."""
     parts = urlsplit(url)
     tls = parts.scheme == "https"
@@ -69,7 +69,9 @@ def address_of(url: str) -> Address:
     if parts.username is not None:
         key = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
         head += f"authorization: Basic {b64encode(key.encode()).decode()}\r\n"
-    return Address(parts.hostname or "", parts.port or (443 if tls else 80), tls, parts.path.rstrip("/"), head.encode())
+    return ServerAddress(
+        parts.hostname or "", parts.port or (443 if tls else 80), tls, parts.path.rstrip("/"), head.encode()
+    )
 
 
 class Connections:
@@ -96,7 +98,7 @@ class Connections:
         connection = self._taken(address) or await self._connected(address)
         return await connection.ask(method, head, body, unpack)
 
-    def _taken(self, address: Address) -> _Connection | None:
+    def _taken(self, address: ServerAddress) -> _Connection | None:
         free = self._free.get(address[:3])
         while free:
             since, connection = free.pop()
@@ -105,7 +107,7 @@ class Connections:
             connection.close()
         return None
 
-    async def _connected(self, address: Address) -> _Connection:
+    async def _connected(self, address: ServerAddress) -> _Connection:
         try:
             async with asyncio.timeout(self._connect_timeout_s):
                 found = await self._loop.getaddrinfo(address.host, address.port, type=1)
@@ -155,7 +157,7 @@ def _tls() -> ssl.SSLContext:
     return ssl.create_default_context()
 
 
-def _head(method: str, address: Address, target: str, headers: Mapping[str, str], body: Body) -> bytes:
+def _head(method: str, address: ServerAddress, target: str, headers: Mapping[str, str], body: Body) -> bytes:
     """Raises ValueError for a header with a line end in it."""
     lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
     if lines.count("\n") != len(headers) or lines.count("\r") != len(headers):
@@ -174,7 +176,7 @@ def _head(method: str, address: Address, target: str, headers: Mapping[str, str]
 class _Connection(asyncio.Protocol):
     """One connection; what httptools calls has the names that it wants."""
 
-    def __init__(self, pool: Connections, address: Address) -> None:
+    def __init__(self, pool: Connections, address: ServerAddress) -> None:
         self.address = address
         self.to: asyncio.Transport
         self._pool = pool
