@@ -16,12 +16,20 @@ CREATE TABLE audit (
     act    TEXT NOT NULL,
     detail TEXT NOT NULL
 , hash BLOB) STRICT;
-INSERT INTO "audit" VALUES(1,1.79550273891128301618e+09,'admin','promote','{"version":1}',X'6CED95DA0F12CB551201458233AC78DD79E7AE80AFAA25D50A10CA9820F245C4');
-INSERT INTO "audit" VALUES(2,1.79550273891133189202e+09,'admin','pause','{}',X'284736996CDFBAA1E987BAEAC948C66D4E4302FF95A7CC72B7CBF2692D322FC2');
+INSERT INTO "audit" VALUES(1,1.795519837289331913e+09,'admin','promote','{"version":1}',X'8110D57FD58D7B52464A15D2115D7E603EEE98F0787C264C7D98A37B63B52D8E');
+INSERT INTO "audit" VALUES(2,1.79551983728939223289e+09,'admin','pause','{}',X'C133F0832D71F0BA3FFB96E649838CF4F4B4883415A890A571393252B16F39A6');
 CREATE TABLE blobs (
     hash BLOB PRIMARY KEY,
     data BLOB NOT NULL
 ) STRICT;
+CREATE TABLE completion_lessons (
+    completion_id TEXT NOT NULL REFERENCES completions (id) ON DELETE CASCADE,
+    at            INTEGER NOT NULL,
+    rating_id     TEXT NOT NULL,
+    text          TEXT NOT NULL,
+    left_out      INTEGER NOT NULL CHECK (left_out IN (0, 1)),
+    PRIMARY KEY (completion_id, at)
+) STRICT, WITHOUT ROWID;
 CREATE TABLE completion_system (
     completion_id TEXT NOT NULL REFERENCES completions (id) ON DELETE CASCADE,
     at            INTEGER NOT NULL,  -- its place in the prompt
@@ -59,8 +67,33 @@ CREATE TABLE completions (
     prompt_token_ids BLOB,  -- int32
     token_ids        BLOB,  -- int32
     logprobs         BLOB   -- float32
-, thread BLOB, translated INTEGER NOT NULL DEFAULT 0, untrainable TEXT, asked TEXT NOT NULL DEFAULT '', redacted TEXT, conversation INTEGER, prompt_block BLOB REFERENCES prompt_blocks (hash), request_hash BLOB REFERENCES requests (hash), key TEXT, forms TEXT) STRICT;
-INSERT INTO "completions" VALUES(1,'rl-a','rl-a',0,1.0,'chat','vllm','m','m@v1',1,NULL,NULL,'main','default',0,'{}',X'7B7D',X'01','done',2.0,X'02','hello',NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,NULL,0,NULL,'',NULL,NULL,NULL,NULL,NULL,NULL);
+, thread BLOB, translated INTEGER NOT NULL DEFAULT 0, untrainable TEXT, asked TEXT NOT NULL DEFAULT '', redacted TEXT, conversation INTEGER, prompt_block BLOB REFERENCES prompt_blocks (hash), request_hash BLOB REFERENCES requests (hash), key TEXT, forms TEXT, above BLOB, typed TEXT, tool_errors TEXT, pieces BLOB, logprobs_of TEXT) STRICT;
+INSERT INTO "completions" VALUES(1,'rl-a','rl-a',0,1.0,'chat','vllm','m','m@v1',1,NULL,NULL,'main','default',0,'{}',X'7B7D',X'01','done',2.0,X'02','hello',NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,NULL,0,NULL,'',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+CREATE TABLE episodes (
+    seq         INTEGER PRIMARY KEY AUTOINCREMENT,
+    id          TEXT NOT NULL,  -- the session's name
+    key         TEXT NOT NULL,  -- of its completions; '' where they are from before keys were kept
+    posted      INTEGER NOT NULL,  -- 1: opened by a call of its own, 0: by its first request or its reward
+    task        TEXT,
+    team        TEXT,  -- its group: several attempts at one task
+    team_size   INTEGER,
+    split       TEXT NOT NULL CHECK (split IN ('train', 'eval')),
+    meta        TEXT,
+    version     INTEGER,  -- that all its requests get; NULL: not pinned
+    opened_at   REAL NOT NULL,
+    reward      REAL CHECK (reward BETWEEN -1 AND 1),
+    comment     TEXT,
+    error       TEXT,  -- why its reward says nothing
+    rewarded_at REAL,
+    ended_at    REAL,
+    left_out    TEXT,  -- why it never trains
+    UNIQUE (id, key)
+) STRICT;
+CREATE TABLE guesses (
+    completion_id TEXT PRIMARY KEY REFERENCES completions (id) ON DELETE CASCADE,
+    odds          REAL NOT NULL,
+    run_id        INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
 CREATE TABLE items (
     id            TEXT NOT NULL,
     completion_id TEXT NOT NULL REFERENCES completions (id) ON DELETE CASCADE,
@@ -76,6 +109,14 @@ CREATE TABLE keys (
     created_at REAL NOT NULL,
     last_used  REAL,
     revoked_at REAL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE lessons (
+    rating_id  TEXT PRIMARY KEY REFERENCES ratings (id) ON DELETE CASCADE,
+    text       TEXT,
+    always     INTEGER NOT NULL DEFAULT 0 CHECK (always IN (0, 1)),  -- whatever is asked
+    ended      TEXT CHECK (ended IN ('removed', 'retired')),
+    why        TEXT,
+    changed_at REAL NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE links (
     platform      TEXT NOT NULL,
@@ -115,6 +156,8 @@ CREATE TABLE meta (
     value TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 INSERT INTO "meta" VALUES('baseline','0.25');
+INSERT INTO "meta" VALUES('signals_after','0');
+INSERT INTO "meta" VALUES('signals_ended','0');
 CREATE TABLE pointer (
     one        INTEGER PRIMARY KEY CHECK (one = 1),
     live       INTEGER NOT NULL,
@@ -161,6 +204,11 @@ CREATE TABLE requests (
     hash BLOB PRIMARY KEY,
     body BLOB NOT NULL
 ) STRICT;
+CREATE TABLE run_episodes (
+    run_id  INTEGER NOT NULL REFERENCES runs (id),
+    episode INTEGER NOT NULL REFERENCES episodes (seq) ON DELETE CASCADE,
+    PRIMARY KEY (run_id, episode)
+) STRICT, WITHOUT ROWID;
 CREATE TABLE run_samples (
     run_id    INTEGER NOT NULL REFERENCES runs (id),
     rating_id TEXT NOT NULL REFERENCES ratings (id) ON DELETE CASCADE,
@@ -193,6 +241,31 @@ INSERT INTO "search_data" VALUES(1,X'');
 INSERT INTO "search_data" VALUES(10,X'00000000000000');
 CREATE TABLE 'search_docsize'(id INTEGER PRIMARY KEY, sz BLOB);
 CREATE TABLE 'search_idx'(segid, term, pgno, PRIMARY KEY(segid, term)) WITHOUT ROWID;
+CREATE TABLE signals (
+    seq           INTEGER PRIMARY KEY AUTOINCREMENT,
+    completion_id TEXT NOT NULL REFERENCES completions (id) ON DELETE CASCADE,
+    kind          TEXT NOT NULL CHECK (kind IN ('message', 'tool', 'regenerated', 'edited', 'aborted', 'copied', 'own')),
+    next_id       TEXT REFERENCES completions (id) ON DELETE SET NULL,  -- the request in which it was seen
+    said          TEXT NOT NULL,  -- the person's own words, or the beginning of a tool's result
+    created_at    REAL NOT NULL,
+    state         TEXT NOT NULL CHECK (state IN ('waiting', 'labelled', 'dropped')),
+    label         TEXT,
+    value         REAL NOT NULL DEFAULT 0 CHECK (value BETWEEN -1 AND 1),
+    judge         TEXT,  -- whose label it is: a model's name, or 'rules'
+    config        TEXT,  -- that judge's prompts and votes: another one is another judge
+    hint          TEXT,  -- the part of `said` that says what should have been done, word for word
+    why           TEXT,
+    labelled_at   REAL,
+    tokens        INTEGER NOT NULL DEFAULT 0,
+    rating_id     TEXT  -- that the label became last
+) STRICT;
+CREATE TABLE turn_rewards (
+    episode       INTEGER NOT NULL REFERENCES episodes (seq) ON DELETE CASCADE,
+    completion_id TEXT NOT NULL REFERENCES completions (id) ON DELETE CASCADE,
+    value         REAL NOT NULL CHECK (value BETWEEN -1 AND 1),
+    at            REAL NOT NULL,
+    PRIMARY KEY (episode, completion_id)
+) STRICT, WITHOUT ROWID;
 CREATE TABLE webhook_events (
     platform TEXT NOT NULL,
     event_id TEXT NOT NULL,
@@ -289,10 +362,26 @@ BEGIN
         WHERE r.completion_id = OLD.completion_id AND +r.live = 1 AND +r.human = 1)
     WHERE seq = (SELECT c.seq FROM completions c WHERE c.id = OLD.completion_id);
 END;
+CREATE INDEX episodes_team ON episodes (team) WHERE team IS NOT NULL;
+CREATE INDEX episodes_waiting ON episodes (ended_at) WHERE left_out IS NULL;
+CREATE INDEX episodes_version ON episodes (version, split);
+CREATE INDEX turn_rewards_completion ON turn_rewards (completion_id);
+CREATE INDEX run_episodes_episode ON run_episodes (episode);
+CREATE UNIQUE INDEX signals_once ON signals (completion_id, kind, coalesce(next_id, ''));
+CREATE INDEX signals_next ON signals (next_id);
+CREATE INDEX signals_waiting ON signals (seq) WHERE state = 'waiting';
+CREATE INDEX signals_labelled ON signals (judge, config, labelled_at) WHERE state = 'labelled';
+CREATE TRIGGER signals_lose_their_words BEFORE DELETE ON completions
+BEGIN
+    UPDATE signals SET said = '', hint = NULL, state = iif(state = 'waiting', 'dropped', state),
+        why = iif(state = 'waiting', 'what was said is not kept any more', why)
+    WHERE next_id = OLD.id;
+END;
+CREATE INDEX completion_lessons_rating ON completion_lessons (rating_id);
 PRAGMA writable_schema=OFF;
 DELETE FROM "sqlite_sequence";
 INSERT INTO "sqlite_sequence" VALUES('completions',1);
 INSERT INTO "sqlite_sequence" VALUES('ratings',1);
 INSERT INTO "sqlite_sequence" VALUES('audit',2);
 COMMIT;
-PRAGMA user_version = 18;
+PRAGMA user_version = 23;

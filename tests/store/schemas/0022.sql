@@ -16,12 +16,20 @@ CREATE TABLE audit (
     act    TEXT NOT NULL,
     detail TEXT NOT NULL
 , hash BLOB) STRICT;
-INSERT INTO "audit" VALUES(1,1.79550416456430268286e+09,'admin','promote','{"version":1}',X'B8CCA3F613A89AA8135533CBAF243050AB645830F9160C27E868ECC44B1B8251');
-INSERT INTO "audit" VALUES(2,1.79550416456434679029e+09,'admin','pause','{}',X'0DCB514C709A2E282863D316F7DEA5F1D6F9375D5E5261C9C22BFE0377ED72E1');
+INSERT INTO "audit" VALUES(1,1.79551983725002646443e+09,'admin','promote','{"version":1}',X'F2BB36A3C56CC45F9FF6E6521B2EC0C1CF23D0E51888ACF8A8A382EAABEB796E');
+INSERT INTO "audit" VALUES(2,1.79551983725008225444e+09,'admin','pause','{}',X'41C8FB020E830DF45012F89EBB42BDBE5F4E2E44C71F699837EE11F7B2DBFF97');
 CREATE TABLE blobs (
     hash BLOB PRIMARY KEY,
     data BLOB NOT NULL
 ) STRICT;
+CREATE TABLE completion_lessons (
+    completion_id TEXT NOT NULL REFERENCES completions (id) ON DELETE CASCADE,
+    at            INTEGER NOT NULL,
+    rating_id     TEXT NOT NULL,
+    text          TEXT NOT NULL,
+    left_out      INTEGER NOT NULL CHECK (left_out IN (0, 1)),
+    PRIMARY KEY (completion_id, at)
+) STRICT, WITHOUT ROWID;
 CREATE TABLE completion_system (
     completion_id TEXT NOT NULL REFERENCES completions (id) ON DELETE CASCADE,
     at            INTEGER NOT NULL,  -- its place in the prompt
@@ -59,8 +67,8 @@ CREATE TABLE completions (
     prompt_token_ids BLOB,  -- int32
     token_ids        BLOB,  -- int32
     logprobs         BLOB   -- float32
-, thread BLOB, translated INTEGER NOT NULL DEFAULT 0, untrainable TEXT, asked TEXT NOT NULL DEFAULT '', redacted TEXT, conversation INTEGER, prompt_block BLOB REFERENCES prompt_blocks (hash), request_hash BLOB REFERENCES requests (hash), key TEXT, forms TEXT) STRICT;
-INSERT INTO "completions" VALUES(1,'rl-a','rl-a',0,1.0,'chat','vllm','m','m@v1',1,NULL,NULL,'main','default',0,'{}',X'7B7D',X'01','done',2.0,X'02','hello',NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,NULL,0,NULL,'',NULL,NULL,NULL,NULL,NULL,NULL);
+, thread BLOB, translated INTEGER NOT NULL DEFAULT 0, untrainable TEXT, asked TEXT NOT NULL DEFAULT '', redacted TEXT, conversation INTEGER, prompt_block BLOB REFERENCES prompt_blocks (hash), request_hash BLOB REFERENCES requests (hash), key TEXT, forms TEXT, above BLOB, typed TEXT, tool_errors TEXT, pieces BLOB, logprobs_of TEXT) STRICT;
+INSERT INTO "completions" VALUES(1,'rl-a','rl-a',0,1.0,'chat','vllm','m','m@v1',1,NULL,NULL,'main','default',0,'{}',X'7B7D',X'01','done',2.0,X'02','hello',NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,NULL,0,NULL,'',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
 CREATE TABLE episodes (
     seq         INTEGER PRIMARY KEY AUTOINCREMENT,
     id          TEXT NOT NULL,  -- the session's name
@@ -96,6 +104,14 @@ CREATE TABLE keys (
     created_at REAL NOT NULL,
     last_used  REAL,
     revoked_at REAL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE lessons (
+    rating_id  TEXT PRIMARY KEY REFERENCES ratings (id) ON DELETE CASCADE,
+    text       TEXT,
+    always     INTEGER NOT NULL DEFAULT 0 CHECK (always IN (0, 1)),  -- whatever is asked
+    ended      TEXT CHECK (ended IN ('removed', 'retired')),
+    why        TEXT,
+    changed_at REAL NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE links (
     platform      TEXT NOT NULL,
@@ -135,6 +151,8 @@ CREATE TABLE meta (
     value TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 INSERT INTO "meta" VALUES('baseline','0.25');
+INSERT INTO "meta" VALUES('signals_after','0');
+INSERT INTO "meta" VALUES('signals_ended','0');
 CREATE TABLE pointer (
     one        INTEGER PRIMARY KEY CHECK (one = 1),
     live       INTEGER NOT NULL,
@@ -218,6 +236,24 @@ INSERT INTO "search_data" VALUES(1,X'');
 INSERT INTO "search_data" VALUES(10,X'00000000000000');
 CREATE TABLE 'search_docsize'(id INTEGER PRIMARY KEY, sz BLOB);
 CREATE TABLE 'search_idx'(segid, term, pgno, PRIMARY KEY(segid, term)) WITHOUT ROWID;
+CREATE TABLE signals (
+    seq           INTEGER PRIMARY KEY AUTOINCREMENT,
+    completion_id TEXT NOT NULL REFERENCES completions (id) ON DELETE CASCADE,
+    kind          TEXT NOT NULL CHECK (kind IN ('message', 'tool', 'regenerated', 'edited', 'aborted', 'copied', 'own')),
+    next_id       TEXT REFERENCES completions (id) ON DELETE SET NULL,  -- the request in which it was seen
+    said          TEXT NOT NULL,  -- the person's own words, or the beginning of a tool's result
+    created_at    REAL NOT NULL,
+    state         TEXT NOT NULL CHECK (state IN ('waiting', 'labelled', 'dropped')),
+    label         TEXT,
+    value         REAL NOT NULL DEFAULT 0 CHECK (value BETWEEN -1 AND 1),
+    judge         TEXT,  -- whose label it is: a model's name, or 'rules'
+    config        TEXT,  -- that judge's prompts and votes: another one is another judge
+    hint          TEXT,  -- the part of `said` that says what should have been done, word for word
+    why           TEXT,
+    labelled_at   REAL,
+    tokens        INTEGER NOT NULL DEFAULT 0,
+    rating_id     TEXT  -- that the label became last
+) STRICT;
 CREATE TABLE turn_rewards (
     episode       INTEGER NOT NULL REFERENCES episodes (seq) ON DELETE CASCADE,
     completion_id TEXT NOT NULL REFERENCES completions (id) ON DELETE CASCADE,
@@ -326,10 +362,21 @@ CREATE INDEX episodes_waiting ON episodes (ended_at) WHERE left_out IS NULL;
 CREATE INDEX episodes_version ON episodes (version, split);
 CREATE INDEX turn_rewards_completion ON turn_rewards (completion_id);
 CREATE INDEX run_episodes_episode ON run_episodes (episode);
+CREATE UNIQUE INDEX signals_once ON signals (completion_id, kind, coalesce(next_id, ''));
+CREATE INDEX signals_next ON signals (next_id);
+CREATE INDEX signals_waiting ON signals (seq) WHERE state = 'waiting';
+CREATE INDEX signals_labelled ON signals (judge, config, labelled_at) WHERE state = 'labelled';
+CREATE TRIGGER signals_lose_their_words BEFORE DELETE ON completions
+BEGIN
+    UPDATE signals SET said = '', hint = NULL, state = iif(state = 'waiting', 'dropped', state),
+        why = iif(state = 'waiting', 'what was said is not kept any more', why)
+    WHERE next_id = OLD.id;
+END;
+CREATE INDEX completion_lessons_rating ON completion_lessons (rating_id);
 PRAGMA writable_schema=OFF;
 DELETE FROM "sqlite_sequence";
 INSERT INTO "sqlite_sequence" VALUES('completions',1);
 INSERT INTO "sqlite_sequence" VALUES('ratings',1);
 INSERT INTO "sqlite_sequence" VALUES('audit',2);
 COMMIT;
-PRAGMA user_version = 19;
+PRAGMA user_version = 22;
