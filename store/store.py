@@ -24,6 +24,7 @@ from store.learning import keys
 from store.learning.episode_groups import EpisodeGroupStore
 from store.learning.episodes import EpisodeStore
 from store.learning.guesses import GuessStore
+from store.learning.judged_pairs import JudgedPairStore
 from store.learning.keys import KeyStore
 from store.learning.lessons import LessonStore
 from store.learning.meta import MetaStore, set_meta
@@ -70,6 +71,7 @@ class Store:
         self.reactions = ReactionStore(reader, writer)
         self.samples = SampleStore(reader, writer)
         self.signals = SignalStore(reader, writer)
+        self.judged_pairs = JudgedPairStore(reader, writer)
         self.runs = RunStore(reader, writer, encrypted=self.encrypted)
         self.versions = VersionStore(reader, writer)
         self.unlearning = RebuildStore(reader, writer)
