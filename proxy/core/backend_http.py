@@ -16,7 +16,7 @@ from functools import cache, lru_cache
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-import aiohappyeyeballs
+import aiohappyeyeballs  # comes with aiohttp: asyncio's own leaks sockets where who waits is cancelled
 import httptools
 from multidict import CIMultiDict
 
