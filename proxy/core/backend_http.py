@@ -30,6 +30,7 @@ PIECE: Final = 1 << 16  # bytes of a large body that are written at once
 UNPACKED: Final = 1 << 24  # bytes that one read of a packed body may become
 _UNPACKED: Final = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
+_SAFE: Final = ("GET", "HEAD", "OPTIONS")
 _BODILESS: Final = ("GET", "HEAD", "OPTIONS", "DELETE")
 
 Body = bytes | AsyncIterator[bytes] | None
@@ -89,12 +90,20 @@ class Connections:
     ) -> Answer:
         """The head of the answer. `target`: the route, in the bytes that are sent, behind the URL's own path.
 
+        A question that changes nothing is asked once more where a connection that was kept has just been closed.
+
         Raises NotConnected, Disconnected, Silent, NoHttp, OSError, TimeoutError; with `unpack` a body in gzip is one
         without.
         """
         address = address_of(url)
         head = _head(method, address, target, headers, body)
-        connection = self._taken(address) or await self._connected(address)
+        if (kept := self._taken(address)) is not None:
+            try:
+                return await kept.ask(method, head, body, unpack)
+            except (Disconnected, ConnectionResetError, BrokenPipeError):
+                if method not in _SAFE or body is not None:
+                    raise
+        connection = await self._connected(address)
         return await connection.ask(method, head, body, unpack)
 
     def _taken(self, address: Address) -> _Connection | None:
@@ -119,6 +128,8 @@ class Connections:
             raise TimeoutError(f"no connection within {self._connect_timeout_s:g} s") from error
         except OSError as error:
             raise NotConnected(error.errno, error.strerror or str(error)) from error
+        except UnicodeError as error:
+            raise NotConnected(f"{address.host} is not the name of a machine") from error
         return connection
 
     def made(self, connection: _Connection) -> None:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from proxy.core.backend_http import Connections, Disconnected, NoHttp, address_of
+from proxy.core.backend_http import Connections, Disconnected, NoHttp, NotConnected, address_of
 from proxy.core.errors import BackendBroke
 from proxy.core.upstream import whole
 
@@ -252,10 +252,18 @@ async def test_a_server_that_closes_what_it_kept_open() -> None:
 
     async with asked(says) as (http, url):
         assert await whole(await http.ask("GET", url, "/", {}, None)) == b"{}"
-        with pytest.raises(Disconnected):
-            await http.ask("GET", url, "/", {}, None)
+        with pytest.raises(Disconnected):  # who asks knows whether it may be answered twice
+            await http.ask("POST", url, "/", {}, b"{}")
         await asyncio.sleep(0.01)
         assert not http._all
+        for _ in range(3):
+            assert await whole(await http.ask("GET", url, "/", {}, None)) == b"{}"
+
+
+async def test_a_name_that_cannot_be_one() -> None:
+    async with asked(answers()) as (http, _):
+        with pytest.raises(NotConnected):
+            await http.ask("GET", "http://a..b", "/", {}, None)
 
 
 async def test_who_reads_slowly_is_no_silence_of_the_backend() -> None:
