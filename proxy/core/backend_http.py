@@ -21,19 +21,14 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from proxy.core.errors import BrokeOff
+from proxy.core.http_body import CODINGS, PIECE, Body, Unpacking, framed
 
 KEEPALIVE_S: Final = 4.0  # below uvicorn's 5 s, else a connection may be closed under a request
 LOOK_S: Final = 60.0  # a beat, where nobody is told of silences
 HEAD_LIMIT: Final = 256 * 1024  # bytes of an answer's head, and of all that has no byte of the body in it
 HELD: Final = 1 << 18  # bytes that wait for a slow reader before no more are read
-PIECE: Final = 1 << 16  # bytes of a large body that are written at once
-UNPACKED: Final = 1 << 24  # bytes that one read of a packed body may become
-_UNPACKED: Final = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
-
 _SAFE: Final = ("GET", "HEAD", "OPTIONS")
 _BODILESS: Final = ("GET", "HEAD", "OPTIONS", "DELETE")
-
-Body = bytes | AsyncIterator[bytes] | None
 
 
 class NotConnected(OSError):
@@ -71,7 +66,8 @@ def address_of(url: str) -> Address:
     if parts.user is not None:
         key = f"{parts.user}:{parts.password or ''}"
         head += f"authorization: Basic {b64encode(key.encode()).decode()}\r\n"
-    return Address(parts.raw_host or "", parts.port or (443 if tls else 80), tls, parts.raw_path.rstrip("/"), head.encode())
+    port = parts.port or (443 if tls else 80)
+    return Address(parts.raw_host or "", port, tls, parts.raw_path.rstrip("/"), head.encode())
 
 
 class Connections:
@@ -212,7 +208,8 @@ class _Connection(asyncio.Protocol):
 
     async def ask(self, method: str, head: bytes, body: Body, unpack: bool) -> Answer:
         self._answer = answer = Answer(self, unpack=unpack, headless=method == "HEAD")
-        begun = self._head = self.loop.create_future()
+        begun: asyncio.Future[Answer] = self.loop.create_future()
+        self._head = begun
         self._heard, self._bodiless = self.loop.time(), 0
         if self._timer is None:
             self._timer = self.loop.call_later(self._pool.read_timeout_s, self._look)
@@ -233,7 +230,7 @@ class _Connection(asyncio.Protocol):
         """A body in pieces, so that others are served between them; as far as its server wants it."""
         try:
             self.to.write(head)
-            async for piece in _framed(body):
+            async for piece in framed(body):
                 if self.to.is_closing():
                     return  # `connection_lost` tells whoever waits
                 self.to.write(piece)
@@ -304,7 +301,7 @@ class _Connection(asyncio.Protocol):
             self._fail(Disconnected("the connection was closed"))
 
     def _look(self) -> None:
-        """Break off where it is silent for too long; while its reader or its question is slow, that is not its doing."""
+        """Break off where it is silent for too long; a slow reader or question is not its doing."""
         self._timer = None
         if self._answer is None:
             return
@@ -375,19 +372,6 @@ class _Connection(asyncio.Protocol):
             self.close()
 
 
-async def _framed(body: bytes | AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """A body as it is written: as it is where its length is known, else in chunks."""
-    if isinstance(body, bytes):
-        view = memoryview(body)
-        for at in range(0, len(body), PIECE):
-            yield bytes(view[at : at + PIECE])
-        return
-    async for piece in body:
-        if piece:  # an empty chunk is the end
-            yield b"%x\r\n%s\r\n" % (len(piece), piece)
-    yield b"0\r\n\r\n"
-
-
 class Answer:
     """An answer of the backend. Its body is read once, by one task."""
 
@@ -399,8 +383,7 @@ class Answer:
         self.paused = False
         self._connection = connection
         self._unpack = unpack
-        self._coding = ""  # of a packed body
-        self._unpacking: Any = None
+        self._unpacking: Unpacking | None = None
         self._came: list[bytes] = []
         self._size = 0
         self._is_whole = False
@@ -479,35 +462,17 @@ class Answer:
         bodiless = self.headless or status in (204, 304)
         self.until_closed = not bodiless and "chunked" not in kind and "content-length" not in self.headers
         coding = ", ".join(self.headers.getall("content-encoding", ())).strip().lower()
-        if self._unpack and coding in _UNPACKED:
-            self._coding = coding
+        if self._unpack and coding in CODINGS:
+            self._unpacking = Unpacking(coding)
         elif self._unpack and coding not in ("", "identity"):
             raise NoHttp(f"its body is in {coding}, which nobody asked for")
 
     def take(self, data: bytes) -> None:
-        if self._coding:
-            data = self._unpacked(data)
+        if self._unpacking is not None:
+            data = self._unpacking.unpacked(data)
         if data:
             self._came.append(data)
             self._size += len(data)
-
-    def _unpacked(self, data: bytes) -> bytes:
-        """Raises zlib.error, and NoHttp where a little becomes very much. gzip may have several members (RFC 1952)."""
-        found, room = [], UNPACKED
-        while data:
-            if self._unpacking is None:
-                raw = self._coding == "deflate" and data[0] & 15 != 8  # without the head of RFC 1950, as some send it
-                self._unpacking = zlib.decompressobj(-zlib.MAX_WBITS if raw else _UNPACKED[self._coding])
-            elif self._unpacking.eof:
-                if self._coding == "deflate" or data[0] != 0x1F:
-                    break  # padding
-                self._unpacking = zlib.decompressobj(_UNPACKED[self._coding])
-            found.append(self._unpacking.decompress(data, room))
-            room -= len(found[-1])
-            if room <= 0:
-                raise NoHttp(f"what came at once unpacks to over {UNPACKED} bytes")
-            data = self._unpacking.unused_data
-        return b"".join(found)
 
     def tell(self) -> None:
         """All that one read has brought is here."""
@@ -518,7 +483,7 @@ class Answer:
             self._connection.to.pause_reading()
 
     def ended(self, error: Exception | None) -> None:
-        if error is None and self._unpacking is not None and not self._unpacking.eof:
+        if error is None and self._unpacking is not None and not self._unpacking.is_whole:
             error = zlib.error("its end is missing")
         self._is_whole, self._broke = error is None, error
         if self._beat is not None:

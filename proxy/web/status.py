@@ -108,7 +108,7 @@ class StatusReport:
                 "untrainable": await self._store.samples.untrainable(),
                 "needed": needed,
             },
-            "episodes": await self._episodes(),
+            "episodes": await self.episodes(),
             "baseline": await self._store.meta.get("baseline", 0.0),
             "training": {
                 "paused": self._learner.state.paused,
@@ -141,7 +141,7 @@ class StatusReport:
         trains = await self._learner.trains()
         return not trains["model"] if trains else not self._backend.capabilities.adapters
 
-    async def _episodes(self) -> dict[str, Any] | None:
+    async def episodes(self) -> dict[str, Any] | None:
         """None where there has never been one."""
         counts = await self._store.episodes.counts()
         if not counts.open + counts.rewarded + counts.error:

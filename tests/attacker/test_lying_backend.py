@@ -59,7 +59,7 @@ async def test_who_waits_is_told_when_all_connections_are_closed() -> None:
             await asyncio.sleep(0)
         await asyncio.sleep(0.01)
         await http.close()
-        with pytest.raises(OSError):
+        with pytest.raises(ConnectionAbortedError):
             await waits
 
 

@@ -125,12 +125,19 @@ class ShareBody(BaseModel):
     rated: int
 
 
+class ComparisonBody(BaseModel):
+    new: ShareBody
+    old: ShareBody
+    p: float
+
+
 class WatchBody(BaseModel):
     version: Version
     against: Version
     new: ShareBody | None = None
     old: ShareBody | None = None
     p: float | None = None
+    episodes: ComparisonBody | None = Field(default=None, description="Of successes in evaluation episodes.")
     state: Literal["watching", "over", "rolled back"]
     line: str
 

@@ -60,6 +60,7 @@ class ProgressPage:
             runs=[run_json(run) for run in await self._store.runs.recent(limit=12)],
             days=DAYS,
             judge=await self._judging.report(),
+            episodes=await self._status.episodes(),
             prompts=(prompts := self._status.prompts()),
             texts=texts(prompts),
         )
