@@ -47,7 +47,7 @@ class NoHttp(ValueError):
     """The bytes that came are not HTTP."""
 
 
-class Address(NamedTuple):
+class ServerAddress(NamedTuple):
     """A server, as its URL names it."""
 
     host: str
@@ -58,7 +58,7 @@ class Address(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def address_of(url: str) -> Address:
+def address_of(url: str) -> ServerAddress:
     """Raises ValueError."""
     parts = URL(url)
     tls = parts.scheme == "https"
@@ -67,7 +67,7 @@ def address_of(url: str) -> Address:
         key = f"{parts.user}:{parts.password or ''}"
         head += f"authorization: Basic {b64encode(key.encode()).decode()}\r\n"
     port = parts.port or (443 if tls else 80)
-    return Address(parts.raw_host or "", port, tls, parts.raw_path.rstrip("/"), head.encode())
+    return ServerAddress(parts.raw_host or "", port, tls, parts.raw_path.rstrip("/"), head.encode())
 
 
 class Connections:
@@ -102,7 +102,7 @@ class Connections:
         connection = await self._connected(address)
         return await connection.ask(method, head, body, unpack)
 
-    def _taken(self, address: Address) -> _Connection | None:
+    def _taken(self, address: ServerAddress) -> _Connection | None:
         free = self._free.get(address[:3])
         while free:
             since, connection = free.pop()
@@ -111,7 +111,7 @@ class Connections:
             connection.close()
         return None
 
-    async def _connected(self, address: Address) -> _Connection:
+    async def _connected(self, address: ServerAddress) -> _Connection:
         try:
             async with asyncio.timeout(self._connect_timeout_s):
                 found = await self._loop.getaddrinfo(address.host, address.port, type=1)
@@ -167,7 +167,7 @@ def _tls() -> ssl.SSLContext:
     return context
 
 
-def _head(method: str, address: Address, target: str, headers: Mapping[str, str], body: Body) -> bytes:
+def _head(method: str, address: ServerAddress, target: str, headers: Mapping[str, str], body: Body) -> bytes:
     """Raises ValueError for a header with a line end in it."""
     said = list(headers.items())
     if b"authorization:" in address.head:  # a second one would be refused, or be the one that counts
@@ -189,7 +189,7 @@ def _head(method: str, address: Address, target: str, headers: Mapping[str, str]
 class _Connection(asyncio.Protocol):
     """One connection; what httptools calls has the names that it wants."""
 
-    def __init__(self, pool: Connections, address: Address) -> None:
+    def __init__(self, pool: Connections, address: ServerAddress) -> None:
         self.address = address
         self.to: asyncio.Transport
         self._pool = pool

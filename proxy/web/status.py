@@ -22,6 +22,7 @@ from proxy.training.weights_check import WeightsCheck
 from proxy.versions.admission import Door
 from proxy.versions.live_version import Swap
 from proxy.versions.rollback_monitor import RollbackMonitor
+from proxy.web.openapi.responses import RunBody
 from store.records import Run
 from store.store import Store
 from store.writer import ROOM
@@ -243,7 +244,7 @@ def under_way(progress: dict[str, Any]) -> str:
     return again + ", ".join(parts)
 
 
-def run_json(run: Run) -> dict[str, Any]:
+def run_json(run: Run) -> RunBody:
     found = run.result or {}
     return {
         "id": run.id,
