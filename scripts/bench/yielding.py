@@ -1,14 +1,14 @@
 """What a run costs those who ask meanwhile: answer time in each phase of it ÷ answer time without one.
 
-`python -m scripts.bench.yielding [--backend builtin|llamacpp|ollama …] [--before] [--ratings 32] [--alone 60] [--pause
-1] [--every 10] [--tokens 24] [--gguf FILE] [--quick]` puts the figures of each backend into benchmarks/yield.json,
-beside those of the others. A whole rlproxy runs, with the model's server as a person would run it: llama-server with
-its own choice of threads, Ollama in a session of its own (OLLAMA_BIN names the program).
+`python -m scripts.bench.yielding [--backend builtin|llamacpp|ollama …] [--before] [--busy] [--ratings 32] [--alone 60]
+[--pause 1] [--every 10] [--tokens 24] [--gguf FILE] [--quick]` puts the figures of each backend into
+benchmarks/yield.json, beside those of the others. A whole rlproxy runs, with the model's server as a person would run
+it: llama-server with its own choice of threads, Ollama in a session of its own (OLLAMA_BIN names the program).
 
 Three runs a backend: one while a client asks one question after the other, one under light load (a question every ten
 seconds), one with nobody there. The last two are for the run's own time. `--before` takes all yielding off, which is
 how rlproxy was before November 2026: its `nice 10` counted for nothing in a session of its own. It has the first run
-alone. What is measured is written after each run.
+alone, as has `--busy`. What is measured is written after each run.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ async def measure(kind: str, options: argparse.Namespace, folder: Path, keep: Ca
             "alone": before, "run_s": {}, "runs": [],
         }  # fmt: skip
         pauses = {"asked all the while": options.pause}
-        if not options.before:
+        if not (options.before or options.busy):
             pauses |= {f"a question every {options.every:g} s": options.every, "nobody asks": None}
         for name, pause in pauses.items():
             if found["runs"]:
@@ -275,6 +275,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backend", nargs="+", choices=BACKENDS, default=["builtin", "llamacpp"])
     parser.add_argument("--before", action="store_true", help="nothing yields")
+    parser.add_argument("--busy", action="store_true", help="only the run while a client asks all the while")
     parser.add_argument("--ratings", type=int, default=32, help="for each run")
     parser.add_argument("--alone", type=int, default=60, help="answers without a run")
     parser.add_argument("--pause", type=float, default=1.0, help="seconds between two questions")

@@ -8,6 +8,7 @@ bench.ollama_templates, bench.versions, bench.yielding).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ WAYS: Final = {
     "lora": "Ollama before 0.34.1: a LoRA file",
     "llama-server": "its llama-server, run by rlproxy",
 }
+_SAMPLES: Final = re.compile(r"on (\d+) samples?")  # in a run's result
 SIZES: Final = {"1B": 1.07e9, "3B": 2.97e9, "8B": 7.18e9}  # parameters, with the small model's vocabulary
 
 
@@ -79,10 +81,10 @@ def _learned(one: Mapping[str, Any]) -> str:
     if (run := one["run"]) is None:
         return f"– | – | none starts: {one['match']['line']} | {before} | –"
     prompts = (run.get("choices") or {}).get("prompts", ["–"])[0]
-    samples = run.get("samples") or {}
+    counted = _SAMPLES.search(str(run["reason"])) if run["status"] == "done" else None
     after = "–" if one["after"] is None else f"{one['after']['liked']:.2f}"
     ended = f"v{one['live']} is live" if one["live"] else f"{run['status']}: {run['reason']}"
-    return f"{prompts} | {samples.get('trained', 0)} | {ended}, {run['seconds']:.0f} s | {before} | {after}"
+    return f"{prompts} | {counted[1] if counted else 0} | {ended}, {run['seconds']:.0f} s | {before} | {after}"
 
 
 def yielding(found: Mapping[str, Any]) -> str:
