@@ -25,6 +25,7 @@ PAGES = (
     "docs/lab/http-api.md",
     "docs/lab/quick-starts.md",
     "docs/lab/ollama.md",
+    "docs/lab/operations.md",
     "docs/reference/backends.md",
 )
 
