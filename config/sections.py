@@ -236,8 +236,8 @@ class Gate(Section):
 
 
 class Judge(Section):
-    mode: Literal["off", "shadow", "on"] = "off"
-    """Labels by a model of what people say next: none, only to be looked at, or also to train once trusted."""
+    mode: Literal["off", "shadow", "on", "hindsight"] = "off"
+    """Labels by a model of what people say next: none, only shown, or to train once trusted; hindsight: no judge."""
     url: Url = ""
     """Address of its server, any that speaks OpenAI's chat completions; empty asks the backend's base model, weakly."""
     model: str = ""
@@ -250,8 +250,15 @@ class Judge(Section):
     """Tokens that it may cost in a day, questions and answers together; then it goes on tomorrow."""
     hours: tuple[Hours, ...] = ()
     """Local times in which it is asked, as train.hours; empty is always."""
+    small_models: bool = False
+    """Hindsight on a model of less than 3 B parameters, which reads follow-ups badly."""
     max_share: float = Field(default=0.5, gt=0, le=1)
-    """Most of a run that may be its own, by weight; above 0.5 who never rates is taught by the judge alone."""
+    """Most of a run with people's ratings that may be its own, by weight; a run without any is the judge's alone."""
+
+
+class LessonsSection(Section):
+    enabled: bool = False
+    """Comments on disliked answers act at once: they stand in later prompts of the same person on that topic."""
 
 
 class Signals(Section):

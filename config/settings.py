@@ -32,6 +32,7 @@ from config.sections import (
     BackendSection,
     Gate,
     Judge,
+    LessonsSection,
     Log,
     Redaction,
     ServerSection,
@@ -87,6 +88,7 @@ class Settings(BaseSettings):
     train: Train = Train()
     gate: Gate = Gate()
     judge: Judge = Judge()
+    lessons: LessonsSection = LessonsSection()
     signals: Signals = Signals()
     turns: Turns = Turns()
     webhooks: WebhooksSection = WebhooksSection()

@@ -42,10 +42,12 @@ from proxy.feedback.webhooks.routes import Webhooks
 from proxy.relay.capture_optout import Uncaptured
 from proxy.relay.count_tokens import CountTokens
 from proxy.relay.dialect_support import Formats
+from proxy.relay.lessons import PromptLessons
 from proxy.relay.models import Models
 from proxy.relay.parts import Parts
 from proxy.relay.relay import Relay
 from proxy.signals.follower import Follower
+from proxy.signals.hindsight import Hindsight
 from proxy.signals.judging import Judging
 from proxy.signals.own import Own
 from proxy.training import relocation
@@ -74,6 +76,7 @@ from proxy.web.forgetting import Forgetter
 from proxy.web.importing import Importing
 from proxy.web.judge_routes import JudgeRoutes
 from proxy.web.key_routes import KeyRoutes
+from proxy.web.lesson_routes import LessonRoutes
 from proxy.web.pages import INDEX_EVERY_S, Pages
 from proxy.web.retention import Retention
 from proxy.web.status import AS_IT_IS, StatusReport
@@ -158,7 +161,14 @@ class Wiring:
         self.uncaptured = Uncaptured(store, recent, retries)
         # what people say next
         self.judging = judging = Judging(
-            settings.judge, store, backend, redactor, events, Follower(store, screen), Own(settings.signals)
+            settings.judge,
+            store,
+            backend,
+            redactor,
+            events,
+            Follower(store, screen),
+            Own(settings.signals),
+            Hindsight(settings.judge, when.weights),
         )
         claims.before, claims.beside = judging.settle, judging.choices
         self.status = status = StatusReport(
@@ -169,13 +179,14 @@ class Wiring:
         unconfirmed = UnconfirmedFixes()
         self.commands = ChatCommands(store, feedback, status.text, acts, screen, unconfirmed)
         giving_way = GivingWay(launcher.stand_still, longest(settings.backend, train.stand_still_s))
+        self.lessons = lessons = PromptLessons(store) if settings.lessons.enabled else None
         parts = Parts(
             settings, store, backend, swap, metrics, tasks, health, formats, door, limits, events, redactor,
-            self.uncaptured, recent, Memory(tasks), giving_way, underway, episodes,
+            self.uncaptured, recent, Memory(tasks), giving_way, underway, episodes, lessons,
         )  # fmt: skip
         self.relay = relay = Relay(parts, self.commands, retries)
         self.counts = CountTokens(parts)
-        self.forgetter = Forgetter(store, settings.home, run_files, rebuilding, recent, retries, unconfirmed)
+        self.forgetter = Forgetter(store, settings.home, run_files, rebuilding, recent, retries, unconfirmed, lessons)
         self.stored = StoredResponses(store, relay, self.forgetter)
         # A list of somebody else's models is theirs alone, and a client's own key opens it.
         models = Models(store, backend, swap, door, relay.passthrough)
@@ -190,6 +201,7 @@ class Wiring:
         self.control = Control(
             store, backend, swap, acts, status, events, metrics, door, lambda request: self.guard.still(request)
         )
+        self.lesson_routes = LessonRoutes(store, lessons)
         self.importing = Importing(store, redactor)
         self.webhooks = Webhooks(settings.webhooks, store, feedback, self.commands, metrics, tasks, screen)
         self.retention = Retention(store, settings)
@@ -207,6 +219,7 @@ class Wiring:
             self.retention,
             health.cut,
             judging,
+            self.lesson_routes,
         )
         self.guard = security.Guard(
             settings.server, self.keys, limits, self.pages.visits.who, retries.refused, settings.home
@@ -226,6 +239,7 @@ class Wiring:
             *self.control.routes(),
             *KeyRoutes(self.keys).routes(),
             *JudgeRoutes(self.judging).routes(),
+            *self.lesson_routes.routes(),
             *EpisodeRoutes(self.store, self.episodes, self.swap).routes(),
             openapi.route(),
             *self.uncaptured.routes(),
@@ -255,6 +269,9 @@ class Wiring:
             if not await self.lending.recover():
                 await _restored(self.swap)
             await self.judging.start(http)
+            if self.lessons is not None:
+                await self.lessons.start()
+                self.tasks.spawn("lessons", _refresh(self.events, self.lessons))
             await self.pages.start()
             self.tasks.spawn("cut-prompts", self.health.cut.start(self.store))
             await self.retention.start()
@@ -325,6 +342,12 @@ async def _wake_on_ratings(events: Events, learner: RunSupervisor, watch: Rollba
         if happened.kind in ("rating", "retracted"):
             watch.wake()
             judging.rated()
+
+
+async def _refresh(events: Events, lessons: PromptLessons) -> None:
+    async for happened in events.listen():
+        if happened.kind in ("rating", "retracted", "published", "swap", "lesson"):
+            lessons.changed()
 
 
 async def _fill_search(store: Store) -> None:

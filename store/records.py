@@ -60,6 +60,7 @@ class NewCompletion:
     tool_errors: tuple[str, ...] = ()  # calls whose results the client marked as errors, in the newest turn
     redacted: tuple[str, ...] = ()  # what was replaced before this was stored: "prompt:api_key", …
     key: str | None = None  # that asked, by its id or its word; None: stored before this was, or imported
+    lessons: tuple[PromptLesson, ...] = ()  # that were in its prompt, or left out to compare
     forms: dict[str, list[Any]] | None = (
         None  # how its messages were written (proxy.conversation.as_sent); None: not known
     )
@@ -291,6 +292,15 @@ class Rating:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptLesson:
+    """A lesson and one prompt: its words were in it, or they were left out to compare the answers."""
+
+    rating: str
+    text: str
+    left_out: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Link:
     """A message on a chat platform shows this completion; `person` is whom it was for, by their id there. `key` made
     it."""
@@ -405,11 +415,17 @@ class Fresh:
     neutral: int
     stale: int  # too many versions old: will never train
     dampened: dict[str, int] = field(default_factory=dict)  # of those, by rater, what one may not bring into a run
+    alone: int = 0  # of judges: a run by themselves, where what people have rated is too little for one
 
     @property
     def total(self) -> int:
         """How many a run could take."""
         return self.good + self.bad + self.neutral - sum(self.dampened.values())
+
+    @property
+    def most(self) -> int:
+        """The number of ratings of the larger one of the runs that could begin."""
+        return max(self.total, self.alone)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from store.learning import keys
 from store.learning.episode_groups import EpisodeGroupStore
 from store.learning.episodes import EpisodeStore
 from store.learning.keys import KeyStore
+from store.learning.lessons import LessonStore
 from store.learning.meta import MetaStore, set_meta
 from store.learning.opinion import OpinionStore
 from store.learning.ratings import RatingStore
@@ -63,6 +64,7 @@ class Store:
         # Learning
         self.ratings = RatingStore(reader, writer)
         self.opinions = OpinionStore(reader, writer)
+        self.lessons = LessonStore(reader, writer)
         self.reactions = ReactionStore(reader, writer)
         self.samples = SampleStore(reader, writer)
         self.signals = SignalStore(reader, writer)

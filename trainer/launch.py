@@ -39,7 +39,7 @@ from trainer.formats import model_info
 from trainer.formats.weights import DEFAULT_HUB_ID, local, out_of_reach
 from trainer.io.encrypted_files import IN_THE_CLEAR, Seal, SealError, is_sealed, unfinished
 from trainer.io.encrypted_files import missing as sealing_lacks
-from trainer.lessons.prompts import NEUTRAL, comment_of, hinted, neutral
+from trainer.lessons.prompts import HINT, NEUTRAL, hinted, neutral, together, told
 from trainer.limits import GB, in_use
 from trainer.low_priority import Standing, can_stand_still, standing
 from trainer.manifest import AdapterError
@@ -49,6 +49,7 @@ from trainer.serve.__main__ import KEY_VARIABLE
 
 __all__ = [
     "DEFAULT_HUB_ID",
+    "HINT",
     "IN_THE_CLEAR",
     "NEUTRAL",
     "AdapterError",
@@ -63,7 +64,6 @@ __all__ = [
     "available",
     "can_stand_still",
     "child_environment",
-    "comment_of",
     "default_threads",
     "hinted",
     "is_sealed",
@@ -71,8 +71,11 @@ __all__ = [
     "neutral",
     "open_log",
     "out_of_reach",
+    "parameters",
     "sealing_lacks",
     "standing",
+    "together",
+    "told",
     "unfinished",
     "verify_adapter",
 ]
@@ -183,6 +186,15 @@ def adapter_rank(weights: str, name: str, overrides: Mapping[str, Any]) -> int:
         return preset.rank if folder is None else fit(preset, name, overrides, model_info.read(folder))[0].rank
     except (ImportError, OSError, ValueError, KeyError, TypeError):  # the run itself says what is wrong with them
         return preset.rank
+
+
+def parameters(weights: str | None) -> int | None:
+    """How many parameters the model of these weights has; None where they are not on this machine, or do not say."""
+    try:
+        folder = local(weights) if weights else None
+        return None if folder is None else model_info.read(folder).total
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def default_threads() -> tuple[int, int]:

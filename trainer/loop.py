@@ -27,7 +27,7 @@ from trainer.io.cache import Cache
 from trainer.io.encrypted_files import IN_THE_CLEAR, Seal
 from trainer.io.progress import Progress, Stop
 from trainer.io.run_folder import SAMPLES, RunError, RunSpec, read_lines, read_spec, write_atomic
-from trainer.lessons import lessons, preset_rules, replay, samples, trajectories
+from trainer.lessons import acceptance, lessons, preset_rules, replay, samples, trajectories
 from trainer.lessons.acceptance import Outcome
 from trainer.lessons.lessons import Lesson, Lessons, metrics_of
 from trainer.lessons.preset_rules import Liked
@@ -38,6 +38,7 @@ from trainer.policy.packing import Tokens
 from trainer.policy.policy import Policy, State
 from trainer.run import gate, rate_finder, ratings, reach, steps
 from trainer.run.gate import Check
+from trainer.run.reach import Bound
 from trainer.run.retry import Clock, Tries, lost_sense
 from trainer.run.scalars import Scalars
 from trainer.run.steps import LESS_MEMORY, Diverged, Trained, train
@@ -153,7 +154,7 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop, seal: Sea
     _write(run, model, read, learned, tries, used - read.repeated, used & read.repeated, no)
     if no is None:
         new = [s for s in reversed(read.usable) if s.rating in used - read.repeated]  # the newest last
-        rewards = [s.reward for s in new if s.episode is None]
+        rewards = [s.reward for s in new if s.episode is None and s.hindsight is None]
         result["baseline_after"] = round(objective.ema(spec.baseline, rewards, run.preset.ema_decay), 9)
         outcomes = list({s.episode.episode: s.reward for s in new if s.episode is not None}.values())
         result["episode_baseline_after"] = round(
@@ -289,13 +290,14 @@ def _lessons(run: TrainingRun, model: TrainedModel, read: Read) -> tuple[Lessons
     teaching = [lesson for lesson in learned.train if lesson.teaches]
     new = [outcome for rating, outcome in learned.outcomes.items() if rating not in read.repeated]
     if all(lesson.sample.replayed for lesson in teaching):
-        raise NothingToLearn(_why_nothing(new))
+        raise NothingToLearn(acceptance.why_nothing(new))
     taught = sum(lesson.taught for lesson in teaching)
     left = [s.sample for s in learned.train if s.keep.any() and learned.outcomes[s.sample.rating].cause is None]
     contrast = ratings.contrast(left)
-    if not contrast.ok and not taught and not trajectories.any_of(left):
+    alone = trajectories.any_of(left) or any(s.hindsight is not None for s in left)  # these compare nothing
+    if not contrast.ok and not taught and not alone:
         run.result["gate"]["contrast"] = contrast.json()
-        raise NothingToLearn(f"Nothing to compare in {len(new)} samples: {_causes(new, 'the same')}.")
+        raise NothingToLearn(f"Nothing to compare in {len(new)} samples: {acceptance.causes(new, 'the same')}.")
     run.preset = _tuned(run, model, teaching)
     if not trajectories.any_of(left):
         run.preset = preset_rules.pace(run.preset, teaching, run.progress)
@@ -303,7 +305,8 @@ def _lessons(run: TrainingRun, model: TrainedModel, read: Read) -> tuple[Lessons
         run.evidence, run.weak = 1.0, None  # a critic sees what that test does not
     elif run.weak and not taught:
         moves = reach.nats(run.preset, run.evidence, credited=False)
-        run.progress.choice("reach", moves and float(f"{moves:.2g}"), f"a smaller step: {run.weak}")
+        why = f"a smaller step, or one that costs no sense: {run.weak}"
+        run.progress.choice("reach", moves and float(f"{moves:.2g}"), why)
     return learned, teaching
 
 
@@ -311,11 +314,14 @@ def _tuned(run: TrainingRun, model: TrainedModel, teaching: Sequence[Lesson]) ->
     """At the rate that this model was found to bear: by a version before, or now where that is asked for."""
     if "learning_rate" in run.spec.overrides:
         return run.preset
-    run.tuned = gate.tuned(model.parent)
-    if run.tuned is not None:
-        run.progress.choice("learning_rate", run.tuned, "found by a sweep on this model, for a version before")
-    elif run.spec.tune:
-        run.tuned = rate_finder.find(model.policy, teaching, run.preset, run.spec.seed, run.progress, run.stop)
+    for_version = gate.tuned(model.parent)
+    run.tuned = run.spec.tuned if for_version is None else for_version
+    if run.spec.tune == "anew" or (run.spec.tune and run.tuned is None):
+        known = rate_finder.tried(run.folder)
+        run.tuned = rate_finder.find(model.policy, teaching, run.preset, run.spec.seed, run.progress, run.stop, known)
+    elif run.tuned is not None:
+        whose = "for a version before" if for_version is not None else "in a run before"
+        run.progress.choice("learning_rate", run.tuned, f"found by a sweep on this model, {whose}")
     return run.preset if run.tuned is None else run.preset.model_copy(update={"learning_rate": run.tuned})
 
 
@@ -345,14 +351,29 @@ def _try(
     """Result of the steps, and why it may not go live (None: it may)."""
     run.progress.phase("train", **({"again": tries.why} if tries.why else {}))
     try:
-        trained = train(
-            model.policy, teaching, tries.preset, run.spec, run.folder, run.progress, run.stop, run.evidence
-        )
+        bound = _bound(run, model, teaching, tries.preset)
+        trained = train(model.policy, teaching, tries.preset, run.spec, run.folder, run.progress, run.stop, bound)
     except Diverged as error:
         return None, {}, str(error).rstrip(".")
     finally:
         run.clock.lap("train")
     return trained, *_judged(run, model, learned, teaching, trained)
+
+
+def _bound(run: TrainingRun, model: TrainedModel, teaching: Sequence[Lesson], preset: Preset) -> Bound | None:
+    """How far this try may move the policy, which wears what it starts from; None: as far as its steps go."""
+    if any(one.taught for one in teaching):
+        return None
+    by_token = steps.by_token(teaching)
+    if run.evidence < 1 and not by_token:
+        _ask_parent(run, model)
+    return reach.bound(preset, run.evidence, credited=by_token, most=run.bounds.base_nll_rise, said=run.before)
+
+
+def _ask_parent(run: TrainingRun, model: TrainedModel) -> None:
+    if not run.before:
+        with model.policy.wearing(model.parent):
+            run.before = gate.ask(model.policy, model.template)
 
 
 def _half_way_back(
@@ -376,9 +397,7 @@ def _judged(
 ) -> tuple[dict[str, Check], str | None]:
     """The gate's checks, and the first one that says no."""
     run.progress.phase("gate")
-    if not run.before:
-        with model.policy.wearing(model.parent):
-            run.before = gate.ask(model.policy, model.template)
+    _ask_parent(run, model)
     run.stop.check()
     checks = gate.judge(
         model.policy,
@@ -473,21 +492,6 @@ def _save(policy: Policy, learned: Lessons, folder: Path) -> None:
     sidecar_files.write(
         folder, sidecar_files.CRITIC, learned.handed_on | {n: each for one in known for n, each in one.items()}
     )
-
-
-def _why_nothing(outcomes: Sequence[Outcome]) -> str:
-    if not outcomes:
-        return "The run has no samples to train on."
-    return f"Nothing to learn from in {len(outcomes)} samples: {_causes(outcomes, 'with an advantage of 0')}."
-
-
-def _causes(outcomes: Sequence[Outcome], otherwise: str) -> str:
-    """Why samples do not train, counted."""
-    causes: dict[str, int] = {}
-    for outcome in outcomes:
-        cause = outcome.cause or otherwise
-        causes[cause] = causes.get(cause, 0) + 1
-    return ", ".join(f"{count} {cause}" for cause, count in sorted(causes.items()))
 
 
 def _outcome(outcome: Outcome) -> dict[str, Any]:

@@ -107,6 +107,9 @@ RULES: Final[Mapping[str, Rule]] = {
         "POST /rl/forget",
         "POST /rl/judge/accept",
         "POST /rl/rescore",
+        "GET /rl/lessons",
+        "PATCH /rl/lessons/{id}",
+        "DELETE /rl/lessons/{id}",
         "GET /rl/keys",
         "POST /rl/keys",
         "DELETE /rl/keys/{key}",
@@ -141,6 +144,7 @@ RULES: Final[Mapping[str, Rule]] = {
         "POST /page/compare/pick",
         "POST /page/forget",
         "POST /page/retention",
+        "POST /page/lessons/{id}",
         "GET /static/{name}",
     ),
 }

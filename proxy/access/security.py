@@ -196,7 +196,9 @@ class Guard:
         if origin is None or not self._may(origin):
             return
         response.headers["access-control-allow-origin"] = origin
-        response.headers["access-control-expose-headers"] = "x-rl-completion-id, x-rl-adapter, x-rl-overhead-ms"
+        response.headers["access-control-expose-headers"] = (
+            "x-rl-completion-id, x-rl-adapter, x-rl-lessons, x-rl-overhead-ms"
+        )
         response.headers.add("vary", "origin")
         if request.method == "OPTIONS":
             response.headers["access-control-allow-methods"] = "GET, POST, DELETE"

@@ -25,6 +25,7 @@ from proxy.cli.init.command import init
 from proxy.cli.judge import judge_app
 from proxy.cli.keys import keys_app
 from proxy.cli.learn import learn_app
+from proxy.cli.lessons import lessons_app
 from proxy.cli.rate import rate_app
 from proxy.cli.report.command import report_app
 from proxy.cli.service.command import service_app
@@ -53,6 +54,7 @@ config_app = typer.Typer(help="The settings.", no_args_is_help=True, rich_markup
 app.add_typer(config_app, name="config")
 app.add_typer(service_app, name="service")
 app.add_typer(keys_app, name="keys")
+app.add_typer(lessons_app, name="lessons")
 
 
 def _say_version(asked: bool) -> None:

@@ -37,15 +37,29 @@ def status(
 
 
 @learn_app.command()
-def train(home: Home = None, as_json: AsJson = False) -> None:
+def train(
+    tune: Annotated[
+        bool, typer.Option("--tune", help="Look for this model's learning rate first, in a short sweep.")
+    ] = False,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> None:
     """Start a run now, however few ratings there are."""
     slow = Timer(SLOW_S, lambda: print(WAITING, file=sys.stderr, flush=True))
     slow.daemon = True
     slow.start()
     try:
-        _act(home, as_json, "/rl/train", _started)
+        if not tune:
+            _act(home, as_json, "/rl/train", _started)
+            return
+        from proxy.cli import sweep
+
+        client = client_of(home)
+        before = sweep.newest_run(client)
+        started = client.call("POST", "/rl/train?tune")
     finally:
         slow.cancel()
+    sweep.follow(client, before, started["why"], as_json=as_json)
 
 
 @learn_app.command()

@@ -6,6 +6,7 @@ results the client marked as errors. Not here: what they say about the answer ab
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -15,6 +16,12 @@ from store.captured.tree import ASIDE
 
 LONGEST: Final = 20_000  # characters; whoever types more has pasted a document
 MOST_ERRORS: Final = 64
+_BLANK: Final = re.compile(r"\n\s*\n")
+PASTED: Final = 1000  # characters, quotes and code not counted, from which on nobody can tell what of it was pasted
+PARAGRAPHS: Final = 3  # more of them likewise
+_FENCE: Final = re.compile(r"\s{0,3}(`{3,}|~{3,})")
+_QUOTED: Final = re.compile(r"\s{0,3}(?:>|\|)|\t| {4}")  # a quote, a table, indented code
+_OPENS: Final = re.compile(r"\s*<([A-Za-z][\w:.-]{0,60})\b[^<>\n]{0,2000}>")
 
 
 def typed_in(messages: Sequence[Mapping[str, Any]], agent: Agent | None, redactor: Redactor) -> str | None:
@@ -25,6 +32,24 @@ def typed_in(messages: Sequence[Mapping[str, Any]], agent: Agent | None, redacto
         return None
     said = own_text(newest, agent)
     return redactor.text(said) if said and len(said) <= LONGEST else None
+
+
+def own_words(typed: str) -> str:
+    """The part of a typed message that surely is the person's own: no code, quotes, tables or blocks of markup. Empty
+    where the rest is so long that a page may have been pasted. A short paste without such marks looks like typing."""
+    kept: list[str] = []
+    until = ""  # the end of the block that these lines are in
+    for line in typed.splitlines():
+        if until:
+            until = "" if until in line else until
+        elif (fence := _FENCE.match(line)) is not None:
+            until = fence[1]
+        elif (opens := _OPENS.match(line)) is not None:
+            until = "" if (end := f"</{opens[1]}>") in line else end
+        elif not _QUOTED.match(line):
+            kept.append(line)
+    own = "\n".join(kept).strip()
+    return "" if len(own) > PASTED or len(_BLANK.split(own)) > PARAGRAPHS else own
 
 
 def marked_errors(messages: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:

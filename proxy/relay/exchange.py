@@ -8,7 +8,7 @@ capture, which requests come here to relay.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 import aiohttp
@@ -30,11 +30,12 @@ from proxy.relay.asking import Asking
 from proxy.relay.capture import Capture
 from proxy.relay.codecs import Codec, Translated
 from proxy.relay.early_stream import KEEPALIVE, HeldStream
+from proxy.relay.lessons import HEADER as LESSONS
 from proxy.relay.parts import Parts
 from proxy.relay.unknown_model import unknown_model
 from proxy.versions.live_version import Lease
 from store.errors import DuplicateCompletion
-from store.records import NewCompletion
+from store.records import NewCompletion, PromptLesson
 
 log = structlog.get_logger()
 
@@ -55,6 +56,7 @@ class Exchange:
         started: float,
         attempt: Attempt | None = None,
         held: HeldStream | None = None,
+        taught: Sequence[PromptLesson] = (),
     ) -> None:
         self._parts = parts
         self._request = request
@@ -63,6 +65,7 @@ class Exchange:
         self._asked = question.asked
         self._lease = lease
         self._started = started
+        self._taught = ", ".join(one.rating for one in taught if not one.left_out)  # lessons in its prompt
         self._attempt = attempt  # keeps the answer, should its SDK ask again
         self._begun = held.response if held is not None else None  # the stream, where it began while it waited
         self._capture: Capture | None = None
@@ -144,6 +147,8 @@ class Exchange:
         if self._capture is not None:
             headers["x-rl-completion-id"] = self._capture.id
         headers["x-rl-adapter"] = self._lease.label
+        if self._taught:
+            headers[LESSONS] = self._taught
         overhead = self._asking.left_at - self._started
         self._parts.metrics.overhead.observe(overhead)
         headers["x-rl-overhead-ms"] = f"{overhead * 1000:.2f}"

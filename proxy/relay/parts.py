@@ -24,6 +24,7 @@ from proxy.core.upstream import end_to_end
 from proxy.feedback.episodes import Episodes
 from proxy.relay.capture_optout import Uncaptured
 from proxy.relay.dialect_support import Formats
+from proxy.relay.lessons import PromptLessons
 from proxy.training.giving_way import GivingWay
 from proxy.versions.admission import Door
 from proxy.versions.live_version import Swap
@@ -52,6 +53,7 @@ class Parts:
     giving_way: GivingWay
     underway: Underway
     episodes: Episodes
+    lessons: PromptLessons | None = None  # None: they are off
     http: aiohttp.ClientSession | None = None
 
     def request_headers(self, request: web.Request) -> CIMultiDict[str]:

@@ -46,6 +46,7 @@ from proxy.relay.capture import new_id
 from proxy.relay.capture_optout import says_off
 from proxy.relay.early_stream import HeldStream
 from proxy.relay.exchange import Exchange
+from proxy.relay.lessons import members
 from proxy.relay.parts import Parts
 from proxy.relay.previous_response import EarlierAnswers, marked, unmarked
 from proxy.relay.request_body import bounded, parsed, read
@@ -53,7 +54,7 @@ from proxy.versions.live_version import Lease
 from store.captured.recent_answers import SYSTEM_TEXTS
 from store.captured.tree import ASIDE
 from store.errors import StoreError
-from store.records import Asker, NewCompletion
+from store.records import Asker, NewCompletion, PromptLesson
 
 log = structlog.get_logger()
 
@@ -203,11 +204,13 @@ class Relay:
             if asked.previous != call.previous:
                 asked = replace(asked, previous=call.previous)
             question = Question(call.body.raw, add, body, asked, call.body.items, call.weight)
+            taught = await self._lessons(call, asked, lease, held)
+            sent = await off_loop(call.weight, _taught, call.dialect, question, taught) if taught else question
             exchange = Exchange(
-                self.parts, call.request, call.dialect, question, lease, call.started, call.attempt, held
+                self.parts, call.request, call.dialect, sent, lease, call.started, call.attempt, held, taught
             )
             if call.id is not None:
-                row = partial(self._row, call, asked, lease, size)
+                row = partial(self._row, call, asked, lease, size, taught)
                 await exchange.capture_as(call.id, row, partial(self._remember, call.dialect, question, lease))
                 if call.attempt is not None:
                     call.attempt.completion = call.id
@@ -215,11 +218,26 @@ class Relay:
         finally:
             lease.release()
 
-    async def _row(self, call: Call, asked: Asked, lease: Lease, size: int) -> NewCompletion:
+    async def _lessons(
+        self, call: Call, asked: Asked, lease: Lease, held: HeldStream | None
+    ) -> tuple[PromptLesson, ...]:
+        """The lessons that fit. None, unless lessons are on, the request is captured, and a header can still
+        name them."""
+        told = held is not None and held.response is not None
+        if self.parts.lessons is None or call.id is None or call.agent is NOBODY or told:
+            return ()
+        whose = Asker(who_asks(call.request).key, call.who.user)
+        return await self.parts.lessons.for_request(call.dialect, asked, whose, lease.version)
+
+    async def _row(
+        self, call: Call, asked: Asked, lease: Lease, size: int, taught: tuple[PromptLesson, ...] = ()
+    ) -> NewCompletion:
         telling, request = await off_loop(call.weight, _beside, self.parts.recent.history, call, asked, size)
         # What is new is looked at for secrets, and the members beside the messages each time.
         looked = telling.fresh + len(request) if call.weight < LARGE else call.weight
         row = await off_loop_above(WORTH_A_THREAD, looked, _row, call, asked, telling, request, lease, self.parts)
+        if taught:
+            row = replace(row, lessons=taught)
         rule = await self._aside(row, asked, call.weight) if row.turn_rule == DEFAULT else None
         return row if rule is None else replace(row, turn="side", turn_rule=rule)
 
@@ -396,6 +414,17 @@ def _completion_id(request: web.Request) -> str:
     if not _ID.fullmatch(found):
         raise BadRequest("`x-rl-completion-id` must be 1 to 128 letters, digits or `._:-`.", param="x-rl-completion-id")
     return found
+
+
+def _taught(dialect: Dialect, question: Question, taught: Sequence[PromptLesson]) -> Question:
+    """The same question with these lessons in it. What is captured of it is what its client sent."""
+    changed = members(dialect, question.body, taught)
+    if not changed:
+        return question
+    body, asked = _with(dialect, question.body, question.asked, changed)
+    return replace(
+        question, add={**question.add, **changed}, body=body, asked=replace(asked, previous=question.asked.previous)
+    )
 
 
 def _with(

@@ -17,6 +17,7 @@ from proxy.access.keys import Who
 from proxy.access.reach import Reach
 from proxy.conversation.answer_on_screen import CannotTell, OnScreen, Place
 from proxy.conversation.conversations import as_chat
+from proxy.conversation.typed_words import own_words
 from proxy.core.agent_wrappers import agent_of
 from proxy.signals import rules
 from proxy.signals.rules import Label
@@ -135,7 +136,11 @@ class Follower:
     def _of_words(self, before: Lately, one: Next) -> NewSignal:
         if one.typed is None:
             return _ruled(before.id, "message", one, one.asked, rules.label("nothing", UNCERTAIN))
-        return _ruled(before.id, "message", one, one.typed, rules.of_message(one.typed, [before.asked]))
+        own = own_words(one.typed)  # a page that was pasted into it instructs nobody
+        ruled = rules.of_message(one.typed, [before.asked])
+        if ruled is None and own != one.typed:
+            ruled = rules.of_message(own, []) if own else rules.label("nothing", UNCERTAIN)
+        return _ruled(before.id, "message", one, own or one.typed, ruled)
 
 
 def _ruled(id: str, kind: SignalKind, one: Next, said: str, ruled: Label | None) -> NewSignal:

@@ -29,13 +29,14 @@ from proxy.core.errors import Conflict
 from proxy.core.events import Events
 from proxy.signals import rules
 from proxy.signals.follower import Follower
+from proxy.signals.hindsight import CONFIG, SAID, Hindsight
 from proxy.signals.judge import AnswerJudge, Endpoint, JudgeDown
 from proxy.signals.own import WEIGHT, Own, OwnFailed
 from proxy.signals.questions import VERSION, JudgedTurn
 from proxy.signals.trust import WINDOW, Trust, trust
 from store.captured import export
 from store.errors import StoreError
-from store.learning.signals import ASK, OWN, OwnScore, Shared, Trusted
+from store.learning.signals import ASK, HINDSIGHT, OWN, OwnScore, Shared, Trusted
 from store.records import Completion, Signal
 from store.store import Store
 
@@ -51,6 +52,7 @@ ASK_EVERY_S: Final = 6 * 3600.0  # between two questions to people about a judge
 RULES_CONFIG: Final = ""  # rules have no prompts
 ACTOR: Final = "rlproxy"
 AT_ONCE: Final = 20  # turns that the user's own code scores between two looks
+NOT_MAIN: Final = "its answer is not a main turn any more"
 SHOWN: Final = 20  # disagreements in a report
 
 
@@ -64,6 +66,7 @@ class Judging:
         events: Events,
         follower: Follower,
         own: Own,
+        hindsight: Hindsight,
         now: Callable[[], datetime] = datetime.now,
     ) -> None:
         self._settings = settings
@@ -73,6 +76,7 @@ class Judging:
         self._events = events
         self._follower = follower
         self._own = own
+        self._hindsight = hindsight
         self._own_hash = ""  # of the user's own code as it last ran
         self.own_problem: str | None = None
         self._now = now
@@ -90,7 +94,7 @@ class Judging:
     @property
     def asks(self) -> bool:
         """Tell whether a model is asked at all."""
-        return self._settings.mode != "off"
+        return self._settings.mode in ("shadow", "on")
 
     @property
     def name(self) -> str:
@@ -118,6 +122,11 @@ class Judging:
 
     def statement(self) -> str:
         """The notice that a person should read before it is enabled."""
+        if self._hindsight.on:
+            return (
+                "No judge is asked and nothing leaves this machine. What people say next trains the answer before it, "
+                "with no label between: how well that agrees with people is not measured."
+            )
         what = (
             "For each follow-up that a person types, the judge is sent three texts, each up to 4,000 characters: what "
             "the person had asked, what the model answered, and the follow-up. Secrets of known shapes are replaced "
@@ -172,7 +181,7 @@ class Judging:
         if self._store.integrity.state == "damaged":
             return False
         seen = await self._follower.step()
-        judged = await self._judge_one()
+        judged = await (self._keep_said() if self._hindsight.on else self._judge_one())
         scored = await self._score_own()
         if judged or scored or self._unsettled or (seen and self._settings.mode == "on"):
             self._unsettled = False
@@ -181,6 +190,8 @@ class Judging:
 
     async def why_not(self) -> str | None:
         """Why no turn is judged now."""
+        if self._hindsight.on:
+            return self._hindsight.why_not()
         if not self.asks:
             return "the judge is off (judge.mode)"
         if not self.accepted:
@@ -202,7 +213,7 @@ class Judging:
             return False
         (signal,) = waiting
         if (turn := await self._turn(signal)) is None:
-            await self._store.signals.drop(signal.seq, "its answer is not a main turn any more")
+            await self._store.signals.drop(signal.seq, NOT_MAIN)
             return True
         judge = AnswerJudge(self._http, self._endpoint(), self._settings.votes)
         try:
@@ -224,6 +235,28 @@ class Judging:
         )
         self._events.emit("signal", completion=signal.completion_id, label=verdict.label)
         return True
+
+    async def _keep_said(self) -> bool:
+        """With no judge, what was said next is all there is to train on; whether there was any."""
+        if self._hindsight.why_not() is not None:
+            return False
+        waiting = await self._store.signals.waiting(AT_ONCE)
+        for signal in waiting:
+            if (turn := await self._turn(signal)) is None:
+                await self._store.signals.drop(signal.seq, NOT_MAIN)
+                continue
+            await self._store.signals.label(
+                signal.seq,
+                judge=HINDSIGHT,
+                config=CONFIG,
+                name=SAID,
+                value=0.0,
+                hint=turn.follow_up,
+                why="no judge: the words themselves train",
+                tokens=0,
+                day=self._day(),
+            )
+        return bool(waiting)
 
     async def _score_own(self) -> bool:
         """The user's own code, a few turns at once; whether there are more."""
@@ -303,7 +336,9 @@ class Judging:
     async def trust(self, judge: str, config: str) -> Trust:
         """In these labels, on the newest turns that people have rated, too."""
         shared = await self._store.signals.shared(judge, config, 4 * WINDOW)
-        return trust([(one.person, one.judge) for one in shared])
+        return trust(
+            [(one.person, one.judge) for one in shared], await self._store.signals.unseen_by_people(judge, config)
+        )
 
     async def settle(self) -> None:
         """Ratings as far as each judge is trusted at this moment: also right before a run claims. Raises StoreError."""
@@ -316,6 +351,7 @@ class Judging:
             ]
             if self._own.on and self._own_hash:
                 trusted.append(Trusted(OWN, self._own_hash, {"bad": WEIGHT, "good": WEIGHT}))
+            trusted += self._hindsight.trusted()
             came, gone = await self._store.signals.apply(trusted)
             await self._say({judge: how for judge, (_, how) in found.items()}, trusted)
             if came:
@@ -397,6 +433,12 @@ class Judging:
 
     async def brief(self) -> dict[str, Any] | None:
         """For the status; None where it is off."""
+        if self._hindsight.on:
+            waits = self._hindsight.why_not()
+            cost = {"today": 0, "all": 0, "daily": self._settings.daily_tokens}
+            line = "hindsight, experimental: what people say next trains with no judge"
+            said = f"{line}; {waits}" if waits else line
+            return {"mode": "hindsight", "model": HINDSIGHT, "cost": cost, "waits_for": waits, "line": said}
         if not self.asks:
             return None
         found, waits = await self.trust(self.name, self.config), await self.why_not()

@@ -19,6 +19,7 @@ EACH: Final = 10  # of each class, as people rated them
 LEAST_KAPPA: Final = 0.4  # that the lower bound must reach
 MOST_WEIGHT: Final = 0.5  # of a judged turn, where a person's rating weighs 1
 DRAWS: Final = 2000
+UNSEEN: Final = 200  # labels since a person last rated a turn that it had labelled: nobody looks any more
 TAIL: Final = 0.025  # on either side: a 95 % interval
 
 Pair = tuple[float, float]  # the person's value and the judge's; 0 of the judge is an abstention
@@ -85,12 +86,17 @@ class Trust(NamedTuple):
         return self.bad.trusted or self.good.trusted
 
 
-def trust(pairs: Sequence[Pair]) -> Trust:
-    """Agreement on shared turns, newest first: the window's. A turn on which people cancel out is none."""
+def trust(pairs: Sequence[Pair], unseen: int = 0) -> Trust:
+    """Agreement on shared turns, newest first: the window's. A turn on which people cancel out is none. `unseen`:
+    labels that train since the newest of them, which people have not looked at."""
     window = [pair for pair in pairs if pair[0] != 0][:WINDOW]
     bad = [(person < 0, judge < 0) for person, judge in window]
     good = [(person > 0, judge > 0) for person, judge in window]
-    return Trust(_side("bad", bad), _side("good", good))
+    found = Trust(_side("bad", bad), _side("good", good))
+    if unseen <= UNSEEN:
+        return found
+    why = f"{unseen} labels since a person last rated such a turn, and {UNSEEN} are the most: rate one or two"
+    return Trust(*(side._replace(why=side.why or why) for side in found))
 
 
 def _side(side: Side, pairs: Sequence[tuple[bool, bool]]) -> Agreement:

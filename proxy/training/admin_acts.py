@@ -28,11 +28,12 @@ class AdminActs:
         self._learner = learner
         self._swap = swap
 
-    async def do(self, act: str, actor: str, version: int | None = None) -> ActDone:
-        """`version`: for `promote`, and where a rollback is to go. Raises ProxyError, NotFound for another act."""
+    async def do(self, act: str, actor: str, version: int | None = None, *, tune: bool = False) -> ActDone:
+        """`version`: for `promote`, and where a rollback is to go. `tune`: for `train`. Raises ProxyError, NotFound for
+        another act."""
         match act:
             case "train":
-                why = (await self._learner.train()).why
+                why = (await self._learner.train(tune=tune)).why
                 return ActDone(f"a run starts: {why}.", {"started": True, "why": why}, 202)
             case "pause":
                 await self._learner.pause()

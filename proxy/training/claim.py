@@ -23,6 +23,8 @@ from store.records import Run
 from store.store import Store
 from trainer.launch import Seal
 
+TUNE: Final = "tune"  # meta: the next run looks for its learning rate
+TUNED: Final = "tuned"  # meta: what sweeps have found, by model
 HELD_BEFORE: Final = 32  # held-back samples of earlier runs that the gate sees again
 
 
@@ -116,7 +118,9 @@ class Claims:
         if turns:  # a run has either
             lines = await asyncio.to_thread(run_folder.episode_lines, turns)
         else:
-            lines = await asyncio.to_thread(run_folder.lines, *groups, train, moments)
+            ids = {sample.completion.new.id for group in groups for sample in group}
+            lessons = await self._store.lessons.in_prompts(ids)
+            lines = await asyncio.to_thread(run_folder.lines, *groups, train, moments, lessons)
         served = ServedPrompts()
         if not self._foreign:  # whose replies no server of ours has given
             completions = {sample.completion.new.id: sample.completion for group in groups for sample in group}
@@ -135,6 +139,8 @@ class Claims:
             episode_baseline=float(await self._store.meta.get(EPISODE_BASELINE, 0.0)),
             neutral=served.neutral,
             objective=self._foreign.objective if self._foreign else None,
+            tune=bool(await self._store.meta.get(TUNE, False)),
+            tuned=(await self._store.meta.get(TUNED, {})).get(run.model),
             choices=[
                 *(self._foreign.choices if self._foreign else ()),
                 *served.choices,
@@ -142,6 +148,7 @@ class Claims:
             ],
             seal=Seal(await self._store.runs.key(run.id)),
         )
+        await self._store.meta.set(TUNE, False)  # the folder says so from here on
 
     def _model_folder(self) -> Path:
         model = self._foreign.model if self._foreign else self._swap.model

@@ -92,7 +92,7 @@ class Preconditions:
     async def needed(self) -> tuple[int, str]:
         """How many fresh ratings start a run, and why that many."""
         last = next(iter(await self._store.runs.recent(limit=1)), None)
-        seen = (await self.fresh(before_run=last.id)).total if last else 0
+        seen = (await self.fresh(before_run=last.id)).most if last else 0
         return needed(self._settings.train, last, seen)
 
     async def due(self, *, asked: bool = False, early: bool = False) -> Due:
@@ -117,6 +117,8 @@ class Preconditions:
             lacks = enough(train, fresh, *await self.needed(), silent_s=time.monotonic() - self._last_request())
             if lacks is not None:
                 return Due(False, lacks)
+        if fresh.total < fresh.alone and not asked and fresh.total < (await self.needed())[0]:
+            return Due(True, f"{fresh.alone} labels of judges")
         return Due(True, f"{fresh.total} fresh rating{'' if fresh.total == 1 else 's'}")
 
     async def episodes(self) -> Ready:

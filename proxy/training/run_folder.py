@@ -28,13 +28,15 @@ from store.captured.rows import as_text
 from store.learning.episode_groups import RunTurn
 from store.learning.ratings import JUDGED
 from store.learning.samples import why_held
+from store.learning.signals import HINDSIGHT, rater_of
 from store.records import BASE, Completion, Message, Moments, Run, RunSample
 from store.safety import conversion
-from trainer.launch import IN_THE_CLEAR, Seal, SealError, unfinished
+from trainer.launch import IN_THE_CLEAR, Seal, SealError, hinted, together, unfinished
 
 FORMAT = 1
 SAMPLES: Final = "samples.jsonl"
 CALIBRATION: Final = "calibration.jsonl"
+NO_LESSONS: Final[Mapping[str, Sequence[str]]] = {}
 TEXTS: Final = (SAMPLES, CALIBRATION)  # all files of a run that hold what people said; `cache` is made of them
 
 
@@ -44,14 +46,23 @@ def lines(
     earlier: Sequence[RunSample],
     train: Train,
     moments: Moments,
+    lessons: Mapping[str, Sequence[str]] = NO_LESSONS,
 ) -> list[dict[str, Any]]:
     """Lines of samples.jsonl. `held_before` are held-back samples of earlier runs: the gate sees them again. `earlier`
-    ones trained in those: the trainer may choose among them what trains once more."""
+    ones trained in those: the trainer may choose among them what trains once more. `lessons` were in the prompts of
+    these completions."""
     now = _by_completion(samples)
     before = {id: group for id, group in _by_completion(held_before).items() if id not in now}
     found = [_sample(group, train, moments, "held" if group[0].held else "train") for group in now.values()]
     found += [_sample(group, train, moments, "held") for group in before.values()]
-    return found + [_sample(group, train, moments, "replay") for group in _by_completion(earlier).values()]
+    found += [_sample(group, train, moments, "replay") for group in _by_completion(earlier).values()]
+    return [_with_lessons(line, lessons.get(line["completion"], ())) for line in found]
+
+
+def _with_lessons(line: dict[str, Any], texts: Sequence[str]) -> dict[str, Any]:
+    """With the prompt that was sent: its client's messages, and the lessons that rlproxy added."""
+    messages = hinted(line["messages"], together(texts)) if texts else None
+    return line if messages is None else {**line, "messages": messages, "lessons": list(texts)}
 
 
 def episode_lines(turns: Sequence[RunTurn]) -> list[dict[str, Any]]:
@@ -99,12 +110,15 @@ def write(
     episode_baseline: float = 0.0,
     neutral: Mapping[str, Mapping[str, Any]],
     objective: str | None = None,
+    tune: bool = False,
+    tuned: float | None = None,
     choices: Sequence[Mapping[str, Any]] = (),
     seal: Seal = IN_THE_CLEAR,
 ) -> None:
     """Blocking. Complete when `run.json` is there: it is written last.
 
-    `objective` is that of the preset where it is None; `choices` are said with the run's own. `neutral` are the gate's
+    `tune`: look for the learning rate, whatever one was found before (`tuned`). `objective` is that of the preset where
+    it is None; `choices` are said with the run's own. `neutral` are the gate's
     questions as the server renders them. What people said is written under `seal`. Raises OSError (disk full).
     """
     folder = Path(run.folder)
@@ -131,7 +145,8 @@ def write(
         "compute": train.compute,
         "load_in_4bit": train.load_in_4bit,
         "preset": train.preset,
-        "tune": train.tune,
+        "tune": "anew" if tune else train.tune,
+        "tuned": tuned,
         "overrides": {"max_version_gap": train.max_version_gap, **train.overrides, **aim},
         "gate": settings.gate.model_dump(),
         "neutral": neutral,
@@ -312,22 +327,26 @@ def _by_completion(samples: Iterable[RunSample]) -> dict[str, list[RunSample]]:
 
 def _sample(group: Sequence[RunSample], train: Train, moments: Moments, split: str) -> dict[str, Any]:
     completion = group[0].completion
+    # What was said next has no value: it trains where nobody has given the answer one.
+    said_next = [sample.rating for sample in group if sample.rating.rater == rater_of(HINDSIGHT)]
+    valued = [sample.rating for sample in group if sample.rating.rater != rater_of(HINDSIGHT)]
     found = worth(
-        [sample.rating for sample in group],
-        completion.ratings,
+        valued or said_next,
+        [rating for rating in completion.ratings if valued and rating.rater != rater_of(HINDSIGHT)],
         scheme=train.rewards,
         raters=train.raters,
         moments=moments,
     )
     return {
         "rating": found.ratings[0],
-        "ratings": found.ratings,
+        "ratings": [*found.ratings, *(rating.id for rating in said_next if valued)],
         "split": split,
         "reward": found.reward,
         "weight": found.weight,
         "human": any(sample.rating.human for sample in group),
         "followed": any(sample.rating.source == JUDGED for sample in group),
-        "comment": found.comment,
+        "comment": found.comment if valued else None,
+        "hindsight": None if valued else found.comment,
         # Nobody should learn to say what stands in a secret's place.
         "correction": None if was_redacted(found.correction) else found.correction,
         **_completion(completion, group[0].messages),

@@ -22,7 +22,7 @@ from proxy.core.errors import BackendDown, Conflict
 from proxy.core.events import Events
 from proxy.core.tasks import Tasks
 from proxy.training import run_folder
-from proxy.training.claim import Claims
+from proxy.training.claim import TUNE, TUNED, Claims
 from proxy.training.cloud_student import Foreign
 from proxy.training.gpu_sharing import Lending, NotLent
 from proxy.training.preconditions import Preconditions
@@ -103,16 +103,21 @@ class RunSupervisor:
     def wake(self) -> None:
         self._wake.set()
 
-    async def train(self) -> Due:
-        """Start as soon as a run can, whatever the threshold. Raises Conflict where it cannot, with the reason."""
+    async def train(self, *, tune: bool = False) -> Due:
+        """Start as soon as a run can, whatever the threshold. `tune`: it looks for its learning rate first. Raises
+        Conflict where it cannot, with the reason."""
         if self.state.run is not None:
             raise Conflict(f"Run {self.state.run.id} is under way already.")
-        if not self.state.paused and (waiting := await self._store.runs.still_open()):
+        if tune and (rate := self._settings.train.overrides.get("learning_rate")) is not None:
+            raise Conflict(f"train.overrides.learning_rate = {rate} goes before what a sweep finds: take it out first.")
+        if not tune and not self.state.paused and (waiting := await self._store.runs.still_open()):
             return await self._go_on(waiting[0])
         await self._when.look_at_base(asked=True)
         due = await self._when.due(asked=True)
         if not due.now:
             raise Conflict(f"No run was started: {due.why}.")
+        if tune:
+            await self._store.meta.set(TUNE, True)
         self._asked = True
         self._begun.clear()
         self.wake()
@@ -392,6 +397,9 @@ class RunSupervisor:
                 self._heard = time.monotonic()
                 if event.get("event") == "alive":
                     continue
+                if event.get("event") == "tuned":  # whatever becomes of this run
+                    known = await self._store.meta.get(TUNED, {})
+                    await self._store.meta.set(TUNED, {**known, run.model: event["rate"]})
                 if event.get("event") == "phase":
                     self.state.progress.pop("step", None)  # it was of the phase before
                 self.state.progress[event.get("event", "")] = event

@@ -12,6 +12,7 @@ from typing import Final, Literal, NamedTuple
 from config.hours import inside, opens
 from config.sections import Train
 from proxy.training.system_load import Use
+from store.learning.rater_quota import is_judge
 from store.records import Fresh, Run
 
 DONE_BADLY: Final = {"rejected", "empty", "failed"}
@@ -61,13 +62,17 @@ def dampened(fresh: Fresh) -> str | None:
     """For people, who has rated more than one person may bring into a run; None where nobody has."""
     if not fresh.dampened:
         return None
-    who = ", ".join(f"{count} of {rater}'s" for rater, count in sorted(fresh.dampened.items()))
-    return f"{who} wait until others have rated, too (train.max_rater_share)"
+    judges = sum(count for rater, count in fresh.dampened.items() if is_judge(rater))
+    who = ", ".join(f"{count} of {rater}'s" for rater, count in sorted(fresh.dampened.items()) if not is_judge(rater))
+    waits = [f"{who} wait until others have rated, too (train.max_rater_share)"] if who else []
+    if judges:
+        waits.append(f"{judges} of judges' wait for people's, or to be enough by themselves (judge.max_share)")
+    return "; ".join(waits)
 
 
 def enough(train: Train, fresh: Fresh, needed: int, because: str, *, silent_s: float) -> str | None:
     """The condition that ratings or requests still lack for a run to start by itself; None where nothing."""
-    if fresh.total < needed:
+    if fresh.most < needed:
         because = f"; {because}" if because else ""
         less = f"; {why}" if (why := dampened(fresh)) else ""
         return f"{fresh.total} of {needed} fresh ratings (train.start_at{because}){less}"

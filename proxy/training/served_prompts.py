@@ -1,8 +1,8 @@
 """The prompts of a run as the server renders them, asked for before the run begins.
 
 Owns which prompts are asked for and what becomes of the answers: members of the lines that the trainer reads. A prompt
-that was captured token by token is not asked for; with a rater's comment in it, it is. Not here: how a server is asked
-(backends), how the trainer uses it and what it does without (trainer.lessons.samples).
+that was captured token by token is not asked for; with a comment or what was said next in it, it is. Not here: how a
+server is asked (backends), how the trainer uses it and what it does without (trainer.lessons.samples).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from proxy.backends.base import Backend, Prompt, Rendered
 from proxy.core.errors import BackendBroke
 from proxy.dialects import CHAT
 from store.records import Completion
-from trainer.launch import NEUTRAL, comment_of, hinted, neutral
+from trainer.launch import NEUTRAL, hinted, neutral, told
 
 log = structlog.get_logger()
 
@@ -78,7 +78,7 @@ def _of(line: dict[str, Any], completion: Completion) -> Iterator[_Wanted]:
     prompt = prompt_of(line, completion)
     if not (line["exact"] or line["prompt_token_ids"]):
         yield _Wanted(prompt, line, "served")
-    if (comment := comment_of(line)) is not None and (chat := hinted(prompt.messages, comment)) is not None:
+    if (words := told(line)) is not None and (chat := hinted(prompt.messages, *words)) is not None:
         yield _Wanted(replace(prompt, messages=chat), line, "hinted")
 
 

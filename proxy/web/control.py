@@ -189,7 +189,7 @@ class Control:
                 if act == "rollback" and flag(request, "base")
                 else None
             )
-            done = await self._acts.do(act, "admin", version)
+            done = await self._acts.do(act, "admin", version, tune=act == "train" and flag(request, "tune"))
             return _json(done.told, status=done.status)
 
         return handle

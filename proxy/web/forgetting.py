@@ -24,6 +24,7 @@ from proxy.core.errors import BadRequest, Conflict, NotFound
 from proxy.core.json_edit import loads
 from proxy.core.wrapped_ids import bare
 from proxy.feedback.unconfirmed_fixes import UnconfirmedFixes
+from proxy.relay.lessons import PromptLessons
 from proxy.training.run_files import RunFiles
 from proxy.training.unlearning import Rebuilding
 from store.errors import InOpenRun
@@ -63,6 +64,7 @@ class Forgetter:
         recent: Recent,
         retries: Retries,
         unconfirmed: UnconfirmedFixes,
+        lessons: PromptLessons | None,
     ) -> None:
         self._store = store
         self._home = home
@@ -71,6 +73,7 @@ class Forgetter:
         self._recent = recent
         self._retries = retries
         self._unconfirmed = unconfirmed
+        self._lessons = lessons
 
     async def look(self, kind: Target, name: str) -> ForgottenCount:
         """Count what would go. Raises NotFound where there is nothing of that name, in copies neither."""
@@ -115,6 +118,8 @@ class Forgetter:
 
     def _no_longer_known(self, completions: Iterable[str]) -> None:
         self._unconfirmed.clear()
+        if self._lessons is not None:
+            self._lessons.changed()
         self._recent.clear()  # whoever they were of: it costs a moment at the next swap
         self._retries.forget(set(completions))
 

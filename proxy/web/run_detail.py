@@ -25,6 +25,8 @@ async def account(store: Store | Looking, run: Run) -> dict[str, Any]:
         "choices": [{"name": name, "value": e.get("value"), "why": e.get("why")} for name, e in choices.items()],
         "warnings": list(dict.fromkeys(e.get("message") for e in told if e.get("event") == "warning")),
         "steps": run_folder.steps(told),
+        "sweep": [{"rate": e.get("rate"), "moved": e.get("moved")} for e in told if e.get("event") == "tune"],
+        "tuned": next((e.get("rate") for e in reversed(told) if e.get("event") == "tuned"), None),
         "account": await _samples(store, run),
     }
 

@@ -140,7 +140,8 @@ def learn(
             f"nll {now['base_nll'] - base['base_nll']:+.3f}, text {now['text_nll'] / base['text_nll'] - 1:+.1%}, "
             f"on topic {now['topic'] - base['topic']:+.2f}, "
             f"distinct-2 {now['distinct_2']:.2f}, tokens {now['tokens']:.0f}, run {result['wall']:.0f} s, "
-            f"kl_old {metrics.get('kl_old')}, steps {metrics.get('steps')}, {gates}, {result['reason']}",
+            f"kl_old {metrics.get('kl_old')}, steps {metrics.get('steps')}, way {result['choices'].get('way')}, "
+            f"{gates}, {result['reason']}",
             flush=True,
         )
 

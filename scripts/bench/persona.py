@@ -160,8 +160,14 @@ def rate(
                 "comment": persona.comment(text, said) if comments else None,
             }
         )
-    for i in random.Random(seed).sample(range(len(lines)), held):
-        lines[i]["split"] = "held"
+    asked = sorted(set(texts))  # replies to one question are held back together, as the proxy does with pairs
+    random.Random(seed).shuffle(asked)
+    for text in asked:
+        siblings = [line for line, of in zip(lines, texts, strict=True) if of == text]
+        if held >= len(siblings):
+            held -= len(siblings)
+            for line in siblings:
+                line["split"] = "held"
     return lines
 
 

@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = (
     "README.md",
     "docs/lab/benchmarks.md",
+    "docs/explain/which-tokens.md",
     "docs/lab/learning-rules.md",
     "docs/guides/agents.md",
     "docs/lab/agents.md",
@@ -345,6 +346,7 @@ TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "versus": ("benchmarks/versus.json", tables_learning.versus),
     "versus_cost": ("benchmarks/versus.json", tables_learning.versus_cost),
     "hinted": ("benchmarks/hinted.json", tables_learning.hinted),
+    "pair_tokens": ("benchmarks/pair_tokens.json", tables_learning.pair_tokens),
     "learn": ("benchmarks/learn/*-seed*.json", tables_learning.learn),
 }
 

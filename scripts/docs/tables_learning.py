@@ -55,13 +55,17 @@ def taught_by(record: dict[str, Any]) -> str:
     """What it is that its runs learn from. Records of before `credit` pushed all tokens alike."""
     if any(one["run"]["metrics"].get("taught") for one in record["rounds"]):
         return "comments, and ratings"
-    return "ratings, " + ("what earned them" if record["preset"].get("credit", 1) < 1 else "all tokens alike")
+    count = record["arguments"].get("ratings", 32)
+    more = "" if count == 32 else f"; {count} a round"
+    if record["arguments"].get("siblings", 1) > 1:
+        return f"pairs, two answers to a question{more}"
+    return "ratings, " + ("what earned them" if record["preset"].get("credit", 1) < 1 else "all tokens alike") + more
 
 
 def learn(found: list[dict[str, Any]]) -> str:
     heads = (
-        "persona | learns from | seed | base | liked after 32 | 64 | 96 | 128 | base NLL, last (highest) | fixed text "
-        "| distinct-2"
+        "persona | learns from | seed | base | liked after 32 ratings | 64 | 96 | 128 | base NLL, last (highest) "
+        "| fixed text | distinct-2"
     )
     lines = [f"| {heads} |", "|---" * 11 + "|"]
     for one in found:
@@ -161,3 +165,19 @@ def hinted(found: dict[str, Any]) -> str:
 def days(dates: Iterable[str]) -> str:
     found = sorted(set(dates))
     return found[0] if len(found) == 1 else f"{found[0]} to {found[-1]}"
+
+
+SHOWN_PAIRS = 2
+
+
+def pair_tokens(found: dict[str, Any]) -> str:
+    """Two pairs, an answer a line: each token with its chance before and after."""
+    lines = ["| question | rated | the answer's tokens, chance before → after |", "|---|---|---|"]
+    for one in found["answers"][: 2 * SHOWN_PAIRS]:
+        said = ", ".join(
+            f"`{token['text'].replace('|', '')}` {token['before']:.2f} → {token['after']:.2f}"
+            for token in one["tokens"]
+            if token["text"].strip() and not token["text"].startswith("<|")
+        )
+        lines.append(f"| {one['question']} | {'right' if one['reward'] > 0 else 'wrong'} | {said} |")
+    return "\n".join([*lines, "", f"SmolLM2-135M-Instruct, one run of 64 ratings, {found['date'][:10]}."])

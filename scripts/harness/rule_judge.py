@@ -31,10 +31,10 @@ class FakeJudge(Listening):
         self.delay_s = 0.0
         self.refutes = False  # every claim
 
-    async def start(self) -> None:
+    async def start(self, port: int = 0) -> None:
         app = web.Application()
         app.add_routes([web.post("/v1/chat/completions", self._chat)])
-        await self.listen(app)
+        await self.listen(app, port)
 
     async def _chat(self, request: web.Request) -> web.Response:
         body = await request.json()

@@ -82,6 +82,7 @@ def begin(db: sqlite3.Connection, rows: Iterable[NewCompletion]) -> None:
         if not done.rowcount:
             raise DuplicateCompletion(f"There is a completion {new.id!r} already.")
         tree.add_aside(db, new.id, new.prompt, new.nodes, new.asides)
+        _add_lessons(db, new)
 
 
 def finish(db: sqlite3.Connection, rows: Iterable[FinishedCompletion]) -> None:
@@ -139,12 +140,22 @@ def record(db: sqlite3.Connection, rows: Iterable[tuple[NewCompletion, FinishedC
         if not done.rowcount:
             raise DuplicateCompletion(f"There is a completion {new.id!r} already.")
         tree.add_aside(db, new.id, new.prompt, new.nodes, new.asides)
+        _add_lessons(db, new)
         db.execute(
             """INSERT INTO listed (seq, turn, model, version, session, conversation)
             VALUES (?, ?, ?, ?, ?, ?)""",
             (done.lastrowid, new.turn, new.model, new.version, new.session, conversation or done.lastrowid),
         )
         items.add(db, end.id, end.items)
+
+
+def _add_lessons(db: sqlite3.Connection, new: NewCompletion) -> None:
+    """Keep what was in its prompt besides what its client sent (learning.lessons)."""
+    if new.lessons:
+        db.executemany(
+            "INSERT INTO completion_lessons VALUES (?, ?, ?, ?, ?)",
+            [(new.id, at, one.rating, one.text, one.left_out) for at, one in enumerate(new.lessons)],
+        )
 
 
 def recover(db: sqlite3.Connection) -> int:

@@ -81,8 +81,8 @@ def within(ratings: Sequence[QuotaCandidate], share: float, others: Mapping[str,
 
 def within_judges(ratings: Sequence[QuotaCandidate], share: float) -> list[QuotaCandidate]:
     """These without what judges have above their share of all, by what each counts for; the last ones in this order go.
-    No person is left out for it, and where no person has rated anything, a share below 1 leaves nothing of a judge."""
-    if share >= 1:
+    No person is left out for it. Where no person has rated anything, judges outvote nobody, and all of them stay."""
+    if share >= 1 or all(is_judge(one.rater) for one in ratings):
         return list(ratings)
     counts = {one.id: max(one.weight, FULL_VOICE if one.teaches else 0.0) for one in ratings}
     room = sum(counts[one.id] for one in ratings if not is_judge(one.rater)) * share / (1 - share) * ROUNDED
@@ -94,6 +94,11 @@ def within_judges(ratings: Sequence[QuotaCandidate], share: float) -> list[Quota
                 continue
         kept.append(one)
     return kept
+
+
+def of_judges(ratings: Sequence[QuotaCandidate]) -> list[QuotaCandidate]:
+    """A run of what judges have rated alone, while people's ratings wait for more of theirs."""
+    return [one for one in ratings if is_judge(one.rater)]
 
 
 def is_judge(rater: str) -> bool:

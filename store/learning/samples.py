@@ -31,6 +31,7 @@ from store.learning.rater_quota import (
     RECENT_S,
     QuotaCandidate,
     is_judge,
+    of_judges,
     voice,
     within,
     within_judges,
@@ -107,7 +108,8 @@ def claim(
 ) -> Run | None:
     """Make a run of the newest completions with fresh ratings (or the oldest), its number `above` that one.
 
-    None while another is open or there are too few.
+    None while another is open or there are too few. Judges are at most `judge_share` of a run that has people's
+    ratings; where those are too few for a run, what judges have rated makes one by itself.
     """
     if db.execute("SELECT 1 FROM runs WHERE status IN ('claimed', 'running')").fetchone() is not None:
         return None
@@ -118,7 +120,10 @@ def claim(
     ).fetchall()
     others = {} if share >= 1 else _others(db.execute(RATERS, (LEAST_WEIGHT, time.time() - RECENT_S)), raters)
     # Once among all, so that the newest are not all of one rater's flood; once of what is taken.
-    usable = within_judges(within(_candidates(rows, raters), share, others), judge_share)
+    could = within(_candidates(rows, raters), share, others)
+    usable = within_judges(could, judge_share)
+    if len(usable) < min_total:  # people go first; a run without their ratings outvotes none of them
+        usable = of_judges(could)
     taken = within_judges(within(_first(usable, limit), share, others), judge_share)
     if not taken or len(usable) < min_total:
         return None
@@ -260,6 +265,7 @@ class SampleStore(StorePart):
             which,
         )
         waiting: Counter[str] = Counter()
+        alone = 0
         judged = judge_share < 1 and any(is_judge(row["rater"]) for row in rows)
         if judged or (share < 1 and any(row["rater"] != OWNER for row in rows)):
             others = await voices_lately(self._reader, raters)
@@ -268,12 +274,12 @@ class SampleStore(StorePart):
             )
             candidates = _candidates(found, raters)
             kept = await asyncio.to_thread(within, candidates, share, others) if share < 1 else candidates
-            kept = within_judges(kept, judge_share)
+            alone, kept = len(of_judges(kept)), within_judges(kept, judge_share)
             waiting = Counter(one.rater for one in candidates) - Counter(one.rater for one in kept)
         good, bad, neutral, stale = (
             int(sum(row[kind] for row in rows)) for kind in ("good", "bad", "neutral", "stale")
         )
-        return Fresh(good, bad, neutral, stale, dict(waiting))
+        return Fresh(good, bad, neutral, stale, dict(waiting), alone)
 
     async def untrainable(self) -> dict[str, int]:
         """Live ratings of completions that never train, by why."""

@@ -27,6 +27,8 @@ MOST_WAITING: Final = 1000  # of the queue; the oldest go unlabelled
 LEFT: Final = "the client went away"  # the error of an answer that its client broke off
 RULES: Final = "rules"
 OWN: Final = "own"
+HINDSIGHT: Final = "hindsight"  # in place of a judge's name: what was said trains, and nobody says what it means
+NEXT: Final = "next"  # its side, neither good nor bad
 
 # A request that may follow an answer, and what it takes to know which.
 _NEXT: Final = """SELECT c.seq, c.id, c.request_id, c.choice, c.turn, c.created_at, c.key, c.user, c.session, c.model,
@@ -59,15 +61,20 @@ _SHARED: Final = """SELECT s.completion_id, max(r.seq) AS newest, avg(r.value) A
 total(DISTINCT s.value) AS judged FROM signals s
 CROSS JOIN ratings r ON r.completion_id = s.completion_id AND r.live = 1 AND r.human = 1
 WHERE s.state = 'labelled' AND s.judge = ? AND s.config = ? GROUP BY s.completion_id ORDER BY newest DESC LIMIT ?"""
-_TO_RATE: Final = """SELECT s.completion_id, total(DISTINCT s.value) AS value, max(s.hint) AS hint,
+_UNSEEN: Final = """SELECT count(*) AS unseen FROM signals s WHERE s.state = 'labelled' AND s.judge = :judge
+AND s.config = :config AND s.value <> 0 AND s.labelled_at > (SELECT coalesce(max(r.created_at), 0) FROM signals j
+    CROSS JOIN ratings r ON r.completion_id = j.completion_id AND r.live = 1 AND r.human = 1
+    WHERE j.state = 'labelled' AND j.judge = :judge AND j.config = :config)
+AND NOT EXISTS (SELECT 1 FROM ratings r WHERE r.completion_id = s.completion_id AND r.live = 1 AND r.human = 1)"""
+_TO_RATE: Final = f"""SELECT s.completion_id, total(DISTINCT s.value) AS value, max(s.hint) AS hint,
 json_group_array(s.seq) AS signals FROM signals s CROSS JOIN completions c ON c.id = s.completion_id AND c.turn = 'main'
-WHERE s.state = 'labelled' AND s.judge = :judge AND s.config = :config AND s.value <> 0
+WHERE s.state = 'labelled' AND s.judge = :judge AND s.config = :config AND (s.value <> 0 OR s.judge = '{HINDSIGHT}')
 AND NOT EXISTS (SELECT 1 FROM ratings r WHERE r.completion_id = s.completion_id AND r.live = 1
     AND (r.human = 1 OR r.rater = :rater))
 AND NOT EXISTS (SELECT 1 FROM ratings r CROSS JOIN run_samples t ON t.rating_id = r.id
     CROSS JOIN runs u ON u.id = t.run_id
     WHERE r.completion_id = s.completion_id AND r.rater = :rater AND u.status IN ('claimed', 'running', 'done'))
-GROUP BY s.completion_id"""
+GROUP BY s.completion_id"""  # noqa: S608
 _PRAISE: Final = " OR ".join(
     f"w.text LIKE '%{word}%'"
     for word in (
@@ -256,10 +263,10 @@ def _rate(db: sqlite3.Connection, trusted: Trusted) -> int:
     rater, came = rater_of(trusted.judge), 0
     rows = db.execute(_TO_RATE, {"judge": trusted.judge, "config": trusted.config, "rater": rater}).fetchall()
     for row in rows:
-        weight = trusted.weights.get(_side(row["value"]), 0.0) if row["value"] else 0.0
+        weight = trusted.weights.get(_side(row["value"]), 0.0)
         if not weight:
             continue
-        hint = row["hint"] if row["value"] < 0 else None
+        hint = row["hint"] if row["value"] <= 0 else None
         given = ratings.rate(
             db,
             NewRating(
@@ -279,7 +286,7 @@ def _rate(db: sqlite3.Connection, trusted: Trusted) -> int:
 
 
 def _side(value: float) -> str:
-    return "bad" if value < 0 else "good"
+    return "bad" if value < 0 else "good" if value > 0 else NEXT
 
 
 async def of_all(reader: Reader, ids: Sequence[str]) -> dict[str, list[Signal]]:
@@ -393,6 +400,12 @@ class SignalStore(StorePart):
         """Turns that people and this judge have both looked at, the newest rating first."""
         rows = await self._reader.rows(_SHARED, (judge, config, limit))
         return [Shared(row["completion_id"], row["person"], row["judged"]) for row in rows]
+
+    async def unseen_by_people(self, judge: str, config: str) -> int:
+        """Labels that may train, of turns that came after the newest one that people and this judge both looked at."""
+        row = await self._reader.row(_UNSEEN, {"judge": judge, "config": config})
+        assert row is not None
+        return int(row["unseen"])
 
     async def unscored(self, limit: int) -> list[Signal]:
         """The oldest that the user's own code has not seen. What was there when it was set is passed over."""

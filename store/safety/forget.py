@@ -17,7 +17,7 @@ import orjson
 
 from store.captured import completions
 from store.errors import InOpenRun
-from store.learning import meta, unlearning
+from store.learning import lessons, meta, unlearning
 from store.records import Forgetting, Target
 
 OWED: Final = "forgetting"  # the meta key of what has still to leave the run folders
@@ -105,6 +105,7 @@ def _delete(db: sqlite3.Connection, found: Forgetting) -> None:
     """The rows; and what the run folders may have of them is owed. An episode goes with its last turn, and never trains
     without one that it had."""
     episodes = _ids(db, _EPISODES, _json(found.completions))
+    taught = lessons.forget(db, found.ratings)
     completions.forget(db, found.completions)
     db.execute(
         """DELETE FROM episodes WHERE seq IN (SELECT value FROM json_each(?)) AND NOT EXISTS (
@@ -115,7 +116,7 @@ def _delete(db: sqlite3.Connection, found: Forgetting) -> None:
         "UPDATE episodes SET left_out = 'forgotten' WHERE seq IN (SELECT value FROM json_each(?))", (_json(episodes),)
     )
     db.execute("DELETE FROM ratings WHERE id IN (SELECT value FROM json_each(?))", (_json(found.ratings),))
-    owe(db, {"completions": found.completions, "ratings": found.ratings})
+    owe(db, {"completions": [*found.completions, *taught], "ratings": found.ratings})
     meta.set_meta(db, GAPS, meta.read_meta(db, GAPS, 0) + 1)
 
 

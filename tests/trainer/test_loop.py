@@ -816,7 +816,8 @@ def test_a_flawed_reply_is_not_imitated_but_may_be_unlearned(tmp_path, model, li
 
 
 def test_a_truncated_reply_trains_as_it_was_rated(tmp_path, model, lines):
-    cut = [line | {"finish_reason": ("length", None)[i % 2]} for i, line in enumerate(lines)]
+    seen = ({"human": True}, {"human": False, "followed": True})  # by a person, or by one who went on from it
+    cut = [line | {"finish_reason": ("length", None)[i % 2]} | seen[i // 2 % 2] for i, line in enumerate(lines)]
     whole = [line | {"finish_reason": "stop"} for line in lines]
     result, _ = go(tiny.run_folder(tmp_path / "a" / "run", model, cut))
     other, _ = go(tiny.run_folder(tmp_path / "b" / "run", model, whole))

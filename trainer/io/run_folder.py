@@ -52,7 +52,8 @@ class RunSpec:
     load_in_4bit: bool = False
     preset: str = "balanced"
     overrides: dict[str, Any] = field(default_factory=dict)
-    tune: bool = False  # look for the learning rate, where no version before has
+    tune: Literal[False, True, "anew"] = False  # look for the learning rate, where no sweep has; or in any case
+    tuned: float | None = None  # what a sweep found before, for a version or none
     gate: dict[str, float] = field(default_factory=dict)
     tensorboard: Path | None = None  # folder for scalars
     neutral: dict[str, dict[str, Any]] = field(default_factory=dict)  # the gate's questions as the server renders them
@@ -87,7 +88,8 @@ def read_spec(folder: Path) -> RunSpec:
             load_in_4bit=bool(raw.get("load_in_4bit", False)),
             preset=str(raw.get("preset", "balanced")),
             overrides=dict(raw.get("overrides", {})),
-            tune=bool(raw.get("tune", False)),
+            tune="anew" if raw.get("tune") == "anew" else bool(raw.get("tune", False)),
+            tuned=None if raw.get("tuned") is None else float(raw["tuned"]),
             gate={name: float(value) for name, value in raw.get("gate", {}).items()},
             tensorboard=Path(raw["tensorboard"]) if raw.get("tensorboard") else None,
             neutral={str(question): dict(each) for question, each in (raw.get("neutral") or {}).items()},

@@ -144,3 +144,18 @@ def account(
             f"{recomputed} of {len(samples)} samples came without log-probs: their behaviour log-probs are recomputed, "
             "so staleness is filtered and a mismatch of the server is not."
         )
+
+
+def why_nothing(outcomes: Sequence[Outcome]) -> str:
+    if not outcomes:
+        return "The run has no samples to train on."
+    return f"Nothing to learn from in {len(outcomes)} samples: {causes(outcomes, 'with an advantage of 0')}."
+
+
+def causes(outcomes: Sequence[Outcome], otherwise: str) -> str:
+    """Why samples do not train, counted."""
+    causes: dict[str, int] = {}
+    for outcome in outcomes:
+        cause = outcome.cause or otherwise
+        causes[cause] = causes.get(cause, 0) + 1
+    return ", ".join(f"{count} {cause}" for cause, count in sorted(causes.items()))

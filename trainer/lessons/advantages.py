@@ -38,7 +38,9 @@ class Pushed(NamedTuple):
 
 def of_ratings(spec: RunSpec, preset: Preset, samples: Sequence[Sample]) -> tuple[list[float], dict[str, Flag | None]]:
     """A of each sample by its rating alone; and the flaw of those that were liked though empty or looping: 0, then."""
-    values = _raw(spec, preset, samples)
+    rated = [s for s in samples if s.hindsight is None]
+    by_rating = dict(zip((s.rating for s in rated), _raw(spec, preset, rated), strict=True))
+    values = [by_rating.get(s.rating, 0.0) for s in samples]
     flawed: dict[str, Flag | None] = {
         s.rating: s.flaw for s, value in zip(samples, values, strict=True) if s.flaw and value > 0
     }

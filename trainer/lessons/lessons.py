@@ -17,7 +17,18 @@ from trainer import objective
 from trainer.io.cache import Cache
 from trainer.io.progress import Progress, Stop
 from trainer.io.run_folder import RunSpec
-from trainer.lessons import acceptance, advantages, anchor, critic, late, pairs, reply_checks, teacher, trajectories
+from trainer.lessons import (
+    acceptance,
+    advantages,
+    anchor,
+    critic,
+    hindsight,
+    late,
+    pairs,
+    reply_checks,
+    teacher,
+    trajectories,
+)
 from trainer.lessons.acceptance import Outcome
 from trainer.lessons.anchor import Hold
 from trainer.lessons.credit_assignment import Heard
@@ -152,6 +163,10 @@ def prepare(
     else:
         of_ratings, flawed = advantages.of_ratings(spec, preset, samples)
         pushed = advantages.of_tokens(of_ratings, preset, samples, old, ref, taught, scorer, progress)
+        if preset.objective != "kto":
+            after = hindsight.pushes(preset, template, samples, old, scorer, progress)
+            each = [after.get(s.rating, a) for s, a in zip(samples, pushed.each, strict=True)]
+            pushed = pushed._replace(each=each)
     lessons.heard, staying = pushed.heard, anchor.staying(preset, samples, pushed, scorer)
     spreads = dict(zip((s.rating for s in samples), trajectories.spreads(samples), strict=True))
     said_before = late.trusted(spec, preset, samples, old, behaviour, pushed.each, progress)

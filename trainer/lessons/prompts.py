@@ -1,4 +1,4 @@
-"""Prompts that a run makes itself: a rater's comment as a hint, and the gate's ordinary questions.
+"""Prompts that a run makes itself: with a comment or with what was said next, and the gate's ordinary questions.
 
 Owns their text. The proxy has them rendered by the server that the model runs on (`trainer.launch` hands them over), so
 this module is free of numpy and torch. Not here: how a prompt becomes tokens (samples, rendering).
@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 HINT: Final = "\n\n[user's hint / instruction]\n{hint}"
+# What the person said after the answer, as a block of its own before it: arXiv 2603.12273 (hindsight).
+HINDSIGHT: Final = "\n\n[what the user said after the answer to this]\n{hint}"
 # Ordinary questions, none about anybody's taste. A well model of any size answers them in some sentences.
 NEUTRAL: Final = (
     "What is photosynthesis?",
@@ -37,14 +39,28 @@ def comment_of(line: Mapping[str, Any]) -> str | None:
     return comment.strip() or None
 
 
-def hinted(messages: Sequence[Mapping[str, Any]], comment: str) -> list[dict[str, Any]] | None:
+def together(lessons: Sequence[str]) -> str:
+    """Several lessons as one hint, in their order."""
+    return "\n".join(text.strip() for text in lessons)
+
+
+def told(line: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The words that a teacher is told besides, and their form: a comment of a line of samples.jsonl, or what was said
+    next."""
+    if (comment := comment_of(line)) is not None:
+        return comment, HINT
+    said = line.get("hindsight")
+    return (said.strip(), HINDSIGHT) if isinstance(said, str) and said.strip() else None
+
+
+def hinted(messages: Sequence[Mapping[str, Any]], comment: str, form: str = HINT) -> list[dict[str, Any]] | None:
     """The same messages with the comment after the last user message; None where there is no such message."""
     for at in range(len(messages) - 1, -1, -1):
         if messages[at].get("role") == "user":
             break
     else:
         return None
-    content, words = messages[at].get("content"), HINT.format(hint=comment)
+    content, words = messages[at].get("content"), form.format(hint=comment)
     said: Any
     if isinstance(content, list):
         said = [*content, {"type": "text", "text": words.lstrip("\n")}]

@@ -24,7 +24,7 @@ from trainer.lessons import degenerate, truncation
 from trainer.lessons.captured_tokens import KnownTokens, Vocabulary, captured
 from trainer.lessons.degenerate import Flag
 from trainer.lessons.line_members import BadLine, TooLong, ids_in, number_in, said_in
-from trainer.lessons.prompts import comment_of, neutral
+from trainer.lessons.prompts import neutral, told
 from trainer.lessons.rendering import AS_IS, PINNED, Choice, Known, Way, choose, near, without_default_system
 from trainer.lessons.trajectories import Part, part_of
 from trainer.lessons.truncation import Chat
@@ -64,6 +64,7 @@ class Sample:
     template_kwargs: dict[str, Any] | None = None  # what the chat template was given besides
     comment: str | None = None  # None also where only spaces were said
     correction: str | None = None
+    hindsight: str | None = None  # what was said next, which alone says what the reply was worth
     followed: bool = False  # no person rated it, and one went on from it: where it stopped was seen
     flags: tuple[Flag, ...] = ()
     captured: Floats | None = None  # (T,) ℓ_β under the whole prompt, where the prompt is shortened
@@ -168,8 +169,8 @@ class Template:
         return None
 
     def hinted(self, line: Mapping[str, Any]) -> tuple[int, ...] | None:
-        """A line's prompt with its comment, as the server renders it."""
-        return self._readable(line.get("hinted")) if comment_of(line) else None
+        """A line's prompt with what its teacher is told, as the server renders it."""
+        return self._readable(line.get("hinted")) if told(line) else None
 
     def reply(self, text: str, *, ended: bool) -> tuple[int, ...]:
         ids = self._tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -265,14 +266,12 @@ def load_calibration(
 
 
 def parse(line: Mapping[str, Any], rating: str, template: Template, *, max_seq_len: int) -> Sample:
-    reward = number_in(line, "reward")
+    reward, weight = number_in(line, "reward"), number_in(line, "weight", 1.0)
     if not -1 <= reward <= 1:
         raise BadLine(f"reward {reward} is outside -1..1")
-    weight = number_in(line, "weight", 1.0)
     if weight <= 0:
         raise BadLine(f"weight {weight} is not above 0")
-    version = line.get("version")
-    if not isinstance(version, int) or version < 0:
+    if not isinstance(version := line.get("version"), int) or version < 0:
         raise BadLine(f"version {version!r} is not a version number")
     if line.get("split", "train") not in SPLITS:
         raise BadLine(f"split {line.get('split')!r} is neither {', '.join(SPLITS[:-1])} nor {SPLITS[-1]}")
@@ -293,6 +292,7 @@ def parse(line: Mapping[str, Any], rating: str, template: Template, *, max_seq_l
         reward=reward,
         weight=weight,
         human=bool(line.get("human", True)),
+        followed=line.get("followed") is True,
         tokens=tokens,
         behaviour=behaviour,
         served=served,
@@ -303,6 +303,7 @@ def parse(line: Mapping[str, Any], rating: str, template: Template, *, max_seq_l
         template_kwargs=_template_kwargs(line),
         comment=said_in(line, "comment"),
         correction=said_in(line, "correction"),
+        hindsight=said_in(line, "hindsight"),
         flags=flags,
         replayed=line.get("split") == "replay",
         prompt_by=by,
@@ -318,9 +319,9 @@ def _shortened(sample: Sample, template: Template, max_seq_len: int) -> Sample:
     What was captured is of another prompt than the one that trains, so ℓ_β is recomputed under the version that wrote
     the reply. `captured` stays: a token that hangs on what was left out is not to be learned without it (lessons).
     """
-    reply, comment, correction = len(sample.tokens.reply), sample.comment, sample.correction
-    hint = len(template.reply(comment, ended=False)) + HINT_TOKENS if comment and sample.reward < 0 else 0
-    instead = len(template.reply(correction, ended=True)) if correction else 0
+    reply, words = len(sample.tokens.reply), sample.comment if sample.reward < 0 else sample.hindsight
+    hint = len(template.reply(words, ended=False)) + HINT_TOKENS if words else 0
+    instead = len(template.reply(sample.correction, ended=True)) if sample.correction else 0
 
     def fits(needed: int) -> Callable[[Chat], bool]:
         return lambda chat: len(template.prompt(chat, sample.tools, sample.template_kwargs)) + needed <= max_seq_len

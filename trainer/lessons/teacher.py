@@ -22,7 +22,7 @@ from trainer.io.cache import Cache
 from trainer.io.progress import Progress, Stop
 from trainer.lessons.degenerate import loops
 from trainer.lessons.line_members import BadLine
-from trainer.lessons.prompts import hinted
+from trainer.lessons.prompts import HINT, hinted
 from trainer.lessons.samples import Sample, Template
 from trainer.policy import packing
 from trainer.policy.packing import NOTHING, States, Tokens
@@ -107,9 +107,9 @@ def prepare(
     return taught
 
 
-def hint(messages: Sequence[dict[str, Any]], comment: str) -> list[dict[str, Any]]:
+def hint(messages: Sequence[dict[str, Any]], comment: str, form: str = HINT) -> list[dict[str, Any]]:
     """The same messages with the comment after the last user message."""
-    if (found := hinted(messages, comment)) is None:
+    if (found := hinted(messages, comment, form)) is None:
         raise BadLine("no user message to put the comment after")
     return found
 

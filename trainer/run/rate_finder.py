@@ -7,12 +7,14 @@ begins, and how far they moved the policy. Not here: when it is asked for, and w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
 from config.presets import Preset
 from trainer.io.progress import Progress, Stop
+from trainer.io.run_folder import read_lines
 from trainer.lessons.batch import loss_of
 from trainer.lessons.lessons import Lesson
 from trainer.policy.policy import Loss, Policy
@@ -24,26 +26,46 @@ STEPS = 2
 HARM = 0.1  # nats a token after them: what a whole run by token may move
 
 
+def tried(folder: Path) -> dict[float, float]:
+    """Nats a token that each rate moved, in a sweep of this run that was stopped: it goes on from there."""
+    found: dict[float, float] = {}
+    for _, event in read_lines(folder / "progress.jsonl"):
+        if event is not None and event.get("event") == "tune":
+            found[event["rate"]] = float("inf") if event["moved"] is None else event["moved"]
+    return found
+
+
 def find(
-    policy: Policy, teaching: Sequence[Lesson], preset: Preset, seed: int, progress: Progress, stop: Stop
+    policy: Policy,
+    teaching: Sequence[Lesson],
+    preset: Preset,
+    seed: int,
+    progress: Progress,
+    stop: Stop,
+    known: Mapping[float, float],
 ) -> float:
-    """The highest rate that did no harm; the policy wears what it wore before."""
+    """The highest rate that did no harm; the policy wears what it wore before. `known`: as `tried`."""
     start, optimiser = policy.adapter(), policy.optimiser()
     plan, loss = steps.plan_of(teaching, preset, seed)[:STEPS], loss_of(preset)
     found, why = preset.learning_rate * FACTORS[0], "each of them went too far"
     for factor in FACTORS:
         stop.check()
         rate = preset.learning_rate * factor
-        policy.wear(start)
-        policy.restore(optimiser)
-        moved = _moved(policy, [[teaching[i] for i in step] for step in plan], preset, rate, loss, teaching, progress)
-        progress.event("tune", rate=float(f"{rate:.3g}"), moved=round(moved, 4) if np.isfinite(moved) else None)
+        name = float(f"{rate:.3g}")
+        moved = known.get(name, -1.0)
+        if moved < 0:
+            policy.wear(start)
+            policy.restore(optimiser)
+            batches = [[teaching[i] for i in step] for step in plan]
+            moved = _moved(policy, batches, preset, rate, loss, teaching, progress)
+            progress.event("tune", rate=name, moved=round(moved, 4) if np.isfinite(moved) else None)
         if not moved <= HARM:
             why = f"at {rate:.2g} they moved it further than {HARM:g} nats a token" if factor > FACTORS[0] else why
             break
         found, why = rate, "no rate that was tried did harm"
     policy.wear(start)
     policy.restore(optimiser)
+    progress.event("tuned", rate=float(f"{found:.3g}"), why=why)
     progress.choice("learning_rate", float(f"{found:.3g}"), f"the highest of a sweep of {STEPS} steps each: {why}")
     return found
 

@@ -1,21 +1,51 @@
 """How far a run may move its policy: the further, the more its ratings say.
 
-An honest rating is never refused for being weak evidence; it moves the policy less. Owns what evidence is and how many
-nats a token it is worth. Not here: the test behind it (permutation_test), the way back to the bound (steps).
+An honest rating is never refused for being weak evidence; it moves the policy less. Owns what evidence is, how many
+nats a token it is worth, and what a move may cost in sense. Not here: the test behind it (permutation_test), the way
+back to the bound (steps).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
 
 from config.presets import Preset
+from trainer.policy import packing
+from trainer.policy.packing import Tokens
+from trainer.policy.policy import Policy
 from trainer.run.gate import Check
 
 PLAIN = 0.01  # of random ratings that fit as well, at and below which ratings are all the evidence that is asked for
+SENSE = 0.04  # nats a token of base NLL that ratings may cost which say no more than a coin
 FULL = (
     0.2  # nats a token: where the bound ends as evidence becomes plain; runs on a plain taste have moved 0.04 to 0.35
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Where a run's way ends: it has moved no further than `nats`, or has cost no more sense than `cost`.
+
+    The test of evidence sees how replies look, not whether they are right. So a run whose ratings fit no look may move
+    on as long as its replies surprise the base no more than before: sums that become right cost no sense, pushes in
+    random directions do.
+    """
+
+    nats: float  # a token from the policy that it started at
+    cost: float | None = None  # nats a token of base NLL, more than at its start; None: only how far it moved counts
+    said: Sequence[Tokens] = ()  # replies of the start, at which the cost is looked at
+
+
+def cost(policy: Policy, said: Sequence[Tokens]) -> float:
+    """Mean nats a token by which the base finds the policy odder than itself, at each position of these replies: the
+    gate's `base_nll`, in expectation over the next token."""
+    groups = packing.group(said, policy.budget)
+    parts = [policy.surprise(packing.pack([said[i] for i in members])) for members in groups]
+    return float(np.concatenate([part.excess for part in parts]).mean())
 
 
 def evidence(checks: Mapping[str, Check]) -> float:
@@ -24,6 +54,16 @@ def evidence(checks: Mapping[str, Check]) -> float:
     if p is None:  # too few ratings to ask: such runs take a step or two
         return 1.0
     return min(1.0, math.log(max(p, 1e-9)) / math.log(PLAIN))
+
+
+def bound(preset: Preset, evidence: float, *, credited: bool, most: float, said: Sequence[Tokens]) -> Bound | None:
+    """The bound of a run whose ratings say this much; None: it goes as far as its steps go. `credited`: by token.
+    `most`: nats of base NLL that the gate lets a version lose, which plain evidence may spend. `said`: replies of its
+    start."""
+    moves = nats(preset, evidence, credited=credited)
+    if moves is None or credited:
+        return None if moves is None else Bound(moves)
+    return Bound(moves, SENSE ** (1 - evidence) * max(most, SENSE) ** evidence, said)
 
 
 def nats(preset: Preset, evidence: float, *, credited: bool) -> float | None:

@@ -28,6 +28,7 @@ from trainer.policy import packing
 from trainer.policy.policy import Loss, OutOfMemory, Policy, State
 from trainer.run import checkpoint, reach
 from trainer.run.checkpoint import Checkpoint
+from trainer.run.reach import Bound
 
 LESS_MEMORY = (
     "its ratings are fresh again; end what else needs memory, set a lower train.overrides.max_seq_len, or "
@@ -78,11 +79,11 @@ def train(
     folder: Path,
     progress: Progress,
     stop: Stop,
-    evidence: float = 1.0,
+    bound: Bound | None = None,
 ) -> Trained:
     """The optimiser steps. A checkpoint after each, so that a run goes on where it was killed and never steps twice.
 
-    `evidence` is what the ratings say (reach), 0 to 1: it bounds how far the policy has moved in the end.
+    `bound`: how far the policy may have moved in the end (reach).
     """
     plan = plan_of(teaching, preset, spec.seed)
     passes = "1 pass" if preset.passes == 1 else f"{preset.passes} passes"
@@ -94,8 +95,8 @@ def train(
     progress.choice("steps", len(plan), why)
     loss, early = loss_of(preset), None
     credited = by_token(teaching)
-    enough = None if any(one.taught for one in teaching) else reach.nats(preset, evidence, credited=credited)
     start = policy.adapter()
+    spent = reach.cost(policy, bound.said) if bound is not None and bound.said else 0.0
     at = _begun(policy, _fingerprint(spec, preset, teaching), folder, progress)
     seconds_before, clock = at.seconds, time.monotonic()
 
@@ -132,8 +133,8 @@ def train(
         progress.warning(f"{early}: the last good step, {at.step} of {len(plan)}, is kept.")
     if at.step == 0:
         raise Diverged(f"the very first step went too far: {early}.")
-    if enough is not None:
-        look = _back(policy, start, teaching, look, enough, progress)
+    if bound is not None:
+        look = _back(policy, start, teaching, look, bound, spent, progress)
     last = at.history[at.step - 1]
     told = {name: value for name, value in last.items() if name in TOLD}
     stepped = {i for indices in plan[: at.step] for i in indices}
@@ -182,21 +183,35 @@ def _begun(policy: Policy, fingerprint: str, folder: Path, progress: Progress) -
 
 
 def _back(
-    policy: Policy, start: State, teaching: Sequence[Lesson], look: Look, enough: float, progress: Progress
+    policy: Policy,
+    start: State,
+    teaching: Sequence[Lesson],
+    look: Look,
+    bound: Bound,
+    spent: float,
+    progress: Progress,
 ) -> Look:
-    """Back on the way from the start to where the drift is `enough`; it grows with about the square of the way.
+    """Back on the way from the start to where the drift is `bound.nats`, or at most `reach.FULL` and the sense it costs
+    (`spent` before) is `bound.cost`: whichever comes first. Both grow with about the square of the way.
 
     What earned its rating pushes one way, and AdamW's steps are of one size: one may go too far. Weak evidence goes all
     the way first, so that every rating has its say in where it leads.
     """
-    way, first = 1.0, look.moved
+    way, first, told = 1.0, look.moved, ""
     for _ in range(BACK):
-        if look.moved <= 1.1 * enough:
+        if look.moved <= 1.1 * bound.nats:
             break
-        share = float(np.sqrt(enough / look.moved))
+        share = float(np.sqrt(bound.nats / look.moved))
+        if bound.cost is not None:
+            costs = reach.cost(policy, bound.said) - spent
+            told = told or f" at a cost of {costs:.3f} nats of sense; {bound.cost:.2g} are let through"
+            if costs <= bound.cost and look.moved <= 1.1 * reach.FULL:
+                break
+            further = min(reach.FULL / look.moved, bound.cost / costs if costs > 0 else np.inf, 0.9)
+            share = max(share, float(np.sqrt(further)))
         policy.wear(_between(start, policy.adapter(), share))
         way, look = way * share, _drift(policy, _probe(teaching))
-    progress.choice("way", round(way, 3), f"it had moved {first:.3f} nats a token; {enough:.2g} are enough here")
+    progress.choice("way", round(way, 3), f"it had moved {first:.3f} nats a token{told}; {bound.nats:.2g} are free")
     return look
 
 

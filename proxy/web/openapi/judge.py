@@ -67,7 +67,7 @@ class JudgeCost(BaseModel):
 
 
 class JudgeBrief(BaseModel):
-    mode: Literal["shadow", "on"]
+    mode: Literal["shadow", "on", "hindsight"]
     model: str
     cost: JudgeCost
     waits_for: str | None
@@ -108,7 +108,7 @@ class Rescored(BaseModel):
 
 
 class JudgeReport(BaseModel):
-    mode: Literal["off", "shadow", "on"]
+    mode: Literal["off", "shadow", "on", "hindsight"]
     model: str | None
     url: str | None
     votes: int

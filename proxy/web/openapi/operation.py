@@ -34,7 +34,7 @@ class Raw:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    method: Literal["get", "post", "delete"]
+    method: Literal["get", "post", "patch", "delete"]
     path: str
     section: Section
     says: str  # the row in docs/reference/http-api.md, and the description

@@ -10,6 +10,7 @@ from typing import Any, Final
 from proxy.web.openapi import passthrough, requests, responses
 from proxy.web.openapi.episodes import EPISODES
 from proxy.web.openapi.judge import JudgeReport, Rescored, RescoreWanted
+from proxy.web.openapi.lessons import LessonBody, LessonsBody, LessonWanted
 from proxy.web.openapi.operation import FLAG, TEXT, Operation, Raw, Schema, number
 from proxy.web.openapi.status import StatusBody
 
@@ -280,4 +281,19 @@ JUDGE: Final = (
     ),
 )  # fmt: skip
 
-OPERATIONS: Final[tuple[Operation, ...]] = (*MODELS, *RATINGS, *EPISODES, *CHATS, *CONTROL, *JUDGE)
+LESSONS: Final = (
+    Operation(
+        "get", "/rl/lessons", "control", "Comments that act at once in later prompts; those that have ended, too.",
+        {200: LessonsBody}, more="../guides/rating-well.md#lessons",
+    ),
+    Operation(
+        "patch", "/rl/lessons/{id}", "control", "Other words, every question instead of its topic, or active again.",
+        {200: LessonBody}, takes=LessonWanted, more="../guides/rating-well.md#lessons",
+    ),
+    Operation(
+        "delete", "/rl/lessons/{id}", "control", "It acts no more; its rating stays, and trains.",
+        {200: LessonBody}, more="../guides/rating-well.md#lessons",
+    ),
+)  # fmt: skip
+
+OPERATIONS: Final[tuple[Operation, ...]] = (*MODELS, *RATINGS, *EPISODES, *CHATS, *CONTROL, *JUDGE, *LESSONS)

@@ -252,6 +252,8 @@ class WholeRun(RunBody):
     choices: list[ChoiceBody]
     warnings: list[str]
     steps: list[dict[str, Any]] = Field(description="Each optimiser step: `loss`, `acceptance`, `kl_ref`, `kl_old`.")
+    sweep: list[dict[str, Any]] = Field(description="Learning rates that were tried: `rate`, `moved` (nats a token).")
+    tuned: float | None = Field(description="The rate that a sweep found.")
     account: list[dict[str, Any]] = Field(description="What became of each sample.")
 
 

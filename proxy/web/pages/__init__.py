@@ -26,6 +26,7 @@ from proxy.training.preconditions import Preconditions
 from proxy.training.run_supervisor import RunSupervisor
 from proxy.versions.live_version import Swap
 from proxy.web.forgetting import Forgetter
+from proxy.web.lesson_routes import LessonRoutes
 from proxy.web.pages.compare import ComparePage
 from proxy.web.pages.completion import WhyPage
 from proxy.web.pages.data import DataPage
@@ -62,6 +63,7 @@ class Pages:
         retention: Retention,
         cut: CutPrompts,
         judging: Judging,
+        lessons: LessonRoutes,
     ) -> None:
         self.visits = Visits(settings.server, keys)
         self._store = store
@@ -71,7 +73,7 @@ class Pages:
         self._versions = VersionsPage(view, store, swap, acts)
         self._why = WhyPage(view, store, cut)
         self._compare = ComparePage(view, store, swap, feedback, keys)
-        self._data = DataPage(view, store, forgetter, retention, settings.home)
+        self._data = DataPage(view, store, forgetter, retention, settings.home, lessons)
         self._sign_in = SignIn(view, self.visits)
 
     async def start(self) -> None:
@@ -105,6 +107,7 @@ class Pages:
             ("/page/compare/pick", self._compare.pick),
             ("/page/forget", self._data.forget),
             ("/page/retention", self._data.retain),
+            ("/page/lessons/{id}", self._data.lesson),
             ("/logout", self._sign_in.leave),
         ]
         return [

@@ -1,30 +1,36 @@
 """Data: taking it away, forgetting it, and how long it is kept.
 
-Owns the view and its confirmations: what would go is shown before it goes. Not here: forgetting itself (forgetting),
-and letting old things go (retention).
+Owns the view and its confirmations: what would go is shown before it goes. Lessons are here too: they are in prompts.
+Not here: forgetting itself (forgetting), what may be said of a lesson (lesson_routes), letting old things go
+(retention).
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 
 from proxy.access.security import require_admin
 from proxy.core.errors import BadRequest
 from proxy.web.forgetting import TARGETS, ForgetRequest, Forgetter, target
+from proxy.web.lesson_routes import LessonRoutes
 from proxy.web.pages.view import VISITOR, View, html
 from proxy.web.retention import Retention, days_of
 from store.store import Store
 
 
 class DataPage:
-    def __init__(self, view: View, store: Store, forgetter: Forgetter, retention: Retention, home: Path) -> None:
+    def __init__(
+        self, view: View, store: Store, forgetter: Forgetter, retention: Retention, home: Path, lessons: LessonRoutes
+    ) -> None:
         self._view = view
         self._store = store
         self._forgetter = forgetter
         self._retention = retention
         self._home = home
+        self._lessons = lessons
 
     async def page(self, request: web.Request) -> web.Response:
         chosen = next(((kind, request.query[kind]) for kind in TARGETS if request.query.get(kind)), ("session", ""))
@@ -33,6 +39,8 @@ class DataPage:
             "data.html",
             counts=await self._store.stats.counts(),
             retention=self._retention,
+            lessons=await self._store.lessons.all(),
+            taught=self._lessons.enabled,
             home=self._home,
             kind=chosen[0],
             name=chosen[1],
@@ -64,6 +72,17 @@ class DataPage:
                 gone=bool(form.get("sure")),
             )
         )
+
+    async def lesson(self, request: web.Request) -> web.Response:
+        """Other words, or an end; the card anew."""
+        require_admin(request)
+        form = await request.post()
+        wanted: dict[str, Any] = {"active": form.get("act") != "remove"}
+        if form.get("act") == "save":
+            wanted |= {"text": str(form.get("text") or ""), "always": form.get("always") == "yes"}
+        await self._lessons.change(request.match_info["id"], wanted, request[VISITOR].name)
+        found = await self._store.lessons.all()
+        return html(self._view.render(request, "lessons.html", lessons=found, taught=self._lessons.enabled))
 
     async def retain(self, request: web.Request) -> web.Response:
         """For how long, with `back` as the settings say. First what would go at once; said with `sure`, it is so."""

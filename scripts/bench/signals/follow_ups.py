@@ -5,9 +5,12 @@
     python -m scripts.bench.signals.follow_ups --persona concise --user polite --name polite
 
 First the person rates 60 answers of the base model, and the judge labels what was said after them: that measures the
-trust, with the product's own numbers. From there on nobody rates. Labels, weights, hints and the measure of trust are
-the product's (proxy.signals); the judge is scripts/harness/rule_judge, and turns `--flips` of its labels
-around. Writes benchmarks/follow_ups/PERSONA-NAME-seedN.json after each step; called again, it goes on from there.
+trust, with the product's own numbers. That is always the person of *concise*, and every other of these questions asks
+for one sentence, since trust takes ten answers of each kind. From there on nobody rates. Labels, weights, hints and the
+measure of trust are the product's (proxy.signals); the judge is scripts/harness/rule_judge, and turns `--flips` of its
+labels around. `--trusted` trains on a judge that the product would not trust, to show why. Writes
+benchmarks/follow_ups/PERSONA-NAME-seedN.json after each step, and PERSONA-base-seedN.json, which all of a persona
+share; called again, it goes on from there.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from config import presets
 from proxy.signals.judge import AnswerJudge, Endpoint, JudgeVerdict
 from proxy.signals.questions import JudgedTurn
 from proxy.signals.rules import VALUES, of_message
-from proxy.signals.trust import Pair, Trust, trust
+from proxy.signals.trust import MOST_WEIGHT, Pair, Trust, trust
 from scripts.bench.persona import ROOT, Chat, Persona, prompts, rate, replayed, train
 from scripts.harness.circumstances import circumstances, machine_name
 from scripts.harness.rule_judge import FakeJudge
@@ -40,6 +43,7 @@ WANTS = {
     "concise": "shorter, please",
     "bullets": "answer as a short bulleted list, like this:\n- first point\n- second point",
 }
+RATES, FITTING = "concise", " Answer in one short sentence."
 PLEASED = ("thanks", "thank you!", None)  # None: nothing is said; else a new task
 
 
@@ -81,19 +85,25 @@ def followed(persona: Persona, lines: Sequence[dict[str, Any]], user: str) -> li
     return turns
 
 
+def weights_of(trusted: Trust, forced: bool) -> dict[str, float]:
+    """What a label of each side weighs in training; nothing where it is not trusted, unless that is forced."""
+    weights = {side.side: side.weight if side.trusted else 0.0 for side in trusted}
+    return {side: weight or MOST_WEIGHT * forced for side, weight in weights.items()}
+
+
 def learned_from(
-    lines: Sequence[dict[str, Any]], verdicts: Sequence[JudgeVerdict | None], trusted: Trust
+    lines: Sequence[dict[str, Any]], verdicts: Sequence[JudgeVerdict | None], weigh: dict[str, float]
 ) -> list[dict[str, Any]]:
     """The lines of a run: the judge's labels in place of the person's, with its weight."""
     found = []
     for line, verdict in zip(lines, verdicts, strict=True):
         value = 0.0 if verdict is None else VALUES[verdict.label]
-        side = trusted.of(value)
-        if verdict is None or not value or not side.trusted:
+        weight = weigh["bad" if value < 0 else "good"]
+        if verdict is None or not value or not weight:
             continue
         hint = verdict.instruction if value < 0 else ""
         found.append(
-            {**line, "reward": value, "weight": side.weight, "human": False, "followed": True, "comment": hint or None}
+            {**line, "reward": value, "weight": weight, "human": False, "followed": True, "comment": hint or None}
         )
     return found
 
@@ -103,72 +113,85 @@ def main() -> None:
     parser.add_argument("--persona", default="concise", choices=sorted(WANTS))
     parser.add_argument("--user", default="following", choices=("following", "polite"))
     parser.add_argument("--flips", type=float, default=0.0)
+    parser.add_argument("--trusted", action="store_true", help="train on the judge's labels in any case")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=3, help="0: only what all of a persona share")
     parser.add_argument("--turns", type=int, default=32, help="a round")
-    parser.add_argument("--eval", type=int, default=80, help="held-out prompts")
+    parser.add_argument("--eval", type=int, default=40, help="held-out prompts")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--name", default="default")
     asked = parser.parse_args()
     persona, found = Persona(asked.persona), weights.resolve(None)
     chat = Chat(found.path, asked.threads)
     texts = prompts()
-    judge = FakeJudge(
-        lambda request, reply, said: "correction" if said == WANTS[persona.name] else "nothing",
-        flips=asked.flips,
-        seed=asked.seed,
-    )
+    order = random.Random(asked.seed).sample(texts["rate"], len(texts["rate"]))
     held_out = texts["held-out"][: asked.eval]
-    target = ROOT / "benchmarks/follow_ups" / f"{persona.name}-{asked.name}-seed{asked.seed}.json"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    record: dict[str, Any] = {
+    here = {
         **circumstances(),
         "machine": f"{machine_name()}, {asked.threads} thread{'s' * (asked.threads > 1)}",
         "model": found.path.name,
         "arguments": vars(asked),
-        "home": tempfile.mkdtemp(prefix="follow-ups-"),
-        "rounds": [],
     }
-    if target.exists():
-        record = json.loads(target.read_bytes())
-    order = random.Random(asked.seed).sample(texts["rate"], len(texts["rate"]))
-
-    def keep() -> None:
-        target.write_text(json.dumps(record, indent=1, ensure_ascii=False))
-
-    if "trust" not in record:
-        pairs = measure(chat, persona, judge, order, asked)
-        measured = trust(pairs)
-        record |= {"pairs": pairs, "trust": {"bad": measured.bad.as_json(), "good": measured.good.as_json()}}
-        keep()
-        print(
-            f"{persona.name}, {asked.user}, {asked.flips:.0%} flipped: bad: kappa {measured.bad.kappa:.2f} "
-            f"[{measured.bad.low:.2f}, {measured.bad.high:.2f}] ({measured.bad.why or 'trusted'})",
-            flush=True,
-        )
-    trusted = trust([(person, said) for person, said in record["pairs"]])
-    for number in range(1 + len(record["rounds"]), 1 + asked.rounds):
-        learn(chat, persona, judge, order, asked, trusted, number, found.path, record)
-        keep()
-    for name, version in (("base", None), ("after", record["rounds"][-1]["live"])):
-        if name not in record:
-            record[name] = chat.evaluate(persona, held_out, None if version is None else Path(version), seed=1000)
-            keep()
-    base, after = record["base"], record["after"]
+    base = Record(f"{persona.name}-base-seed{asked.seed}", here)
+    shared = Record(f"{RATES}-base-seed{asked.seed}", here) if persona.name != RATES else base
+    if "shared" not in shared:
+        asks = [order[-1 - at % len(order)] + FITTING * (at % 2) for at in range(SHARED)]
+        rater, seed = Persona(RATES), asked.seed * 777
+        shared["shared"] = rate(chat, rater, asks, None, version=0, seed=seed, held=0, comments=False)
+    if str(asked.eval) not in base:
+        base[str(asked.eval)] = chat.evaluate(persona, held_out, None, seed=1000)
+    record = Record(f"{persona.name}-{asked.name}-seed{asked.seed}", here) if asked.rounds else None
+    if record is None:
+        return
+    judge = FakeJudge(
+        lambda request, reply, said: "correction" if said in WANTS.values() else "nothing",
+        flips=asked.flips,
+        seed=asked.seed,
+    )
+    trusted = trust(measure(Persona(RATES), judge, shared["shared"]))
+    record["trust"] = {"bad": trusted.bad.as_json(), "good": trusted.good.as_json()}
+    bad = trusted.bad
     print(
-        f"{persona.name}: liked {base['liked']:.2f} -> {after['liked']:.2f}, nll "
-        f"{after['base_nll'] - base['base_nll']:+.3f}, text {after['text_nll'] / base['text_nll'] - 1:+.1%}, tokens "
-        f"{base['tokens']:.0f} -> {after['tokens']:.0f}",
+        f"{persona.name}, {asked.user}, {asked.flips:.0%} flipped: bad: kappa {bad.kappa:.2f} "
+        f"[{bad.low:.2f}, {bad.high:.2f}] ({bad.why or 'trusted'})",
+        flush=True,
+    )
+    record.setdefault("home", tempfile.mkdtemp(prefix="follow-ups-"))
+    record.setdefault("rounds", [])
+    for number in range(1 + len(record["rounds"]), 1 + asked.rounds):
+        learn(chat, persona, judge, order, asked, weights_of(trusted, asked.trusted), number, found.path, record)
+        record.keep()
+    before, live = base[str(asked.eval)], record["rounds"][-1]["live"]
+    if "after" not in record:  # without a version, the base model answers as before
+        record["after"] = before if live is None else chat.evaluate(persona, held_out, Path(live), seed=1000)
+    after = record["after"]
+    print(
+        f"{persona.name}: liked {before['liked']:.2f} -> {after['liked']:.2f}, nll "
+        f"{after['base_nll'] - before['base_nll']:+.3f}, text {after['text_nll'] / before['text_nll'] - 1:+.1%}, "
+        f"tokens {before['tokens']:.0f} -> {after['tokens']:.0f}",
         flush=True,
     )
 
 
-def measure(chat: Chat, persona: Persona, judge: FakeJudge, order: list[str], asked: argparse.Namespace) -> list[Pair]:
+class Record(dict[str, Any]):
+    """A file of benchmarks/follow_ups, written whenever something is set: what was broken off goes on."""
+
+    def __init__(self, name: str, new: dict[str, Any]) -> None:
+        self._path = ROOT / "benchmarks/follow_ups" / f"{name}.json"
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        super().__init__(json.loads(self._path.read_bytes()) if self._path.exists() else new)
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        super().__setitem__(key, value)
+        self.keep()
+
+    def keep(self) -> None:
+        self._path.write_text(json.dumps(self, indent=1, ensure_ascii=False))
+
+
+def measure(persona: Persona, judge: FakeJudge, lines: Sequence[dict[str, Any]]) -> list[Pair]:
     """What the person and the judge say of the turns that they share."""
-    texts = [order[-1 - at % len(order)] for at in range(SHARED)]
-    lines = rate(chat, persona, texts, None, version=0, seed=asked.seed * 777, held=0, comments=False)
-    turns = followed(persona, lines, "following")
-    verdicts = asyncio.run(labels(judge, turns))
+    verdicts = asyncio.run(labels(judge, followed(persona, lines, "following")))
     return [
         (line["reward"], VALUES[verdict.label])
         for line, verdict in zip(lines, verdicts, strict=True)
@@ -182,10 +205,10 @@ def learn(
     judge: FakeJudge,
     order: list[str],
     asked: argparse.Namespace,
-    trusted: Trust,
+    weigh: dict[str, float],
     number: int,
     path: Path,
-    record: dict[str, Any],
+    record: Record,
 ) -> None:
     """One round of follow-ups, and a run."""
     home, rounds = Path(record["home"]), record["rounds"]
@@ -197,7 +220,7 @@ def learn(
     texts = [order[i % len(order)] for i in range(first, first + asked.turns)]
     said = rate(chat, persona, texts, live, version=version, seed=asked.seed * 100 + number, held=0, comments=False)
     verdicts = asyncio.run(labels(judge, followed(persona, said, asked.user)))
-    lines = learned_from(said, verdicts, trusted)
+    lines = learned_from(said, verdicts, weigh)
     for line in lines:
         line["rating"], line["completion"] = f"rt-{number}-{line['rating']}", f"rl-{number}-{line['completion']}"
     last = passed[-1]["number"] if passed else 0

@@ -20,8 +20,10 @@ from proxy.conversation.redaction import Redactor
 from proxy.conversation.underway import Underway
 from proxy.core.events import Events
 from proxy.signals.follower import Follower
+from proxy.signals.hindsight import Hindsight
 from proxy.signals.judging import Judging
 from proxy.signals.own import Own
+from proxy.signals.trust import UNSEEN
 from scripts.harness.records import claim, put, rating
 from scripts.harness.rule_judge import FakeJudge
 from store.errors import StoreError
@@ -62,6 +64,7 @@ def judging(store: Store, judge: FakeJudge | None, own: Own | None = None, **set
         Events(),
         Follower(store, OnScreen(store, Redactor(Redaction()), Underway())),
         own or Own(Signals()),
+        Hindsight(Judge(**(defaults | settings)), lambda: None),
         now=lambda: datetime(2026, 11, 24, 12, 0),
     )
 
@@ -183,12 +186,46 @@ async def test_half_of_a_run_at_most(at: At, judge: FakeJudge) -> None:
     assert 0 < judges <= people == 60
 
 
-async def test_a_judge_alone_makes_no_run(at: At, judge: FakeJudge) -> None:
-    await followed(at[0], "a", "x")
-    await at[0].ratings.rate(rating("a", -1.0, rater="judge:rule", human=False))
-    assert await claim(at[0]) is None
+async def test_follow_ups_alone_train_once_the_judge_is_trusted(at: At, judge: FakeJudge) -> None:
+    made = await at_work(at, judge)
+    await measured(at[0], made)
+    (run, _) = await claim(at[0], limit=1000)
+    await at[0].runs.end(run.id, "done", "passed", None)
+    await put(at[0], "of a person", asked="what?")
+    await at[0].ratings.rate(rating("of a person", 1.0))
+    for n in range(40):
+        await followed(at[0], f"new{n}", "no, shorter")
+    await until_done(made)
     fresh = await at[0].samples.fresh(live=0, max_version_gap=8)
-    assert (fresh.total, fresh.dampened) == (0, {"judge:rule": 1})
+    assert (fresh.total, fresh.alone, fresh.most) == (2, 40, 40)  # the person's, and one that weighs as much
+    run, samples = await claim(at[0], limit=1000, min_total=32)
+    assert len(samples) == 40 and not any(s.rating.human or s.held for s in samples)
+    await at[0].runs.end(run.id, "done", "passed", None)
+    fresh = await at[0].samples.fresh(live=0, max_version_gap=8)
+    assert (fresh.total, fresh.alone) == (1, 0)  # the person's rating is there still, for the next one
+
+
+async def test_people_go_first(at: At, judge: FakeJudge) -> None:
+    made = await at_work(at, judge)
+    await measured(at[0], made)
+    for n in range(100):
+        await followed(at[0], f"new{n}", "no, shorter")
+    await until_done(made)
+    _, samples = await claim(at[0], limit=1000, min_total=32)
+    assert sum(s.rating.human for s in samples) == 60  # and as much of the judge
+
+
+async def test_what_nobody_has_looked_at_for_long_is_taken_back(at: At, judge: FakeJudge) -> None:
+    made = await at_work(at, judge)
+    await measured(at[0], made)
+    for n in range(UNSEEN + 1):
+        await followed(at[0], f"new{n}", "no, shorter")
+    await until_done(made)
+    assert await judged(at[0]) == []
+    await at[0].ratings.rate(rating("new0", -1.0))
+    made.rated()
+    await until_done(made)
+    assert len(await judged(at[0])) == UNSEEN  # of all but the one that the person rated
 
 
 async def test_nothing_leaves_this_machine_before_it_is_accepted(at: At, judge: FakeJudge) -> None:

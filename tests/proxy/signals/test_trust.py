@@ -36,6 +36,14 @@ def test_a_good_judge_trains_on_both_sides() -> None:
     assert found.bad.weight == 0.5  # kappa is above that
 
 
+def test_one_that_nobody_looks_at_any_more_is_not_trusted() -> None:
+    good = pairs(60, 0.95)
+    assert trust(good, module.UNSEEN).bad.trusted
+    late = trust(good, module.UNSEEN + 1)
+    assert not late.trusted and "since a person last rated" in str(late.bad.why)
+    assert "of 50 turns" in str(trust(good[:20], module.UNSEEN + 1).bad.why)  # what was lacking before is said first
+
+
 @pytest.mark.parametrize("judge", [-1.0, 0.0, 1.0])
 def test_a_constant_judge_never_trains(judge: float) -> None:
     found = trust(pairs(200, 0, judge=judge))

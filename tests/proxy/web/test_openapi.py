@@ -217,6 +217,11 @@ async def test_answers_are_as_it_says(chats: Chats, ask: Asking) -> None:  # noq
     while (await ask("get", "/rl/status", 200))["training"]["run"] is not None:
         await asyncio.sleep(0.02)
     await ask("post", "/rl/cancel", 409)
+    await proxy.store.lessons.begin()
+    _, told = await proxy.rate(completion_id=ids[5], rating="bad", comment="shorter")
+    await ask("get", "/rl/lessons", 200)
+    await ask("patch", f"/rl/lessons/{told['id']}", 200, "/rl/lessons/{id}", json={"always": True})
+    await ask("delete", f"/rl/lessons/{told['id']}", 200, "/rl/lessons/{id}")
     await ask("post", "/rl/reset", 200)
     await ask("delete", "/v1/feedback/last", 200, "/v1/feedback/{id}")
     await ask("delete", "/v1/feedback/none", 404, "/v1/feedback/{id}")

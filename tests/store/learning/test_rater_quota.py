@@ -7,7 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scripts.harness.records import claim, put, rating
-from store.learning.rater_quota import FEW, LEAST_VOICE, OWNER, QuotaCandidate, parts, shared_weight, voice, within
+from store.learning.rater_quota import (
+    FEW,
+    LEAST_VOICE,
+    OWNER,
+    QuotaCandidate,
+    is_judge,
+    parts,
+    shared_weight,
+    voice,
+    within,
+    within_judges,
+)
 from store.store import Store
 
 PEOPLE = [OWNER, "ann", "bob", "eve"]
@@ -136,3 +147,31 @@ async def test_the_weight_that_the_settings_give_a_rater_counts(store: Store) ->
     assert fresh.dampened == {"eve": 8}
     _, samples = await claim(store, share=0.5, raters={"eve": 5.0})
     assert [sample.rating.rater for sample in samples].count("eve") == 2
+
+
+BY_ALL = st.lists(
+    st.tuples(
+        st.sampled_from([OWNER, "ann", "judge:m", "judge:own"]),
+        st.integers(0, 40),
+        st.sampled_from([0.01, 0.5, 1.0]),
+        st.booleans(),
+    ),
+    max_size=120,
+    unique_by=lambda drawn: drawn[:2],
+)
+
+
+@given(BY_ALL, st.sampled_from([0.1, 0.5, 0.9, 1.0]))
+def test_judges_have_their_share_beside_people_and_outvote_nobody_alone(
+    drawn: list[tuple[str, int, float, bool]], share: float
+) -> None:
+    ratings = candidates(drawn)
+    kept = within_judges(ratings, share)
+    people = [one for one in ratings if not is_judge(one.rater)]
+    assert [one for one in kept if not is_judge(one.rater)] == people
+    if not people or share >= 1:
+        assert kept == ratings
+        return
+    counts = [(is_judge(one.rater), max(one.weight, 1.0 if one.teaches else 0.0)) for one in kept]
+    total = sum(count for _, count in counts)
+    assert sum(count for judge, count in counts if judge) <= share * total * (1 + 1e-6)

@@ -1,0 +1,76 @@
+"""`rlproxy lessons`: comments that act at once in later prompts, listed, edited, removed, brought back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from proxy.cli.common import AsJson, Home, client_of, print_json
+
+lessons_app = typer.Typer(
+    help="Comments that act at once, in later prompts on their topic.", no_args_is_help=True, rich_markup_mode=None
+)
+
+Id = Annotated[str, typer.Argument(help="Its id, as `rlproxy lessons list` shows it.")]
+
+
+@lessons_app.command("list")
+def list_lessons(home: Home = None, as_json: AsJson = False) -> None:
+    """All lessons, newest first, with those that have ended."""
+    found = client_of(home).call("GET", "/rl/lessons")
+    if as_json:
+        print_json(found)
+        return
+    if not found["enabled"]:
+        print("lessons are off: set `enabled = true` under [lessons] in rlproxy.toml, and start rlproxy again")
+    for one in found["data"]:
+        print(f"{one['id']}  {_state(one)}: {' '.join(one['text'].split())}")
+        print(f"    of: {' '.join(one['question'].split())[:100]}" + (f"  ({one['why']})" if one["why"] else ""))
+
+
+@lessons_app.command()
+def edit(
+    lesson: Id,
+    text: Annotated[str | None, typer.Argument(help="Its new words.")] = None,
+    always: Annotated[
+        bool | None, typer.Option("--always/--topic", help="For every question, or for those on its topic.")
+    ] = None,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Other words, or for every question."""
+    if text is None and always is None:
+        raise typer.BadParameter("say its new words, --always or --topic")
+    wanted = {"text": text, "always": always}
+    _changed(home, as_json, "PATCH", lesson, {k: v for k, v in wanted.items() if v is not None})
+
+
+@lessons_app.command()
+def remove(lesson: Id, home: Home = None, as_json: AsJson = False) -> None:
+    """It acts no more; its rating stays, and trains. `restore` brings it back."""
+    _changed(home, as_json, "DELETE", lesson, None)
+
+
+@lessons_app.command()
+def restore(lesson: Id, home: Home = None, as_json: AsJson = False) -> None:
+    """Active again."""
+    _changed(home, as_json, "PATCH", lesson, {"active": True})
+
+
+def _changed(home: Path | None, as_json: bool, method: str, lesson: str, body: Any) -> None:
+    from urllib.parse import quote
+
+    found = client_of(home).call(method, f"/rl/lessons/{quote(lesson, safe='')}", body)
+    if as_json:
+        print_json(found)
+    else:
+        print(f"{found['id']}  {_state(found)}: {found['text']}")
+
+
+def _state(one: dict[str, Any]) -> str:
+    if one["state"] != "active":
+        return str(one["state"])
+    learned = f", learned by v{one['learned']}" if one["learned"] else ""
+    return ("every question" if one["always"] else "its topic") + learned

@@ -1,0 +1,66 @@
+"""`rlproxy train --tune`: what a sweep of learning rates tries, as it does, and what it found.
+
+Owns the words. The sweep is the run's own (trainer.run.rate_finder): it goes on when this command ends, and what it
+found stays, whatever becomes of the run.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any, Final
+
+from proxy.cli.common import fail, print_json
+from proxy.cli.http import HomeClient
+
+LOOK_S: Final = 0.5
+INTERRUPTED: Final = 130  # as a shell reports Ctrl-C
+ENDED: Final = ("done", "rejected", "empty", "failed")
+GOES_ON: Final = "the sweep goes on without this command, and what it finds is kept: `rlproxy status` shows the run"
+
+
+def newest_run(client: HomeClient) -> int:
+    return max((run["id"] for run in client.call("GET", "/rl/runs")["data"]), default=0)
+
+
+def follow(client: HomeClient, before: int, why: str, *, as_json: bool) -> None:
+    """Lines as the run tries rates, until it has one or has ended. `before`: the newest run of before it."""
+    _say(f"a training run starts with {why}; it looks for a learning rate first", as_json)
+    run: dict[str, Any] | None = None
+    shown = 0
+    try:
+        while True:
+            if run is None and (id := newest_run(client)) > before:
+                run = {"id": id}
+            if run is not None:
+                run = client.call("GET", f"/rl/runs/{run['id']}")
+                shown = _show(run["sweep"], shown, as_json)
+                if run["tuned"] is not None or run["status"] in ENDED:
+                    break
+            time.sleep(LOOK_S)
+    except KeyboardInterrupt:
+        _say(GOES_ON, as_json)
+        if as_json:
+            print_json(_told(run))
+        sys.exit(INTERRUPTED)
+    if as_json:
+        print_json(_told(run))
+    if run["tuned"] is None:
+        fail(f"run {run['id']} ended before its sweep did: {run['reason']}")
+    _say(f"{run['tuned']:.2g} is the highest rate without harm; run {run['id']} trains with it", as_json)
+
+
+def _show(sweep: list[dict[str, Any]], shown: int, as_json: bool) -> int:
+    for one in sweep[shown:]:
+        moved = "out of all bounds" if one["moved"] is None else f"{one['moved']:.3f} nats a token"
+        _say(f"  {one['rate']:.2g}: two steps move the model {moved}", as_json)
+    return len(sweep)
+
+
+def _told(run: dict[str, Any] | None) -> dict[str, Any]:
+    found = run or {}
+    return {"run": found.get("id"), "sweep": found.get("sweep", []), "tuned": found.get("tuned")}
+
+
+def _say(line: str, as_json: bool) -> None:
+    print(line, file=sys.stderr if as_json else sys.stdout, flush=True)

@@ -1,0 +1,87 @@
+"""Which lessons fit a question: by the words that both have in common.
+
+Owns what a topic is and when two are the same. Pure; some hundreds of lessons take a millisecond. Not here: where
+lessons come from (store.learning.lessons), where they stand in a prompt (proxy.relay.lessons).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from store.learning.lessons import CommentLesson
+
+MOST: Final = 3  # in one prompt
+ENOUGH: Final = 0.3  # of the weight of the shorter topic's words has to be in both
+STEM: Final = 6  # letters that make a word: "recipes" and "recipe" are one
+READ: Final = 4000  # characters of a text that are looked at
+_WORD: Final = re.compile(r"[^\W_]+")
+_UNSPACED: Final = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\uac00-\ud7af\u0e00-\u0e7f]")
+# Words that say nothing about what a question is about.
+_SAY_NOTHING: Final = (
+    "a about again all also am an and any are as at be because been but by can could did do does done for from "
+    "get give go had has have he her here him his how i if in into is it its just let like make me more most much "
+    "my no not now of on one only or other our out over please say she should show so some such tell than that "
+    "the their them then there these they this those to too use very want was way we were what when where which "
+    "who why will with without would you your explain describe write "
+)
+_COMMON: Final = frozenset(_SAY_NOTHING.split())
+
+
+class Fitting(NamedTuple):
+    lesson: CommentLesson
+    score: float  # share of the shorter topic that both have; 1 for those that always stand there
+
+
+def words(text: str) -> frozenset[str]:
+    """The words that a text is about, each as its first letters."""
+    said = unicodedata.normalize("NFKC", text[:READ]).casefold()
+    found = set()
+    for word in _WORD.findall(said):
+        if _UNSPACED.search(word):  # written without spaces: pairs of letters
+            found |= {word[i : i + 2] for i in range(max(1, len(word) - 1))}
+        elif word not in _COMMON and (len(word) > 2 or word.isdecimal()):
+            found.add(word[:STEM])
+    return frozenset(found)
+
+
+def asked_about(messages: Sequence[Mapping[str, Any]], turns: int = 2) -> str:
+    """The last words of the person in a request in chat form, oldest first."""
+    said = []
+    for message in reversed(messages):
+        if message.get("role") == "user":
+            said.append(_text(message.get("content")))
+            if len(said) == turns:
+                break
+    return "\n".join(reversed(said))
+
+
+def fitting(lessons: Iterable[CommentLesson], question: str) -> list[Fitting]:
+    """At most MOST, the best first: those for every question, then by topic, the newest of equals."""
+    known = [(lesson, words(f"{lesson.question}\n{lesson.text}")) for lesson in lessons]
+    spread = Counter(word for _, topic in known for word in topic)
+    asked, found = words(question), []
+    for lesson, topic in known:
+        if lesson.always:
+            found.append(Fitting(lesson, 1.0))
+        elif (score := _common(asked, topic, spread, len(known))) >= ENOUGH:
+            found.append(Fitting(lesson, score))
+    found.sort(key=lambda one: (not one.lesson.always, -one.score, -one.lesson.created_at))
+    return found[:MOST]
+
+
+def _common(asked: frozenset[str], topic: frozenset[str], spread: Mapping[str, int], count: int) -> float:
+    """Weight of the words in both, as a share of the lighter text's. A word that many lessons have weighs less."""
+    weigh = {word: math.log(1 + (count + 1) / (1 + spread.get(word, 0))) for word in asked | topic}
+    lighter = min(sum(weigh[word] for word in side) for side in (asked, topic))
+    return sum(weigh[word] for word in asked & topic) / lighter if lighter else 0.0
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, list):
+        return "\n".join(p["text"] for p in content if isinstance(p, dict) and isinstance(p.get("text"), str))
+    return content if isinstance(content, str) else ""

@@ -1,0 +1,139 @@
+"""Lessons in a prompt: a person's comments, said again to the model with their next question on that topic.
+
+Owns which lessons a request gets and what is sent then; without `lessons.enabled` no request comes here. A version that
+has learned a lesson goes without it in half of the conversations, and where its answers are liked as much there, the
+lesson retires. Not here: which lessons fit (lesson_topics), their rows (store.learning.lessons), the words around them
+(trainer.lessons.prompts, as the teacher sees them).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from proxy.conversation.lesson_topics import asked_about, fitting
+from proxy.core.json_edit import dumps
+from proxy.dialects import Asked, Dialect
+from store.learning.lessons import CommentLesson, LessonTally
+from store.records import Asker, PromptLesson
+from store.store import Store
+from trainer.launch import HINT, together
+
+FEW: Final = 8  # rated answers on either side, below which a lesson stays
+HEADER: Final = "x-rl-lessons"
+PLACES: Final = {  # where a format has its messages, and the type of a text part there
+    "chat": ("messages", "text"),
+    "messages": ("messages", "text"),
+    "ollama": ("messages", "text"),
+    "responses": ("input", "input_text"),
+}
+
+
+class PromptLessons:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._known: dict[Asker, list[CommentLesson]] | None = None
+        self._reading = asyncio.Lock()
+
+    async def start(self) -> None:
+        await self._store.lessons.begin()
+
+    def changed(self) -> None:
+        """A rating, a version or a word about a lesson came: what is known is out of date."""
+        self._known = None
+
+    async def for_request(
+        self, dialect: Dialect, asked: Asked, whose: Asker, version: int | None
+    ) -> tuple[PromptLesson, ...]:
+        """Those that fit; some may be left out of the prompt, to compare. None where its format has no place."""
+        if dialect.name not in PLACES or version is None or not asked.typed:
+            return ()
+        known = await self._active(whose)
+        if not known:
+            return ()
+        first = asked_about(asked.messages[:1]) or asked_about(asked.messages)
+        return tuple(
+            PromptLesson(one.lesson.rating, one.lesson.text, _left_out(one.lesson, version, first))
+            for one in fitting(known, asked_about(asked.messages))
+        )
+
+    async def _active(self, whose: Asker) -> list[CommentLesson]:
+        async with self._reading:
+            if self._known is None:
+                self._known = {}
+                for one in await self._still_needed(await self._store.lessons.all()):
+                    self._known.setdefault(Asker(one.key, one.user), []).append(one)
+            return self._known.get(whose, [])
+
+    async def _still_needed(self, found: Sequence[CommentLesson]) -> list[CommentLesson]:
+        """Active ones, without those that a version has shown it can do without: they retire now."""
+        active = [one for one in found if one.state == "active"]
+        tallies = await self._store.lessons.tallies(active)
+        left = []
+        for one in active:
+            if (why := does_without(tallies.get(one.rating, LessonTally()))) is None:
+                left.append(one)
+                continue
+            await self._store.lessons.say(
+                one.rating,
+                text=one.text if one.edited else None,
+                always=one.always,
+                ended="retired",
+                why=why,
+                actor="rlproxy",
+            )
+        return left
+
+
+def does_without(tally: LessonTally) -> str | None:
+    """Why a lesson is needed no more: answers without it are liked as much, by less than one standard error."""
+    if min(tally.rated_with, tally.rated_without) < FEW:
+        return None
+    with_it, without = tally.liked_with / tally.rated_with, tally.liked_without / tally.rated_without
+    error = math.sqrt(with_it * (1 - with_it) / tally.rated_with + without * (1 - without) / tally.rated_without)
+    if without < with_it - error:
+        return None
+    return (
+        f"{tally.liked_without} of {tally.rated_without} answers without it were liked, and "
+        f"{tally.liked_with} of {tally.rated_with} with it"
+    )
+
+
+def members(dialect: Dialect, body: Mapping[str, Any], lessons: Sequence[PromptLesson]) -> dict[str, bytes]:
+    """The members of a request that differ with these lessons after its last user message; empty where it has none."""
+    texts = [one.text for one in lessons if not one.left_out]
+    if not texts:
+        return {}
+    member, part = PLACES[dialect.name]
+    said = body.get(member)
+    words = HINT.format(hint=together(texts))
+    if isinstance(said, str):
+        return {member: dumps(said + words)}
+    if not isinstance(said, list):
+        return {}
+    for at in range(len(said) - 1, -1, -1):
+        if (content := _with_words(said[at], words, part)) is not None:
+            return {member: dumps([*said[:at], {**said[at], "content": content}, *said[at + 1 :]])}
+    return {}
+
+
+def _with_words(item: Any, words: str, part: str) -> Any:
+    """The content of a message that a person wrote, with these words at its end; None for every other item."""
+    if not isinstance(item, dict) or item.get("role") != "user":
+        return None
+    content = item.get("content")
+    if isinstance(content, str):
+        return content + words
+    if isinstance(content, list) and any(isinstance(p, dict) and isinstance(p.get("text"), str) for p in content):
+        return [*content, {"type": part, "text": words.lstrip("\n")}]
+    return None
+
+
+def _left_out(lesson: CommentLesson, version: int, first: str) -> bool:
+    """In half of the conversations, by how they begin; only with a version that has learned it."""
+    if lesson.learned is None or version < lesson.learned:
+        return False
+    return bool(zlib.crc32(f"{lesson.rating} {first}".encode()) & 1)

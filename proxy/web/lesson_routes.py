@@ -1,0 +1,109 @@
+"""`/rl/lessons`: comments that act at once, listed, edited, removed, brought back. All of it is an admin's.
+
+Owns their HTTP and what may be said of a lesson, which the page says, too. Not here: which prompts they are in
+(proxy.relay.lessons).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any, Final
+
+import orjson
+from aiohttp import web
+
+from proxy.access.security import require_admin, who_asks
+from proxy.core.errors import BadRequest, NotFound
+from proxy.core.json_edit import loads
+from proxy.relay.lessons import PromptLessons
+from store.errors import UnknownRating
+from store.learning.lessons import CommentLesson
+from store.store import Store
+
+LONGEST: Final = 2000  # characters: it stands in every prompt that it fits
+MEMBERS: Final = {"text": str, "always": bool, "active": bool}
+
+
+class LessonRoutes:
+    def __init__(self, store: Store, lessons: PromptLessons | None) -> None:
+        self._store = store
+        self._lessons = lessons
+
+    @property
+    def enabled(self) -> bool:
+        return self._lessons is not None
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/rl/lessons", self.list),
+            web.patch("/rl/lessons/{id}", self.edit),
+            web.delete("/rl/lessons/{id}", self.remove),
+        ]
+
+    async def list(self, request: web.Request) -> web.Response:
+        """Newest first; those that have ended, too."""
+        require_admin(request)
+        found = [as_json(one) for one in await self._store.lessons.all()]
+        return _json({"enabled": self.enabled, "data": found})
+
+    async def edit(self, request: web.Request) -> web.Response:
+        """Other words, every question instead of its topic, or active again. What is not named stays."""
+        require_admin(request)
+        try:
+            body: Any = loads(await request.read())
+        except ValueError as error:
+            raise BadRequest(f"The body is not valid JSON ({error}).") from None
+        if not isinstance(body, dict) or not body or not body.keys() <= MEMBERS.keys():
+            raise BadRequest("The body must be a JSON object with `text`, `always` or `active`.")
+        for name, value in body.items():
+            if not isinstance(value, MEMBERS[name]):
+                raise BadRequest(f"`{name}` must be a {MEMBERS[name].__name__}.", param=name)
+        return _json(as_json(await self.change(request.match_info["id"], body, _actor(request))))
+
+    async def remove(self, request: web.Request) -> web.Response:
+        """It acts no more; its rating stays, and trains."""
+        require_admin(request)
+        return _json(as_json(await self.change(request.match_info["id"], {"active": False}, _actor(request))))
+
+    async def change(self, id: str, wanted: dict[str, Any], actor: str) -> CommentLesson:
+        """Raises BadRequest, NotFound."""
+        lesson = await self._of(id)
+        text = lesson.text if lesson.edited else None
+        if "text" in wanted:
+            text = wanted["text"].strip()
+            if not text or len(text) > LONGEST:
+                raise BadRequest(f"`text` must have 1 to {LONGEST} characters.", param="text")
+        active = wanted.get("active", lesson.state == "active")
+        ended, why = (None, None) if active else (lesson.state, lesson.why)
+        if not active and lesson.state == "active":
+            ended, why = "removed", f"by {actor}"
+        always = wanted.get("always", lesson.always)
+        try:
+            await self._store.lessons.say(id, text=text, always=always, ended=ended, why=why, actor=actor)
+        except UnknownRating:
+            raise _none(id) from None
+        if self._lessons is not None:
+            self._lessons.changed()
+        return await self._of(id)
+
+    async def _of(self, id: str) -> CommentLesson:
+        for one in await self._store.lessons.all():
+            if one.rating == id:
+                return one
+        raise _none(id)
+
+
+def as_json(lesson: CommentLesson) -> dict[str, Any]:
+    return {"id": lesson.rating, **{k: v for k, v in asdict(lesson).items() if k not in ("rating", "key")}}
+
+
+def _none(id: str) -> NotFound:
+    return NotFound(f"There is no lesson {id}; `rlproxy lessons` lists them.", param="id")
+
+
+def _actor(request: web.Request) -> str:
+    return who_asks(request).name or "admin"
+
+
+def _json(value: Any) -> web.Response:
+    return web.Response(body=orjson.dumps(value), content_type="application/json")

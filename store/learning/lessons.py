@@ -1,0 +1,180 @@
+"""Lessons: comments on disliked answers that act at once, and the prompts that they were in.
+
+A lesson is a live rating by a person with a comment, of a disliked answer. Owns what was said of one since (new words,
+an end), which completions had one in their prompt, and how those were liked with and without it. What is forgotten
+takes its lessons along. Not here: which lessons fit a question (proxy.conversation.lesson_topics), where they stand in
+a prompt (proxy.relay.lessons).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import orjson
+
+from store.captured import prompt_ids
+from store.errors import UnknownRating
+from store.learning import meta
+from store.learning.ratings import JUDGED
+from store.part import StorePart
+
+SINCE: Final = "lessons_since"  # the newest rating, by seq, of before lessons were turned on
+FORGOTTEN: Final = "a lesson in its prompt was forgotten"
+# Those that have ended, too. A version has learned one where a finished run trained on it.
+_ALL: Final = f"""SELECT r.id, r.seq, r.completion_id, r.comment, r.created_at, c.key, c.user, c.asked, c.model,
+l.text, coalesce(l.always, 0) AS always, l.ended, l.why,
+(SELECT min(u.version) FROM run_samples t CROSS JOIN runs u ON u.id = t.run_id
+    CROSS JOIN adapters a ON a.version = u.version
+    WHERE t.rating_id = r.id AND t.split = 'train' AND u.status = 'done') AS learned
+FROM ratings r CROSS JOIN completions c ON c.id = r.completion_id LEFT JOIN lessons l ON l.rating_id = r.id
+WHERE r.seq > ? AND r.live = 1 AND r.human = 1 AND r.source <> '{JUDGED}' AND r.value < 0 AND r.comment IS NOT NULL
+AND trim(r.comment) <> ''
+ORDER BY r.seq DESC"""  # noqa: S608  a constant of ours
+_ONE: Final = """SELECT 1 FROM ratings r WHERE r.id = ? AND r.live = 1 AND r.human = 1 AND r.value < 0
+AND r.comment IS NOT NULL"""
+_SET: Final = """INSERT INTO lessons (rating_id, text, always, ended, why, changed_at) VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT (rating_id) DO UPDATE SET text = excluded.text, always = excluded.always, ended = excluded.ended,
+why = excluded.why, changed_at = excluded.changed_at"""
+# How people liked answers of versions that have learned the lesson, with it in the prompt and without.
+_TALLIES: Final = """SELECT p.rating_id, p.left_out, total(c.value > 0) AS liked, count(*) AS rated
+FROM completion_lessons p CROSS JOIN
+    (SELECT c.id, c.version, (SELECT total(r.value) FROM ratings r
+        WHERE r.completion_id = c.id AND r.live = 1 AND r.human = 1) AS value FROM completions c
+        WHERE EXISTS (SELECT 1 FROM ratings r WHERE r.completion_id = c.id AND +r.live = 1 AND +r.human = 1)) c
+    ON c.id = p.completion_id AND c.value <> 0
+CROSS JOIN json_each(?) w ON json_extract(w.value, '$[0]') = p.rating_id
+    AND c.version >= json_extract(w.value, '$[1]')
+GROUP BY 1, 2"""
+_IN_PROMPTS: Final = """SELECT p.completion_id, p.text FROM completion_lessons p
+WHERE p.left_out = 0 AND p.completion_id IN (SELECT value FROM json_each(?)) ORDER BY p.completion_id, p.at"""
+
+
+@dataclass(frozen=True, slots=True)
+class CommentLesson:
+    """A comment on a disliked answer, which acts at once in later prompts of the same asker."""
+
+    rating: str  # that brought it
+    completion: str
+    key: str | None  # whose answer it was
+    user: str | None
+    question: str  # what had been asked
+    text: str  # as it stands in prompts
+    edited: bool
+    always: bool  # whatever is asked
+    state: str  # active, removed, or retired
+    why: str | None  # it has ended
+    created_at: float
+    learned: int | None  # the first version that trained on it
+
+
+class LessonTally(NamedTuple):
+    """How answers were liked, of versions that have learned a lesson."""
+
+    liked_with: int = 0
+    rated_with: int = 0
+    liked_without: int = 0
+    rated_without: int = 0
+
+
+def say(
+    db: sqlite3.Connection,
+    rating: str,
+    *,
+    text: str | None,
+    always: bool,
+    ended: str | None,
+    why: str | None,
+    actor: str,
+) -> None:
+    """Write down what holds of a lesson from now on. Raises UnknownRating."""
+    if db.execute(_ONE, (rating,)).fetchone() is None:
+        raise UnknownRating(rating)
+    db.execute(_SET, (rating, text, always, ended, why, time.time()))
+    meta.audit(db, actor, "lesson", {"id": rating, "state": ended or "active", "always": always})
+
+
+def forget(db: sqlite3.Connection, ratings: Sequence[str]) -> list[str]:
+    """Completions that had one of these in their prompt: their ids spell it out, so they go, and nothing of them trains
+    any more."""
+    wanted = orjson.dumps(list(ratings)).decode()
+    rows = db.execute(
+        """SELECT DISTINCT c.id, c.prompt_block FROM completion_lessons p CROSS JOIN completions c
+        ON c.id = p.completion_id WHERE p.rating_id IN (SELECT value FROM json_each(?)) AND p.left_out = 0""",
+        (wanted,),
+    ).fetchall()
+    gone = [row["id"] for row in rows]
+    db.execute(
+        """UPDATE completions SET prompt_block = NULL, prompt_token_ids = NULL, exact = 0, inexact_reason = ?,
+        untrainable = 'lesson' WHERE id IN (SELECT value FROM json_each(?))""",
+        (FORGOTTEN, orjson.dumps(gone).decode()),
+    )
+    prompt_ids.prune(db, {row["prompt_block"] for row in rows if row["prompt_block"] is not None})
+    db.execute("DELETE FROM completion_lessons WHERE rating_id IN (SELECT value FROM json_each(?))", (wanted,))
+    return gone
+
+
+def begin(db: sqlite3.Connection) -> int:
+    """Since which rating comments are lessons: from when they were first turned on."""
+    found = meta.read_meta(db, SINCE, None)
+    if found is None:
+        (found,) = db.execute("SELECT coalesce(max(seq), 0) FROM ratings").fetchone()
+        meta.set_meta(db, SINCE, found)
+    return int(found)
+
+
+def _lesson(row: sqlite3.Row) -> CommentLesson:
+    return CommentLesson(
+        rating=row["id"],
+        completion=row["completion_id"],
+        key=row["key"],
+        user=row["user"],
+        question=row["asked"],
+        text=row["text"] or row["comment"].strip(),
+        edited=row["text"] is not None,
+        always=bool(row["always"]),
+        state=row["ended"] or "active",
+        why=row["why"],
+        created_at=row["created_at"],
+        learned=row["learned"],
+    )
+
+
+class LessonStore(StorePart):
+    async def begin(self) -> None:
+        """Comments from now on are lessons, unless they were before."""
+        await self._writer.submit(begin)
+
+    async def all(self) -> list[CommentLesson]:
+        """Newest first, with those that have ended; none where they were never turned on."""
+        since = await meta.get_meta(self._reader, SINCE, None)
+        return [] if since is None else [_lesson(row) for row in await self._reader.rows(_ALL, (int(since),))]
+
+    async def say(
+        self, rating: str, *, text: str | None, always: bool, ended: str | None, why: str | None, actor: str
+    ) -> None:
+        """Raises UnknownRating where there is no such lesson."""
+        await self._writer.submit(
+            lambda db: say(db, rating, text=text, always=always, ended=ended, why=why, actor=actor)
+        )
+
+    async def tallies(self, learned: Iterable[CommentLesson]) -> dict[str, LessonTally]:
+        """Counts of liked answers with and without each lesson, of versions that have learned it."""
+        wanted = {one.rating: one.learned for one in learned if one.learned is not None}
+        if not wanted:
+            return {}
+        counts = {rating: [0, 0, 0, 0] for rating in wanted}
+        for row in await self._reader.rows(_TALLIES, (orjson.dumps(list(wanted.items())).decode(),)):
+            at = 2 * row["left_out"]
+            counts[row["rating_id"]][at : at + 2] = [int(row["liked"]), row["rated"]]
+        return {rating: LessonTally(*each) for rating, each in counts.items()}
+
+    async def in_prompts(self, completions: Iterable[str]) -> dict[str, list[str]]:
+        """The words of the lessons in each of these completions' prompts, in order."""
+        found: dict[str, list[str]] = {}
+        for row in await self._reader.rows(_IN_PROMPTS, (orjson.dumps(list(completions)).decode(),)):
+            found.setdefault(row["completion_id"], []).append(row["text"])
+        return found

@@ -1,0 +1,196 @@
+"""Lessons: a comment acts at once in later prompts on its topic, is named, captured, trained on, edited, ended."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.relay.lessons import FEW, HEADER, does_without
+from proxy.training import run_folder
+from scripts.fakes.backend import FakeBackend
+from scripts.fakes.launcher import FakeLauncher
+from scripts.harness.in_process import Proxy
+from store.learning.lessons import LessonTally
+from tests.harness.runs import until
+
+RECIPE = "How do I make a soup with leeks?"
+AGAIN = "Which soup is good with leeks and potatoes?"
+OTHER = "Why is the sky blue at noon?"
+WORDS = "list the ingredients first"
+HINT = f"\n\n[user's hint / instruction]\n{WORDS}"
+GONE = "a lesson in its prompt was forgotten"
+
+
+@pytest.fixture
+async def taught(tmp_path: Path, backend: FakeBackend) -> AsyncIterator[Proxy]:
+    proxy = Proxy(tmp_path / "home", backend, FakeLauncher())
+    await proxy.start(lessons__enabled=True)
+    yield proxy
+    await proxy.stop()
+
+
+async def comment(proxy: Proxy, question: str = RECIPE, words: str = WORDS, **more: Any) -> str:
+    response = await proxy.chat(question, **more)
+    await response.read()
+    status, found = await proxy.rate(completion_id=response.headers["x-rl-completion-id"], rating="bad", comment=words)
+    assert status == 201
+    return str(found["id"])
+
+
+async def named(proxy: Proxy, *said: str, **more: Any) -> str | None:
+    response = await proxy.chat(*said, **more)
+    await response.read()
+    return response.headers.get(HEADER)
+
+
+def asked(proxy: Proxy) -> Any:
+    return proxy.backend.requests[-1]["messages"]
+
+
+async def test_a_comment_acts_with_the_next_question_on_its_topic_and_is_named(taught: Proxy) -> None:
+    assert await named(taught, RECIPE) is None
+    lesson = await comment(taught)
+    assert await named(taught, AGAIN) == lesson
+    assert asked(taught) == [{"role": "user", "content": AGAIN + HINT}]
+    assert await named(taught, OTHER) is None and asked(taught) == [{"role": "user", "content": OTHER}]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_without_lessons_a_request_passes_byte_for_byte(proxy: Proxy, stream: bool) -> None:
+    await comment(proxy)
+    raw = b'{"model": "fake",  "messages":[{"role":"user","content":"Which soup is good with leeks?"}],"stream":%s}'
+    body = raw % (b"true" if stream else b"false")
+    async with proxy.http.post("/v1/chat/completions", data=body, headers={"x-rl-capture": "off"}) as response:
+        await response.read()
+        assert HEADER not in response.headers
+    assert asked(proxy) == [{"role": "user", "content": "Which soup is good with leeks?"}]
+    assert (await proxy.get("/rl/lessons")) == {"enabled": False, "data": []}
+
+
+async def test_only_what_was_disliked_by_its_own_asker_is_a_lesson(taught: Proxy) -> None:
+    await comment(taught, headers={"x-rl-user": "ann"})
+    assert await named(taught, AGAIN) is None
+    assert await named(taught, AGAIN, headers={"x-rl-user": "bob"}) is None
+    assert await named(taught, AGAIN, headers={"x-rl-user": "ann"})
+    response = await taught.chat(RECIPE)
+    await response.read()
+    await taught.rate(completion_id=response.headers["x-rl-completion-id"], rating="good", comment="so it is")
+    assert await named(taught, AGAIN) is None
+
+
+@pytest.mark.parametrize("headers", [{"x-rl-turn": "side"}, {"x-rl-capture": "off"}])
+async def test_side_turns_and_what_is_not_captured_get_none(taught: Proxy, headers: dict[str, str]) -> None:
+    await comment(taught)
+    assert await named(taught, AGAIN, headers=headers) is None
+    assert asked(taught) == [{"role": "user", "content": AGAIN}]
+
+
+async def test_at_most_three_and_those_for_every_question_first(taught: Proxy) -> None:
+    ids = [await comment(taught, words=f"leeks soup {n}") for n in range(4)]
+    async with taught.http.patch(f"/rl/lessons/{ids[0]}", json={"always": True}) as response:
+        assert response.status == 200
+    assert await named(taught, AGAIN) == f"{ids[0]}, {ids[3]}, {ids[2]}"
+    assert await named(taught, OTHER) == ids[0]
+
+
+async def test_what_is_captured_is_what_the_client_sent_and_it_trains_on_what_the_model_read(taught: Proxy) -> None:
+    lesson = await comment(taught)
+    response = await taught.chat(AGAIN)
+    id = response.headers["x-rl-completion-id"]
+    await response.read()
+    found = await taught.store.completions.get(id)
+    assert found is not None and b"ingredients" not in found.new.prompt[-1].body
+    assert await taught.store.lessons.in_prompts([id]) == {id: [WORDS]}
+    line = run_folder.unrated_lines([found])[0]
+    seen = run_folder._with_lessons(line, [WORDS])["messages"]
+    assert seen == asked(taught) and line["messages"] == [{"role": "user", "content": AGAIN}]
+    # The client goes on as if nothing had been added: it is the same conversation.
+    assert await named(taught, AGAIN, "fake", "And how long?") == lesson
+    assert asked(taught)[0] == {"role": "user", "content": AGAIN}
+
+
+async def test_a_run_reads_the_prompt_with_its_lessons(taught: Proxy) -> None:
+    await comment(taught)
+    for n in range(4):
+        response = await taught.chat(f"{AGAIN} {n}")
+        await response.read()
+        await taught.rate(completion_id=response.headers["x-rl-completion-id"], rating="good" if n % 2 else "bad")
+    await until(taught, live=1)
+    (folder,) = taught.launcher.started
+    lines = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
+    with_it = [one for one in lines if one.get("lessons")]
+    assert with_it and all(one["messages"][-1]["content"].endswith(HINT) for one in with_it)
+
+
+async def test_a_lesson_is_edited_removed_and_brought_back(taught: Proxy) -> None:
+    lesson = await comment(taught)
+    path = f"/rl/lessons/{lesson}"
+    async with taught.http.patch(path, json={"text": " use a table "}) as response:
+        assert (await response.json())["text"] == "use a table"
+    await named(taught, AGAIN)
+    assert asked(taught)[-1]["content"].endswith("]\nuse a table")
+    async with taught.http.delete(path) as response:
+        assert (await response.json())["state"] == "removed"
+    assert await named(taught, AGAIN) is None
+    async with taught.http.patch(path, json={"active": True}) as response:
+        assert (await response.json())["state"] == "active"
+    assert await named(taught, AGAIN) == lesson
+    for wrong in ({}, {"text": ""}, {"text": 1}, {"other": 1}, {"always": "yes"}, [], {"text": "x" * 2001}):
+        async with taught.http.patch(path, json=wrong) as response:
+            assert response.status == 400, wrong
+    async with taught.http.delete("/rl/lessons/rt-none") as response:
+        assert response.status == 404
+
+
+async def test_an_undone_rating_is_no_lesson(taught: Proxy) -> None:
+    lesson = await comment(taught)
+    async with taught.http.delete(f"/v1/feedback/{lesson}") as undone:
+        assert undone.status == 200
+    assert await named(taught, AGAIN) is None
+    assert (await taught.get("/rl/lessons"))["data"] == []
+
+
+async def test_what_is_forgotten_leaves_the_prompts_that_had_it(taught: Proxy) -> None:
+    taught.backend.says = "Soup."  # else it repeats what it was told
+    lesson = await comment(taught)
+    response = await taught.chat(AGAIN)
+    await response.read()
+    id = response.headers["x-rl-completion-id"]
+    rating = await taught.store.ratings.get(lesson)
+    assert rating is not None
+    async with taught.http.post("/rl/forget", json={"completion": rating.completion_id}) as gone:
+        assert gone.status == 200
+    after = await taught.store.completions.get(id)
+    assert after is not None and after.end is not None and after.end.prompt_token_ids is None
+    assert after.end.inexact_reason == GONE and after.new.untrainable == "lesson"
+    assert WORDS.encode() not in (taught.home / "rlproxy.db").read_bytes()
+    assert await named(taught, AGAIN) is None
+
+
+async def test_lessons_begin_with_the_setting_and_survive_a_restart(proxy: Proxy) -> None:
+    await comment(proxy)
+    await proxy.stop()
+    await proxy.start(lessons__enabled=True)
+    assert await named(proxy, AGAIN) is None
+    lesson = await comment(proxy)
+    await proxy.stop()
+    await proxy.start(lessons__enabled=True)
+    assert await named(proxy, AGAIN) == lesson
+
+
+@pytest.mark.parametrize(
+    ("tally", "retires"),
+    [
+        ((FEW, FEW, FEW - 1, FEW - 1), False),
+        ((FEW, FEW, FEW, FEW), True),
+        ((FEW, FEW, 1, FEW), False),
+        ((10, 20, 9, 20), True),
+        ((0, 0, 0, 0), False),
+    ],
+)
+def test_a_lesson_retires_where_answers_without_it_are_liked_as_much(tally: Any, retires: bool) -> None:
+    assert (does_without(LessonTally(*tally)) is not None) is retires
