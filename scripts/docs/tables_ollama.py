@@ -9,7 +9,7 @@ bench.ollama_templates, bench.versions, bench.yielding).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 GB, MB = 1e9, 1e6
@@ -89,26 +89,28 @@ def _learned(one: Mapping[str, Any]) -> str:
 
 def yielding(found: Mapping[str, Any]) -> str:
     """Answer times during a run over those without, before and after runs yielded."""
-    heads = "server | runs yield | alone | during a run, median | slowest | a question every 10 s | a run, nobody asks"
+    heads = (
+        "server | runs yield | alone, median | slowest | asked all the while, median | slowest | a question every 10 s"
+    )
+    heads += " | a run: nobody asks, every 10 s, all the while"
     lines = [f"| {heads} |", "|---" * (heads.count("|") + 1) + "|"]
     rows = sorted(found["rows"], key=lambda row: (row["backend"], row["yields"]))
     for row in rows:
-        alone, every, light, spent = row["alone"], row["all"], row.get("light"), row["run_s"]
+        alone, every, light = row["alone"], row["all"], row.get("light")
         cells = [
             row["backend"], "yes" if row["yields"] else "no", f"{alone['median_s']:.2f} s",
-            f"× {every['median_ratio']:.2f}", f"× {every['slowest_ratio']:.1f} ({every['slowest_s']:.1f} s)",
-            f"× {light['median_ratio']:.2f}, slowest × {light['slowest_ratio']:.1f}" if light else "–",
-            _run_times(spent),
+            f"{alone['slowest_s']:.2f} s", f"× {every['median_ratio']:.2f}", f"× {every['slowest_ratio']:.2f}",
+            f"× {light['median_ratio']:.2f}, × {light['slowest_ratio']:.2f}" if light else "–",
+            ", ".join(_seconds(row["run_s"], way, row["runs"]) for way in ("nobody", "a question", "asked")),
         ]  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, "", _when({str(at): row for at, row in enumerate(rows)})])
 
 
-def _run_times(spent: Mapping[str, float]) -> str:
-    asked, *others = spent.values()
-    if not others:
-        return f"asked all the while {asked:.0f} s"
-    return f"{others[-1]:.0f} s; every 10 s {others[0]:.0f} s; all the while {asked:.0f} s"
+def _seconds(spent: Mapping[str, float], way: str, ended: Sequence[str]) -> str:
+    found = {name: (seconds, end) for (name, seconds), end in zip(spent.items(), ended, strict=False)}
+    seconds, end = next((each for name, each in found.items() if name.startswith(way)), (None, ""))
+    return "–" if seconds is None else f"{'over ' if end == 'cut short' else ''}{seconds:.0f} s"
 
 
 def versions(found: Mapping[str, Any]) -> str:
