@@ -255,6 +255,15 @@ class Signal:
 
 
 @dataclass(frozen=True, slots=True)
+class Shared:
+    """A turn, or a pair, that people and a judge have both looked at."""
+
+    completion_id: str
+    person: float
+    judge: float
+
+
+@dataclass(frozen=True, slots=True)
 class NewRating:
     """One judgement to be stored. `value` is in [-1, 1]; `weight` > 0 multiplies its advantage. Words that are None
     stay as they were in the rater's rating before; empty ones are taken away."""

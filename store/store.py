@@ -23,6 +23,8 @@ from store.errors import StoreError
 from store.learning import keys
 from store.learning.episode_groups import EpisodeGroupStore
 from store.learning.episodes import EpisodeStore
+from store.learning.guesses import GuessStore
+from store.learning.judged_pairs import JudgedPairStore
 from store.learning.keys import KeyStore
 from store.learning.lessons import LessonStore
 from store.learning.meta import MetaStore, set_meta
@@ -65,9 +67,11 @@ class Store:
         self.ratings = RatingStore(reader, writer)
         self.opinions = OpinionStore(reader, writer)
         self.lessons = LessonStore(reader, writer)
+        self.guesses = GuessStore(reader, writer)
         self.reactions = ReactionStore(reader, writer)
         self.samples = SampleStore(reader, writer)
         self.signals = SignalStore(reader, writer)
+        self.judged_pairs = JudgedPairStore(reader, writer)
         self.runs = RunStore(reader, writer, encrypted=self.encrypted)
         self.versions = VersionStore(reader, writer)
         self.unlearning = RebuildStore(reader, writer)

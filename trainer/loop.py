@@ -286,6 +286,7 @@ def _lessons(run: TrainingRun, model: TrainedModel, read: Read) -> tuple[Lessons
     )
     run.result["samples"] = {name: _outcome(o) for name, o in learned.outcomes.items()}
     run.result["metrics"] = metrics_of(learned.metrics)
+    run.result["guesses"] = learned.guesses
     run.progress.event("filter", **run.result["metrics"])
     teaching = [lesson for lesson in learned.train if lesson.teaches]
     new = [outcome for rating, outcome in learned.outcomes.items() if rating not in read.repeated]

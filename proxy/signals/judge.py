@@ -47,7 +47,7 @@ class JudgeVerdict(NamedTuple):
     tokens: int  # that it cost
 
 
-class _Answer(NamedTuple):
+class JudgeAnswer(NamedTuple):
     text: str
     tokens: int
 
@@ -61,7 +61,7 @@ class AnswerJudge:
     async def verdict(self, turn: JudgedTurn) -> JudgeVerdict:
         """Raises JudgeDown."""
         temperature = VARIED if self._votes > 1 else 0.0
-        asked = [self._ask(label_messages(turn), temperature) for _ in range(self._votes)]
+        asked = [self.ask(label_messages(turn), temperature) for _ in range(self._votes)]
         answers = await _all(asked)
         tokens = sum(answer.tokens for answer in answers)
         read = [found for answer in answers if (found := read_label(answer.text, turn.follow_up)) is not None]
@@ -73,7 +73,7 @@ class AnswerJudge:
             return JudgeVerdict("nothing", "", "the judge abstained", tokens)
         if 2 * most <= self._votes or (others and others[0][1] == most):
             return JudgeVerdict("nothing", "", f"no majority in {self._votes} votes", tokens)
-        again = await self._ask(refute_messages(turn, name), 0.0)
+        again = await self.ask(refute_messages(turn, name), 0.0)
         tokens += again.tokens
         refutation = read_refutation(again.text)
         if refutation is None:
@@ -84,7 +84,8 @@ class AnswerJudge:
         instruction = words.most_common(1)[0][0] if words else ""
         return JudgeVerdict(name, instruction, f"{most} of {self._votes} votes, not refuted", tokens)
 
-    async def _ask(self, messages: Sequence[Mapping[str, str]], temperature: float) -> _Answer:
+    async def ask(self, messages: Sequence[Mapping[str, str]], temperature: float) -> JudgeAnswer:
+        """One answer of its server. Raises JudgeDown."""
         body = {
             "model": self._endpoint.model,
             "messages": messages,
@@ -113,7 +114,7 @@ class AnswerJudge:
         return _read(raw, sum(len(message["content"]) for message in messages))
 
 
-async def _all(asked: Sequence[Any]) -> list[_Answer]:
+async def _all(asked: Sequence[Any]) -> list[JudgeAnswer]:
     """All of them, none left running where one fails."""
     tasks = [asyncio.ensure_future(one) for one in asked]
     try:
@@ -134,7 +135,7 @@ async def _bounded(response: aiohttp.ClientResponse) -> bytes:
     return bytes(found[:MOST_BYTES])
 
 
-def _read(raw: bytes, asked: int) -> _Answer:
+def _read(raw: bytes, asked: int) -> JudgeAnswer:
     """An answer that is not one has no text: it is dropped as a vote. It costs what it costs."""
     text = ""
     tokens = -(-(asked + len(raw)) // A_TOKEN)
@@ -148,4 +149,4 @@ def _read(raw: bytes, asked: int) -> _Answer:
         text = content if isinstance(content, str) else ""
     except (orjson.JSONDecodeError, AttributeError, KeyError, IndexError, TypeError):
         pass
-    return _Answer(text, tokens)
+    return JudgeAnswer(text, tokens)

@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
-import ipaddress
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import aiohttp
 import structlog
@@ -30,14 +28,16 @@ from proxy.core.events import Events
 from proxy.signals import rules
 from proxy.signals.follower import Follower
 from proxy.signals.hindsight import CONFIG, SAID, Hindsight
-from proxy.signals.judge import AnswerJudge, Endpoint, JudgeDown
+from proxy.signals.judge import AnswerJudge, JudgeDown
+from proxy.signals.judge_server import JudgeServer
 from proxy.signals.own import WEIGHT, Own, OwnFailed
-from proxy.signals.questions import VERSION, JudgedTurn
+from proxy.signals.questions import JudgedTurn
+from proxy.signals.ranking import rank
 from proxy.signals.trust import WINDOW, Trust, trust
 from store.captured import export
 from store.errors import StoreError
-from store.learning.signals import ASK, HINDSIGHT, OWN, OwnScore, Shared, Trusted
-from store.records import Completion, Signal
+from store.learning.signals import ASK, HINDSIGHT, OWN, OwnScore, Trusted
+from store.records import Completion, Shared, Signal
 from store.store import Store
 
 log = structlog.get_logger()
@@ -46,7 +46,6 @@ LOOK_S: Final = 2.0  # between two looks at what was captured
 REST: Final = 9.0  # times as long at rest as at work: a tenth of one core at most
 REST_S: Final = 5.0  # at most
 PAUSES_S: Final = (5.0, 15.0, 60.0, 300.0)  # after a judge that does not answer, in turn
-CONSENT: Final = "judge_accepted"  # the address that an admin has accepted
 STATE: Final = "judge_state"  # whether it trained when it was last looked at, so that a change is said once
 ASK_EVERY_S: Final = 6 * 3600.0  # between two questions to people about a judged turn
 RULES_CONFIG: Final = ""  # rules have no prompts
@@ -71,7 +70,7 @@ class Judging:
     ) -> None:
         self._settings = settings
         self._store = store
-        self._backend = backend
+        self.server = JudgeServer(settings, store, backend)
         self._redactor = redactor
         self._events = events
         self._follower = follower
@@ -86,7 +85,6 @@ class Judging:
         self._failures = 0
         self._unsettled = True  # what a crash left half done
         self._again_at = 0.0  # monotonic: when a judge that did not answer is asked again
-        self._accepted: str | None = None
         self.problem: str | None = None  # why the judge does not answer
 
     # What it is
@@ -96,30 +94,6 @@ class Judging:
         """Tell whether a model is asked at all."""
         return self._settings.mode in ("shadow", "on")
 
-    @property
-    def name(self) -> str:
-        """The judge's name, as its labels and its ratings have it."""
-        return self._settings.model or self._backend.served.model
-
-    @property
-    def config(self) -> str:
-        """Another server, model, prompt or number of votes is another judge, whose agreement is measured anew."""
-        said = f"{VERSION}|{self.url}|{self.name}|{self._settings.votes}"
-        return hashlib.sha256(said.encode()).hexdigest()[:12]
-
-    @property
-    def url(self) -> str:
-        return (self._settings.url or self._backend.url).rstrip("/").removesuffix("/v1")
-
-    @property
-    def leaves(self) -> bool:
-        """Tell whether what it is sent leaves this machine."""
-        return not _is_here(self.url)
-
-    @property
-    def accepted(self) -> bool:
-        return not self.leaves or self._accepted == self.url
-
     def statement(self) -> str:
         """The notice that a person should read before it is enabled."""
         if self._hindsight.on:
@@ -127,23 +101,10 @@ class Judging:
                 "No judge is asked and nothing leaves this machine. What people say next trains the answer before it, "
                 "with no label between: how well that agrees with people is not measured."
             )
-        what = (
-            "For each follow-up that a person types, the judge is sent three texts, each up to 4,000 characters: what "
-            "the person had asked, what the model answered, and the follow-up. Secrets of known shapes are replaced "
-            "before ([redaction]); names and what people tell of themselves are not. Tool results, system prompts, "
-            "documents and side turns are never sent."
-        )
-        where = (
-            f"They go to {self.url}, which is another machine: its operator can read them."
-            if self.leaves
-            else f"They go to {self.url}, on this machine; nothing leaves it."
-        )
-        return f"{what} {where}"
+        return self.server.statement()
 
     async def accept(self, actor: str) -> None:
-        self._accepted = self.url
-        await self._store.meta.set(CONSENT, self.url)
-        await self._store.meta.audit(actor, "judge_accepted", {"url": self.url, "model": self.name})
+        await self.server.accept(actor)
         self.wake()
 
     # The work
@@ -158,7 +119,7 @@ class Judging:
 
     async def start(self, http: aiohttp.ClientSession) -> None:
         self._http = http
-        self._accepted = await self._store.meta.get(CONSENT)
+        await self.server.start()
 
     async def run(self) -> None:
         """For ever, in a task of its own."""
@@ -182,11 +143,12 @@ class Judging:
             return False
         seen = await self._follower.step()
         judged = await (self._keep_said() if self._hindsight.on else self._judge_one())
+        ranked = await self._rank_one()
         scored = await self._score_own()
-        if judged or scored or self._unsettled or (seen and self._settings.mode == "on"):
+        if judged or ranked or scored or self._unsettled or (seen and self._settings.mode == "on"):
             self._unsettled = False
             await self.settle()
-        return bool(seen) or judged or scored
+        return bool(seen) or judged or ranked or scored
 
     async def why_not(self) -> str | None:
         """Why no turn is judged now."""
@@ -194,8 +156,8 @@ class Judging:
             return self._hindsight.why_not()
         if not self.asks:
             return "the judge is off (judge.mode)"
-        if not self.accepted:
-            return f"what leaves this machine has not been accepted: `rlproxy judge --accept` ({self.url})"
+        if not self.server.accepted:
+            return f"what leaves this machine has not been accepted: `rlproxy judge --accept` ({self.server.url})"
         if self._settings.hours and not inside(self._settings.hours, self._now()):
             return f"outside its hours until {opens(self._settings.hours, self._now()):%a %H:%M} (judge.hours)"
         spent = (await self._store.signals.cost(self._day()))["today"]
@@ -215,7 +177,7 @@ class Judging:
         if (turn := await self._turn(signal)) is None:
             await self._store.signals.drop(signal.seq, NOT_MAIN)
             return True
-        judge = AnswerJudge(self._http, self._endpoint(), self._settings.votes)
+        judge = AnswerJudge(self._http, self.server.endpoint(), self._settings.votes)
         try:
             verdict = await judge.verdict(turn)
         except JudgeDown as error:
@@ -224,8 +186,8 @@ class Judging:
         self._failures, self.problem = 0, None
         await self._store.signals.label(
             signal.seq,
-            judge=self.name,
-            config=self.config,
+            judge=self.server.name,
+            config=self.server.config,
             name=verdict.label,
             value=rules.VALUES[verdict.label],
             hint=verdict.instruction or None,
@@ -234,6 +196,24 @@ class Judging:
             day=self._day(),
         )
         self._events.emit("signal", completion=signal.completion_id, label=verdict.label)
+        return True
+
+    async def _rank_one(self) -> bool:
+        """Several answers to one question, put in order by the judge."""
+        if self._http is None or not self.asks or await self.why_not() is not None:
+            return False
+        until, group = await self._store.judged_pairs.waiting()
+        if group is None:
+            await self._store.judged_pairs.looked(until)
+            return False
+        try:
+            found = await rank(AnswerJudge(self._http, self.server.endpoint(), 1), group, self._redactor.text)
+        except JudgeDown as error:
+            self._failed(str(error))
+            return False
+        self._failures, self.problem = 0, None
+        await self._store.judged_pairs.keep(found.pairs, *self.server.ranks_as, until)
+        await self._store.signals.spend(found.tokens, self._day())
         return True
 
     async def _keep_said(self) -> bool:
@@ -307,14 +287,6 @@ class Judging:
         keep = self._redactor.text  # it is stored without secrets; settings may find more by now
         return JudgedTurn(keep(found.new.typed or found.new.asked), keep(found.end.text), keep(signal.said))
 
-    def _endpoint(self) -> Endpoint:
-        if self._settings.url:
-            key = self._settings.api_key
-            headers = {} if key is None else {"authorization": f"Bearer {key.get_secret_value()}"}
-        else:
-            headers = dict(self._backend.headers())
-        return Endpoint(self.url, self.name, headers)
-
     def _failed(self, why: str) -> None:
         pause = PAUSES_S[min(self._failures, len(PAUSES_S) - 1)]
         self._failures += 1
@@ -329,23 +301,33 @@ class Judging:
 
     @property
     def judges(self) -> list[tuple[str, str]]:
-        """All whose labels may train, by name and configuration: the rules, and the model."""
+        """All whose labels may train, by name and configuration: the rules, the model, and the model as it ranks."""
         found = [(rules.RULES, RULES_CONFIG)]
-        return [*found, (self.name, self.config)] if self.asks else found
+        return [*found, (self.server.name, self.server.config), self.server.ranks_as] if self.asks else found
 
     async def trust(self, judge: str, config: str) -> Trust:
         """In these labels, on the newest turns that people have rated, too."""
+        shared, unseen = await self._shared(judge, config)
+        return trust([(one.person, one.judge) for one in shared], unseen)
+
+    async def _shared(self, judge: str, config: str) -> tuple[Sequence[Shared], int]:
+        """Turns, or pairs, that people have decided, too, the newest first; and how many labels have come since."""
+        if (judge, config) == self.server.ranks_as:
+            return await self._store.judged_pairs.decided(judge, config, 4 * WINDOW)
         shared = await self._store.signals.shared(judge, config, 4 * WINDOW)
-        return trust(
-            [(one.person, one.judge) for one in shared], await self._store.signals.unseen_by_people(judge, config)
-        )
+        return shared, await self._store.signals.unseen_by_people(judge, config)
 
     async def settle(self) -> None:
         """Ratings as far as each judge is trusted at this moment: also right before a run claims. Raises StoreError."""
         async with self._settling:
             found = {judge: (config, await self.trust(judge, config)) for judge, config in self.judges}
             trusted = [
-                Trusted(judge, config, {side.side: side.weight for side in how if side.trusted and side.weight > 0})
+                Trusted(
+                    judge,
+                    config,
+                    {side.side: side.weight for side in how if side.trusted and side.weight > 0},
+                    pairs=(judge, config) == self.server.ranks_as,
+                )
                 for judge, (config, how) in found.items()
                 if self._settings.mode == "on"
             ]
@@ -378,7 +360,7 @@ class Judging:
         if time.time() - asked.get("at", 0.0) < ASK_EVERY_S:
             id = asked.get("id")
             return id if id is not None and await self._open(id) else None
-        id = await self._store.signals.draw(self.name, self.config)
+        id = await self._store.signals.draw(self.server.name, self.server.config)
         if id is not None:
             await self._store.meta.set(ASK, {"id": id, "at": time.time()})
         return id
@@ -399,11 +381,11 @@ class Judging:
         counts = await self._store.signals.counts()
         return {
             "mode": self._settings.mode,
-            "model": self.name if self.asks else None,
-            "url": self.url if self.asks else None,
+            "model": self.server.name if self.asks else None,
+            "url": self.server.url if self.asks else None,
             "votes": self._settings.votes,
-            "leaves_this_machine": self.leaves and self.asks,
-            "accepted": self.accepted,
+            "leaves_this_machine": self.server.leaves and self.asks,
+            "accepted": self.server.accepted,
             "statement": self.statement(),
             "waits_for": await self.why_not(),
             "waiting": sum(row["count"] for row in counts if row["state"] == "waiting"),
@@ -422,13 +404,13 @@ class Judging:
 
     async def _one(self, judge: str, config: str) -> dict[str, Any]:
         found = await self.trust(judge, config)
-        shared = (await self._store.signals.shared(judge, config, 4 * WINDOW))[:WINDOW]
+        shared = (await self._shared(judge, config))[0][:WINDOW]
         return {
             "judge": judge,
             "state": self._state(found),
             "bad": found.bad.as_json(),
             "good": found.good.as_json(),
-            "disagreements": [one._asdict() for one in shared if _differ(one)][:SHOWN],
+            "disagreements": [asdict(one) for one in shared if _differ(one)][:SHOWN],
         }
 
     async def brief(self) -> dict[str, Any] | None:
@@ -441,12 +423,12 @@ class Judging:
             return {"mode": "hindsight", "model": HINDSIGHT, "cost": cost, "waits_for": waits, "line": said}
         if not self.asks:
             return None
-        found, waits = await self.trust(self.name, self.config), await self.why_not()
+        found, waits = await self.trust(self.server.name, self.server.config), await self.why_not()
         cost = {**await self._store.signals.cost(self._day()), "daily": self._settings.daily_tokens}
-        line = f"{self.name}: {self._state(found)}; {cost['today']} of {cost['daily']} tokens today"
+        line = f"{self.server.name}: {self._state(found)}; {cost['today']} of {cost['daily']} tokens today"
         return {
             "mode": self._settings.mode,
-            "model": self.name,
+            "model": self.server.name,
             "cost": cost,
             "waits_for": waits,
             "line": f"{line}; {waits}" if waits else line,
@@ -470,13 +452,3 @@ def _seen(found: Completion) -> dict[str, Any]:
 def _differ(one: Shared) -> bool:
     """The judge found the contrary, or missed what a person found bad, or claimed what none did."""
     return one.person * one.judge < 0 or (one.judge == 0 and one.person < 0)
-
-
-def _is_here(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
-    if host in ("localhost", ""):
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

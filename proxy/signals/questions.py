@@ -90,7 +90,7 @@ def shortened(text: str) -> str:
 def read_label(text: str, follow_up: str) -> Labelled | None:
     """None where the answer cannot be read: it is dropped. An instruction that is not a part of the follow-up, word for
     word, is a model's invention and left out."""
-    found = _object(text)
+    found = last_object(text)
     name = found.get("label") if found is not None else None
     if not isinstance(name, str) or (name := name.strip().lower()) not in LABELS:
         return None
@@ -101,7 +101,7 @@ def read_label(text: str, follow_up: str) -> Labelled | None:
 
 def read_refutation(text: str) -> tuple[bool, str] | None:
     """Tell whether the claim is refuted, and because of what; None where the answer cannot be read."""
-    found = _object(text)
+    found = last_object(text)
     refuted = found.get("refuted") if found is not None else None
     if not isinstance(refuted, bool):
         return None
@@ -118,7 +118,7 @@ def _verbatim(said: str, follow_up: str) -> str:
     return "" if at is None else at[0]
 
 
-def _object(text: str) -> Mapping[str, Any] | None:
+def last_object(text: str) -> Mapping[str, Any] | None:
     """The last JSON object in an answer; a model may think first, or put a fence around it."""
     end = text.rfind("}")
     start = text.rfind("{", 0, end) if end >= 0 else -1

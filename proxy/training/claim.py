@@ -102,7 +102,8 @@ class Claims:
 
     async def _write(self, run: Run, weights: str) -> None:
         train = self._settings.train
-        calibration = await self._store.completions.exact_unrated(version=run.parent, limit=train.calibration)
+        # The critic looks at more of them than the filter needs: they are what people may be asked about.
+        calibration = await self._store.completions.exact_unrated(version=run.parent, limit=2 * train.calibration)
         again = presets.resolve(train.preset, train.overrides).replays(run.samples - run.held)
         again = 0 if self._foreign else again
         adapters = {a.version: a.path for a in await self._store.versions.all() if not a.gone}

@@ -52,6 +52,8 @@ class Publisher:
 
     async def record(self, run: Run, found: dict[str, Any]) -> Published | None:
         """The trainer's last word, into the store; the version that it leaves, if any."""
+        if odds := found.get("guesses"):
+            await self._store.guesses.put(run.id, odds)
         if found["status"] != "passed":
             await self.end(run, found["status"], found.get("reason", ""), found)
             return None

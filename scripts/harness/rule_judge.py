@@ -30,6 +30,9 @@ class FakeJudge(Listening):
         self.status = 200
         self.delay_s = 0.0
         self.refutes = False  # every claim
+        self.ranks: Callable[[Mapping[str, str]], list[str]] = lambda answers: sorted(
+            answers, key=lambda letter: len(answers[letter])
+        )  # letters of answers, the best first: the shortest
 
     async def start(self, port: int = 0) -> None:
         app = web.Application()
@@ -43,11 +46,16 @@ class FakeJudge(Listening):
         if self.garbage is not None:
             return web.Response(body=self.garbage, status=self.status)
         said = json.loads(body["messages"][-1]["content"])
-        text = json.dumps({"refuted": self.refutes, "because": "none"} if "claim" in said else self._label(said))
+        text = json.dumps(self._answer(said))
         message = {"role": "assistant", "content": text}
         usage = {"prompt_tokens": 90, "completion_tokens": 10, "total_tokens": 100}
         answer = {"id": "j", "object": "chat.completion", "choices": [{"index": 0, "message": message}], "usage": usage}
         return web.json_response(answer, status=self.status)
+
+    def _answer(self, said: Mapping[str, Any]) -> dict[str, Any]:
+        if "answers" in said:
+            return {"ranking": self.ranks(said["answers"])}
+        return {"refuted": self.refutes, "because": "none"} if "claim" in said else self._label(said)
 
     def _label(self, said: Mapping[str, str]) -> dict[str, str]:
         label = self.rule(said["request"], said["reply"], said["follow_up"])

@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from store.captured.rows import from_json, to_json
-from store.learning import meta, ratings
+from store.learning import judged_pairs, meta, ratings
 from store.part import StorePart
 from store.reader import Reader
-from store.records import Asker, Message, NewRating, NewSignal, Signal
+from store.records import Asker, Message, NewRating, NewSignal, Shared, Signal
 
 AFTER: Final = "signals_after"  # the newest completion that was looked at, by seq
 ENDED: Final = "signals_ended"  # and the newest that was looked at once it had ended
@@ -121,14 +121,6 @@ class Next(NamedTuple):
     reply: bytes | None  # the strict name of the newest reply in it
     parent: bytes | None  # of its last message
     tail: tuple[Message, ...]  # what comes after that reply, oldest first
-
-
-class Shared(NamedTuple):
-    """A turn that people and a judge have both looked at."""
-
-    completion_id: str
-    person: float
-    judge: float
 
 
 def rater_of(judge: str) -> str:
@@ -242,21 +234,33 @@ class Trusted(NamedTuple):
     judge: str
     config: str
     weights: Mapping[str, float]
+    pairs: bool = False  # it ranks answers: its pairs become ratings, not its labels
 
 
 def apply(db: sqlite3.Connection, trusted: Sequence[Trusted]) -> tuple[int, int]:
     """Make ratings of the labels of these judges, and take back all else that any judge has rated. How many came and
     went. In one transaction, so that no run claims in between."""
     standing = db.execute(
-        """SELECT r.id, r.rater, r.value, (SELECT s.config FROM signals s WHERE s.rating_id = r.id) AS config
+        """SELECT r.id, r.rater, r.value, coalesce((SELECT s.config FROM signals s WHERE s.rating_id = r.id),
+        (SELECT p.config FROM judged_pairs p WHERE p.better_rating = r.id),
+        (SELECT p.config FROM judged_pairs p WHERE p.worse_rating = r.id)) AS config
         FROM ratings r WHERE r.live = 1 AND r.human = 0 AND r.source = ?""",
         (ratings.JUDGED,),
     ).fetchall()
     holds = {(rater_of(one.judge), one.config, side) for one in trusted for side in one.weights}
     gone = [row["id"] for row in standing if (row["rater"], row["config"], _side(row["value"])) not in holds]
+    gone += [id for id in judged_pairs.broken(db) if id not in gone]
     for id in gone:
         ratings.retract(db, id)
-    return sum(_rate(db, one) for one in trusted), len(gone)
+    return sum(_rate_pairs(db, one) if one.pairs else _rate(db, one) for one in trusted), len(gone)
+
+
+def _rate_pairs(db: sqlite3.Connection, trusted: Trusted) -> int:
+    """A pair is trusted as a whole, so both of its sides have to be."""
+    if len(trusted.weights) < 2:
+        return 0
+    weight = max(min(trusted.weights.values()), ratings.LEAST_WEIGHT)
+    return judged_pairs.rate(db, trusted.judge, trusted.config, rater_of(trusted.judge), weight)
 
 
 def _rate(db: sqlite3.Connection, trusted: Trusted) -> int:

@@ -115,6 +115,8 @@ def _delete(db: sqlite3.Connection, found: Forgetting) -> None:
     db.execute(
         "UPDATE episodes SET left_out = 'forgotten' WHERE seq IN (SELECT value FROM json_each(?))", (_json(episodes),)
     )
+    if found.ratings:  # a critic was made of them
+        db.execute("DELETE FROM guesses")
     db.execute("DELETE FROM ratings WHERE id IN (SELECT value FROM json_each(?))", (_json(found.ratings),))
     owe(db, {"completions": [*found.completions, *taught], "ratings": found.ratings})
     meta.set_meta(db, GAPS, meta.read_meta(db, GAPS, 0) + 1)

@@ -11,6 +11,7 @@ from scripts.harness.records import HELLO, HI, adapter, claim, end, new, put, ra
 from store import schema
 from store.captured.export import Filter
 from store.captured.tree import chain
+from store.learning.signals import Trusted
 from store.records import Asker, Link, NewReaction, SentBack, Wanted
 from store.store import Store
 
@@ -24,6 +25,12 @@ GROWING = re.compile(
 async def call_everything(store: Store) -> None:
     await put(store, "a", "b", session="s", user="u")
     await put(store, "next", session="s", above=b"unknown")
+    await store.judged_pairs.waiting()
+    await store.judged_pairs.keep([("a", "b")], "m", "c", 1)
+    await store.judged_pairs.decided("m", "c", 9)
+    await store.signals.apply([Trusted("m", "c", {"bad": 0.5, "good": 0.5}, pairs=True)])
+    await store.signals.unseen_by_people("m", "c")
+    await store.signals.apply([])
     store.completions.begin([new("open")])
     await store.completions.finish([end("open")])
     one = await store.ratings.rate(rating("a", source_event_id="e"))
@@ -169,7 +176,7 @@ def test_deleting_a_row_finds_what_refers_to_it_by_an_index(tmp_path: Path) -> N
                 if key["table"] in ("messages", "completions", "ratings", "blobs"):
                     assert key["from"] in leading, f"{table}.{key['from']}"
                     checked += 1
-        assert checked == 16
+        assert checked == 21
 
 
 async def test_ratings_of_a_completion_are_found_by_it_and_not_among_all_that_live(

@@ -77,11 +77,16 @@ def labels(samples: Sequence[Sample], states: Sequence[States]) -> Labels:
     """Data of rated replies with an opinion; `states` (T + 1, H) each, before every token and after the last."""
     said = [(s, one) for s, one in zip(samples, states, strict=True) if s.reward]
     return Labels(
-        np.array([np.concatenate([one[1:].mean(0), one[-1]]) for _, one in said], np.float32),
+        np.array([_features(one) for _, one in said], np.float32),
         np.log([len(one) for _, one in said]),
         np.sign([s.reward for s, _ in said]),
         np.array([conversation(s) for s, _ in said], np.int64),
     )
+
+
+def _features(states: States) -> Floats:
+    """(F,) the mean and the last state of a reply."""
+    return np.concatenate([states[1:].mean(0), states[-1]])
 
 
 def conversation(sample: Sample) -> int:
@@ -111,6 +116,16 @@ def of_run(scorer: Scorer, samples: Sequence[Sample], progress: Progress) -> tup
     found = judged(known, scorer.spec.seed)
     progress.choice("critic", "trusted" if found.trusted else "not trusted", found.why)
     return known, found
+
+
+def guesses(known: Labels | None, found: Critic, scorer: Scorer, unrated: Sequence[Sample]) -> dict[str, float]:
+    """Log-odds that people like each of these answers, by its completion: near 0 where a rating would say most. Empty
+    where the critic is not trusted."""
+    if known is None or not found.trusted or not unrated:
+        return {}
+    states = scorer.states([s.tokens for s in unrated])
+    odds = asked(known, np.array([_features(one) for one in states], np.float32), scorer.spec.seed)
+    return {s.rating: round(float(each), 4) for s, each in zip(unrated, odds, strict=True)}
 
 
 def joined(before: Labels | None, now: Labels) -> Labels:

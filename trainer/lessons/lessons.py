@@ -101,6 +101,7 @@ class Lessons:
     heard: Heard | None = None  # by the critic of tokens, for the next run's
     labels: critic.Labels | None = None  # the same of the critic of replies
     critic: critic.Critic = critic.NOTHING
+    guesses: dict[str, float] = field(default_factory=dict)  # of unrated answers, by a trusted critic
 
 
 def prepare(
@@ -123,7 +124,7 @@ def prepare(
         progress.warning(f"{line.rating} cannot be used: {line.reason}.")
     held = _held(samples)
     samples = [s for s in samples if not s.held and _eligible(s, spec, preset, lessons)]
-    calibration = _up_to(calibration, CALIBRATION_ENOUGH)
+    unrated, calibration = calibration, _up_to(calibration, CALIBRATION_ENOUGH)
     scorer = Scorer(policy, spec, cache, stop)
 
     # ℓ_old of everything
@@ -151,6 +152,7 @@ def prepare(
 
     if not foreign:
         lessons.labels, lessons.critic = critic.of_run(scorer, samples, progress)
+        lessons.guesses = critic.guesses(lessons.labels, lessons.critic, scorer, unrated)
 
     # the filter, the advantages
     band = acceptance.band_of(

@@ -257,7 +257,7 @@ def load_calibration(
             continue
         try:
             neutral = line | {"reward": 0.0, "weight": 1.0}
-            sample = parse(neutral, f"calibration {number}", template, max_seq_len=max_seq_len)
+            sample = parse(neutral, str(line.get("completion") or number), template, max_seq_len=max_seq_len)
         except BadLine:
             continue
         if sample.exact:

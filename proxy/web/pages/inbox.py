@@ -24,12 +24,13 @@ from proxy.web.pages.notices import urgent
 from proxy.web.pages.view import VISITOR, View, html
 from proxy.web.status import StatusReport
 from store.captured.inbox import COUNTED
-from store.records import BASE, Listed, NewRating, NewSignal, Rating, Turn, Wanted
+from store.records import BASE, Inbox, Listed, NewRating, NewSignal, Rating, Turn, Wanted
 from store.store import Store
 
 PAGE: Final = 30
 SOURCE: Final = "page"
-FILTERS: Final = ("q", "unrated", "side", "model", "version", "session", "conversation")
+TO_ASK: Final = "informative"  # the order in which a rating says most
+FILTERS: Final = ("q", "unrated", "side", "model", "version", "session", "conversation", "order")
 FORMS: Final = ("comment", "correct")
 
 
@@ -79,14 +80,18 @@ class InboxPage:
 
     async def _list(self, request: web.Request) -> dict[str, Any]:
         asked = wanted(request)
-        found = await self._store.inbox.page(asked)
+        ask = request.query.get("order") == TO_ASK
+        rows = await self._store.guesses.to_ask(PAGE) if ask else []
+        found = Inbox(rows, {}, None) if rows else await self._store.inbox.page(asked)
         query = {key: request.query.get(key, "") for key in FILTERS}
         given = {key: value for key, value in query.items() if value}
         return {
             "rows": found.rows,
             "others": found.others,
             "counted": COUNTED,
-            "folded": asked.newest_of_each,
+            "folded": asked.newest_of_each and not rows,
+            "asks": bool(rows),
+            "no_critic": ask and not rows,
             "me": request[VISITOR].name,
             "query": query,
             "filtered": bool(given),

@@ -230,14 +230,14 @@ async def test_what_nobody_has_looked_at_for_long_is_taken_back(at: At, judge: F
 
 async def test_nothing_leaves_this_machine_before_it_is_accepted(at: At, judge: FakeJudge) -> None:
     made = await at_work(at, None, url="https://judge.example.org")
-    assert made.leaves and not made.accepted and "another machine" in made.statement()
+    assert made.server.leaves and not made.server.accepted and "another machine" in made.statement()
     await followed(at[0], "a", "no, shorter")
     assert not await made._judge_one()
     assert "--accept" in (await made.why_not() or "")
     await made.accept("admin")
-    assert made.accepted and await made.why_not() is None
+    assert made.server.accepted and await made.why_not() is None
     other = await at_work(at, None, url="https://elsewhere.example.org")
-    assert not other.accepted  # what was accepted was another address
+    assert not other.server.accepted  # what was accepted was another address
 
 
 async def test_it_keeps_to_its_hours_and_its_budget(at: At, judge: FakeJudge) -> None:

@@ -121,3 +121,35 @@ def test_what_it_sees_of_a_reply_is_the_mean_and_the_last_state(tmp_path_factory
     talk = ({"role": "user", "content": "hi"}, {"role": "assistant", "content": "a"}, {"role": "user", "content": "b"})
     one, other = replace(samples[0], messages=talk[:1]), replace(samples[1], messages=talk)
     assert critic.conversation(one) == critic.conversation(other) != critic.conversation(samples[2])
+
+
+class Seen:
+    """A scorer that knows the states of each reply."""
+
+    def __init__(self, states):
+        self._states = states
+        self.spec = type("Spec", (), {"seed": 0})
+
+    def states(self, sequences):
+        return [self._states[one] for one in sequences]
+
+
+def test_unrated_answers_are_guessed_only_by_a_critic_that_is_trusted():
+    rng = np.random.default_rng(4)
+    known = rated(count=100, signal=6.0)
+    found = critic.judged(known, 0)
+    assert found.trusted
+    half = WIDTH // 2
+
+    def states(lean):  # whose mean is all noise, and whose last state leans as the liked ones do
+        made = rng.standard_normal((5, half)).astype(np.float32) * 0.1
+        made[1:, 0] += lean
+        return made
+
+    leans = {f"rl-{n}": 6.0 if n % 2 else -6.0 for n in range(8)}
+    samples = [type("One", (), {"rating": id, "tokens": id}) for id in leans]
+    odds = critic.guesses(known, found, Seen({id: states(lean) for id, lean in leans.items()}), samples)
+    assert odds.keys() == leans.keys()
+    assert all((odds[id] > 0) is (lean > 0) for id, lean in leans.items())
+    assert critic.guesses(known, found._replace(lower=0.5), Seen({}), samples) == {}
+    assert critic.guesses(None, found, Seen({}), samples) == {}

@@ -194,3 +194,20 @@ async def test_a_model_cannot_write_html(proxy: Proxy, visit: Visit) -> None:
         for tag in ("<script>alert", "<img", "<b>s", "<i>u", "<u>no", "<s>x", "<a>", ">49"):
             assert tag not in page, (path, tag)
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in await visit.get("/")
+
+
+async def test_most_informative_first_shows_what_a_critic_cannot_tell(proxy: Proxy, visit: Visit) -> None:
+    ids = await asked(proxy, *(f"q{i}" for i in range(8)))
+    page = await visit.get("/?order=informative")
+    assert shown(page)[0] == "q7" and "No critic is trusted yet" in page
+    odds = {ids[0]: 0.1, ids[1]: -2.0, ids[2]: 0.4, ids[3]: 3.0, ids[4]: -0.2, "rl-gone": 0.0}
+    await proxy.store.guesses.put(1, odds)
+    page = await visit.get("/?order=informative")
+    order = shown(page)
+    assert order[:4] == ["q0", "q4", "q2", "q1"] and "No critic" not in page and "data-rows" not in page
+    assert order.count("q3") == 1 and len(set(order)) == len(order) >= 5
+    await proxy.rate(completion_id=ids[0], rating="good")
+    assert shown(await visit.get("/?order=informative"))[0] == "q4"
+    async with proxy.http.post("/rl/forget", json={"completion": ids[0]}) as gone:  # the critic was made of its rating
+        assert gone.status == 200
+    assert "No critic is trusted yet" in await visit.get("/?order=informative")

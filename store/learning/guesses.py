@@ -1,0 +1,67 @@
+"""Guesses of a trusted critic about unrated answers, and so which of them to ask about.
+
+A rating says most where the critic cannot tell (the Fisher information of logistic regression, p(1 − p), is largest at
+even odds). One answer in five is drawn at random, so that what the critic is sure of is asked about, too. Owns the
+rows. Not here: the critic (trainer.lessons.critic), the list that shows them (captured.inbox).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from typing import Final
+
+from store.captured import inbox
+from store.part import StorePart
+from store.records import Listed
+
+AT_RANDOM: Final = 5  # every fifth
+LOOK: Final = 2000  # newest main turns that a draw looks at
+_UNRATED: Final = """c.turn = 'main' AND c.status = 'done' AND c.untrainable IS NULL
+AND NOT EXISTS (SELECT 1 FROM ratings r WHERE r.completion_id = c.id AND +r.live = 1)"""
+_UNSURE: Final = f"""SELECT c.seq FROM guesses g CROSS JOIN completions c ON c.id = g.completion_id
+WHERE {_UNRATED} ORDER BY abs(g.odds), c.seq DESC LIMIT ?"""  # noqa: S608  a constant of ours
+_DRAWN: Final = f"""SELECT c.seq FROM completions c
+WHERE c.seq > (SELECT coalesce(max(seq), 0) FROM completions) - {LOOK} AND {_UNRATED}
+ORDER BY random() LIMIT ?"""  # noqa: S608  constants of ours
+
+
+def put(db: sqlite3.Connection, run: int, odds: Mapping[str, float]) -> None:
+    """In place of those before: they are of an older critic. An answer that is gone has none."""
+    db.execute("DELETE FROM guesses")
+    db.executemany(
+        "INSERT OR REPLACE INTO guesses SELECT c.id, ?, ? FROM completions c WHERE c.id = ?",
+        [(each, run, id) for id, each in odds.items()],
+    )
+
+
+class GuessStore(StorePart):
+    async def put(self, run: int, odds: Mapping[str, float]) -> None:
+        await self._writer.submit(lambda db: put(db, run, odds))
+
+    async def to_ask(self, limit: int) -> list[Listed]:
+        """Unrated answers, those first that a rating would say most of, every fifth at random; none where no critic is
+        trusted."""
+        unsure = [row["seq"] for row in await self._reader.rows(_UNSURE, (limit,))]
+        if not unsure:
+            return []
+        drawn = [row["seq"] for row in await self._reader.rows(_DRAWN, (limit,))]
+        order = mixed(unsure, drawn)[:limit]
+        found = {one.seq: one for one in await inbox.load(self._reader, order)}
+        return [found[seq] for seq in order if seq in found]
+
+
+def mixed(unsure: list[int], drawn: list[int]) -> list[int]:
+    """Each once; every fifth place is of those that were drawn, while there are any."""
+    left, others = list(dict.fromkeys(unsure)), list(dict.fromkeys(drawn))
+    order: list[int] = []
+    while left or others:
+        if not left or (len(order) % AT_RANDOM == AT_RANDOM - 1 and others):
+            if not left:
+                break  # what is left was only drawn
+            at = others.pop(0)
+        else:
+            at = left.pop(0)
+        if at not in order:
+            order.append(at)
+    return order
