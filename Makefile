@@ -1,5 +1,5 @@
 # Two commands do everything: `make demo` (watch a model learn) and `make test` (prove that it works).
-.PHONY: demo demo-agent test quick docs audit fuzz chaos soak test-gpu test-mlx test-agents test-clients test-backends test-ollama test-openclaw test-openwebui test-browser quick-starts setup lint bench bench-check bench-learn bench-relay bench-scaling bench-swap bench-train clean
+.PHONY: demo demo-agent test quick docs audit fuzz chaos soak test-gpu test-mlx test-agents test-harnesses test-clients test-backends test-ollama test-openclaw test-openwebui test-browser quick-starts setup lint bench bench-check bench-learn bench-relay bench-scaling bench-swap bench-train clean
 
 PY := .venv/bin/python
 
@@ -51,6 +51,12 @@ test-gpu:
 # Not part of `make test` either: it takes two agents of 800 MB from npm, and llm from PyPI.
 test-agents:
 	@scripts/test_agents
+
+# Nor this: harnesses that give rewards (inspect-ai, reasoning-gym, mini-swe-agent), from PyPI.
+test-harnesses: setup
+	@scripts/harness_env inspect_ai > /dev/null
+	@scripts/harness_env mini_swe_agent > /dev/null
+	@$(PY) -m pytest -m harnesses tests/integrations
 
 # Nor this: some thirty clients from PyPI and npm, 5 GB in ~/.cache/rlproxy/clients, half an hour of one core.
 # `make test-clients NAMES="aider pi"` takes some of them.

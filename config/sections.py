@@ -183,7 +183,7 @@ class Train(Section):
     max_rater_share: float = Field(default=0.75, ge=0.5, le=1)
     """Most of a run that may be one rater's, by weight, where others rate too; 1 means no bound. The owner has none."""
     watch: bool = True
-    """Roll a new version back automatically when it is rated worse than the one before, beyond chance."""
+    """Roll back a new version that is rated worse, or succeeds in fewer evaluation episodes, beyond chance."""
     tensorboard: bool = False
     """Write scalars of runs for TensorBoard, to HOME/tensorboard/run-N; needs the tensorboard extra."""
     threads: int = Field(default=0, ge=0, le=1024)

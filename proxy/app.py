@@ -339,8 +339,9 @@ async def _wake_on_ratings(events: Events, learner: RunSupervisor, watch: Rollba
     async for happened in events.listen():
         if happened.kind in ("rating", "rebuild", "episode", "judged"):
             learner.wake()
-        if happened.kind in ("rating", "retracted"):
+        if happened.kind in ("rating", "retracted", "episode"):
             watch.wake()
+        if happened.kind in ("rating", "retracted"):
             judging.rated()
 
 

@@ -70,12 +70,12 @@ async def until_quiet(serving: Serving) -> None:
 
 @pytest.mark.model
 @pytest.mark.timeout(900)
-async def test_ten_kills(tiny_weights: Path, tmp_path: Path) -> None:
+async def test_six_kills(tiny_weights: Path, tmp_path: Path) -> None:
     dice = random.Random(20261121)
     home, person = tmp_path / "home", Person()
     serving = Serving(home, tiny_weights, "--start-at", "12", **LENIENT)
     await serving.start()
-    for n in range(10):
+    for n in range(6):
         trainer = n % 2 == 1
         await killed(serving, person, dice, trainer=trainer)
         if not trainer:

@@ -27,6 +27,7 @@ TASKS = {
     "count_bits": {"min_n": 1, "max_n": 63},
     "gcd": {"max_numbers": 2, "max_value": 20},
 }
+NOTHING_S = 5.0  # without an episode that could train: no run comes
 FIRST = re.compile(r"-?\d+")
 
 
@@ -51,6 +52,7 @@ def samples(task: str, count: int, seed: int, without: frozenset[str] = frozense
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--url", required=True)
+    parser.add_argument("--model", default="small")
     parser.add_argument("--task", choices=TASKS, default="chain_sum")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--prompts", type=int, default=16, help="of a round; each is a group")
@@ -68,7 +70,9 @@ def main() -> None:
         hook.reward = later
     held = samples(args.task, args.held_out, 1000 + args.seed)
     asked = frozenset(one.input for one in held)
-    model = get_model("openai-api/rlproxy/small", config=GenerateConfig(temperature=1.0, max_tokens=args.tokens))
+    model = get_model(
+        f"openai-api/rlproxy/{args.model}", config=GenerateConfig(temperature=1.0, max_tokens=args.tokens)
+    )
     say(round=0, episodes=0, **look(model, held, args))
     for at in range(1, args.rounds + 1):
         began, runs = time.time(), ended(args.url)
@@ -80,12 +84,11 @@ def main() -> None:
         asked_s = time.time() - began
         run = wait(args.url, runs)
         trained_s = time.time() - began - asked_s
-        gate = {k: v.get("value") for k, v in ((run.get("result") or {}).get("gate") or {}).items()}
-        metrics = (run.get("result") or {}).get("metrics") or {}
+        gate = {name: check.get("value") for name, check in (run["gate"] or {}).items()}
         say(
             round=at, episodes=at * args.prompts * args.members, success=success, asked_s=round(asked_s, 1),
             trained_s=round(trained_s, 1), run=run["id"], status=run["status"], reason=run["reason"],
-            base_nll=gate.get("base_nll"), metrics=metrics, **look(model, held, args),
+            base_nll=gate.get("base_nll"), metrics=run["metrics"] or {}, **look(model, held, args),
         )  # fmt: skip
 
 
@@ -94,6 +97,9 @@ def attempt(model, tasks, epochs, args) -> float:
         Task(dataset=MemoryDataset(tasks), solver=generate(), scorer=first_integer()),
         model=model, epochs=epochs, max_connections=16, max_samples=16, display="none", log_level="error",
     )[0]  # fmt: skip
+    errors = [s.error.message for s in log.samples or [] if s.error]
+    if len(errors) == len(log.samples or []):
+        raise SystemExit(f"No attempt could be made: {errors[0] if errors else log.error}")
     values = [s.scores["first_integer"].value for s in log.samples or [] if s.scores]
     return sum(values) / max(len(values), 1)
 
@@ -128,12 +134,17 @@ def deal(seed: int) -> None:
 
 
 def wait(url: str, before: int, limit_s: float = 600.0) -> dict[str, object]:
-    """The run that ended since."""
-    began = time.time()
+    """The run that ended since; one that never was where no group of this round varies."""
+    began = last = time.time()
     while time.time() - began < limit_s:
-        runs = get(url, "/rl/runs?limit=1")["data"]
-        if ended(url) > before and not get(url, "/rl/status")["training"]["run"]:
-            return runs[0]
+        status = get(url, "/rl/status")
+        if ended(url) > before and not status["training"]["run"]:
+            run = get(url, "/rl/runs?limit=1")["data"][0]
+            return get(url, f"/rl/runs/{run['id']}")
+        if status["training"]["run"] or status["episodes"]["ready"] or status["episodes"]["forming"]:
+            last = time.time()
+        elif time.time() - last > NOTHING_S:
+            return {"id": None, "status": "none", "reason": "no group varies", "gate": None, "metrics": None}
         time.sleep(0.5)
     raise SystemExit(f"no run came: {get(url, '/rl/status')['training']}")
 

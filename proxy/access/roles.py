@@ -120,6 +120,8 @@ RULES: Final[Mapping[str, Rule]] = {
         "GET /",
         "GET /completions/{id}",
         "GET /progress",
+        "GET /episodes",
+        "GET /episodes/{id}",
         "GET /versions",
         "GET /versions/{version}",
         "GET /compare",

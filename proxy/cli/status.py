@@ -74,7 +74,7 @@ def table(s: dict[str, Any], url: str) -> Table:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim")
     grid.add_column()
-    for name, value, style in [*_answering(s, url), *_ratings(s), *_training(s), *_health(s)]:
+    for name, value, style in [*_answering(s, url), *_ratings(s), *_episodes(s), *_training(s), *_health(s)]:
         grid.add_row(name, Text(value, style=style))
     return grid
 
@@ -117,6 +117,23 @@ def _ratings(s: dict[str, Any]) -> list[Row]:
     if s["last_run"]:  # it is made of what runs have used
         line = f"{s['baseline']:+.2f}: your ratings in earlier runs on average, from -1 (bad) to +1 (good)"
         rows.append(("average", line, ""))
+    return rows
+
+
+def _episodes(s: dict[str, Any]) -> list[Row]:
+    """Nothing where there has never been one."""
+    if not (found := s.get("episodes")):
+        return []
+    line = f"{found['ready']} of the {found['needed']} that start a run"
+    line += f", {found['forming']} in groups that have not closed" if found["forming"] else ""
+    rows: list[Row] = [("episodes", f"{line}; {found['open']} open, {found['rewarded']} rewarded", "")]
+    metrics = (s["last_run"] or {}).get("metrics") or {}
+    if kept := int(metrics.get("groups_kept", 0)):
+        rows.append(("", f"last run: {some(kept, 'group')} compared", ""))
+    if found["left_out"]:
+        rows.append(("", "left out: " + ", ".join(f"{n} {why}" for why, n in found["left_out"].items()), ""))
+    if found["unrewarded"]:
+        rows.append(("", f"{found['unrewarded']} without a request for an hour: their reward is missing", "yellow"))
     return rows
 
 

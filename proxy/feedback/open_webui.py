@@ -12,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, Final, Literal, NamedTuple
 
-import orjson
 from aiohttp import web
 
 from proxy.access.keys import Who
@@ -24,6 +23,7 @@ from proxy.conversation.redaction import Redactor
 from proxy.conversation.same_text import Alike, alike, text_in
 from proxy.core.errors import BadRequest, NotFound
 from proxy.core.json_edit import loads
+from proxy.core.json_response import json_response
 from proxy.core.offload import off_loop
 from proxy.dialects.speaker import user_in
 from proxy.feedback.open_webui_form import MAX_TEXT, Given, given, plain, said
@@ -87,7 +87,7 @@ class OpenWebUI:
         async with self._turns[who.key]:  # one at a time: each looks at what came before it
             done = await self._take(body, who, user)
         status = 201 if done.result == "rated" else 200
-        return web.Response(status=status, body=orjson.dumps(done.as_json()), content_type="application/json")
+        return json_response(done.as_json(), status)
 
     async def _take(self, body: Any, who: Who, user: str | None) -> Done:
         """Raises ProxyError."""

@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
-import orjson
 from aiohttp import web
 
 from config.webhooks import PLATFORMS
@@ -24,6 +23,7 @@ from proxy.conversation.redaction import WORTH_A_THREAD, Redactor
 from proxy.core.errors import BadRequest, Conflict, Forbidden, NotFound, ProxyError, StorageFailed
 from proxy.core.events import Events
 from proxy.core.json_edit import loads
+from proxy.core.json_response import json_response
 from proxy.core.metrics import Metrics
 from proxy.core.offload import off_loop, off_loop_above
 from proxy.core.wrapped_ids import LONGEST, bare
@@ -182,7 +182,7 @@ class Feedback:
         rating = await self.rate(await self._read(body, user, who), wait_s=WAIT_S)
         status = 200 if rating.duplicate else 201
         answer = as_json(rating, await self._words([rating], who, user))
-        return web.Response(status=status, body=orjson.dumps(answer), content_type="application/json")
+        return json_response(answer, status)
 
     async def _words(self, ratings: Sequence[Rating], who: Who, user: str | None) -> Words:
         """How the rated answers begin, by their completions' ids: those that this request may read."""
@@ -215,7 +215,7 @@ class Feedback:
         words = await self._words(stored, who, user)
         data = [_result(one, words) for one in found]
         answer = {"stored": len(stored), "refused": len(found) - len(stored), "data": data}
-        return web.Response(status=status, body=orjson.dumps(answer), content_type="application/json")
+        return json_response(answer, status)
 
     async def _all(self, new: list[NewRating | ProxyError]) -> list[Rating | ProxyError]:
         """All at once: they share a commit. The writer takes them in this order."""

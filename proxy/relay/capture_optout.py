@@ -14,7 +14,8 @@ from aiohttp import web
 from proxy.conversation.active_conversations import Recent
 from proxy.conversation.retries import Retries
 from proxy.core.errors import BadRequest
-from proxy.core.json_edit import dumps, loads
+from proxy.core.json_edit import loads
+from proxy.core.json_response import json_response
 from store.learning.meta import UNCAPTURED
 from store.store import Store
 
@@ -49,7 +50,7 @@ class Uncaptured:
         return [web.get("/rl/capture", self.get), web.post("/rl/capture", self.post)]
 
     async def get(self, request: web.Request) -> web.Response:
-        return _json({"off": sorted(self._sessions)})
+        return json_response({"off": sorted(self._sessions)})
 
     async def post(self, request: web.Request) -> web.Response:
         """Answers when it is on disk and in force."""
@@ -72,8 +73,4 @@ class Uncaptured:
         await self._store.meta.set(UNCAPTURED, sorted(found))
         self._sessions = found
         await self._store.meta.audit("use", "capture", {"session": session, "capture": capture})
-        return _json({"session": session, "capture": capture})
-
-
-def _json(value: object) -> web.Response:
-    return web.Response(body=dumps(value), content_type="application/json")
+        return json_response({"session": session, "capture": capture})

@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 from urllib.parse import unquote
 
-import orjson
 from aiohttp import web
 
 from proxy.backends.base import Backend
+from proxy.core.json_response import json_response
 from proxy.core.upstream import upstream_path
 from proxy.versions.admission import Door
 from proxy.versions.live_version import Swap
@@ -37,9 +37,7 @@ class Models:
         self._passthrough = passthrough
 
     async def list(self, request: web.Request) -> web.Response:
-        return web.Response(
-            body=orjson.dumps({"object": "list", "data": await self._listed()}), content_type="application/json"
-        )
+        return json_response({"object": "list", "data": await self._listed()})
 
     async def passed(self, request: web.Request) -> web.StreamResponse:
         """Whatever passes through to the backend, and one model of the list. Of others the backend says what it says:
@@ -48,7 +46,7 @@ class Models:
         if request.method == "GET" and path.startswith(_ONE):
             asked = unquote(path.removeprefix(_ONE))
             if (found := next((one for one in await self._listed() if one.get("id") == asked), None)) is not None:
-                return web.Response(body=orjson.dumps(found), content_type="application/json")
+                return json_response(found)
         return await self._passthrough(request)
 
     async def _listed(self) -> Sequence[dict[str, Any]]:

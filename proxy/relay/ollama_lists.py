@@ -19,6 +19,7 @@ from proxy.access.limits import BODY
 from proxy.backends.base import Backend
 from proxy.backends.ollama import Ollama
 from proxy.core.json_edit import loads
+from proxy.core.json_response import json_response
 from proxy.core.upstream import upstream_path
 from proxy.versions.admission import Door
 from proxy.versions.live_version import Swap
@@ -54,7 +55,7 @@ class OllamaLists:
         async with self._door.through():
             await self._backend.ready()
             listed = await self._backend.listed(path)
-        return _json({"models": await (self._running(listed) if path == "/api/ps" else self._tags(listed))})
+        return json_response({"models": await (self._running(listed) if path == "/api/ps" else self._tags(listed))})
 
     async def _names(self) -> dict[str, Adapter | None]:
         """By the name that a client uses: every version that can be asked for, and the base."""
@@ -90,7 +91,7 @@ class OllamaLists:
         if not asked.startswith(f"{self._swap.model}@"):
             return await self._passthrough(request)
         if asked not in await self._names():
-            return _json({"error": f"model '{asked}' not found"}, status=404)
+            return json_response({"error": f"model '{asked}' not found"}, status=404)
         async with self._door.through():
             await self._backend.ready()
             status, said = await self._backend.shown({**body, "model": self._swap.name(BASE)})
@@ -102,7 +103,3 @@ def _unmade(base: dict[str, Any], adapter: Adapter) -> dict[str, Any]:
     files = orjson.dumps(adapter.manifest.get("files"), option=orjson.OPT_SORT_KEYS)
     made = datetime.fromtimestamp(adapter.created_at, UTC).isoformat()
     return {**base, "digest": hashlib.sha256(files).hexdigest(), "modified_at": made}
-
-
-def _json(value: Any, status: int = 200) -> web.Response:
-    return web.Response(body=orjson.dumps(value), status=status, content_type="application/json")

@@ -204,7 +204,6 @@ class Judging:
             return False
         until, group = await self._store.judged_pairs.waiting()
         if group is None:
-            await self._store.judged_pairs.looked(until)
             return False
         try:
             found = await rank(AnswerJudge(self._http, self.server.endpoint(), 1), group, self._redactor.text)

@@ -13,9 +13,11 @@ import asyncio
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Final, Literal
 
 import structlog
+from pydantic import Field
+from typing_extensions import TypedDict
 
 from config.settings import Settings
 from proxy.backends.base import Backend
@@ -36,6 +38,19 @@ log = structlog.get_logger()
 
 ACTOR: Final = "rlproxy"
 MADE_OF_ADAPTERS: Final = ("gguf", "mlx")  # folders of the home with adapters in other formats
+
+
+RebuildBody = TypedDict(
+    "RebuildBody",
+    {
+        "versions": Annotated[list[int], Field(description="Those that are gone.")],
+        "from": Annotated[int, Field(ge=0, description="The newest that did not learn from it; 0 is the base model.")],
+        "runs": list[int],
+        "state": Literal["under way", "over"],
+        "line": str,
+    },
+)
+"""In place of versions that learned from what was forgotten."""
 
 
 class Rebuilding:
@@ -98,7 +113,7 @@ class Rebuilding:
             log.error("versions that learned from what was forgotten are still on disk", error=str(error))
         return False
 
-    async def report(self) -> dict[str, Any] | None:
+    async def report(self) -> RebuildBody | None:
         """For `status`; None where nothing was ever rebuilt."""
         state = await self._store.unlearning.state()
         if state is None:

@@ -1,14 +1,16 @@
-"""Watches a version after it went live: one that people like less than the one before is rolled back by itself.
+"""Watches a version after it went live: one that people like less than the one before, or that succeeds in fewer
+evaluation episodes, is rolled back by itself.
 
-Owns which ratings are compared, the rollback and its reason. A version that a person made live is theirs: it is not
-watched. Not here: the test and its error rates (sequential_test), the swap.
+Owns which ratings and episodes are compared, the rollback and its reason. A version that a person made live is theirs:
+it is not watched. Not here: the test and its error rates (sequential_test), the swap.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, Literal, NamedTuple
 
 import structlog
 
@@ -30,6 +32,35 @@ EVERY: Final = 2**62
 RETRY_S: Final = 10.0  # where the rollback itself failed
 
 
+class Watched(NamedTuple):
+    """A comparison of the live version with the one before, and what it counts."""
+
+    of: Literal["ratings", "episodes"]
+    found: Comparison
+
+    def reason(self, live: int, before: int) -> str:
+        new, old, names = self.found.new, self.found.old, (version_in_words(live), version_in_words(before))
+        if self.of == "ratings":
+            return (
+                f"{names[0]} was rated worse than {names[1]}, beyond chance: {new}, {old} before "
+                f"(p = {self.found.p:.2g})"
+            )
+        return (
+            f"{names[0]} succeeded in fewer evaluation episodes than {names[1]}, beyond chance: {new.good} of "
+            f"{new.rated}, {old.good} of {old.rated} before (p = {self.found.p:.2g})"
+        )
+
+    def line(self, live: int, before: int) -> str:
+        new, old, names = self.found.new, self.found.old, (version_in_words(live), version_in_words(before))
+        if self.of == "ratings":
+            told, worse = f"{names[0]}: {new}; {names[1]}: {old}", "it is rated worse"
+        else:
+            told = f"evaluation episodes: {names[0]}: {new.good} of {new.rated}; {names[1]}: {old.good} of {old.rated}"
+            worse = "it succeeds less often"
+        over = f"its first {NEW} {self.of} are over"
+        return f"{told}; {over if self.found.over else f'it is rolled back by itself if {worse} beyond chance'}"
+
+
 class RollbackMonitor:
     def __init__(self, train: Train, store: Store, swap: Swap, events: Events) -> None:
         self._train = train
@@ -40,7 +71,7 @@ class RollbackMonitor:
         self._wake.set()  # what a crash left half done is found at the start
 
     def wake(self) -> None:
-        """A rating came or went."""
+        """A rating or an episode's reward came or went."""
         self._wake.set()
 
     async def run(self) -> None:
@@ -64,8 +95,8 @@ class RollbackMonitor:
         """Roll the live version back if it is rated worse than the one before. Raises ProxyError, StoreError."""
         pointer = self._swap.pointer
         live, before = pointer.live, pointer.previous
-        found = await self.comparison(pointer)
-        if found is None:
+        watched = await self.comparisons(pointer)
+        if not watched:
             return
         adapter = await self._store.versions.get(live)
         back_to = await self._swap.way_back()
@@ -74,12 +105,10 @@ class RollbackMonitor:
             return
         reason = adapter.withdrawn if adapter else None
         if reason is None:
-            if not found.worse:
+            worse = next((one for one in watched if one.found.worse), None)
+            if worse is None:
                 return
-            reason = (
-                f"{version_in_words(live)} was rated worse than {version_in_words(before)}, beyond chance: "
-                f"{found.new}, {found.old} before (p = {found.p:.2g})"
-            )
+            reason = worse.reason(live, before)
             await self._store.versions.withdraw(
                 live, reason, ACTOR
             )  # first: a crash from here on ends in the rollback too
@@ -91,29 +120,37 @@ class RollbackMonitor:
         log.warning("rolled back", reason=reason)
         self._events.emit("watch", version=live, back_to=back_to, reason=reason)
 
-    async def comparison(self, pointer: Pointer) -> Comparison | None:
-        """The comparison of the live version with the one before; None where there is nothing to watch."""
+    async def comparisons(self, pointer: Pointer) -> list[Watched]:
+        """The comparisons of the live version with the one before: by ratings and, where both have some, by evaluation
+        episodes. Empty where there is nothing to watch."""
         went_live_by_itself = pointer.actor == ACTOR and pointer.live > pointer.previous
         if not self._train.watch or pointer.live == BASE or not went_live_by_itself:
-            return None
+            return []
         before = await self._store.meta.get(RATED_BEFORE, EVERY)  # not known of a swap of before it was kept
         share, raters = self._train.max_rater_share, self._train.raters
         rated_old = await self._store.opinions.votes(pointer.previous, share, raters, alone=True)
         old = [vote.good for vote in rated_old if vote.seq <= before]
-        return compare(old, [vote.good for vote in await self._store.opinions.votes(pointer.live, share, raters)])
+        rated_new = [vote.good for vote in await self._store.opinions.votes(pointer.live, share, raters)]
+        watched = [Watched("ratings", compare(old, rated_new))]
+        # What is still evaluated on the version before does not move what the new one is compared with.
+        tried_old = await self._store.episodes.evaluated(pointer.previous, before=pointer.changed_at)
+        tried_new = await self._store.episodes.evaluated(pointer.live)
+        if tried_old and tried_new:
+            watched.append(Watched("episodes", compare(tried_old, tried_new)))
+        return watched
 
     async def report(self) -> dict[str, Any] | None:
         """For `status`: what is watched and how it stands, or what was rolled back."""
         pointer = self._swap.pointer
-        if (found := await self.comparison(pointer)) is not None:
+        if watched := await self.comparisons(pointer):
+            told = {one.of: _told(one.found) for one in watched}
             return {
                 "version": pointer.live,
                 "against": pointer.previous,
-                "new": found.new._asdict(),
-                "old": found.old._asdict(),
-                "p": found.p,
-                "state": "over" if found.over else "watching",
-                "line": _line(pointer.live, pointer.previous, found),
+                **told["ratings"],
+                "episodes": told.get("episodes"),
+                "state": "over" if all(one.found.over for one in watched) else "watching",
+                "line": "; ".join(one.line(pointer.live, pointer.previous) for one in _spoken(watched)),
             }
         before = await self._store.versions.get(pointer.previous)
         if pointer.actor == ACTOR and before is not None and before.withdrawn:
@@ -121,7 +158,10 @@ class RollbackMonitor:
         return None
 
 
-def _line(live: int, before: int, found: Comparison) -> str:
-    watched = "it is rolled back by itself if it is rated worse beyond chance"
-    how = f"its first {NEW} ratings are over" if found.over else watched
-    return f"{version_in_words(live)}: {found.new}; {version_in_words(before)}: {found.old}; {how}"
+def _spoken(watched: Sequence[Watched]) -> Sequence[Watched]:
+    """Those that have something to tell; all where none has."""
+    return [one for one in watched if one.found.old.rated or one.found.new.rated] or watched
+
+
+def _told(found: Comparison) -> dict[str, Any]:
+    return {"new": found.new._asdict(), "old": found.old._asdict(), "p": found.p}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import cast
 
 import orjson
 from aiohttp import web
@@ -18,6 +18,7 @@ from proxy.backends.base import Backend
 from proxy.core import sse
 from proxy.core.errors import BackendDown, BadRequest, NotFound
 from proxy.core.events import Events
+from proxy.core.json_response import json_response
 from proxy.core.metrics import Metrics
 from proxy.core.query import flag, number, turn
 from proxy.core.wrapped_ids import bare
@@ -25,6 +26,15 @@ from proxy.training.admin_acts import ACTS, AdminActs
 from proxy.versions.admission import Door
 from proxy.versions.live_version import Swap
 from proxy.web.error_middleware import Handler
+from proxy.web.openapi.judge import SignalBody
+from proxy.web.openapi.responses import (
+    AdapterBody,
+    AdaptersBody,
+    CompletionBody,
+    CompletionsBody,
+    RunsBody,
+    WholeCompletion,
+)
 from proxy.web.run_detail import account
 from proxy.web.status import StatusReport, reachable, run_json
 from store.captured import export
@@ -92,7 +102,7 @@ class Control:
         return web.Response(body=self._metrics.render(), headers={"content-type": "text/plain; version=0.0.4"})
 
     async def status(self, request: web.Request) -> web.Response:
-        return _json(await self._status.full())
+        return json_response(await self._status.full())
 
     async def events(self, request: web.Request) -> web.StreamResponse:
         """Events as they happen; `Last-Event-ID` goes on from there. Ends once the listener's key is revoked."""
@@ -133,32 +143,31 @@ class Control:
             version=number(request, "version", None, 0, 2**31),
             turn=turn(request),
         )
-        return _json({"data": [completion_json(c) for c in rows]})
+        return json_response(CompletionsBody(data=[completion_json(c) for c in rows]))
 
     async def completion(self, request: web.Request) -> web.Response:
         found = await self._store.completions.get(bare(request.match_info["id"]))
         if found is None:
             raise NotFound("There is no such completion.", param="id")
         prompt = [{"role": m.role, **orjson.loads(m.body)} for m in found.new.prompt]
-        signals = [export.signal(one) for one in await self._store.signals.of(found.new.id)]
-        return _json({**completion_json(found), "prompt": prompt, "signals": signals})
+        signals = [cast(SignalBody, export.signal(one)) for one in await self._store.signals.of(found.new.id)]
+        return json_response(WholeCompletion(**completion_json(found), prompt=prompt, signals=signals))
 
     async def adapters(self, request: web.Request) -> web.Response:
         pointer = self._swap.pointer
-        return _json(
-            {"data": [adapter_json(a, pointer) for a in await self._store.versions.all()], "live": pointer.live}
-        )
+        data = [adapter_json(a, pointer) for a in await self._store.versions.all()]
+        return json_response(AdaptersBody(data=data, live=pointer.live))
 
     async def runs(self, request: web.Request) -> web.Response:
         runs = await self._store.runs.recent(limit=number(request, "limit", PAGE, 1, 1000))
-        return _json({"data": [run_json(r) for r in runs]})
+        return json_response(RunsBody(data=[run_json(r) for r in runs]))
 
     async def run(self, request: web.Request) -> web.Response:
         given = request.match_info["id"]
         run = await self._store.runs.get(int(given)) if given.isdecimal() and len(given) < 19 else None
         if run is None:
             raise NotFound(f"There is no run {given}.", param="id")
-        return _json(await account(self._store, run))
+        return json_response(await account(self._store, run))
 
     async def export(self, request: web.Request) -> web.StreamResponse:
         only = Filter(
@@ -190,7 +199,7 @@ class Control:
                 else None
             )
             done = await self._acts.do(act, "admin", version, tune=act == "train" and flag(request, "tune"))
-            return _json(done.told, status=done.status)
+            return json_response(done.told, status=done.status)
 
         return handle
 
@@ -202,7 +211,7 @@ def _promoted(request: web.Request) -> int:
     return BASE if version == "base" else int(version[:10])
 
 
-def completion_json(c: Completion) -> dict[str, Any]:
+def completion_json(c: Completion) -> CompletionBody:
     end = c.end
     return {
         "seq": c.seq,
@@ -231,7 +240,7 @@ def completion_json(c: Completion) -> dict[str, Any]:
     }
 
 
-def adapter_json(a: Adapter, pointer: Pointer) -> dict[str, Any]:
+def adapter_json(a: Adapter, pointer: Pointer) -> AdapterBody:
     return {
         "version": a.version,
         "parent": a.parent,
@@ -245,7 +254,3 @@ def adapter_json(a: Adapter, pointer: Pointer) -> dict[str, Any]:
         "metrics": a.manifest.get("metrics"),
         "gate": a.manifest.get("gate"),
     }
-
-
-def _json(value: Any, status: int = 200) -> web.Response:
-    return web.Response(status=status, body=orjson.dumps(value), content_type="application/json")

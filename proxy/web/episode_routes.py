@@ -13,11 +13,13 @@ from aiohttp import web
 
 from proxy.access.security import who_asks
 from proxy.core.errors import BadRequest, NotFound
+from proxy.core.json_response import json_response
 from proxy.core.query import number
 from proxy.dialects.speaker import user_in
 from proxy.feedback.episodes import PRINTABLE, Episodes, as_split, group_in
 from proxy.training.segments import segments
 from proxy.versions.live_version import Swap
+from proxy.web.openapi.episodes import EpisodeBody, EpisodesOfVersion, EpisodeTurn
 from store.learning.episodes import STATES, Episode, OfVersion
 from store.records import Completion
 from store.store import Store
@@ -45,14 +47,14 @@ class EpisodeRoutes:
         key, user = who_asks(request).key, user_in(request.headers)
         episode, new = await self._episodes.open(key, await _body(request, empty=True), live, user)
         base = f"{request.scheme}://{request.host}/s/{quote(episode.id, safe='')}/v1"
-        return _json({**episode_json(episode), "base_url": base}, 201 if new else 200)
+        return json_response({**episode_json(episode), "base_url": base}, 201 if new else 200)
 
     async def reward(self, request: web.Request) -> web.Response:
         """201: stored; 200: changed, or said before."""
         key, user = _key(request), user_in(request.headers)
         rewarded = await self._episodes.reward(request.match_info["id"], key, await _body(request), user)
         stored = rewarded.result == "stored"
-        return _json({**episode_json(rewarded.episode), "result": rewarded.result}, 201 if stored else 200)
+        return json_response({**episode_json(rewarded.episode), "result": rewarded.result}, 201 if stored else 200)
 
     async def list(self, request: web.Request) -> web.Response:
         """Newest first; `before` is the `seq` to go on from."""
@@ -70,7 +72,9 @@ class EpisodeRoutes:
         )
         counts = await self._store.episodes.counts(key)
         versions = [version_json(one) for one in await self._store.episodes.by_version(key)]
-        return _json({"data": [episode_json(one) for one in found], "counts": counts._asdict(), "versions": versions})
+        return json_response(
+            {"data": [episode_json(one) for one in found], "counts": counts._asdict(), "versions": versions}
+        )
 
     async def show(self, request: web.Request) -> web.Response:
         """One with its turns, the segment of each, and what they said in brief."""
@@ -84,7 +88,7 @@ class EpisodeRoutes:
         told = {turn.completion_id: turn.reward for turn in await self._store.episodes.turns(episode)}
         turns = await self._store.completions.many(list(told))
         of = segments(turns)
-        return _json({
+        return json_response({
             **episode_json(episode),
             "turns": [turn_json(turn, at, told[turn.new.id]) for turn, at in zip(turns, of, strict=True)],
             "segments": max(of, default=-1) + 1,
@@ -92,7 +96,7 @@ class EpisodeRoutes:
         })  # fmt: skip
 
 
-def episode_json(one: Episode) -> dict[str, Any]:
+def episode_json(one: Episode) -> EpisodeBody:
     return {
         "seq": one.seq,
         "id": one.id,
@@ -113,7 +117,7 @@ def episode_json(one: Episode) -> dict[str, Any]:
     }
 
 
-def turn_json(turn: Completion, segment: int, reward: float | None) -> dict[str, Any]:
+def turn_json(turn: Completion, segment: int, reward: float | None) -> EpisodeTurn:
     end = turn.end
     return {
         "completion_id": turn.new.id,
@@ -129,7 +133,7 @@ def turn_json(turn: Completion, segment: int, reward: float | None) -> dict[str,
     }
 
 
-def version_json(one: OfVersion) -> dict[str, Any]:
+def version_json(one: OfVersion) -> EpisodesOfVersion:
     return {
         "version": one.version,
         "split": one.split,
@@ -156,7 +160,3 @@ async def _body(request: web.Request, *, empty: bool = False) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise BadRequest("The body must be a JSON object; nothing was stored.")
     return body
-
-
-def _json(value: Any, status: int = 200) -> web.Response:
-    return web.Response(status=status, body=orjson.dumps(value), content_type="application/json")

@@ -22,11 +22,13 @@ from proxy.conversation.active_conversations import Recent
 from proxy.conversation.retries import Retries
 from proxy.core.errors import BadRequest, Conflict, NotFound
 from proxy.core.json_edit import loads
+from proxy.core.json_response import json_response
 from proxy.core.wrapped_ids import bare
 from proxy.feedback.unconfirmed_fixes import UnconfirmedFixes
 from proxy.relay.lessons import PromptLessons
 from proxy.training.run_files import RunFiles
-from proxy.training.unlearning import Rebuilding
+from proxy.training.unlearning import RebuildBody, Rebuilding
+from proxy.web.openapi.responses import ForgottenBody
 from store.errors import InOpenRun
 from store.records import Forgetting, Target
 from store.safety import backup_scan as copies
@@ -51,7 +53,7 @@ class ForgottenCount(NamedTuple):
     found: Forgetting
     copies: Copies  # of the database, as they were before
     purged: bool = False
-    rebuild: dict[str, Any] | None = None  # as in `status`
+    rebuild: RebuildBody | None = None  # as in `status`
 
 
 class Forgetter:
@@ -138,8 +140,8 @@ class Forgetter:
         kind, name = target(body)
         asked = ForgetRequest(kind, name, retrain=_flag(body, "retrain"), purge=_flag(body, "purge_backups"))
         if _flag(body, "dry_run"):
-            return web.json_response(as_json(await self.look(kind, name)) | {"forgotten": False})
-        return web.json_response(as_json(await self.forget(asked, "admin")) | {"forgotten": True})
+            return json_response(as_json(await self.look(kind, name), done=False))
+        return json_response(as_json(await self.forget(asked, "admin"), done=True))
 
 
 def _flag(body: dict[str, Any], name: str) -> bool:
@@ -158,7 +160,7 @@ def target(body: dict[str, Any]) -> tuple[Target, str]:
     return kind, bare(name) if kind == "completion" else name
 
 
-def as_json(gone: ForgottenCount) -> dict[str, Any]:
+def as_json(gone: ForgottenCount, *, done: bool) -> ForgottenBody:
     found = gone.found
     return {
         "completions": len(found.completions),
@@ -172,4 +174,5 @@ def as_json(gone: ForgottenCount) -> dict[str, Any]:
             "deleted": gone.purged,
         },
         "rebuild": gone.rebuild,
+        "forgotten": done,
     }

@@ -19,6 +19,7 @@ from proxy.conversation.conversations import canonical, extend_thread, thread_an
 from proxy.conversation.redaction import INEXACT, UNTRAINABLE, WORTH_A_THREAD, Redactor, places
 from proxy.core.errors import BadRequest
 from proxy.core.json_edit import dumps, loads
+from proxy.core.json_response import json_response
 from proxy.core.offload import off_loop_above
 from proxy.core.query import flag
 from store.captured.export import FORMAT
@@ -65,7 +66,7 @@ class Importing:
         if taken.stored:
             await self._store.meta.audit("admin", "import", {**taken._asdict(), "refused": len(refused)})
         answer = {**taken._asdict(), "forgotten": forgotten, "refused": refused}
-        return web.Response(body=dumps(answer), content_type="application/json")
+        return json_response(answer)
 
     def _read(self, raw: bytes, ours: bool) -> tuple[list[Imported], list[dict[str, Any]]]:
         rows: list[Imported] = []

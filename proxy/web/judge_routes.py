@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Final
 
-import orjson
 from aiohttp import web
 
 from proxy.access.security import require_admin
 from proxy.core.errors import BadRequest
 from proxy.core.json_edit import loads
+from proxy.core.json_response import json_response
 from proxy.signals.judging import Judging
 
 LATEST: Final = 2**40
@@ -49,7 +49,7 @@ class JudgeRoutes:
         if not 0 <= since <= LATEST:
             raise BadRequest("`since` must be Unix seconds.", param="since")
         left = await self._judging.rescore(since)
-        return web.Response(body=orjson.dumps({"left": left}), content_type="application/json")
+        return json_response({"left": left})
 
     async def _answer(self) -> web.Response:
-        return web.Response(body=orjson.dumps(await self._judging.report()), content_type="application/json")
+        return json_response(await self._judging.report())

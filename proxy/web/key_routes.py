@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import orjson
 from aiohttp import web
@@ -10,6 +10,9 @@ from aiohttp import web
 from proxy.access.keys import Keys, as_json
 from proxy.access.security import require_admin, who_asks
 from proxy.core.errors import BadRequest
+from proxy.core.json_response import json_response
+
+NO_STORE: Final = {"cache-control": "no-store"}
 
 
 class KeyRoutes:
@@ -25,7 +28,7 @@ class KeyRoutes:
 
     async def list(self, request: web.Request) -> web.Response:
         require_admin(request)
-        return _json({"data": self._keys.list()})
+        return json_response({"data": self._keys.list()}, headers=NO_STORE)
 
     async def create(self, request: web.Request) -> web.Response:
         require_admin(request)
@@ -36,17 +39,14 @@ class KeyRoutes:
         if not isinstance(body, dict):
             raise BadRequest("The body must be a JSON object with `name` and `role`.")
         key, text = await self._keys.create(str(body.get("name") or ""), body.get("role", "use"), _actor(request))
-        return _json({**as_json(key), "key": text}, 201)
+        return json_response({**as_json(key), "key": text}, 201, headers=NO_STORE)
 
     async def revoke(self, request: web.Request) -> web.Response:
         require_admin(request)
-        return _json(as_json(await self._keys.revoke(request.match_info["key"], _actor(request))))
+        return json_response(
+            as_json(await self._keys.revoke(request.match_info["key"], _actor(request))), headers=NO_STORE
+        )
 
 
 def _actor(request: web.Request) -> str:
     return who_asks(request).name or "admin"
-
-
-def _json(value: Any, status: int = 200) -> web.Response:
-    headers = {"cache-control": "no-store"}
-    return web.Response(status=status, body=orjson.dumps(value), content_type="application/json", headers=headers)

@@ -11,19 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from proxy.training import run_folder
+from proxy.web.openapi.responses import WholeRun
 from proxy.web.status import run_json
 from store.records import Run
 from store.safety.read_only import Looking
 from store.store import Store
 
 
-async def account(store: Store | Looking, run: Run) -> dict[str, Any]:
+async def account(store: Store | Looking, run: Run) -> WholeRun:
     told = await asyncio.to_thread(run_folder.progress, Path(run.folder))
     choices = {e["name"]: e for e in told if e.get("event") == "choice"}  # of one that was resumed, the last word
     return {
         **run_json(run),
         "choices": [{"name": name, "value": e.get("value"), "why": e.get("why")} for name, e in choices.items()],
-        "warnings": list(dict.fromkeys(e.get("message") for e in told if e.get("event") == "warning")),
+        "warnings": list(dict.fromkeys(str(e.get("message")) for e in told if e.get("event") == "warning")),
         "steps": run_folder.steps(told),
         "sweep": [{"rate": e.get("rate"), "moved": e.get("moved")} for e in told if e.get("event") == "tune"],
         "tuned": next((e.get("rate") for e in reversed(told) if e.get("event") == "tuned"), None),

@@ -22,6 +22,7 @@ from proxy.training.weights_check import WeightsCheck
 from proxy.versions.admission import Door
 from proxy.versions.live_version import Swap
 from proxy.versions.rollback_monitor import RollbackMonitor
+from proxy.web.openapi.responses import RunBody
 from store.records import Run
 from store.store import Store
 from store.writer import ROOM
@@ -108,7 +109,7 @@ class StatusReport:
                 "untrainable": await self._store.samples.untrainable(),
                 "needed": needed,
             },
-            "episodes": await self._episodes(),
+            "episodes": await self.episodes(),
             "baseline": await self._store.meta.get("baseline", 0.0),
             "training": {
                 "paused": self._learner.state.paused,
@@ -141,7 +142,7 @@ class StatusReport:
         trains = await self._learner.trains()
         return not trains["model"] if trains else not self._backend.capabilities.adapters
 
-    async def _episodes(self) -> dict[str, Any] | None:
+    async def episodes(self) -> dict[str, Any] | None:
         """None where there has never been one."""
         counts = await self._store.episodes.counts()
         if not counts.open + counts.rewarded + counts.error:
@@ -243,7 +244,7 @@ def under_way(progress: dict[str, Any]) -> str:
     return again + ", ".join(parts)
 
 
-def run_json(run: Run) -> dict[str, Any]:
+def run_json(run: Run) -> RunBody:
     found = run.result or {}
     return {
         "id": run.id,

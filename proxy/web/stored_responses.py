@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import orjson
 from aiohttp import web
 
 from proxy.access.reach import Reach
@@ -15,6 +14,7 @@ from proxy.access.security import who_asks
 from proxy.conversation.conversations import as_chat
 from proxy.core.errors import Conflict
 from proxy.core.json_edit import loads
+from proxy.core.json_response import json_response
 from proxy.dialects.responses_chat import tools_of
 from proxy.dialects.responses_object import reply_items, response, unfinished
 from proxy.dialects.speaker import people, speaker
@@ -35,7 +35,7 @@ class StoredResponses:
         found = await self._found(request)
         if found is None:
             return await self._relay.passthrough(request)
-        return _json(to_response(found))
+        return json_response(to_response(found))
 
     async def delete(self, request: web.Request) -> web.StreamResponse:
         found = await self._found(request)
@@ -44,7 +44,7 @@ class StoredResponses:
         if found.ratings:
             raise Conflict("This response has been rated and is kept for training; take the rating back first.")
         await self._forgetter.delete(found.new.id)
-        return _json({"id": found.new.id, "object": "response", "deleted": True})
+        return json_response({"id": found.new.id, "object": "response", "deleted": True})
 
     async def _found(self, request: web.Request) -> Completion | None:
         user = speaker(request.headers, path_session=None, user=None).user
@@ -73,7 +73,3 @@ def to_response(found: Completion) -> dict[str, Any]:
         error={"code": "server_error", "message": end.error or "unknown"} if end and failed else None,
         completed=end.finished_at if end else None,
     )
-
-
-def _json(value: Any) -> web.Response:
-    return web.Response(body=orjson.dumps(value), content_type="application/json")

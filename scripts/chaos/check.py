@@ -20,7 +20,7 @@ def wrong(home: Path, ledger: Ledger, at: float = END) -> list[str]:
         with closing(open_database(home / NAME, backup.before_migration)) as db:
             integrity.check(db, home / NAME)
             begin(db)
-            return [*_damaged(db), *_answers(db, ledger, at), *_ratings(db, ledger, at)]
+            return [*_damaged(db), *_answers(db, ledger, at), *_ratings(db, ledger, at), *_rewards(db, ledger, at)]
     except (StoreError, sqlite3.Error) as error:
         return [str(error)]
 
@@ -66,6 +66,25 @@ def _ratings(db: sqlite3.Connection, ledger: Ledger, at: float) -> list[str]:
     events = list(known.values())
     found += [f"{len(events)} ratings of {len(set(events))} acts"] if len(events) != len(set(events)) else []
     return found + [f"nobody gave {event}" for event in set(events) - sent]
+
+
+def _rewards(db: sqlite3.Connection, ledger: Ledger, at: float) -> list[str]:
+    rows = {row["id"]: row for row in db.execute("SELECT id, reward, ended_at FROM episodes")}
+    found = [
+        f"the episode {id} was opened and is not stored"
+        for id, told in ledger.opened.items()
+        if told <= at and id not in rows
+    ]
+    for one in ledger.rewards.values():
+        row = rows.get(one.episode)
+        value = None if row is None else row["reward"]
+        may = {one.value} if one.acknowledged_at <= at else {None, one.value} if one.sent_at <= at else {None}
+        if value not in may:
+            found.append(f"the reward of {one.episode} is {value}, not one of {may}")
+        elif row is not None and (value is None) != (row["ended_at"] is None):
+            found.append(f"{one.episode} has the reward {value} and ended at {row['ended_at']}")
+    rewarded = {id for id, row in rows.items() if row["reward"] is not None}
+    return found + [f"nobody rewarded {id}" for id in sorted(rewarded - ledger.rewards.keys())]
 
 
 def possible(steps: list[Step], at: float) -> set[float | None]:

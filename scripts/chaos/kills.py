@@ -7,16 +7,19 @@ import random
 import shutil
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from scripts.chaos.agents import Agent
 from scripts.chaos.check import wrong
 from scripts.chaos.nursery import Nursery
-from scripts.chaos.people import Ledger, Person, living
+from scripts.chaos.people import NEVER, Ledger, Person, living
 from scripts.fakes.backend import MODEL, FakeBackend
 from store.schema import NAME
 
 PEOPLE = 6
+AGENTS = 2  # of those, programs that reward episodes
 MOST = 40  # answers and ratings of a life: counted, since how fast the machine is must not matter
 LONGEST_S = 8.0  # and where even those take too long
 BETWEEN_S = 0.02  # after the last of them: between any two
@@ -33,7 +36,7 @@ class Tally(dict[str, Any]):
 
 async def killed(instants: int, folder: Path, seed: int, until: float = float("inf")) -> Tally:
     """So many lives, or as many as begin before `until` (of the monotonic clock)."""
-    tally = Tally(instants=0, while_starting=0, asked=0, whole=0, acts=0, cut=0)
+    tally = Tally(instants=0, while_starting=0, asked=0, whole=0, acts=0, rewards=0, cut=0)
     backend = FakeBackend()
     backend.pause_s = 0.001
     await backend.start()
@@ -47,6 +50,12 @@ async def killed(instants: int, folder: Path, seed: int, until: float = float("i
     return tally
 
 
+def clients(ledger: Ledger, now: Callable[[], float], dice: random.Random) -> list[Person]:
+    """People and agents, with seeds of their own."""
+    kinds = [Agent] * AGENTS + [Person] * (PEOPLE - AGENTS)
+    return [kind(ledger, now, dice.randrange(2**32)) for kind in kinds]
+
+
 def flags(backend: FakeBackend) -> dict[str, Any]:
     return {"backend.kind": "openai", "backend.url": backend.url, "backend.model": MODEL, "train.enabled": False}
 
@@ -55,7 +64,7 @@ async def _one_home(
     lives: int, home: Path, backend: FakeBackend, dice: random.Random, tally: Tally, until: float
 ) -> None:
     ledger = Ledger()
-    people = [Person(ledger, time.monotonic, dice.randrange(2**32)) for _ in range(PEOPLE)]
+    people = clients(ledger, time.monotonic, dice)
     nursery = Nursery(home, flags(backend))
     await nursery.open()
     try:
@@ -83,6 +92,7 @@ async def _one_home(
     tally["whole"] += len(ledger.answers)
     tally["acts"] += ledger.acknowledged
     tally["cut"] += ledger.cut
+    tally["rewards"] += sum(one.acknowledged_at < NEVER for one in ledger.rewards.values())
 
 
 async def _life(nursery: Nursery, people: list[Person], ledger: Ledger, dice: random.Random) -> None:

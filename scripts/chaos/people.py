@@ -50,15 +50,28 @@ class Step:
 
 
 @dataclass
+class Reward:
+    """What a program said of an episode."""
+
+    episode: str
+    by: str
+    value: float
+    sent_at: float
+    acknowledged_at: float = NEVER
+
+
+@dataclass
 class Ledger:
     """What was sent and what was acknowledged."""
 
     answers: list[Answer] = field(default_factory=list)
     steps: dict[tuple[str, str], list[Step]] = field(default_factory=dict)  # of (completion, rater), in order
+    opened: dict[str, float] = field(default_factory=dict)  # episodes by a call of their own, and when it was answered
+    rewards: dict[str, Reward] = field(default_factory=dict)  # of each episode
     asked: int = 0
     cut: int = 0  # answers and ratings that a kill came before
 
-    acknowledged: int = 0  # ratings and undos
+    acknowledged: int = 0  # ratings, undos and rewards
 
     def told(self) -> int:
         return len(self.answers) + self.acknowledged
@@ -74,6 +87,7 @@ class Person:
         self._now = now
         self._dice = random.Random(seed)
         self.name = f"p{next(self.numbers)}"
+        self.session = self.name
         self._asked = 0
 
     async def live(self, http: aiohttp.ClientSession) -> None:
@@ -101,7 +115,7 @@ class Person:
         body |= {"input": said} if dialect == "responses" else {"messages": [{"role": "user", "content": said}]}
         body |= {"max_tokens": 100} if dialect == "messages" else {}
         path = {"chat": "/v1/chat/completions"}.get(dialect, f"/v1/{dialect}")
-        headers = {"x-rl-session": self.name}
+        headers = {"x-rl-session": self.session}
         if self._dice.random() < 0.2:
             headers["x-rl-completion-id"] = f"{self.name}-{self._asked}"
         self._ledger.asked += 1

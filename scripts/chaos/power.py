@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from scripts.chaos.check import wrong
-from scripts.chaos.kills import PEOPLE, Tally, flags
+from scripts.chaos.kills import Tally, clients, flags
 from scripts.chaos.nursery import Nursery
-from scripts.chaos.people import Ledger, Person, living
+from scripts.chaos.people import NEVER, Ledger, living
 from scripts.fakes.backend import FakeBackend
 from store.schema import NAME
 
@@ -145,7 +145,7 @@ async def lived(folder: Path, seed: int, told_to: int) -> tuple[Ledger, bytes]:
     def now() -> float:
         return os.stat(told).st_size
 
-    people = [Person(ledger, now, seed + n) for n in range(PEOPLE)]
+    people = clients(ledger, now, random.Random(seed))
     env = {"LD_PRELOAD": str(library), "TOLD_DISK": str(told), "TOLD_HOME": str(home)}
     nursery = Nursery(home, flags(backend), **env)
     await nursery.open()
@@ -172,6 +172,7 @@ def cut(
     count: int, folder: Path, dice: random.Random, ledger: Ledger, told: list[Act], until: float = float("inf")
 ) -> Tally:
     tally = Tally(cuts=0, with_unsynced=0, whole=len(ledger.answers), acts=ledger.acknowledged, told=len(told))
+    tally["rewards"] = sum(one.acknowledged_at < NEVER for one in ledger.rewards.values())
     tally["syncs"] = sum(act.op == b"s" for act in told)
     tally["checkpointed"] = sum(act.op == b"w" and act.file == b"d" for act in told)
     moments = set(dice.sample(range(len(told)), min(count, len(told))))

@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from rich.table import Table
 
 from scripts.demo.agent_picture import picture
 from scripts.demo.person import ROOT
-from scripts.harness.circumstances import commit
+from scripts.harness.circumstances import circumstances
 from scripts.harness.serving import Serving
 
 HOME = ROOT / ".demo-agent"
@@ -41,7 +42,8 @@ def flags(args: argparse.Namespace) -> dict[str, str]:
     return {f"RLPROXY_TRAIN__{name}": value for name, value in found.items()}
 
 
-async def story(args: argparse.Namespace, python: str) -> list[dict[str, Any]]:
+async def story(args: argparse.Namespace, python: str, keep: Callable[[list[dict[str, Any]]], None]) -> None:
+    """Every round, given to `keep` with those before it: a run that is cut keeps its figures."""
     serving = Serving(HOME, args.weights, **flags(args))
     await serving.start()
     rows: list[dict[str, Any]] = []
@@ -62,20 +64,20 @@ async def story(args: argparse.Namespace, python: str) -> list[dict[str, Any]]:
                 continue
             row = json.loads(line)
             rows.append(row)
+            keep(rows)
             told = f"round {row['round']}: {row['episodes']} episodes, held-out success {row['held_out']:.2f}"
             print(f"{told}, v{row['live']} live" if row["live"] else told, flush=True)
         if await harness.wait():
             raise RuntimeError(f"the harness ended with {harness.returncode}; {serving.log}")
     finally:
         await serving.stop()
-    return rows
 
 
-def show(rows: list[dict[str, Any]]) -> None:
+def show(rows: list[dict[str, Any]], members: int) -> None:
     table = Table("episodes", "live", "held-out success", "groups kept", "dropped", "base NLL", "run", box=None)
     for before, row in zip([None, *rows], rows, strict=False):
         metrics, out = row.get("metrics") or {}, row["left_out"].get("no-variance", 0)
-        dropped = out - (before["left_out"].get("no-variance", 0) if before else 0)
+        dropped = (out - (before["left_out"].get("no-variance", 0) if before else 0)) // members
         table.add_row(
             str(row["episodes"]), f"v{row['live']}" if row["live"] else "base", f"{row['held_out']:.3f}",
             str(int(metrics.get("groups_kept", 0))), str(dropped), f"{row.get('base_nll') or 0:+.3f}",
@@ -99,17 +101,23 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     python = subprocess.run([ROOT / "scripts/harness_env"], check=True, capture_output=True, text=True).stdout.strip()
-    began, tree = time.monotonic(), commit()
+    began = time.monotonic()
     shutil.rmtree(HOME, ignore_errors=True)
     HOME.mkdir()
-    rows = asyncio.run(story(args, python))
-    show(rows)
-    told = {k: v for k, v in vars(args).items() if k != "json"}
-    figures = {"what": told, "seconds": round(time.monotonic() - began, 1), "commit": tree, "rounds": rows}
     target = args.json or HOME / "result.json"
-    target.write_text(json.dumps(figures, indent=1) + "\n")
-    (HOME / "success.svg").write_text(picture(rows, args.task))
-    print(f"{figures['seconds']:.0f} s. Figures: {target}; picture: {HOME / 'success.svg'}")
+    told = {k: v if not isinstance(v, Path) else v.name for k, v in vars(args).items() if k != "json"}
+    about = {**circumstances(), "what": told}
+    rows: list[dict[str, Any]] = []
+
+    def keep(now: list[dict[str, Any]]) -> None:
+        rows[:] = now
+        figures = {**about, "seconds": round(time.monotonic() - began, 1), "rounds": now}
+        target.write_text(json.dumps(figures, indent=1) + "\n")
+        (HOME / "success.svg").write_text(picture(now, args.task))
+
+    asyncio.run(story(args, python, keep))
+    show(rows, args.members)
+    print(f"{time.monotonic() - began:.0f} s. Figures: {target}; picture: {HOME / 'success.svg'}")
     return 0
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from scripts.docs import relay_goals, tables_clients, tables_learning, tables_ollama
+from scripts.docs import relay_goals, tables_agent, tables_clients, tables_learning, tables_ollama
 from scripts.docs.filling import has, put, settle
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,6 +25,7 @@ PAGES = (
     "docs/lab/reliability.md",
     "docs/lab/http-api.md",
     "docs/lab/quick-starts.md",
+    "docs/lab/episodes.md",
     "docs/lab/ollama.md",
     "docs/lab/operations.md",
     "docs/reference/backends.md",
@@ -346,6 +347,8 @@ TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "versus": ("benchmarks/versus.json", tables_learning.versus),
     "versus_cost": ("benchmarks/versus.json", tables_learning.versus_cost),
     "hinted": ("benchmarks/hinted.json", tables_learning.hinted),
+    "agent": ("benchmarks/agent/*.json", tables_agent.agent),
+    "many": ("benchmarks/episodes.json", tables_agent.many),
     "pair_tokens": ("benchmarks/pair_tokens.json", tables_learning.pair_tokens),
     "learn": ("benchmarks/learn/*-seed*.json", tables_learning.learn),
 }

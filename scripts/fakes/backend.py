@@ -11,6 +11,7 @@ import asyncio
 import json
 import math
 import re
+from collections.abc import Callable
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,7 @@ class FakeBackend(Listening):
         self.root = Path("/")  # of the files that it sees
         self.thinks = False
         self.says: str | None = None  # its answer, instead of what it was told
+        self.script: Callable[[dict[str, Any]], str] | None = None  # its answer to each body, to the letter
         self.letter = False  # whether it says that to the letter, in one piece
         self.model_root: str | None = None  # where its model lies
         self.takes: dict[str, Any] = {}  # of that model's generation_config.json: --generation-config auto
@@ -216,6 +218,8 @@ class FakeBackend(Listening):
         words = ["You ", "said: ", *[w + " " for w in text.split()]]
         if self.says is not None:
             words = [self.says] if self.letter else [w + " " for w in self.says.split()]
+        if self.script is not None:
+            words = [self.script(body)]
         if body["messages"][-1]["role"] == "tool" and not self._calls(body):
             words = ["It ", "is ", native.flat(body["messages"][-1]["content"])]
         if body.get("response_format"):
@@ -233,6 +237,13 @@ class FakeBackend(Listening):
         if self.wants is not None and self._calls(body):
             return "tool_calls"
         return "length" if len(words) == body.get("max_tokens") else "stop"
+
+    def _read(self, body: dict[str, Any]) -> list[int]:
+        """Prompt ids: always the same three; of a scripted conversation its own, so that its history is a prefix."""
+        if self.script is None:
+            return [1, 2, 3]
+        said = [(message["role"], str(message["content"])) for message in body["messages"]]
+        return _ids([word for role, text in said for word in ([text] if role == "assistant" else [role, text])])
 
     def _usage(self, words: list[str]) -> dict[str, int]:
         read, wrote = self.prompt_tokens, len(words)
@@ -261,7 +272,7 @@ class FakeBackend(Listening):
                 for i, words in enumerate(choices)
             ],
             "usage": self._usage(choices[0]),
-            "prompt_token_ids": [1, 2, 3] if asked_ids else None,
+            "prompt_token_ids": self._read(body) if asked_ids else None,
         }
 
     def _tools(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -291,7 +302,7 @@ class FakeBackend(Listening):
 
         for i, words in enumerate(choices):
             first = {"index": i, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
-            await send(first, prompt_token_ids=[1, 2, 3] if asked_ids else None)
+            await send(first, prompt_token_ids=self._read(body) if asked_ids else None)
             thoughts = self._thoughts(body)
             for word in thoughts:
                 await send(_chunk(i, {"reasoning_content": word}, word, body))

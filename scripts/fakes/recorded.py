@@ -12,6 +12,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
+from proxy.backends.vllm import ASK
 from proxy.training.weights_compare import CHATS
 
 NOT_FOUND = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
@@ -50,7 +51,7 @@ class RecordedBackend:
                 writer.write(MODELS)
                 return await writer.drain()
             asked = json.loads(body) if body else None
-            if isinstance(asked, dict) and asked.get("messages") in CHATS:  # no client's: it compares the models
+            if isinstance(asked, dict) and asked.get("messages") in (*CHATS, ASK):  # no client's: it looks at the model
                 writer.write(NOT_FOUND)
                 return await writer.drain()
             self.requests.append((route, asked))

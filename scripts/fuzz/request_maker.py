@@ -200,7 +200,7 @@ FORMS: dict[str, dict[str, str]] = {
 }
 GETS = (
     "/", "/completions/{id}", "/versions/{version}", "/progress", "/versions", "/compare", "/data", "/login",
-    "/page/rows",
+    "/episodes", "/episodes/{id}", "/page/rows",
     "/page/completions/{id}", "/page/completions/{id}/{form}", "/page/pulse", "/page/training", "/page/lineage",
     "/page/numbers", "/static/{name}", "/healthz", "/readyz", "/metrics", "/openapi.json", "/rl/status", "/rl/events",
     "/rl/completions", "/rl/completions", "/rl/completions/{id}", "/rl/adapters", "/rl/runs", "/rl/runs/{run}",

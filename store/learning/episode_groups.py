@@ -19,12 +19,12 @@ import orjson
 
 from store.captured import completions
 from store.captured.rows import to_run
-from store.learning.episodes import SELECT, TOOK, Episode, to_episode
+from store.learning.episodes import SELECT, Episode, to_episode
 from store.part import StorePart
 from store.records import Completion, Run
 
 LATELY_S: Final = 30 * 86400.0
-LeftOut = Literal["no-variance", "stale", "mixed", "no-turns"]
+LeftOut = Literal["no-variance", "stale", "mixed", "no-turns", "error"]
 # A turn that trains, as a rated completion that does (samples.FRESH).
 TRAINS: Final = """c.turn = 'main' AND c.status IN ('done', 'partial') AND c.reply_hash IS NOT NULL
 AND c.version IS NOT NULL AND c.untrainable IS NULL
@@ -32,8 +32,9 @@ AND (c.dialect <> 'completions' OR c.exact = 1 OR c.translated = 1)"""
 _MEMBERS: Final = f"""SELECT e.seq, e.key, e.team, e.team_size, e.reward, e.error, e.ended_at, e.version,
 count(c.seq) AS turns, min(c.version) AS oldest, max(c.version) AS newest,
 (SELECT count(*) FROM turn_rewards w WHERE w.episode = e.seq) AS told
-FROM episodes e LEFT JOIN completions c ON c.session = e.id AND coalesce(c.key, '') = e.key AND {TRAINS}
-WHERE e.split = 'train' AND e.ended_at IS NOT NULL AND e.left_out IS NULL AND ({TOOK}) IS NULL
+FROM episodes e INDEXED BY episodes_waiting
+LEFT JOIN completions c ON c.session = e.id AND coalesce(c.key, '') = e.key AND {TRAINS}
+WHERE e.split = 'train' AND e.ended_at IS NOT NULL AND e.left_out IS NULL AND e.taken = 0
 GROUP BY e.seq ORDER BY e.ended_at, e.seq"""  # noqa: S608  constants of this module
 
 
@@ -106,8 +107,10 @@ def sort_out(
             closes.append(timeout_s - quiet)
         members: list[Member] = []
         for row in team:
-            if row["error"] is not None:
-                continue  # it counts as a member, and as nothing else
+            if row["error"] is not None:  # it counts as a member, and as nothing else
+                if closed:
+                    out[row["seq"]] = "error"
+                continue
             mixed = row["oldest"] != row["newest"]
             why: LeftOut | None = "no-turns" if not row["turns"] else "mixed" if mixed else None
             if why is None:

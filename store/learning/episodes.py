@@ -373,6 +373,17 @@ class EpisodeStore(StorePart):
         )
         return [OfVersion(row["version"], row["split"], row["n"], int(row["good"]), row["mean"]) for row in rows]
 
+    async def evaluated(self, version: int, *, before: float | None = None) -> list[bool]:
+        """Did each rewarded evaluation episode of this version succeed (a reward above 0)? Oldest first; `before`:
+        only those that had ended by then, Unix seconds."""
+        rows = await self._reader.rows(
+            """SELECT e.reward > 0 AS good FROM episodes e WHERE e.version = :version AND e.split = 'eval'
+            AND e.reward IS NOT NULL AND e.error IS NULL AND e.ended_at < coalesce(:before, 9e99)
+            ORDER BY e.ended_at, e.seq""",
+            {"version": version, "before": before},
+        )
+        return [bool(row["good"]) for row in rows]
+
     async def rewards(self, key: str | None = None, limit: int = 2000) -> list[tuple[float, float, int | None, Split]]:
         """(time, reward, version, split) of the newest, oldest first."""
         rows = await self._reader.rows(
@@ -395,9 +406,10 @@ class EpisodeStore(StorePart):
         return EpisodeNumbers(*(int(row[name]) for name in EpisodeNumbers._fields))
 
     async def any_waiting(self) -> bool:
-        """Tell whether there are rewarded episodes that were not left out: cheap, as it is asked often."""
+        """Tell whether ended episodes wait that no run has and that were not left out: cheap, asked often."""
         row = await self._reader.row(
-            "SELECT 1 FROM episodes e WHERE e.left_out IS NULL AND e.ended_at IS NOT NULL LIMIT 1"
+            """SELECT 1 FROM episodes e WHERE e.left_out IS NULL AND e.taken = 0 AND e.ended_at IS NOT NULL
+            AND e.split = 'train' LIMIT 1"""
         )
         return row is not None
 

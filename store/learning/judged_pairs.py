@@ -56,7 +56,8 @@ class RankedGroup(NamedTuple):
 
 class JudgedPairStore(StorePart):
     async def waiting(self) -> tuple[int, RankedGroup | None]:
-        """How far to look, by seq, and the group that ends there; nothing where its newest answer came just now."""
+        """How far was looked, by seq, and the group that ends there, which waits for `keep`. None where there is no
+        group up to there, or the newest answer came just now."""
         after = int(await meta.get_meta(self._reader, AFTER, 0))
         until = after
         for row in await self._reader.rows(_UNSEEN, (after, BEHIND)):
@@ -67,10 +68,9 @@ class JudgedPairStore(StorePart):
             answers = tuple({one["text"]: (one["id"], one["text"]) for one in found}.values())
             if len(answers) > 1 and row["id"] in {one["id"] for one in found}:
                 return until, RankedGroup(found[0]["asked"], answers)
+        if until > after:
+            await self._writer.submit(lambda db: meta.set_meta(db, AFTER, until))
         return until, None
-
-    async def looked(self, until: int) -> None:
-        await self._writer.submit(lambda db: meta.set_meta(db, AFTER, until))
 
     async def keep(self, pairs: Sequence[tuple[str, str]], judge: str, config: str, until: int) -> None:
         """Store these, better and worse, and that all up to there has been looked at: in one transaction."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from proxy.cli.report.pairs import pairs
@@ -222,7 +222,7 @@ def _taught(account: Sequence[Json], told: dict[str, ToldCompletion], names: dic
 # Runs and replies
 
 
-def _run(run: Json, *, text: bool) -> Json:
+def _run(run: Mapping[str, Any], *, text: bool) -> Json:
     """Without its folder. Why a run failed may name files of its machine: that is not for others either."""
     kept = ("id", "status", "version", "parent", "samples", "held", "created_at", "metrics", "gate")
     seconds = run["ended_at"] - run["started_at"] if run["ended_at"] and run["started_at"] else None

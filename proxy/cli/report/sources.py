@@ -6,7 +6,7 @@ Owns the reading, and that both ways give the same. Not here: what follows from 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -45,8 +45,8 @@ class ToldCompletion:
 class ReportData:
     live: int
     previous: int
-    adapters: list[dict[str, Any]]  # as GET /rl/adapters
-    runs: list[dict[str, Any]]  # as GET /rl/runs/{id}, newest first
+    adapters: Sequence[Mapping[str, Any]]  # as GET /rl/adapters
+    runs: Sequence[Mapping[str, Any]]  # as GET /rl/runs/{id}, newest first
     completions: list[ToldCompletion]  # the rated ones, and what was asked for to compare versions; oldest first
 
 

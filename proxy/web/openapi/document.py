@@ -21,7 +21,8 @@ from proxy.web.openapi.operations import OPERATIONS
 LEFT_OUT: Final = {
     r"/s/\{session\}/.*": "the routes for models once more, with a session in the path",
     r".*\{rest\}": "what passes through to the backend, whose routes are its own",
-    r"/|/(completions|versions)/\{\w+\}|/(progress|versions|compare|data|login|logout)": "the page: HTML for people",
+    r"/|/(completions|episodes|versions)/\{\w+\}": "the page: HTML for people",
+    r"/(progress|episodes|versions|compare|data|login|logout)": "the page: HTML for people",
     r"/static/\{name\}|/page/.*": "pieces of the page",
 }
 TEMPLATE: Final = "#/components/schemas/{model}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+from typing_extensions import TypedDict
 
 from proxy.feedback.episodes import ID, LONGEST, MOST_IN_GROUP
 from proxy.web.openapi.operation import Operation, Schema, number
@@ -56,37 +57,41 @@ class Reward(BaseModel):
     comment: Text | None = None
 
 
-class EpisodeBody(BaseModel):
+class EpisodeBody(TypedDict):
     seq: int
     id: str
     state: State
     task: str | None
     group: str | None
     split: Split
-    version: Version | None = Field(description="That all its requests get; null where none is pinned.")
+    version: Annotated[Version | None, Field(description="That all its requests get; null where none is pinned.")]
     turn_count: int
     reward: Value | None
     comment: str | None
     error: str | None
     opened_at: Seconds
     ended_at: Seconds | None
-    run: int | None = Field(description="The run that took it.")
-    left_out: str | None = Field(description="Why it never trains: no-variance, stale, mixed, no-turns, forgotten.")
+    run: Annotated[int | None, Field(description="The run that took it.")]
+    left_out: Annotated[
+        str | None, Field(description="Why it never trains: no-variance, stale, mixed, no-turns, forgotten.")
+    ]
     meta: dict[str, Any] | None
 
 
 class OpenedEpisode(EpisodeBody):
-    base_url: str = Field(description="Where its agent asks.")
+    base_url: Annotated[str, Field(description="Where its agent asks.")]
 
 
 class RewardedEpisode(EpisodeBody):
     result: Literal["stored", "changed", "same"]
 
 
-class EpisodeTurn(BaseModel):
+class EpisodeTurn(TypedDict):
     completion_id: str
     created_at: Seconds
-    segment: int = Field(ge=0, description="Turns of one segment each go on from the whole of the one before.")
+    segment: Annotated[
+        int, Field(ge=0, description="Turns of one segment each go on from the whole of the one before.")
+    ]
     version: Version | None
     asked: str
     text: str
@@ -102,22 +107,22 @@ class WholeEpisode(EpisodeBody):
     side_turns: int
 
 
-class EpisodeCounts(BaseModel):
+class EpisodeCounts(TypedDict):
     open: int
     rewarded: int
     error: int
-    unrewarded: int = Field(description="Open, and without a request for an hour.")
+    unrewarded: Annotated[int, Field(description="Open, and without a request for an hour.")]
 
 
-class EpisodesOfVersion(BaseModel):
+class EpisodesOfVersion(TypedDict):
     version: Version | None
     split: Split
     episodes: int
-    success: float = Field(ge=0, le=1, description="Share with a reward above 0.")
+    success: Annotated[float, Field(ge=0, le=1, description="Share with a reward above 0.")]
     mean_reward: Value
 
 
-class EpisodesBody(BaseModel):
+class EpisodesBody(TypedDict):
     data: list[EpisodeBody]
     counts: EpisodeCounts
     versions: list[EpisodesOfVersion]

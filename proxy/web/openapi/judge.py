@@ -2,55 +2,56 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
+from typing_extensions import TypedDict
 
 
-class SignalBody(BaseModel):
+class SignalBody(TypedDict):
     """An event after a completion."""
 
     kind: Literal["message", "tool", "regenerated", "edited", "aborted", "copied", "own"]
-    next_id: str | None = Field(description="The request in which it was seen.")
+    next_id: Annotated[str | None, Field(description="The request in which it was seen.")]
     said: str
     created_at: float
     state: Literal["waiting", "labelled", "dropped"]
     label: str | None
-    value: float = Field(ge=-1, le=1)
-    judge: str | None = Field(description="Whose label it is: a model's name, or `rules`.")
-    hint: str | None = Field(description="The part of `said` that says what should have been done.")
+    value: Annotated[float, Field(ge=-1, le=1)]
+    judge: Annotated[str | None, Field(description="Whose label it is: a model's name, or `rules`.")]
+    hint: Annotated[str | None, Field(description="The part of `said` that says what should have been done.")]
     why: str | None
     rating_id: str | None
 
 
-class AgreementTable(BaseModel):
+class AgreementTable(TypedDict):
     both: int
     person_only: int
     judge_only: int
     neither: int
 
 
-class AgreementBody(BaseModel):
+class AgreementBody(TypedDict):
     """On one side, among the newest turns that people have rated, too."""
 
     shared: int
     needed: int
     table: AgreementTable
     agreement: float | None
-    kappa: float | None = Field(description="Cohen's kappa.")
-    interval: list[float] | None = Field(description="Its 95 % bootstrap interval.")
+    kappa: Annotated[float | None, Field(description="Cohen's kappa.")]
+    interval: Annotated[list[float] | None, Field(description="Its 95 % bootstrap interval.")]
     trusted: bool
-    weight: float = Field(description="Of a label in training; 0 where it is not trusted.")
+    weight: Annotated[float, Field(description="Of a label in training; 0 where it is not trusted.")]
     why: str | None
 
 
-class SharedTurn(BaseModel):
+class SharedTurn(TypedDict):
     completion_id: str
     person: float
     judge: float
 
 
-class OneJudge(BaseModel):
+class OneJudge(TypedDict):
     judge: str
     state: str
     bad: AgreementBody
@@ -58,7 +59,7 @@ class OneJudge(BaseModel):
     disagreements: list[SharedTurn]
 
 
-class JudgeCost(BaseModel):
+class JudgeCost(TypedDict):
     """Tokens."""
 
     today: int
@@ -66,7 +67,7 @@ class JudgeCost(BaseModel):
     daily: int
 
 
-class JudgeBrief(BaseModel):
+class JudgeBrief(TypedDict):
     mode: Literal["shadow", "on", "hindsight"]
     model: str
     cost: JudgeCost
@@ -74,7 +75,7 @@ class JudgeBrief(BaseModel):
     line: str
 
 
-class SignalCount(BaseModel):
+class SignalCount(TypedDict):
     judge: str
     state: str
     label: str
@@ -82,20 +83,20 @@ class SignalCount(BaseModel):
     count: int
 
 
-class VersionText(BaseModel):
+class VersionText(TypedDict):
     """Figures that a judge that likes to be pleased would drive up."""
 
     version: int
     turns: int
     characters: float | None
-    praise: float | None = Field(description="Share of answers that praise their reader.")
+    praise: Annotated[float | None, Field(description="Share of answers that praise their reader.")]
 
 
-class OwnReport(BaseModel):
+class OwnReport(TypedDict):
     """The user's own code."""
 
-    hash: str | None = Field(description="sha256 of the file.")
-    left: int = Field(description="Turns that it has not seen yet.")
+    hash: Annotated[str | None, Field(description="sha256 of the file.")]
+    left: Annotated[int, Field(description="Turns that it has not seen yet.")]
     problem: str | None
 
 
@@ -103,18 +104,18 @@ class RescoreWanted(BaseModel):
     since: float = Field(default=0.0, ge=0, le=2**40, description="Unix seconds.")
 
 
-class Rescored(BaseModel):
-    left: int = Field(description="Turns that it will see.")
+class Rescored(TypedDict):
+    left: Annotated[int, Field(description="Turns that it will see.")]
 
 
-class JudgeReport(BaseModel):
+class JudgeReport(TypedDict):
     mode: Literal["off", "shadow", "on", "hindsight"]
     model: str | None
     url: str | None
     votes: int
     leaves_this_machine: bool
     accepted: bool
-    statement: str = Field(description="What is sent, and where to.")
+    statement: Annotated[str, Field(description="What is sent, and where to.")]
     waits_for: str | None
     waiting: int
     cost: JudgeCost

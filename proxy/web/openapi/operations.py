@@ -194,7 +194,7 @@ CONTROL: Final = (
         responses.WholeRun,
     ),
     _read(
-        "/rl/adapters", "Versions; `withdrawn` says why one was rolled back by itself.", responses.Adapters,
+        "/rl/adapters", "Versions; `withdrawn` says why one was rolled back by itself.", responses.AdaptersBody,
     ),
     _read("/rl/capture", "Sessions of which nothing is kept.", responses.Captures),
     _act(
@@ -233,7 +233,7 @@ CONTROL: Final = (
         "All of one `session`, `completion`, `user` or `rater`: gone from the database and the run folders. `retrain` "
         "has versions that learned from it trained again without it, `purge_backups` deletes copies in the home that "
         "hold it. `dry_run` only says what would go. More below.",
-        responses.Forgotten, takes=requests.Forget, more="../guides/privacy.md",
+        responses.ForgottenBody, takes=requests.Forget, more="../guides/privacy.md",
     ),
     _act(
         "/rl/rollback",

@@ -15,10 +15,9 @@ from proxy.feedback.feedback_adapters import ENDINGS, NAMES
 from proxy.feedback.open_webui_form import LONGEST_ID, MOST_MESSAGES
 from proxy.feedback.ratings import MAX_TEXT, OWNER
 from proxy.relay.capture_optout import LONGEST
+from proxy.web.openapi.responses import Capture
 from store.learning.rater_quota import LEAST_WEIGHT, MOST_WEIGHT
 from store.records import Role
-
-Capture = Literal["on", "off"]
 
 _ID: dict[str, Any] = {"type": "string", "minLength": 1, "maxLength": 200}
 _WORDS: dict[str, Any] = {"type": "string", "enum": ["good", "bad", "up", "down", "👍", "👎"]}

@@ -1,82 +1,88 @@
 """The shapes of what rlproxy's own routes answer, as JSON schemas come of them.
 
-Owns their members and what they mean. What the relayed formats answer is theirs (`relayed`). No handler builds these:
-tests/proxy/web/test_openapi.py holds the answers against them, member by member.
+Owns their members and what they mean. Handlers build these and `document` reads them; as typed dicts they cost a start
+nothing. What the relayed formats answer is theirs (`passthrough`).
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import Field
+from typing_extensions import TypedDict
 
+from proxy.training.unlearning import RebuildBody
 from proxy.web.openapi.judge import SignalBody
-from proxy.web.openapi.requests import Capture
 from store.records import Role, RunStatus, Scale, Status, Turn
 
 Value = Annotated[float, Field(ge=-1, le=1)]
+Capture = Literal["on", "off"]
 Seconds = Annotated[float, Field(description="Unix seconds")]
 Version = Annotated[int, Field(ge=0, description="0 is the base model")]
 
 
-class ProblemBody(BaseModel):
-    message: str = Field(description="What happened, what was kept, what to do.")
+class ProblemBody(TypedDict):
+    message: Annotated[str, Field(description="What happened, what was kept, what to do.")]
     type: str
     param: str | None
     code: str
 
 
-class Problem(BaseModel):
+class Problem(TypedDict):
     error: ProblemBody
 
 
-class Ok(BaseModel):
+class Ok(TypedDict):
     ok: Literal[True]
 
 
 # Ratings
 
 
-class RatingBody(BaseModel):
+class RatingBody(TypedDict):
     id: str
     completion_id: str
-    answer: str | None = Field(description="How the rated answer begins; null where this key may not read it.")
+    answer: Annotated[
+        str | None, Field(description="How the rated answer begins; null where this key may not read it.")
+    ]
     rater: str
     value: Value
-    scale: Scale = Field(description="What it was given as: `unit` is a number.")
+    scale: Annotated[Scale, Field(description="What it was given as: `unit` is a number.")]
     comment: str | None
     correction: str | None
-    weight: float = Field(gt=0)
+    weight: Annotated[float, Field(gt=0)]
     source: str
     created_at: Seconds
-    live: bool = Field(description="False where a later one of the same rater, or an undo, has taken its place.")
-    duplicate: bool = Field(description="This event, or a rating that says the same, had been stored before.")
-    replaced: str | None = Field(description="The rating whose place this one took.")
+    live: Annotated[
+        bool, Field(description="False where a later one of the same rater, or an undo, has taken its place.")
+    ]
+    duplicate: Annotated[bool, Field(description="This event, or a rating that says the same, had been stored before.")]
+    replaced: Annotated[str | None, Field(description="The rating whose place this one took.")]
 
 
-class OpenWebUITaken(BaseModel):
+class OpenWebUITaken(TypedDict):
     result: Literal["rated", "known", "taken back", "nothing"]
-    line: str = Field(description="What a person would be told.")
+    line: Annotated[str, Field(description="What a person would be told.")]
     rating: RatingBody | None
 
 
-class TakenBody(BaseModel):
+class TakenBody(TypedDict):
     status: Literal[200, 201]
     rating: RatingBody
 
 
-class RefusedBody(BaseModel):
-    status: int = Field(ge=400)
+class RefusedBody(TypedDict):
+    status: Annotated[int, Field(ge=400)]
     error: ProblemBody
 
 
-class Batch(BaseModel):
-    stored: int = Field(ge=0)
-    refused: int = Field(ge=0)
+class Batch(TypedDict):
+    stored: Annotated[int, Field(ge=0)]
+    refused: Annotated[int, Field(ge=0)]
     data: list[TakenBody | RefusedBody]
 
 
-class Linked(BaseModel):
+class Linked(TypedDict):
     platform: str
     channel: str
     message_id: str
@@ -84,16 +90,16 @@ class Linked(BaseModel):
     person: str | None
 
 
-class Webhook(BaseModel):
+class Webhook(TypedDict):
     result: str
-    line: str = Field(description="What a person would be told.")
+    line: Annotated[str, Field(description="What a person would be told.")]
     rating_id: str | None
 
 
 # Completions
 
 
-class ShortRating(BaseModel):
+class ShortRating(TypedDict):
     id: str
     rater: str
     value: Value
@@ -101,13 +107,13 @@ class ShortRating(BaseModel):
     comment: str | None
 
 
-class CompletionBody(BaseModel):
-    seq: int = Field(ge=1)
+class CompletionBody(TypedDict):
+    seq: Annotated[int, Field(ge=1)]
     id: str
     status: Status
     created_at: Seconds
     model: str
-    version: Version | None = Field(description="null: a model that is not ours")
+    version: Annotated[Version | None, Field(description="null: a model that is not ours")]
     session: str | None
     user: str | None
     turn: Turn
@@ -117,75 +123,65 @@ class CompletionBody(BaseModel):
     text: str | None
     finish_reason: str | None
     usage: dict[str, Any] | None
-    exact: bool | None = Field(description="Token ids and log-probs were captured one for one.")
+    exact: Annotated[bool | None, Field(description="Token ids and log-probs were captured one for one.")]
     inexact_reason: str | None
-    untrainable: str | None = Field(description="Why it never trains.")
-    redacted: list[str] = Field(description="What was replaced before it was stored, as `prompt:api_key`.")
+    untrainable: Annotated[str | None, Field(description="Why it never trains.")]
+    redacted: Annotated[list[str], Field(description="What was replaced before it was stored, as `prompt:api_key`.")]
     error: str | None
     ratings: list[ShortRating]
 
 
-class CompletionsBody(BaseModel):
+class CompletionsBody(TypedDict):
     data: list[CompletionBody]
 
 
 class WholeCompletion(CompletionBody):
-    prompt: list[dict[str, Any]] = Field(description="The messages as the model was asked them.")
-    signals: list[SignalBody] = Field(description="What happened after it.")
+    prompt: Annotated[list[dict[str, Any]], Field(description="The messages as the model was asked them.")]
+    signals: Annotated[list[SignalBody], Field(description="What happened after it.")]
 
 
-class Captures(BaseModel):
-    off: list[str] = Field(description="Sessions of which nothing is kept.")
+class Captures(TypedDict):
+    off: Annotated[list[str], Field(description="Sessions of which nothing is kept.")]
 
 
-class Captured(BaseModel):
+class Captured(TypedDict):
     session: str
     capture: Capture
 
 
-class BadLineBody(BaseModel):
-    line: int = Field(ge=1)
+class BadLineBody(TypedDict):
+    line: Annotated[int, Field(ge=1)]
     why: str
 
 
-class ImportedBody(BaseModel):
-    stored: int = Field(ge=0)
-    known: int = Field(ge=0, description="Completions that were here already.")
-    ratings: int = Field(ge=0)
-    forgotten: int = Field(ge=0, description="Completions and ratings that do not come back.")
+class ImportedBody(TypedDict):
+    stored: Annotated[int, Field(ge=0)]
+    known: Annotated[int, Field(ge=0, description="Completions that were here already.")]
+    ratings: Annotated[int, Field(ge=0)]
+    forgotten: Annotated[int, Field(ge=0, description="Completions and ratings that do not come back.")]
     refused: list[BadLineBody]
 
 
-class RebuildBody(BaseModel):
-    """In place of versions that learned from what was forgotten."""
-
-    versions: list[int] = Field(description="Those that are gone.")
-    from_: Version = Field(alias="from", description="The newest that did not learn from it.")
-    runs: list[int]
-    state: Literal["under way", "over"]
-    line: str
-
-
-class CopiesBody(BaseModel):
+class CopiesBody(TypedDict):
     """A file of the database, in the home folder."""
 
-    holding: list[str] = Field(description="Those that have it.")
-    unread: list[str] = Field(description="Those that nobody could look into.")
+    holding: Annotated[list[str], Field(description="Those that have it.")]
+    unread: Annotated[list[str], Field(description="Those that nobody could look into.")]
     deleted: bool
 
 
-class Forgotten(BaseModel):
-    completions: int = Field(ge=0)
-    ratings: int = Field(ge=0)
-    reactions: int = Field(ge=0, description="Of a rater, on chat platforms, those taken back too.")
-    trained: list[int] = Field(description="Versions that were trained on these ratings.")
-    heirs: list[int] = Field(description="Versions that were built on those.")
+class ForgottenBody(TypedDict):
+    completions: Annotated[int, Field(ge=0)]
+    ratings: Annotated[int, Field(ge=0)]
+    reactions: Annotated[int, Field(ge=0, description="Of a rater, on chat platforms, those taken back too.")]
+    trained: Annotated[list[int], Field(description="Versions that were trained on these ratings.")]
+    heirs: Annotated[list[int], Field(description="Versions that were built on those.")]
     backups: CopiesBody
     rebuild: RebuildBody | None
-    forgotten: bool = Field(description="False for a dry run.")
+    forgotten: Annotated[bool, Field(description="False for a dry run.")]
 
 
-class DeletedResponse(BaseModel):
+class DeletedResponse(TypedDict):
     id: str
     object: Literal["response"]
     deleted: Literal[True]
@@ -194,13 +190,13 @@ class DeletedResponse(BaseModel):
 # Versions and runs
 
 
-class PointerBody(BaseModel):
+class PointerBody(TypedDict):
     live: Version
     previous: Version
     reason: str
 
 
-class AdapterBody(BaseModel):
+class AdapterBody(TypedDict):
     version: Version
     parent: Version
     run: int | None
@@ -209,20 +205,20 @@ class AdapterBody(BaseModel):
     created_at: Seconds
     live: bool
     previous: bool
-    withdrawn: str | None = Field(description="Why it was rolled back by itself.")
+    withdrawn: Annotated[str | None, Field(description="Why it was rolled back by itself.")]
     metrics: dict[str, Any] | None
     gate: dict[str, Any] | None
 
 
-class Adapters(BaseModel):
+class AdaptersBody(TypedDict):
     data: list[AdapterBody]
     live: Version
 
 
-class RunBody(BaseModel):
+class RunBody(TypedDict):
     id: int
     status: RunStatus
-    version: Version | None = Field(description="The version it made.")
+    version: Annotated[Version | None, Field(description="The version it made.")]
     parent: Version
     samples: int
     held: int
@@ -238,11 +234,11 @@ class RunBody(BaseModel):
     folder: str
 
 
-class RunsBody(BaseModel):
+class RunsBody(TypedDict):
     data: list[RunBody]
 
 
-class ChoiceBody(BaseModel):
+class ChoiceBody(TypedDict):
     name: str
     value: Any
     why: str | None
@@ -251,31 +247,35 @@ class ChoiceBody(BaseModel):
 class WholeRun(RunBody):
     choices: list[ChoiceBody]
     warnings: list[str]
-    steps: list[dict[str, Any]] = Field(description="Each optimiser step: `loss`, `acceptance`, `kl_ref`, `kl_old`.")
-    sweep: list[dict[str, Any]] = Field(description="Learning rates that were tried: `rate`, `moved` (nats a token).")
-    tuned: float | None = Field(description="The rate that a sweep found.")
-    account: list[dict[str, Any]] = Field(description="What became of each sample.")
+    steps: Annotated[
+        list[dict[str, Any]], Field(description="Each optimiser step: `loss`, `acceptance`, `kl_ref`, `kl_old`.")
+    ]
+    sweep: Annotated[
+        list[dict[str, Any]], Field(description="Learning rates that were tried: `rate`, `moved` (nats a token).")
+    ]
+    tuned: Annotated[float | None, Field(description="The rate that a sweep found.")]
+    account: Annotated[list[dict[str, Any]], Field(description="What became of each sample.")]
 
 
-class Started(BaseModel):
+class Started(TypedDict):
     started: Literal[True]
     why: str
 
 
-class Paused(BaseModel):
+class Paused(TypedDict):
     paused: bool
 
 
-class Cancelled(BaseModel):
-    cancelled: int = Field(description="The run's number.")
+class Cancelled(TypedDict):
+    cancelled: Annotated[int, Field(description="The run's number.")]
 
 
-class Reset(BaseModel):
+class Reset(TypedDict):
     live: Version
     baseline: float
 
 
-class KeyBody(BaseModel):
+class KeyBody(TypedDict):
     id: str
     name: str
     role: Role
@@ -285,8 +285,8 @@ class KeyBody(BaseModel):
 
 
 class NewKey(KeyBody):
-    key: str = Field(description="The key itself; only its hash is kept.")
+    key: Annotated[str, Field(description="The key itself; only its hash is kept.")]
 
 
-class KeysBody(BaseModel):
+class KeysBody(TypedDict):
     data: list[KeyBody]

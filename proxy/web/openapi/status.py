@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import BaseModel, Field
+from pydantic import Field
+from typing_extensions import TypedDict
 
+from proxy.training.unlearning import RebuildBody
 from proxy.web.openapi.judge import JudgeBrief
-from proxy.web.openapi.responses import RebuildBody, RunBody, Seconds, Version
+from proxy.web.openapi.responses import RunBody, Seconds, Version
 
 
-class Trains(BaseModel):
+class Trains(TypedDict):
     """Behind a cloud API it is a local model that learns."""
 
     model: str | None
@@ -21,12 +23,12 @@ class Trains(BaseModel):
     line: str
 
 
-class LeftBody(BaseModel):
+class LeftBody(TypedDict):
     line: str
     command: str
 
 
-class BackendBody(BaseModel):
+class BackendBody(TypedDict):
     kind: str
     state: str
     adapters: bool
@@ -35,16 +37,20 @@ class BackendBody(BaseModel):
     exact: bool
     token_ids: bool
     logprobs: bool
-    sampling: str = Field(description="How it samples where a client says nothing, and from where that is known.")
-    guessed: bool = Field(description="Whether that is a guess; answers that hang on it are marked inexact.")
+    sampling: Annotated[
+        str, Field(description="How it samples where a client says nothing, and from where that is known.")
+    ]
+    guessed: Annotated[bool, Field(description="Whether that is a guess; answers that hang on it are marked inexact.")]
     inexact: list[str]
     lacks: str | None
     obstacle: str | None
-    left: LeftBody | None = Field(description="Versions at the server that another home has made, or one that is gone.")
+    left: Annotated[
+        LeftBody | None, Field(description="Versions at the server that another home has made, or one that is gone.")
+    ]
     dialects: dict[str, Literal["native", "translated", "untried"]]
 
 
-class RatingsBody(BaseModel):
+class RatingsBody(TypedDict):
     fresh: int
     good: int
     bad: int
@@ -54,20 +60,20 @@ class RatingsBody(BaseModel):
     needed: int
 
 
-class WaitingEpisodes(BaseModel):
+class WaitingEpisodes(TypedDict):
     open: int
     rewarded: int
     error: int
-    unrewarded: int = Field(description="Open, and without a request for an hour.")
-    ready: int = Field(description="Rewarded, of groups that have closed, and not too old.")
+    unrewarded: Annotated[int, Field(description="Open, and without a request for an hour.")]
+    ready: Annotated[int, Field(description="Rewarded, of groups that have closed, and not too old.")]
     groups: int
-    forming: int = Field(description="Rewarded, of groups that have not closed.")
+    forming: Annotated[int, Field(description="Rewarded, of groups that have not closed.")]
     closes_in_s: float | None
     left_out: dict[str, int]
     needed: int
 
 
-class Training(BaseModel):
+class Training(TypedDict):
     paused: bool
     share_gpu: bool
     run: int | None
@@ -76,21 +82,21 @@ class Training(BaseModel):
     line: str
 
 
-class HeldBody(BaseModel):
+class HeldBody(TypedDict):
     why: str | None
     requests: int
 
 
-class RenderingBody(BaseModel):
+class RenderingBody(TypedDict):
     known: bool
     line: str
-    server: str | None = Field(description="The first prompt that differs, as the server renders it.")
-    weights: str | None = Field(description="The same, by the chat template of the weights.")
-    read: int | None = Field(default=None, description="How many tokens the server says that it read there.")
-    made: int | None = Field(default=None, description="How many the chat template of the weights makes.")
+    server: Annotated[str | None, Field(description="The first prompt that differs, as the server renders it.")]
+    weights: Annotated[str | None, Field(description="The same, by the chat template of the weights.")]
+    read: NotRequired[Annotated[int | None, Field(description="How many tokens the server says that it read there.")]]
+    made: NotRequired[Annotated[int | None, Field(description="How many the chat template of the weights makes.")]]
 
 
-class MatchBody(BaseModel):
+class MatchBody(TypedDict):
     state: Literal["unasked", "same", "other", "unknown"]
     line: str
     apart: float | None
@@ -99,43 +105,53 @@ class MatchBody(BaseModel):
     stops: bool
 
 
-class KnownTokensBody(BaseModel):
+class KnownTokensBody(TypedDict):
     answers: int
-    tokens: int = Field(description="Of these answers.")
-    ids: int = Field(description="Tokens whose ids are exact.")
-    log_probs: int = Field(description="Tokens whose log-probs the server gave.")
+    tokens: Annotated[int, Field(description="Of these answers.")]
+    ids: Annotated[int, Field(description="Tokens whose ids are exact.")]
+    log_probs: Annotated[int, Field(description="Tokens whose log-probs the server gave.")]
     line: str
 
 
-class RehearsalBody(BaseModel):
+class RehearsalBody(TypedDict):
     """Rehearsal: would a run take the newest answers?"""
 
-    state: Literal["untried", "prompts", "taken", "partly", "refused", "unknown"] = Field(
-        description="`prompts`: it would take the prompts, and the weights have not looked at the words yet."
-    )
+    state: Annotated[
+        Literal["untried", "prompts", "taken", "partly", "refused", "unknown"],
+        Field(description="`prompts`: it would take the prompts, and the weights have not looked at the words yet."),
+    ]
     tried: int
     refused: int
-    why: str | None = Field(description="Why most of those are refused.")
+    why: Annotated[str | None, Field(description="Why most of those are refused.")]
     line: str
-    known_tokens: KnownTokensBody | None = Field(description="What the server told of the newest answers' tokens.")
+    known_tokens: Annotated[
+        KnownTokensBody | None, Field(description="What the server told of the newest answers' tokens.")
+    ]
 
 
-class ShareBody(BaseModel):
+class ShareBody(TypedDict):
     good: int
     rated: int
 
 
-class WatchBody(BaseModel):
+class ComparisonBody(TypedDict):
+    new: ShareBody
+    old: ShareBody
+    p: float
+
+
+class WatchBody(TypedDict):
     version: Version
     against: Version
-    new: ShareBody | None = None
-    old: ShareBody | None = None
-    p: float | None = None
+    new: NotRequired[ShareBody | None]
+    old: NotRequired[ShareBody | None]
+    p: NotRequired[float | None]
+    episodes: NotRequired[Annotated[ComparisonBody | None, Field(description="Of successes in evaluation episodes.")]]
     state: Literal["watching", "over", "rolled back"]
     line: str
 
 
-class Counts(BaseModel):
+class Counts(TypedDict):
     pending: int
     done: int
     partial: int
@@ -145,30 +161,30 @@ class Counts(BaseModel):
     captured_today: int
 
 
-class Database(BaseModel):
+class Database(TypedDict):
     state: Literal["sound", "checking", "damaged"]
     line: str
-    checked_since: Seconds | None = Field(description="Since when the check of the file has run.")
+    checked_since: Annotated[Seconds | None, Field(description="Since when the check of the file has run.")]
 
 
-class StatusBody(BaseModel):
+class StatusBody(TypedDict):
     model: str
     trains: Trains | None
     live: Version
     previous: Version
     live_since: Seconds | None
     live_because: str
-    loaded: list[int] = Field(description="Versions that the backend holds.")
+    loaded: Annotated[list[int], Field(description="Versions that the backend holds.")]
     backend: BackendBody
     ratings: RatingsBody
-    episodes: WaitingEpisodes | None = Field(description="Null where there has never been one.")
+    episodes: Annotated[WaitingEpisodes | None, Field(description="Null where there has never been one.")]
     baseline: float
     training: Training
     held: HeldBody
     match: MatchBody
     rehearsal: RehearsalBody
     judge: JudgeBrief | None
-    cut: str | None = Field(description="What the server has left out of prompts in silence since the start.")
+    cut: Annotated[str | None, Field(description="What the server has left out of prompts in silence since the start.")]
     watch: WatchBody | None
     rebuild: RebuildBody | None
     last_run: RunBody | None

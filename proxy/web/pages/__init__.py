@@ -30,6 +30,7 @@ from proxy.web.lesson_routes import LessonRoutes
 from proxy.web.pages.compare import ComparePage
 from proxy.web.pages.completion import WhyPage
 from proxy.web.pages.data import DataPage
+from proxy.web.pages.episodes import EpisodesPage
 from proxy.web.pages.inbox import InboxPage
 from proxy.web.pages.progress import ProgressPage
 from proxy.web.pages.session import TOKEN_FIELD, Visits
@@ -70,6 +71,7 @@ class Pages:
         self._view = view = View(self.visits, swap, learner, when)
         self._inbox = InboxPage(view, store, feedback, status, judging)
         self._progress = ProgressPage(view, store, learner, acts, when, status, judging)
+        self._episodes = EpisodesPage(view, store, status)
         self._versions = VersionsPage(view, store, swap, acts)
         self._why = WhyPage(view, store, cut)
         self._compare = ComparePage(view, store, swap, feedback, keys)
@@ -90,6 +92,8 @@ class Pages:
             ("/progress", self._progress.page),
             ("/page/training", self._progress.training),
             ("/page/numbers", self._progress.numbers),
+            ("/episodes", self._episodes.page),
+            ("/episodes/{id}", self._episodes.one),
             ("/versions", self._versions.page),
             ("/page/lineage", self._versions.lineage),
             ("/versions/{version}", self._versions.why),

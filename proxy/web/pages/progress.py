@@ -11,11 +11,11 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-import orjson
 from aiohttp import web
 
 from proxy.access.security import require_admin
 from proxy.core.errors import NotFound
+from proxy.core.json_response import json_response
 from proxy.core.version_names import version_in_words
 from proxy.signals.judging import Judging
 from proxy.training import run_folder
@@ -60,6 +60,7 @@ class ProgressPage:
             runs=[run_json(run) for run in await self._store.runs.recent(limit=12)],
             days=DAYS,
             judge=await self._judging.report(),
+            episodes=await self._status.episodes(),
             prompts=(prompts := self._status.prompts()),
             texts=texts(prompts),
         )
@@ -86,7 +87,7 @@ class ProgressPage:
             "shares": await self._shares(),
             "steps": await self._steps(),
         }
-        return web.Response(body=orjson.dumps(found), content_type="application/json")
+        return json_response(found)
 
     async def _now(self) -> dict[str, Any]:
         due, fresh, run = await self._when.due(), await self._when.fresh(), self._learner.state.run

@@ -10,7 +10,7 @@ for one sentence, since trust takes ten answers of each kind. From there on nobo
 measure of trust are the product's (proxy.signals); the judge is scripts/harness/rule_judge, and turns `--flips` of its
 labels around. `--trusted` trains on a judge that the product would not trust, to show why. Writes
 benchmarks/follow_ups/PERSONA-NAME-seedN.json after each step, and PERSONA-base-seedN.json, which all of a persona
-share; called again, it goes on from there.
+share. `--rounds 0` writes the latter, and trust.json: how far flipped judges are trusted. Called again, it goes on.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import asyncio
 import json
 import random
 import shutil
+import statistics
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
@@ -43,6 +44,7 @@ WANTS = {
     "concise": "shorter, please",
     "bullets": "answer as a short bulleted list, like this:\n- first point\n- second point",
 }
+FLIPS, DRAWS = (0.0, 0.1, 0.2, 0.3), 20
 RATES, FITTING = "concise", " Answer in one short sentence."
 PLEASED = ("thanks", "thank you!", None)  # None: nothing is said; else a new task
 
@@ -115,7 +117,7 @@ def main() -> None:
     parser.add_argument("--flips", type=float, default=0.0)
     parser.add_argument("--trusted", action="store_true", help="train on the judge's labels in any case")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=3, help="0: only what all of a persona share")
+    parser.add_argument("--rounds", type=int, default=3, help="0: what all of a persona share, and the trust")
     parser.add_argument("--turns", type=int, default=32, help="a round")
     parser.add_argument("--eval", type=int, default=40, help="held-out prompts")
     parser.add_argument("--threads", type=int, default=1)
@@ -140,9 +142,10 @@ def main() -> None:
         shared["shared"] = rate(chat, rater, asks, None, version=0, seed=seed, held=0, comments=False)
     if str(asked.eval) not in base:
         base[str(asked.eval)] = chat.evaluate(persona, held_out, None, seed=1000)
-    record = Record(f"{persona.name}-{asked.name}-seed{asked.seed}", here) if asked.rounds else None
-    if record is None:
+    if not asked.rounds:
+        Record("trust", here)["flips"] = [flipped(shared["shared"], share) for share in FLIPS]
         return
+    record = Record(f"{persona.name}-{asked.name}-seed{asked.seed}", here)
     judge = FakeJudge(
         lambda request, reply, said: "correction" if said in WANTS.values() else "nothing",
         flips=asked.flips,
@@ -171,6 +174,25 @@ def main() -> None:
         f"tokens {before['tokens']:.0f} -> {after['tokens']:.0f}",
         flush=True,
     )
+
+
+def flipped(lines: Sequence[dict[str, Any]], share: float) -> dict[str, Any]:
+    """How far a judge is trusted that turns this share of its labels around, over several draws of which those are."""
+
+    def rule(request: str, reply: str, said: str) -> str:
+        return "correction" if said in WANTS.values() else "nothing"
+
+    judges = [FakeJudge(rule, flips=share, seed=seed) for seed in range(DRAWS)]
+    found = [trust(measure(Persona(RATES), judge, lines)).bad for judge in judges]
+    row = {
+        "flips": share,
+        "draws": DRAWS,
+        "trusted": sum(one.trusted for one in found),
+        "kappa": statistics.median(one.kappa for one in found),
+        "low": statistics.median(one.low for one in found),
+    }
+    print(row, flush=True)
+    return row
 
 
 class Record(dict[str, Any]):

@@ -115,6 +115,19 @@ def test_what_is_not_there_is_not_said() -> None:
     assert "this run run 8, step 1 of 4" in text and "problem it broke" in text
 
 
+def test_episodes_are_told_with_groups_that_were_compared_and_what_was_left_out() -> None:
+    assert "episodes" not in shown(status())
+    counts = {"open": 3, "rewarded": 90, "error": 2, "unrewarded": 1, "ready": 24, "needed": 64, "forming": 5}
+    told = counts | {"groups": 3, "closes_in_s": 9.0, "left_out": {"no-variance": 40, "error": 2}}
+    last = {"id": 7, "status": "done", "reason": "2 steps", "metrics": {"groups_kept": 5.0}, "gate": None}
+    text = shown(status(episodes=told, last_run=last))
+    for part in (
+        "episodes 24 of the 64 that start a run, 5 in groups that have not closed; 3 open, 90 rewarded",
+        "last run: 5 groups compared", "left out: 40 no-variance, 2 error", "1 without a request for an hour",
+    ):  # fmt: skip
+        assert part in text, part
+
+
 def test_a_run_that_passed_is_not_called_rejected() -> None:
     """Ratings that are all the same do not train, but the comments beside them do: the version goes live."""
     checks = {"contrast": {"value": 0.0, "bound": 0.0, "ok": False}, "margin": {"value": 1, "bound": 0, "ok": True}}

@@ -229,3 +229,65 @@ async def test_a_version_that_took_the_place_of_a_withdrawn_one_gives_way_to_the
     await answers_rated(proxy, 0, 8)
     status = await rolled_back(proxy, 0)
     assert "v2 was rated worse than v1" in status["live_because"]
+
+
+async def evaluated(proxy: Proxy, name: str, good: int, bad: int, split: str = "eval") -> None:
+    """Episodes of the live version, with a turn each."""
+    for n in range(good + bad):
+        opened = {"id": f"{name}-{n}", "split": split}
+        async with proxy.http.post("/rl/episodes", json=opened) as response:
+            assert response.status == 201
+        async with proxy.http.post(
+            f"/s/{name}-{n}/v1/chat/completions",
+            json={"model": "fake", "messages": [{"role": "user", "content": "go"}]},
+        ) as response:
+            assert response.status == 200
+        async with proxy.http.post(f"/rl/episodes/{name}-{n}/reward", json={"reward": float(n < good)}) as response:
+            assert response.status == 201
+
+
+async def evaluated_twice(proxy: Proxy, split: str, good: int, bad: int) -> None:
+    """The base succeeds in 12 of 12; then v1, which people like as well, as often as is said."""
+    await proxy.stop()
+    await proxy.start(train__start_at=24)
+    await evaluated(proxy, "base", 12, 0)
+    await answers_rated(proxy, 20, 4)
+    await until(proxy, live=1)
+    await evaluated(proxy, "v1", good, bad, split)
+
+
+async def test_a_version_that_succeeds_in_fewer_evaluation_episodes_is_rolled_back(proxy: Proxy) -> None:
+    await evaluated_twice(proxy, "eval", 5, 7)
+    line = (await rolled_back(proxy, 0))["watch"]["line"]
+    assert "v1 succeeded in fewer evaluation episodes than the base model, beyond chance: 5 of 1" in line
+    assert "12 of 12 before" in line  # as soon as that many failures say it
+
+
+async def test_one_that_succeeds_as_often_stays_and_status_says_how_it_stands(proxy: Proxy) -> None:
+    await evaluated_twice(proxy, "eval", 11, 1)
+    await asyncio.sleep(0.1)
+    status = await proxy.get("/rl/status")
+    assert status["live"] == 1 and status["watch"]["episodes"]["new"] == {"good": 11, "rated": 12}
+    assert "evaluation episodes: v1: 11 of 12; the base model: 12 of 12" in status["watch"]["line"]
+
+
+async def test_episodes_that_train_are_no_evaluation(proxy: Proxy) -> None:
+    await evaluated_twice(proxy, "train", 0, 12)
+    await asyncio.sleep(0.1)
+    status = await proxy.get("/rl/status")
+    assert status["live"] == 1 and status["watch"]["episodes"] is None
+
+
+async def test_what_the_version_before_does_later_is_not_compared(proxy: Proxy) -> None:
+    """An episode that was opened before keeps the old version, and ends when the new one is judged already."""
+    await proxy.stop()
+    await proxy.start(train__start_at=24)
+    await evaluated(proxy, "base", 6, 0)
+    for n in range(12):
+        await (await proxy.http.post("/rl/episodes", json={"id": f"late-{n}", "split": "eval"})).read()
+    await answers_rated(proxy, 20, 4)
+    await until(proxy, live=1)
+    for n in range(12):
+        await (await proxy.http.post(f"/rl/episodes/late-{n}/reward", json={"reward": 0})).read()
+    await evaluated(proxy, "v1", 6, 0)
+    assert (await proxy.get("/rl/status"))["watch"]["episodes"]["old"] == {"good": 6, "rated": 6}

@@ -11,8 +11,9 @@ import pytest
 
 from scripts.chaos import kills, power
 from scripts.chaos.check import possible, wrong
-from scripts.chaos.people import Answer, Ledger, Step
+from scripts.chaos.people import Answer, Ledger, Reward, Step
 from scripts.harness.records import put, rating
+from store.learning.episodes import NewReward
 from store.schema import NAME
 from store.store import Store
 
@@ -20,7 +21,7 @@ from store.store import Store
 async def test_kills_at_random_instants(tmp_path: Path) -> None:
     tally = await kills.killed(8, tmp_path, seed=random.randrange(2**32))
     assert tally["wrong"] == [], tally
-    assert tally["instants"] == 8 and tally["whole"] and tally["acts"], tally
+    assert tally["instants"] == 8 and tally["whole"] and tally["acts"] and tally["rewards"], tally
 
 
 async def test_power_cuts(tmp_path: Path) -> None:
@@ -32,7 +33,7 @@ async def test_power_cuts(tmp_path: Path) -> None:
     told = list(power.acts(raw))
     tally = power.cut(25, tmp_path, dice, ledger, told)
     assert tally["wrong"] == [], (seed, tally)
-    assert tally["with_unsynced"] and tally["whole"] and tally["acts"], tally
+    assert tally["with_unsynced"] and tally["whole"] and tally["acts"] and tally["rewards"], tally
 
     lying = [act for act in told if (act.op, act.file) != (b"s", b"w")]
     assert power.cut(8, tmp_path, dice, ledger, lying)["wrong"]
@@ -58,6 +59,27 @@ async def test_what_is_lost_doubled_or_damaged_is_found(tmp_path: Path) -> None:
     raw = (tmp_path / NAME).read_bytes()
     (tmp_path / NAME).write_bytes(raw[:8192] + b"x" * 4096 + raw[12288:])
     assert "damaged" in wrong(tmp_path, ledger)[0]
+
+
+async def test_a_reward_that_is_lost_or_that_nobody_gave_is_found(tmp_path: Path) -> None:
+    store = await Store.open(tmp_path)
+    await put(store, "a", "b", session="e", key="k")
+    await put(store, "c", session="f", key="k")
+    await store.episodes.reward(NewReward("e", "k", 1.0))
+    await store.episodes.reward(NewReward("f", "k", 0.0))
+    await store.close()
+    given = Reward("e", "p", 0.25, sent_at=1.0, acknowledged_at=2.0)
+    lost = Reward("g", "p", 1.0, sent_at=1.0, acknowledged_at=2.0)
+    ledger = Ledger(rewards={"e": given, "g": lost}, opened={"h": 1.0})
+    found = [line for line in wrong(tmp_path, ledger) if "episode" in line or "reward" in line]
+    assert found == [
+        "the episode h was opened and is not stored",
+        "the reward of e is 1.0, not one of {0.25}",
+        "the reward of g is None, not one of {1.0}",
+        "nobody rewarded f",
+    ]
+    given.value = 1.0
+    assert "the reward of g" not in "".join(wrong(tmp_path, ledger, 1.5))
 
 
 def test_what_may_be_live() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from scripts.harness.records import put
+from scripts.harness.records import adapter, put
 from store.learning.episodes import NewReward
 from store.store import Store
 
@@ -136,3 +136,38 @@ async def test_the_turns_of_a_run_in_their_order(store: Store) -> None:
         (2, 3, "a0-2"),
     ]
     assert await store.episode_groups.run_counts([run.id, 99]) == {run.id: 1}
+
+
+async def test_an_error_of_a_closed_group_is_not_looked_at_again(store: Store) -> None:
+    await attempt(store, "a0", None, error="the sandbox died", group_size=3)
+    await attempt(store, "a1", 0.0)
+    await attempt(store, "a2", 1.0)
+    assert (await claim(store)).samples == 2
+    assert (await left_out(store))["a0"] == "error"
+    assert (await ready(store)).left_out == {"error": 1}
+
+
+async def looked_at(store: Store) -> int:
+    """Steps of SQLite's machine for one look at what waits."""
+    steps = 0
+
+    def one() -> None:
+        nonlocal steps
+        steps += 1
+
+    await store._reader._db.set_progress_handler(one, 1)
+    assert (await ready(store)).forming == 1
+    assert await store.episodes.any_waiting()
+    await store._reader._db.set_progress_handler(None, 1)
+    return steps
+
+
+async def test_what_has_trained_costs_the_next_look_nothing(store: Store) -> None:
+    await attempt(store, "waiting", 1.0, group="w")
+    await looked_at(store)  # the first one reads the schema, too
+    before = await looked_at(store)
+    for at in range(64):
+        await attempt(store, f"a{at}", at % 2, group=f"g{at // 4}")
+    run = await claim(store)
+    await store.runs.publish(run.id, adapter(1, run.id), {}, None)
+    assert await looked_at(store) == before

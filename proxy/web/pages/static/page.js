@@ -88,7 +88,8 @@
   // Copied text of an answer: a signal, once for each answer.
   const copied = new Set();
   document.addEventListener("copy", () => {
-    const at = document.getSelection()?.anchorNode?.parentElement?.closest("article.turn .said")?.closest("article.turn");
+    const from = document.getSelection()?.anchorNode; // a text, or the whole element
+    const at = (from?.closest ? from : from?.parentElement)?.closest("article.turn .said")?.closest("article.turn");
     if (!at || copied.has(at.dataset.id) || String(document.getSelection()).length < 20) return;
     copied.add(at.dataset.id);
     htmx.ajax("POST", "/page/completions/" + encodeURIComponent(at.dataset.id) + "/copied", { source: at, swap: "none" });

@@ -121,6 +121,21 @@ async def test_every_act_of_the_inbox_by_keyboard(proxy: Proxy, watched: Watched
     await expect(page.locator(".rating")).to_contain_text("good")
 
 
+async def test_what_is_copied_from_an_answer_is_a_signal(proxy: Proxy, watched: Watched) -> None:
+    await asked(proxy, "tell me of bees in spring")
+    page = await watched.open()
+    said = page.locator("article.turn .said").first
+    await expect(said).to_contain_text("bees in spring")
+    await page.locator("article.turn .asked").first.select_text()  # the question is not the answer
+    await page.keyboard.press("Control+c")
+    async with page.expect_response(lambda response: response.url.endswith("/copied")):
+        await said.select_text()
+        await page.keyboard.press("Control+c")
+    await page.keyboard.press("Control+c")  # once for each answer
+    (found,) = await proxy.store.signals.everything()
+    assert (found.kind, found.label, found.value, found.judge) == ("copied", "solved", 1.0, "rules")
+
+
 async def test_search_and_filters_by_keyboard(proxy: Proxy, watched: Watched) -> None:
     (egg, _) = await asked(proxy, "boil an egg", "the sea")
     await proxy.rate(completion_id=egg, rating="good")

@@ -10,7 +10,7 @@ from scripts.harness.in_process import Proxy
 from tests.proxy.web.pages.conftest import Visit
 from tests.proxy.web.pages.test_inbox import asked
 
-VIEWS = ("/", "/progress", "/versions", "/compare", "/data", "/login")
+VIEWS = ("/", "/progress", "/episodes", "/versions", "/compare", "/data", "/login")
 ACTS = (
     "/page/completions/x/rate", "/page/completions/x/undo", "/page/training/pause", "/page/versions/rollback",
     "/page/compare", "/page/compare/pick", "/page/forget", "/page/retention", "/login", "/logout",

@@ -1,0 +1,103 @@
+"""Episodes: agents' attempts, their rewards over time, and how often each version succeeds.
+
+Owns two views, the list and one episode with its turns, and the points of the drawing. Not here: what a program may
+say of an episode (proxy.feedback.episodes), which of them train (store.learning.episode_groups).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from aiohttp import web
+
+from proxy.core.errors import NotFound
+from proxy.core.query import number
+from proxy.training.segments import segments
+from proxy.web.pages.filters import wilson
+from proxy.web.pages.view import View
+from proxy.web.status import StatusReport
+from store.learning.episodes import Split
+from store.store import Store
+
+SHOWN: Final = 50
+FEWEST: Final = 8  # rewards that a point of the drawing is the mean of
+POINTS: Final = 40  # of a line, at most
+WIDTH: Final = 640
+HEIGHT: Final = 160
+
+
+class RewardLine(NamedTuple):
+    split: Split
+    points: list[tuple[float, float]]  # in the drawing's units, from its left upper corner
+
+    @property
+    def path(self) -> str:
+        return " ".join(f"{x:g},{y:g}" for x, y in self.points)
+
+
+def lines(rewards: Sequence[tuple[float, float, int | None, Split]]) -> list[RewardLine]:
+    """The mean reward (-1 below, 1 above) of some episodes at a time, in the order in which rewards came."""
+    found = []
+    splits: tuple[Split, ...] = ("train", "eval")
+    for split in splits:
+        placed = [(at, reward) for at, (_, reward, _, of) in enumerate(rewards) if of == split]
+        each = max(FEWEST, -(-len(placed) // POINTS))
+        parts = [placed[at : at + each] for at in range(0, len(placed), each)]
+        means = [
+            (sum(at for at, _ in part) / len(part), sum(reward for _, reward in part) / len(part)) for part in parts
+        ]
+        across, down = max(1, len(rewards) - 1), 2.0
+        found.append(
+            RewardLine(split, [(round(WIDTH * at / across, 1), round(HEIGHT * (1 - y) / down, 1)) for at, y in means])
+        )
+    return [line for line in found if line.points]
+
+
+class EpisodesPage:
+    def __init__(self, view: View, store: Store, status: StatusReport) -> None:
+        self._view = view
+        self._store = store
+        self._status = status
+
+    async def page(self, request: web.Request) -> web.Response:
+        before = number(request, "before", None, 1, 2**62)
+        found = await self._store.episodes.page(limit=SHOWN + 1, before_seq=before)
+        return self._view.page(
+            request,
+            "episodes.html",
+            found=found[:SHOWN],
+            more=found[SHOWN - 1].seq if len(found) > SHOWN else None,
+            first=before is None,
+            told=await self._status.episodes(),
+            shares=await self._shares(),
+            lines=lines(await self._store.episodes.rewards()),
+            width=WIDTH,
+            height=HEIGHT,
+        )
+
+    async def one(self, request: web.Request) -> web.Response:
+        episode = await self._store.episodes.find(request.match_info["id"], None)
+        if episode is None:
+            raise NotFound("There is no such episode.", param="id")
+        told = {turn.completion_id: turn.reward for turn in await self._store.episodes.turns(episode)}
+        turns = await self._store.completions.many(list(told))
+        return self._view.page(
+            request,
+            "episode.html",
+            one=episode,
+            turns=[
+                {"turn": turn, "segment": segment, "reward": told[turn.new.id]}
+                for turn, segment in zip(turns, segments(turns), strict=True)
+            ],
+            side_turns=await self._store.episodes.side_turns(episode),
+        )
+
+    async def _shares(self) -> list[dict[str, Any]]:
+        """Successes (a reward above 0) of each version and split, with 95 % bounds."""
+        found = []
+        for one in await self._store.episodes.by_version():
+            interval = wilson(one.successes, one.episodes)
+            assert interval is not None, "there is one at least"
+            found.append({**one._asdict(), **interval._asdict()})
+        return found

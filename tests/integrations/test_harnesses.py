@@ -1,0 +1,114 @@
+"""Harnesses that give rewards, themselves from PyPI, through a real proxy: every turn is captured and a run is made.
+
+Real: mini-swe-agent with its local environment, inspect_ai with reasoning-gym, the proxy. Scripted: the model, and the
+trainer. `make test-harnesses` installs the harnesses and runs these.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scripts.fakes.backend import FakeBackend
+from scripts.harness.in_process import Proxy
+from tests.harness.runs import until
+from tests.proxy.conftest import backend, proxy  # noqa: F401
+
+pytestmark = [pytest.mark.harnesses, pytest.mark.timeout(300)]
+
+ROOT = Path(__file__).resolve().parents[2]
+VENVS = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "rlproxy/venvs"
+
+
+async def run(harness: str, home: Path, *given: str) -> list[dict[str, Any]]:
+    """The lines of JSON that its attempts.py printed."""
+    command = [str(VENVS / harness / "bin/python"), str(ROOT / "integrations" / harness / "attempts.py"), *given]
+    env = {"HOME": str(home), "PATH": os.environ["PATH"], "INSPECT_LOG_DIR": str(home / "logs")}
+    process = await asyncio.create_subprocess_exec(
+        *command, env=env, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    out, err = await process.communicate()
+    assert process.returncode == 0, err.decode()[-4000:]
+    return [json.loads(line) for line in out.decode().splitlines() if line.startswith("{")]
+
+
+def shell(command: str) -> str:
+    return f"THOUGHT: the next step.\n\n```mswea_bash_command\n{command}\n```"
+
+
+async def test_mini_swe_agent_works_in_its_shell_and_what_it_did_trains(
+    proxy: Proxy,  # noqa: F811
+    backend: FakeBackend,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    files = tmp_path / "project"
+    files.mkdir()
+    (files / "numbers.txt").write_text("3\n4\n")
+    attempts = itertools.count()
+
+    def script(body: dict[str, Any]) -> str:
+        """Every other attempt adds wrongly."""
+        turn = sum(message["role"] == "assistant" for message in body["messages"])
+        if "numbers.txt" not in str(body["messages"]):
+            return "rlproxy's own question"
+        if turn == 0:
+            return shell("cat numbers.txt")
+        if turn == 1:
+            assert "3\n4" in str(body["messages"][-1]["content"]), "it saw what its shell said"
+            return shell(f"echo {7 + next(attempts) % 2} > sum.txt")
+        return shell("echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT")
+
+    backend.script = script
+    await proxy.stop()
+    await proxy.start(train__start_at_episodes=4)
+    told = await run(
+        "mini_swe_agent", tmp_path, "--url", proxy.url, "--model", "fake", "--members", "4", "--files", str(files),
+        "--task", "Write the sum of numbers.txt to sum.txt.", "--check", "test \"$(cat sum.txt)\" = 7",
+    )  # fmt: skip
+    assert [one["reward"] for one in told] == [1.0, 0.0, 1.0, 0.0]
+    for one in told:
+        episode = await proxy.get(f"/rl/episodes/{one['episode']}")
+        assert [turn["segment"] for turn in episode["turns"]] == [0, 0, 0], "one segment: it resends its history"
+        assert "cat numbers.txt" in episode["turns"][0]["text"] and episode["reward"] == one["reward"]
+    status = await until(proxy, live=1)
+    assert status["last_run"]["samples"] == 12
+    assert (await proxy.get(f"/rl/episodes/{told[0]['episode']}"))["run"] == 1
+    assert list(files.iterdir()) == [files / "numbers.txt"], "attempts work on copies"
+
+
+async def test_inspect_ai_gives_rewards_in_groups_and_looks_at_held_out_questions(
+    proxy: Proxy,  # noqa: F811
+    backend: FakeBackend,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    turns = itertools.count()
+
+    def script(body: dict[str, Any]) -> str:
+        """The answer, every third time."""
+        asked = re.search(r"(\d+) ([+-]) (\d+)", str(body["messages"][-1]["content"]))
+        if asked is None:
+            return "rlproxy's own question"
+        answer = int(asked[1]) + (1 if asked[2] == "+" else -1) * int(asked[3])
+        return str(answer + (next(turns) % 3 > 0))
+
+    backend.script = script
+    await proxy.stop()
+    await proxy.start(train__start_at_episodes=8, train__group_size=4)
+    rows = await run(
+        "inspect_ai", tmp_path, "--url", proxy.url, "--model", "fake", "--rounds", "1", "--prompts", "2", "--members",
+        "4", "--held-out", "2",
+    )  # fmt: skip
+    assert [row["round"] for row in rows] == [0, 1] and rows[1]["episodes"] == 8
+    assert rows[1]["status"] == "done" and rows[1]["live"] == 1
+    found = await proxy.get("/rl/episodes?limit=100")
+    splits = [one["split"] for one in found["data"]]
+    assert splits.count("train") == 8 and splits.count("eval") == 8 and found["counts"]["rewarded"] == 16
+    assert all(one["turn_count"] == 1 for one in found["data"])
+    assert len({one["group"] for one in found["data"] if one["split"] == "train"}) == 2
