@@ -27,6 +27,7 @@ from proxy.conversation.redaction import Redactor
 from proxy.conversation.retries import Retries
 from proxy.conversation.underway import Underway
 from proxy.core import tasks as lifecycle
+from proxy.core.backend_http import Connections
 from proxy.core.errors import ProxyError
 from proxy.core.events import Events
 from proxy.core.heap_trim import Memory
@@ -261,7 +262,9 @@ class Wiring:
         await self.episodes.start()
         await relocation.find_again(self.settings, self.store)
         async with self._towards_backend() as http:
-            self.relay.parts.http = http
+            self.relay.parts.connections = connections = Connections(
+                self.settings.backend.connect_timeout_s, self.settings.backend.read_timeout_s
+            )
             await self.uncaptured.start()
             self.webhooks.start(http)
             await self.rebuilding.start()
@@ -293,6 +296,7 @@ class Wiring:
             await self.tasks.cancel()
             await self.judging.stop()
             await self.backend.stop()
+            await connections.close()
 
     async def stop_learning(self, app: web.Application) -> None:
         self.lending.stopping()

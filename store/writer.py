@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 GROUP = 256  # most operations in one commit: a long queue must not make its first wait for its last
 ROOM = 1024  # operations that wait, before those who would bring more have to
-CHECKPOINT_CHANGES = 1000  # rows between two checkpoints, about 4 MiB of WAL at the usual size of a completion
+CHECKPOINT_CHANGES = 4000  # rows between two checkpoints, about 16 MiB of WAL at the usual size of a completion
 
 NOT_YET = "What was forgotten is deleted; copies in gaps of the database are overwritten once the check of it is over."
 

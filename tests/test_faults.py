@@ -41,7 +41,6 @@ async def raw() -> AsyncIterator[RecordedBackend]:
 
 @pytest.fixture
 async def proxy(tmp_path: Path, raw: RecordedBackend, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Proxy]:
-    monkeypatch.setattr("proxy.core.upstream.LOOK_S", 0.2)
     monkeypatch.setattr("proxy.relay.exchange.KEEPALIVE_S", 0.2)
     proxy = Proxy(tmp_path / "home", raw, FakeLauncher())  # type: ignore[arg-type]
     proxy.kind = None

@@ -81,7 +81,6 @@ async def vllm(tmp_path: Path) -> AsyncIterator[Socketless]:
 @pytest.fixture(scope="module")
 def wired(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replaying]:
     with pytest.MonkeyPatch.context() as patch:  # nothing here is worth waiting for
-        patch.setattr("proxy.core.upstream.LOOK_S", 0.2)
         patch.setattr("proxy.relay.exchange.KEEPALIVE_S", 0.2)
         with Replaying(tmp_path_factory.mktemp("fuzz"), "openai") as proxy:
             yield proxy

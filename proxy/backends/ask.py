@@ -5,6 +5,7 @@ Not here: what a client asks (relay), a server's control routes (each backend's 
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
@@ -66,6 +67,6 @@ def down(url: str, error: BaseException, kind: str = "") -> BackendDown:
 def _why(error: BaseException) -> str:
     """In a few words: aiohttp's own repeat the address, and have the loop's words for it."""
     found = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
-    if isinstance(found, ConnectionRefusedError):
+    if getattr(found, "errno", None) == errno.ECONNREFUSED:
         return "connection refused: nothing listens there"
     return (isinstance(found, OSError) and found.strerror) or str(found) or type(error).__name__

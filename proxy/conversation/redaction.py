@@ -41,18 +41,22 @@ class Redactor:
         self._base64_finders = [(kind, BASE64_FINDERS[kind]) for kind in kinds if kind in BASE64_FINDERS]
         self._any_length = settings.emails or bool(settings.patterns)
         self._clean: set[bytes] = set()  # messages without a secret: they come again with every turn
+        self._newest = ""  # the text looked through last that has none: a request is shown, typed and stored
         self._own = [re.compile(pattern) for pattern in settings.patterns]
 
     def text(self, text: str, kinds: Kinds | None = None) -> str:
         """The text with every secret replaced, itself where it has none. `kinds` takes what was found."""
-        if not self._any_length and (len(text) < SHORTEST or not may_have(text)):
+        if text == self._newest or (not self._any_length and (len(text) < SHORTEST or not may_have(text))):
             return text
+        whole = text
         start = _start_of_base64(text) if len(text) >= SLICED else None
         for kind, find in self._finders if start is None else self._base64_finders:
             text = _replaced(text, kind, find(text), kinds)
         # Letters at random, in which a short pattern finds something in every picture.
         for own in () if start else self._own:
             text = _replaced(text, "own", (Span(*m.span()) for m in own.finditer(text)), kinds)
+        if text is whole and len(whole) < WORTH_A_THREAD:
+            self._newest = whole
         return text
 
     def clean(self, raw: bytes) -> bool:
@@ -123,8 +127,7 @@ def _start_of_base64(text: str) -> int | None:
 
 
 def _replaced(text: str, kind: str, spans: Iterator[Span], kinds: Kinds | None) -> str:
-    found = sorted(spans)
-    if not found:
+    if not (found := sorted(spans)):
         return text
     out: list[str] = []
     done = 0

@@ -63,6 +63,9 @@ RULES: Final = (
 )
 
 
+_WITHOUT_SYSTEM: Final = tuple(rule for rule in RULES if rule.system is None)  # none of ours fits an empty text
+
+
 class Decision(NamedTuple):
     turn: Turn
     rule: str
@@ -122,7 +125,7 @@ def turn_of(
     system, last = _ends("\n".join(text_of(m) or "" for m in known.system)), _ends(_said_last(messages))
     low_system, low_last = (text.lower() if text.isascii() else None for text in (system, last))
     limit, toolless = _limit(body), not tools and known.used_tools and not _after_a_tool(messages)
-    for rule in (*rules, *RULES):
+    for rule in (*rules, *(RULES if system else _WITHOUT_SYSTEM)):
         if (
             (rule.header is None or bool(headers.get(rule.header)))
             and (rule.system is None or _fits(rule.system, system, low_system))

@@ -36,6 +36,12 @@ class Named(NamedTuple):
     people: tuple[Any, ...] = ()
 
 
+_NAMING: Final = frozenset(
+    ("metadata", "client_metadata", "session_id", "user", "safety_identifier", "prompt_cache_key")
+)
+_UNNAMED: Final = Named(None, None)
+
+
 def named(body: Mapping[str, Any], *, claude_code: bool = False) -> Named:
     """Read the speaker from the body; for every dialect. What is not a name is passed over: it is the agent's.
 
@@ -43,6 +49,8 @@ def named(body: Mapping[str, Any], *, claude_code: bool = False) -> Named:
     that is a machine, not a person, so no user comes of it. Only in its requests, and exactly in its form: with any
     other client it may be a person's name, and whom a request names is not an admin.
     """
+    if _NAMING.isdisjoint(body):  # as most
+        return _UNNAMED
     metadata, client = _within(body, "metadata"), _within(body, "client_metadata")  # the latter is Codex's
     user_id = metadata.get("user_id")
     session, user = _packed(user_id) if claude_code else (None, user_id)

@@ -14,23 +14,21 @@ What is sent in which format is the codecs'; the answer is passed on by the exch
 from __future__ import annotations
 
 import asyncio
-import io
 import time
 from typing import Final
 
-import aiohttp
 import structlog
 from aiohttp import web
 from multidict import CIMultiDict
-from yarl import URL
 
 from proxy.access.unknown_route import MISSING
 from proxy.backends.ask import down
 from proxy.backends.base import Address, place_for
+from proxy.core.backend_http import Answer, Disconnected, NoHttp, NotConnected, Silent
 from proxy.core.errors import ProxyError
 from proxy.core.json_edit import Rules, dumps
-from proxy.core.offload import LARGE, off_loop
-from proxy.core.upstream import no_http, upstream_url, whole
+from proxy.core.offload import off_loop
+from proxy.core.upstream import no_http, target_of, whole
 from proxy.dialects import CHAT, Dialect
 from proxy.dialects.base import Question
 from proxy.relay.capture import Capture, new_id
@@ -76,7 +74,7 @@ class Asking:
             self._parts.backend.ended(self.address)
             self.address = None
 
-    async def ask(self) -> aiohttp.ClientResponse:
+    async def ask(self) -> Answer:
         """The head of the answer. Raises ProxyError; BadRequest for what chat completions cannot say."""
         formats, name = self._parts.formats, self._dialect.name
         if not formats.native(name):
@@ -130,7 +128,7 @@ class Asking:
         ours = bool(wishes(self._dialect, self._question, self._parts.backend.capabilities))
         return self._dialect.rules(id=self._capture.id, model=model, asked=asked, ours=ours)
 
-    async def _with_adapter(self) -> aiohttp.ClientResponse:
+    async def _with_adapter(self) -> Answer:
         upstream = await self._without_wishes()
         version = self._lease.version
         if upstream.status in self._parts.backend.capabilities.lost and version:
@@ -139,7 +137,7 @@ class Asking:
             upstream = await self._without_wishes()
         return upstream
 
-    async def _without_wishes(self) -> aiohttp.ClientResponse:
+    async def _without_wishes(self) -> Answer:
         """Only what is captured has any."""
         wishing = self._capture is not None
         upstream = await self._elsewhere(wishing)
@@ -148,7 +146,7 @@ class Asking:
             upstream = await self._elsewhere(False)
         return upstream
 
-    async def _elsewhere(self, wishing: bool) -> aiohttp.ClientResponse:
+    async def _elsewhere(self, wishing: bool) -> Answer:
         parts = self._parts
         headers = parts.request_headers(self._request)
         headers.popall("content-encoding", None)  # it was undone when we read the body
@@ -162,38 +160,35 @@ class Asking:
             self.left_at = time.perf_counter()
             try:
                 return await self._connected(address.url, body, headers)
-            except aiohttp.SocketTimeoutError as error:  # it took the question and is silent: another would be, too
+            except Silent as error:  # it took the question and is silent: another would be, too
                 raise down(address.url, error, parts.backend.kind) from error
-            except aiohttp.ClientResponseError as error:
+            except NoHttp as error:
                 raise no_http(error) from error
-            except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            except (TimeoutError, OSError) as error:
                 parts.health.files.check(error)
                 elsewhere = parts.backend.elsewhere(address)
                 if last_place or not (elsewhere or await self._is_back(error)):
                     raise down(address.url, error, parts.backend.kind) from error
         raise AssertionError("unreachable")
 
-    async def _connected(self, url: str, body: bytes, headers: CIMultiDict[str]) -> aiohttp.ClientResponse:
+    async def _connected(self, url: str, body: bytes, headers: CIMultiDict[str]) -> Answer:
         parts = self._parts
-        assert parts.http is not None
-        path = self.way.path
-        target = upstream_url(url, self._request) if path is None else URL(url + path)
-        closed: aiohttp.ServerDisconnectedError | None = None
+        assert parts.connections is not None
+        target = self.way.path or target_of(self._request)
+        closed: Disconnected | None = None
         for last_try in (False, True):
             try:
-                return await parts.http.post(
-                    target, data=_sendable(body), headers=headers, allow_redirects=False, auto_decompress=True
-                )
-            except aiohttp.ServerDisconnectedError as error:
+                return await parts.connections.ask("POST", url, target, headers, body, unpack=True)
+            except Disconnected as error:
                 self._taken += 1
                 if last_try or self._taken > 1:
                     raise
                 closed = error
-            except aiohttp.ClientConnectorError:
+            except NotConnected:
                 if closed is not None:  # whoever closed the first one may have taken the question, and died of it
                     raise closed from None
                 raise
-            except (aiohttp.ClientOSError, ConnectionResetError):
+            except OSError:
                 self._taken += 1
                 raise
         raise AssertionError("unreachable")
@@ -205,7 +200,7 @@ class Asking:
         taken it, but not a byte of an answer came: once, if somebody answers there again soon. It may have been the
         question that ended the server, so never a second time; and not where each answer has its price.
         """
-        if isinstance(error, aiohttp.ClientConnectorError):
+        if isinstance(error, NotConnected):
             await asyncio.sleep(NOTICED_S)  # in which a server of ours is seen to have ended
             await self._parts.backend.ready()
             return True
@@ -227,16 +222,12 @@ class Asking:
 
     async def _is_well(self) -> bool:
         parts = self._parts
-        assert parts.http is not None
+        assert parts.connections is not None
         try:
             await parts.backend.ready()
             with place_for(parts.backend, self._lease.model) as address:
-                async with parts.http.get(f"{address.url}/v1/models", headers=parts.backend.headers()) as response:
-                    return response.status < 500
-        except (ProxyError, aiohttp.ClientError, OSError):
+                answer = await parts.connections.ask("GET", address.url, "/v1/models", parts.backend.headers(), None)
+                answer.close()
+                return answer.status < 500
+        except (ProxyError, NoHttp, OSError):
             return False
-
-
-def _sendable(body: bytes) -> bytes | io.BytesIO:
-    """A large body goes out in pieces, so that others are served between them."""
-    return body if len(body) < LARGE else io.BytesIO(body)

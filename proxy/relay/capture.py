@@ -40,17 +40,18 @@ log = structlog.get_logger()
 READ_AT_ONCE: Final = 1 << 15  # bytes of events that are parsed together: about a quarter of a millisecond
 BESIDE_S: Final = 1.0  # from the question to its row: a kill in between leaves no trace of it
 LOST: Final = "the disk did not take this answer; it was relayed"
-_ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
+_ALPHABET: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
+_PAIRS: Final = [a + b for a in _ALPHABET for b in _ALPHABET]
 
 
 def new_id() -> str:
     """`rl-` and 24 characters: milliseconds first, so that ids sort by time, then 80 random bits."""
     number = (time.time_ns() // 1_000_000) << 80 | secrets.randbits(80)
     digits = []
-    while number:
-        number, digit = divmod(number, 36)
-        digits.append(_ALPHABET[digit])
-    return "rl-" + "".join(reversed(digits)).rjust(24, "0")
+    for _ in range(12):
+        number, pair = divmod(number, 36 * 36)
+        digits.append(_PAIRS[pair])
+    return "rl-" + "".join(reversed(digits))
 
 
 def choice_id(request_id: str, choice: int) -> str:

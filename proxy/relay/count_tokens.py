@@ -11,27 +11,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-import aiohttp
 from aiohttp import web
 from multidict import CIMultiDict
-from yarl import URL
 
 from proxy.access.unknown_route import MISSING
 from proxy.backends.ask import down
 from proxy.backends.base import Address, place_for
 from proxy.conversation.modalities import more_than_text
+from proxy.core.backend_http import NoHttp
 from proxy.core.errors import NotFound
 from proxy.core.json_edit import dumps, loads, rewrite
 from proxy.core.offload import off_loop, weight
-from proxy.core.upstream import end_to_end, message_in, no_http, upstream_url, whole
+from proxy.core.upstream import end_to_end, message_in, no_http, target_of, whole
 from proxy.dialects import MESSAGES, Asked
 from proxy.relay.parts import Parts
 from proxy.relay.request_body import parsed, read
 
 # What a tokenizer needs of a chat request; the rest is for sampling.
 _COUNTED: Final = ("messages", "tools", "chat_template_kwargs")
-# Of a connection that was kept open and has just been closed; a count costs nothing, so it is asked for once more.
-_BROKE: Final = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, ConnectionResetError)
 
 
 class CountTokens:
@@ -58,7 +55,7 @@ class CountTokens:
     ) -> web.Response:
         named = {k: v for k, v in address.members.items() if k == "model"}
         own = await off_loop(heavy, rewrite, raw, {}, named)
-        status, headers, answer = await self._ask(request, address, upstream_url(address.url, request), own)
+        status, headers, answer = await self._ask(request, address, target_of(request), own)
         if status not in MISSING:
             return web.Response(status=status, body=answer, headers=headers)
         chat = await off_loop(heavy, MESSAGES.to_chat, body, asked)
@@ -84,7 +81,7 @@ class CountTokens:
 
     async def _json(self, request: web.Request, address: Address, path: str, body: bytes) -> dict[str, Any]:
         """Its answer; nothing where it does not know the route or what was asked."""
-        status, _, answer = await self._ask(request, address, URL(address.url + path), body)
+        status, _, answer = await self._ask(request, address, path, body)
         try:
             found = loads(answer) if status == 200 else {}
         except ValueError:
@@ -92,22 +89,22 @@ class CountTokens:
         return found if isinstance(found, dict) else {}
 
     async def _ask(
-        self, request: web.Request, address: Address, url: URL, body: bytes
+        self, request: web.Request, address: Address, target: str, body: bytes
     ) -> tuple[int, CIMultiDict[str], bytes]:
         headers = self._parts.request_headers(request)
         headers.popall("content-encoding", None)  # it was undone when we read the body
         headers["accept-encoding"], headers["content-type"] = "identity", "application/json"
-        assert self._parts.http is not None
+        assert self._parts.connections is not None
         for last_try in (False, True):
             try:
-                async with self._parts.http.post(url, data=body, headers=headers, allow_redirects=False) as upstream:
-                    answer = end_to_end(upstream.headers)
-                    answer.popall("content-length", None)
-                    return upstream.status, answer, await whole(upstream)
-            except aiohttp.ClientResponseError as error:
+                upstream = await self._parts.connections.ask("POST", address.url, target, headers, body)
+                answer = end_to_end(upstream.headers)
+                answer.popall("content-length", None)
+                return upstream.status, answer, await whole(upstream)
+            except NoHttp as error:
                 raise no_http(error) from error
-            except (TimeoutError, aiohttp.ClientError, OSError) as error:
-                if last_try or not isinstance(error, _BROKE) or isinstance(error, aiohttp.ClientConnectorError):
+            except (TimeoutError, OSError) as error:
+                if last_try or not isinstance(error, ConnectionError):
                     raise down(address.url, error, self._parts.backend.kind) from error
         raise AssertionError("unreachable")
 

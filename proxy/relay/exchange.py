@@ -19,11 +19,12 @@ from multidict import CIMultiDict
 from proxy.access.limits import PacedStream
 from proxy.access.security import without_keys
 from proxy.conversation.retries import Attempt
+from proxy.core.backend_http import Answer, cut
 from proxy.core.errors import BackendBroke, BackendRefused, BrokeOff, Conflict, ProxyError, UnknownModel
 from proxy.core.json_edit import WholeAnswer, dumps, loads
 from proxy.core.ndjson import Line, NdjsonSplitter
 from proxy.core.sse import Event, EventSplitter
-from proxy.core.upstream import chunks, cut, end_to_end, message_in, splitter_for, whole
+from proxy.core.upstream import end_to_end, message_in, splitter_for, whole
 from proxy.dialects import Dialect
 from proxy.dialects.base import ODD, Question
 from proxy.relay.asking import Asking
@@ -140,7 +141,7 @@ class Exchange:
                 if self._attempt is not None:
                     self._attempt.finishing = finishing
 
-    def _headers(self, upstream: aiohttp.ClientResponse) -> CIMultiDict[str]:
+    def _headers(self, upstream: Answer) -> CIMultiDict[str]:
         headers = end_to_end(upstream.headers)
         for name in ("content-length", "content-encoding", "x-request-id"):
             headers.popall(name, None)
@@ -155,7 +156,7 @@ class Exchange:
         headers["x-accel-buffering"] = "no"
         return headers
 
-    async def _whole(self, upstream: aiohttp.ClientResponse) -> web.StreamResponse:
+    async def _whole(self, upstream: Answer) -> web.StreamResponse:
         answer = WholeAnswer(body := self._asking.refusal or await whole(upstream))
         headers = self._headers(upstream)
         unknown = await self._unknown_model(body) if upstream.status == 404 else None
@@ -187,7 +188,7 @@ class Exchange:
         said = self._keepable(message_in(body))[:300]
         return await unknown_model(self._parts.backend, self._asking.address.url, self._asked.model, said)
 
-    async def _stream(self, upstream: aiohttp.ClientResponse, splitter: EventSplitter) -> web.StreamResponse:
+    async def _stream(self, upstream: Answer, splitter: EventSplitter) -> web.StreamResponse:
         response = self._begun
         if response is None:
             headers = self._headers(upstream)
@@ -200,7 +201,7 @@ class Exchange:
         broke: BrokeOff | None = None
         try:
             try:
-                async for chunk in chunks(upstream, KEEPALIVE_S):
+                while (chunk := await upstream.some(KEEPALIVE_S)) != b"":
                     if chunk is not None:
                         await self._pass_on(response, splitter, chunk)
                     elif alive:  # only whole events are written, so this is always between two

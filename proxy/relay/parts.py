@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import aiohttp
 from aiohttp import web
 from multidict import CIMultiDict
 
@@ -16,6 +15,7 @@ from proxy.conversation.active_conversations import Recent
 from proxy.conversation.capture_health import Health
 from proxy.conversation.redaction import Redactor
 from proxy.conversation.underway import Underway
+from proxy.core.backend_http import Connections
 from proxy.core.events import Events
 from proxy.core.heap_trim import Memory
 from proxy.core.metrics import Metrics
@@ -33,7 +33,7 @@ from store.store import Store
 
 @dataclass
 class Parts:
-    """All of it; `http` is set at start-up, when there is a loop."""
+    """All of it; `connections` is set at start-up, when there is a loop."""
 
     settings: Settings
     store: Store
@@ -54,7 +54,7 @@ class Parts:
     underway: Underway
     episodes: Episodes
     lessons: PromptLessons | None = None  # None: they are off
-    http: aiohttp.ClientSession | None = None
+    connections: Connections | None = None
 
     def request_headers(self, request: web.Request) -> CIMultiDict[str]:
         return outgoing_headers(

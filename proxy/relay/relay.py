@@ -14,7 +14,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-import aiohttp
 import structlog
 from aiohttp import web
 
@@ -34,10 +33,11 @@ from proxy.conversation.turns import DEFAULT, marked_side, said_turn, turn_of
 from proxy.conversation.typed_words import marked_errors, typed_in
 from proxy.conversation.user_text import SHOWN, words
 from proxy.core.agent_wrappers import NOBODY, Agent, agent_of, as_typed, name_on, sender_of
-from proxy.core.errors import BackendBroke, BadRequest, ProxyError, StorageFailed, TooSlow
+from proxy.core.backend_http import NoHttp
+from proxy.core.errors import BackendBroke, BadRequest, ProxyError, StorageFailed
 from proxy.core.json_edit import dumps, loads
 from proxy.core.offload import LARGE, off_loop, off_loop_above, weight
-from proxy.core.upstream import end_to_end, no_http, pieces, upstream_url, whole
+from proxy.core.upstream import end_to_end, no_http, target_of, whole
 from proxy.dialects import Asked, Dialect
 from proxy.dialects.base import Question
 from proxy.dialects.speaker import Speaker, people, speaker
@@ -299,29 +299,24 @@ class Relay:
                 return await self._passed_through(request)
 
     async def _passed_through(self, request: web.Request) -> web.StreamResponse:
-        response: web.StreamResponse | None = None
+        parts, upstream, response = self.parts, None, None
+        body = request.get(BODY) or (parts.limits.passing(request) if request.can_read_body else None)
+        assert parts.connections is not None
         try:
-            assert self.parts.http is not None
-            async with self.parts.http.request(
-                request.method,
-                upstream_url(self.parts.backend.url, request),
-                headers=self.parts.request_headers(request),
-                data=request.get(BODY) or (self.parts.limits.passing(request) if request.can_read_body else None),
-                allow_redirects=False,
-            ) as upstream:
-                said = b"" if request.method == "HEAD" or upstream.status not in MISSING else await whole(upstream)
-                if said and is_bare(upstream.status, said):
-                    return lacking(request, upstream.status, self.parts.backend.kind)
-                response = PacedStream(
-                    status=upstream.status, reason=upstream.reason, headers=end_to_end(upstream.headers)
-                )
-                await response.prepare(request)
-                if said:
-                    await response.write(said)
-                async for piece in pieces(upstream):
-                    await response.write(piece)
-                await response.write_eof()
-                return response
+            upstream = await parts.connections.ask(
+                request.method, parts.backend.url, target_of(request), parts.request_headers(request), body
+            )
+            said = b"" if request.method == "HEAD" or upstream.status not in MISSING else await whole(upstream)
+            if said and is_bare(upstream.status, said):
+                return lacking(request, upstream.status, parts.backend.kind)
+            response = PacedStream(status=upstream.status, headers=end_to_end(upstream.headers))
+            await response.prepare(request)
+            if said:
+                await response.write(said)
+            async for piece in upstream.pieces():
+                await response.write(piece)
+            await response.write_eof()
+            return response
         except BackendBroke as error:
             if response is None:
                 raise
@@ -329,16 +324,15 @@ class Relay:
             if request.transport is not None:
                 request.transport.close()  # as the backend did: there is no place in these bytes for words of ours
             return response
-        except (TimeoutError, aiohttp.ClientConnectionError) as error:
-            if isinstance(error.__cause__, TooSlow):
-                raise error.__cause__ from None
+        except NoHttp as error:
+            raise no_http(error) from error
+        except (TimeoutError, OSError) as error:
             if response is not None:
                 raise  # the answer had begun, and its client is gone
-            raise down(self.parts.backend.url, error, self.parts.backend.kind) from error
-        except aiohttp.ClientError as error:
-            if response is not None:
-                raise
-            raise no_http(error) from error
+            raise down(parts.backend.url, error, parts.backend.kind) from error
+        finally:
+            if upstream is not None:
+                upstream.close()
 
 
 def _as_proxy_error(error: ProxyError | StoreError) -> ProxyError:

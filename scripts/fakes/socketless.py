@@ -6,7 +6,7 @@ For many thousand requests in a minute. What sockets do on top (framing, lengths
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -50,24 +50,31 @@ class Written(AbstractStreamWriter):
 
 
 class Answering:
-    """The backend's end: `aiohttp.ClientSession` and its response, as far as an exchange uses them."""
+    """The backend's end: `Connections` and its answer, as far as an exchange uses them."""
 
     def __init__(self, status: int, kind: str, pieces: Iterable[bytes]) -> None:
         self.status, self.content_type = status, kind.partition(";")[0]
         self.headers = CIMultiDict({"content-type": kind})
         self._pieces = iter(pieces)
-        self.content = self
 
-    def is_eof(self) -> bool:
-        return False  # it still comes
-
-    async def readany(self) -> bytes:
+    async def some(self, beat_s: float) -> bytes:
         return next(self._pieces, b"")
 
-    async def read(self) -> bytes:
-        return b"".join(self._pieces)
+    async def pieces(self) -> AsyncIterator[bytes]:
+        for piece in self._pieces:
+            yield piece
 
     def close(self) -> None: ...
+
+
+class _Asked:
+    """In the place of all connections."""
+
+    def __init__(self, answer: ContextVar[Answering]) -> None:
+        self._answer = answer
+
+    async def ask(self, *args: Any, **more: Any) -> Answering:
+        return self._answer.get()
 
 
 class Socketless:
@@ -86,10 +93,7 @@ class Socketless:
             backend._defaults = Defaults(NEUTRAL, "the test says so")
         with mock.patch("proxy.app.Relay", side_effect=self._keep):
             make_app(settings, self.store, backend, launcher)
-        self.relay.parts.http = self  # type: ignore[assignment]
-
-    async def post(self, *args: Any, **more: Any) -> Answering:
-        return self._answer.get()
+        self.relay.parts.connections = _Asked(self._answer)  # type: ignore[assignment]
 
     def _keep(self, *args: Any) -> Relay:
         self.relay = Relay(*args)

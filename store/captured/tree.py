@@ -89,6 +89,8 @@ def add_aside(
     """Store the system texts of a prompt with their places; one that is known already costs a row, no text. `hashes`:
     of all of the prompt; `asides`: where its system texts are, each if it is known."""
     found = places(prompt) if asides is None else asides
+    if not found:
+        return
     keys = [message_hash(None, prompt[at].role, prompt[at].body) if hashes is None else hashes[at] for at in found]
     texts = {key: prompt[at] for key, at in zip(keys, found, strict=True)}
     # A second look costs less than a long text.

@@ -114,6 +114,34 @@ async def test_an_answer_that_comes_packed_all_the_same_is_read(proxy: Proxy, co
     assert found is not None and found.end is not None and found.end.text == "hello"
 
 
+async def test_a_cookie_of_one_clients_answer_goes_out_with_no_others_question(proxy: Proxy) -> None:
+    """A server behind a balancer sets one; it is that client's own (`_towards_backend` had a jar for all of them)."""
+    got: dict[str, str | None] = {}
+
+    async def chat(request: web.Request) -> web.Response:
+        got[(await request.json())["messages"][-1]["content"]] = request.headers.get("cookie")
+        message = {"role": "assistant", "content": "hello"}
+        body = {"id": "c", "model": "fake", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+        return web.json_response(body, headers={"set-cookie": "balancer=a; path=/"})
+
+    app = web.Application()
+    app.router.add_post("/v1/chat/completions", chat)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    await proxy.stop()
+    await proxy.start(backend__url=f"http://127.0.0.1:{runner.addresses[0][1]}", backend__model="fake")
+    first = await proxy.chat("x")
+    assert first.headers["set-cookie"].startswith("balancer=a")
+    proxy.http.cookie_jar.clear()  # another client
+    await proxy.chat("y")
+    own = {"cookie": "balancer=b"}
+    async with proxy.http.post("/v1/chat/completions", json={**LINES}, headers=own) as response:
+        await response.read()
+    assert (got["x"], got["y"], got["a b c d"]) == (None, None, "balancer=b")
+    await runner.cleanup()
+
+
 # Ends
 
 

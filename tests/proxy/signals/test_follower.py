@@ -42,6 +42,18 @@ async def test_politeness_is_no_verdict(proxy: Proxy, said: str) -> None:
     assert (found.label, found.value, found.state) == ("nothing", 0.0, "labelled")
 
 
+async def test_two_people_who_say_the_same_at_once_speak_of_their_own_answers(proxy: Proxy) -> None:
+    async def talk(user_name: str) -> tuple[str, str]:
+        first = await ask(proxy, [user("hello")], user=user_name)
+        reply = first["choices"][0]["message"]
+        second = await ask(proxy, [user("hello"), reply, user("no, shorter")], user=user_name)
+        return first["id"], second["id"]
+
+    expected = await asyncio.gather(*(talk(name) for name in ("ann", "bob", "eve")))
+    found = await signals(proxy)
+    assert {(one.completion_id, one.next_id) for one in found} == set(expected) and len(found) == 3
+
+
 @pytest.mark.parametrize(
     ("said", "kept", "label"),
     [

@@ -1,0 +1,487 @@
+"""HTTP/1.1 towards the backend: a question, the head of its answer, and the body as it comes.
+
+Owns connections and their keeping, and what is said of one that breaks. A body's pieces are joined once a read of the
+socket, and one task waits for them: no queue, no timer and no object for each piece. httptools (llhttp) parses. Not
+here: which headers are sent, and what the bytes mean. Source: RFC 9112.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import zlib
+from base64 import b64encode
+from collections.abc import AsyncIterator, Mapping
+from functools import cache, lru_cache
+from typing import Any, Final, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+import aiohappyeyeballs
+import httptools
+from multidict import CIMultiDict
+
+from proxy.core.errors import BrokeOff
+
+KEEPALIVE_S: Final = 4.0  # below uvicorn's 5 s, else a connection may be closed under a request
+LOOK_S: Final = 60.0  # a beat, where nobody is told of silences
+HEAD_LIMIT: Final = 256 * 1024  # bytes of an answer's head
+HELD: Final = 1 << 18  # bytes that wait for a slow reader before no more are read
+PIECE: Final = 1 << 16  # bytes of a large body that are written at once
+_UNPACKED: Final = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
+
+_BODILESS: Final = ("GET", "HEAD", "OPTIONS", "DELETE")
+
+Body = bytes | AsyncIterator[bytes] | None
+
+
+class NotConnected(OSError):
+    """Nobody took the question."""
+
+
+class Disconnected(ConnectionError):
+    """The connection was closed without a word of an answer: it had been kept open, or the server ended."""
+
+
+class Silent(TimeoutError):
+    """The question was taken, and nothing came for `backend.read_timeout_s`."""
+
+
+class NoHttp(ValueError):
+    """The bytes that came are not HTTP."""
+
+
+class ServerAddress(NamedTuple):
+    """A server, as its URL names it."""
+
+    host: str
+    port: int
+    tls: bool
+    path: str  # before every route
+    head: bytes  # headers that each question to it has
+
+
+@lru_cache(maxsize=64)
+def address_of(url: str) -> ServerAddress:
+    """Raises ValueError."""
+    parts = urlsplit(url)
+    tls = parts.scheme == "https"
+    head = f"host: {parts.netloc.rpartition('@')[2]}\r\n"
+    if parts.username is not None:
+        key = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        head += f"authorization: Basic {b64encode(key.encode()).decode()}\r\n"
+    return ServerAddress(
+        parts.hostname or "", parts.port or (443 if tls else 80), tls, parts.path.rstrip("/"), head.encode()
+    )
+
+
+class Connections:
+    """Those to all servers; what is free is kept for KEEPALIVE_S."""
+
+    def __init__(self, connect_timeout_s: float, read_timeout_s: float) -> None:
+        self.read_timeout_s = read_timeout_s
+        self._connect_timeout_s = connect_timeout_s
+        self._free: dict[tuple[str, int, bool], list[tuple[float, _Connection]]] = {}
+        self._all: set[_Connection] = set()
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+
+    async def ask(
+        self, method: str, url: str, target: str, headers: Mapping[str, str], body: Body, *, unpack: bool = False
+    ) -> Answer:
+        """The head of the answer. `target`: the route, in the bytes that are sent, behind the URL's own path.
+
+        Raises NotConnected, Disconnected, Silent, NoHttp, OSError, TimeoutError; with `unpack` a body in gzip is one
+        without.
+        """
+        address = address_of(url)
+        head = _head(method, address, target, headers, body)
+        connection = self._taken(address) or await self._connected(address)
+        return await connection.ask(method, head, body, unpack)
+
+    def _taken(self, address: ServerAddress) -> _Connection | None:
+        free = self._free.get(address[:3])
+        while free:
+            since, connection = free.pop()
+            if self._loop.time() - since < KEEPALIVE_S and not connection.to.is_closing():
+                return connection
+            connection.close()
+        return None
+
+    async def _connected(self, address: ServerAddress) -> _Connection:
+        try:
+            async with asyncio.timeout(self._connect_timeout_s):
+                found = await self._loop.getaddrinfo(address.host, address.port, type=1)
+                sock = await aiohappyeyeballs.start_connection(found, happy_eyeballs_delay=0.25, interleave=1)
+                security: dict[str, Any] = {"ssl": _tls(), "server_hostname": address.host} if address.tls else {}
+                _, connection = await self._loop.create_connection(
+                    lambda: _Connection(self, address), sock=sock, **security
+                )
+        except TimeoutError as error:
+            raise TimeoutError(f"no connection within {self._connect_timeout_s:g} s") from error
+        except OSError as error:
+            raise NotConnected(error.errno, error.strerror or str(error)) from error
+        self._all.add(connection)
+        return connection
+
+    def keep(self, connection: _Connection) -> None:
+        self._free.setdefault(connection.address[:3], []).append((self._loop.time(), connection))
+        if self._sweeper is None:
+            self._sweeper = self._loop.call_later(KEEPALIVE_S, self._sweep)
+
+    def lost(self, connection: _Connection) -> None:
+        self._all.discard(connection)
+
+    def _sweep(self) -> None:
+        self._sweeper, due = None, self._loop.time() - KEEPALIVE_S
+        for address, free in list(self._free.items()):
+            for since, connection in free:
+                if since <= due:
+                    connection.close()
+            self._free[address] = [one for one in free if one[0] > due]
+            if not self._free[address]:
+                del self._free[address]
+        if self._free:
+            self._sweeper = self._loop.call_later(KEEPALIVE_S, self._sweep)
+
+    async def close(self) -> None:
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        self._free.clear()
+        for connection in list(self._all):
+            connection.close()
+        await asyncio.sleep(0)
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    return ssl.create_default_context()
+
+
+def _head(method: str, address: ServerAddress, target: str, headers: Mapping[str, str], body: Body) -> bytes:
+    """Raises ValueError for a header with a line end in it."""
+    lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+    if lines.count("\n") != len(headers) or lines.count("\r") != len(headers):
+        raise ValueError("A header has a line end in it; nothing was sent.")
+    if isinstance(body, bytes):
+        length = f"content-length: {len(body)}\r\n"
+    elif body is None:
+        length = "" if method in _BODILESS else "content-length: 0\r\n"
+    else:
+        length = "transfer-encoding: chunked\r\n"
+    agent = "" if "user-agent" in headers else "user-agent: rlproxy\r\n"
+    head = f"{lines}{length}{agent}\r\n".encode("utf-8", "surrogateescape")
+    return f"{method} {address.path}{target} HTTP/1.1\r\n".encode() + address.head + head
+
+
+class _Connection(asyncio.Protocol):
+    """One connection; what httptools calls has the names that it wants."""
+
+    def __init__(self, pool: Connections, address: ServerAddress) -> None:
+        self.address = address
+        self.to: asyncio.Transport
+        self._pool = pool
+        self.loop = asyncio.get_running_loop()
+        self._parser = httptools.HttpResponseParser(self)
+        self._parser.set_dangerous_leniencies(
+            lenient_headers=True, lenient_optional_cr_before_lf=True, lenient_spaces_after_chunk_size=True
+        )
+        self._answer: Answer | None = None  # the one that is awaited or comes
+        self._head: asyncio.Future[Answer] | None = None
+        self._drained: asyncio.Future[None] | None = None
+        self._sending: asyncio.Task[None] | None = None
+        self._heard = 0.0  # when something came last
+        self._timer: asyncio.TimerHandle | None = None
+        self._head_bytes = 0
+
+    async def ask(self, method: str, head: bytes, body: Body, unpack: bool) -> Answer:
+        self._answer = answer = Answer(self, unpack=unpack, headless=method == "HEAD")
+        begun: asyncio.Future[Answer] = self.loop.create_future()
+        self._head = begun
+        self._heard, self._head_bytes = self.loop.time(), 0
+        if self._timer is None:
+            self._timer = self.loop.call_later(self._pool.read_timeout_s, self._look)
+        if body is None:
+            self.to.write(head)
+        elif isinstance(body, bytes) and len(body) < PIECE:
+            self.to.write(head + body)
+        else:
+            self._sending = self.loop.create_task(self._send(head, body))
+        try:
+            return await begun
+        except BaseException:
+            if self._answer is answer:  # else another one's is awaited by now
+                self.close()
+            raise
+
+    async def _send(self, head: bytes, body: bytes | AsyncIterator[bytes]) -> None:
+        """A body in pieces, so that others are served between them; as far as its server wants it."""
+        try:
+            self.to.write(head)
+            if isinstance(body, bytes):
+                view = memoryview(body)
+                for at in range(0, len(body), PIECE):
+                    await self._written(bytes(view[at : at + PIECE]))
+            else:
+                async for piece in body:
+                    await self._written(b"%x\r\n%s\r\n" % (len(piece), piece))
+                self.to.write(b"0\r\n\r\n")
+        except Exception as error:
+            self._fail(error)
+
+    async def _written(self, data: bytes) -> None:
+        if self.to.is_closing():
+            raise Disconnected("the connection was closed")
+        self.to.write(data)
+        if self._drained is not None:
+            await self._drained
+        else:
+            await asyncio.sleep(0)
+
+    def close(self) -> None:
+        self._answer = None
+        if self._sending is not None and not self._sending.done():
+            self._sending.cancel()
+        self.to.abort()
+
+    # What the loop says
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.to = transport
+
+    def pause_writing(self) -> None:
+        self._drained = self.loop.create_future()
+
+    def resume_writing(self) -> None:
+        drained, self._drained = self._drained, None
+        if drained is not None and not drained.done():
+            drained.set_result(None)
+
+    def data_received(self, data: bytes) -> None:
+        self._heard = self.loop.time()
+        answer = self._answer
+        if answer is None:  # nobody asked
+            self.to.abort()
+            return
+        if self._head is not None:
+            self._head_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._fail(NoHttp("it wants another protocol"))
+        except (httptools.HttpParserError, zlib.error, NoHttp) as error:
+            self._fail(NoHttp(str(error.__context__ or error)))
+        if self._head is not None and self._head_bytes > HEAD_LIMIT:
+            self._fail(NoHttp(f"its head is over {HEAD_LIMIT} bytes"))
+        answer.tell()
+
+    def eof_received(self) -> None:
+        return None
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._pool.lost(self)
+        self.resume_writing()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._answer is None:
+            return
+        if error is None and self._answer.until_closed:
+            self.on_message_complete()
+        elif error is not None:
+            self._fail(error)
+        elif self._head is None:
+            self._fail(ConnectionError("the connection was closed in the middle of it"))
+        else:
+            self._fail(Disconnected("the connection was closed"))
+
+    def _look(self) -> None:
+        """Break off where it is silent for too long; while its reader is slow, that is not its doing."""
+        self._timer = None
+        if self._answer is None:
+            return
+        if self._answer.paused:
+            self._heard = self.loop.time()
+        due = self._heard + self._pool.read_timeout_s
+        if due > self.loop.time():
+            self._timer = self.loop.call_at(due, self._look)
+        else:
+            self._fail(Silent(f"nothing came for {self._pool.read_timeout_s:g} s"))
+
+    def _fail(self, error: Exception) -> None:
+        (answer, begun), self._answer, self._head = (self._answer, self._head), None, None
+        if begun is not None and not begun.done():
+            begun.set_exception(error)
+        if answer is not None:
+            answer.ended(error)
+        self.to.abort()
+
+    # What httptools says
+
+    def on_message_begin(self) -> None:
+        if self._answer is None:  # nobody asked
+            self.to.abort()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        answer = self._answer
+        if answer is not None and not answer.status:  # else it is a trailer
+            answer.headers.add(name.decode("utf-8", "surrogateescape"), value.decode("utf-8", "surrogateescape"))
+
+    def on_headers_complete(self) -> None:
+        answer, status = self._answer, self._parser.get_status_code()
+        if answer is None or status < 200:
+            return
+        answer.begin(status)
+        begun, self._head = self._head, None
+        if begun is not None and not begun.done():
+            begun.set_result(answer)
+        if answer.headless:
+            self._end(keep=False)
+
+    def on_body(self, data: bytes) -> None:
+        if self._answer is not None:
+            self._answer.take(data)
+
+    def on_message_complete(self) -> None:
+        answer = self._answer
+        if answer is None:
+            return
+        if not answer.status:  # 100 Continue, and the like
+            answer.headers.clear()
+            return
+        sent = self._sending is None or self._sending.done()
+        self._end(keep=sent and not answer.until_closed and self._parser.should_keep_alive())
+
+    def _end(self, *, keep: bool) -> None:
+        answer, self._answer = self._answer, None
+        if answer is not None:
+            answer.ended(None)
+        self._sending = self._sending if self._sending is not None and not self._sending.done() else None
+        if keep and not self.to.is_closing():
+            self._pool.keep(self)
+        else:
+            self.close()
+
+
+class Answer:
+    """An answer of the backend. Its body is read once, by one task."""
+
+    def __init__(self, connection: _Connection, *, unpack: bool, headless: bool) -> None:
+        self.status = 0
+        self.headers: CIMultiDict[str] = CIMultiDict()
+        self.until_closed = False  # its end is the connection's
+        self.headless = headless  # it has a head alone
+        self.paused = False
+        self._connection = connection
+        self._unpack = unpack
+        self._unpacking: Any = None
+        self._came: list[bytes] = []
+        self._size = 0
+        self._is_whole = False
+        self._broke: Exception | None = None
+        self._waiting: asyncio.Future[None] | None = None
+        self._since = 0.0  # of the read that is waited for
+        self._beat: asyncio.TimerHandle | None = None
+
+    @property
+    def content_type(self) -> str:
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+    async def some(self, beat_s: float) -> bytes | None:
+        """All that has come since; b"" at the end, and None where nothing came for `beat_s`.
+
+        Raises BrokeOff, so that it cannot be taken for a client that went away; after all that has come.
+        """
+        if not self._came and not self._is_whole and self._broke is None:
+            loop = self._connection.loop
+            self._waiting, self._since = loop.create_future(), loop.time()
+            if self._beat is None:
+                self._beat = loop.call_later(beat_s, self._look, beat_s)
+            try:
+                await self._waiting
+            finally:
+                self._waiting = None
+        if self._came:
+            found = self._came[0] if len(self._came) == 1 else b"".join(self._came)
+            self._came.clear()
+            self._size = 0
+            if self.paused:
+                self.paused = False
+                self._connection.to.resume_reading()
+            return found
+        if self._broke is not None:
+            raise cut(self._broke) from self._broke
+        return b"" if self._is_whole else None
+
+    async def rest(self) -> bytes:
+        """All that is left. Raises BrokeOff."""
+        if self._is_whole:  # it came with its head, as most
+            found = b"".join(self._came)
+            self._came.clear()
+            return found
+        pieces = [piece async for piece in self.pieces()]
+        return b"".join(pieces)
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """The body as it comes, however long the silences are. Raises BrokeOff, after all that has come."""
+        while (piece := await self.some(LOOK_S)) != b"":
+            if piece is not None:
+                yield piece
+
+    def close(self) -> None:
+        """Nobody reads it any more: it must stop costing the backend."""
+        if not self._is_whole and self._broke is None:
+            self.ended(ConnectionError("nobody reads it any more"))
+            self._connection.close()
+
+    def _look(self, beat_s: float) -> None:
+        """One timer for all reads: it costs more than a read."""
+        self._beat = None
+        if self._waiting is None or self._waiting.done():
+            return  # the next one sets it again
+        due, loop = self._since + beat_s, self._connection.loop
+        if loop.time() < due:
+            self._beat = loop.call_at(due, self._look, beat_s)
+        else:
+            self._waiting.set_result(None)
+
+    # What the connection says
+
+    def begin(self, status: int) -> None:
+        self.status = status
+        kind = self.headers.get("transfer-encoding", "").lower()
+        bodiless = self.headless or status in (204, 304)
+        self.until_closed = not bodiless and "chunked" not in kind and "content-length" not in self.headers
+        coding = self.headers.get("content-encoding", "").strip().lower()
+        if self._unpack and coding in _UNPACKED:
+            self._unpacking = zlib.decompressobj(_UNPACKED[coding])
+        elif self._unpack and coding not in ("", "identity"):
+            raise NoHttp(f"its body is in {coding}, which nobody asked for")
+
+    def take(self, data: bytes) -> None:
+        if self._unpacking is not None:
+            data = self._unpacking.decompress(data)
+        if data:
+            self._came.append(data)
+            self._size += len(data)
+
+    def tell(self) -> None:
+        """All that one read has brought is here."""
+        if self._came and self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+        elif self._size > HELD and not self.paused and not self._is_whole and self._broke is None:
+            self.paused = True
+            self._connection.to.pause_reading()
+
+    def ended(self, error: Exception | None) -> None:
+        if error is None and self._unpacking is not None and not self._unpacking.eof:
+            error = zlib.error("its end is missing")
+        self._is_whole, self._broke = error is None, error
+        if self._beat is not None:
+            self._beat.cancel()
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+
+def cut(error: BaseException | None) -> BrokeOff:
+    why = f" ({error or type(error).__name__})" if error is not None else ""
+    return BrokeOff(f"The backend broke off before its answer was whole{why}; what came is kept. Ask again.")
