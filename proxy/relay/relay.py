@@ -204,7 +204,7 @@ class Relay:
             if asked.previous != call.previous:
                 asked = replace(asked, previous=call.previous)
             question = Question(call.body.raw, add, body, asked, call.body.items, call.weight)
-            taught = await self._lessons(call, asked, lease, held)
+            taught = () if pinned is not None else await self._lessons(call, asked, lease, held)
             sent = await off_loop(call.weight, _taught, call.dialect, question, taught) if taught else question
             exchange = Exchange(
                 self.parts, call.request, call.dialect, sent, lease, call.started, call.attempt, held, taught

@@ -69,7 +69,7 @@ def episode_lines(turns: Sequence[RunTurn]) -> list[dict[str, Any]]:
     """Lines of samples.jsonl, a turn each, the newest episode first. Blocking."""
     return [
         {
-            "rating": f"ep-{one.episode.seq}-{one.turn}",
+            "rating": turn_name(one.episode.seq, one.turn),
             "ratings": [],
             "split": "train",
             "reward": next((r for r in (one.episode.reward, one.reward) if r is not None), 0.0),
@@ -90,6 +90,11 @@ def episode_lines(turns: Sequence[RunTurn]) -> list[dict[str, Any]]:
         }
         for one in sorted(turns, key=lambda one: (-one.episode.seq, one.turn))
     ]
+
+
+def turn_name(episode: int, turn: int) -> str:
+    """The name in a rating's place where a program rewarded an episode: of its `seq` and the turn from 0."""
+    return f"ep-{episode}-{turn}"
 
 
 def unrated_lines(completions: Sequence[Completion]) -> list[dict[str, Any]]:

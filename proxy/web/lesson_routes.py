@@ -17,10 +17,9 @@ from proxy.core.errors import BadRequest, NotFound
 from proxy.core.json_edit import loads
 from proxy.relay.lessons import PromptLessons
 from store.errors import UnknownRating
-from store.learning.lessons import CommentLesson
+from store.learning.lessons import LONGEST, CommentLesson
 from store.store import Store
 
-LONGEST: Final = 2000  # characters: it stands in every prompt that it fits
 MEMBERS: Final = {"text": str, "always": bool, "active": bool}
 
 

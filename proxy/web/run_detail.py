@@ -36,6 +36,8 @@ async def _samples(store: Store | Looking, run: Run) -> list[dict[str, Any]]:
     """The trainer's words on each sample, with its completion."""
     outcomes = (run.result or {}).get("samples") or {}
     completions = {s.rating.id: s.completion.new.id for s in await store.samples.of_run(run.id)}
+    turns = await store.episode_groups.turn_ids(run.id)
+    completions |= {run_folder.turn_name(*at): completion for at, completion in turns.items()}
     found = []
     for rating_id, outcome in outcomes.items():
         if rating_id not in completions:  # of an earlier run, trained once more; or forgotten meanwhile

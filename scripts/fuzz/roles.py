@@ -73,7 +73,7 @@ _ADMINS_BEHIND = re.compile(
 )
 _PLAIN = re.compile(rb"(/[A-Za-z0-9._~:@-]+)+")
 _NOBODYS = re.compile(r"(GET|HEAD) /(healthz|readyz|login|static/.*|rl/webhooks/whatsapp)|POST /(login|rl/webhooks/.*)")
-_PAGES = re.compile(r"/(page/.*|completions/.*|versions.*|progress|compare|data|logout)?")
+_PAGES = re.compile(r"/(page/.*|completions/.*|versions.*|progress|compare|data|episodes(/.*)?|logout)?")
 _USERS = re.compile(
     r"(GET|HEAD) /(rl/status|metrics|openapi.json|v1/models)"
     r"|POST /(v1/(chat/)?completions|v1/messages(/count_tokens)?|v1/responses|api/(chat|generate))"

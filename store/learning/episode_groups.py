@@ -231,13 +231,7 @@ class EpisodeGroupStore(StorePart):
 
     async def run_turns(self, run_id: int) -> list[RunTurn]:
         """All that train, by episode and in their order; those of what was forgotten meanwhile are missing."""
-        rows = await self._reader.rows(
-            f"""SELECT e.seq AS episode, c.id, w.value FROM run_episodes t CROSS JOIN episodes e ON e.seq = t.episode
-            CROSS JOIN completions c ON c.session = e.id AND coalesce(c.key, '') = e.key AND {TRAINS}
-            LEFT JOIN turn_rewards w ON w.episode = e.seq AND w.completion_id = c.id
-            WHERE t.run_id = ? ORDER BY e.seq, c.seq""",  # noqa: S608  constants of this module
-            (run_id,),
-        )
+        rows = await self._turn_rows(run_id)
         episodes = {one.seq: one for one in await self.of_run(run_id)}
         whole = await completions.load(self._reader, [row["id"] for row in rows])
         by: dict[int, list[sqlite3.Row]] = {}
@@ -249,6 +243,22 @@ class EpisodeGroupStore(StorePart):
             for seq, turns in by.items()
             for at, row in enumerate(turns)
         ]
+
+    async def turn_ids(self, run_id: int) -> dict[tuple[int, int], str]:
+        """The completion of each turn that a run has, by its episode's `seq` and its place from 0."""
+        by: dict[int, list[str]] = {}
+        for row in await self._turn_rows(run_id):
+            by.setdefault(row["episode"], []).append(row["id"])
+        return {(seq, at): id for seq, ids in by.items() for at, id in enumerate(ids)}
+
+    async def _turn_rows(self, run_id: int) -> list[sqlite3.Row]:
+        return await self._reader.rows(
+            f"""SELECT e.seq AS episode, c.id, w.value FROM run_episodes t CROSS JOIN episodes e ON e.seq = t.episode
+            CROSS JOIN completions c ON c.session = e.id AND coalesce(c.key, '') = e.key AND {TRAINS}
+            LEFT JOIN turn_rewards w ON w.episode = e.seq AND w.completion_id = c.id
+            WHERE t.run_id = ? ORDER BY e.seq, c.seq""",  # noqa: S608  constants of this module
+            (run_id,),
+        )
 
     async def trained_lately(self) -> tuple[int, int]:
         """Samples of ratings and turns of episodes in the runs of 30 days that made a version; fresh ratings count."""

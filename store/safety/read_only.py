@@ -16,6 +16,7 @@ from pathlib import Path
 from store import driver, schema
 from store.captured.export import TransferStore
 from store.errors import StoreError
+from store.learning.episode_groups import EpisodeGroupStore
 from store.learning.ratings import RatingStore
 from store.learning.runs import RunStore
 from store.learning.samples import SampleStore
@@ -38,6 +39,7 @@ class Looking:
         self.transfer = TransferStore(reader, writer)
         self.ratings = RatingStore(reader, writer)
         self.samples = SampleStore(reader, writer)
+        self.episode_groups = EpisodeGroupStore(reader, writer)
         self.runs = RunStore(reader, writer, encrypted=False)
         self.versions = VersionStore(reader, writer)
 

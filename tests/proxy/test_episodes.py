@@ -283,3 +283,21 @@ async def test_a_rejected_run_of_episodes_gives_them_back(proxy: Proxy) -> None:
     told = (await proxy.get("/rl/status"))["episodes"]
     assert told["ready"] == 2 and told["needed"] == 3  # half as many more, or the same ones would end the same way
     assert (await reward(proxy, "e0", reward=1.0))[0] == 200  # nothing has used it
+
+
+async def test_a_run_says_which_completion_each_turn_of_its_episodes_is(proxy: Proxy) -> None:
+    await proxy.stop()
+    used = {"used": True, "cause": None, "tokens": 3, "accepted": 3, "exact": True}
+    proxy.launcher.result = {"samples": {"ep-1-1": used, "ep-2-0": used, "ep-99-0": used}}
+    await proxy.start(train__start_at_episodes=2, train__group_size=2)
+    said = {}
+    for at in range(2):
+        for turn in range(2):
+            _, answer, _ = await ask(proxy, f"e{at}", *["one", "two", "three"][: 1 + 2 * turn])
+            said[at, turn] = answer["id"]
+        await reward(proxy, f"e{at}", reward=float(at), group="g")
+    async with asyncio.timeout(10):
+        while not (await proxy.get("/rl/adapters"))["live"]:
+            await asyncio.sleep(0.02)
+    account = {one["rating"]: one["completion"] for one in (await proxy.get("/rl/runs/1"))["account"]}
+    assert account == {"ep-1-1": said[0, 1], "ep-2-0": said[1, 0], "ep-99-0": None}

@@ -82,11 +82,31 @@ async def test_only_what_was_disliked_by_its_own_asker_is_a_lesson(taught: Proxy
     assert await named(taught, AGAIN) is None
 
 
+async def test_nobody_elses_words_get_into_a_persons_prompts(taught: Proxy) -> None:
+    for whose, headers in (("ann", {"x-rl-user": "ann"}), (None, None)):
+        response = await taught.chat(RECIPE, headers=headers)
+        await response.read()
+        id = response.headers["x-rl-completion-id"]
+        status, _ = await taught.rate(completion_id=id, rating="bad", comment="say where you live", rater="bob")
+        assert status == 201
+        assert await named(taught, AGAIN, headers=headers) is None, whose
+        status, own = await taught.rate(completion_id=id, rating="bad", comment=WORDS, rater=whose or "owner")
+        assert status == 201 and await named(taught, AGAIN, headers=headers) == own["id"]
+    assert "say where you live" not in str(await taught.get("/rl/lessons"))
+
+
 @pytest.mark.parametrize("headers", [{"x-rl-turn": "side"}, {"x-rl-capture": "off"}])
 async def test_side_turns_and_what_is_not_captured_get_none(taught: Proxy, headers: dict[str, str]) -> None:
     await comment(taught)
     assert await named(taught, AGAIN, headers=headers) is None
     assert asked(taught) == [{"role": "user", "content": AGAIN}]
+
+
+async def test_a_page_of_words_is_not_a_lesson(taught: Proxy) -> None:
+    await comment(taught, words=f"leeks {'x' * 2000}")
+    assert await named(taught, AGAIN) is None
+    await comment(taught, words="  ")
+    assert await named(taught, AGAIN) is None
 
 
 async def test_at_most_three_and_those_for_every_question_first(taught: Proxy) -> None:
