@@ -14,24 +14,21 @@ from base64 import b64encode
 from collections.abc import AsyncIterator, Mapping
 from functools import cache, lru_cache
 from typing import Any, Final, NamedTuple
-from urllib.parse import unquote, urlsplit
 
-import aiohappyeyeballs
+import aiohappyeyeballs  # comes with aiohttp: asyncio's own leaks sockets where who waits is cancelled
 import httptools
 from multidict import CIMultiDict
+from yarl import URL
 
 from proxy.core.errors import BrokeOff
+from proxy.core.http_body import CODINGS, PIECE, Body, Unpacking, framed
 
 KEEPALIVE_S: Final = 4.0  # below uvicorn's 5 s, else a connection may be closed under a request
 LOOK_S: Final = 60.0  # a beat, where nobody is told of silences
-HEAD_LIMIT: Final = 256 * 1024  # bytes of an answer's head
+HEAD_LIMIT: Final = 256 * 1024  # bytes of an answer's head, and of all that has no byte of the body in it
 HELD: Final = 1 << 18  # bytes that wait for a slow reader before no more are read
-PIECE: Final = 1 << 16  # bytes of a large body that are written at once
-_UNPACKED: Final = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
-
+_SAFE: Final = ("GET", "HEAD", "OPTIONS")
 _BODILESS: Final = ("GET", "HEAD", "OPTIONS", "DELETE")
-
-Body = bytes | AsyncIterator[bytes] | None
 
 
 class NotConnected(OSError):
@@ -63,15 +60,14 @@ class ServerAddress(NamedTuple):
 @lru_cache(maxsize=64)
 def address_of(url: str) -> ServerAddress:
     """Raises ValueError."""
-    parts = urlsplit(url)
+    parts = URL(url)
     tls = parts.scheme == "https"
-    head = f"host: {parts.netloc.rpartition('@')[2]}\r\n"
-    if parts.username is not None:
-        key = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+    head = f"host: {parts.raw_authority.rpartition('@')[2]}\r\n"
+    if parts.user is not None:
+        key = f"{parts.user}:{parts.password or ''}"
         head += f"authorization: Basic {b64encode(key.encode()).decode()}\r\n"
-    return ServerAddress(
-        parts.hostname or "", parts.port or (443 if tls else 80), tls, parts.path.rstrip("/"), head.encode()
-    )
+    port = parts.port or (443 if tls else 80)
+    return ServerAddress(parts.raw_host or "", port, tls, parts.raw_path.rstrip("/"), head.encode())
 
 
 class Connections:
@@ -90,12 +86,20 @@ class Connections:
     ) -> Answer:
         """The head of the answer. `target`: the route, in the bytes that are sent, behind the URL's own path.
 
+        A question that changes nothing is asked once more where a connection that was kept has just been closed.
+
         Raises NotConnected, Disconnected, Silent, NoHttp, OSError, TimeoutError; with `unpack` a body in gzip is one
         without.
         """
         address = address_of(url)
         head = _head(method, address, target, headers, body)
-        connection = self._taken(address) or await self._connected(address)
+        if (kept := self._taken(address)) is not None:
+            try:
+                return await kept.ask(method, head, body, unpack)
+            except (Disconnected, ConnectionResetError, BrokenPipeError):
+                if method not in _SAFE or body is not None:
+                    raise
+        connection = await self._connected(address)
         return await connection.ask(method, head, body, unpack)
 
     def _taken(self, address: ServerAddress) -> _Connection | None:
@@ -120,8 +124,12 @@ class Connections:
             raise TimeoutError(f"no connection within {self._connect_timeout_s:g} s") from error
         except OSError as error:
             raise NotConnected(error.errno, error.strerror or str(error)) from error
-        self._all.add(connection)
+        except UnicodeError as error:
+            raise NotConnected(f"{address.host} is not the name of a machine") from error
         return connection
+
+    def made(self, connection: _Connection) -> None:
+        self._all.add(connection)
 
     def keep(self, connection: _Connection) -> None:
         self._free.setdefault(connection.address[:3], []).append((self._loop.time(), connection))
@@ -154,13 +162,18 @@ class Connections:
 
 @cache
 def _tls() -> ssl.SSLContext:
-    return ssl.create_default_context()
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context
 
 
 def _head(method: str, address: ServerAddress, target: str, headers: Mapping[str, str], body: Body) -> bytes:
     """Raises ValueError for a header with a line end in it."""
-    lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
-    if lines.count("\n") != len(headers) or lines.count("\r") != len(headers):
+    said = list(headers.items())
+    if b"authorization:" in address.head:  # a second one would be refused, or be the one that counts
+        said = [one for one in said if one[0].lower() != "authorization"]
+    lines = "".join([f"{name}: {value}\r\n" for name, value in said])
+    if lines.count("\n") != len(said) or lines.count("\r") != len(said):
         raise ValueError("A header has a line end in it; nothing was sent.")
     if isinstance(body, bytes):
         length = f"content-length: {len(body)}\r\n"
@@ -191,13 +204,13 @@ class _Connection(asyncio.Protocol):
         self._sending: asyncio.Task[None] | None = None
         self._heard = 0.0  # when something came last
         self._timer: asyncio.TimerHandle | None = None
-        self._head_bytes = 0
+        self._bodiless = 0  # bytes that came since a byte of the body, or since the question
 
     async def ask(self, method: str, head: bytes, body: Body, unpack: bool) -> Answer:
         self._answer = answer = Answer(self, unpack=unpack, headless=method == "HEAD")
         begun: asyncio.Future[Answer] = self.loop.create_future()
         self._head = begun
-        self._heard, self._head_bytes = self.loop.time(), 0
+        self._heard, self._bodiless = self.loop.time(), 0
         if self._timer is None:
             self._timer = self.loop.call_later(self._pool.read_timeout_s, self._look)
         if body is None:
@@ -217,37 +230,29 @@ class _Connection(asyncio.Protocol):
         """A body in pieces, so that others are served between them; as far as its server wants it."""
         try:
             self.to.write(head)
-            if isinstance(body, bytes):
-                view = memoryview(body)
-                for at in range(0, len(body), PIECE):
-                    await self._written(bytes(view[at : at + PIECE]))
-            else:
-                async for piece in body:
-                    await self._written(b"%x\r\n%s\r\n" % (len(piece), piece))
-                self.to.write(b"0\r\n\r\n")
+            async for piece in framed(body):
+                if self.to.is_closing():
+                    return  # `connection_lost` tells whoever waits
+                self.to.write(piece)
+                await (self._drained or asyncio.sleep(0))
+                self._heard = self.loop.time()
         except Exception as error:
             self._fail(error)
 
-    async def _written(self, data: bytes) -> None:
-        if self.to.is_closing():
-            raise Disconnected("the connection was closed")
-        self.to.write(data)
-        if self._drained is not None:
-            await self._drained
-        else:
-            await asyncio.sleep(0)
+    def read_on(self) -> None:
+        self._heard = self.loop.time()
+        self.to.resume_reading()
 
     def close(self) -> None:
-        self._answer = None
-        if self._sending is not None and not self._sending.done():
-            self._sending.cancel()
-        self.to.abort()
+        """Whoever still waits for an answer is told."""
+        self._fail(ConnectionAbortedError("it was closed here"))
 
     # What the loop says
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.to = transport
+        self._pool.made(self)
 
     def pause_writing(self) -> None:
         self._drained = self.loop.create_future()
@@ -263,20 +268,21 @@ class _Connection(asyncio.Protocol):
         if answer is None:  # nobody asked
             self.to.abort()
             return
-        if self._head is not None:
-            self._head_bytes += len(data)
+        self._bodiless += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
             self._fail(NoHttp("it wants another protocol"))
         except (httptools.HttpParserError, zlib.error, NoHttp) as error:
             self._fail(NoHttp(str(error.__context__ or error)))
-        if self._head is not None and self._head_bytes > HEAD_LIMIT:
-            self._fail(NoHttp(f"its head is over {HEAD_LIMIT} bytes"))
+        if self._bodiless > HEAD_LIMIT:
+            what = "its head is" if self._head is not None else "what is no part of its body is"
+            self._fail(NoHttp(f"{what} over {HEAD_LIMIT} bytes"))
         answer.tell()
 
     def eof_received(self) -> None:
-        return None
+        if self.to.get_write_buffer_size():  # else the transport waits for it to be taken
+            self.to.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._pool.lost(self)
@@ -289,17 +295,18 @@ class _Connection(asyncio.Protocol):
             self.on_message_complete()
         elif error is not None:
             self._fail(error)
-        elif self._head is None:
+        elif self._head is None or self._bodiless:
             self._fail(ConnectionError("the connection was closed in the middle of it"))
         else:
             self._fail(Disconnected("the connection was closed"))
 
     def _look(self) -> None:
-        """Break off where it is silent for too long; while its reader is slow, that is not its doing."""
+        """Break off where it is silent for too long; a slow reader or question is not its doing."""
         self._timer = None
         if self._answer is None:
             return
-        if self._answer.paused:
+        asks = self._sending is not None and not self._sending.done() and self._drained is None
+        if self._answer.paused or asks:
             self._heard = self.loop.time()
         due = self._heard + self._pool.read_timeout_s
         if due > self.loop.time():
@@ -313,6 +320,8 @@ class _Connection(asyncio.Protocol):
             begun.set_exception(error)
         if answer is not None:
             answer.ended(error)
+        if self._sending is not None:
+            self._sending.cancel()
         self.to.abort()
 
     # What httptools says
@@ -338,6 +347,7 @@ class _Connection(asyncio.Protocol):
             self._end(keep=False)
 
     def on_body(self, data: bytes) -> None:
+        self._bodiless = 0
         if self._answer is not None:
             self._answer.take(data)
 
@@ -373,7 +383,7 @@ class Answer:
         self.paused = False
         self._connection = connection
         self._unpack = unpack
-        self._unpacking: Any = None
+        self._unpacking: Unpacking | None = None
         self._came: list[bytes] = []
         self._size = 0
         self._is_whole = False
@@ -406,7 +416,7 @@ class Answer:
             self._size = 0
             if self.paused:
                 self.paused = False
-                self._connection.to.resume_reading()
+                self._connection.read_on()
             return found
         if self._broke is not None:
             raise cut(self._broke) from self._broke
@@ -451,15 +461,15 @@ class Answer:
         kind = self.headers.get("transfer-encoding", "").lower()
         bodiless = self.headless or status in (204, 304)
         self.until_closed = not bodiless and "chunked" not in kind and "content-length" not in self.headers
-        coding = self.headers.get("content-encoding", "").strip().lower()
-        if self._unpack and coding in _UNPACKED:
-            self._unpacking = zlib.decompressobj(_UNPACKED[coding])
+        coding = ", ".join(self.headers.getall("content-encoding", ())).strip().lower()
+        if self._unpack and coding in CODINGS:
+            self._unpacking = Unpacking(coding)
         elif self._unpack and coding not in ("", "identity"):
             raise NoHttp(f"its body is in {coding}, which nobody asked for")
 
     def take(self, data: bytes) -> None:
         if self._unpacking is not None:
-            data = self._unpacking.decompress(data)
+            data = self._unpacking.unpacked(data)
         if data:
             self._came.append(data)
             self._size += len(data)
@@ -473,7 +483,7 @@ class Answer:
             self._connection.to.pause_reading()
 
     def ended(self, error: Exception | None) -> None:
-        if error is None and self._unpacking is not None and not self._unpacking.eof:
+        if error is None and self._unpacking is not None and not self._unpacking.is_whole:
             error = zlib.error("its end is missing")
         self._is_whole, self._broke = error is None, error
         if self._beat is not None:

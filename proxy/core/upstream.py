@@ -68,6 +68,8 @@ async def whole(answer: Answer) -> bytes:
         if not _is_closed(body := b"".join(came)):
             raise
         return body
+    finally:
+        answer.close()  # who is cancelled here must stop costing the backend
     return came[0] if len(came) == 1 else b"".join(came)
 
 

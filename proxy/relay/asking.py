@@ -188,6 +188,8 @@ class Asking:
                 if closed is not None:  # whoever closed the first one may have taken the question, and died of it
                     raise closed from None
                 raise
+            except TimeoutError:  # nobody took it, or it is silent: no reason to ask again
+                raise
             except OSError:
                 self._taken += 1
                 raise

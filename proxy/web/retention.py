@@ -19,8 +19,8 @@ import structlog
 
 from config.settings import Row, Settings
 from proxy.core.errors import BadRequest
-from proxy.core.expiry_clock import Calendar
 from proxy.training import run_folder
+from proxy.web.expiry_clock import Calendar
 from store import driver, schema
 from store.errors import StoreError
 from store.learning import meta

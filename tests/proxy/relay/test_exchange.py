@@ -311,3 +311,25 @@ async def test_a_question_of_which_a_word_was_answered_is_not_asked_again(proxy:
     proxy.backend.mood = "cut"
     assert b"error" in await (await proxy.chat("a b c", stream=True)).read()
     assert len(proxy.backend.requests) == 1
+
+
+async def test_a_server_that_takes_no_connection_is_not_waited_for_any_longer(tmp_path: Path) -> None:
+    """`backend.connect_timeout_s` is what to wait: nobody has taken the question, so nothing is there to come back."""
+    server = FakeBackend()
+    await server.start()
+    proxy = Proxy(tmp_path / "home", server, FakeLauncher())
+    proxy.kind = None
+    await proxy.start(backend__kind="vllm", backend__connect_timeout_s=0.2)
+    await server.stop()
+    with socket.socket() as full, socket.socket() as first, socket.socket() as second:
+        full.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        full.bind(("127.0.0.1", server.port))
+        full.listen(0)
+        for one in (first, second):
+            one.setblocking(False)
+            one.connect_ex(full.getsockname())
+        try:
+            async with asyncio.timeout(5):
+                assert (await proxy.chat("x")).status == 503
+        finally:
+            await proxy.stop()

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from proxy.core import expiry_clock
-from proxy.core.expiry_clock import Calendar
+from proxy.web import expiry_clock
+from proxy.web.expiry_clock import Calendar
 from scripts.harness.in_process import Proxy
 from store.records import Link
 from tests.harness.runs import rated, until
