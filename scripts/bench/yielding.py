@@ -1,14 +1,14 @@
 """What a run costs those who ask meanwhile: answer time in each phase of it ÷ answer time without one.
 
-`python -m scripts.bench.yielding [--backend builtin|llamacpp|ollama …] [--before] [--ratings 32] [--alone 60] [--pause
-1] [--every 10] [--tokens 24] [--gguf FILE] [--quick]` puts the figures of each backend into benchmarks/yield.json,
-beside those of the others. A whole rlproxy runs, with the model's server as a person would run it: llama-server with
-its own choice of threads, Ollama in a session of its own (OLLAMA_BIN names the program).
+`python -m scripts.bench.yielding [--backend builtin|llamacpp|ollama …] [--before] [--busy] [--ratings 32] [--alone 60]
+[--pause 1] [--every 10] [--tokens 24] [--gguf FILE] [--quick]` puts the figures of each backend into
+benchmarks/yield.json, beside those of the others. A whole rlproxy runs, with the model's server as a person would run
+it: llama-server with its own choice of threads, Ollama in a session of its own (OLLAMA_BIN names the program).
 
 Three runs a backend: one while a client asks one question after the other, one under light load (a question every ten
 seconds), one with nobody there. The last two are for the run's own time. `--before` takes all yielding off, which is
 how rlproxy was before November 2026: its `nice 10` counted for nothing in a session of its own. It has the first run
-alone. What is measured is written after each run.
+alone, as has `--busy`. What is measured is written with each phase of a run.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import functools
 import itertools
 import json
 import os
@@ -104,20 +105,23 @@ class Asking:
         told = found["progress"]
         return "publish" if "end" in told else str(told.get("phase", {}).get("phase", "start"))
 
-    async def during(self, pause: float | None) -> tuple[dict[str, list[float]], float]:
-        """Answer times by the phase that the run was in when they were asked for, and the run's seconds."""
+    async def during(self, pause: float | None, so_far: Callable[[dict[str, list[float]], float], None]) -> None:
+        """Answer times by the phase that the run was in when they were asked for, and the run's seconds: `so_far` is
+        told of them with each new phase and at the end."""
         await self.train()
         began, found = time.perf_counter(), dict[str, list[float]]()
         while (phase := await self._phase()) is not None:
             if pause is None:
                 await asyncio.sleep(POLL_S)
                 continue
+            if found and phase not in found:
+                so_far(found, time.perf_counter() - began)
             seconds, _ = await self.ask()
             found.setdefault(phase, []).append(seconds)
             until = time.perf_counter() + pause
             while time.perf_counter() < until and await self._phase() is not None:
                 await asyncio.sleep(min(POLL_S, pause))
-        return found, time.perf_counter() - began
+        so_far(found, time.perf_counter() - began)
 
 
 def told(seconds: list[float]) -> dict[str, Any]:
@@ -148,22 +152,35 @@ async def measure(kind: str, options: argparse.Namespace, folder: Path, keep: Ca
             "alone": before, "run_s": {}, "runs": [],
         }  # fmt: skip
         pauses = {"asked all the while": options.pause}
-        if not options.before:
+        if not (options.before or options.busy):
             pauses |= {f"a question every {options.every:g} s": options.every, "nobody asks": None}
         for name, pause in pauses.items():
             if found["runs"]:
                 await asking.rated(options.ratings)
-            phases, seconds = await asking.during(pause)
-            found["run_s"][name] = round(seconds, 1)
+            found["runs"].append("cut short")
+            tell = functools.partial(_put, found, keep, name)
+            await asking.during(pause, tell)
             run = (await asking.status())["last_run"]
-            found["runs"].append(f"{run['status']}: {run['reason']}")
-            together = [seconds for each in phases.values() for seconds in each]
-            if pause == options.pause:
-                found["phases"] = {phase: _against(told(each), before) for phase, each in phases.items()}
-                found["all"] = _against(told(together), before)
-            elif together:
-                found["light"] = _against(told(together), before)
+            found["runs"][-1] = f"{run['status']}: {run['reason']}"
             keep(found)
+
+
+def _put(
+    found: dict[str, Any],
+    keep: Callable[[dict[str, Any]], None],
+    name: str,
+    phases: dict[str, list[float]],
+    seconds: float,
+) -> None:
+    """So far, of the run that is under way."""
+    found["run_s"][name] = round(seconds, 1)
+    together = [each for one in phases.values() for each in one]
+    if len(found["runs"]) == 1:
+        found["phases"] = {phase: _against(told(each), found["alone"]) for phase, each in phases.items()}
+        found["all"] = _against(told(together), found["alone"])
+    elif together:
+        found["light"] = _against(told(together), found["alone"])
+    keep(found)
 
 
 def _against(found: dict[str, Any], alone: dict[str, Any]) -> dict[str, Any]:
@@ -275,6 +292,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backend", nargs="+", choices=BACKENDS, default=["builtin", "llamacpp"])
     parser.add_argument("--before", action="store_true", help="nothing yields")
+    parser.add_argument("--busy", action="store_true", help="only the run while a client asks all the while")
     parser.add_argument("--ratings", type=int, default=32, help="for each run")
     parser.add_argument("--alone", type=int, default=60, help="answers without a run")
     parser.add_argument("--pause", type=float, default=1.0, help="seconds between two questions")

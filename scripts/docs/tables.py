@@ -27,6 +27,7 @@ PAGES = (
     "docs/lab/quick-starts.md",
     "docs/lab/episodes.md",
     "docs/lab/ollama.md",
+    "docs/lab/operations.md",
     "docs/reference/backends.md",
 )
 

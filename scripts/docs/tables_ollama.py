@@ -8,7 +8,8 @@ bench.ollama_templates, bench.versions, bench.yielding).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 GB, MB = 1e9, 1e6
@@ -17,6 +18,7 @@ WAYS: Final = {
     "lora": "Ollama before 0.34.1: a LoRA file",
     "llama-server": "its llama-server, run by rlproxy",
 }
+_SAMPLES: Final = re.compile(r"on (\d+) samples?")  # in a run's result
 SIZES: Final = {"1B": 1.07e9, "3B": 2.97e9, "8B": 7.18e9}  # parameters, with the small model's vocabulary
 
 
@@ -79,34 +81,36 @@ def _learned(one: Mapping[str, Any]) -> str:
     if (run := one["run"]) is None:
         return f"– | – | none starts: {one['match']['line']} | {before} | –"
     prompts = (run.get("choices") or {}).get("prompts", ["–"])[0]
-    samples = run.get("samples") or {}
+    counted = _SAMPLES.search(str(run["reason"])) if run["status"] == "done" else None
     after = "–" if one["after"] is None else f"{one['after']['liked']:.2f}"
     ended = f"v{one['live']} is live" if one["live"] else f"{run['status']}: {run['reason']}"
-    return f"{prompts} | {samples.get('trained', 0)} | {ended}, {run['seconds']:.0f} s | {before} | {after}"
+    return f"{prompts} | {counted[1] if counted else 0} | {ended}, {run['seconds']:.0f} s | {before} | {after}"
 
 
 def yielding(found: Mapping[str, Any]) -> str:
     """Answer times during a run over those without, before and after runs yielded."""
-    heads = "server | runs yield | alone | during a run, median | slowest | a question every 10 s | a run, nobody asks"
+    heads = (
+        "server | runs yield | alone, median | slowest | asked all the while, median | slowest | a question every 10 s"
+    )
+    heads += " | a run: nobody asks, every 10 s, all the while"
     lines = [f"| {heads} |", "|---" * (heads.count("|") + 1) + "|"]
     rows = sorted(found["rows"], key=lambda row: (row["backend"], row["yields"]))
     for row in rows:
-        alone, every, light, spent = row["alone"], row["all"], row.get("light"), row["run_s"]
+        alone, every, light = row["alone"], row["all"], row.get("light")
         cells = [
             row["backend"], "yes" if row["yields"] else "no", f"{alone['median_s']:.2f} s",
-            f"× {every['median_ratio']:.2f}", f"× {every['slowest_ratio']:.1f} ({every['slowest_s']:.1f} s)",
-            f"× {light['median_ratio']:.2f}, slowest × {light['slowest_ratio']:.1f}" if light else "–",
-            _run_times(spent),
+            f"{alone['slowest_s']:.2f} s", f"× {every['median_ratio']:.2f}", f"× {every['slowest_ratio']:.2f}",
+            f"× {light['median_ratio']:.2f}, × {light['slowest_ratio']:.2f}" if light else "–",
+            ", ".join(_seconds(row["run_s"], way, row["runs"]) for way in ("nobody", "a question", "asked")),
         ]  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, "", _when({str(at): row for at, row in enumerate(rows)})])
 
 
-def _run_times(spent: Mapping[str, float]) -> str:
-    asked, *others = spent.values()
-    if not others:
-        return f"asked all the while {asked:.0f} s"
-    return f"{others[-1]:.0f} s; every 10 s {others[0]:.0f} s; all the while {asked:.0f} s"
+def _seconds(spent: Mapping[str, float], way: str, ended: Sequence[str]) -> str:
+    found = {name: (seconds, end) for (name, seconds), end in zip(spent.items(), ended, strict=False)}
+    seconds, end = next((each for name, each in found.items() if name.startswith(way)), (None, ""))
+    return "–" if seconds is None else f"{'over ' if end == 'cut short' else ''}{seconds:.0f} s"
 
 
 def versions(found: Mapping[str, Any]) -> str:
