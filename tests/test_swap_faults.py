@@ -7,6 +7,7 @@ model says are one and the same.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import resource
@@ -105,7 +106,8 @@ async def kill_and_start(served: Serving, swap: asyncio.Task[tuple[int, Any]], s
     killing = asyncio.create_task(served.kill())
     if stopped is not None:
         await asyncio.sleep(0.5)
-        stopped.resume()  # only a process that runs can see that its parent has gone
+        with contextlib.suppress(psutil.NoSuchProcess):  # it may have been ended already
+            stopped.resume()  # only a process that runs can see that its parent has gone
     await killing
     await asyncio.wait({swap})
     swap.exception()
