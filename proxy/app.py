@@ -30,7 +30,6 @@ from proxy.core import tasks as lifecycle
 from proxy.core.backend_http import Connections
 from proxy.core.errors import ProxyError
 from proxy.core.events import Events
-from proxy.core.heap_trim import Memory
 from proxy.core.metrics import Metrics
 from proxy.core.tasks import Tasks
 from proxy.dialects import COUNT_TOKENS, DIALECTS, Dialect
@@ -43,6 +42,7 @@ from proxy.feedback.webhooks.routes import Webhooks
 from proxy.relay.capture_optout import Uncaptured
 from proxy.relay.count_tokens import CountTokens
 from proxy.relay.dialect_support import Formats
+from proxy.relay.heap_trim import Memory
 from proxy.relay.lessons import PromptLessons
 from proxy.relay.models import Models
 from proxy.relay.parts import Parts

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from scripts.fakes.backend import MODEL, FakeBackend
-from scripts.fakes.dead_end import DeadEnd
 from scripts.harness.command import rlproxy
+from scripts.harness.dead_end import DeadEnd
 from scripts.harness.serving import Serving
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()

@@ -7,6 +7,7 @@ rows. Not here: the critic (trainer.lessons.critic), the list that shows them (c
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
 from collections.abc import Mapping
 from typing import Final
@@ -20,10 +21,10 @@ LOOK: Final = 2000  # newest main turns that a draw looks at
 _UNRATED: Final = """c.turn = 'main' AND c.status = 'done' AND c.untrainable IS NULL
 AND NOT EXISTS (SELECT 1 FROM ratings r WHERE r.completion_id = c.id AND +r.live = 1)"""
 _UNSURE: Final = f"""SELECT c.seq FROM guesses g CROSS JOIN completions c ON c.id = g.completion_id
-WHERE {_UNRATED} ORDER BY abs(g.odds), c.seq DESC LIMIT ?"""  # noqa: S608  a constant of ours
+WHERE {_UNRATED} ORDER BY abs(g.odds), c.seq DESC LIMIT ?"""  # noqa: S608  a constant
 _DRAWN: Final = f"""SELECT c.seq FROM completions c
 WHERE c.seq > (SELECT coalesce(max(seq), 0) FROM completions) - {LOOK} AND {_UNRATED}
-ORDER BY random() LIMIT ?"""  # noqa: S608  constants of ours
+ORDER BY random() LIMIT ?"""  # noqa: S608  constants
 
 
 def put(db: sqlite3.Connection, run: int, odds: Mapping[str, float]) -> None:
@@ -53,15 +54,9 @@ class GuessStore(StorePart):
 
 def mixed(unsure: list[int], drawn: list[int]) -> list[int]:
     """Each once; every fifth place is of those that were drawn, while there are any."""
-    left, others = list(dict.fromkeys(unsure)), list(dict.fromkeys(drawn))
-    order: list[int] = []
-    while left or others:
-        if not left or (len(order) % AT_RANDOM == AT_RANDOM - 1 and others):
-            if not left:
-                break  # what is left was only drawn
-            at = others.pop(0)
-        else:
-            at = left.pop(0)
-        if at not in order:
-            order.append(at)
-    return order
+    others, order = iter(drawn), dict[int, None]()  # a dict keeps the first place of each
+    for at in unsure:
+        if len(order) % AT_RANDOM == AT_RANDOM - 1:
+            order |= dict.fromkeys(itertools.islice((one for one in others if one not in order), 1))
+        order[at] = None
+    return list(order)

@@ -37,7 +37,7 @@ FROM ratings r CROSS JOIN completions c ON c.id = r.completion_id LEFT JOIN less
 WHERE r.seq > ? AND r.live = 1 AND r.human = 1 AND r.source <> '{JUDGED}' AND r.value < 0 AND r.comment IS NOT NULL
 AND trim(r.comment) <> '' AND length(r.comment) <= {LONGEST} AND (r.rater = '{OWNER}' OR r.rater = c.user
     OR (c.user IS NULL AND EXISTS (SELECT 1 FROM keys k WHERE k.id = c.key AND k.name = r.rater)))
-ORDER BY r.seq DESC"""  # noqa: S608  a constant of ours
+ORDER BY r.seq DESC"""  # noqa: S608  a constant
 _ONE: Final = """SELECT 1 FROM ratings r WHERE r.id = ? AND r.live = 1 AND r.human = 1 AND r.value < 0
 AND r.comment IS NOT NULL"""
 _SET: Final = """INSERT INTO lessons (rating_id, text, always, ended, why, changed_at) VALUES (?, ?, ?, ?, ?, ?)
