@@ -55,7 +55,7 @@ class GuessStore(StorePart):
 def mixed(unsure: list[int], drawn: list[int]) -> list[int]:
     """Each once; every fifth place is of those that were drawn, while there are any."""
     others, order = iter(drawn), dict[int, None]()  # a dict keeps the first place of each
-    for at in unsure:
+    for at in dict.fromkeys(unsure):
         if len(order) % AT_RANDOM == AT_RANDOM - 1:
             order |= dict.fromkeys(itertools.islice((one for one in others if one not in order), 1))
         order[at] = None
