@@ -5,7 +5,6 @@ Documents here know every agent's wrappers and every marker. They may do what an
 
 from __future__ import annotations
 
-import itertools
 import json
 import time
 from collections.abc import Callable
@@ -34,6 +33,7 @@ from scripts.harness.agent_formats import (
     texts,
 )
 from scripts.harness.in_process import Proxy
+from tests.harness.growth import too_slow
 from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 GROUP = "[Chat messages since your last reply - for context]\n[WhatsApp g 10:00] Bob: hi\n\n"
@@ -294,8 +294,7 @@ SCANS: dict[str, Callable[[dict[str, Any]], object]] = {
     "thread": lambda message: thread([message, {**message, "role": "assistant"}], lambda kept: kept),
     "parse": lambda message: parse(str(message["content"])),
 }
-LENGTHS = (1 << 18, 1 << 19, 1 << 20)  # characters
-MOST = 2.5  # times the CPU time for twice the text
+LENGTH = 1 << 16  # characters of the shorter text; the longer one has 2 ** 20
 HOSTILE: dict[str, Callable[[int], str]] = {
     "longer names": lambda n: "<user_infoX" * (n // 100) + "a" * (n - n // 10) + "</user_info>",
     **{
@@ -312,31 +311,15 @@ HOSTILE: dict[str, Callable[[int], str]] = {
 }  # fmt: skip
 
 
-def cpu_s(scan: Callable[[dict[str, Any]], object], message: dict[str, Any]) -> float:
-    """The shortest of several, so that what else the machine does counts little."""
-    best = float("inf")
-    for _ in range(5):
-        before = time.thread_time()
-        scan(message)
-        best = min(best, time.thread_time() - before)
-    return best
-
-
-def times(scan: Callable[[dict[str, Any]], object], make: Callable[[int], str]) -> list[float]:
-    """CPU seconds for each of LENGTHS. Measured up to four times, since other processes use these cores, too."""
-    for _ in range(4):
-        taken = [cpu_s(scan, {"role": "user", "content": make(n)}) for n in LENGTHS]
-        if all(longer <= MOST * max(shorter, 0.002) for shorter, longer in itertools.pairwise(taken)):
-            return []
-    return taken
-
-
 @pytest.mark.parametrize("hostile", HOSTILE)
 def test_reading_a_text_takes_time_in_proportion(hostile: str) -> None:
     for name, scan in SCANS.items():
         for before, after in (('"', '"'), (INFO, "/rl good")):
-            too_long = times(scan, lambda n, a=before, b=after: a + HOSTILE[hostile](n) + b)  # type: ignore[misc]
-            assert not too_long, (name, before, too_long)
+
+            def make(n: int, before: str = before, after: str = after) -> dict[str, Any]:
+                return {"role": "user", "content": before + HOSTILE[hostile](n) + after}
+
+            assert not (slow := too_slow(scan, make, LENGTH, LENGTH)), (name, before, slow)
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.id)

@@ -56,7 +56,7 @@ def test_many_marks_are_compared_all_the_same() -> None:
 
 def test_one_text_is_made_ready_once_for_all_that_it_is_compared_with() -> None:
     few, many = (cost(lambda count=count: _compared(count)) for count in (2, 200))
-    assert many < 5 * few
+    assert many < 20 * few  # made ready each time it is 100 times
 
 
 def _compared(count: int) -> None:
