@@ -5,7 +5,7 @@ groups of 8 attempts. Each round of episodes starts a run; success is measured o
 is live then.
 `--shuffle` deals the rewards out at random: that control must not rise.
 
-    python -m scripts.demo.agent [--task chain_sum | gcd | two_turn | calculator | …] [--rounds 5] [--seed 0] [--shuffle] [--json FILE]
+    python -m scripts.demo.agent [--task two_turn] [--rounds 5] [--seed 0] [--shuffle] [--json FILE]
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from scripts.demo.agent_credit import by_turn
 from scripts.demo.agent_picture import picture
 from scripts.demo.person import ROOT
 from scripts.harness.circumstances import circumstances
@@ -65,6 +66,8 @@ async def story(args: argparse.Namespace, python: str, keep: Callable[[list[dict
                 print(line.decode(errors="replace").rstrip(), file=sys.stderr)
                 continue
             row = json.loads(line)
+            if row.get("run"):
+                row["credit"] = by_turn(HOME / f"runs/r{row['run']:05d}")
             rows.append(row)
             keep(rows)
             told = f"round {row['round']}: {row['episodes']} episodes, held-out success {row['held_out']:.2f}"
