@@ -59,8 +59,9 @@ def main() -> None:
         gate = {name: check.get("value") for name, check in (run["gate"] or {}).items()}
         say(
             round=at, episodes=at * args.prompts * args.members, success=first(marks), marks=marks,
-            asked_s=round(asked_s, 1), trained_s=round(trained_s, 1), run=run["id"], status=run["status"], reason=run["reason"],
-            base_nll=gate.get("base_nll"), metrics=run["metrics"] or {}, **look(model, held, args),
+            asked_s=round(asked_s, 1), trained_s=round(trained_s, 1), run=run["id"], status=run["status"],
+            reason=run["reason"], base_nll=gate.get("base_nll"), metrics=run["metrics"] or {},
+            **look(model, held, args),
         )  # fmt: skip
 
 
@@ -107,8 +108,8 @@ def deal(seed: int) -> None:
 
     rewards = [said["reward"] for _, _, said in HELD_BACK]
     random.Random(seed).shuffle(rewards)
-    for (_, episode, said), reward in zip(HELD_BACK, rewards, strict=True):
-        rlproxy_hook.post(f"/rl/episodes/{episode}/reward", {**said, "reward": reward})
+    for (_, episode, said), dealt in zip(HELD_BACK, rewards, strict=True):
+        rlproxy_hook.post(f"/rl/episodes/{episode}/reward", {**said, "reward": dealt})
     HELD_BACK.clear()
 
 

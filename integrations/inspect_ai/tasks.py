@@ -26,10 +26,10 @@ class Task(NamedTuple):
 
 FIRST = re.compile(r"-?\d+")
 SUM = re.compile(r"\s*(-?\d+)\s*([+-])\s*(-?\d+)\s*")
-WORDS = (
-    "apple bread candle desk eagle forest garden hammer island jacket kettle lemon mirror needle ocean pencil river "
-    "silver table violin window yellow zebra button"
-).split()
+WORDS = [
+    "apple", "bread", "candle", "desk", "eagle", "forest", "garden", "hammer", "island", "jacket", "kettle", "lemon",
+    "mirror", "needle", "ocean", "pencil", "river", "silver", "table", "violin", "window", "yellow", "zebra", "button",
+]  # fmt: skip
 
 
 def samples(task: str, count: int, seed: int, without: frozenset[str] = frozenset()) -> list[Sample]:
