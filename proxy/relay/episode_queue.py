@@ -22,6 +22,8 @@ RETRY_AFTER_S: Final = 5
 class EpisodeQueue:
     def __init__(self, settings: Settings, works_on: int) -> None:
         """`works_on`: how many answers the backend works on at once."""
+        if settings.train.share_gpu:  # while a run has the GPU, those that are let in here stand at the door
+            works_on = min(works_on, settings.server.hold_most)
         self._at_once = settings.backend.episodes_at_once or max(1, int(SHARE * works_on))
         self._most = int(SHARE * settings.server.max_requests)
         self._line = WaitingLine()

@@ -107,6 +107,11 @@ def test_the_backends_slots_are_shared(setting: int, slots: int, at_once: int) -
     assert EpisodeQueue(settings, slots).state()["at_once"] == at_once
 
 
+def test_those_that_wait_while_a_run_has_the_gpu_leave_room_at_the_door() -> None:
+    settings = load({"train.share_gpu": True, "server.hold_most": 64}, environ={}).settings
+    assert EpisodeQueue(settings, 256).state()["at_once"] == 48
+
+
 # Through a whole proxy
 
 
