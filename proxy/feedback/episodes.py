@@ -61,7 +61,7 @@ class Episodes:
     # Requests for the model
 
     async def pin(self, key: str, session: str | None, live: int | None) -> Pin | None:
-        """The record of this session, and with it the version that its requests get; None where it is no episode.
+        """The record of this session, and with it the version that its requests get; None where it is not an episode.
         `live` None: nothing is to be pinned.
 
         Raises Gone after the episode's end.

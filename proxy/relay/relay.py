@@ -177,8 +177,8 @@ class Relay:
             return await held.failed(_as_proxy_error(error))
 
     async def _episode(self, call: Call, asked: Asked) -> tuple[bool, int | None]:
-        """Whether it is an episode's, and the version of that, unless the request itself names one. Raises Gone where
-        the episode has ended."""
+        """Tell whether it is an episode's, and the version of that, unless the request itself names one. Raises Gone
+        where the episode has ended."""
         if call.id is None:  # nothing of it is kept, so it is no part of one
             return False, None
         named = self.parts.swap.names_version(asked.model)
