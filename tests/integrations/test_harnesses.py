@@ -142,7 +142,7 @@ async def test_of_a_scripted_environment_only_the_first_of_two_turns_counts(
         if not said.startswith("Choose one: "):
             return "rlproxy's own question"
         asked[said] += 1
-        return re.findall(r"\w+", said)[-1 if asked[said] % 2 else 2].capitalize()
+        return str(re.findall(r"\w+", said)[-1 if asked[said] % 2 else 2]).capitalize()
 
     backend.script = script
     rows, episodes = await attempted(proxy, tmp_path, "two_turn")
