@@ -1,8 +1,8 @@
 """Would a run take the answers that have come? Tried on the newest of them, before anybody has rated 32.
 
 Owns when that is looked at, which answers are tried, and the verdict, which is kept in the store. After the first two
-answers the served model is compared with the weights, by its prompts alone (weights_check), and the newest answers'
-lines are read as a run would read them, by a process of low priority with the tokeniser and without the weights. The
+answers the served model is compared with the weights, by its prompts alone (weights_check). The newest answers' lines
+are read as a run would read them. A process of low priority does that, with the tokeniser and without the weights. The
 same happens after four times as many, since other clients have other prompts, and when either side has changed. From
 the first rating on the weights also say how likely these answers are, as a run asks them. What an answer costs is a
 number counted up. Not here: what a run refuses (trainer.lessons), how a server renders (served_prompts).

@@ -1,8 +1,8 @@
 """Does the server run the model whose weights train? Asked before the first run, and when either has changed.
 
-Owns when it is asked, what is sent to the server for it, and the verdict, which is kept in the store with the identity
-of both sides. After the first answers prompts alone are compared, without the weights; at the first rating all of it.
-What could not be asked stops nothing; another model does, unless a person says otherwise (train.match). Not here: the
+Owns when it is asked, what is sent to the server for it, and the verdict. The store keeps that with the identity of
+both sides. After the first answers prompts alone are compared, without the weights; at the first rating all of it. What
+could not be asked stops nothing; another model does, unless a person says otherwise (train.match). Not here: the
 comparison and its bounds (weights_compare), the weights' side (trainer.probe), when to train (run_supervisor).
 """
 
