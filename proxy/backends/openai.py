@@ -73,6 +73,10 @@ class OpenAICompatible:
         return None
 
     @property
+    def loaded(self) -> str | None:
+        return None
+
+    @property
     def places(self) -> int | None:
         return None
 

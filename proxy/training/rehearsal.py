@@ -132,7 +132,8 @@ class Rehearsal:
                 await served_prompts.add(self._backend, lines, _by_id(completions[:TRIED]), questions=())
         parent = 0 if foreign else (await self._store.versions.pointer()).live
         adapter = (await self._store.versions.get(parent)) if parent else None
-        scored = scored and not foreign and (not parent or (adapter is not None and not adapter.gone))
+        exact = all(line.get("exact") is True for line in lines)  # then its words are the model's own
+        scored = scored and not foreign and not exact and (not parent or (adapter is not None and not adapter.gone))
         asked = {
             "conversations": [],
             "lines": lines,

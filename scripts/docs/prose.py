@@ -7,7 +7,7 @@
 |---|---|
 | opening | docstrings that open with What, Who, Whether, Of, As, or That; on pages, sentences with the first four |
 | is no | "is no JSON" instead of "is not JSON"; "there is no file" is right |
-| long | sentences over 25 words; a list of code spans is one word; names of tests, SQL, and columns set with spaces are none |
+| long | sentences over 25 words; a list of code spans is one word; names of tests, SQL and columns are none |
 | wide | lines over 100 columns of a paragraph that has several lines |
 """
 
@@ -152,7 +152,7 @@ def counted() -> list[Found]:
 
 
 def length() -> int:
-    """Words of README.md and all pages of docs/ but the lab's: prose, tables, code blocks, and what scripts write there.
+    """Words of README.md and all pages of docs/ but the lab's: prose, tables, code, and what scripts write there.
 
     A word is what stands between two spaces and has a letter or a digit. So a table's bars, list marks and arrows are
     none; a path, a number and a code span without a space are one each.

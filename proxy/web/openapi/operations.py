@@ -158,9 +158,9 @@ CONTROL: Final = (
     _read(
         "/rl/events",
         "Server-sent events: `rating`, `retracted`, `run`, `paused`, `resumed`, `problem`. `captured`: `count` answers "
-        "ended, told at most four times a second. `waiting`: a rule stopped the run. `swap`: with `load_s`, `warm_up_s` "
-        "and `switch_s`. `watch`: a version was rolled back by itself. `rebuild`: of versions that learned from what was "
-        "forgotten: begun, over. `Last-Event-ID` resumes. Ends when the key is revoked.",
+        "ended, told at most four times a second. `waiting`: a rule stopped the run. `swap`: with `load_s`, "
+        "`warm_up_s` and `switch_s`. `watch`: a version was rolled back by itself. `rebuild`: of versions that learned "
+        "from what was forgotten: begun, over. `Last-Event-ID` resumes. Ends when the key is revoked.",
         Raw({"text/event-stream": {}}), query={"after": number(0, 10**18 - 1)},
         headers={"last-event-id": {"type": "string", "pattern": "^[0-9]{1,18}$"}},
     ),
