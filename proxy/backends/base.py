@@ -42,6 +42,7 @@ class Capabilities:
     frees: bool = False  # gives its memory back while a run trains
     wears_one: bool = False  # at a time: a request for another version waits until all running ones have ended
     longer: str = "give the model a longer context at its server"  # what helps where that cuts prompts
+    slots: int = 64  # answers that it works on at once, as such servers are mostly started
     lost: frozenset[int] = frozenset({404})  # what it answers where it does not know the model asked for
 
 
@@ -150,6 +151,10 @@ class Backend(Protocol):
     @property
     def weights(self) -> str | None:
         """Where training finds the same weights, if the server told."""
+
+    @property
+    def loaded(self) -> str | None:
+        """Fingerprint of the weights' files that rlproxy itself started the server on; None where somebody else did."""
 
     @property
     def places(self) -> int | None:

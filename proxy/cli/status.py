@@ -1,7 +1,7 @@
 """`rlproxy status`: what is shown, once or each second.
 
 Owns the rows and the redrawing. While it watches, the terminal's other screen is used, so that Ctrl-C leaves behind
-nothing but what was there before; a proxy that goes away is said in its place, and waited for.
+nothing but what was there before. A proxy that goes away is said in its place, and waited for.
 """
 
 from __future__ import annotations
@@ -127,6 +127,12 @@ def _episodes(s: dict[str, Any]) -> list[Row]:
     line = f"{found['ready']} of the {found['needed']} that start a run"
     line += f", {found['forming']} in groups that have not closed" if found["forming"] else ""
     rows: list[Row] = [("episodes", f"{line}; {found['open']} open, {found['rewarded']} rewarded", "")]
+    if found["ended_lately"]:
+        rows.append(("", f"{found['ended_lately']} ended in the last minute", ""))
+    asked = found["requests"]
+    if asked["waiting"]:
+        at = f"{asked['at_backend']} at the backend, {asked['waiting']} wait (backend.episodes_at_once)"
+        rows.append(("", f"their requests: {at}", ""))
     metrics = (s["last_run"] or {}).get("metrics") or {}
     if kept := int(metrics.get("groups_kept", 0)):
         rows.append(("", f"last run: {some(kept, 'group')} compared", ""))
