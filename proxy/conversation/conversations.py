@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import orjson
 
@@ -168,43 +168,25 @@ def _aside(message: Mapping[str, Any], agent: Agent | None) -> bool:
     return message.get("role") in ASIDE or added_after(message, agent)
 
 
-class Sight(NamedTuple):
-    """Verdict on a message: whether the model may see it, and what the next one has to know of it."""
-
-    kept: bool
-    ours: bool  # after a command: the next assistant message is our answer to it
-    acts: bool = False  # after a tool's result: the next message of the person may be the model's doing
-
-
-def sight(above: Sight | None, message: Mapping[str, Any], agent: Agent | None = None) -> Sight:
-    """Judge a message below another: no `/rl` line, and none of our answers to one.
-
-    A command never reaches the model, so the assistant message after it can only be ours.
-    """
-    aside = _aside(message, agent)
-    acts = above is not None and above.acts
-    if not acts and is_command(message, agent):
-        return Sight(False, True)
-    acts = acts if aside else _may_act(message, agent)
-    if above is None or not above.ours:
-        return Sight(True, False, acts)
-    if message.get("role") == "assistant":
-        return Sight(False, False)
-    return Sight(True, aside, acts)
-
-
 def _may_act(above: Mapping[str, Any], agent: Agent | None) -> bool:
     """Tell if the message of a user below this one may be what the model had its agent send. What a person types comes
     below an answer, also where they broke off a tool: then the agent says so in a part of its own."""
     return agent is not None and agent.acts and above.get("role") == "tool"
 
 
-def without_commands(messages: Sequence[Mapping[str, Any]], agent: Agent | None = None) -> list[int]:
-    """Which messages of the history the model may see."""
+def without_commands(messages: Sequence[Mapping[str, Any]], agent: Agent | None = None) -> Sequence[int]:
+    """Which messages of the history the model may see: no `/rl` line, and none of our answers to one. A command never
+    reaches the model, so the assistant message after it can only be ours."""
     kept: list[int] = []
-    state: Sight | None = None
-    for i, message in enumerate(messages):
-        state = sight(state, message, agent)
-        if state.kept:
-            kept.append(i)
+    ours = acts = False  # the next assistant message is our answer; a message of the person may be the model's doing
+    for at, message in enumerate(messages):
+        if not acts and message.get("role") == "user" and is_command(message, agent):
+            ours = True
+            continue
+        if not _aside(message, agent):
+            is_answer = ours and message.get("role") == "assistant"
+            ours, acts = False, not is_answer and _may_act(message, agent)
+            if is_answer:
+                continue
+        kept.append(at)
     return kept

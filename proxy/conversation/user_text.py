@@ -21,6 +21,7 @@ _BLOCKS: Final = (
 _OPENING: Final = re.compile("<(?:" + "|".join(_BLOCKS) + f")|{CONTEXT[0]}")
 _NAME_ENDS: Final = (">", " ", "\n")
 SHOWN: Final = 2000  # characters of a person's words that lists show
+_MARKS: Final = (b"/rl", b"rl:", b"Rl:", b"RL:", b"\\u00", b"\0")
 # With a slash; or without one, for clients that keep such lines for themselves: then with one of these words right
 # behind the colon, which nobody writes by accident.
 PREFIX: Final = re.compile(
@@ -38,6 +39,12 @@ def command_of(message: Mapping[str, Any], agent: Agent | None = None) -> str | 
         return None
     said = own_text(message, agent)
     return said if said is not None and PREFIX.match(said) else None
+
+
+def may_have_command(raw: bytes) -> bool:
+    """Tell whether a text in this JSON may be such a line. Most bodies have none of its marks, and neither an escaped
+    ASCII letter nor a wider encoding, in which a mark would not be seen."""
+    return any(mark in raw for mark in _MARKS)
 
 
 def _is_marked(text: str) -> bool:

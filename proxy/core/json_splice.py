@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from proxy.core.json_edit import EACH, HIDDEN, Rules, rewrite
+from proxy.core.json_edit import EACH, HIDDEN, Rules, dumps, rewrite
 from proxy.core.json_skip import past_white
 
 _STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
@@ -140,9 +140,9 @@ def with_members(
 ) -> bytes:
     """Do `json_edit.rewrite(raw, {}, add)`, likewise. `apart`: where the items of one of its lists are, which need not
     be searched."""
-    if not add:
-        return raw
     start, end = apart or (0, 0)
+    if all(_says(raw, parsed, name, value, start, end) for name, value in add.items()):
+        return raw
     found = _edits(raw[:start] + raw[end:] if apart else raw, parsed, _places(add))
     if found is None or any(first < start < last for first, last, _ in found):
         return rewrite(raw, {}, add)
@@ -153,6 +153,13 @@ def with_members(
         extra = b",".join(b'"' + key.encode() + b'":' + value for key, value in missing)
         found.append((close, close, (b"," if parsed else b"") + extra))
     return _spliced(raw, found)
+
+
+def _says(raw: bytes, parsed: Mapping[str, Any], name: str, value: bytes, start: int, end: int) -> bool:
+    """This member is in it already, once, with this value; not looked for from `start` to `end`."""
+    literal = b'"%s"' % name.encode()
+    once = raw.count(literal, 0, start) + raw.count(literal, end) == 1
+    return once and name in parsed and dumps(parsed[name]) == value
 
 
 class _Place(NamedTuple):

@@ -73,6 +73,7 @@ class Capture:
         id: str,
         n: int,
         keepable: Callable[[str], str] = str,
+        dialect: Dialect = CHAT,
     ) -> None:
         """`keepable`: what may be stored of an error."""
         self.id = id
@@ -83,8 +84,8 @@ class Capture:
         self._keepable = keepable
         self._events = events
         self._underway = underway
-        self._dialect: Dialect = CHAT
-        self._fold = CHAT.fold()
+        self._dialect = dialect
+        self._fold = dialect.fold()
         self._translated = False
         self._broken: str | None = None
         self._unread: list[bytes] = []  # whole events, not parsed yet
@@ -100,7 +101,9 @@ class Capture:
 
     def reads(self, dialect: Dialect, *, translated: bool) -> None:
         """Say what the backend answers in, before the first byte of the answer."""
-        self._dialect, self._fold, self._translated = dialect, dialect.fold(), translated
+        self._translated = translated
+        if dialect is not self._dialect:
+            self._dialect, self._fold = dialect, dialect.fold()
 
     def begin_beside(
         self, tasks: Tasks, row: Callable[[], Awaitable[NewCompletion]], seen: Callable[[NewCompletion], None]

@@ -31,8 +31,8 @@ from proxy.conversation.secret_shapes import LONGEST
 from proxy.conversation.side_requests import QUOTATION, SUBAGENT, SYSTEM, is_subagent, may_quote, quotes
 from proxy.conversation.turns import DEFAULT, marked_side, said_turn, turn_of
 from proxy.conversation.typed_words import marked_errors, typed_in
-from proxy.conversation.user_text import SHOWN, words
-from proxy.core.agent_wrappers import NOBODY, Agent, agent_of, as_typed, name_on, sender_of
+from proxy.conversation.user_text import SHOWN, may_have_command, words
+from proxy.core.agent_wrappers import CLAUDE_CODE, NOBODY, Agent, agent_of, as_typed, name_on, sender_of
 from proxy.core.backend_http import NoHttp
 from proxy.core.errors import BackendBroke, BadRequest, ProxyError, StorageFailed
 from proxy.core.json_edit import dumps, loads
@@ -71,6 +71,7 @@ class Call(NamedTuple):
     agent: Agent | None  # that sent it, where that is known; NOBODY where no person types
     body: Body
     weight: int  # bytes that it counts as, with those that it named
+    commands: bool  # it may have `/rl` lines in it
     previous: str | None  # the answer that it named
     started: float
     attempt: Attempt | None  # where its SDK may send it again
@@ -104,15 +105,24 @@ class Relay:
         raw = await read(request, self.parts.settings.server.max_body_bytes)
         heavy, known = weight(raw), self.parts.recent.bodies.known(raw)
         # Also what was said before has to be walked through: a thread for all of it, or none.
-        said, as_came, named = await off_loop(heavy, _read, raw, self.parts.recent.bodies, known, dialect, request)
+        said, as_came, agent, named = await off_loop(
+            heavy, _read, raw, self.parts.recent.bodies, known, dialect, request
+        )
         body = said.parsed
         add: dict[str, bytes] = {}
         spelled, asked = body, as_came
         path_session = request.match_info.get("session")
+        claude_code = agent is not None and agent.name == CLAUDE_CODE
         who = speaker(
-            request.headers, path_session=path_session, user=asked.user, session=asked.session, body=body, typed=named
+            request.headers,
+            path_session=path_session,
+            user=asked.user,
+            session=asked.session,
+            body=body,
+            typed=named,
+            claude_code=claude_code,
         )
-        reach = Reach.of(who_asks(request), who.user, people(request.headers, body, named))
+        reach = Reach.of(who_asks(request), who.user, people(request.headers, body, named, claude_code=claude_code))
         if dialect.goes_on:
             items = await self._earlier.referred(dialect, body, reach, who.session)
             asked = await off_loop(heavy, dialect.read, body, items) if items else asked
@@ -122,9 +132,14 @@ class Relay:
                 asked = replace(asked, messages=marked(asked.messages, as_came.messages))
         who = who._replace(user=reach.user or reach.who.name)
         side = marked_side(request.headers, self.parts.settings.turns.rules)
-        agent = agent_of(request.headers, asked.messages) if asked.typed and not side else NOBODY
-        typed = as_typed(asked.messages, agent)
-        at = command_at(typed, agent) if heavy < LARGE else await off_loop(heavy, command_at, typed, agent)
+        if not asked.typed or side:
+            agent = NOBODY
+        elif asked.messages is not as_came.messages:
+            agent = agent_of(request.headers, asked.messages)
+        at, typed = None, asked.messages
+        if commands := await off_loop(heavy, may_have_command, raw):
+            typed = as_typed(asked.messages, agent)
+            at = await off_loop(heavy, command_at, typed, agent)
         key = await off_loop(len(raw), key_of, request, raw) if is_counted(request) else None
         captured = not (off or self.parts.uncaptured.has(who.session))
         # A command is no part of what is captured, and acts once also where nothing is.
@@ -138,7 +153,7 @@ class Relay:
             if attempt and earlier and await self._retries.settle(attempt, earlier, asked.n):
                 return await attempt.again(request)
             id = _completion_id(request) if captured else None
-            call = Call(request, dialect, who, agent, said, heavy, as_came.previous, started, attempt, id)
+            call = Call(request, dialect, who, agent, said, heavy, commands, as_came.previous, started, attempt, id)
             response = await self._ask(call, spelled, asked, add)
             if attempt is not None:
                 attempt.keep(response)
@@ -146,13 +161,11 @@ class Relay:
 
     async def _ask(self, call: Call, body: Any, asked: Asked, add: dict[str, bytes]) -> web.StreamResponse:
         """A question for the model: leased, captured, sent. `body`, `asked` and `add` with all that it names."""
-        kept: Sequence[int]
-        if call.id is None:  # nothing is remembered of it either
+        kept: Sequence[int] = range(len(asked.messages))
+        if call.commands:
             kept = await off_loop(call.weight, without_commands, asked.messages, call.agent)
-        else:
-            recent, size = self.parts.recent, len(call.body.raw) + _size(add)
-            recent.bodies.remember(call.body)
-            kept = await off_loop(call.weight, recent.history.kept, asked.messages, size, call.agent)
+        if call.id is not None:  # else nothing is remembered of it
+            self.parts.recent.bodies.remember(call.body)
         if add:
             asked = replace(asked, messages=unmarked(asked.messages))
         if asked.messages and not kept:
@@ -177,8 +190,9 @@ class Relay:
         """The version of its episode, unless the request itself names one. Raises Gone where that has ended."""
         if call.id is None:  # nothing of it is kept, so it is no part of one
             return None
-        named = self.parts.swap.names_version(asked.model)
-        live = None if named else self.parts.swap.version_of(asked.model)
+        swap = self.parts.swap
+        live = swap.version_of(asked.model)
+        live = None if live is None or swap.names_version(asked.model) else live
         version = await self.parts.episodes.version(who_asks(call.request).key, call.who.session, live)
         return None if live is None else version
 
@@ -384,23 +398,19 @@ def _row(call: Call, asked: Asked, telling: Telling, request: bytes, lease: Leas
 
 def _read(
     raw: bytes, bodies: SaidBefore, known: KnownPrefix, dialect: Dialect, request: web.Request
-) -> tuple[Body, Asked, list[Any]]:
-    """The body, what its dialect makes of it, and whom its newest message names. Raises BadRequest."""
+) -> tuple[Body, Asked, Agent | None, list[Any]]:
+    """The body, what its dialect makes of it, the agent that sent it, and whom its newest message names: in words of
+    that agent, and as chat completions have it. Raises BadRequest."""
     body, asked = parsed(raw, bodies, known, dialect)
-    return body, asked, _typed_by(request.headers, asked)
+    agent = agent_of(request.headers, asked.messages)
+    found = (sender_of(asked.messages, agent), name_on(asked.messages, agent))
+    return body, asked, agent, [one for one in found if one is not None]
 
 
 def _beside(history: History, call: Call, asked: Asked, size: int) -> tuple[Telling, bytes]:
     """Knowledge of the messages, and the members beside them."""
     beside = {k: v for k, v in call.body.parsed.items() if k not in call.dialect.carriers}
     return history.telling(asked.messages, size), dumps(beside)
-
-
-def _typed_by(headers: Mapping[str, str], asked: Asked) -> list[Any]:
-    """Whom the newest message names: in words of its agent, and as chat completions have it."""
-    agent = agent_of(headers, asked.messages)
-    found = (sender_of(asked.messages, agent), name_on(asked.messages, agent))
-    return [one for one in found if one is not None]
 
 
 def _completion_id(request: web.Request) -> str:

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -106,10 +106,18 @@ def bare(folder: Path, url: str) -> Target:
     return Target("bare", at, process, f"aiohttp {aiohttp.__version__}")
 
 
-def rlproxy(folder: Path, url: str, name: str = "rlproxy", kind: str = "openai", tree: Path = ROOT) -> Target:
-    """As a person runs it before an agent: every default. `kind` vllm asks for token ids and log-probs."""
+def rlproxy(
+    folder: Path,
+    url: str,
+    name: str = "rlproxy",
+    kind: str = "openai",
+    tree: Path = ROOT,
+    command: Sequence[str] = ("proxy.cli",),
+) -> Target:
+    """As a person runs it before an agent: every default. `kind` vllm asks for token ids and log-probs. `command`: the
+    module that serves, with its own arguments."""
     home = folder / f"{name}-home"
-    command = [sys.executable, "-m", "proxy.cli", "serve", "--home", str(home), "--port", "0", "--backend", kind]
+    command = [sys.executable, "-m", *command, "serve", "--home", str(home), "--port", "0", "--backend", kind]
     process = started(
         [*command, "--backend-url", url, "--model", "m", "--log-level", "warning"], folder, name,
         PYTHONPATH=str(tree), RLPROXY_SERVER__MAX_REQUESTS="2048",
