@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Mapping
 from functools import cache, lru_cache
 from typing import Any, Final, NamedTuple
 
-import aiohappyeyeballs  # comes with aiohttp: asyncio's own leaks sockets where who waits is cancelled
+import aiohappyeyeballs  # asyncio's own leaks sockets where who waits is cancelled
 import httptools
 from multidict import CIMultiDict
 from yarl import URL

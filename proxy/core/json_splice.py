@@ -83,7 +83,7 @@ class Splicer:
             count = piece.count(place.literal)
             if not count:
                 continue
-            if place.new is HIDDEN or count != sum(place.expected(one, name) for one in parsed if type(one) is dict):
+            if place.new is HIDDEN or count != place.expected_in(parsed, name):
                 return None
             start = piece.find(place.literal) + len(place.literal)
             colon = _COLON.match(piece, start)
@@ -169,6 +169,13 @@ class _Place(NamedTuple):
     top: bool  # that of the object itself
     within: tuple[str, ...]  # those of each object in these lists
     new: bytes | None  # None: the member is taken out
+
+    def expected_in(self, parsed: Sequence[Any], name: str) -> int:
+        """The same of several bodies, some of which may be no objects."""
+        objects = [one for one in parsed if type(one) is dict]
+        if not self.within:
+            return sum([name in one for one in objects]) if self.top else 0
+        return sum([self.expected(one, name) for one in objects])
 
     def expected(self, parsed: Mapping[str, Any], name: str) -> int:
         count = 1 if self.top and name in parsed else 0
