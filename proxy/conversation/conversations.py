@@ -17,7 +17,7 @@ import orjson
 from proxy.conversation.user_text import command_of, silent, without_blocks
 from proxy.core.agent_wrappers import ATTACHED, TEXT_PARTS, Agent, added_after
 from proxy.core.json_edit import DEEPEST, deeper, dumps
-from store.captured.tree import ASIDE, message_hash
+from store.captured.tree import ASIDE, message_hash, without
 from store.records import Message
 
 # What makes a message the same message. Reasoning, refusals, audio, annotations and ids come and go in clients.
@@ -145,11 +145,6 @@ def loose_content(message: Mapping[str, Any]) -> Any:
     return [p for p in texts if p.get("text") != ""]
 
 
-def is_command(message: Mapping[str, Any], agent: Agent | None = None) -> bool:
-    """Tell whether this is a person's `/rl …` line."""
-    return command_of(message, agent) is not None
-
-
 def command_at(messages: Sequence[Mapping[str, Any]], agent: Agent | None = None) -> int | None:
     """Where the command is that this request ends in: the newest message of the person.
 
@@ -157,9 +152,10 @@ def command_at(messages: Sequence[Mapping[str, Any]], agent: Agent | None = None
     pasted document, and must not let an older command act again.
     """
     theirs = (i for i in range(len(messages) - 1, -1, -1) if not _aside(messages[i], agent))
-    at, above = next(theirs, None), next(theirs, None)
-    if at is None or not is_command(messages[at], agent):
+    at = next(theirs, None)
+    if at is None or command_of(messages[at], agent) is None:
         return None
+    above = next(theirs, None)
     return None if above is not None and _may_act(messages[above], agent) else at
 
 
@@ -174,19 +170,20 @@ def _may_act(above: Mapping[str, Any], agent: Agent | None) -> bool:
     return agent is not None and agent.acts and above.get("role") == "tool"
 
 
-def without_commands(messages: Sequence[Mapping[str, Any]], agent: Agent | None = None) -> Sequence[int]:
+def without_commands(messages: Sequence[Mapping[str, Any]], agent: Agent | None = None) -> list[int]:
     """Which messages of the history the model may see: no `/rl` line, and none of our answers to one. A command never
     reaches the model, so the assistant message after it can only be ours."""
-    kept: list[int] = []
-    ours = acts = False  # the next assistant message is our answer; a message of the person may be the model's doing
+    hidden: list[int] = []
+    ours = acts = False  # the next assistant message is our answer; the next message of the person may be no person's
     for at, message in enumerate(messages):
-        if not acts and message.get("role") == "user" and is_command(message, agent):
+        role = message.get("role")
+        if role == "assistant":
+            if ours:
+                hidden.append(at)
+            ours = acts = False
+        elif role == "user" and not acts and command_of(message, agent) is not None:
+            hidden.append(at)
             ours = True
-            continue
-        if not _aside(message, agent):
-            is_answer = ours and message.get("role") == "assistant"
-            ours, acts = False, not is_answer and _may_act(message, agent)
-            if is_answer:
-                continue
-        kept.append(at)
-    return kept
+        elif not _aside(message, agent):
+            ours, acts = False, _may_act(message, agent)
+    return list(without(range(len(messages)), hidden))

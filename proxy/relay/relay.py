@@ -31,7 +31,7 @@ from proxy.conversation.secret_shapes import LONGEST
 from proxy.conversation.side_requests import QUOTATION, SUBAGENT, SYSTEM, is_subagent, may_quote, quotes
 from proxy.conversation.turns import DEFAULT, marked_side, said_turn, turn_of
 from proxy.conversation.typed_words import marked_errors, typed_in
-from proxy.conversation.user_text import SHOWN, may_have_command, words
+from proxy.conversation.user_text import SHOWN, words
 from proxy.core.agent_wrappers import CLAUDE_CODE, NOBODY, Agent, agent_of, as_typed, name_on, sender_of
 from proxy.core.backend_http import NoHttp
 from proxy.core.errors import BackendBroke, BadRequest, ProxyError, StorageFailed
@@ -71,7 +71,6 @@ class Call(NamedTuple):
     agent: Agent | None  # that sent it, where that is known; NOBODY where no person types
     body: Body
     weight: int  # bytes that it counts as, with those that it named
-    commands: bool  # it may have `/rl` lines in it
     previous: str | None  # the answer that it named
     started: float
     attempt: Attempt | None  # where its SDK may send it again
@@ -136,10 +135,8 @@ class Relay:
             agent = NOBODY
         elif asked.messages is not as_came.messages:
             agent = agent_of(request.headers, asked.messages)
-        at, typed = None, asked.messages
-        if commands := await off_loop(heavy, may_have_command, raw):
-            typed = as_typed(asked.messages, agent)
-            at = await off_loop(heavy, command_at, typed, agent)
+        typed = as_typed(asked.messages, agent)
+        at = command_at(typed, agent) if heavy < LARGE else await off_loop(heavy, command_at, typed, agent)
         key = await off_loop(len(raw), key_of, request, raw) if is_counted(request) else None
         captured = not (off or self.parts.uncaptured.has(who.session))
         # A command is no part of what is captured, and acts once also where nothing is.
@@ -153,7 +150,7 @@ class Relay:
             if attempt and earlier and await self._retries.settle(attempt, earlier, asked.n):
                 return await attempt.again(request)
             id = _completion_id(request) if captured else None
-            call = Call(request, dialect, who, agent, said, heavy, commands, as_came.previous, started, attempt, id)
+            call = Call(request, dialect, who, agent, said, heavy, as_came.previous, started, attempt, id)
             response = await self._ask(call, spelled, asked, add)
             if attempt is not None:
                 attempt.keep(response)
@@ -161,9 +158,7 @@ class Relay:
 
     async def _ask(self, call: Call, body: Any, asked: Asked, add: dict[str, bytes]) -> web.StreamResponse:
         """A question for the model: leased, captured, sent. `body`, `asked` and `add` with all that it names."""
-        kept: Sequence[int] = range(len(asked.messages))
-        if call.commands:
-            kept = await off_loop(call.weight, without_commands, asked.messages, call.agent)
+        kept = await off_loop(call.weight, without_commands, asked.messages, call.agent)
         if call.id is not None:  # else nothing is remembered of it
             self.parts.recent.bodies.remember(call.body)
         if add:

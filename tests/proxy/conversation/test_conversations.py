@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.conversation import conversations
-from proxy.conversation.conversations import canonical, command_at, is_command, without_commands
+from proxy.conversation.conversations import canonical, command_at, without_commands
 from proxy.conversation.user_text import command_of
 from proxy.core.agent_wrappers import AGENTS, agent_of
 from proxy.core.errors import BadRequest
@@ -66,14 +66,14 @@ def test_another_message(one: dict[str, Any], other: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("text", ["/rl", "/rl good", " /rl bad too long\n", "/rl\tundo"])
 def test_commands(text: str) -> None:
-    assert is_command({"role": "user", "content": text})
-    assert is_command({"role": "user", "content": [{"type": "text", "text": text}]})
-    assert not is_command({"role": "assistant", "content": text})
+    assert command_of({"role": "user", "content": text}) is not None
+    assert command_of({"role": "user", "content": [{"type": "text", "text": text}]}) is not None
+    assert command_of({"role": "assistant", "content": text}) is None
 
 
 @pytest.mark.parametrize("text", ["/rlx good", "what is /rl good?", "", "good"])
 def test_no_commands(text: str) -> None:
-    assert not is_command({"role": "user", "content": text})
+    assert command_of({"role": "user", "content": text}) is None
 
 
 TURNS = st.lists(st.tuples(st.sampled_from(["a question", "/rl good", "/rl bad why"]), st.text(max_size=5)), max_size=8)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.conversation.user_text import SHOWN, command_of, may_have_command, silent, without_blocks, words
+from proxy.conversation.user_text import SHOWN, command_of, silent, without_blocks, words
 from proxy.core.agent_wrappers import AGENTS
 from scripts.harness.agent_formats import CONTEXT, DETAILS, INFO, REMINDER
 
@@ -116,23 +115,3 @@ def test_what_a_person_said_last() -> None:
     assert words(messages[:1]) == "first" and words([]) == "" and words(messages[2:]) == ""
     assert words([{"role": "user", "content": [{"type": "image_url"}, {"type": "text", "text": 3}, "odd"]}]) == "odd"
     assert len(words([{"role": "user", "content": "x" * 9000}])) == SHOWN
-
-
-@given(
-    st.sampled_from(
-        ("/rl good", "rl:good", "Rl: bad", "RL: fix", f"{INFO}/rl good", "see /rl", "hello", "é", "\u2028")
-    ),
-    st.sampled_from((*AGENTS, None)),
-    st.booleans(),
-    st.sampled_from(("utf-8", "utf-16", "utf-32")),
-)
-def test_a_body_without_a_mark_has_no_command(text: str, agent: Any, ascii_only: bool, code: str) -> None:
-    message = {"role": "user", "content": text}
-    body = json.dumps({"messages": [message]}, ensure_ascii=ascii_only)
-    for written in (body, body.replace("/", "\\/"), body.replace("l", "\\u006c")):
-        assert command_of(message, agent) is None or may_have_command(written.encode(code))
-
-
-def test_most_bodies_are_not_looked_through_for_commands() -> None:
-    message = {"role": "user", "content": 'Wie heißt die Straße? 街道叫什么？\n\t"quoted" and/or slashed'}
-    assert not may_have_command(json.dumps({"messages": [message]}, ensure_ascii=False).encode())
