@@ -137,14 +137,14 @@ def main() -> None:
         try:
             up = targets.upstream(folder)
             os.environ["WALK_FILE"] = str(file)
-            target = targets.rlproxy(folder, up, command=("scripts.bench.walk", "--serve"))
+            target: Any = targets.rlproxy(folder, up, command=("scripts.bench.walk", "--serve"))
             for shape in (shapes[one] for one in given.only):
                 client.load(shape, target, 0.3)
                 file.unlink(missing_ok=True)
                 target.process.send_signal(signal.SIGUSR1)
                 client.load(shape, target, 0.5)
                 target.process.send_signal(signal.SIGUSR2)
-                targets._wait(target.process, file.exists)
+                targets.wait_for(target.process, file.exists)
                 found[shape.name] = show(shape.name, median_walk(json.loads(file.read_text())), given.chain)
         finally:
             client.close()
