@@ -1,9 +1,8 @@
 """Results from the messages of a conversation, worked out once: each turn costs its new messages only.
 
 An agent sends the whole history again with every turn. Owns what each message adds to what is above it: how it is
-stored, and the names of the conversation up to there. Not here: how much of it is remembered
-(bounded_cache), what a canonical message, a thread or a secret is (conversations, redaction), the tree
-(store).
+stored, and the names of the conversation up to there. Not here: how much of it is remembered (bounded_cache), and the
+tree (store). What a canonical message, a thread or a secret is belongs to conversations and redaction.
 """
 
 from __future__ import annotations

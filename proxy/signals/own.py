@@ -1,7 +1,7 @@
 """User-defined signals: `score(completion, next)` of a person's own Python file, in a child process.
 
-Owns the child: it gets no secret in its environment or its arguments, one turn at a time, and so much memory and time;
-one that takes longer is killed and started anew. What it returns is a number in [-1, 1], `{"reward", "comment"}`, or
+Owns the child. It gets no secret in its environment or its arguments, one turn at a time, and so much memory and time.
+One that takes longer is killed and started anew. What it returns is a number in [-1, 1], `{"reward", "comment"}`, or
 None. Its file is known by its hash: another file is another judge, and what the earlier one rated is taken back. It
 runs as the same user of the machine, so it can read files. Not here: which turns it sees (judging).
 """

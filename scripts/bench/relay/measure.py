@@ -10,8 +10,8 @@ ratios are of one round. `--only` takes targets and shapes (`rlproxy 'plain-1k-*
 
 `--before` adds an earlier rlproxy. All of it takes 12 minutes and writes benchmarks/relay.json; after each round what
 there is is kept, and `--resume` goes on. `--quick` takes under 50 s, without the other gateways, and writes nothing
-unless told where. `--check` is for CI: the CPU of rlproxy and of the bare relay in one run, whose ratios must stay below
-BOUNDS.
+unless told where. `--check` is for CI: the CPU of rlproxy and of the bare relay in one run. Their ratios must stay
+below BOUNDS.
 """
 
 from __future__ import annotations
