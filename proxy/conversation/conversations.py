@@ -181,9 +181,12 @@ def without_commands(messages: Sequence[Mapping[str, Any]], agent: Agent | None 
             if ours:
                 hidden.append(at)
             ours = acts = False
-        elif role == "user" and not acts and command_of(message, agent) is not None:
-            hidden.append(at)
-            ours = True
-        elif not _aside(message, agent):
+        elif role == "user":
+            if not acts and command_of(message, agent) is not None:
+                hidden.append(at)
+                ours = True
+            elif agent is None or not added_after(message, agent):
+                ours = acts = False
+        elif role not in ASIDE:
             ours, acts = False, _may_act(message, agent)
     return list(without(range(len(messages)), hidden))
