@@ -398,8 +398,8 @@ def _row(call: Call, asked: Asked, telling: Telling, request: bytes, lease: Leas
 def _read(
     raw: bytes, bodies: SaidBefore, known: KnownPrefix, dialect: Dialect, request: web.Request
 ) -> tuple[Body, Asked, Agent | None, list[Any]]:
-    """The body, what its dialect makes of it, the agent that sent it, and whom its newest message names. Agents and chat
-    completions each name people in a way of their own. Raises BadRequest."""
+    """The body, what its dialect makes of it, the agent that sent it, and whom its newest message names. Agents name
+    people in one way, chat completions in another. Raises BadRequest."""
     body, asked = parsed(raw, bodies, known, dialect)
     agent = agent_of(request.headers, asked.messages)
     found = (sender_of(asked.messages, agent), name_on(asked.messages, agent))
