@@ -123,6 +123,8 @@ class BackendSection(Section):
     """The model's own GGUF file, where Ollama or LM Studio does not tell it or runs on another machine."""
     models_dir: Annotated[UserPath | None, _unset] = None
     """Folder of LM Studio's models, for versions to be put in; unset is ~/.lmstudio/models."""
+    episodes_at_once: int = Field(default=0, ge=0)
+    """Requests of episodes at the backend at once; more wait, and people's pass by. 0: three quarters of its slots."""
     threads: int = Field(default=0, ge=0, le=1024)
     """CPU threads of the built-in backend; 0 chooses by the machine."""
     connect_timeout_s: float = Field(default=5.0, gt=0)

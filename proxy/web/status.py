@@ -10,7 +10,9 @@ from proxy.conversation.capture_health import Health
 from proxy.core.errors import ProxyError
 from proxy.core.version_names import version_in_words
 from proxy.dialects import DIALECTS
+from proxy.feedback.episodes import Episodes
 from proxy.relay.dialect_support import Formats
+from proxy.relay.episode_queue import EpisodeQueue
 from proxy.signals.judging import Judging
 from proxy.training.gpu_sharing import Lending
 from proxy.training.preconditions import Preconditions
@@ -56,6 +58,8 @@ class StatusReport:
         lending: Lending,
         rebuilding: Rebuilding,
         judging: Judging,
+        episodes: Episodes,
+        queue: EpisodeQueue,
     ) -> None:
         self._store = store
         self._backend = backend
@@ -71,6 +75,8 @@ class StatusReport:
         self._lending = lending
         self._rebuilding = rebuilding
         self._judging = judging
+        self._episodes = episodes
+        self._queue = queue
 
     async def full(self) -> StatusBody:
         runs = await self._store.runs.recent(limit=1)
@@ -163,6 +169,8 @@ class StatusReport:
             "closes_in_s": ready.closes_in_s,
             "left_out": ready.left_out,
             "needed": await self._when.needed_episodes(),
+            "requests": self._queue.state(),
+            "ended_lately": self._episodes.ended_lately(),
         }
 
     def prompts(self) -> PromptsBody:

@@ -57,6 +57,12 @@ class RatingsBody(TypedDict):
     needed: int
 
 
+class EpisodeRequests(TypedDict):
+    at_once: Annotated[int, Field(description="The most that are at the backend: backend.episodes_at_once.")]
+    at_backend: int
+    waiting: int
+
+
 class WaitingEpisodes(TypedDict):
     open: int
     rewarded: int
@@ -68,6 +74,8 @@ class WaitingEpisodes(TypedDict):
     closes_in_s: float | None
     left_out: dict[str, int]
     needed: int
+    requests: Annotated[EpisodeRequests, Field(description="Of episodes; those of people do not wait for them.")]
+    ended_lately: Annotated[int, Field(description="Episodes that ended in the last minute.")]
 
 
 class Training(TypedDict):
