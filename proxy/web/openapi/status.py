@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from proxy.relay.episode_queue import EpisodeRequests
 from proxy.training.cloud_student import Trains
 from proxy.training.rehearsal import RehearsalBody
 from proxy.training.unlearning import RebuildBody
@@ -55,12 +56,6 @@ class RatingsBody(TypedDict):
     dampened: dict[str, int]
     untrainable: dict[str, int]
     needed: int
-
-
-class EpisodeRequests(TypedDict):
-    at_once: Annotated[int, Field(description="The most that are at the backend: backend.episodes_at_once.")]
-    at_backend: int
-    waiting: int
 
 
 class WaitingEpisodes(TypedDict):
