@@ -9,11 +9,20 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
 from store.captured.rows import from_json, to_json
-from store.errors import EpisodeEnded, EpisodeTaken, EpisodeUsed, NoReward, UnknownCompletion, UnknownEpisode
+from store.errors import (
+    EpisodeEnded,
+    EpisodeTaken,
+    EpisodeUsed,
+    NoReward,
+    StoreError,
+    UnknownCompletion,
+    UnknownEpisode,
+)  # fmt: skip
 from store.part import StorePart
 
 Split = Literal["train", "eval"]
@@ -85,6 +94,7 @@ class NewReward:
     group: str | None = None
     group_size: int | None = None
     user: str | None = None  # whom the request names: then no other user's session is meant
+    split: Split | None = None  # None: as the episode was opened, else train
 
 
 class Rewarded(NamedTuple):
@@ -148,11 +158,15 @@ def reward(db: sqlite3.Connection, new: NewReward) -> Rewarded:
     """Store what a program says. Saying the same again changes nothing.
 
     Raises UnknownEpisode, UnknownCompletion, NoReward, EpisodeEnded (a turn's reward after the end),
-    EpisodeUsed (another reward than the one that a run has taken).
+    EpisodeUsed (another reward than the one that a run has taken), EpisodeTaken (opened for another split).
     """
     if new.key is not None and new.user is not None and is_of_another(db, new.episode, new.key, new.user):
         raise UnknownEpisode(new.episode)
-    episode = _row(db, new.episode, new.key) or _of_session(db, new.episode, new.key)
+    episode = _row(db, new.episode, new.key) or _of_session(db, new.episode, new.key, new.split or "train")
+    if new.split is not None and episode.split != new.split:
+        if episode.posted or episode.ended_at is not None:
+            raise EpisodeTaken(episode.id, f"was opened with the split {episode.split}")
+        db.execute("UPDATE episodes SET split = ? WHERE seq = ?", (new.split, episode.seq))  # nobody had said which
     if new.completion_id is not None:
         result = _reward_turn(db, episode, new, new.completion_id)
     else:
@@ -245,7 +259,23 @@ def _row(db: sqlite3.Connection, id: str, key: str | None) -> Episode | None:
     return to_episode(rows[0]) if rows else None
 
 
-def _of_session(db: sqlite3.Connection, id: str, key: str | None) -> Episode:
+def reward_each(db: sqlite3.Connection, new: Sequence[NewReward], *, dry_run: bool) -> list[Rewarded | StoreError]:
+    """Do `reward` of each; what is wrong with one costs that one. `dry_run`: say what would be stored, and store
+    nothing."""
+    found: list[Rewarded | StoreError] = []
+    for one in new:
+        db.execute("SAVEPOINT one_reward")
+        try:
+            found.append(reward(db, one))
+        except StoreError as error:
+            found.append(error)
+        if dry_run or isinstance(found[-1], StoreError):
+            db.execute("ROLLBACK TO one_reward")
+        db.execute("RELEASE one_reward")
+    return found
+
+
+def _of_session(db: sqlite3.Connection, id: str, key: str | None, split: Split) -> Episode:
     """A session that nobody called an episode yet becomes one. Raises UnknownEpisode."""
     rows = db.execute(
         """SELECT coalesce(c.key, '') AS key, min(c.created_at) AS at, min(c.version) AS first, max(c.version) AS last
@@ -259,8 +289,8 @@ def _of_session(db: sqlite3.Connection, id: str, key: str | None) -> Episode:
         raise EpisodeTaken(id, "is the session of several keys: say it with the key that asked")
     (row,) = rows
     db.execute(
-        "INSERT INTO episodes (id, key, posted, split, version, opened_at) VALUES (?, ?, 0, 'train', ?, ?)",
-        (id, row["key"], row["first"], row["at"]),
+        "INSERT INTO episodes (id, key, posted, split, version, opened_at) VALUES (?, ?, 0, ?, ?, ?)",
+        (id, row["key"], split, row["first"], row["at"]),
     )
     found = _row(db, id, row["key"])
     assert found is not None
@@ -303,6 +333,10 @@ class EpisodeStore(StorePart):
     async def reward(self, new: NewReward) -> Rewarded:
         """Raises UnknownEpisode, UnknownCompletion, EpisodeEnded, EpisodeUsed, EpisodeTaken."""
         return await self._writer.submit(lambda db: reward(db, new))
+
+    async def reward_each(self, new: Sequence[NewReward], *, dry_run: bool) -> list[Rewarded | StoreError]:
+        """Do `reward_each` of this module."""
+        return await self._writer.submit(lambda db: reward_each(db, new, dry_run=dry_run))
 
     async def find(self, id: str, key: str | None) -> Episode | None:
         """Find it by key, or (None) of any; the newest of several."""
