@@ -52,7 +52,7 @@ EXAMPLES: Final = {
     "cancel": ("cancel",),
     "runs": ("runs", "runs 7", "runs --json"),
     "episodes": ("episodes", "episodes --group add-3 --json", "episodes add-3-1"),
-    "rescore": ("rescore --since 2026-11-01",),
+    "rescore": ("rescore --since 2026-11-01", "rescore --episodes"),
     "judge": ("judge", "judge --accept", "judge --json"),
     "lessons list": ("lessons list", "lessons list --json"),
     "lessons edit": ('lessons edit rt-42 "use a table"', "lessons edit rt-42 --always"),

@@ -21,6 +21,7 @@ import orjson
 from proxy.conversation.redaction import Redactor
 from proxy.core.errors import BadRequest, Conflict, Gone, NotFound, ProxyError, TooMany
 from proxy.core.events import Events
+from proxy.feedback.reward_function import RewardFunction
 from store import errors
 from store.learning.episodes import Episode, NewEpisode, NewReward, Rewarded, Split
 from store.store import Store
@@ -47,8 +48,10 @@ class Pin(NamedTuple):
 
 
 class Episodes:
-    def __init__(self, store: Store, events: Events, redactor: Redactor) -> None:
+    def __init__(self, store: Store, events: Events, redactor: Redactor, function: RewardFunction) -> None:
         self._store = store
+        self._function = function
+        function.heard = self._heard
         self._events = events
         self._redactor = redactor
         self._pins: OrderedDict[tuple[str, str], Pin] = OrderedDict()
@@ -157,8 +160,13 @@ class Episodes:
     async def reward(self, id: str, key: str | None, body: Mapping[str, Any], user: str | None = None) -> Rewarded:
         """Store a reward, of the outcome or of one turn. `key` None: of any key; `user`: as in `open`. Raises
         BadRequest, NotFound, Conflict, Gone."""
+        new = self._new_reward(id, key, body, user)
         try:
-            rewarded = await self._store.episodes.reward(self._new_reward(id, key, body, user))
+            rewarded = await self._store.episodes.reward(new)
+        except errors.NoReward as error:
+            if not self._function.on:
+                raise BadRequest(str(error), param="reward") from None
+            rewarded = await self._function.end(new)
         except errors.StoreError as error:
             raise refusal(error) or error from None
         self._rewarded([rewarded])

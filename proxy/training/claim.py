@@ -146,6 +146,7 @@ class Claims:
                 *(self._foreign.choices if self._foreign else ()),
                 *served.choices,
                 *(await self.beside() if self.beside else ()),
+                *run_folder.scored_by(turns),
             ],
             seal=Seal(await self._store.runs.key(run.id)),
         )

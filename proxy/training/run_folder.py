@@ -92,6 +92,13 @@ def episode_lines(turns: Sequence[RunTurn]) -> list[dict[str, Any]]:
     ]
 
 
+def scored_by(turns: Sequence[RunTurn]) -> list[dict[str, Any]]:
+    """For the manifest: which code of the user's own rewarded these episodes."""
+    hashes = sorted({one.episode.scored_by for one in turns if one.episode.scored_by is not None})
+    why = "the sha256 of the user's own reward of episodes"
+    return [{"name": "train.reward", "value": ", ".join(hashes), "why": why}] if hashes else []
+
+
 def turn_name(episode: int, turn: int) -> str:
     """The name in a rating's place where a program rewarded an episode: of its `seq` and the turn from 0."""
     return f"ep-{episode}-{turn}"

@@ -10,6 +10,7 @@ from proxy.conversation.capture_health import Health
 from proxy.core.errors import ProxyError
 from proxy.core.version_names import version_in_words
 from proxy.dialects import DIALECTS
+from proxy.feedback.reward_function import RewardFunction
 from proxy.relay.dialect_support import Formats
 from proxy.signals.judging import Judging
 from proxy.training.gpu_sharing import Lending
@@ -54,6 +55,7 @@ class StatusReport:
         lending: Lending,
         rebuilding: Rebuilding,
         judging: Judging,
+        rewarding: RewardFunction,
     ) -> None:
         self._store = store
         self._backend = backend
@@ -69,6 +71,7 @@ class StatusReport:
         self._lending = lending
         self._rebuilding = rebuilding
         self._judging = judging
+        self._rewarding = rewarding
 
     async def full(self) -> dict[str, Any]:
         runs = await self._store.runs.recent(limit=1)
@@ -156,6 +159,7 @@ class StatusReport:
             "closes_in_s": ready.closes_in_s,
             "left_out": ready.left_out,
             "needed": await self._when.needed_episodes(),
+            "own_reward_problem": self._rewarding.problem,
         }
 
     def prompts(self) -> dict[str, Any]:

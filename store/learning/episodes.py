@@ -56,6 +56,7 @@ class Episode:
     error: str | None
     ended_at: float | None
     left_out: str | None
+    scored_by: str | None  # the sha256 of the user's own code that has looked at it
     turns: int
     run: int | None  # that took it
 
@@ -162,7 +163,7 @@ def reward(db: sqlite3.Connection, new: NewReward) -> Rewarded:
     """
     if new.key is not None and new.user is not None and is_of_another(db, new.episode, new.key, new.user):
         raise UnknownEpisode(new.episode)
-    episode = _row(db, new.episode, new.key) or _of_session(db, new.episode, new.key, new.split or "train")
+    episode = of_session(db, new.episode, new.key, new.split or "train")
     if new.split is not None and episode.split != new.split:
         if episode.posted or episode.ended_at is not None:
             raise EpisodeTaken(episode.id, f"was opened with the split {episode.split}")
@@ -275,8 +276,11 @@ def reward_each(db: sqlite3.Connection, new: Sequence[NewReward], *, dry_run: bo
     return found
 
 
-def _of_session(db: sqlite3.Connection, id: str, key: str | None, split: Split) -> Episode:
-    """A session that nobody called an episode yet becomes one. Raises UnknownEpisode."""
+def of_session(db: sqlite3.Connection, id: str, key: str | None, split: Split = "train") -> Episode:
+    """The episode of this id; a session that nobody called an episode yet becomes one. Raises UnknownEpisode,
+    EpisodeTaken."""
+    if (known := _row(db, id, key)) is not None:
+        return known
     rows = db.execute(
         """SELECT coalesce(c.key, '') AS key, min(c.created_at) AS at, min(c.version) AS first, max(c.version) AS last
         FROM completions c WHERE c.session = :id AND (:key IS NULL OR coalesce(c.key, '') = :key)
@@ -315,6 +319,7 @@ def to_episode(row: sqlite3.Row) -> Episode:
         error=row["error"],
         ended_at=row["ended_at"],
         left_out=row["left_out"],
+        scored_by=row["scored_by"],
         turns=row["turns"],
         run=row["run"],
     )

@@ -98,7 +98,7 @@ def _rewards(
     if scale is not None and not (math.isfinite(scale) and scale > 0):
         fail("--scale must be a number above 0.", 2)
     reader, noun = (verifiers, "trace") if harness == "verifiers" else (harbor, "trial")
-    report = outcomes.Report(dry_run)
+    report = outcomes.ImportReport(dry_run)
     client = client_of(home)
     try:
         outcomes.give(client, reader.read(place or reader.FOLDER, reward), report, scale=scale or 1.0, split=split)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import orjson
 
-from proxy.cli.imports.outcomes import LONGEST_ERROR, LeftOut, NothingThere, Outcome, group_name, within
+from proxy.cli.imports.outcomes import LONGEST_ERROR, LeftOut, NothingThere, WrittenReward, group_name, within
 
 FOLDER: Final = Path("jobs")
 LARGEST: Final = 64 * 2**20  # bytes of a file; a result is some kilobytes
@@ -26,10 +26,10 @@ REWARD_HOLDS: Final = frozenset({
 
 
 class BrokenTrial(Exception):
-    """What is wrong with it."""
+    """A trial that cannot be read; says why."""
 
 
-def read(place: Path, reward: str | None) -> Iterator[Outcome | LeftOut]:
+def read(place: Path, reward: str | None) -> Iterator[WrittenReward | LeftOut]:
     """All trials below a folder. `reward`: which of several rewards. Raises NothingThere."""
     if not place.is_dir():
         raise NothingThere(f"{place} is not a folder; Harbor writes into jobs/, or where --jobs-dir says.")
@@ -51,7 +51,7 @@ def read(place: Path, reward: str | None) -> Iterator[Outcome | LeftOut]:
         raise NothingThere(f"no trial of Harbor lies below {place}; name its jobs folder, a job, or a trial.")
 
 
-def _trial(folder: Path, names: list[str], reward: str | None) -> Outcome | LeftOut | None:
+def _trial(folder: Path, names: list[str], reward: str | None) -> WrittenReward | LeftOut | None:
     """None where it is a job's folder, or somebody else's. Raises BrokenTrial."""
     config = _object(folder / "config.json") if "config.json" in names else {}
     if "result.json" not in names:
@@ -70,14 +70,14 @@ def _trial(folder: Path, names: list[str], reward: str | None) -> Outcome | Left
     where, id = str(folder / "result.json"), f"{trial}__agent"
     group = _group(folder, result)
     if (error := _error(result)) is not None:
-        return Outcome(where, id, group, None, error)
+        return WrittenReward(where, id, group, None, error)
     rewards = within(result, "verifier_result", "rewards")
     if rewards is None:
         rewards = _of_files(folder / "verifier")
     value = _reward(rewards, reward)
     if value is None:
         return LeftOut(where, id, "no-reward", "its verifier gave no reward, and a missing reward is not 0")
-    return Outcome(where, id, group, value)
+    return WrittenReward(where, id, group, value)
 
 
 def _group(folder: Path, result: Mapping[str, Any]) -> str:

@@ -34,7 +34,7 @@ class NothingThere(Exception):
     """The folder holds none of the files that were looked for; the sentence to end with."""
 
 
-class Outcome(NamedTuple):
+class WrittenReward(NamedTuple):
     """The end of one episode, as its harness has written it down: a reward or an error."""
 
     where: str
@@ -54,7 +54,7 @@ class LeftOut(NamedTuple):
 
 
 @dataclass
-class Report:
+class ImportReport:
     dry_run: bool
     stored: int = 0
     changed: int = 0
@@ -78,8 +78,8 @@ class Report:
 
 def give(
     client: HomeClient,
-    found: Iterable[Outcome | LeftOut],
-    report: Report,
+    found: Iterable[WrittenReward | LeftOut],
+    report: ImportReport,
     *,
     scale: float = 1.0,
     split: str | None = None,
@@ -88,8 +88,8 @@ def give(
     taken."""
     outcomes = _sorted_out(found, scale, report.left_out)
     sizes: Counter[str] = Counter()
-    here: list[Outcome] = []
-    done = Report(dry_run=True)  # the check's own; the rewards themselves are counted below
+    here: list[WrittenReward] = []
+    done = ImportReport(dry_run=True)  # the check's own; the rewards themselves are counted below
     for one, problem in _sent(client, outcomes, {}, split, done, dry_run=True):
         if problem is None:
             here.append(one)
@@ -120,10 +120,10 @@ def within(value: Any, *keys: str) -> Any:
     return value
 
 
-def _sorted_out(found: Iterable[Outcome | LeftOut], scale: float, left_out: list[LeftOut]) -> list[Outcome]:
+def _sorted_out(found: Iterable[WrittenReward | LeftOut], scale: float, left_out: list[LeftOut]) -> list[WrittenReward]:
     """Each episode once, its reward scaled. One that is said twice, and differently, is left out at both places."""
-    first: dict[str, Outcome] = {}
-    differs: dict[str, list[Outcome]] = {}
+    first: dict[str, WrittenReward] = {}
+    differs: dict[str, list[WrittenReward]] = {}
     for one in found:
         if isinstance(one, LeftOut):
             left_out.append(one)
@@ -142,11 +142,11 @@ def _sorted_out(found: Iterable[Outcome | LeftOut], scale: float, left_out: list
     return list(first.values())
 
 
-def _said(one: Outcome) -> str:
+def _said(one: WrittenReward) -> str:
     return f"error, group {one.group}" if one.reward is None else f"reward {one.reward:g}, group {one.group}"
 
 
-def _scaled(one: Outcome, scale: float) -> Outcome | LeftOut:
+def _scaled(one: WrittenReward, scale: float) -> WrittenReward | LeftOut:
     if one.reward is None:
         return one
     value = one.reward * scale
@@ -162,13 +162,13 @@ def _scaled(one: Outcome, scale: float) -> Outcome | LeftOut:
 
 def _sent(
     client: HomeClient,
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[WrittenReward],
     sizes: Mapping[str, int],
     split: str | None,
-    report: Report,
+    report: ImportReport,
     *,
     dry_run: bool,
-) -> Iterator[tuple[Outcome, LeftOut | None]]:
+) -> Iterator[tuple[WrittenReward, LeftOut | None]]:
     """Each, with why it was not taken. Raises Refused, Unreachable."""
     for at in range(0, len(outcomes), BATCH):
         batch = outcomes[at : at + BATCH]
@@ -185,13 +185,13 @@ def _sent(
         _progress(min(at + BATCH, len(outcomes)), len(outcomes), dry_run)
 
 
-def _refused(one: Outcome, wrong: dict[str, Any]) -> LeftOut:
+def _refused(one: WrittenReward, wrong: dict[str, Any]) -> LeftOut:
     if wrong["status"] == 404:
         return LeftOut(one.where, one.episode, "not-captured", "rlproxy has captured no request of it")
     return LeftOut(one.where, one.episode, "refused", wrong["why"])
 
 
-def _line(one: Outcome, size: int | None, split: str | None) -> bytes:
+def _line(one: WrittenReward, size: int | None, split: str | None) -> bytes:
     said = {
         "episode": one.episode,
         "reward": one.reward,
@@ -209,7 +209,7 @@ def _progress(done: int, of: int, dry_run: bool) -> None:
         print(f"\r{'checked' if dry_run else 'given'}: {done:,} of {of:,}", end=end, file=sys.stderr, flush=True)
 
 
-def show(report: Report, noun: str) -> None:
+def show(report: ImportReport, noun: str) -> None:
     """The report for people: counts on stdout, what was left out on stderr."""
     would = "would be " if report.dry_run else ""
     changed = f", {report.changed} {would}changed" if report.changed else ""

@@ -15,7 +15,7 @@ from typing import Any, Final
 import orjson
 
 from proxy.cli.imports.export_file import UnreadableFile
-from proxy.cli.imports.outcomes import LONGEST_ERROR, LeftOut, NothingThere, Outcome, group_name, within
+from proxy.cli.imports.outcomes import LONGEST_ERROR, LeftOut, NothingThere, WrittenReward, group_name, within
 
 FOLDER: Final = Path("outputs")
 NAME: Final = "traces.jsonl"
@@ -23,10 +23,10 @@ LONGEST_LINE: Final = 256 * 2**20  # bytes; one line is in memory at a time
 
 
 class BrokenTrace(Exception):
-    """What is wrong with it."""
+    """A trace that cannot be read; says why."""
 
 
-def read(place: Path, reward: str | None) -> Iterator[Outcome | LeftOut]:
+def read(place: Path, reward: str | None) -> Iterator[WrittenReward | LeftOut]:
     """All traces below a folder, or of one file. `reward`: the named one alone. Raises NothingThere,
     UnreadableFile."""
     for file in _files(place):
@@ -67,7 +67,7 @@ def _lines(file: Path) -> Iterator[tuple[int, bytes]]:
         raise UnreadableFile(f"{file} cannot be read ({error.strerror or error}); nothing was given.") from None
 
 
-def _episode(line: bytes, where: str, run: str, reward: str | None) -> Iterator[Outcome | LeftOut]:
+def _episode(line: bytes, where: str, run: str, reward: str | None) -> Iterator[WrittenReward | LeftOut]:
     """Raises BrokenTrace."""
     try:
         row: Any = orjson.loads(line)
@@ -89,7 +89,7 @@ def _episode(line: bytes, where: str, run: str, reward: str | None) -> Iterator[
             yield LeftOut(where, _text(within(trace, "id")), "broken", str(error))
 
 
-def _outcome(trace: Any, where: str, scope: str, reward: str | None, *, is_group: bool) -> Outcome | LeftOut:
+def _outcome(trace: Any, where: str, scope: str, reward: str | None, *, is_group: bool) -> WrittenReward | LeftOut:
     """Raises BrokenTrace."""
     id = _text(within(trace, "id"))
     if id is None:
@@ -102,11 +102,11 @@ def _outcome(trace: Any, where: str, scope: str, reward: str | None, *, is_group
         raise BrokenTrace("the trace's `task` has neither a key nor a hash")
     group = group_name(scope, *([] if is_group else [task]), *([] if agent == "agent" else [agent]))
     if within(trace, "ok") is not True:
-        return Outcome(where, id, group, None, _error(trace))
+        return WrittenReward(where, id, group, None, _error(trace))
     value = _reward(within(trace, "rewards"), reward)
     if value is None:
         return LeftOut(where, id, "no-reward", "it has no reward, and a missing reward is not 0")
-    return Outcome(where, id, group, value)
+    return WrittenReward(where, id, group, value)
 
 
 def _reward(rewards: Any, name: str | None) -> float | None:

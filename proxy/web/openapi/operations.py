@@ -275,7 +275,8 @@ JUDGE: Final = (
     ),
     Operation(
         "post", "/rl/rescore", "control",
-        "Have your own code (`signals.module`) score what was found since then, in the background.", {200: Rescored},
+        "Have your own code score turns (`signals.module`) or episodes (`train.reward`) since then, in the background.",
+        {200: Rescored},
         takes=RescoreWanted, more="../guides/signals.md#signals-of-your-own",
     ),
 )  # fmt: skip

@@ -71,6 +71,7 @@ class WaitingEpisodes(TypedDict):
     closes_in_s: float | None
     left_out: dict[str, int]
     needed: int
+    own_reward_problem: Annotated[str | None, Field(description="Why `train.reward` gave no reward last time.")]
 
 
 class Training(TypedDict):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from proxy.cli.imports.harbor import read
-from proxy.cli.imports.outcomes import LeftOut, NothingThere, Outcome
+from proxy.cli.imports.outcomes import LeftOut, NothingThere, WrittenReward
 
 JOB = "b1c7ab9e-0000-4000-8000-000000000001"
 
@@ -39,7 +39,7 @@ def test_each_trial_of_a_job_is_an_episode_and_those_of_one_task_a_group(tmp_pat
     job = tmp_path / "2026-11-24__10-00-00"
     (job / "result.json").write_text(json.dumps({"id": JOB, "stats": {}}))  # the job's own
     (job / "config.json").write_text(json.dumps({"job_name": job.name}))
-    found = [one for one in read(tmp_path, None) if isinstance(one, Outcome)]
+    found = [one for one in read(tmp_path, None) if isinstance(one, WrittenReward)]
     assert [(one.episode, one.reward) for one in found] == [
         ("hello-world__aaaaaaa__agent", 1.0), ("hello-world__bbbbbbb__agent", 0.0), ("other__ccccccc__agent", 1.0),
     ]  # fmt: skip
@@ -59,7 +59,7 @@ def test_an_exception_is_an_error_unless_the_agent_ended_the_trial_itself(
     trial(tmp_path, "a__1", exception_info=raised)
     trial(tmp_path, "a__2", step_results=[{"step_name": "one", "exception_info": raised}])
     for one in read(tmp_path, None):
-        assert isinstance(one, Outcome)
+        assert isinstance(one, WrittenReward)
         assert (one.reward, one.error) == ((1.0, None) if holds else (None, f"{name}: it was so"))
 
 
@@ -68,7 +68,7 @@ def test_one_of_several_rewards_by_its_name(tmp_path: Path) -> None:
     (left,) = read(tmp_path, None)
     assert isinstance(left, LeftOut) and left.kind == "broken" and "--reward NAME" in left.why
     (found,) = read(tmp_path, "speed")
-    assert isinstance(found, Outcome) and found.reward == 0.5
+    assert isinstance(found, WrittenReward) and found.reward == 0.5
     (left,) = read(tmp_path, "nope")
     assert isinstance(left, LeftOut) and "right, speed" in left.why
 
@@ -82,7 +82,7 @@ def test_the_verifiers_own_files_count_where_the_result_has_nothing_of_them(
 ) -> None:
     (trial(tmp_path, "a__1", verifier_result=None) / "verifier" / file).write_text(text)
     (found,) = read(tmp_path, None)
-    assert isinstance(found, Outcome) and found.reward == value
+    assert isinstance(found, WrittenReward) and found.reward == value
 
 
 def test_what_has_no_reward_is_left_out(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_a_broken_result_costs_that_trial(tmp_path: Path, text: str, said: str) 
     trial(tmp_path, "b__2")
     left, found = read(tmp_path, None)
     assert isinstance(left, LeftOut) and left.kind == "broken" and said in left.why
-    assert isinstance(found, Outcome)
+    assert isinstance(found, WrittenReward)
 
 
 @pytest.mark.parametrize("value", ["1", True, None, [1]])

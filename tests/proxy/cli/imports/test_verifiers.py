@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from proxy.cli.imports import verifiers
-from proxy.cli.imports.outcomes import LeftOut, NothingThere, Outcome
+from proxy.cli.imports.outcomes import LeftOut, NothingThere, WrittenReward
 from proxy.cli.imports.verifiers import read
 
 RECORDED = Path(__file__).with_name("recorded") / "traces.jsonl"  # of integrations/verifiers, run with vf-eval 0.4.0
@@ -19,7 +19,7 @@ def recorded() -> list[dict[str, Any]]:
     return [json.loads(line) for line in RECORDED.read_text().splitlines()]
 
 
-def one(tmp_path: Path, row: Any, reward: str | None = None) -> Outcome | LeftOut:
+def one(tmp_path: Path, row: Any, reward: str | None = None) -> WrittenReward | LeftOut:
     """What a single line gives."""
     text = row if isinstance(row, bytes) else json.dumps(row).encode() + b"\n"
     (tmp_path / "traces.jsonl").write_bytes(text)
@@ -34,7 +34,7 @@ def changed(**trace: Any) -> dict[str, Any]:
 
 
 def test_recorded_traces_give_the_weighted_sum_and_one_group_for_each_task() -> None:
-    found = [one for one in read(RECORDED, None) if isinstance(one, Outcome)]
+    found = [one for one in read(RECORDED, None) if isinstance(one, WrittenReward)]
     traces = [row["traces"][0] for row in recorded()]
     assert [one.episode for one in found] == [trace["id"] for trace in traces]
     for one, trace in zip(found, traces, strict=True):
@@ -47,7 +47,7 @@ def test_recorded_traces_give_the_weighted_sum_and_one_group_for_each_task() -> 
 def test_one_of_several_rewards_by_its_name(tmp_path: Path) -> None:
     rewards = {"right": {"score": 0.5, "weight": 3.0}, "short": {"score": 1.0, "weight": 1.0}}
     found = one(tmp_path, changed(rewards=rewards), "right")
-    assert isinstance(found, Outcome) and found.reward == 0.5
+    assert isinstance(found, WrittenReward) and found.reward == 0.5
     left = one(tmp_path, changed(rewards=rewards), "nope")
     assert isinstance(left, LeftOut) and left.kind == "broken" and "right, short" in left.why
 
@@ -55,9 +55,9 @@ def test_one_of_several_rewards_by_its_name(tmp_path: Path) -> None:
 def test_an_error_is_the_episodes_and_not_a_reward_of_0(tmp_path: Path) -> None:
     wrong = [{"type": "ProviderError", "message": "503"}, {"type": "HarnessError", "message": "exited 1"}]
     found = one(tmp_path, changed(ok=False, errors=wrong))
-    assert isinstance(found, Outcome) and found.reward is None and found.error == "HarnessError: exited 1"
+    assert isinstance(found, WrittenReward) and found.reward is None and found.error == "HarnessError: exited 1"
     found = one(tmp_path, changed(ok=False, errors=[], stop_condition="agent_timeout"))
-    assert isinstance(found, Outcome) and found.error == "stopped: agent_timeout"
+    assert isinstance(found, WrittenReward) and found.error == "stopped: agent_timeout"
 
 
 def test_a_missing_reward_is_not_0_and_another_agents_trace_does_not_train(tmp_path: Path) -> None:
@@ -76,11 +76,11 @@ def test_several_agents_of_one_episode_are_groups_of_their_own(tmp_path: Path) -
     row["traces"][1]["agent"]["name"] = "critic"
     (tmp_path / "traces.jsonl").write_text(json.dumps(row) + "\n")
     first, second = read(tmp_path, None)
-    assert isinstance(first, Outcome) and isinstance(second, Outcome)
+    assert isinstance(first, WrittenReward) and isinstance(second, WrittenReward)
     assert second.group == first.group + ":critic"
     given = {**recorded()[0], "group": {"id": "step-3"}}
     found = one(tmp_path, given)
-    assert isinstance(found, Outcome) and found.group == "step-3"
+    assert isinstance(found, WrittenReward) and found.group == "step-3"
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_what_is_wrong_with_a_line_is_said_with_its_place_and_the_others_are_rea
     bad = line if isinstance(line, bytes) else json.dumps(line).encode() + b"\n"
     (tmp_path / "traces.jsonl").write_bytes(RECORDED.read_bytes() + bad)
     *good, left = read(tmp_path, None)
-    assert len(good) == 3 and all(isinstance(one, Outcome) for one in good)
+    assert len(good) == 3 and all(isinstance(one, WrittenReward) for one in good)
     assert isinstance(left, LeftOut) and left.kind == "broken" and said in left.why
     assert left.where == f"{tmp_path / 'traces.jsonl'}, line 4"
 
