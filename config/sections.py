@@ -169,6 +169,10 @@ class Train(Section):
     """Episodes of a group, where the program does not say it; a group trains when as many have ended."""
     group_timeout_s: float = Field(default=600.0, ge=0)
     """Seconds after the last reward of a group that is short of members, until those it has train."""
+    loss: OwnFunction = ""
+    """Your own loss on ratings and rewards, as `~/my.py:loss`, in place of the objective's; empty is none."""
+    loss_timeout_s: float = Field(default=60.0, gt=0, le=3600)
+    """Seconds that `train.loss` may take for one micro-batch."""
     reward: OwnFunction = ""
     """Your own reward of an episode, as `~/my.py:reward`: asked where no program gives one; empty is none."""
     reward_quiet_s: float = Field(default=600.0, ge=0)

@@ -20,9 +20,11 @@ class Own:
     """The module of the settings. One call at a time."""
 
     def __init__(self, settings: Signals) -> None:
-        self._code = settings.module and OwnCode(
-            settings.module, "score", timeout_s=settings.timeout_s, memory_mb=settings.memory_mb, settings="signals."
-        )
+        self._code: OwnCode | None = None
+        if (file := settings.module) is not None:
+            self._code = OwnCode(
+                file, "score", timeout_s=settings.timeout_s, memory_mb=settings.memory_mb, settings="signals."
+            )
 
     @property
     def on(self) -> bool:

@@ -47,8 +47,8 @@ def loaded(code: bytes, file: str, name: str) -> Callable[..., Any]:
         exec(compile(code, file, "exec"), module.__dict__)  # noqa: S102  the user's own code, which they asked for
     except Exception as error:
         raise SystemExit(f"{_place(error, file)}{type(error).__name__}: {error}") from None
-    function = getattr(module, name, None)
-    if not callable(function):
+    function: Callable[..., Any] | None = getattr(module, name, None)
+    if function is None or not callable(function):
         raise SystemExit(f"{file} has no function {name!r}")
     return function
 
