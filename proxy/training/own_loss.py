@@ -13,7 +13,7 @@ from proxy.core.own_code import child
 from proxy.core.own_code.child import OwnCodeFailed
 
 
-class OwnLoss(NamedTuple):
+class LossFile(NamedTuple):
     code: bytes
     spec: dict[str, Any]  # `loss` of run.json
 
@@ -23,14 +23,14 @@ class OwnLoss(NamedTuple):
         return {"name": "train.loss", "value": self.spec["sha256"], "why": f"the sha256 of {self.spec['file']}"}
 
 
-def read(train: Train) -> OwnLoss | None:
+def read(train: Train) -> LossFile | None:
     """The loss that is set; None where none is. Blocking. Raises OwnCodeFailed."""
     if (found := own_function(train.loss)) is None:
         return None
     file, function = found
     source = child.read(file)
     spec = {"file": str(file), "function": function, "sha256": source.hash, "timeout_s": train.loss_timeout_s}
-    return OwnLoss(source.code, spec)
+    return LossFile(source.code, spec)
 
 
 async def lacks(train: Train) -> str | None:

@@ -23,7 +23,7 @@ from proxy.conversation.as_sent import as_sent
 from proxy.conversation.conversations import as_chat
 from proxy.conversation.redaction import was_redacted
 from proxy.dialects import chat_tools, chat_turns, template_kwargs
-from proxy.training.own_loss import OwnLoss
+from proxy.training.own_loss import LossFile
 from proxy.training.rewards import worth
 from store.captured.rows import as_text
 from store.learning.episode_groups import RunTurn
@@ -127,7 +127,7 @@ def write(
     tune: bool = False,
     tuned: float | None = None,
     choices: Sequence[Mapping[str, Any]] = (),
-    loss: OwnLoss | None = None,
+    loss: LossFile | None = None,
     seal: Seal = IN_THE_CLEAR,
 ) -> None:
     """Blocking. Complete when `run.json` is there: it is written last.
@@ -143,7 +143,7 @@ def write(
     _write(folder / CALIBRATION, [_completion(c, ()) for c in calibration], seal)
     _dated(folder / CALIBRATION, min((c.new.created_at for c in calibration), default=None))
     if loss is not None:
-        (folder / LOSS).write_bytes(loss.code)
+        IN_THE_CLEAR.write(folder / LOSS, loss.code)
     used = {line["version"] for line in lines} | {run.parent}
     aim = {"objective": objective} if objective else {}
     order = {
