@@ -13,7 +13,7 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
 from proxy.cli.common import some
@@ -73,7 +73,7 @@ class ImportReport:
         return not self.matched or any(one.kind in FAILS for one in self.left_out)
 
     def as_json(self) -> dict[str, Any]:
-        return {**asdict(self), "left_out": [one._asdict() for one in self.left_out]}
+        return {**vars(self), "left_out": [one._asdict() for one in self.left_out]}
 
 
 def give(
