@@ -170,17 +170,17 @@ class Train(Section):
     group_timeout_s: float = Field(default=600.0, ge=0)
     """Seconds after the last reward of a group that is short of members, until those it has train."""
     loss: OwnFunction = ""
-    """Your own loss on ratings and rewards, as `~/my.py:loss`, in place of the objective's; empty is none."""
+    """Your own loss, as `~/my.py:loss`; empty is the objective's."""
     loss_timeout_s: float = Field(default=60.0, gt=0, le=3600)
-    """Seconds that `train.loss` may take for one micro-batch."""
+    """Seconds that one call of it may take."""
     reward: OwnFunction = ""
-    """Your own reward of an episode, as `~/my.py:reward`: asked where no program gives one; empty is none."""
+    """Your own reward of episodes, as `~/my.py:reward`; empty is none."""
     reward_quiet_s: float = Field(default=600.0, ge=0)
-    """Seconds without a request after which an open episode is taken for ended, and `train.reward` is asked."""
+    """Seconds without a request after which it is asked about an open episode."""
     reward_timeout_s: float = Field(default=30.0, gt=0, le=3600)
-    """Seconds that `train.reward` may take for one episode."""
+    """Seconds that it may take for one episode."""
     reward_memory_mb: int = Field(default=1024, ge=64, le=1_000_000)
-    """Memory that the process of `train.reward` may have, in MiB."""
+    """Memory that it may have, in MiB."""
     max_program_share: float = Field(default=1.0, gt=0, le=1)
     """Most of 30 days' samples that may be turns of episodes, where people rate too; 1 means no bound."""
     min_each: int = Field(default=0, ge=0)

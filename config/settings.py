@@ -242,7 +242,7 @@ def _file(file: Path | None, on_top: Mapping[str, GivenSettings]) -> dict[str, G
         if key.startswith("webhooks.") and values[key] and _is_secret(fields()[key]):
             variable = PREFIX + key.replace(".", "__").upper()
             raise SettingsError(
-                f"{key} is a secret and may not stand in {path}: put it into {variable}, or alone into a file that "
+                f"{key} is a secret and may not stand in {path}. Put it into {variable}, or alone into a file that "
                 f"only you can read, named by {key}_file."
             )
     if file is None and "home" in values:

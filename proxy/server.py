@@ -1,8 +1,8 @@
 """`rlproxy serve`: one process from settings to a clean stop.
 
-Owns: logs, the store's lifetime, the listening socket, signals, and the address file by which the CLI finds us.
-The order of a stop: no new connections; the learner, whose run stops at its next step; running answers end, at most
-STOP_S; what they leave to be stored; everything that runs beside; the backend; the store.
+Owns: logs, the store's lifetime, the listening socket, signals, and the address file by which the CLI finds us. The
+order of a stop: no new connections; the learner, whose run stops at its next step; running answers, at most STOP_S.
+Then what they leave to be stored, everything that runs beside, the backend, and the store.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ def configure_logs(level: str, as_json: bool) -> None:
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
-    """aiohttp logs the bytes of a request that is not HTTP, and there may be a key among them; and, as a bug, that a
-    client has left before it was told `100 Continue`."""
+    """aiohttp logs the bytes of a request that is not HTTP, and there may be a key among them. It also logs, as a bug,
+    that a client has left before it was told `100 Continue`."""
     return not (record.exc_info and isinstance(record.exc_info[1], (HttpProcessingError, *GONE)))
 
 

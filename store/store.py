@@ -206,8 +206,8 @@ def _take(
 
 
 def _revoke(db: sqlite3.Connection, home: Path) -> None:
-    """An older database may have taken the place of the one that knew what was revoked; and the other way round, one
-    of an older rlproxy knows what was not noted yet. Raises StoreError."""
+    """An older database may have taken the place of the one that knew what was revoked. The other way round, one of an
+    older rlproxy knows what was not noted yet. Raises StoreError."""
     with db:
         db.execute("BEGIN IMMEDIATE")
         keys.revoke_all(db, tombstones.revoked(home).keys, "rlproxy")

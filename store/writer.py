@@ -102,7 +102,7 @@ class Writer:
             self.submit(lambda db: None)
 
     async def empty_log(self) -> bool:
-        """Move the whole WAL into the database and cut it to nothing; False where a reader was in the way, or the file
+        """Move the whole WAL into the database and cut it to nothing. False where a reader was in the way, or the file
         is still being checked: then it is done as soon as that is over."""
         await self.submit(_order_emptying(self))
         await self.submit(lambda db: None)  # begun after the checkpoint that follows the first

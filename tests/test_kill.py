@@ -18,6 +18,7 @@ ENDED = {"done", "rejected", "empty", "failed"}
 LENIENT = {  # the gate's opinion of random weights is not the point
     "RLPROXY_GATE__BASE_NLL_RISE": "100", "RLPROXY_GATE__TEXT_NLL_RISE": "100", "RLPROXY_GATE__MARGIN_SLACK": "100",
     "RLPROXY_GATE__MIN_LENGTH_RATIO": "0", "RLPROXY_GATE__MAX_LOOPING": "8", "RLPROXY_GATE__MAX_CHANCE": "1",
+    "RLPROXY_TRAIN__STAND_STILL_S": "0",  # nor is it how a run gives way to answers
 }  # fmt: skip
 
 
@@ -37,6 +38,7 @@ class Person:
                 if n % 2 == 0:
                     self.ratings[answer["id"]] = await serving.rate(answer["id"], "good" if n % 4 else "bad")
                 n += 1
+                await asyncio.sleep(0.05)  # reads it; without that the answers cost a core that the run needs
 
 
 async def killed(serving: Serving, person: Person, dice: random.Random, *, trainer: bool) -> None:

@@ -13,11 +13,16 @@ from scripts.harness.serving import Serving
 
 QUESTIONS = ["What is the capital of France?", "Name a fruit.", "Say hello.", "What is 2 + 2?", "Name a color.",
              "What do bees make?", "Give me a rhyme for cat.", "Who wrote Hamlet?"]  # fmt: skip
+PAUSES = {"load": 2.0, "old": 2.0, "train": 2.0, "gate": 0.5, "write": 0.0}  # seconds between two answers
 
 
 @contextlib.asynccontextmanager
 async def somebody_always_asking(serving: Serving) -> AsyncIterator[list[str]]:
-    """Which adapters answered, in order. Any failed request fails the test."""
+    """Which adapters answered, in order. Any failed request fails the test.
+
+    Answers cost as much of a core as training does, so they come seldom while a run trains. From its last act on, in
+    which the version goes live, they come without a pause.
+    """
     answered: list[str] = []
     stop = asyncio.Event()
 
@@ -25,7 +30,10 @@ async def somebody_always_asking(serving: Serving) -> AsyncIterator[list[str]]:
         while not stop.is_set():
             _, adapter = await serving.chat("Are you there?", max_tokens=4)
             answered.append(adapter)
-            await asyncio.sleep(0.1)
+            told = (await serving.status())["training"]["progress"].get("phase", {})
+            if adapter == "base" and (pause := PAUSES.get(told.get("phase"), 0.5)):
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(stop.wait(), pause)
 
     asking = asyncio.create_task(ask())
     try:

@@ -58,13 +58,6 @@ async def test_python_with_the_openai_sdk(proxy: Proxy) -> None:  # noqa: F811
     assert await ratings(proxy) == [("owner", "my-app", 1.0, True)]
 
 
-async def test_python_many_at_once(proxy: Proxy) -> None:  # noqa: F811
-    await proxy.say("hello")
-    said = await run(sys.executable, "-c", here(PYTHON[3], proxy))
-    assert "404 There is no completion rl-unknown" in said and said.endswith("1 stored\n")
-    assert await ratings(proxy) == [("nightly", "http", 1.0, True)]
-
-
 async def test_typescript(proxy: Proxy, tmp_path: Path) -> None:  # noqa: F811
     file = tmp_path / "rate.mts"
     file.write_text(here(TYPESCRIPT, proxy))
@@ -74,7 +67,7 @@ async def test_typescript(proxy: Proxy, tmp_path: Path) -> None:  # noqa: F811
 
 
 def test_every_block_is_run() -> None:
-    assert len(PYTHON) == 4 and {language for language, _ in BLOCKS} == {"python", "ts"}
+    assert len(PYTHON) == 3 and {language for language, _ in BLOCKS} == {"python", "ts"}
 
 
 def _node() -> str:

@@ -1,7 +1,7 @@
 """Child processes of ours: how one is started, what it prints, and how it ends.
 
-Owns their limits (limits), their environment (no secret of ours goes in), their standard input (a pipe that closes with
-us, so that no orphan outlives a killed proxy). Not here: what they are for (launch).
+Owns their limits (limits), their environment (no secret of rlproxy goes in), and their standard input. That is a pipe
+which closes with rlproxy, so that no orphan outlives a killed proxy. Not here: what they are for (launch).
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """Limits of a child process: open files, the size of a file, memory; and no core dump.
 
-Owns the bounds and how they are put on: this file is also a program, started in the child's place, that sets them on
-itself and then becomes the child (exec keeps them, and the process). So they hold before its first line, nothing it
-does can raise them, and no code runs between fork and exec in a process with threads. A core would hold people's texts.
-Memory is the one that the kernel does not bound well: address space (RLIMIT_AS) is many times what torch uses, and
+Owns the bounds and how they are put on. This file is also a program, started in the child's place. It sets them on
+itself and then becomes the child (exec keeps them, and the process). So they hold before its first line, and nothing it
+does can raise them. No code runs between fork and exec in a process with threads. A core would hold people's texts.
+Memory is the one that the kernel does not bound well. Address space (RLIMIT_AS) is many times what torch uses, and
 RLIMIT_DATA counts weights that are only mapped. So it is measured from outside, `in_use`, and who is over it is killed
-(launch).
-Not here: being nice (low_priority), the environment (launch); free memory of the machine (the proxy's due).
+(launch). Not here: being nice (low_priority), the environment (launch); free memory of the machine (the proxy's due).
 
     python -I -S limits.py FILES FILE_BYTES COMMAND…      (0: as many as it finds)
 """

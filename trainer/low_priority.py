@@ -1,12 +1,12 @@
 """Background work stands behind everything else on the machine.
 
-Owns how a child is put there, and what of it the machine has: this file is also a program, started in the child's
-place, that steps back and then becomes the child, so that all its threads and children inherit it. `nice` alone is not
-enough. On Linux it counts within one scheduling group, and each session is a group of its own (autogroup), as is each
-control group with the cpu controller. On a Mac background priority also slows disk and network.
-Where none of this reaches the model's server, standing still does: a run is stopped while requests are answered. A
-stopped process cannot see that its parent has gone, so the kernel is asked to wake it then.
-Not here: limits (limits); when a run stands still (the proxy's giving_way).
+Owns how a child is put there, and what of it the machine has. This file is also a program, started in the child's
+place. It steps back and then becomes the child, so that all its threads and children inherit it. `nice` alone is not
+enough. On Linux it counts within one scheduling group. Each session is a group of its own (autogroup), as is each
+control group with the cpu controller. On a Mac background priority also slows disk and network. Where none of this
+reaches the model's server, standing still does: a run is stopped while requests are answered. A stopped process cannot
+see that its parent has gone, so the kernel is asked to wake it then. Not here: limits (limits); when a run stands still
+(the proxy's giving_way).
 
     python -I -S background.py NICE COMMAND…      (0: steps back from nobody)
 """

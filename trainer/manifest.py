@@ -1,6 +1,6 @@
 """manifest.json of an adapter folder: what is in it, where it came from, and that nothing has changed since.
 
-Owns the manifest's name and the check of its hashes, and that there is nothing else in the folder: a server that is
+Owns the manifest's name and the check of its hashes, and that there is nothing else in the folder. A server that is
 handed it may prefer a file that nobody checked (adapter_model.bin is a pickle), or follow a link out of it. Free of
 torch, so the proxy may verify (through trainer.launch). Not here: writing an adapter (adapter).
 """

@@ -2,8 +2,8 @@
 
 Owns the mathematics: advantage, filter, loss. Pure functions on flat arrays, one entry a reply token (N,), with every
 mask a named number. Not here: its kin (objective_kin), where log-probs come from (samples, policies), when to step
-(loop). `verdict` and what feeds it has no θ in it and is plain numpy; `mis_po` has, so it takes the array module
-(`torch`, `mlx.core`, `numpy`) and its gradient goes through `theta` alone: the masks are comparisons, which have none.
+(loop). `verdict` and what feeds it has no θ in it and is plain numpy. `mis_po` has, so it takes the array module
+(`torch`, `mlx.core`, `numpy`). Its gradient goes through `theta` alone: the masks are comparisons, which have none.
 
 Step 3.5 Flash, arXiv 2602.10604v2 §5.2.1, as changed for single rated replies: facts in docs/lab/training-log.md.
 """
@@ -117,7 +117,7 @@ def log_ratio(old: Floats, behaviour: Floats) -> Floats:
 def verdict(old: Floats, behaviour: Floats, *, token_low: float, token_high: float, band: Band) -> Verdict:
     """The two-level filter on one reply; both (T,), both under the distribution that was sampled from.
 
-    ℓ_old is −inf where the token is outside the truncated support (top-p, top-k), and a recomputed ℓ_β may be: such a
+    ℓ_old is −inf where the token is outside the truncated support (top-p, top-k), and a recomputed ℓ_β may be. Such a
     token is masked and left out of ρ̄, where one of them would outweigh all the others.
     """
     inside = np.isfinite(old) & np.isfinite(behaviour)
@@ -143,8 +143,8 @@ def calibrated(band: Band, log_x: Floats) -> Band | None:
 def trusted(log_x: Sequence[Floats], advantages: Sequence[Floats], *, most: float) -> list[Bools]:
     """Which tokens of late replies train: second-moment trust (M2PO, arXiv 2510.01161), over all of them together.
 
-    `log_x` (T,) of each reply, NaN outside the support of either policy: such a token never trains. Where a push goes
-    on in the direction in which the policy has moved already (A > 0 and x > 1, A < 0 and x < 1), the tokens with the
+    `log_x` (T,) of each reply, NaN outside the support of either policy: such a token never trains. A push may go on in
+    the direction in which the policy has moved already (A > 0 and x > 1, A < 0 and x < 1). There the tokens with the
     largest (log x)² are dropped until the mean of the others is at most `most`. Any other token is kept.
     """
     flat, pushed = np.concatenate([*log_x, np.empty(0)]), np.concatenate([*advantages, np.empty(0)])
@@ -197,9 +197,9 @@ def k3(xp: Any, other: Array, theta: Array) -> Array:
 def pull(xp: Any, ref: Array, theta: Array) -> Array:
     """`k3` to the reference as a run is held back by it: past KNEE nats it goes on as a straight line.
 
-    k3 grows with exp(ℓ_ref − ℓ_θ): one token pushed down by 5 nats pulls 150 times as hard as another by 1, and the
-    clipped gradient of a step is then spent on that token alone (seen: kl_ref 2.1, gradient norm 4.6). The line has
-    the slope of the knee, so a token is still held, and no harder than a token one nat away.
+    k3 grows with exp(ℓ_ref − ℓ_θ): one token pushed down by 5 nats pulls 150 times as hard as another by 1. The clipped
+    gradient of a step is then spent on that token alone (seen: kl_ref 2.1, gradient norm 4.6). The line has the slope
+    of the knee, so a token is still held, and no harder than a token one nat away.
     """
     gap = ref - theta
     below = xp.clip(gap, -CLIP, KNEE)
@@ -210,7 +210,7 @@ def pull(xp: Any, ref: Array, theta: Array) -> Array:
 def drift(xp: Any, old: Array, theta: Array) -> Array:
     """How far θ has moved from θ_old at each token: the unbiased estimator of KL(θ_old ‖ θ), never negative.
 
-    The tokens are θ_old's own. With the roles of `k3` it would estimate KL(θ ‖ θ_old) from the wrong samples: a
+    The tokens are θ_old's own. With the roles of `k3` it would estimate KL(θ ‖ θ_old) from the wrong samples. A
     disliked token that fell by 5 nats counts e⁵, and a run stops on three tokens (docs/lab/training-log.md).
     """
     moved = theta - old
@@ -222,7 +222,7 @@ def mis_po(
 ) -> tuple[Array, dict[str, Array]]:
     """L = − Σ_i (1/T_i) Σ_t m M A ℓ_θ / n + β_KL · pull(θ‖ref), and what there is to know about it as sums over tokens.
 
-    The guard: a token that this run has already moved past the bounds in the direction of its advantage has no
+    The guard: this run may have moved a token past the bounds in the direction of its advantage. Such a token has no
     gradient from it any more. It is a comparison, so it has none of its own. What is imitated (`own` is 0) may move as
     far as it takes, and says nothing about drift: those are not θ_old's samples.
     """

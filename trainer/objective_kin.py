@@ -1,10 +1,10 @@
 """The kin of MIS-PO: other losses over the same flat arrays, for whom and when in docs/lab/training-log.md.
 
 Owns `mis-po-clip` (ReinforceClaw's published variant), `grpo` (several replies to one prompt), `distill` (a comment as
-a teacher), `stay` (what is not to move), `elsewhere` (where a push is not meant), `combine` (these and ratings), `kto`
-(replies of a model that is not ours). Each takes the array module, θ's log-probs and `Terms`, and returns the loss with
-sums over tokens. No mask, scale or reference point has a gradient.
-Not here: MIS-PO itself and the filter (objective).
+a teacher), and `kto` (replies of a cloud's model). Beside them: `stay` (what is not to move), `elsewhere` (where a push
+is not meant), and `combine` (these and ratings). Each takes the array module, θ's log-probs and `Terms`, and returns
+the loss with sums over tokens. No mask, scale or reference point has a gradient. Not here: MIS-PO itself and the filter
+(objective).
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def distill(xp: Any, top: Array, terms: Terms) -> tuple[Array, Sums]:
 def stay(xp: Any, top: Array, terms: Terms) -> tuple[Array, Sums]:
     """Reverse KL(θ ‖ start) at each token that is to stay, over K tokens and one bin for all the others.
 
-    In this direction it sees what has become likely and was not; the other one hardly does, and an estimate from what
+    In this direction it sees what has become likely and was not. The other one hardly does, and an estimate from what
     was sampled at the start not at all.
     """
     moved = terms.stays * _kl(xp, top, terms.teacher)
@@ -119,8 +119,9 @@ def combine(
     guard_high: float,
     actor: Any = None,
 ) -> tuple[Array, Sums]:
-    """MIS-PO on the ratings (w_rl is in their advantages), or `actor` in its place, plus w_distill times the teacher's
-    forward KL, plus w_stay times what has moved where nothing was to, plus w_elsewhere times what is pushed down there.
+    """MIS-PO on the ratings (w_rl is in their advantages), plus w_distill times the teacher's forward KL. Then w_stay
+    times what has moved where nothing was to, and w_elsewhere times what is pushed down there. `actor`: another loss in
+    MIS-PO's place.
 
     `distill` is this with ratings of advantage 0. A batch with neither is MIS-PO's.
     """
@@ -148,8 +149,8 @@ def directional(teacher: Floats, old: Floats, *, weight: float, clip: float) -> 
 def kto(xp: Any, theta: Array, terms: Terms, *, beta: float) -> tuple[Array, Sums]:
     """Ethayarajh et al., arXiv 2402.01306: L = mean(λ − λ σ(±β (r_θ − z₀))), r_θ = log π_θ(y|x)/π_ref(y|x).
 
-    The sign and λ are those of the advantage. z₀ is the KL to the reference, estimated by the loop on mismatched
-    prompts and replies of the batch: max(0, mean log π_θ(y'|x)/π_ref(y'|x)), no gradient.
+    The sign and λ are those of the advantage. z₀ is the KL to the reference, without a gradient: max(0, mean log
+    π_θ(y'|x)/π_ref(y'|x)). The loop estimates it on mismatched prompts and replies of the batch.
     """
     reward = terms.member @ (theta - terms.ref)  # (R,) a sum over the reply's tokens
     advantage = (terms.member @ terms.advantage) / terms.member.sum(-1)  # (R,)

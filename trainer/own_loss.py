@@ -1,6 +1,6 @@
 """A loss of the user's own, `train.loss`: one function in place of MIS-PO's, called for each micro-batch of a step.
 
-Owns the copy of its file in the run folder (a run goes on with the code that it began with), what the function is
+Owns the copy of its file in the run folder: a run goes on with the code that it began with. Owns what the function is
 given, and what it may return. It runs in the trainer, which has no secret of the proxy's; `train.loss_timeout_s` ends a
 call. The gate, the drift guard, and what comments and corrections teach stay as they are. Not here: the other losses
 (objective, objective_kin).

@@ -1,9 +1,10 @@
 """`python -m trainer.probe WEIGHTS`: what the weights say to conversations that a server has answered.
 
-Owns one look at the weights in a process of its own: a line of JSON on stdin (what the server was asked and what it
-answered), a line on stdout (size, vocabulary, how the weights render and read the conversations, and how likely they
-find each token of the answers). Computed as a run computes, on the CPU, with one model load, or with none where only
-prompts are looked at. Not here: what the server tells and what a difference means (the proxy's match and likeness).
+Owns one look at the weights in a process of its own. A line of JSON on stdin says what the server was asked and what it
+answered. A line on stdout has size and vocabulary, and how the weights render and read the conversations. It says how
+likely they find each token of the answers. Computed as a run computes, on the CPU, with one model load, or with none
+where only prompts are looked at. Not here: what the server tells and what a difference means (the proxy's match and
+likeness).
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ def look(
     parent: int = 0,
     adapter: str | None = None,
 ) -> dict[str, Any]:
-    """Without `score` no weights are loaded. `lines`: of samples that a run might get, from version `parent` in the
-    folder `adapter`; `counted`: those of whose tokens it is counted what is known.
+    """Without `score` no weights are loaded. `lines` are of samples that a run might get, from version `parent` in the
+    folder `adapter`. `counted` are those of whose tokens it is counted what is known.
 
     Raises BadLine where the chat template refuses the messages, ProfileError, RunError, OSError.
     """

@@ -1,8 +1,8 @@
 """Keys: who somebody is, by what they send.
 
-Owns what a key looks like, the fixed keys of the settings, those that were handed out (hashed in the store, all of them
-in memory), the key of this start, which only commands of this machine can read, and keys that are lent for a moment.
-Not here: what a role may do (security), HTTP and commands for keys (key_routes, keys).
+Owns what a key looks like, the fixed keys of the settings, and those that were handed out. These are hashed in the
+store, and all of them are in memory. The key of this start can be read by commands of this machine only. Others are
+lent for a moment. Not here: what a role may do (security), HTTP and commands for keys (key_routes, keys).
 
 A key is 256 random bits, so its plain SHA-256 is kept: a slow hash protects secrets that people choose, of which there
 are few. It is found by the id in it, which is not a secret, and compared in constant time.

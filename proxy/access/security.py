@@ -153,7 +153,7 @@ class Guard:
         if named is None or self._home is None or not from_here or is_home(self._home, named):
             return
         raise AnotherHome(
-            f"The rlproxy at {request.host} serves {served}, not {unquote(named)}, so nothing was done; start the one "
+            f"The rlproxy at {request.host} serves {served}, not {unquote(named)}, so nothing was done. Start the one "
             "meant with `rlproxy serve` (with another --port), or say this one's folder with --home."
         )
 
@@ -226,7 +226,7 @@ def _check_path(request: web.Request) -> None:
 
 
 def _check_own(request: web.Request) -> None:
-    """Our own headers are UTF-8, or they can be neither stored nor said again; and each says one thing, or a second
+    """rlproxy's own headers are UTF-8, or they can be neither stored nor said again. Each says one thing, or a second
     one could take back that nothing is to be kept. Other headers only pass through."""
     said: dict[str, str] = {}
     for name, value in request.headers.items():

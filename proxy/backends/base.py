@@ -152,6 +152,10 @@ class Backend(Protocol):
         """Where training finds the same weights, if the server told."""
 
     @property
+    def loaded(self) -> str | None:
+        """Fingerprint of the weights' files that rlproxy itself started the server on; None where somebody else did."""
+
+    @property
     def places(self) -> int | None:
         """How many models it holds at once, the base among them; None: as many as there is memory for."""
 

@@ -17,6 +17,7 @@ import structlog
 from config.settings import Settings
 from proxy.backends.base import Served
 from proxy.backends.vllm import VLLM
+from proxy.backends.weights_files import fingerprint
 from proxy.core.errors import BackendDown, Unsupported
 from trainer.launch import BuiltinServer, Launcher, LaunchError
 
@@ -36,6 +37,7 @@ class Builtin(VLLM):
         self._server: BuiltinServer | None = None
         self._key = secrets.token_urlsafe(32)  # else every user of this machine could ask it, and load adapters
         self._weights: str | None = None
+        self._loaded: str | None = None
         self._up = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
         self._why_down = "it is starting"
@@ -57,6 +59,10 @@ class Builtin(VLLM):
     @property
     def weights(self) -> str | None:
         return self._weights  # known while it rests, too: a run needs them then
+
+    @property
+    def loaded(self) -> str | None:
+        return self._loaded
 
     @property
     def state(self) -> str:
@@ -84,14 +90,17 @@ class Builtin(VLLM):
         logs = settings.home / "logs"
         logs.mkdir(mode=0o700, parents=True, exist_ok=True)
         log.info("backend starts; the first time it has to get its model, a minute or more", log=str(logs))
+        named = settings.train.weights
+        files = await asyncio.to_thread(fingerprint, named) if named else None  # before they are read
         self._server = await self._launcher.start_server(
-            settings.train.weights,
+            named,
             self._model,
             threads=settings.backend.threads,
             key=self._key,
             log=logs / "backend.log",
         )
         self._model, self._weights = self._server.model, self._server.weights
+        self._loaded = files or await asyncio.to_thread(fingerprint, self._weights)
         log.info("backend up", url=self._server.url, model=self._server.model, weights=self._server.why)
 
     async def _keep(self) -> None:

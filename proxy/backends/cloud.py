@@ -1,6 +1,6 @@
 """Any OpenAI-compatible server that runs a model which is not ours, as a cloud API: captured and rated.
 
-Clients ask for whatever model it has, with keys of their own; rlproxy needs neither a model's name nor a key to pass
+Clients ask for whatever model it has, with keys of their own. rlproxy needs neither a model's name nor a key to pass
 that on, and asks for nothing by itself. Not here: what is learned from it (cloud_student).
 """
 

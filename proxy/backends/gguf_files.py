@@ -88,8 +88,8 @@ def _more(tensor: Tensor) -> int:
 def no_room(base: Path, fused: Path, served: tuple[Path, int] | None = None) -> str | None:
     """One sentence where a whole model has no place in a folder, or in its first parent that is there.
 
-    `fused`: where it is written. `served`: the server's own folder, and how many copies of it are there at once while
-    the server makes one; the first is gone by then, so that of folders on one disk the larger need counts.
+    `fused`: where it is written. `served` is the server's own folder, and how many copies of it are there at once while
+    the server makes one. The first is gone by then, so of folders on one disk the larger need counts.
     """
     try:
         size = whole_size(base)
@@ -101,7 +101,7 @@ def no_room(base: Path, fused: Path, served: tuple[Path, int] | None = None) -> 
     for folder, needed in needs:
         if (free := shutil.disk_usage(folder).free) < needed:
             return (
-                f"A version is a whole model of up to {size / GB:.1f} GB here; to make one takes "
+                f"A version is a whole model of up to {size / GB:.1f} GB here. To make one takes "
                 f"{needed / GB:.1f} GB in {folder}, and {free / GB:.1f} GB are free; free some space."
             )
     return None

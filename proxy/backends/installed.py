@@ -1,8 +1,8 @@
 """Record of what rlproxy has put into somebody else's server, written down in our own home.
 
-Owns the record: names, what each was made of, and the order of their use; and the mark that tells the names of this
-home from those of another one at the same server. Nothing that is not in the record is ever removed, and nothing that
-is there under one of its names without being in it is ever replaced. Removing is the backends'.
+Owns the record: names, what each was made of, and the order of their use. A mark tells the names of this home from
+those of another one at the same server. Nothing that is not in the record is ever removed. Nothing that is there under
+one of its names without being in it is ever replaced. Removing is the backends'.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """llama.cpp's server that somebody else started: as a router over presets, or plain.
 
-Owns how a version gets into it. In router mode each version is a section of the preset file and a process of its own,
-so that no version ever sees what another one left in a prompt cache. A plain server takes no new file while it runs:
-it is said what to restart, and what it was started with is chosen request by request. Not here: the conversion
+Owns how a version gets into it. In router mode each version is a section of the preset file and a process of its own.
+So no version ever sees what another one left in a prompt cache. A plain server takes no new file while it runs. rlproxy
+says what to restart, and chooses among what it was started with request by request. Not here: the conversion
 (trainer.formats.gguf), the sections (llamacpp_presets), servers that rlproxy starts itself (llamacpp_managed).
 """
 
@@ -103,7 +103,7 @@ class LlamaCpp(OpenAICompatible):
         if str(file) not in self._there:  # a POST to that route would answer success and ignore the file
             raise Unsupported(
                 f"A llama-server that runs takes no new adapter, so {name} waits: restart it with "
-                f"--lora-scaled {file}:0 and `rlproxy promote {name.rpartition('@')[2]}`, or let rlproxy run it "
+                f"--lora-scaled {file}:0, then `rlproxy promote {name.rpartition('@')[2]}`. Or let rlproxy run it "
                 "(backend.command), or start it as a router (--models-preset FILE, and backend.presets = FILE)."
             )
         self._worn[name] = str(file)

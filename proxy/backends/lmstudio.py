@@ -1,9 +1,9 @@
 """LM Studio: each version is a whole model in its models folder, loaded and unloaded over its REST API v1.
 
-Owns what has to be there for that, and says what is not before anything is trained; where a version lies, and which
-instance answers for it. An instance that LM Studio has dropped is loaded again before a request is sent: asked for a
-name that it does not know, it may answer with another model. Not here: how the file is made (gguf_files).
-Source: LM Studio's documentation of REST API v1, April 2026; no server can be had here.
+Owns what has to be there for that, and says what is not before anything is trained. It knows where a version lies, and
+which instance answers for it. An instance that LM Studio has dropped is loaded again before a request is sent. Asked
+for a name that it does not know, it may answer with another model. Not here: how the file is made (gguf_files). Source:
+LM Studio's documentation of REST API v1, April 2026; no server can be had here.
 """
 
 from __future__ import annotations

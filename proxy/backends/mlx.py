@@ -1,8 +1,8 @@
 """mlx-lm's server (`mlx_lm.server`) that somebody else started: each request names the adapter it wants.
 
-Owns how a version is named there: a folder in mlx-lm's own layout, one for each version, since a folder that is
-overwritten in place is not read again. Nothing is loaded ahead: the server reads an adapter with the first request that
-names it, when the running ones have ended. Not here: the conversion (trainer.formats.mlx_layout).
+Owns how a version is named there: a folder in mlx-lm's own layout, one for each version. A folder that is overwritten
+in place is not read again. Nothing is loaded ahead: the server reads an adapter with the first request that names it,
+when the running ones have ended. Not here: the conversion (trainer.formats.mlx_layout).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Ollama: each version is a model of its own beside the person's, `<model>-rl:vN-<mark of this home>`.
 
-Owns how a version gets into it: before 0.34.1 the model it has and a LoRA, since then a whole model with the LoRA in
-it. The person's own model is never written to, and nothing is removed but what the record in our home names. Not here:
-how the files are made (gguf_files), what a Modelfile says (modelfile).
-Source: Ollama's `server/create.go`, `server/routes.go`, `openai/openai.go` of August 2026, and real servers.
+Owns how a version gets into it. Before 0.34.1 that is the model it has and a LoRA, since then a whole model with the
+LoRA in it. The person's own model is never written to, and nothing is removed but what the record in our home names.
+Not here: how the files are made (gguf_files), what a Modelfile says (modelfile). Source: Ollama's `server/create.go`,
+`server/routes.go`, `openai/openai.go` of August 2026, and real servers.
 """
 
 from __future__ import annotations

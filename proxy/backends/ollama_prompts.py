@@ -1,7 +1,7 @@
 """A prompt as a request to Ollama, so that it renders it as it did when it was asked.
 
-Owns what becomes of messages in chat form there. Ollama's routes differ: chat completions make a message of each part
-of a message, `/api/generate` and `/v1/completions` put a prompt into the chat template, and only its own routes take
+Owns what becomes of messages in chat form there. Ollama's routes differ. Chat completions make a message of each part
+of a message. `/api/generate` and `/v1/completions` put a prompt into the chat template, and only its own routes take
 `num_ctx`. Not here: sending it (ollama), the way back (dialects).
 """
 

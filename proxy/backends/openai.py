@@ -73,6 +73,10 @@ class OpenAICompatible:
         return None
 
     @property
+    def loaded(self) -> str | None:
+        return None
+
+    @property
     def places(self) -> int | None:
         return None
 
@@ -213,7 +217,7 @@ class OpenAICompatible:
 
     async def free(self) -> None:
         raise Unsupported(
-            f"The backend at {self._url} cannot give its memory back while a run trains; unset train.share_gpu, "
+            f"The backend at {self._url} cannot give its memory back while a run trains. Unset train.share_gpu, "
             "and train on another GPU or while that server is stopped."
         )
 

@@ -68,6 +68,10 @@ class Replicas:
         return self._first.weights
 
     @property
+    def loaded(self) -> str | None:
+        return None
+
+    @property
     def places(self) -> int | None:
         return self._first.places
 

@@ -1,7 +1,7 @@
 """`rlproxy encrypt` and `decrypt`: a home folder from the clear to encrypted and back, with no rlproxy running.
 
-Owns the order, so that a kill anywhere leaves what the same command finishes: the setting, the database, its copies,
-run folders; back again run folders, the database, its copies, the setting. Not here: files of the store
+Owns the order, so that a kill anywhere leaves what the same command finishes. To encrypt: the setting, the database,
+its copies, run folders. Back again: run folders, the database, its copies, the setting. Not here: files of the store
 (store.safety.encryption), what a sealed file looks like (trainer.io.encrypted_files), what is printed (encrypt).
 """
 

@@ -1,6 +1,6 @@
 """`rlproxy keys`: made, listed, revoked, with the proxy running or not.
 
-Owns that the first key can be made before the first start, as one off loopback needs one: then the store is opened
+Owns that the first key can be made before the first start, as one off loopback needs one. Then the store is opened
 here, under its lock. Heavy imports are inside the commands, as in cli.
 """
 

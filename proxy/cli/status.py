@@ -1,7 +1,7 @@
 """`rlproxy status`: what is shown, once or each second.
 
 Owns the rows and the redrawing. While it watches, the terminal's other screen is used, so that Ctrl-C leaves behind
-nothing but what was there before; a proxy that goes away is said in its place, and waited for.
+nothing but what was there before. A proxy that goes away is said in its place, and waited for.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The prompts of the conversations that run now: what a version that is about to go live may read ahead.
 
 Owns which conversations those are and the newest main turn of each, as the client sent it. In memory only: nothing of
-it is stored or logged, it is gone after ten minutes, with the end of rlproxy, and when anybody has anything forgotten.
+it is stored or logged. It is gone after ten minutes, with the end of rlproxy, and when anybody has anything forgotten.
 Not here: who reads them, and when (warm_up).
 """
 

@@ -1,10 +1,10 @@
 """Which answer was on a person's screen: the one right above a command, or the last one.
 
 A conversation that is sent back names its answer by its thread. Where a client has rewritten it, the answer is looked
-for by its words, among what was said to the same key and person lately, and by how far the conversations go together
-above it. Owns when that is certain enough. Where it is not, nothing is chosen: the answer to a command says what is
-known. An answer that is under way or was broken off counts as far as it was shown. Not here: whose answers may be
-looked at (reach), how alike two conversations are (same_text), what is done to the answer.
+for by its words, among what was said to the same key and person lately. What decides is how far the conversations go
+together above it. Owns when that is certain enough. Where it is not, nothing is chosen: the answer to a command says
+what is known. An answer that is under way or was broken off counts as far as it was shown. Not here: whose answers may
+be looked at (reach), how alike two conversations are (same_text), what is done to the answer.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ class OnScreen:
         place: Place,
         one: Lately,
     ) -> Lately:
-        """`one`, whose whole conversation is what was sent; or one of whose conversation that may be the end, if its
+        """`one`, whose whole conversation is what was sent. Or one of whose conversation that may be the end, if its
         session or its system texts speak for it. Raises Ambiguous."""
         fits, _, _ = await self._compared(history, sent, askers, place)
         mine = next((fit for fit in fits if fit.one.id == one.id), None)

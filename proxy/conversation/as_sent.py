@@ -1,9 +1,9 @@
 """How the messages of a request were written, as far as their stored form leaves it out.
 
-The tree keeps a message's text joined and without the white space around it, and the arguments of calls sorted, so that
-all the ways in which clients send it back are one. A server reads it as it was sent: some make a message of each part,
-and templates keep spaces and order. Owns these differences: lengths, spaces and places, which tell nothing of what was
-said, and the reasoning of the turn that goes on, which templates show and clients drop later. They are kept with the
+The tree keeps a message's text joined and without the white space around it, and the arguments of calls sorted. So all
+the ways in which clients send it back are one. A server reads it as it was sent: some make a message of each part, and
+templates keep spaces and order. Owns these differences. Lengths, spaces and places tell nothing of what was said. The
+reasoning of the turn that goes on is shown by templates, and dropped by clients later. They are kept with the
 completion, and go with it. Not here: the canonical form itself (conversations), who reads them (run_folder).
 """
 

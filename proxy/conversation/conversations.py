@@ -1,7 +1,7 @@
 """Which reply belongs to which conversation.
 
-Owns the canonical form of a message, as it is stored; the thread, a looser name of a conversation by which a reply
-that comes back is known again; the `/rl` lines in a history and how they are removed. The tree itself is the store's,
+Owns the canonical form of a message, as it is stored, and the thread. That is a looser name of a conversation, by which
+a reply that comes back is known again. The `/rl` lines in a history are removed here. The tree itself is the store's,
 what a person said `user_text`'s, main or side `turns`', session and user of a request `speaker`'s.
 """
 
@@ -195,7 +195,7 @@ def sight(above: Sight | None, message: Mapping[str, Any], agent: Agent | None =
 
 def _may_act(above: Mapping[str, Any], agent: Agent | None) -> bool:
     """Tell if the message of a user below this one may be what the model had its agent send. What a person types comes
-    below an answer, also where they broke off a tool: then the agent says so in a part of its own."""
+    below an answer, also where they broke off a tool. Then the agent says so in a part of its own."""
     return agent is not None and agent.acts and above.get("role") == "tool"
 
 

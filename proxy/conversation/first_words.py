@@ -1,7 +1,7 @@
 """The first words of an answer, by which people see which one was rated.
 
-Owns how they are cut and made harmless: control characters are spelt out, and line breaks are spaces, so that an answer
-can neither move a cursor nor begin a line of its own. Not here: who may see them (reach), where they are shown.
+Owns how they are cut and made harmless. Control characters are spelt out, and line breaks are spaces, so an answer can
+neither move a cursor nor begin a line of its own. Not here: who may see them (reach), where they are shown.
 """
 
 from __future__ import annotations

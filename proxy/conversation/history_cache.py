@@ -1,9 +1,9 @@
 """Results from the messages of a conversation, worked out once: each turn costs its new messages only.
 
-An agent sends the whole history again with every turn. Owns what each message adds to what is above it: whether the
-model may see it, how it is stored, the names of the conversation up to there. Not here: how much of it is remembered
-(bounded_cache), what a command, a canonical message, a thread or a secret is (conversations, redaction), the tree
-(store).
+An agent sends the whole history again with every turn. Owns what each message adds to what is above it. That is whether
+the model may see it, how it is stored, and the names of the conversation up to there. Not here: how much of it is
+remembered (bounded_cache), and the tree (store). What a command, a canonical message, a thread or a secret is belongs
+to conversations and redaction.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ def _same(turn: _Turn[Any], messages: list[Said]) -> int:
 
 
 class Aside(NamedTuple):
-    """Where a system text is, and the one before it: with all their places in each state, a thousand of them would
-    have half a million."""
+    """Where a system text is, and the one before it. With all their places in each state, a thousand of them would have
+    half a million."""
 
     at: int
     before: Aside | None

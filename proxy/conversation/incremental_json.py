@@ -1,8 +1,8 @@
 """The bodies of requests, parsed from where they say something new: an agent sends its whole history with every turn.
 
-Owns when what was read of one body holds for another: where both are byte for byte the same up to the end of an item of
-a list (`messages`, `input`), whose items until there are those of the earlier body. Not here: how many are remembered
-(bounded_cache), what the items mean (dialects), what follows from them (history_cache).
+Owns when what was read of one body holds for another. Both are byte for byte the same up to the end of an item of a
+list (`messages`, `input`). The list's items until there are those of the earlier body. Not here: how many are
+remembered (bounded_cache), what the items mean (dialects), what follows from them (history_cache).
 """
 
 from __future__ import annotations
@@ -139,8 +139,8 @@ def _place(raw: bytes, at: int) -> JsonPlace | None:
 
 
 def _ends(raw: bytes, at: int) -> tuple[list[int], int]:
-    """Where the objects end that follow in a list, up to its first item that is none, from its beginning or the end of
-    an item on; and where its bracket is."""
+    """Where the objects end that follow in a list, up to its first item that is none, and where its bracket is. It
+    begins at the list's beginning, or at the end of an item."""
     ends: list[int] = []
     at = past_white(raw, at)
     while raw[at] in b"{[,":

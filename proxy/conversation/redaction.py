@@ -1,8 +1,8 @@
 """Secrets taken out of what is stored; what is sent stays as it is.
 
-Owns what stands in a secret's place, which texts of a request and an answer are looked at (all of them, the names of
-members too), and what that means for training. The same text always becomes the same text, so a conversation that
-comes back is known again by what was stored of it. Not here: what a secret looks like (`secret_shapes`).
+Owns what stands in a secret's place, and what that means for training. All texts of a request and an answer are looked
+at, the names of members too. The same text always becomes the same text, so a conversation that comes back is known
+again by what was stored of it. Not here: what a secret looks like (`secret_shapes`).
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def was_redacted(text: str | None) -> bool:
 def _start_of_base64(text: str) -> int | None:
     """Where the letters of base64 begin, where the text has no others: behind 0 characters or those of a `data:` URL.
 
-    A picture, a sound, a file; or a list of numbers, one a line, so it does not prove that there is no secret in it.
+    A picture, a sound, a file. Or a list of numbers, one a line, so it does not prove that there is no secret in it.
     """
     head = _DATA_URL.match(text)
     start = 0 if head is None else head.end()

@@ -4,18 +4,18 @@ OpenAI's and Anthropic's SDKs count their tries in `x-stainless-retry-count`. Ow
 and what becomes of it:
 
 - the first try is under way: the retry waits until it has ended (its client has mostly gone, so that is soon);
-- its answer was whole, in one body or as a stream to its end, and did not all leave: those bytes are sent again, with
+- its answer was whole, in one body or as a stream to its end, and did not all leave. Those bytes are sent again, with
   the same completion id;
-- anything else (an error, a part): the backend is asked afresh, and the earlier rows go when the new request begins,
-  unless somebody has rated them, or they may be another request's;
-- its whole answer left, and its client asks again all the same: the backend is asked afresh, and where it cannot be
-  another request's, that answer counts as a side turn from then on, unless somebody has rated it;
+- anything else (an error, a part): the backend is asked afresh. The earlier rows go when the new request begins, unless
+  somebody has rated them, or they may be another request's;
+- its whole answer left, and its client asks again all the same: the backend is asked afresh. Where it cannot be another
+  request's, that answer counts as a side turn from then on, unless somebody has rated it;
 - it was a command: that acts once, and says the same again, also where all of its answer left. It goes on to its end
   where its client has gone.
 
-Whoever wants several answers to one prompt sends the same bytes, so equal requests are told apart by what failed: not
-a try whose whole answer left, and none of them where our limits refused the try. An id of the client's own says it
-outright. What may be another's is asked afresh: that costs a second answer, and never gives a wrong one.
+Whoever wants several answers to one prompt sends the same bytes, so equal requests are told apart by what failed. A try
+does not count whose whole answer left, and none counts where rlproxy's limits refused the try. An id of the client's
+own says it outright. What may be another's is asked afresh: that costs a second answer, and never gives a wrong one.
 
 Only in memory, and only for a while: an SDK gives up after a minute or two. A request that is not a counted retry is
 never joined to another: asking the same thing twice on purpose gives two completions. Of a request that is not captured
@@ -214,7 +214,7 @@ class Retries:
         return found
 
     def _pass_over(self, request: web.Request, key: bytes, count: int) -> None:
-        """All of the answer before this had left, and still its client asks again: it has not read it, as where the
+        """All of the answer before this had left, and still its client asks again. It has not read it, as where the
         event loop of that connection is gone. What nobody saw is not a main turn; that a model answers it twice is the
         price of never giving a wrong answer. Nothing is passed over where it may be another's, or somebody rated it."""
         same = [a for a in self._attempts if a.key == key and a.count == count - 1 and a.arrived]

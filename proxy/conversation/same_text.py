@@ -1,9 +1,9 @@
 """Comparison of two conversations: are they the same one, though a client has rewritten it. Pure.
 
-Clients drop the oldest turns, put a summary in their place, add reminders and files to the newest message only,
-normalise white space, leave out pictures, reasoning and calls. Owns how much of that two messages may differ by, and
-how far two conversations go together, from their ends. Whatever the texts are, that takes time in proportion to them;
-off the event loop, since it is much a character. Not here: which completion is meant (answer_on_screen).
+Clients drop the oldest turns, put a summary in their place, and add reminders and files to the newest message only.
+They normalise white space, and leave out pictures, reasoning and calls. Owns how much of that two messages may differ
+by, and how far two conversations go together, from their ends. Whatever the texts are, that takes time in proportion to
+them; off the event loop, since it is much a character. Not here: which completion is meant (answer_on_screen).
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ def _same(one: MessageText, other: MessageText, forms: Forms) -> bool:
 
 
 def _within(text: str, longer: str, forms: Forms) -> bool:
-    """All of the text, on lines of its own in the longer one, or behind a label at its end (`Question: …`): that is
+    """All of the text, on lines of its own in the longer one, or behind a label at its end (`Question: …`). That is
     where clients put files, context and reminders. Words that go on in the same line are other words."""
     lines, more = forms.lines(text), forms.lines(longer)
     said, around = " ".join(lines), " ".join(more)

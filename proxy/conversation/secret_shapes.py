@@ -1,10 +1,10 @@
 """Shapes of secrets: those of known providers' keys and tokens, private keys, cards, e-mail addresses.
 
-Owns where in a text they are. A shape needs letters that only its issuer writes (`ghp_`, `AKIA`, …): a name, a UUID, a
-hash or `password: str` in source code is none, nor is what is written in place of a key (`sk-xxxxxxxx`). Each is looked
-for by those letters first, which costs a fraction of a search by pattern. Secrets of one shape may stand in a row, with
-nothing or one joining sign between them. Every search reads each character a bounded number of times, whatever the text
-is (tests/attacker/test_linear.py). Not here: what becomes of what is found (`redaction`).
+Owns where in a text they are. A shape needs letters that only its issuer writes (`ghp_`, `AKIA`, …). A name, a UUID, a
+hash or `password: str` in source code has none, nor has what is written in place of a key (`sk-xxxxxxxx`). Each is
+looked for by those letters first, which costs a fraction of a search by pattern. Secrets of one shape may stand in a
+row, with nothing or one joining sign between them. Every search reads each character a bounded number of times,
+whatever the text is (tests/attacker/test_linear.py). Not here: what becomes of what is found (`redaction`).
 """
 
 from __future__ import annotations

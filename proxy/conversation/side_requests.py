@@ -1,8 +1,9 @@
 """Requests that an agent makes on the side, known by its structure and not by its words.
 
-Owns two rules, which come after those of `turns`: a request that quotes a recent exchange inside one message, and does
-not go on with it (a title, a summary, a checkpoint); and one that goes on from an answer under another system prompt,
-with tools (a subagent). Pure. Not here: which exchanges are recent (store), the rules by header and by words (turns).
+Owns two rules, which come after those of `turns`. One is a request that quotes a recent exchange inside one message,
+and does not go on with it (a title, a summary, a checkpoint). The other goes on from an answer under another system
+prompt, with tools (a subagent). Pure. Not here: which exchanges are recent (store), the rules by header and by words
+(turns).
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ def is_subagent(goes_on: Sequence[GoesOn], system: Sequence[str], *, tools: bool
     """Tell whether a request that repeats one of these replies is a subagent's: under a system prompt of its own, with
     tools. `system`: the bodies of its system texts; `new_words`: a message of the person's kind comes after the reply.
 
-    A person who goes on under another prompt counts as one, too, for that first turn: a mode of an agent mostly shares
+    A person who goes on under another prompt counts as one, too, for that first turn. A mode of an agent mostly shares
     more than half of its prompt with the others.
     """
     if not goes_on:

@@ -147,8 +147,8 @@ def _fits(pattern: str, text: str, low: str | None) -> bool:
 
 @lru_cache(maxsize=256)
 def _pattern(text: str) -> tuple[str, Callable[[str], object]]:
-    """Words that are in every text that fits, in small letters, and how to look for it: a pattern that begins with ^
-    is looked for at the beginning only."""
+    """Words that are in every text that fits, in small letters, and how to look for it. A pattern that begins with ^ is
+    looked for at the beginning only."""
     found = re.compile(text)
     if _has_choice(text):
         return "", found.search

@@ -1,7 +1,7 @@
 """A request's newest turn as it is kept for signals.
 
-Owns two facts that only the request itself tells: which words a person typed, where that is certain, and which tool
-results the client marked as errors. Not here: what they say about the answer above (proxy.signals).
+Owns two facts that only the request itself tells. They are which words a person typed, where that is certain, and which
+tool results the client marked as errors. Not here: what they say about the answer above (proxy.signals).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A person's words in a message, without what their agent put around it.
 
-Owns whether a message is a person's `/rl` line, which is strict, and what a person said as lists show it and as
-conversations are compared, which is lenient since nothing is done because of it. The formats of agents are
+Owns whether a message is a person's `/rl` line, which is strict. What a person said, as lists show it and as
+conversations are compared, is lenient, since nothing is done because of it. The formats of agents are
 `agent_wrappers`'. Not here: what a command means.
 """
 

@@ -1,9 +1,10 @@
 """The agents that put something around a person's words, and the exact format in which each of them does.
 
-Owns how a request of such an agent is recognised, how the person's own text is taken out of a message of it, and whom
-it names as the writer. All are strict: a web page or a file that the person pastes may imitate every format, so one
-counts only in a request of its agent, only at its place, and only where it leaves no doubt which text the person typed.
-Everything else is text. Not here: what a command is (`user_text`), in which requests nobody types (relay).
+Owns how a request of such an agent is recognised, and how the person's own text is taken out of a message of it. It
+also says whom the agent names as the writer. All are strict, since a web page or a file that the person pastes may
+imitate every format. So one counts only in a request of its agent, and only at its place. It has to leave no doubt
+which text the person typed. Everything else is text. Not here: what a command is (`user_text`), in which requests
+nobody types (relay).
 
 Agents that send a message as it was typed need no row: Codex, Continue, llm, pi.
 """
@@ -161,8 +162,8 @@ def agent_of(headers: Mapping[str, str], messages: Sequence[Mapping[str, Any]]) 
 
 
 def as_typed(messages: list[dict[str, Any]], agent: Agent | None) -> list[dict[str, Any]]:
-    """The messages of a request with the newest as the person typed it, where the agent repeats the end of its system
-    prompt below that, to the letter. Only there: what it sends in the history is as it was typed."""
+    """The messages of a request with the newest as the person typed it. The agent repeats the end of its system prompt
+    below that, to the letter. Only there: what it sends in the history is as it was typed."""
     if agent is None or not agent.repeats or not messages or messages[-1].get("role") != "user":
         return messages
     text, prompt = messages[-1].get("content"), _prompt(messages)

@@ -62,6 +62,6 @@ class Files:
 def _said() -> str:
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return (
-        f"All {limit} file descriptors are in use: answers that have begun go on, new ones have to wait; "
-        "ask again in a moment, or start rlproxy with a higher `ulimit -n`."
+        f"All {limit} file descriptors are in use: answers that have begun go on, new ones have to wait. "
+        "Ask again in a moment, or start rlproxy with a higher `ulimit -n`."
     )

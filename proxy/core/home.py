@@ -1,8 +1,8 @@
 """The home folder is its owner's: what other users of the machine could read there is closed at the start.
 
 Owns which names in a home are rlproxy's, and the modes of those that hold what people said. A folder that has other
-things in it, a repository or a person's own home, is left as it is: closing it could break what is not ours. Then only
-what is ours in it is closed. Not here: a home that cannot be made (start_errors).
+things in it, a repository or a person's own home, is left as it is. Closing it could break what belongs to others. Then
+only what is ours in it is closed. Not here: a home that cannot be made (start_errors).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _close_folder(home: Path, foreign: list[str]) -> Iterator[str]:
         if mode & stat.S_IRWXO or owner != 0:
             yield (
                 f"The home {home} belongs to another user (uid {owner}, mode {mode:04o}), who can read or replace "
-                "what is in it; only rlproxy's own files were closed. Use a folder of your own: --home FOLDER."
+                "what is in it. Only rlproxy's own files were closed. Use a folder of your own: --home FOLDER."
             )
     elif mode & OTHERS and foreign:
         yield (

@@ -1,7 +1,7 @@
 """JSON on the wire: read it, and change single values without touching any other byte.
 
-Owns byte-exact edits. A client must get the backend's bytes but for the values that rlproxy owns, so a body is
-never parsed and dumped again: spaces, escapes, key order and number formats stay as they came.
+Owns byte-exact edits. A client must get the backend's bytes but for the values that rlproxy owns, so a body is never
+parsed and dumped again. Spaces, escapes, key order and number formats stay as they came.
 """
 
 from __future__ import annotations

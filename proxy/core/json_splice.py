@@ -1,7 +1,7 @@
 """The edits of `json_edit.rewrite` by searching for their keys, where JSON has been parsed already: four times as fast.
 
-Owns when a search is proof enough. In valid JSON the bytes `"key"` with no backslash before them are a whole string, so
-as many keys of that name as the parsed copy has in the places meant are those. Wherever that does not add up (the
+Owns when a search is proof enough. In valid JSON the bytes `"key"` with no backslash before them are a whole string. If
+the parsed copy has as many keys of that name in the places meant, they are those. Wherever that does not add up (the
 name is elsewhere too, escaped, twice), `json_edit.rewrite` looks at every token instead.
 """
 

@@ -55,7 +55,7 @@ class Event:
         return b"\n".join(found) if found else None
 
     def with_data(self, data: bytes) -> bytes:
-        """The same event with `data`, a data line for each of its lines, in the place of the last one there was; other
+        """The same event with `data`, a data line for each of its lines, in the place of the last one there was. Other
         lines and line ends stay."""
         if self.data is not None and self.raw == b"data: %s\n\n" % self.data:
             return event(data)

@@ -1,7 +1,7 @@
 """Background tasks with names, kept until they end.
 
-Owns: no task is lost to the garbage collector, none fails in silence, all end at the stop; what was to begin
-later begins before it.
+Owns: no task is lost to the garbage collector, none fails in silence, and all end at the stop. What was to begin later
+begins before it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Abilities of every wire format. A dialect is the single place a protocol lives.
 
-Owns the shape of that knowledge: a request parsed, a stream folded into replies, the terminal event, a local
-answer, what to strip, and the way to chat completions and back for backends that speak nothing else. Messages are in
-chat form from here on, whatever the wire has. Not here: HTTP, the store, what a rating is.
+Owns the shape of that knowledge: a request parsed, a stream folded into replies, the terminal event, a local answer,
+and what to strip. Backends that speak nothing else need the way to chat completions and back. Messages are in chat form
+from here on, whatever the wire has. Not here: HTTP, the store, what a rating is.
 """
 
 from __future__ import annotations
@@ -197,8 +197,8 @@ class Dialect(ABC):
 
     @abstractmethod
     def keep(self, body: Any, asked: Asked, kept: Sequence[int]) -> dict[str, bytes]:
-        """The members of the request that carry the messages, as JSON, with only those of `asked.messages` left
-        whose indices are in `kept`; every item that stays is as the client sent it."""
+        """The members of the request that carry the messages, as JSON, with only those of `asked.messages` left whose
+        indices are in `kept`. Every item that stays is as the client sent it."""
 
     @abstractmethod
     def to_chat(self, body: Any, asked: Asked) -> dict[str, Any]:

@@ -29,8 +29,8 @@ def tool_call(id: str, name: str, arguments: Any) -> dict[str, Any]:
 class Calls:
     """Which tool call of a streamed answer a piece belongs to: the place of the call, counted from 0.
 
-    `index` tells. Some servers (Ollama 0.20, Dynamo, adapters for Gemini) give it as 0 for every call, or leave it out:
-    there a name with another id begins the next call. Without a name it does not: others (Poolside, mlx-openai-server)
+    `index` tells. Some servers (Ollama 0.20, Dynamo, adapters for Gemini) give it as 0 for every call, or leave it out.
+    There a name with another id begins the next call. Without a name it does not: others (Poolside, mlx-openai-server)
     make up an id for each piece.
     """
 
@@ -65,7 +65,7 @@ def _names(piece: Mapping[str, Any]) -> bool:
 def arguments_of(text: str) -> dict[str, Any]:
     """The arguments of a call as an object, for formats that have no place for anything else.
 
-    What a model wrote that is not a JSON object is kept as the one argument `arguments`: the tool refuses it, and the
+    What a model wrote that is not a JSON object is kept as the one argument `arguments`. The tool refuses it, and the
     model sees why.
     """
     try:

@@ -49,8 +49,8 @@ def chat_message(message: Mapping[str, Any], within: str = "") -> dict[str, Any]
 
 
 def chat_messages(body: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The conversation of `/api/chat`; a tool's message names the call it answers: the first of its name that is
-    still open, else the first open one."""
+    """The conversation of `/api/chat`. A tool's message names the call it answers: the first of its name that is still
+    open, else the first open one."""
     found: list[dict[str, Any]] = []
     unanswered = _Unanswered(())
     for i, item in enumerate(objects(body, "messages")):

@@ -1,6 +1,6 @@
 """The items of the Responses API as chat messages, and back.
 
-Owns what one model turn is: items that a model put out one after the other (reasoning, text, calls) are one assistant
+Owns what one model turn is. Items that a model put out one after the other (reasoning, text, calls) are one assistant
 message, however many they are. So the reply that a client sends back is the reply that was captured.
 """
 

@@ -1,6 +1,6 @@
 """A chat completion said as a Responses stream or body.
 
-Owns the order of events: one item after the other, each opened, grown and closed; calls, whose pieces may come mixed,
+Owns the order of events: one item after the other, each opened, grown and closed. Calls, whose pieces may come mixed,
 are closed together at the end.
 """
 

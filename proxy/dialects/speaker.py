@@ -45,8 +45,8 @@ _UNNAMED: Final = Named(None, None)
 def named(body: Mapping[str, Any], *, claude_code: bool = False) -> Named:
     """Read the speaker from the body; for every dialect. What is not a name is passed over: it is the agent's.
 
-    Claude Code puts its session into `metadata.user_id` (`user_…_session_<uuid>`, later a JSON object); the rest of
-    that is a machine, not a person, so no user comes of it. Only in its requests, and exactly in its form: with any
+    Claude Code puts its session into `metadata.user_id` (`user_…_session_<uuid>`, later a JSON object). The rest of
+    that is a machine, not a person, so no user comes of it. Only in its requests, and exactly in its form. With any
     other client it may be a person's name, and whom a request names is not an admin.
     """
     if _NAMING.isdisjoint(body):  # as most
@@ -114,8 +114,8 @@ def speaker(
 
 
 def people(headers: Mapping[str, str], body: Mapping[str, Any], typed: Sequence[Any] = ()) -> tuple[str, ...]:
-    """All whom a request names, by whatever means, each once. What is there and is not a name names somebody too: a
-    gateway that fills it in has a person behind it, whatever they are called. `typed`: whom the newest message
+    """All whom a request names, by whatever means, each once. A value that is there and is not a name names somebody
+    too. A gateway that fills it in has a person behind it, whatever they are called. `typed`: whom the newest message
     names."""
     by_header = [value for name, value in headers.items() if name.lower() in ("x-rl-user", *_USER_HEADERS)]
     in_body = (str(one) for one in named(body, claude_code=_is_claude_code(headers)).people)

@@ -1,7 +1,7 @@
 """Entries of log-probs as chat completions and Ollama have them: one for each token, or for a piece of several.
 
-Owns what is read of an entry: its log-prob, the bytes behind it, its id where a server gives that instead; and which
-pieces of a stream are there for entries alone. Which ids the bytes are is for whoever has the vocabulary
+Owns what is read of an entry: its log-prob, and the bytes behind it, or its id where a server gives that instead. It
+knows which pieces of a stream are there for entries alone. Which ids the bytes are is for whoever has the vocabulary
 (trainer.lessons.captured_tokens).
 """
 

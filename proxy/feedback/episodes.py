@@ -1,9 +1,9 @@
 """Episodes as requests name them: which version each gets, and what a program says of them.
 
 Owns the versions that are pinned, in memory, and the checks on what a program sends. A session is an episode when a
-call has opened it, when a program has rewarded it, or when its key has opened or rewarded one within the last hour:
-then each new session of that key is one, from its first request on. Not here: what is stored (store.learning.episodes),
-HTTP (proxy.web.episode_routes).
+call has opened it, or when a program has rewarded it. It is one, too, when its key has opened or rewarded one within
+the last hour. Then each new session of that key is one, from its first request on. Not here: what is stored
+(store.learning.episodes), HTTP (proxy.web.episode_routes).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Feedback in the words of other tools, said again in ours. Pure.
 
 Owns what OpenAI's ChatKit, LangSmith, Langfuse and TensorZero send, as far as it means the same here. The table is in
-docs/reference/http-api.md. What does not is refused, never guessed: a score of "toxicity" is not a rating, and a number
+docs/reference/http-api.md. What does not is refused, never guessed. A score of "toxicity" is not a rating, and a number
 is one only where 1 is known to be the best.
 """
 

@@ -1,7 +1,7 @@
 """Open WebUI's own feedback, said again in our words. Pure.
 
-Owns what a thumb, the scale of 1 to 10, a reason and a comment are worth here, and how a message of a chat reads to a
-model. As Open WebUI 0.12.4 keeps both. Not here: which completion is meant (open_webui).
+Owns what a thumb, the scale of 1 to 10, a reason and a comment are worth here. It also tells how a message of a chat
+reads to a model. As Open WebUI 0.12.4 keeps both. Not here: which completion is meant (open_webui).
 """
 
 from __future__ import annotations

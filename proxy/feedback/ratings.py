@@ -343,8 +343,8 @@ def as_json(rating: Rating, words: Words) -> dict[str, Any]:
 
 
 def rater_of(named: str | None, who: Who, user: str | None) -> str:
-    """By whose name this is. A key that was handed out to rate is one person's, and so is a request whose header says
-    who speaks (`user`): a server put it there, and passes on a body that it did not write. Raises Forbidden."""
+    """By whose name this is. A key that was handed out to rate is one person's. So is a request whose header says who
+    speaks (`user`): a server put it there, and passes on a body that it did not write. Raises Forbidden."""
     if user is not None and named not in (None, user):
         raise Forbidden(f"This request's `x-rl-user` is {user} and not {named}; nothing was done.", param="rater")
     named = named or user
@@ -389,14 +389,14 @@ def _text(body: dict[str, Any], key: str, limit: int) -> str | None:
 
 
 def _weight(body: dict[str, Any], trusted: bool) -> float:
-    """One voice is 1. Only an admin, who decides whose word counts for more, may give a rating more than that; not a
-    gateway with an admin's key, which passes on what somebody else wrote."""
+    """One voice is 1. Only an admin, who decides whose word counts for more, may give a rating more than that. A
+    gateway with an admin's key may not, since it passes on what somebody else wrote."""
     weight = body.get("weight", 1.0)
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not LEAST_WEIGHT <= weight <= MOST_WEIGHT:
         raise BadRequest(f"`weight` must be a number from {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}.", param="weight")
     if weight > FULL_VOICE and not trusted:
         raise Forbidden(
-            f"A `weight` above {FULL_VOICE:g} needs an admin key and no `x-rl-user`, and this was not stored: leave it "
+            f"A `weight` above {FULL_VOICE:g} needs an admin key and no `x-rl-user`, and this was not stored. Leave it "
             "out, or ask an admin to name you in train.raters.",
             param="weight",
         )

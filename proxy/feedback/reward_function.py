@@ -1,8 +1,8 @@
 """The user's own reward of an episode: `reward(episode)` of `train.reward`, asked where no program gives one.
 
-Owns when it is asked (an open episode was quiet for a while, or its harness has ended it without a reward) and what it
-sees. What it returns is stored as a program's reward, with the hash of the code. One that fails or returns None costs
-that reward alone: the episode is not asked about again by the same code, until `rlproxy rescore --episodes`. Not here:
+Owns when it is asked, and what it sees. An open episode was quiet for a while, or its harness has ended it without a
+reward. What it returns is stored as a program's reward, with the hash of the code. One that fails or returns None costs
+that reward alone. The same code is not asked about that episode again, until `rlproxy rescore --episodes`. Not here:
 the process that it runs in (proxy.core.own_code), what is stored (store.learning.episode_scores).
 """
 

@@ -1,9 +1,9 @@
 """`POST /v1/messages/count_tokens`: how long a prompt is, in the backend's own tokens.
 
 A backend that has this route answers itself, byte for byte. For one that has not, the request is said as chat
-completions, as its answer would be asked for, and the backend's tokenizer counts what its chat template makes of it.
-Owns which of these ways there is. Where there is none the answer is an error that says so: a guess would be taken for
-a count, and what agents do with it (when to compact) they do better with a guess of their own.
+completions, as its answer would be asked for. The backend's tokenizer counts what its chat template makes of it. Owns
+which of these ways there is. Where there is none the answer is an error that says so, since a guess would be taken for
+a count. What agents do with it (when to compact) they do better with a guess of their own.
 """
 
 from __future__ import annotations

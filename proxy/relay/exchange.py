@@ -1,8 +1,8 @@
 """One request to the backend and its answer: ask, pass on, and leave the completion stored, whatever happens.
 
 Owns the order in which bytes and commits leave, and what happens when either side goes away in the middle. What the
-bytes mean belongs to the dialects, how often and in which format the backend is asked to asking, what is stored to
-capture, which requests come here to relay.
+bytes mean belongs to the dialects, and how often and in which format the backend is asked to asking. What is stored is
+capture's, and which requests come here is relay's.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Memory that large requests leave free goes back to the system.
 
 A request of a megabyte is parsed into thousands of small pieces. The C library keeps the room between what stays of
-them, for us alone; on the machine that has to hold the model as well, it is missing. Owns when it is asked to give that
-back. Not here: how large a request may be (limits), what is kept of it (active_conversations, history_cache).
+them, for rlproxy alone. On the machine that has to hold the model as well, it is missing. Owns when it is asked to give
+that back. Not here: how large a request may be (limits), what is kept of it (active_conversations, history_cache).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Lessons in a prompt: a person's comments, said again to the model with their next question on that topic.
 
 Owns which lessons a request gets and what is sent then; without `lessons.enabled` no request comes here. A version that
-has learned a lesson goes without it in half of the conversations, and where its answers are liked as much there, the
-lesson retires. Not here: which lessons fit (lesson_topics), their rows (store.learning.lessons), the words around them
+has learned a lesson goes without it in half of the conversations. Where its answers are liked as much there, the lesson
+retires. Not here: which lessons fit (lesson_topics), their rows (store.learning.lessons), the words around them
 (trainer.lessons.prompts, as the teacher sees them).
 """
 

@@ -1,7 +1,7 @@
 """Ollama's own lists through rlproxy: `/api/tags`, `/api/ps`, `/api/show`, by the names clients use.
 
-Owns that these agree with `GET /v1/models`: a version is `MODEL@vN` in all of them and can be asked for by that name;
-the tag that it has at Ollama is not shown. Everything else passes through as it is. Not here: which names there are
+Owns that these agree with `GET /v1/models`. A version is `MODEL@vN` in all of them and can be asked for by that name.
+The tag that it has at Ollama is not shown. Everything else passes through as it is. Not here: which names there are
 (swap, store), how Ollama is asked (backends.ollama).
 """
 

@@ -44,8 +44,8 @@ class EarlierAnswers:
     async def referred(
         self, dialect: Dialect, body: Any, reach: Reach, session: str | None
     ) -> dict[str, dict[str, Any]]:
-        """The items that the request names by the ids of its backend, which has them too: for what is captured and
-        compared, and not for the request. One whose id several answers may have had stays a reference."""
+        """The items that the request names by the ids of its backend, which has them too. They are for what is captured
+        and compared, and not for the request. One whose id several answers may have had stays a reference."""
         named = dialect.refers_to(body)[:MOST_NAMED]
         places: dict[str, list[ItemPlace]] = {}
         for one in await self._store.items.places(named, reach.keys) if named else ():
@@ -112,7 +112,7 @@ def _only(places: list[ItemPlace], session: str | None) -> ItemPlace | None:
 
 
 def marked(messages: list[dict[str, Any]], came: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The messages of a request that is spelled out, with a mark on those of a person that it did not send: its own,
+    """The messages of a request that is spelled out, with a mark on those of a person that it did not send. Its own,
     `came`, are the last ones. No stored one was a command, also where it reads like one now that its parts are joined.
     """
     new = sum(message.get("role") == "user" for message in came)

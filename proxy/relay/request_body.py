@@ -61,7 +61,7 @@ def parsed(raw: bytes, before: SaidBefore, known: KnownPrefix, dialect: Dialect)
 
 
 def bounded(asked: Asked) -> Asked:
-    """Raises BadRequest where there are more messages than any conversation has: each is a row of the store, and all
+    """Raises BadRequest where there are more messages than any conversation has. Each is a row of the store, and all
     others wait for the last of them."""
     if (count := len(asked.messages)) > MOST:
         raise BadRequest(

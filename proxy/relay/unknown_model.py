@@ -1,6 +1,6 @@
 """A model that the backend does not have, said with what it has instead.
 
-Owns that sentence, and that it is said only of a model that is really not in the backend's list: whatever else it
+Owns that sentence, and that it is said only of a model that is really not in the backend's list. Whatever else it
 answers with 404 is its own word. Not here: how an error looks in a format (dialects).
 """
 

@@ -1,8 +1,8 @@
 """A judge: any OpenAI-compatible server that is asked what a follow-up says of the answer before it.
 
-Owns one verdict: the votes on the first question, the second one that tries to refute their majority, what all of it
-cost, and that everything about the server is finite: time, length of an answer, tokens. Not here: the words of the
-questions (questions), which turns are asked about and when (judging).
+Owns one verdict: the votes on the first question, the second one that tries to refute their majority, and what all of
+it cost. Everything about the server is finite: time, length of an answer, tokens. Not here: the words of the questions
+(questions), which turns are asked about and when (judging).
 """
 
 from __future__ import annotations

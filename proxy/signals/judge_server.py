@@ -62,11 +62,11 @@ class JudgeServer:
     def statement(self) -> str:
         """The notice that a person should read before it is enabled."""
         what = (
-            "For each follow-up that a person types, the judge is sent three texts, each up to 4,000 characters: what "
-            "the person had asked, what the model answered, and the follow-up. Where one question has several answers, "
-            "it is sent the question and up to six of them. Secrets of known shapes are replaced before ([redaction]); "
-            "names and what people tell of themselves are not. Tool results, system prompts and documents are never "
-            "sent, nor are side turns other than those of Compare."
+            "For each follow-up that a person types, the judge is sent three texts, each up to 4,000 characters. "
+            "They are what the person had asked, what the model answered, and the follow-up. Where one question has "
+            "several answers, it is sent the question and up to six of them. Secrets of known shapes are replaced "
+            "before ([redaction]); names and what people tell of themselves are not. Tool results, system prompts and "
+            "documents are never sent, nor are side turns other than those of Compare."
         )
         where = (
             f"They go to {self.url}, which is another machine: its operator can read them."

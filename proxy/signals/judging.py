@@ -2,7 +2,7 @@
 
 Off the byte path: it looks at what was captured a few seconds ago, and asks the judge one turn at a time. The queue is
 in the store, so a restart goes on with it. Nothing is sent to another machine before an admin has accepted it. A label
-trains only in mode `on`, and only while the judge agrees with people; else everything it rated is taken back before the
+trains only in mode `on`, and only while the judge agrees with people. Else everything it rated is taken back before the
 next run claims. Not here: what a verdict is (judge), how agreement is measured (trust).
 """
 

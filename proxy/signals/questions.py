@@ -1,6 +1,6 @@
 """The two questions that a judge is asked, and how its answers are read.
 
-Owns the words of both prompts, what of a conversation stands in them, and that all of it is data: each text is one JSON
+Owns the words of both prompts, and what of a conversation stands in them. All of that is data: each text is one JSON
 string, so none can end its place and begin to instruct. The first question asks for a label and, word for word, for the
 part of the follow-up that says what should have been done. The second tries to refute what the first one found. Pure.
 Not here: who is asked, and how often (judge).

@@ -78,8 +78,8 @@ def read_order(text: str, count: int) -> list[int] | None:
 
 
 def agreed(one: Sequence[str], other: Sequence[str]) -> list[tuple[str, str]]:
-    """Better and worse, each id in one pair at most: the best with the worst, the next best with the next worst, as far
-    as both orders say so."""
+    """Better and worse, each id in one pair at most. The best goes with the worst, the next best with the next worst,
+    as far as both orders say so."""
     both = [id for id in one if id in other]
     both.sort(key=lambda id: (one.index(id) + other.index(id), id))
     pairs = zip(both[: len(both) // 2], reversed(both), strict=False)

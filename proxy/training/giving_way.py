@@ -1,10 +1,9 @@
 """A run stands still while requests are answered, and goes on in between.
 
-Priorities alone do not do it: they do not reach a server in another control group, nor a GPU, and a server whose
-threads wait for each other loses all of them with the one that loses its core.
-Owns for how long: at most `train.stand_still_s` at a stretch, then a turn of the same length for the run. So the run
-has half of the time, however many requests there are. Not here: how a process is stopped, and woken where we are
-killed (trainer.low_priority).
+Priorities alone do not do it: they do not reach a server in another control group, nor a GPU. A server whose threads
+wait for each other loses all of them with the one that loses its core. Owns for how long: at most `train.stand_still_s`
+at a stretch, then a turn of the same length for the run. So the run has half of the time, however many requests there
+are. Not here: how a process is stopped, and woken where we are killed (trainer.low_priority).
 """
 
 from __future__ import annotations

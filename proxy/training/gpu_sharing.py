@@ -1,10 +1,10 @@
 """One GPU for two: the backend gives its memory back while a run trains, and takes it again afterwards.
 
 Owns the order of it: close the door, let the running answers end, free, train, reclaim, load the adapters, open the
-door. However a run ends (passed, paused, crashed, told to wait), the backend is woken; one that does not wake is
-tried again with growing pauses, and one that a killed rlproxy left asleep is woken at the next start. No answer is cut
-for a run: where answers do not end in time, the run waits. Not here: requests that wait (admission), the run
-(run_supervisor), how a server frees its memory (backends).
+door. However a run ends (passed, paused, crashed, told to wait), the backend is woken. One that does not wake is tried
+again with growing pauses. One that a killed rlproxy left asleep is woken at the next start. No answer is cut for a run:
+where answers do not end in time, the run waits. Not here: requests that wait (admission), the run (run_supervisor), how
+a server frees its memory (backends).
 """
 
 from __future__ import annotations

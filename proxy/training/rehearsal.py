@@ -1,8 +1,8 @@
 """Would a run take the answers that have come? Tried on the newest of them, before anybody has rated 32.
 
 Owns when that is looked at, which answers are tried, and the verdict, which is kept in the store. After the first two
-answers the served model is compared with the weights, by its prompts alone (weights_check), and the newest answers'
-lines are read as a run would read them, by a process of low priority with the tokeniser and without the weights. The
+answers the served model is compared with the weights, by its prompts alone (weights_check). The newest answers' lines
+are read as a run would read them. A process of low priority does that, with the tokeniser and without the weights. The
 same happens after four times as many, since other clients have other prompts, and when either side has changed. From
 the first rating on the weights also say how likely these answers are, as a run asks them. What an answer costs is a
 number counted up. Not here: what a run refuses (trainer.lessons), how a server renders (served_prompts).
@@ -132,7 +132,8 @@ class Rehearsal:
                 await served_prompts.add(self._backend, lines, _by_id(completions[:TRIED]), questions=())
         parent = 0 if foreign else (await self._store.versions.pointer()).live
         adapter = (await self._store.versions.get(parent)) if parent else None
-        scored = scored and not foreign and (not parent or (adapter is not None and not adapter.gone))
+        exact = all(line.get("exact") is True for line in lines)  # then its words are the model's own
+        scored = scored and not foreign and not exact and (not parent or (adapter is not None and not adapter.gone))
         asked = {
             "conversations": [],
             "lines": lines,

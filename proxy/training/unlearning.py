@@ -1,10 +1,10 @@
 """In place of versions that learned from what was forgotten: a step back, runs without it, and then their files go.
 
-Owns the order of it. First the live pointer leaves such a version (at once; where the backend is down, again and again,
-and at the next start before anything is loaded). Then runs train from the clean version on the ratings that came again,
-until none of those is left or a run publishes nothing. Only then the old folders are deleted: until then they tell how
-likely a version found its own replies. All of it is found in the store, so a crash anywhere goes on at the next start.
-Not here: which versions (store.safety.forget), the run itself (run_supervisor).
+Owns the order of it. First the live pointer leaves such a version, at once. Where the backend is down it does so again
+and again, and at the next start before anything is loaded. Then runs train from the clean version on the ratings that
+came again, until none of those is left or a run publishes nothing. Only then the old folders are deleted: until then
+they tell how likely a version found its own replies. All of it is found in the store, so a crash anywhere goes on at
+the next start. Not here: which versions (store.safety.forget), the run itself (run_supervisor).
 """
 
 from __future__ import annotations

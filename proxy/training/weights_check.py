@@ -1,18 +1,16 @@
 """Does the server run the model whose weights train? Asked before the first run, and when either has changed.
 
-Owns when it is asked, what is sent to the server for it, and the verdict, which is kept in the store with the identity
-of both sides. After the first answers prompts alone are compared, without the weights; at the first rating all of it.
-What could not be asked stops nothing; another model does, unless a person says otherwise (train.match). Not here: the
+Owns when it is asked, what is sent to the server for it, and the verdict. The store keeps that with the identity of
+both sides. After the first answers prompts alone are compared, without the weights; at the first rating all of it. What
+could not be asked stops nothing; another model does, unless a person says otherwise (train.match). Not here: the
 comparison and its bounds (weights_compare), the weights' side (trainer.probe), when to train (run_supervisor).
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final
 
 import structlog
@@ -20,6 +18,7 @@ import structlog
 from config.settings import Settings
 from proxy.backends.ask import ask
 from proxy.backends.base import Backend, Prompt, Told, place_for
+from proxy.backends.weights_files import fingerprint
 from proxy.core.errors import BackendBroke, BackendDown
 from proxy.core.events import Events
 from proxy.core.json_edit import loads
@@ -37,6 +36,9 @@ LOOK_S: Final = 30.0  # how often the server is asked who it is, while ratings c
 OVERRIDE: Final = 'train.match = "warn" trains all the same'
 # For servers of which nothing more is known. llama-server tells log-probs only with at least one alternative.
 ASKS: Final[dict[str, Any]] = {"logprobs": True, "top_logprobs": 1}
+
+# Two processes and a load of the weights would find out what is known already.
+OWN: Final = WeightsVerdict("same", "rlproxy started the server on the very files that train")
 
 _UNASKED: Final[dict[str, Any]] = {
     "state": "unasked", "apart": None, "regret": None, "rendering": None, "stops": False,
@@ -101,14 +103,16 @@ class WeightsCheck:
             enough = self.verdict is not None and (self.verdict.scored or not scored)
             if enough and not now and time.monotonic() - self._looked < LOOK_S:
                 return
-            files = await asyncio.to_thread(_identity, weights)
+            files = await asyncio.to_thread(fingerprint, weights)
             if self._of is not None and self._of["weights"] != files:
                 self._of = self.verdict = None
             try:
                 await self._backend.ready()
                 told = await self._backend.tells()
                 of = {"served": told.identity, "weights": files, "rules": RULES}
-                if of != self._of or not enough:
+                if files == self._backend.loaded:
+                    self._of, self.verdict = of, OWN
+                elif of != self._of or not enough:
                     await self._compare(of, told, weights, scored)
                 self._down = None
             except BackendDown as error:
@@ -190,12 +194,3 @@ def _answer_in(body: dict[str, Any]) -> ProbeAnswer:
         logprobs=[float(entry["logprob"]) for entry in entries] or None,
         prompt_tokens=(body.get("usage") or {}).get("prompt_tokens"),
     )
-
-
-def _identity(weights: str) -> str:
-    """Fingerprint of a folder: its files with their sizes and times. Of a hub id: its name."""
-    folder = Path(weights).expanduser()
-    if not folder.is_dir():
-        return weights
-    files = sorted((f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in folder.iterdir() if f.is_file())
-    return f"{folder} {hashlib.sha256(repr(files).encode()).hexdigest()[:16]}"

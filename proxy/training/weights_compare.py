@@ -1,7 +1,7 @@
 """Is the model that a server runs the one whose weights train? A pure comparison of what both say.
 
 Owns what is asked of both, the bounds and the sentences. Greedy replies of the server are scored under the weights,
-token by token, after the prompt that the server read: quantisation moves their log-probs a little, another model a lot.
+token by token, after the prompt that the server read. Quantisation moves their log-probs a little, another model a lot.
 Another chat template does not stop runs where the server tells how it renders, since runs train on that. Where it does
 not, the number of tokens that it read decides. Not here: asking the server (weights_check), the weights
 (trainer.probe), whether rated replies are what this model says (trainer.lessons.reply_checks).
@@ -234,8 +234,8 @@ def _apart(answers: Sequence[ProbeAnswer], read: Sequence[Mapping[str, Any]]) ->
 
 
 def _aligned(answer: ProbeAnswer, ours: Sequence[float]) -> list[tuple[float, float]]:
-    """Log-probs of the same tokens. A server may leave the end token out; where else their numbers differ, the text
-    was not cut as the server had it, and nothing is compared."""
+    """Log-probs of the same tokens. A server may leave the end token out. Where else their numbers differ, the text was
+    not cut as the server had it, and nothing is compared."""
     theirs = answer.logprobs or ()
     short = len(ours) - len(theirs)
     if not theirs or short < 0 or short > (answer.ended or answer.reply_ids is not None) or min(theirs) < PLACEHOLDER:

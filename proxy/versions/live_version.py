@@ -1,9 +1,9 @@
 """Which version answers: the live pointer, and who still uses which version.
 
-Owns loading, switching, draining and unloading of versions. A swap: load beside the old one, one warm-up
-request, read ahead what runs now, move the pointer (one row, one transaction), unload what nobody uses. The previous
-version stays loaded for rollback. Where any step fails, the pointer has not moved and nothing is lost.
-Not here: how a version came to be (run_supervisor), how a server loads it (backends), what it is first asked (warm_up).
+Owns loading, switching, draining and unloading of versions. A swap: load beside the old one, one warm-up request, and
+read ahead what runs now. Then move the pointer (one row, one transaction), and unload what nobody uses. The previous
+version stays loaded for rollback. Where any step fails, the pointer has not moved and nothing is lost. Not here: how a
+version came to be (run_supervisor), how a server loads it (backends), what it is first asked (warm_up).
 """
 
 from __future__ import annotations
@@ -216,9 +216,8 @@ class Swap:
     async def to(self, version: int, reason: str, actor: str, *, instead_of: int | None = None) -> Pointer:
         """Make `version` live; where `instead_of` is given, only while that one is live (Overtaken).
 
-        Raises NotFound, Conflict (already live), Unsupported, BackendDown, BackendBroke.
-        Whoever asked may hang up: a change that has begun goes on to its end, so that the pointer on disk and the one
-        that answers are never two.
+        Raises NotFound, Conflict (already live), Unsupported, BackendDown, BackendBroke. Whoever asked may hang up. A
+        change that has begun goes on to its end, so that the pointer on disk and the one that answers are never two.
         """
         swap = self._tasks.spawn(f"swap-v{version}", self._outcome(version, reason, actor, instead_of))
         found: Pointer | Exception = await asyncio.shield(swap)

@@ -1,4 +1,4 @@
-"""Watches a version after it went live: one that people like less than the one before, or that succeeds in fewer
+"""Watches a version after it went live. One that people like less than the one before, or that succeeds in fewer
 evaluation episodes, is rolled back by itself.
 
 Owns which ratings and episodes are compared, the rollback and its reason. A version that a person made live is theirs:

@@ -1,11 +1,11 @@
 """Is a new version worse than the one before, beyond chance?
 
 Owns one sequential test and its error rates. It looks at people's ratings and, by itself, at evaluation episodes, where
-success takes the place of a good rating. After each rating of the new version, Fisher's exact test (one-sided)
-compares its share of good ratings with that of the old one. A look calls the new one worse at p ≤ LEVEL; LEVEL is
-so far below ALPHA that all looks of one comparison together raise a false alarm in at most ALPHA of the cases, whatever
-the share they have in common. `scripts/research/watch_errors.py` computes that exactly. Not here: whose ratings
-(rollback_monitor).
+success takes the place of a good rating. After each rating of the new version, Fisher's exact test (one-sided) compares
+its share of good ratings with that of the old one. A look calls the new one worse at p ≤ LEVEL. LEVEL is far below
+ALPHA, so that all looks of one comparison together raise a false alarm in at most ALPHA of the cases. That holds
+whatever the share they have in common. `scripts/research/watch_errors.py` computes that exactly. Not here: whose
+ratings (rollback_monitor).
 """
 
 from __future__ import annotations

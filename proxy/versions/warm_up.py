@@ -1,9 +1,9 @@
 """A version's first requests, before anybody else asks it.
 
-Owns the one short request that shows that it can answer, and the reading ahead: the prompts of the conversations that
-run now, a token or two each, since a new version has read none of them and all would wait for theirs at once. What is
-asked here is not a completion: it is not captured, not counted, and its answer is thrown away. Not here: which prompts
-(active_conversations), what follows from a failure (live_version).
+Owns the one short request that shows that it can answer, and the reading ahead. A new version has read none of the
+conversations that run now, and all would wait for theirs at once. So it reads their prompts, a token or two each. What
+is asked here is not a completion: it is not captured, not counted, and its answer is thrown away. Not here: which
+prompts (active_conversations), what follows from a failure (live_version).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Forgetting, from a person's word to the last file: rows, words of the search, samples in run folders.
 
-Owns the order: the rows go in one transaction that also writes down what the run folders owe; then the files, which a
-crash in between leaves to the next start; then, where they are to go as well, the copies of the database that hold it
-(a crash before that: asked again, they are found again). Which versions were trained on it is said; that they go and
-others take their place is `rebuild`. Not here: which rows go (store.safety.forget), the files (run_files), the page's
-words.
+Owns the order. The rows go in one transaction that also writes down what the run folders owe. Then the files go, which
+a crash in between leaves to the next start. Last come the copies of the database that hold it, where they are to go as
+well. After a crash before that, they are found again when asked again. Which versions were trained on it is said; that
+they go and others take their place is `rebuild`. Not here: which rows go (store.safety.forget), the files (run_files),
+the page's words.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`POST /rl/import`: completions out of an export, of this home or another (docs/guides/export.md).
 
-Owns what a line must hold, and what is not believed of it: secrets are taken out again, and a version number means
+Owns what a line must hold, and what is not believed of it. Secrets are taken out again, and a version number means
 something only in the home that trained it. A bad line costs that line.
 """
 

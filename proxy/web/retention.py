@@ -1,8 +1,8 @@
 """How long what nobody rated is kept: the days of the settings, or those that an admin set on the page.
 
-Owns that choice, which lives in the store and wins over the settings until it is taken back, and the task that lets old
-things go: completions, calibration in run folders, copies that the store made of itself. Nothing goes while the
-database's integrity is in doubt. Not here: which completions go (store.captured.completions).
+Owns that choice, which lives in the store and wins over the settings until it is taken back. Its task lets old things
+go: completions, calibration in run folders, copies that the store made of itself. Nothing goes while the database's
+integrity is in doubt. Not here: which completions go (store.captured.completions).
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from scripts.docs.filling import put, settle
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/reference/settings.md"
 PRESETS = ROOT / "config" / "presets.toml"
-WORDS = {bool: "true or false", int: "whole number", float: "number", str: "text", Path: "path", SecretStr: "key"}
+WORDS = {bool: "boolean", int: "integer", float: "number", str: "text", Path: "path", SecretStr: "key"}
 EVERY_PLATFORM = ("raters", "admins")
 BOUNDS = (("ge", "≥"), ("gt", ">"), ("le", "≤"), ("lt", "<"))
 
@@ -53,7 +53,7 @@ def _row(name: str, key: str) -> str:
 
 def default(value: Any) -> str:
     if value is None or value in ("", (), [], {}):
-        return "not set" if value in (None, "") else "none"
+        return "unset" if value in (None, "") else "none"
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
     if isinstance(value, tuple):

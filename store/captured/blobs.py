@@ -1,7 +1,8 @@
 """Base64 in messages, kept once and apart: pictures, sounds and files that come again with every turn.
 
-Owns what is cut out of a body when it is stored and put back when it is read: to the byte, so nobody else sees that a
-body was ever cut. A message's hash is that of its whole body. A blob goes when its last message goes (a trigger).
+Owns what is cut out of a body when it is stored, and put back when it is read. The bytes are the same, so nobody else
+sees that a body was ever cut. A message's hash is that of its whole body. A blob goes when its last message goes (a
+trigger).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Which conversation a completion is a turn of: lists show a conversation by its newest turn.
 
-A turn belongs to the conversation of the reply above it, found by its thread, which survives what clients change, among
-those of its key: another key's turn, whomever it names, does not come into a conversation. A prompt without any reply
-begins a conversation. Where the reply above is not here (an agent that shortens its history), the session's newest main
-turn is gone on with. Not here: the tree of messages (`tree`).
+A turn belongs to the conversation of the reply above it. That is found by its thread, which survives what clients
+change, among those of its key. So another key's turn, whomever it names, does not come into a conversation. A prompt
+without any reply begins a conversation. Where the reply above is not here (an agent that shortens its history), the
+session's newest main turn is gone on with. Not here: the tree of messages (`tree`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Completions as lists show them: filtered, searched, newest first, without prompts and token ids.
 
-Owns the table `listed` (kept by triggers, migration 6) and the search index, which is filled behind the capture so that
-no answer waits for it. A page goes on from a `seq`, never from an offset. Not here: a completion whole (`completions`).
+Owns the table `listed` (kept by triggers, migration 6) and the search index. The index is filled behind the capture, so
+that no answer waits for it. A page goes on from a `seq`, never from an offset. Not here: a completion whole
+(`completions`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The token ids of prompts, kept once: a turn's prompt begins with that of the turn before.
 
-Ids are cut into blocks, and a block's hash covers that of the block before it: the last block names all of them, as a
-message in the tree names its conversation. What is left over stays with its completion. Not here: what the ids are for.
+Ids are cut into blocks, and a block's hash covers that of the block before it. So the last block names all of them, as
+a message in the tree names its conversation. What is left over stays with its completion. Not here: what the ids are
+for.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The conversation tree: messages addressed by what they say and what they answer.
 
-The hash of a message covers its parent's, so one hash names a whole conversation up to there, and a prompt
-that is sent again with every turn is stored once. System texts are not part of it: agents change them from turn to
-turn, so each completion has its own, by place, and a prompt is read as it was sent.
+The hash of a message covers its parent's, so one hash names a whole conversation up to there. A prompt that is sent
+again with every turn is stored once. System texts are not part of it, since agents change them from turn to turn. Each
+completion has its own, by place, and a prompt is read as it was sent.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ def _exists(db: sqlite3.Connection, key: bytes) -> bool:
 
 
 def _known(db: sqlite3.Connection, hashes: Sequence[bytes]) -> int:
-    """How many of the first of them are stored, the last one left out, which is mostly new: each that is stored has all
+    """How many of the first of them are stored, without the last one, which is mostly new. Each that is stored has all
     before it stored, too."""
     low = high = max(0, len(hashes) - 1)
     step = 1

@@ -32,8 +32,8 @@ def keep(db: sqlite3.Connection, episode: Episode, new: NewReward | None, hash: 
 
 
 def again(db: sqlite3.Connection, since: float) -> int:
-    """Have the code asked again about episodes opened since then: those that it rewarded and no run has taken, and
-    those that it had no reward for. Returns how many."""
+    """Have the code asked again about episodes opened since then. These are those that it rewarded and no run has
+    taken, and those that it had no reward for. Returns how many."""
     return db.execute(
         """UPDATE episodes SET scored_by = NULL, reward = NULL, comment = NULL, rewarded_at = NULL, ended_at = NULL
         WHERE scored_by IS NOT NULL AND error IS NULL AND taken = 0 AND left_out IS NULL AND opened_at >= ?""",

@@ -158,8 +158,8 @@ def open_one(db: sqlite3.Connection, new: NewEpisode) -> tuple[Episode, bool]:
 def reward(db: sqlite3.Connection, new: NewReward) -> Rewarded:
     """Store what a program says. Saying the same again changes nothing.
 
-    Raises UnknownEpisode, UnknownCompletion, NoReward, EpisodeEnded (a turn's reward after the end),
-    EpisodeUsed (another reward than the one that a run has taken), EpisodeTaken (opened for another split).
+    Raises UnknownEpisode, UnknownCompletion, NoReward, EpisodeEnded (a turn's reward after the end). Raises EpisodeUsed
+    for another reward than the one that a run has taken, EpisodeTaken where it was opened for another split.
     """
     if new.key is not None and new.user is not None and is_of_another(db, new.episode, new.key, new.user):
         raise UnknownEpisode(new.episode)

@@ -106,8 +106,8 @@ def _keep(db: sqlite3.Connection, pairs: Sequence[tuple[str, str]], judge: str, 
 
 
 def broken(db: sqlite3.Connection) -> list[str]:
-    """Ratings of pairs whose other half a person has rated: alone they would say that an answer is good or bad, and a
-    ranking does not know."""
+    """Ratings of pairs whose other half a person has rated. Alone they would say that an answer is good or bad, and a
+    ranking does not know that."""
     rows = db.execute(
         """SELECT r.id FROM ratings r CROSS JOIN judged_pairs p ON p.better_rating = r.id
         WHERE r.live = 1 AND r.human = 0 AND r.source = :source

@@ -1,9 +1,9 @@
 """Lessons: comments on disliked answers that act at once, and the prompts that they were in.
 
 A lesson is a live rating by a person with a comment, of a disliked answer. Owns what was said of one since (new words,
-an end), which completions had one in their prompt, and how those were liked with and without it. What is forgotten
-takes its lessons along. Not here: which lessons fit a question (proxy.conversation.lesson_topics), where they stand in
-a prompt (proxy.relay.lessons).
+an end), and which completions had one in their prompt. It counts how those were liked with and without it. What is
+forgotten takes its lessons along. Not here: which lessons fit a question (proxy.conversation.lesson_topics), where they
+stand in a prompt (proxy.relay.lessons).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Sums of all ratings: the votes on one version, and what ratings are like on the whole.
 
-Owns that a rating counts as much as its voice here too, and that one rater is no more of it than of a run, by the same
-bound (`rater_quota`). Not here: what is compared with what (proxy.versions.rollback_monitor), what is made of a mean
+Owns that a rating counts as much as its voice here too. One rater is no more of it than of a run, by the same bound
+(`rater_quota`). Not here: what is compared with what (proxy.versions.rollback_monitor), what is made of a mean
 (proxy.training.rewards).
 """
 

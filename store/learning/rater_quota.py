@@ -1,8 +1,8 @@
 """How much of a run one rater may be: pure numbers.
 
-Owns the bound of `train.max_rater_share`, and what a rating counts for in it: its part in the training, so that neither
-a heavy weight nor words are a way past the bound. The owner is not bounded, nor is whoever is the only one to rate: for
-one person alone there is no bound at all. Not here: which ratings a run could take (samples).
+Owns the bound of `train.max_rater_share`, and what a rating counts for in it. That is its part in the training, so
+neither a heavy weight nor words are a way past the bound. The owner is not bounded, nor is whoever is the only one to
+rate: for one person alone there is no bound at all. Not here: which ratings a run could take (samples).
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ def shared_weight(weights: Sequence[float]) -> float:
 def within(ratings: Sequence[QuotaCandidate], share: float, others: Mapping[str, float]) -> list[QuotaCandidate]:
     """These without what a rater has above the bound, the last ones in this order.
 
-    `others` is how much each rater has said lately, in full voices: by the same measure as the share, or a few light
+    `others` is how much each rater has said lately, in full voices. It is measured as the share is, or a few light
     ratings would bound somebody who is alone. Whoever floods a run in which nobody else has anything new is not alone
-    for that. As the bound is half of a run or more, one rater at most is above it, and is the only one to lose any: one
-    who is then above it by less than a rating that was left out does not mean that more is left out, or two raters with
-    weights that do not add up would take turns until nothing is left.
+    for that. As the bound is half of a run or more, one rater at most is above it, and is the only one to lose any.
+    That rater may then be above it by less than a rating that was left out, and no more is left out. Else two raters
+    with weights that do not add up would take turns until nothing is left.
     """
     everybody = sum(others.values())
     bounded = {r.rater for r in ratings if r.rater != OWNER and everybody - others.get(r.rater, 0) >= FEW}

@@ -78,7 +78,7 @@ def take_back_judged(db: sqlite3.Connection, completion_id: str) -> None:
 
 
 def repeated(db: sqlite3.Connection, new: NewRating | Rating) -> str | None:
-    """The id of the rater's rating that a run took last, where `new` says the same: it does not train once more,
+    """The id of the rater's rating that a run took last, where `new` says the same. It does not train once more,
     whatever lies between the two."""
     last = _rating(db.execute(TRAINED, (new.completion_id, new.rater)).fetchone())
     return last.id if last is not None and judgement(last) == judgement(new) else None

@@ -1,8 +1,8 @@
 """Data of chat platforms: links, reactions, and which events were taken.
 
 A link says which completion a platform's message shows. A person's reactions on a message are kept as last heard of, by
-when they happened, and their rating follows from them: events may come twice and in any order. Not here: what an emoji
-is worth and who may rate (proxy).
+when they happened. Their rating follows from them, since events may come twice and in any order. Not here: what an
+emoji is worth and who may rate (proxy).
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """Which ratings a run may take, and the claim that takes them: each rating trains once.
 
-A rating is fresh while it is live, its completion has a reply of a version that is ours, and no run has it or the one
-that it repeats. Replies of
-a model that is not ours (no version) are taken instead by runs that ask for `foreign` ones, and by no other.
-Runs that were rejected, empty or failed have given theirs back. A run takes completions whole, with all their fresh
-ratings, and no gate is asked about a completion that trained. A completion of raw text has no chat template to be
-rendered with: it trains on its exact ids or not at all. One that saw more than its text (`untrainable`) never
+A rating is fresh while it is live and its completion has a reply of one of our versions. No run has it, or the one that
+it repeats. Replies of a model that is not ours (no version) are taken instead by runs that ask for `foreign` ones, and
+by no other. Runs that were rejected, empty or failed have given theirs back. A run takes completions whole, with all
+their fresh ratings, and no gate is asked about a completion that trained. A completion of raw text has no chat template
+to be rendered with: it trains on its exact ids or not at all. One that saw more than its text (`untrainable`) never
 trains. Not here: what becomes of a run (`runs`), how much of it one rater may be (`rater_quota`).
 """
 
@@ -109,7 +108,7 @@ def claim(
     """Make a run of the newest completions with fresh ratings (or the oldest), its number `above` that one.
 
     None while another is open or there are too few. Judges are at most `judge_share` of a run that has people's
-    ratings; where those are too few for a run, what judges have rated makes one by itself.
+    ratings. Where those are too few for a run, what judges have rated makes one by itself.
     """
     if db.execute("SELECT 1 FROM runs WHERE status IN ('claimed', 'running')").fetchone() is not None:
         return None
@@ -205,7 +204,7 @@ def why_held(held: int, count: int, share: float) -> str:
 def hold_back(ratings: Sequence[QuotaCandidate], share: float, before: Collection[str] = ()) -> set[str]:
     """The ids kept for the gate: `to_hold` completions, good and bad alike, in any order the same.
 
-    Which they are is a lot drawn from each rating's id, or from its prompt: a good and a bad answer to one prompt are a
+    Which they are is a lot drawn from each rating's id, or from its prompt. A good and a bad answer to one prompt are a
     pair for the trainer, and mostly stay together. What was held `before` stays held, whatever the lot.
     """
     drawn: dict[str, QuotaCandidate] = {}  # one rating speaks for its completion
@@ -307,7 +306,7 @@ class SampleStore(StorePart):
         rebuilds: bool = False,
         judge_share: float = 0.5,
     ) -> Run | None:
-        """Make a run of the `limit` newest completions with fresh ratings, and of all those; one that `rebuilds` takes
+        """Make a run of the `limit` newest completions with fresh ratings, and of all those. One that `rebuilds` takes
         the oldest, as those did whose place it takes. Its number is `above` those of folders that are there.
 
         None while another run is open, there are fewer than `min_total` ratings or the live version is gone.

@@ -449,8 +449,8 @@ class SignalStore(StorePart):
         return await self._writer.submit(lambda db: apply(db, trusted))
 
     async def by_version(self) -> list[dict[str, Any]]:
-        """Figures of each version's main turns: how many there are, their mean length in characters, and the share of
-        them that has a word of praise for its reader; of the newest few thousand."""
+        """Figures of each version's main turns, of the newest few thousand: how many there are, and their mean length
+        in characters. The third is the share that has a word of praise for its reader."""
         return [dict(row) for row in await self._reader.rows(_BY_VERSION)]
 
     async def counts(self) -> list[dict[str, Any]]:

@@ -1,9 +1,9 @@
 """Versions that learned from what was forgotten: they go, their ratings come again, and others are made without it.
 
-Owns the state of that, one named value, and what changes in the database when it begins: the versions are withdrawn and
-have no folder any more, the runs that made them have failed after the fact, so that their ratings are fresh again, and
-the reward baseline is that of the clean version. Not here: which versions learned from it (forget), the files, the swap
-and the runs (proxy).
+Owns the state of that, one named value, and what changes in the database when it begins. The versions are withdrawn and
+have no folder any more. The runs that made them have failed after the fact, so their ratings are fresh again. The
+reward baseline is that of the clean version. Not here: which versions learned from it (forget), the files, the swap and
+the runs (proxy).
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Owns the files. A backup is one file, whole or not there, readable by its owner only. It has the database: what was
 captured, ratings, runs, the live pointer; adapters are files of their own (`adapters_out`). One that is restored brings
-back no key that was revoked since, nothing that was forgotten since, and no session that was switched off: that is
-taken from the database that it replaces and from the files beside it (tombstones). Not here: when one is made.
+back no revoked key, nothing that was forgotten since, and no session that was switched off. That is taken from the
+database that it replaces, and from the files beside it (tombstones). Not here: when one is made.
 """
 
 from __future__ import annotations
@@ -152,8 +152,8 @@ def before_migration(db: sqlite3.Connection, path: Path, seen: int) -> Path:
         with contextlib.suppress(OSError):
             to.unlink()
         raise StoreError(
-            f"No backup could be made before the database is brought up to date ({error}), so it was left as it is; "
-            "free some space and start again."
+            f"No backup could be made before the database is brought up to date ({error}), so it was left as it is. "
+            "Free some space and start again."
         ) from error
     return to
 

@@ -1,8 +1,8 @@
 """Copies of the database in the home folder, and which of them still hold what somebody wants forgotten.
 
 Owns finding them, whatever their names: those made before a migration, those that a restore set aside, backups that a
-person put there. One is deleted whole or left as it is: a backup with rows taken out would be a copy of no moment that
-there ever was. Not here: copies elsewhere, which nobody can find, and exports, which are plain text files.
+person put there. One is deleted whole or left as it is. A backup with rows taken out would be a copy of a moment that
+never was. Not here: copies elsewhere, which nobody can find, and exports, which are plain text files.
 """
 
 from __future__ import annotations

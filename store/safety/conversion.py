@@ -1,6 +1,6 @@
 """One database file from the clear to encrypted, or back.
 
-Owns a file that changes its form: a copy is made beside it, compared row by row, and takes its place in one rename; a
+Owns a file that changes its form. A copy is made beside it, compared row by row, and takes its place in one rename. A
 crash at any point leaves the old one or the new one whole, and `tidy` removes what lay beside it. Not here: which files
 of a home those are (encryption), where a key comes from (db_key).
 

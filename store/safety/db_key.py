@@ -1,8 +1,8 @@
 """The key of an encrypted database: where it comes from, and how SQLCipher wants to hear it.
 
-Owns the sources (keyring, file, environment, prompt) and what a key may look like: 64 hexadecimal digits are a key,
-anything else of twelve characters or more is a passphrase. It is never part of a message, a repr or an argument.
-Not here: connections (driver).
+Owns the sources (keyring, file, environment, prompt) and what a key may look like. 64 hexadecimal digits are a key;
+anything else of twelve characters or more is a passphrase. It is never part of a message, a repr or an argument. Not
+here: connections (driver).
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 Owns which rows go and which versions were trained on them, in one transaction. Messages go as far as nothing else hangs
 on them, pictures with their last message. Which samples have to leave the run folders is written down in the same
-transaction, so that a crash before the files are done is made good at the next start. Rows that are deleted are
-overwritten (`secure_delete`), and the log of the database is emptied after; no VACUUM: the file keeps its size, with
-zeros. Not here: the files of a run (proxy), copies that SQLite has left in the file (page_gaps).
+transaction. So a crash before the files are done is made good at the next start. Rows that are deleted are overwritten
+(`secure_delete`), and the log of the database is emptied after; no VACUUM: the file keeps its size, with zeros. Not
+here: the files of a run (proxy), copies that SQLite has left in the file (page_gaps).
 """
 
 from __future__ import annotations

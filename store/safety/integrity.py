@@ -1,9 +1,9 @@
 """Knows whether the database file is sound, and checks it after a stop that was not clean.
 
 Owns the check, which runs beside the serving, and the note that lies beside a file that was found damaged. Until the
-check has passed the file stays as the kill left it: what is written meanwhile stays in its log (writer), and nothing
-is deleted or trained because of what stands in it (proxy). After damage was found nothing is written any more.
-Not here: a check of a backup (backup), of a file that is converted (conversion).
+check has passed the file stays as the kill left it. What is written meanwhile stays in its log (writer), and nothing is
+deleted or trained because of what stands in it (proxy). After damage was found nothing is written any more. Not here: a
+check of a backup (backup), of a file that is converted (conversion).
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Bytes of deleted rows in places of the database file that SQLite has given up and not overwritten.
 
-When SQLite spreads the rows of a page over its neighbours, it writes the page anew from its end, and what stood between
-the page's directory and the first row stays: copies of rows that are elsewhere now. `secure_delete` overwrites a row
-where it is deleted, and not such copies. So the writer overwrites those gaps itself, once what was forgotten is gone.
-Nothing in SQLite reads them, and a kill in the middle leaves a page as whole as it was. A page whose rows do not add up
-is left alone: what its directory does not name may be rows all the same. `VACUUM` would do the same
-with twice the space, several times the time, and nobody writing meanwhile.
+When SQLite spreads the rows of a page over its neighbours, it writes the page anew from its end. What stood between the
+page's directory and the first row stays: copies of rows that are elsewhere now. `secure_delete` overwrites a row where
+it is deleted, and not such copies. So the writer overwrites those gaps itself, once what was forgotten is gone. Nothing
+in SQLite reads them, and a kill in the middle leaves a page as whole as it was. A page whose rows do not add up is left
+alone: what its directory does not name may be rows all the same. `VACUUM` would do the same with twice the space,
+several times the time, and nobody writing meanwhile.
 
 Owns those bytes. Not here: when it is done (store, writer). Not done in an encrypted file, whose pages only SQLCipher
 writes: there they are as unreadable as the rest.

@@ -40,6 +40,15 @@ OTHERS = (
     "gguf",
     "pip",
 )
+EVERY_COMMAND = """
+import json, sys
+from proxy.cli.app import app
+for words in json.loads(sys.argv[1]):
+    try:
+        app([*words, "--help"], prog_name="rlproxy")
+    except SystemExit as end:
+        assert end.code == 0, words
+"""
 RLPROXY = str(Path(sys.executable).with_name("rlproxy"))
 START_S = 120.0
 
@@ -86,15 +95,21 @@ def commands(group: typer.core.TyperGroup, *words: str) -> Iterator[tuple[str, .
             yield from commands(command, *words, name)
 
 
-@pytest.mark.parametrize("here", ["packages"], indirect=True)  # its path is the same for all of them
+# `test_the_built_in_server` has plain folders; other children are started the same way.
+only_packages = pytest.mark.parametrize("here", ["packages"], indirect=True)
+
+
+@only_packages
 async def test_every_command_starts(here: Path, person: Newcomer) -> None:
     group = typer.main.get_command(app)
     assert isinstance(group, typer.core.TyperGroup)
-    found = list(commands(group))
+    found = [list(words) for words in commands(group)]
     assert len(found) > 30
-    for words in found:
-        code, said = await run(here, person.env, RLPROXY, *words, "--help")
-        assert code == 0 and "Usage: rlproxy" in said, (words, said)
+    code, said = await run(here, person.env, RLPROXY, "--help")
+    assert code == 0 and "Usage: rlproxy" in said, said
+    (script := here.parent / "every_command.py").write_text(EVERY_COMMAND)  # a process for each took half a minute
+    code, said = await run(here, person.env, sys.executable, str(script), json.dumps(found))
+    assert code == 0 and said.count("Usage: rlproxy") == len(found), said
 
 
 async def test_init_serve_and_doctor(here: Path, person: Newcomer) -> None:
@@ -119,6 +134,7 @@ async def test_a_service_starts_in_its_persons_home(here: Path, person: Newcomer
     assert code == 0 and "Usage: rlproxy" in said, said
 
 
+@only_packages
 async def test_a_run_and_the_look_at_its_weights(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny.make_model(tmp_path / "tiny")
     folder = tiny.run_folder(tmp_path / "run", model, tiny.sample_lines(model))
@@ -140,6 +156,7 @@ async def test_the_built_in_server(here: Path, tmp_path: Path, monkeypatch: pyte
     await server.stop()
 
 
+@only_packages
 async def test_the_converters(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny.make_model(tmp_path / "tiny")
     base = make_base(tmp_path / "base.gguf", "llama")

@@ -22,7 +22,7 @@ from trainer.lessons.batch import loss_of
 from trainer.objective import Terms
 
 ROOT = Path(__file__).resolve().parents[2]
-GUIDE = ROOT / "docs/guides/episodes.md"
+PAGE = ROOT / "integrations/own_code/README.md"
 POLICY_GRADIENT = """
 def loss(logprobs, advantages, mask, weights):
     return -(weights * mask * advantages * logprobs).sum()
@@ -86,7 +86,7 @@ def test_it_is_given_what_is_documented(tmp_path):
     seen = loss.function.__globals__["seen"]
     assert set(own_loss.GIVEN) <= set(seen) and seen["replies"].tolist() == [0, 0, 0, 1, 1, 1]
     assert constants.keep.sum() == 5, "what it changes is its own copy"
-    page = GUIDE.read_text(encoding="utf-8")
+    page = PAGE.read_text(encoding="utf-8")
     assert all(f"| `{name}` |" in page for name in own_loss.GIVEN)
 
 
@@ -216,8 +216,8 @@ def test_one_that_ends_the_process_leaves_no_result_and_names_itself_in_the_log(
     assert done.stderr.strip().splitlines()[-1] == "train.loss: /home/ann/my.py:loss is called from here on"
 
 
-def test_the_example_of_the_guide_is_a_clipped_ratio(tmp_path):
-    code = GUIDE.read_text(encoding="utf-8").partition("train.loss")[2].partition("```python\n")[2].partition("```")[0]
+def test_the_example_is_a_clipped_ratio(tmp_path):
+    code = PAGE.with_name("loss.py").read_text(encoding="utf-8")
     constants = terms()
     ours, _ = gradient(loaded(tmp_path, code), constants)
     moved = torch.full((6,), 0.05, dtype=torch.float64)

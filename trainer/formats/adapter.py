@@ -24,8 +24,8 @@ READABLE = 0o022  # umask: the server that reads it may be another user; who get
 def write(out: Path, save: Callable[[Path], None], about: Mapping[str, Any]) -> dict[str, Any]:
     """`save` fills a folder, which then becomes `out`. Returns the manifest.
 
-    `out` that is there already is fine when this same run wrote it (killed before it could say so), else an error:
-    a version is never replaced.
+    An `out` that is there already is fine when this same run wrote it and was killed before it could say so. Else it is
+    an error: a version is never replaced.
     """
     if out.exists():
         manifest = verify(out)

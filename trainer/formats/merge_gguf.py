@@ -4,9 +4,9 @@
 
 For servers that take whole models only: Ollama from 0.34.1, LM Studio. Owns the sum, and in which type each changed
 tensor is stored. What the adapter does not touch stays byte for byte: tokenizer, chat template, every other tensor. A
-quantised weight lies on a grid, and a LoRA moves it by less than half a step: written back in 4 bits, over nine
-tenths of what was learned are rounded away. So each tensor keeps its type only where the change survives in it. Not
-here: a LoRA as a file of its own (gguf), models from Hugging Face weights.
+quantised weight lies on a grid, and a LoRA moves it by less than half a step. Written back in 4 bits, over nine tenths
+of what was learned are rounded away. So each tensor keeps its type only where the change survives in it. Not here: a
+LoRA as a file of its own (gguf), models from Hugging Face weights.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Files of a version that are useful and not needed: the optimiser's state, and what its critic has heard.
 
 Owns these files in an adapter folder. A version without them serves and is trained on all the same, so they may be
-deleted; one that is not as it was written is left alone with the reason. Not here: what is in them (optimizer_state,
+deleted. One that is not as it was written is left alone, with the reason. Not here: what is in them (optimizer_state,
 credit_assignment).
 """
 

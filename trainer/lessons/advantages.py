@@ -157,8 +157,8 @@ def _raw(spec: RunSpec, preset: Preset, samples: Sequence[Sample]) -> list[float
 def likely_now(preset: Preset, old: Sequence[LogProbs], ref: Sequence[LogProbs], progress: Progress) -> float:
     """From which probability on a disliked reply's tokens are spared: only where the policy has become vague.
 
-    Pushing all of them down makes it vaguer, pushing down only the unlikely ones surer; so each run takes what
-    leads back to the base's own entropy (docs/lab/training-log.md).
+    Pushing all of them down makes it vaguer, pushing down only the unlikely ones surer. So each run takes what leads
+    back to the base's own entropy (docs/lab/training-log.md).
     """
     now, base = (float(np.concatenate([one.entropy for one in side] or [np.zeros(1)]).mean()) for side in (old, ref))
     vague = now > base

@@ -1,12 +1,12 @@
 """The anchor: holds the policy's expectations where nothing was earned, while a few tokens are pushed.
 
-A push on one token in one place makes it likelier everywhere, in the middle of a sentence too, where the model would
-never have said it. Nothing sampled before the push shows that. So a run by token holds on to the distributions that its
-policy had at all its other tokens (docs/lab/training-log.md, the eighth look). That has no gradient before the first
-step, and a run has four; so the more sense was lost before, the more it pushes what it pushes up down where that was
-unlikely: not this token, but this token here (the ninth and the thirteenth look). Owns which tokens those distributions
-are of, and how much is pushed down where. Not here: who earned what (credit_assignment), the losses
-(objective_kin.stay, elsewhere), how much of that (retry), a teacher with a comment (teacher).
+A push on one token in one place makes it likelier everywhere. It does so in the middle of a sentence too, where the
+model would never have said it. Nothing sampled before the push shows that. So a run by token holds on to the
+distributions that its policy had at all its other tokens (docs/lab/training-log.md, the eighth look). That has no
+gradient before the first step, and a run has four. So the more sense was lost before, the more it takes back where it
+pushed up what was unlikely. It says not this token, but this token here (the ninth and the thirteenth look). Owns which
+tokens those distributions are of, and how much is pushed down where. Not here: who earned what (credit_assignment), the
+losses (objective_kin.stay, elsewhere), how much of that (retry), a teacher with a comment (teacher).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tokens of a reply as a server told them and the weights know them: their ids, and log-probs where it gave some.
 
 Owns the way from bytes to ids. A server without ids sends the bytes behind each log-prob. A byte sequence is one token
-of the vocabulary, or a character made of several: of these the tokeniser says which, and the log-prob is the last
+of the vocabulary, or a character made of several. Of these the tokeniser says which, and the log-prob is the last
 one's. What does not add up to the number of tokens that the server counted is not used. Not here: what the log-probs
 are of, and what they are compared with (scoring).
 """

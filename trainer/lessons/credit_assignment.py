@@ -1,12 +1,12 @@
 """Which tokens earned a rating. One rating is of a whole reply, and most of its tokens had no part in it.
 
-Owns the critic V, which says of a reply how it is going after each token, and the credit of a token: how much it made V
+Owns the critic V, which says of a reply how it is going after each token. The credit of a token is how much it made V
 rise. Pure numpy. Not here: what becomes of the credit (advantages), where states come from (policies).
 
 With a few dozen ratings nothing may be fitted closely. V is a projection of the policy's last hidden state on one
-direction, the mean of liked replies' last states minus that of disliked ones' (a mean-difference probe; Marks and
-Tegmark, arXiv 2310.06824), scaled once. It is asked only about replies that it was not made of. What it has learned
-shows at their ends: where that explains too little of the ratings, all tokens of a reply are pushed alike, as ever.
+direction, scaled once. That is the mean of liked replies' last states minus that of disliked ones' (a mean-difference
+probe; Marks and Tegmark, arXiv 2310.06824). It is asked only about replies that it was not made of. What it has learned
+shows at their ends. Where that explains too little of the ratings, all tokens of a reply are pushed alike, as ever.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WIDEST = 1024  # features that are looked at; of wider states a fixed random pro
 
 
 class Heard(NamedTuple):
-    """The rated replies that critics were made of: what goes with a version, so that few ratings of one sign are enough
+    """The rated replies that critics were made of. They go with a version, so that few ratings of one sign are enough
     where earlier ones knew both."""
 
     replies: Floats  # (2,) how many: liked and disliked replies

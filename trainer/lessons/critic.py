@@ -1,7 +1,7 @@
 """Can the ratings be told from what the model itself makes of the replies? A critic that knows when it knows nothing.
 
-Owns the judge of whole replies: logistic regression with a ridge on the mean and the last hidden state of each, which
-some tens of labels are enough for (arXiv 2408.03414, 2505.12225); its own grouped cross-validation; and whether it is
+Owns the judge of whole replies: logistic regression with a ridge on the mean and the last hidden state of each. Some
+tens of labels are enough for that (arXiv 2408.03414, 2505.12225). Its own grouped cross-validation says whether it is
 to be trusted. It decides how far a run may move (trainer.run.reach) and never feeds the gate. Pure numpy. Not here:
 which token earned a rating (credit_assignment), where states come from (scoring).
 """

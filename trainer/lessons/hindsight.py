@@ -1,9 +1,9 @@
 """The next message as a teacher, with no judge between: each token is pushed by how much likelier it makes the reply.
 
-A = w · clip(log p(y | x, o) − log p(y | x)) of each token, with o the next message in a block of its own after the last
-user message (arXiv 2603.12273). Both are the policy's, before its first step. Words that have nothing to do with the
-reply change little, so they push little; a small model reads them badly, and then they push at random. Such a sample
-has no reward: no rating, baseline or critic hears of it. Not here: which replies have it (the proxy).
+A = w · clip(log p(y | x, o) − log p(y | x)) of each token (arXiv 2603.12273). Here o is the next message, in a block of
+its own after the last user message. Both are the policy's, before its first step. Words that have nothing to do with
+the reply change little, so they push little. A small model reads them badly, and then they push at random. Such a
+sample has no reward: no rating, baseline or critic hears of it. Not here: which replies have it (the proxy).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Replies of earlier versions: which of their tokens still train, and how much each weighs.
 
 A rating that comes after a newer version went live is as honest as any. No band is asked of such a reply. Its tokens
-are taken as long as the policy that trains and the one that spoke are near each other where it matters (second-moment
-trust, objective.trusted), and each weighs what the policy makes of it now. Owns the choice for a run's late replies.
-Not here: the mathematics (objective), how old a reply may be (lessons), fresh ones (acceptance).
+are taken as long as the policy that trains and the one that spoke are near each other where it matters. That is
+second-moment trust (objective.trusted). Each weighs what the policy makes of it now. Owns the choice for a run's late
+replies. Not here: the mathematics (objective), how old a reply may be (lessons), fresh ones (acceptance).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The lesson of each sample: its log-probs under the policies that matter, the filter's verdict, its advantage.
 
 Owns the step from samples to lessons. Not here: the log-probs themselves (scoring), how wide the filter is and what
-passed it (acceptance), which way a token is pushed (advantages), the mathematics (objective), the optimiser (steps).
+passed it (acceptance), and which way a token is pushed (advantages). Nor the mathematics (objective) and the optimiser
+(steps).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Two replies to one prompt, one liked better: trained against each other instead of each by its own rating.
 
-A pick in Compare or `chat --vs`, a regenerated answer, `n > 1` and a correction all say the same: this rather than that
-to the very same prompt. Owns which replies are a pair, and what a pair pushes while the policy moves. A reply is in one
-pair at most, and its rating pushes nothing besides. Not here: where picks come from (the proxy stores them as two
-ratings), the other lessons (lessons).
+A pick in Compare or `chat --vs`, a regenerated answer, `n > 1` and a correction all say the same. They want this rather
+than that, to the very same prompt. Owns which replies are a pair, and what a pair pushes while the policy moves. A
+reply is in one pair at most, and its rating pushes nothing besides. Not here: where picks come from (the proxy stores
+them as two ratings), the other lessons (lessons).
 
 DPO (Rafailov et al., arXiv 2305.18290, equation 7): −log σ(m), m = β(Δ⁺ − Δ⁻), Δ = Σ_t ℓ_θ − ℓ_ref. Its gradient is
 that of −Σ_t A ℓ_θ with A = ±β σ(−m) held constant, so a pair need not share a micro-batch. A small NLL on the chosen
@@ -73,8 +73,8 @@ def made(
 
 
 def pushes(lessons: Sequence[Lesson], now: Sequence[Floats], beta: float) -> list[Lesson]:
-    """The lessons of whole pairs with the advantages that make −Σ_t A ℓ_θ/T the gradient of DPO where the policy gives
-    `now` (T,) to each reply."""
+    """The lessons of whole pairs, where the policy gives `now` (T,) to each reply. Their advantages make −Σ_t A ℓ_θ/T
+    the gradient of DPO."""
     sides: dict[str, float] = {}
     for lesson, theta in zip(lessons, now, strict=True):
         assert lesson.pair is not None

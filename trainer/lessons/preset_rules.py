@@ -65,8 +65,8 @@ class Liked(NamedTuple):
 
 
 def no_better(now: Liked, before: Liked) -> bool:
-    """Tell if a version is liked no more than the one before it, as far as these ratings can tell: by less than one
-    standard error. False where there are too few to say."""
+    """Tell if a version is liked no more than the one before it, as far as these ratings can tell. That is by less than
+    one standard error. False where there are too few to say."""
     if min(now.rated, before.rated) < FEW:
         return False
     error = math.sqrt(sum(one.share * (1 - one.share) / one.rated for one in (now, before)))
@@ -76,7 +76,7 @@ def no_better(now: Liked, before: Liked) -> bool:
 def ask_less(preset: Preset, now: Liked, before: Liked, progress: Progress) -> tuple[Preset, str | None]:
     """With less of a teacher, and why, where the version that had one already is liked no more than before.
 
-    A comment that is read again runs away: its teacher is the version itself with the comment before it, as far off as
+    A comment that is read again runs away. Its teacher is the version itself with the comment before it, as far off as
     the first one was (docs/lab/training-log.md, the fourteenth look).
     """
     if preset.objective not in objective_kin.TAUGHT or not no_better(now, before):
@@ -108,7 +108,7 @@ def weak(preset: Preset, evidence: float, why: str, progress: Progress) -> Prese
 
 
 def pace(preset: Preset, lessons: Sequence[Lesson], progress: Progress) -> Preset:
-    """At the rate that this mixture of ratings and teachers bears: a teacher says more a token, and so does a rating
+    """Set the rate that this mixture of ratings and teachers bears. A teacher says more a token, and so does a rating
     that went by token. Where those are mostly likes, less is left to change: what is liked is what it says already."""
     rated = [lesson for lesson in lessons if lesson.own and not lesson.extra]
     disliked = sum((lesson.sample.reward if lesson.taught else lesson.way) < 0 for lesson in rated)

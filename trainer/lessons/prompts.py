@@ -1,6 +1,6 @@
 """Prompts that a run makes itself: with a comment or with what was said next, and the gate's ordinary questions.
 
-Owns their text. The proxy has them rendered by the server that the model runs on (`trainer.launch` hands them over), so
+Owns their text. The proxy has them rendered by the server that the model runs on; `trainer.launch` hands them over. So
 this module is free of numpy and torch. Not here: how a prompt becomes tokens (samples, rendering).
 """
 

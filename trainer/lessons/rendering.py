@@ -1,7 +1,7 @@
 """How a server renders conversations, where it does not say so itself: found by how many tokens it read.
 
 Owns the plausible ways to render with the weights' chat template, and the choice among them. A server's own template
-often differs from that of the weights in little: it has no default system text, an empty one, or no place for tools.
+often differs from that of the weights in little. It has no default system text, an empty one, or no place for tools.
 Not here: the template itself and what the choice is used for (samples).
 """
 
@@ -81,7 +81,7 @@ def near(read: int, made: int, messages: int, *, as_sent: bool) -> bool:
     """Tell whether a prompt of `made` tokens is the one of which the server read so many.
 
     A token that begins every text may be counted and not rendered. Messages that are not `as_sent` lack the white space
-    around them, which is a token or two of each; a message that the server left out is more than that.
+    around them, which is a token or two of each. A message that the server left out is more than that.
     """
     return 0 <= read - made <= (2 if as_sent else 2 * messages)
 
@@ -119,9 +119,9 @@ def _why(known: Sequence[Known], render: Callable[[Known, Way], Ids | None]) -> 
 def without_default_system(rendered: Ids, with_system: Ids | None, special: set[int], bos: int | None) -> Ids:
     """A prompt without the first message, where that is the template's own and no message of the conversation.
 
-    `with_system` is the same conversation with a system message before it: where that has as many messages, the first
-    one of `rendered` is a default that it takes the place of. Each message begins with the special token that the first
-    one begins with.
+    `with_system` is the same conversation with a system message before it. Where that has as many messages, it takes
+    the place of the first one of `rendered`, which is a default. Each message begins with the special token that the
+    first one begins with.
     """
     start = int(len(rendered) > 1 and rendered[0] == bos and rendered[1] in special)
     if with_system is None or len(rendered) <= start or (head := rendered[start]) not in special:

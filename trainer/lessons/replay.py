@@ -1,9 +1,9 @@
 """Which samples of earlier runs train once more, beside the new ones.
 
-Owns the choice among the lines that the run folder has for it. Once chosen they are samples like any other: compared
-with the version that wrote them, filtered as far as they have become stale, weighed with the rest. But they are not new
-ratings: neither the baseline nor the count of samples that a run has used knows of them (loop). Not here: what the
-store remembers (store.learning.samples).
+Owns the choice among the lines that the run folder has for it. Once chosen they are samples like any other. They are
+compared with the version that wrote them, filtered as far as they have become stale, and weighed with the rest. But
+they are not new ratings: neither the baseline nor the count of samples that a run has used knows of them (loop). Not
+here: what the store remembers (store.learning.samples).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Is a rated reply something that this model says?
 
-Owns the checks on the replies that a run is given: liked ones that no sane model says (garbage), what is liked beside
-mostly such ones, and ones without ids that the policy would not have given to the prompt as the trainer renders it
-(another chat template, or another model). The first and the last rest on one identity: where a policy sampled a token,
-−log p is its entropy on average, whatever the text. Not here: empty and looping replies (degenerate), exact samples of
-a server that computes otherwise (objective), what follows (lessons).
+Owns the checks on the replies that a run is given. Liked ones that no sane model says are garbage, and so is what is
+liked beside mostly such ones. Ones without ids may be what the policy would not have given to the prompt as the trainer
+renders it. Then the server has another chat template, or is another model. The first and the last rest on one identity:
+where a policy sampled a token, −log p is its entropy on average, whatever the text. Not here: empty and looping replies
+(degenerate), exact samples of a server that computes otherwise (objective), what follows (lessons).
 """
 
 from __future__ import annotations
@@ -98,9 +98,9 @@ def mismatch(
 ) -> dict[str, str]:
     """The samples without ids, if they are not what the parent says after the prompts as they are rendered here.
 
-    Where the server gave log-probs, by these: what it gave its own tokens above what the policy gives them is, on
-    average, how far the two are apart (KL). The others by the policy's entropy. Not `sure`: also where more replies
-    may show that it is chance.
+    Where the server gave log-probs, by these. What it gave its own tokens above what the policy gives them is, on
+    average, how far the two are apart (KL). The others by the policy's entropy. Not `sure`: also where more replies may
+    show that it is chance.
     """
     rows = zip(samples, old, strict=True)
     # What lost its oldest turns may be odd for that reason alone.

@@ -1,9 +1,9 @@
 """Run folder -> samples: token ids, reply, behaviour log-probs, reward. Asserts, never guesses.
 
-Owns what a line of samples.jsonl must hold, and where its prompt comes from: from what was captured, else from what its
-server rendered for this run, else from the weights' chat template. A bad line costs that line: it becomes `Unusable`
-with its reason, and the run goes on. Not here: which way of the template is the server's (rendering), log-probs under
-any model (policies), the filter (objective).
+Owns what a line of samples.jsonl must hold, and where its prompt comes from. That is what was captured, else what its
+server rendered for this run, else the weights' chat template. A bad line costs that line: it becomes `Unusable` with
+its reason, and the run goes on. Not here: which way of the template is the server's (rendering), log-probs under any
+model (policies), the filter (objective).
 """
 
 from __future__ import annotations

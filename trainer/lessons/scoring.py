@@ -1,8 +1,8 @@
 """Log-probs of replies under the policies that matter: ℓ_old, ℓ_ref, ℓ_β.
 
-Owns the passes without a gradient, each done once and kept in the run's folder by content; the hidden states of the
-samples, of which more is made, in memory only. Not here: what follows from them (lessons, acceptance, advantages), one
-pass (policies).
+Owns the passes without a gradient, each done once and kept in the run's folder by content. The hidden states of the
+samples, of which more is made, are in memory only. Not here: what follows from them (lessons, acceptance, advantages),
+one pass (policies).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Scorer:
         """ℓ_β: as captured; recomputed under the version that produced the reply where that was not exact.
 
         Where the server gave log-probs of another distribution (before sampling), ℓ_old − ℓ_β is what that distribution
-        says: the policy's own log-probs of it, less the server's.
+        says. It is the policy's own log-probs of it, less the server's.
         """
         known = {at: s.behaviour for at, s in enumerate(samples) if s.behaviour is not None}
         for version in sorted({s.version for s in samples if not s.exact}):
@@ -77,7 +77,7 @@ class Scorer:
         return [known[at] for at in range(len(samples))]
 
     def served_odds(self, samples: Sequence[Sample], old: Sequence[LogProbs]) -> dict[int, Floats]:
-        """By place, (T,): what the policy gives each token of a reply less what its server gave it, both of the
+        """By place, (T,): what the policy gives each token of a reply, less what its server gave it. Both are of the
         distribution that the server's log-probs are of; NaN where the server said nothing."""
         told = {at: one for at, one in enumerate(samples) if one.served is not None}
         other = [at for at, one in told.items() if one.served_at != one.tokens.temperature]

@@ -1,9 +1,9 @@
 """A rater's words as a teacher: comments become hints in the prompt, corrections become replies to imitate.
 
-Owns what is made of a sample's comment and correction: the hinted prompt, the teacher's distribution on the rated
-reply, a reply of its own, and the correction's tokens. The teacher is the policy about to be trained, with the hint in
-its context. Only comments on disliked replies teach: on a liked one they are praise, and praise does not instruct.
-Not here: the losses (objective_kin), the ratings' side (lessons).
+Owns what is made of a sample's comment and correction. These are the hinted prompt, the teacher's distribution on the
+rated reply, a reply of its own, and the correction's tokens. The teacher is the policy about to be trained, with the
+hint in its context. Only comments on disliked replies teach: on a liked one they are praise, and praise does not
+instruct. Not here: the losses (objective_kin), the ratings' side (lessons).
 """
 
 from __future__ import annotations

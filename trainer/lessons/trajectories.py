@@ -79,9 +79,9 @@ def advantages(
 ) -> tuple[list[float], Groups]:
     """A of each sample, all of episodes; and how many groups teach.
 
-    Where only outcomes R are known, A_t = γ^(n-1-t) (R - mean R of the group). Where single turns were rewarded,
-    G_t = r_t + γ G_(t+1) with the outcome added to the last turn, and A_t = G_t - mean of G_t over the members that
-    came to turn t. A member on its own is compared with `baseline`, as is an episode without a group.
+    Where only outcomes R are known, A_t = γ^(n-1-t) (R - mean R of the group). Where single turns were rewarded, G_t =
+    r_t + γ G_(t+1), with the outcome added to the last turn. A_t = G_t - mean of G_t over the members that came to turn
+    t. A member on its own is compared with `baseline`, as is an episode without a group.
     """
     groups: dict[str, dict[str, list[Part]]] = {}
     for sample in samples:

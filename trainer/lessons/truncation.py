@@ -1,7 +1,7 @@
 """A conversation without its oldest turns, for samples longer than the trainer takes.
 
 Owns where a conversation may be cut. System and developer messages stay, wherever they are; so do the last user message
-and the last step before the reply; a tool's results go with the call that asked for them. Whole user turns go first,
+and the last step before the reply. A tool's results go with the call that asked for them. Whole user turns go first,
 oldest first; then, in an agent's long last turn, its oldest steps. Not here: what fits (samples).
 """
 

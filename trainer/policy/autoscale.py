@@ -110,7 +110,7 @@ def trained_layers(linears: Collection[str], asked: str, profile: Profile) -> tu
     if not attention:
         raise ValueError(
             f"This {profile.architecture} has no linear layers in a block that is called attention, and of a mixture "
-            "of experts nothing else is trained: serve another model, or rate it without training."
+            "of experts nothing else is trained. Serve another model, or rate it without training."
         )
     if profile.mixture:
         return attention, "a mixture of experts: attention only, for few ratings would unbalance routers and experts"

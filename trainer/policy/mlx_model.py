@@ -1,7 +1,8 @@
 """A Hugging Face folder as an mlx-lm model whose linear layers can wear a LoRA.
 
-Owns loading, the `MlxLora` layer, and the two ways through the model that mlx-lm has no name for: the trunk without the
-head, and the head by itself, checked against the model's own logits. Not here: log-probs, training (mlx_policy).
+Owns loading, the `MlxLora` layer, and the two ways through the model that mlx-lm has no name for. These are the trunk
+without the head, and the head by itself, checked against the model's own logits. Not here: log-probs, training
+(mlx_policy).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """mlx-lm behind the Policy protocol: what torch_policy does for transformers, on a Mac's own arrays.
 
-Owns mlx's log-probs, gradient and optimiser. The same numbers as torch_policy's within rounding (tests compare
-them), the same loss (objective), the same names of tensors: a checkpoint or an adapter of one framework goes on in
-the other. Not here: loading and the layers (mlx_model), what is trained on (loop).
+Owns mlx's log-probs, gradient and optimiser. The same numbers as torch_policy's within rounding (tests compare them),
+the same loss (objective), and the same names of tensors. So a checkpoint or an adapter of one framework goes on in the
+other. Not here: loading and the layers (mlx_model), what is trained on (loop).
 """
 
 from __future__ import annotations

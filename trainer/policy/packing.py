@@ -1,8 +1,8 @@
 """Many sequences -> micro-batches: who goes with whom, and the flat index of their reply tokens.
 
-Owns what a sequence is, how much goes through the model at once, and the order of everything after the forward pass:
-flat, one entry a reply token (N,), per sequence in the given order. Not here: how shared tokens are laid out (tree),
-frameworks, log-probs.
+Owns what a sequence is, and how much goes through the model at once. After the forward pass everything is flat, one
+entry a reply token (N,), per sequence in the given order. Not here: how shared tokens are laid out (tree), frameworks,
+log-probs.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def open_policy(
         if in_4bit or compute == "bfloat16":
             raise RunError(
                 "MLX computes in float32, and packs nothing itself: leave train.compute and train.load_in_4bit as they "
-                "are (to train on a base of 4 bits, name one that mlx-lm has quantised)."
+                "are. To train on a base of 4 bits, name one that mlx-lm has quantised."
             )
         from trainer.policy.mlx_policy import MlxPolicy
 

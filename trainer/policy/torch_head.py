@@ -1,9 +1,9 @@
 """The model's head, a few rows at a time: what is computed from logits, without ever holding all of them.
 
 Owns the chunks. A reply token's logits are (V,), 50,000 to 250,000 numbers, and what becomes of them is one: its
-log-prob. So each chunk of rows goes from hidden states to its numbers, and to their slopes with respect to the hidden
-states while the logits are still there. The backward pass is then one product. The head itself is frozen: no gradient
-goes to it. Not here: what a row's number is (torch_policy).
+log-prob. So each chunk of rows goes from hidden states to its numbers. Their slopes with respect to the hidden states
+are taken while the logits are still there. The backward pass is then one product. The head itself is frozen: no
+gradient goes to it. Not here: what a row's number is (torch_policy).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The base model on its device, in the number format that a run computes in.
 
 Owns which format and why, loading in it (in 4 bits, too), and what is refused. Whatever it is, these stay in fp32: the
-adapter with its optimiser, and everything from the head on, so that no log-prob and no ratio is rounded to bf16. Not
-here: the adapter (torch_policy), how memory is planned (torch_memory).
+adapter with its optimiser, and everything from the head on. So no log-prob and no ratio is rounded to bf16. Not here:
+the adapter (torch_policy), how memory is planned (torch_memory).
 """
 
 from __future__ import annotations

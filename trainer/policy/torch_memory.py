@@ -64,7 +64,7 @@ class MemoryPlan:
 class Hoard:
     """Return freed memory that glibc keeps to the system, where it has become much.
 
-    Its heap takes a new place for most aligned blocks, though it has freed one of the same size: where layers are
+    Its heap takes a new place for most aligned blocks, though it has freed one of the same size. Where layers are
     computed again, 0.2 of 3 GiB that it held were in use (2.36). Other C libraries are left as they are.
     """
 

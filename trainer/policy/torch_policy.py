@@ -1,9 +1,9 @@
 """transformers + peft behind the Policy protocol: one model load a run, one LoRA in training, any other to wear.
 
-Owns torch. Log-probs are computed one way for ℓ_old, ℓ_ref and training: a micro-batch as its prefix tree (where the
-model's attention allows that), hidden states of reply tokens only, then the head, then a log-softmax in fp32 at the
-serving temperature. Dropout is off throughout: a person's few ratings
-are not what it was made for, and ℓ_old must be what the first step sees. Not here: what is trained on (loop).
+Owns torch. Log-probs are computed one way for ℓ_old, ℓ_ref and training. A micro-batch goes through as its prefix tree,
+where the model's attention allows that. Then come hidden states of reply tokens only, the head, and a log-softmax in
+fp32 at the serving temperature. Dropout is off throughout: a person's few ratings are not what it was made for, and
+ℓ_old must be what the first step sees. Not here: what is trained on (loop).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Sequences -> their prefix tree: every token that they share is there once, and sees its ancestors only.
 
 Owns the layout. Agents send the whole conversation again at every turn, so most of a batch's tokens are the same ones
-in the same places. Under causal attention such a token has the same hidden state for all of them, and its gradient
-is the sum of theirs: computing it once is exact. Plain numpy, no attention in here (tree_attention).
+in the same places. Under causal attention such a token has the same hidden state for all of them, and its gradient is
+the sum of theirs. So computing it once is exact. Plain numpy, no attention in here (tree_attention).
 
 Nodes are in preorder, so a subtree is one stretch, and "j is an ancestor of i, or i itself" is j <= i < end[j].
 """

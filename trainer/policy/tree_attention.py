@@ -1,8 +1,8 @@
 """Attention over a prefix tree, as transformers models take it: each token sees its ancestors and nothing else.
 
 Owns the attention function, and the question whether a model may use it: asked of its config, then proved on three
-short sequences. A model that may not keeps rows padded to the longest, and says why. On the CPU it is SDPA in blocks
-of rows, each with only the columns that one of them sees; on CUDA, FlexAttention (written, not run: see
+short sequences. A model that may not keeps rows padded to the longest, and says why. On the CPU it is SDPA in blocks of
+rows, each with only the columns that one of them sees. On CUDA it is FlexAttention (written, not run: see
 docs/lab/benchmarks.md). Not here: what the tree is (tree).
 """
 

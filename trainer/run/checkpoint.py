@@ -1,7 +1,7 @@
 """The last optimiser step on disk: adapter, last good adapter, optimiser and counters in one file, replaced whole.
 
-Owns the file. One safetensors file with its counters in the header, so that a rename replaces everything at once and
-there is no moment with half of it. Not here: what to do with it (loop).
+Owns the file. One safetensors file with its counters in the header. A rename replaces everything at once, so there is
+no moment with half of it. Not here: what to do with it (loop).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Owns the checks, their prompts and the text. Same candidate, same verdict: one fixed seed, and exact computations on
 what it brings. Replies are sampled, because greedy ones of a small model loop even when it is well. Eight replies are
-too few to compare means of (two seeds of the base itself differ by 0.2 nats a token), so the base is asked at the very
+too few to compare means of: two seeds of the base itself differ by 0.2 nats a token. So the base is asked at the very
 positions of the candidate's replies instead. Not here: what happens to a candidate that fails (loop).
 """
 
@@ -138,8 +138,8 @@ def finite(policy: Policy) -> Check:
 def margin(policy: Policy, held: Sequence[HeldBack], bounds: Bounds) -> Check:
     """Mean log-prob a token of liked minus disliked held-back replies, candidate minus parent.
 
-    With few of them chance alone moves it: the bound gives way by two standard errors, over tokens or over replies,
-    whichever is larger (one reply has no spread, and the tokens of a reply change together).
+    With few of them chance alone moves it, so the bound gives way by two standard errors, over tokens or over replies,
+    whichever is larger. One reply has no spread, and the tokens of a reply change together.
     """
     liked = [one for one in held if one.sample.reward > 0]
     disliked = [one for one in held if one.sample.reward < 0]
@@ -236,9 +236,9 @@ def beside_the_base(
     `base_nll`: mean NLL a token under the base, minus that of what the base would say there. `entropy`: of the
     candidate's next token, as a share of the base's: near 0 it has one thing left to say.
 
-    Another style surprises the base. The bound of `base_nll` rises by as much as one was asked for, by a teacher or by
-    replies to imitate (how much more they surprise the base than the rated ones do), never to more than twice itself.
-    What was granted to the parent is the candidate's too: it goes on in the style that was asked for then.
+    Another style surprises the base. The bound of `base_nll` rises by as much as a teacher or replies to imitate asked
+    for. It never rises to more than twice itself. For replies it is how much more they surprise the base than the rated
+    ones do. What was granted to the parent is the candidate's too: it goes on in the style that was asked for then.
     """
     groups = packing.group(replies, policy.budget)
     parts = [policy.surprise(packing.pack([replies[i] for i in members])) for members in groups]

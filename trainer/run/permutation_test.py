@@ -1,7 +1,8 @@
 """Do a run's ratings tell its replies apart, or could they as well have been drawn at random?
 
-Owns a permutation test on what anybody can see of a reply: its length, whether it ended by itself, its lay-out, its
-words, how it begins. No model takes part. Not here: what follows from it (ratings), the checks on a candidate (gate).
+Owns a permutation test on what anybody can see of a reply. That is its length, whether it ended by itself, its lay-out,
+its words, and how it begins. No model takes part. Not here: what follows from it (ratings), the checks on a candidate
+(gate).
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ class Rated:
 def p_value(replies: Sequence[Rated], seed: int = 0) -> float:
     """How often ratings drawn at random go with the looks of these replies as closely as the given ones do.
 
-    For each look, how alike equally rated replies are (yᵀKy, a kernel two-sample test); the best look counts, and is
-    compared with the best look of each shuffle, so that looking at five things at once costs what it should.
+    For each look, how alike equally rated replies are (yᵀKy, a kernel two-sample test). The best look is compared with
+    the best look of each shuffle, so that looking at five things at once costs what it should.
     """
     rewards = np.array([one.reward for one in replies])
     rng = np.random.default_rng(seed)

@@ -31,7 +31,7 @@ class Bound:
     """Where a run's way ends: it has moved no further than `nats`, or has cost no more sense than `cost`.
 
     The test of evidence sees how replies look, not whether they are right. So a run whose ratings fit no look may move
-    on as long as its replies surprise the base no more than before: sums that become right cost no sense, pushes in
+    on as long as its replies surprise the base no more than before. Sums that become right cost no sense; pushes in
     random directions do.
     """
 
@@ -41,8 +41,8 @@ class Bound:
 
 
 def cost(policy: Policy, said: Sequence[Tokens]) -> float:
-    """Mean nats a token by which the base finds the policy odder than itself, at each position of these replies: the
-    gate's `base_nll`, in expectation over the next token."""
+    """Mean nats a token by which the base finds the policy odder than itself, at each position of these replies. It is
+    the gate's `base_nll`, in expectation over the next token."""
     groups = packing.group(said, policy.budget)
     parts = [policy.surprise(packing.pack([said[i] for i in members])) for members in groups]
     return float(np.concatenate([part.excess for part in parts]).mean())

@@ -22,10 +22,11 @@ MOST_SPENT = 0.5  # beyond it a second try with the whole weight would be much t
 class Tries:
     """At most two, the second from the start. On disk, so that a resumed run knows which it is.
 
-    A run by token takes its pushes back where they were not earned, with as much of the preset's weight as its parent
-    had spent of the sense it might lose (`spent`, 0 to 1): on a version that has lost none it would only learn less
-    (docs/lab/training-log.md, the thirteenth look). One that lost too much, half of the way back too, does so with the
-    whole weight in its second try, where that is at least twice what it was. Any other goes at half the rate.
+    A run by token takes its pushes back where they were not earned. It spends as much of the preset's weight on that as
+    its parent had spent of the sense it might lose (`spent`, 0 to 1). On a version that has lost none it would only
+    learn less (docs/lab/training-log.md, the thirteenth look). One that lost too much, half of the way back too, does
+    so with the whole weight in its second try. That holds where the whole is at least twice what it was. Any other goes
+    at half the rate.
     """
 
     def __init__(self, folder: Path, preset: Preset, spent: float = 0.0) -> None:

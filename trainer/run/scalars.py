@@ -1,7 +1,7 @@
 """A run's numbers for TensorBoard, where somebody asked for them.
 
-Owns which event becomes which scalar; it listens to the run's events and changes nothing. tensorboardX and not
-torch.utils.tensorboard: it needs neither torch nor TensorBoard itself, so it is there for MLX too.
+Owns which event becomes which scalar; it listens to the run's events and changes nothing. It is tensorboardX and not
+torch.utils.tensorboard, since it needs neither torch nor TensorBoard itself. So it is there for MLX too.
 """
 
 from __future__ import annotations

@@ -191,8 +191,9 @@ def _back(
     spent: float,
     progress: Progress,
 ) -> Look:
-    """Back on the way from the start to where the drift is `bound.nats`, or at most `reach.FULL` and the sense it costs
-    (`spent` before) is `bound.cost`: whichever comes first. Both grow with about the square of the way.
+    """Back on the way from the start, to the first of two places. One is where the drift is `bound.nats`; the other
+    where it is at most `reach.FULL` and the sense it costs (`spent` before) is `bound.cost`. Both grow with about the
+    square of the way.
 
     What earned its rating pushes one way, and AdamW's steps are of one size: one may go too far. Weak evidence goes all
     the way first, so that every rating has its say in where it leads.

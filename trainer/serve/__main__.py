@@ -1,7 +1,7 @@
 """`python -m trainer.serve`: the built-in backend as a process.
 
-Owns its arguments, its share of the processor, the ready line and its end: SIGTERM lets running replies finish for a
-while, a closed stdin (with --watch-stdin) ends it at once. Not here: routes (http_api), generation (engine).
+Owns its arguments, its share of the processor, the ready line and its end. SIGTERM lets running replies finish for a
+while; a closed stdin (with --watch-stdin) ends it at once. Not here: routes (http_api), generation (engine).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """LoRA adapters on the rows of one batch: each row wears its own, or none, in the same forward pass.
 
-Owns an adapter in memory and the hooks that add x·Aᵀ·Bᵀ to the rows that asked for it. The same sum as peft's,
-without its switch: one pass reads the base weights once for all rows, which is what a step costs on a CPU, and an
-adapter is only a Python object. Whoever generates with it holds it, so one that is unloaded lives until its last
-reply has ended. Not here: names of adapters (engine), what its folder must hold (peft_folder).
+Owns an adapter in memory and the hooks that add x·Aᵀ·Bᵀ to the rows that asked for it. The same sum as peft's, without
+its switch. One pass reads the base weights once for all rows, which is what a step costs on a CPU. An adapter is only a
+Python object. Whoever generates with it holds it, so one that is unloaded lives until its last reply has ended. Not
+here: names of adapters (engine), what its folder must hold (peft_folder).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The chat wire format as vLLM speaks it: a request body in, the bodies of answers and stream chunks out.
 
-Owns field names, types, limits and the shape of errors. A field that would change what is sampled and that this
-server does not have is refused by name; any other unknown field is ignored, as vLLM does. Not here: routes
-(http_api), generation (engine).
+Owns field names, types, limits and the shape of errors. A field that would change what is sampled, and that this server
+does not have, is refused by name. Any other unknown field is ignored, as vLLM does. Not here: routes (http_api),
+generation (engine).
 """
 
 from __future__ import annotations

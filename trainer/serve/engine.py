@@ -139,7 +139,7 @@ class _Wave:
 
 
 def context_of(config: Any) -> int:
-    """How many tokens a row may have. With longrope, as many as the model had before it was stretched: beyond, its
+    """How many tokens a row may have. With longrope, as many as the model had before it was stretched. Beyond, its
     rotary factors change for a whole batch, and so a long request would change the answers beside it."""
     rope = getattr(config, "rope_parameters", None) or {}
     longest = int(config.max_position_embeddings)

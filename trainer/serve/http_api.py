@@ -1,8 +1,8 @@
 """The routes of the built-in backend, as vLLM has them: chat, tokens, models, and adapters that come and go.
 
 Owns the names of adapters and the life of a request: a client that hangs up frees its rows. Tools go into the chat
-template, and a template that has no place for them drops them (vLLM does the same); replies are text, nothing is
-parsed out of them. Not here: field names and shapes (chat_wire), generation (engine), the process (serve).
+template, and a template that has no place for them drops them (vLLM does the same). Replies are text; nothing is parsed
+out of them. Not here: field names and shapes (chat_wire), generation (engine), the process (serve).
 """
 
 from __future__ import annotations

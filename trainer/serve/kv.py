@@ -1,6 +1,6 @@
 """The key-value cache of a batch whose rows come and go.
 
-Owns the layout: rows are aligned on the right, so that all of them write the next token in the same column; a row
+Owns the layout: rows are aligned on the right, so that all of them write the next token in the same column. A row
 shorter than the longest has padding on its left. Not here: who is in the batch (engine).
 """
 

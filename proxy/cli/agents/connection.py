@@ -1,8 +1,8 @@
 """Connecting an agent and taking it back: files edited, what they were kept, and put back to the byte.
 
-Owns the record of a connection (`HOME/agents/<agent>.json`: what each file was, what we set) and the order: a file is
-first brought to what it would be without us, then edited, so that connecting twice is connecting once. A file that
-somebody changed since is never put back whole: only our values go, and only where they are still ours.
+Owns the record of a connection (`HOME/agents/<agent>.json`: what each file was, what rlproxy set) and the order. A file
+is first brought to what it would be without rlproxy, then edited, so that connecting twice is connecting once. A file
+that somebody changed since is never put back whole: only our values go, and only where they are still ours.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """`rlproxy doctor --bundle FILE`: what a bug report needs, without anybody's words.
 
-Owns what goes in: versions, settings without secrets, the doctor's lines, the status, numbers of the database, and of
-our own log each line's time, level, event and the values that are known to be no text of others. What servers and
-trainers print is left out altogether, since prompts stand in it; only the places of exceptions are kept.
+Owns what goes in: versions, settings without secrets, the doctor's lines, the status, and numbers of the database. Of
+each line of rlproxy's own log it has the time, the level, and the event. It has values only where they are known to be
+no text of others. What servers and trainers print is left out altogether, since prompts stand in it; only the places of
+exceptions are kept.
 """
 
 from __future__ import annotations

@@ -55,12 +55,12 @@ def offer(
     command = [str(program), "-m", str(file), "--alias", model, "-c", str(context or CONTEXT)]
     return Offer(
         shlex.join(command),
-        f"This Ollama takes whole models only: a version of {model} would be one of up to {size:.1f} GB, take "
-        f"{COPIES * size:.0f} GB of disk and {max(1, round(size * MINUTES_PER_GB))} minutes of a processor while it is "
-        "made. Its own llama-server takes a version as a file of some MB, in seconds: rlproxy can run that one, on "
+        f"This Ollama takes whole models only: a version of {model} would be one of up to {size:.1f} GB. To make it "
+        f"takes {COPIES * size:.0f} GB of disk and {max(1, round(size * MINUTES_PER_GB))} minutes of a processor. "
+        "Its own llama-server takes a version as a file of some MB, in seconds: rlproxy can run that one, on "
         "Ollama's file.",
-        "What is lost: Ollama's loading and unloading (the model stays in memory), its template and parameters (those "
-        "of the file hold), and its updates (after `ollama pull` run init again).",
+        "What is lost: Ollama's loading and unloading (the model stays in memory), and its template and parameters "
+        "(those of the file hold). Its updates, too: after `ollama pull` run init again.",
     )
 
 

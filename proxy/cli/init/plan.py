@@ -1,8 +1,8 @@
 """The plan of `rlproxy init`, shown before it is written: the settings file, and agents' own settings.
 
-Owns the text of the settings (an existing file keeps its comments and its other keys), the check that rlproxy can read
-it, the backup, and the order of writing. Each file is replaced whole or not at all. Not here: how agents are told
-(proxy.cli.agents), the service (proxy.cli.service).
+Owns the text of the settings (an existing file keeps its comments and its other keys) and the check that rlproxy can
+read it. Then come the backup and the order of writing. Each file is replaced whole or not at all. Not here: how agents
+are told (proxy.cli.agents), the service (proxy.cli.service).
 """
 
 from __future__ import annotations

@@ -289,8 +289,8 @@ def _is_at(server: FoundServer, url: str | None) -> bool:
 
 
 def keys(backend: BackendSection, named: str | None) -> dict[str, str]:
-    """The backend's key, by the one address that it is for: the settings' own, or where they name no server yet, the
-    one that a person names."""
+    """The backend's key, by the one address that it is for. That is the settings' own, or where they name no server
+    yet, the one that a person names."""
     url = address(backend) or (backend.kind == "builtin" and (backend.url or named))
     return {discovery.plain(url): backend.api_key.get_secret_value()} if url and backend.api_key else {}
 

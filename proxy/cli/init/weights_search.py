@@ -1,9 +1,9 @@
 """Which weights train for a served model: proposals from what its server says of it, best first.
 
-Owns the order of trust (what is loaded itself, what the file says it was made from, what is on this machine under that
-name, a guess by the family's usual name) and the comparison with a config.json that is here. A proposal is words for a
-person; whether the served model really is those weights, rlproxy asks the server before the first run
-(proxy.training.weights_check).
+Owns the order of trust and the comparison with a config.json that is here. First comes what is loaded itself, then what
+the file says it was made from. What is on this machine under that name follows, and a guess by the family's usual name
+is last. A proposal is words for a person; whether the served model really is those weights, rlproxy asks the server
+before the first run (proxy.training.weights_check).
 """
 
 from __future__ import annotations

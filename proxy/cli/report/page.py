@@ -1,7 +1,8 @@
 """The report as one HTML file: everything in it, nothing asked for, no script.
 
-Owns which plots there are, and the file: whole or not there, readable by its owner only, and never in the place of one
-that is not a report of rlproxy. Text is escaped by the template, always. Not here: the data (gather), geometry (svg).
+Owns which plots there are, and the file. It is whole or not there, readable by its owner only, and never in the place
+of one that is not a report of rlproxy. Text is escaped by the template, always. Not here: the data (gather), geometry
+(svg).
 """
 
 from __future__ import annotations

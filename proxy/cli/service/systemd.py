@@ -1,7 +1,7 @@
 """systemd --user: the unit's text, and the commands that make it a service.
 
-Owns quoting (systemd reads %, $ and backslashes in a unit) and the choices: the main process alone is told to stop, as
-it ends its trainer and its servers itself; exit status 2, settings that cannot be read, is not tried again.
+Owns quoting (systemd reads %, $ and backslashes in a unit) and the choices. The main process alone is told to stop, as
+it ends its trainer and its servers itself. Exit status 2, settings that cannot be read, is not tried again.
 """
 
 from __future__ import annotations

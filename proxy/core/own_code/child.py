@@ -1,7 +1,7 @@
 """A function of the user's own Python file, called in a child process.
 
-Owns the child: no secret is in its environment or its arguments, it answers one call at a time, and it has so much
-memory and time; one that takes longer is killed and started anew. The code that runs is the code that was hashed: the
+Owns the child. No secret is in its environment or its arguments. It answers one call at a time, and has so much memory
+and time. One that takes longer is killed and started anew. The code that runs is the code that was hashed: the
 child is sent what was read. It runs as the same user of the machine, so it can read files. Not here: what a function is
 given (proxy.signals.own, proxy.feedback.reward_function), what it may return (reward).
 """

@@ -1,7 +1,7 @@
 """Common parts of chat platforms: an event, a way to prove who sent it, an answer.
 
-Owns the contract of a platform. `verify` is pure: headers, the raw body and the time go in, events come out, and
-nothing of a body is read before its signature holds. Not here: what becomes of an event (`dispatch`).
+Owns the contract of a platform. `verify` is pure: headers, the raw body and the time go in, events come out. Nothing of
+a body is read before its signature holds. Not here: what becomes of an event (`dispatch`).
 """
 
 from __future__ import annotations

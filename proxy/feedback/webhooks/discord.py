@@ -1,7 +1,7 @@
 """Discord's interactions: the command `/rl` and buttons under a reply.
 
 Owns the Ed25519 check and the shapes of interactions. Reactions do not come this way, but by the Gateway
-(`discord_gateway`). PyNaCl does the check, as Discord's own pages have it, and comes with the extra `discord`: Python
+(`discord_gateway`). PyNaCl does the check, as Discord's own pages have it, and comes with the extra `discord`. Python
 brings no Ed25519, and nothing else here needs a library of cryptography.
 """
 

@@ -2,7 +2,7 @@
 
 Owns one WebSocket to Discord: identify, heartbeat, resume where it was, reconnect with a growing pause. What a reaction
 leads to is `dispatch`'s. A connection that Discord closes for good (a wrong token, an intent that was not granted) ends
-the listener, and the log says what to do.
+the listener. The log says what to do.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Which completion an event is about.
 
-By the completion that its sender names; by a link, which whoever posted the message left; by the text of the message;
-for a command that names no message, by the newest answer in that channel. Owns the short wait for a link or a
-completion that is still on its way: a person can be quicker than the bot that posts.
+By the completion that its sender names, or by a link, which whoever posted the message left. Else by the text of the
+message; for a command that names no message, by the newest answer in that channel. Owns the short wait for a link or a
+completion that is still on its way. A person can be quicker than the bot that posts.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _matched(text: str, here: Sequence[Said], anywhere: Sequence[Said]) -> TextM
 
 
 def _of_one_key(newest: Sequence[Newest]) -> Found:
-    """The newest, unless it may be meant to be taken for another's: anybody with a key may call a session as a channel
+    """The newest, unless it may be meant to be taken for another's. Anybody with a key may call a session as a channel
     is called, or link a message of it. The owner's own is nobody's trap."""
     first, *others = newest
     since = first.created_at - BESIDE_S

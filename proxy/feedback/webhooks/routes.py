@@ -1,7 +1,7 @@
 """The routes `/rl/webhooks/…`.
 
 Owns HTTP around the platforms: the raw body, which of them are configured, and an answer in time. What is not stored
-within two seconds is answered 503 and goes on: the platform sends the event again and finds it done, never half done.
+within two seconds is answered 503 and goes on. The platform sends the event again and finds it done, never half done.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Slack: the Events API (reactions) and the slash command `/rl`.
 
 Owns Slack's v0 signature and the shapes of its requests. Slack sends an event again, up to three times, when the answer
-is not a 2xx within three seconds; the copies have the same event id.
+is not a 2xx within three seconds. The copies have the same event id.
 """
 
 from __future__ import annotations

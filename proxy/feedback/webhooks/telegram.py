@@ -1,6 +1,6 @@
 """Telegram's Bot API: reactions, and `/rl …` as a message or as a reply to one of the bot's.
 
-Owns the check of the secret token, which is all that Telegram offers: it signs neither body nor time, so what is sent
+Owns the check of the secret token, which is all that Telegram offers: it signs neither body nor time. So what is sent
 twice is known by its update id, and what comes late by its date.
 """
 

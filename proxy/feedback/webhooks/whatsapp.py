@@ -1,7 +1,7 @@
 """WhatsApp's Cloud API: reactions to messages of the business number.
 
 Owns Meta's signature of the body, the handshake of the subscription, and the shape of its batches. Meta signs no time
-and sends for up to a week what was not answered: an event is known by the id of the message that carries it.
+and sends for up to a week what was not answered. An event is known by the id of the message that carries it.
 """
 
 from __future__ import annotations

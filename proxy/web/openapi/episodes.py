@@ -157,8 +157,8 @@ EPISODES: Final = (
     ),
     Operation(
         "post", "/rl/episodes/rewards", "episodes",
-        "Many of them: JSON lines, each such a body with the id as `episode`. What is wrong with a line costs that "
-        "line. `?dry_run` says what would be stored.",
+        "Many: JSON lines, each such a body with the id as `episode`. A wrong line costs that line. `?dry_run` stores "
+        "nothing.",
         {200: RewardsBody}, takes=NDJSON, query={"dry_run": FLAG},
     ),
     Operation(

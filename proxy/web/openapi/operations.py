@@ -131,8 +131,8 @@ CHATS: Final = (
     Operation(
         "post", "/rl/links", "chats",
         "This message shows that completion, and was for this person. From whoever posts the message, by the key that "
-        "asked for the completion or an admin's: 404 where that key has none of that id within a second, 403 where "
-        "another key has linked the message.",
+        "asked for the completion or an admin's. 404: that key has none of that id within a second; 403: another key "
+        "has linked the message.",
         {201: responses.Linked}, takes=requests.LinkBody, headers=RATER,
     ),
     _webhook("slack", "Events API and the slash command `/rl`."),
@@ -156,10 +156,10 @@ CHATS: Final = (
 CONTROL: Final = (
     _read(
         "/rl/events",
-        "Server-sent events: `captured` (answers ended, `count` of them: told at most four times a second), `rating`, "
-        "`retracted`, `run`, `waiting` (a rule stopped the run), `swap` (with `load_s`, `warm_up_s` and `switch_s`), "
-        "`watch` (a version was rolled back by itself), `rebuild` (of versions that learned from what was forgotten: "
-        "begun, over), `paused`, `resumed`, `problem`. `Last-Event-ID` resumes. Ends when the key is revoked.",
+        "Server-sent events: `rating`, `retracted`, `run`, `paused`, `resumed`, `problem`. `captured`: `count` answers "
+        "ended, told at most four times a second. `waiting`: a rule stopped the run. `swap`: with `load_s`, "
+        "`warm_up_s` and `switch_s`. `watch`: a version was rolled back by itself. `rebuild`: of versions that learned "
+        "from what was forgotten: begun, over. `Last-Event-ID` resumes. Ends when the key is revoked.",
         Raw({"text/event-stream": {}}), query={"after": number(0, 10**18 - 1)},
         headers={"last-event-id": {"type": "string", "pattern": "^[0-9]{1,18}$"}},
     ),

@@ -1,8 +1,8 @@
 """The page: rate, watch, promote and forget in a browser, from `/`.
 
-Owns the routes of the page and what is true of all of them: who looks, the token of every act, headers, and errors as
-sentences. Server-rendered; each view is a module, with its templates beside. Works without internet and without a
-build step. Not here: what the acts do (ratings, run_supervisor, live_version, forgetting).
+Owns the routes of the page and what is true of all of them. That is who looks, the token of every act, headers, and
+errors as sentences. Server-rendered; each view is a module, with its templates beside. Works without internet and
+without a build step. Not here: what the acts do (ratings, run_supervisor, live_version, forgetting).
 """
 
 from __future__ import annotations

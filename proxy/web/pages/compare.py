@@ -1,9 +1,9 @@
 """Compare: two answers to one prompt, which is better? One pick is two ratings.
 
-Owns asking for the two answers and the pick. They are asked for as any client would, through our own front door, so
-that they are captured like all others: by the visitor's own role, key and name, and as side turns, which are never
-commands. A message of the store that reads like one was none when it came. Which answer is whose is hidden until the
-pick. Not here: what a rating is (ratings).
+Owns asking for the two answers and the pick. They are asked for as any client would, through rlproxy's own front door,
+so that they are captured like all others. They go by the visitor's own role, key and name, and as side turns, which are
+never commands. A message of the store that reads like one was none when it came. Which answer is whose is hidden until
+the pick. Not here: what a rating is (ratings).
 """
 
 from __future__ import annotations

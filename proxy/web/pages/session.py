@@ -1,9 +1,10 @@
 """Sessions of the page: the cookie of a signed-in browser, and the token that its forms carry.
 
 Owns signing in, who somebody is by cookie, and CSRF. Off loopback a browser has no place for an API key, so it gives
-the key once and gets a signed cookie (HttpOnly, SameSite=Strict) with the key's id, or with the role of a fixed key. A
-key that is revoked ends its visits, a fixed one that changes ends all. Such a cookie counts for reading, and for acts
-under the page's own paths, which check the token; nowhere else. Not here: keys (keys), what a role may do (security).
+the key once and gets a signed cookie (HttpOnly, SameSite=Strict). The cookie has the key's id, or the role of a fixed
+key. A key that is revoked ends its visits, a fixed one that changes ends all. Such a cookie counts for reading, and for
+acts under the page's own paths, which check the token; nowhere else. Not here: keys (keys), what a role may do
+(security).
 """
 
 from __future__ import annotations

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from proxy.backends.vllm import VLLM
+from proxy.backends.weights_files import fingerprint
 from proxy.training import weights_check
 from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
@@ -104,6 +107,27 @@ async def test_a_server_that_was_put_right_is_asked_again(proxy: Proxy, tmp_path
     await proxy.post("/rl/train")  # it looks anew; or the next look by itself was quicker, and its run is there already
     await until(proxy, live=1)
     assert proxy.launcher.probed >= 2
+
+
+async def test_a_server_that_rlproxy_started_on_these_files_is_not_asked(
+    proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only after the files have changed under it."""
+    (folder := tmp_path / "weights").mkdir()
+    (folder / "model.safetensors").write_bytes(b"its own")
+    loaded = fingerprint(str(folder))
+    monkeypatch.setattr(VLLM, "loaded", property(lambda _: loaded))
+    await proxy.stop()
+    await proxy.start(**{"train.weights": str(folder)})
+    await rated(proxy, 4)
+    await until(proxy, live=1)
+    status = await said(proxy, "same")
+    assert status["match"]["line"] == weights_check.OWN.line and not status["match"]["stops"]
+    assert proxy.launcher.probed == 0 and proxy.backend.compared == []
+    reads_otherwise(proxy)
+    (folder / "model.safetensors").write_bytes(b"others")
+    await rated(proxy, 4)
+    assert (await said(proxy, "other"))["match"]["stops"] and proxy.launcher.probed == 1
 
 
 async def test_it_is_the_base_that_is_asked_whatever_is_live(proxy: Proxy, tmp_path: Any) -> None:

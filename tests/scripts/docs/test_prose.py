@@ -49,7 +49,7 @@ def test_code(text: str, kinds: list[str]) -> None:
         ("README.md", "long", 1),
         ("docs/start/agents.md", "wide", 1),
         ("proxy/app.py", "opening", 1),
-        ("proxy/app.py", "long", 0),
+        ("proxy/app.py", "long", 1),
     ],
 )
 def test_what_must_have_none(
