@@ -142,6 +142,8 @@ class BackendSection(Section):
     """The model's own GGUF file, where Ollama or LM Studio does not tell it or runs on another machine."""
     models_dir: Annotated[UserPath | None, _unset] = None
     """Folder of LM Studio's models, for versions to be put in; unset is ~/.lmstudio/models."""
+    episodes_at_once: int = Field(default=0, ge=0)
+    """Requests of episodes at the backend at once; more wait, and people's pass by. 0: three quarters of its slots."""
     threads: int = Field(default=0, ge=0, le=1024)
     """CPU threads of the built-in backend; 0 chooses by the machine."""
     connect_timeout_s: float = Field(default=5.0, gt=0)
@@ -172,15 +174,15 @@ class Train(Section):
     loss: OwnFunction = ""
     """Your own loss, as `~/my.py:loss`; empty is the objective's."""
     loss_timeout_s: float = Field(default=60.0, gt=0, le=3600)
-    """Seconds that one call of it may take."""
+    """Seconds for one call of it."""
     reward: OwnFunction = ""
     """Your own reward of episodes, as `~/my.py:reward`; empty is none."""
     reward_quiet_s: float = Field(default=600.0, ge=0)
-    """Seconds without a request after which it is asked about an open episode."""
+    """Seconds without a request before it is asked."""
     reward_timeout_s: float = Field(default=30.0, gt=0, le=3600)
-    """Seconds that it may take for one episode."""
+    """Seconds for one episode."""
     reward_memory_mb: int = Field(default=1024, ge=64, le=1_000_000)
-    """Memory that it may have, in MiB."""
+    """Its memory, in MiB."""
     max_program_share: float = Field(default=1.0, gt=0, le=1)
     """Most of 30 days' samples that may be turns of episodes, where people rate too; 1 means no bound."""
     min_each: int = Field(default=0, ge=0)

@@ -43,6 +43,7 @@ from proxy.feedback.webhooks.routes import Webhooks
 from proxy.relay.capture_optout import Uncaptured
 from proxy.relay.count_tokens import CountTokens
 from proxy.relay.dialect_support import Formats
+from proxy.relay.episode_queue import EpisodeQueue
 from proxy.relay.heap_trim import Memory
 from proxy.relay.lessons import PromptLessons
 from proxy.relay.models import Models
@@ -174,9 +175,10 @@ class Wiring:
             Hindsight(settings.judge, when.weights),
         )
         claims.before, claims.beside = judging.settle, judging.choices
+        self.queue = queue = EpisodeQueue(settings, backend.capabilities.slots * (1 + len(settings.backend.replicas)))
         self.status = status = StatusReport(
             store, backend, swap, learner, when, match, rehearsal, watch, health, formats, door, lending, rebuilding,
-            judging, rewarding,
+            judging, episodes, queue,
         )  # fmt: skip
         acts = AdminActs(learner, swap)
         unconfirmed = UnconfirmedFixes()
@@ -185,7 +187,7 @@ class Wiring:
         self.lessons = lessons = PromptLessons(store) if settings.lessons.enabled else None
         parts = Parts(
             settings, store, backend, swap, metrics, tasks, health, formats, door, limits, events, redactor,
-            self.uncaptured, recent, Memory(tasks), giving_way, underway, episodes, lessons,
+            self.uncaptured, recent, Memory(tasks), giving_way, underway, episodes, queue, lessons,
         )  # fmt: skip
         self.relay = relay = Relay(parts, self.commands, retries)
         self.counts = CountTokens(parts)
@@ -303,6 +305,7 @@ class Wiring:
             await connections.close()
 
     async def stop_learning(self, app: web.Application) -> None:
+        self.queue.stopping()
         self.lending.stopping()
         await self.learner.stop()  # first, while running answers still have their time to end
         await self.lending.leave_awake()

@@ -1,4 +1,4 @@
-"""Rounds of reasoning-gym tasks through inspect_ai and rlproxy: attempts in groups, then a held-out look.
+"""Rounds of tasks through inspect_ai and rlproxy: attempts in groups, then a held-out look.
 
 Runs in an environment with inspect-ai, reasoning-gym and openai (scripts/harness_env). Prints a line of JSON for each
 round. `--shuffle` deals a round's rewards out at random: a control, which must not rise.
@@ -9,44 +9,17 @@ import json
 import logging
 import os
 import random
-import re
 import sys
 import time
 import urllib.request
 
-import reasoning_gym
 from inspect_ai import Task, eval
-from inspect_ai.dataset import MemoryDataset, Sample
+from inspect_ai.dataset import MemoryDataset
 from inspect_ai.model import GenerateConfig, get_model
-from inspect_ai.scorer import Score, accuracy, scorer
-from inspect_ai.solver import generate
+from tasks import TASKS, asked, reward, samples
 
 logging.disable(logging.WARNING)
-TASKS = {
-    "chain_sum": {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1},
-    "count_bits": {"min_n": 1, "max_n": 63},
-    "gcd": {"max_numbers": 2, "max_value": 20},
-}
 NOTHING_S = 5.0  # without an episode that could train: no run comes
-FIRST = re.compile(r"-?\d+")
-
-
-@scorer(metrics=[accuracy()])
-def first_integer():
-    async def score(state, target):
-        found = FIRST.search(state.output.completion)
-        return Score(value=float(found is not None and found[0] == target.text), answer=found[0] if found else None)
-
-    return score
-
-
-def samples(task: str, count: int, seed: int, without: frozenset[str] = frozenset()) -> list[Sample]:
-    """Different questions, none of them among `without`."""
-    found: dict[str, Sample] = {}
-    for one in reasoning_gym.create_dataset(task, size=40 * count, seed=seed, **TASKS[task]):
-        if one["question"] not in without and len(found) < count:
-            found.setdefault(one["question"], Sample(input=one["question"], target=str(one["answer"])))
-    return list(found.values())
 
 
 def main() -> None:
@@ -58,7 +31,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=16, help="of a round; each is a group")
     parser.add_argument("--members", type=int, default=8)
     parser.add_argument("--held-out", type=int, default=48, help="prompts, each asked twice")
-    parser.add_argument("--tokens", type=int, default=10)
+    parser.add_argument("--tokens", type=int, help="of a turn; else the task's own")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--shuffle", action="store_true")
     args = parser.parse_args()
@@ -69,16 +42,15 @@ def main() -> None:
     if args.shuffle:
         hook.reward = later
     held = samples(args.task, args.held_out, 1000 + args.seed)
-    asked = frozenset(one.input for one in held)
-    model = get_model(
-        f"openai-api/rlproxy/{args.model}", config=GenerateConfig(temperature=1.0, max_tokens=args.tokens)
-    )
+    seen = frozenset(map(asked, held))
+    tokens = args.tokens or TASKS[args.task].tokens
+    model = get_model(f"openai-api/rlproxy/{args.model}", config=GenerateConfig(temperature=1.0, max_tokens=tokens))
     say(round=0, episodes=0, **look(model, held, args))
     for at in range(1, args.rounds + 1):
         began, runs = time.time(), ended(args.url)
-        tasks = samples(args.task, args.prompts, 10_000 * (1 + args.seed) + at, asked)
+        tasks = samples(args.task, args.prompts, 10_000 * (1 + args.seed) + at, seen)
         os.environ["RLPROXY_SPLIT"] = "train"
-        success = attempt(model, tasks, args.members, args)
+        marks = attempt(model, tasks, args.members, args)
         if args.shuffle:
             deal(args.seed + at)
         asked_s = time.time() - began
@@ -86,29 +58,37 @@ def main() -> None:
         trained_s = time.time() - began - asked_s
         gate = {name: check.get("value") for name, check in (run["gate"] or {}).items()}
         say(
-            round=at, episodes=at * args.prompts * args.members, success=success, asked_s=round(asked_s, 1),
-            trained_s=round(trained_s, 1), run=run["id"], status=run["status"], reason=run["reason"],
-            base_nll=gate.get("base_nll"), metrics=run["metrics"] or {}, **look(model, held, args),
+            round=at, episodes=at * args.prompts * args.members, success=first(marks), marks=marks,
+            asked_s=round(asked_s, 1), trained_s=round(trained_s, 1), run=run["id"], status=run["status"],
+            reason=run["reason"], base_nll=gate.get("base_nll"), metrics=run["metrics"] or {},
+            **look(model, held, args),
         )  # fmt: skip
 
 
-def attempt(model, tasks, epochs, args) -> float:
+def attempt(model, tasks, epochs, args) -> dict[str, float]:
+    """Shares of attempts that did right what the task marks."""
     log = eval(
-        Task(dataset=MemoryDataset(tasks), solver=generate(), scorer=first_integer()),
+        Task(dataset=MemoryDataset(tasks), solver=TASKS[args.task].solver(), scorer=reward(args.task)),
         model=model, epochs=epochs, max_connections=16, max_samples=16, display="none", log_level="error",
     )[0]  # fmt: skip
     errors = [s.error.message for s in log.samples or [] if s.error]
     if len(errors) == len(log.samples or []):
         raise SystemExit(f"No attempt could be made: {errors[0] if errors else log.error}")
-    values = [s.scores["first_integer"].value for s in log.samples or [] if s.scores]
-    return sum(values) / max(len(values), 1)
+    marks = [s.scores["reward"].metadata for s in log.samples or [] if s.scores]
+    return {name: round(sum(one[name] for one in marks) / len(marks), 4) for name in marks[0]}
+
+
+def first(marks: dict[str, float]) -> float:
+    """What counts as success."""
+    return next(iter(marks.values()))
 
 
 def look(model, held, args) -> dict[str, object]:
     """Success on held-out questions by what is live now; these episodes never train."""
     os.environ["RLPROXY_SPLIT"] = "eval"
     status = get(args.url, "/rl/status")
-    return {"live": status["live"], "held_out": round(attempt(model, held, 2, args), 4), "left_out": left(status)}
+    marks = attempt(model, held, 2, args)
+    return {"live": status["live"], "held_out": first(marks), "held_marks": marks, "left_out": left(status)}
 
 
 def left(status) -> dict[str, int]:
@@ -128,8 +108,8 @@ def deal(seed: int) -> None:
 
     rewards = [said["reward"] for _, _, said in HELD_BACK]
     random.Random(seed).shuffle(rewards)
-    for (_, episode, said), reward in zip(HELD_BACK, rewards, strict=True):
-        rlproxy_hook.post(f"/rl/episodes/{episode}/reward", {**said, "reward": reward})
+    for (_, episode, said), dealt in zip(HELD_BACK, rewards, strict=True):
+        rlproxy_hook.post(f"/rl/episodes/{episode}/reward", {**said, "reward": dealt})
     HELD_BACK.clear()
 
 

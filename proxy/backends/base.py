@@ -42,6 +42,7 @@ class Capabilities:
     frees: bool = False  # gives its memory back while a run trains
     wears_one: bool = False  # at a time: a request for another version waits until all running ones have ended
     longer: str = "give the model a longer context at its server"  # what helps where that cuts prompts
+    slots: int = 64  # answers that it works on at once, as such servers are mostly started
     lost: frozenset[int] = frozenset({404})  # what it answers where it does not know the model asked for
 
 

@@ -28,7 +28,8 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
 
 class Builtin(VLLM):
     kind = "builtin"
-    capabilities = replace(VLLM.capabilities, dialects=frozenset({"chat"}), frees=True)
+    # 16 rows: trainer.serve.engine.
+    capabilities = replace(VLLM.capabilities, dialects=frozenset({"chat"}), frees=True, slots=16)
 
     def __init__(self, settings: Settings, launcher: Launcher) -> None:
         super().__init__(settings.backend)

@@ -49,6 +49,7 @@ class LlamaCpp(OpenAICompatible):
         refuses_beside=frozenset({"tools"}),
         leaves_out=frozenset({"logprobs"}),
         logprobs_of="model",
+        slots=4,  # --parallel
         dialects=frozenset({"chat", "completions"}),  # in others a request's own `lora` is not known to be read
         longer="a longer one is `llama-server --ctx-size N`; --context-shift lets it leave out what came first",
         why_not="llama-server sends the bytes of tokens and log-probs of before sampling, and neither with tools in "
@@ -149,6 +150,7 @@ class LlamaRouter(LlamaCpp):
         refuses_beside=LlamaCpp.capabilities.refuses_beside,
         leaves_out=LlamaCpp.capabilities.leaves_out,
         logprobs_of=LlamaCpp.capabilities.logprobs_of,
+        slots=LlamaCpp.capabilities.slots,
         dialects=frozenset({"chat", "completions", "responses", "messages"}),
         frees=True,
         lost=frozenset({400, 404}),  # 400: no such model

@@ -53,6 +53,7 @@ class LMStudio(OpenAICompatible):
         # Of any other route it says 200 and an error, so none is tried.
         dialects=frozenset({"chat", "completions", "responses"}),
         frees=True,
+        slots=4,
         longer="a longer one is Context Length where the model is loaded, and Context Overflow says what is left out",
         why_not="LM Studio sends no token ids and no log-probs: a run computes its own.",
     )

@@ -34,6 +34,7 @@ class MLX(OpenAICompatible):
         logprobs_of="model",
         dialects=frozenset({"chat", "completions"}),
         wears_one=True,
+        slots=32,  # --decode-concurrency
         why_not="mlx_lm.server sends ids and log-probs of before sampling with whole answers, and neither in streams.",
     )
 

@@ -65,6 +65,7 @@ class Ollama(OpenAICompatible):
         logprobs_of="model",
         dialects=frozenset({"chat", "completions", "responses", "messages", "ollama", "ollama-generate"}),
         implied_tag=":latest",
+        slots=1,  # OLLAMA_NUM_PARALLEL
         frees=True,
         longer=(
             "a longer one is OLLAMA_CONTEXT_LENGTH in the environment of `ollama serve`, `PARAMETER num_ctx` in the "

@@ -34,6 +34,7 @@ class SGLang(OpenAICompatible):
         leaves_out=frozenset({"prompt_token_ids", "response_token_ids"}),
         logprobs_of="temperature",
         dialects=frozenset({"chat", "completions"}),  # where a colon in `model` is known to be read
+        slots=256,  # as many as there is memory for
         lost=frozenset({400, 404}),  # 400: no such adapter
         why_not="SGLang's log-probs are of before top-p; its chat streams have the bytes of tokens instead of ids.",
     )

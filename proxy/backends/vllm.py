@@ -64,6 +64,7 @@ class VLLM(OpenAICompatible):
             "responses": {"include": b'["message.output_text.logprobs"]', "enable_response_messages": b"true"},
         },
         dialects=frozenset({"chat", "completions", "responses", "messages"}),
+        slots=256,  # --max-num-seqs
         frees=True,
     )
 

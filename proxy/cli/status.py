@@ -127,6 +127,12 @@ def _episodes(s: dict[str, Any]) -> list[Row]:
     line = f"{found['ready']} of the {found['needed']} that start a run"
     line += f", {found['forming']} in groups that have not closed" if found["forming"] else ""
     rows: list[Row] = [("episodes", f"{line}; {found['open']} open, {found['rewarded']} rewarded", "")]
+    if found["ended_lately"]:
+        rows.append(("", f"{found['ended_lately']} ended in the last minute", ""))
+    asked = found["requests"]
+    if asked["waiting"]:
+        at = f"{asked['at_backend']} at the backend, {asked['waiting']} wait (backend.episodes_at_once)"
+        rows.append(("", f"their requests: {at}", ""))
     metrics = (s["last_run"] or {}).get("metrics") or {}
     if kept := int(metrics.get("groups_kept", 0)):
         rows.append(("", f"last run: {some(kept, 'group')} compared", ""))

@@ -72,7 +72,8 @@ def acceptance(metrics: dict[str, Any]) -> str:
     )
     found = f"{metrics['acceptance']:.1%} of the rated tokens can train" + (f"; left out {causes}" if causes else "")
     if late := metrics.get("late"):
-        found += f"; {metrics.get('late_trained', 0):.0f} of {late:.0f} late ratings trained"
+        what = "turns" if metrics.get("episodes") else "ratings"
+        found += f"; {metrics.get('late_trained', 0):.0f} of {late:.0f} late {what} trained"
     return found
 
 

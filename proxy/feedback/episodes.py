@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
@@ -30,6 +30,7 @@ ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,127}")  # stands in a pat
 PRINTABLE: Final = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
 PROGRAM_S: Final = 3600.0  # after its last reward, a key's new sessions are not episodes by themselves any more
 KEEPS_S: Final = 600.0  # after its last request, an episode's version may be unloaded
+LATELY_S: Final = 60.0
 KNOWN: Final = 20_000  # sessions whose state is kept in memory
 MOST_OPEN: Final = 20_000  # episodes without a reward
 LONGEST: Final = {"task": 4000, "comment": 4000, "error": 4000}
@@ -55,6 +56,7 @@ class Episodes:
         self._events = events
         self._redactor = redactor
         self._pins: OrderedDict[tuple[str, str], Pin] = OrderedDict()
+        self._ended: deque[float] = deque(maxlen=KNOWN)  # monotonic, of those that ended lately
         self._programs: dict[str, float] = {}  # when each key last said something of an episode, Unix seconds
 
     async def start(self) -> None:
@@ -62,8 +64,9 @@ class Episodes:
 
     # Requests for the model
 
-    async def version(self, key: str, session: str | None, live: int | None) -> int | None:
-        """The version that this session's requests get; None where any will do. `live` None: nothing is to be pinned.
+    async def pin(self, key: str, session: str | None, live: int | None) -> Pin | None:
+        """The record of this session, and with it the version that its requests get; None where it is not an episode.
+        `live` None: nothing is to be pinned.
 
         Raises Gone after the episode's end.
         """
@@ -77,8 +80,7 @@ class Episodes:
             )
         if not pin.episode:
             return None
-        self._keep(key, session, pin._replace(used=time.monotonic()))
-        return pin.version
+        return self._keep(key, session, pin._replace(used=time.monotonic()))
 
     async def _look(self, key: str, session: str, live: int | None) -> Pin:
         found = await self._store.episodes.find(session, key)
@@ -230,8 +232,22 @@ class Episodes:
     def _rewarded(self, rewarded: Sequence[Rewarded]) -> None:
         for one in rewarded:
             self._heard(one.episode)
+            if one.result == "stored" and one.episode.ended_at is not None:
+                self._ended.append(time.monotonic())
         if any(one.result != "same" for one in rewarded):
             self._events.note("episode")
+
+    @property
+    def own_reward_problem(self) -> str | None:
+        """Why `train.reward` gave no reward last time."""
+        return self._function.problem
+
+    def ended_lately(self) -> int:
+        """How many have ended in the last minute."""
+        since = time.monotonic() - LATELY_S
+        while self._ended and self._ended[0] < since:
+            self._ended.popleft()
+        return len(self._ended)
 
     def _text(self, body: Mapping[str, Any], name: str) -> str | None:
         """Without secrets, as all that is kept."""

@@ -23,6 +23,7 @@ from proxy.core.upstream import end_to_end
 from proxy.feedback.episodes import Episodes
 from proxy.relay.capture_optout import Uncaptured
 from proxy.relay.dialect_support import Formats
+from proxy.relay.episode_queue import EpisodeQueue
 from proxy.relay.heap_trim import Memory
 from proxy.relay.lessons import PromptLessons
 from proxy.training.giving_way import GivingWay
@@ -53,6 +54,7 @@ class Parts:
     giving_way: GivingWay
     underway: Underway
     episodes: Episodes
+    queue: EpisodeQueue
     lessons: PromptLessons | None = None  # None: they are off
     connections: Connections | None = None
 

@@ -6,6 +6,7 @@ What happens from there on is an `Exchange`. Routes that no dialect knows pass t
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import time
@@ -59,6 +60,7 @@ from store.records import Asker, NewCompletion, PromptLesson
 log = structlog.get_logger()
 
 _ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_AT_ONCE: Final = contextlib.nullcontext()
 QUOTABLE: Final = 100  # recent main turns that a request may quote
 
 
@@ -157,13 +159,14 @@ class Relay:
             asked = replace(asked, messages=unmarked(asked.messages))
         if asked.messages and not kept:
             raise BadRequest("There is no message for the model, only `/rl` commands.", param="messages")
-        pinned = await self._pinned(call, asked)
+        episode, pinned = await self._episode(call, asked)
         came, held = time.perf_counter(), None
         if asked.stream and call.dialect.framing == "sse":
             version = self.parts.swap.version_of(asked.model) if pinned is None else pinned
             held = HeldStream(call.request, call.dialect, call.attempt, call.id, version)
+        beat = held.beat if held else None
         try:
-            async with self.parts.door.through(held.beat if held else None):
+            async with self.parts.queue.turn(asked.n, beat) if episode else _AT_ONCE, self.parts.door.through(beat):
                 # What it has waited is no overhead of ours.
                 call = call._replace(started=call.started + time.perf_counter() - came)
                 with self.parts.giving_way.answering():
@@ -173,14 +176,15 @@ class Relay:
                 raise
             return await held.failed(_as_proxy_error(error))
 
-    async def _pinned(self, call: Call, asked: Asked) -> int | None:
-        """The version of its episode, unless the request itself names one. Raises Gone where that has ended."""
+    async def _episode(self, call: Call, asked: Asked) -> tuple[bool, int | None]:
+        """Tell whether it is an episode's, and the version of that, unless the request itself names one. Raises Gone
+        where the episode has ended."""
         if call.id is None:  # nothing of it is kept, so it is no part of one
-            return None
+            return False, None
         named = self.parts.swap.names_version(asked.model)
         live = None if named else self.parts.swap.version_of(asked.model)
-        version = await self.parts.episodes.version(who_asks(call.request).key, call.who.session, live)
-        return None if live is None else version
+        pin = await self.parts.episodes.pin(who_asks(call.request).key, call.who.session, live)
+        return pin is not None, None if live is None or pin is None else pin.version
 
     async def _let_in(
         self,

@@ -1,6 +1,6 @@
 """The door between requests and the backend: open, or closed while a training run has the GPU or a server changes.
 
-Owns who is inside, who waits in which order, for how long and how many. Nobody waits without an end: after
+Owns who is inside, for how long others wait and how many may. Nobody waits without an end: after
 `server.hold_s` a request is answered with 503, and so is at once one that finds `server.hold_most` before it.
 Not here: why it closes and when it opens again (gpu_sharing), what a client hears meanwhile (early_stream).
 """
@@ -10,19 +10,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Final
 
 from config.sections import ServerSection
 from proxy.core.errors import BackendDown
+from proxy.core.waiting_line import Beat, WaitingLine
 
-BEAT_S: Final = 3.0  # of waiting in silence; clients and proxies in between give up sooner or later
 RETRY_AFTER_S: Final = 30  # what SDKs still heed; a run takes minutes
 
 POLL_S: Final = 0.05
-
-Beat = Callable[[], Awaitable[None]]
 
 
 class Door:
@@ -30,13 +27,12 @@ class Door:
         self._hold_s, self._most = server.hold_s, server.hold_most
         self._inside = 0
         self._for_good = False  # it does not open again
-        self._quiet = False  # nothing is promised to those who wait
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._line = WaitingLine()
         self.closed: str | None = None  # why, in half a sentence
 
     @property
     def waiting(self) -> int:
-        return len(self._waiting)
+        return len(self._line)
 
     @contextlib.asynccontextmanager
     async def through(self, beat: Beat | None = None, *, wait: bool = True) -> AsyncIterator[None]:
@@ -59,27 +55,12 @@ class Door:
         """Returns inside."""
         if self._for_good:
             raise self._gone()
-        if len(self._waiting) >= self._most:
-            raise self._refused(f"{len(self._waiting)} requests wait already (server.hold_most)")
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(waiter)
+        if len(self._line) >= self._most:
+            raise self._refused(f"{len(self._line)} requests wait already (server.hold_most)")
         try:
-            async with asyncio.timeout(self._hold_s):
-                while not waiter.done():
-                    await asyncio.wait({waiter}, timeout=BEAT_S)
-                    if beat is not None and not (self._quiet or waiter.done()):
-                        await beat()
-        except BaseException as error:
-            if waiter in self._waiting:
-                self._waiting.remove(waiter)
-            elif waiter.exception() is None:
-                if isinstance(error, TimeoutError):
-                    return  # let in at the last moment
-                self._leave()
-            if isinstance(error, TimeoutError):
-                raise self._refused(f"this request has waited for {self._hold_s:g} s (server.hold_s)") from None
-            raise
-        waiter.result()
+            await self._line.wait(self._leave, beat=beat, within_s=self._hold_s)
+        except TimeoutError:
+            raise self._refused(f"this request has waited for {self._hold_s:g} s (server.hold_s)") from None
 
     def _refused(self, why: str) -> BackendDown:
         message = f"{self.closed}, and {why}; nothing was lost, ask again later."
@@ -93,26 +74,25 @@ class Door:
     def shut(self, why: str) -> Iterator[None]:
         """Closed for a moment, inside this block, by somebody who is inside. Those who wait hear nothing: which version
         they will get is what they wait for. Whoever closes it meanwhile keeps it closed."""
-        self.closed, self._quiet = why, True
+        self.closed, self._line.quiet = why, True
         try:
             yield
         finally:
-            self._quiet = False
+            self._line.quiet = False
             if self.closed == why:
                 self.open()
 
     def open(self) -> None:
         """Those who wait go in, in the order in which they came."""
         self.closed = None
-        while self._waiting:
+        while len(self._line):
             self._enter()  # now: were it closed again before they run, they are inside
-            self._waiting.popleft().set_result(None)
+            self._line.let_in()
 
     def turn_away(self, why: str) -> None:
         """Nobody gets in any more, and nobody waits any longer."""
         self.closed, self._for_good = why, True
-        while self._waiting:
-            self._waiting.popleft().set_exception(self._gone())
+        self._line.turn_away(self._gone)
 
     def _gone(self) -> BackendDown:
         return BackendDown(f"{self.closed}; ask again in a moment.", retry_after=5)

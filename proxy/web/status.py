@@ -10,8 +10,9 @@ from proxy.conversation.capture_health import Health
 from proxy.core.errors import ProxyError
 from proxy.core.version_names import version_in_words
 from proxy.dialects import DIALECTS
-from proxy.feedback.reward_function import RewardFunction
+from proxy.feedback.episodes import Episodes
 from proxy.relay.dialect_support import Formats
+from proxy.relay.episode_queue import EpisodeQueue
 from proxy.signals.judging import Judging
 from proxy.training.gpu_sharing import Lending
 from proxy.training.preconditions import Preconditions
@@ -55,7 +56,8 @@ class StatusReport:
         lending: Lending,
         rebuilding: Rebuilding,
         judging: Judging,
-        rewarding: RewardFunction,
+        episodes: Episodes,
+        queue: EpisodeQueue,
     ) -> None:
         self._store = store
         self._backend = backend
@@ -71,7 +73,8 @@ class StatusReport:
         self._lending = lending
         self._rebuilding = rebuilding
         self._judging = judging
-        self._rewarding = rewarding
+        self._episodes = episodes
+        self._queue = queue
 
     async def full(self) -> dict[str, Any]:
         runs = await self._store.runs.recent(limit=1)
@@ -159,7 +162,9 @@ class StatusReport:
             "closes_in_s": ready.closes_in_s,
             "left_out": ready.left_out,
             "needed": await self._when.needed_episodes(),
-            "own_reward_problem": self._rewarding.problem,
+            "own_reward_problem": self._episodes.own_reward_problem,
+            "requests": self._queue.state(),
+            "ended_lately": self._episodes.ended_lately(),
         }
 
     def prompts(self) -> dict[str, Any]:

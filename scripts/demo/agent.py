@@ -1,10 +1,11 @@
 """`make demo-agent`: a real agent harness, rewards by a program, and a model that gets better at its task.
 
-inspect_ai asks reasoning-gym tasks through a real `rlproxy serve` on the built-in backend, in groups of 8 attempts.
-Each round of episodes starts a run; success is measured on held-out questions by the version that is live then.
+inspect_ai asks the tasks of integrations/inspect_ai/tasks.py through a real `rlproxy serve` on the built-in backend, in
+groups of 8 attempts. Each round of episodes starts a run; success is measured on held-out questions by the version that
+is live then.
 `--shuffle` deals the rewards out at random: that control must not rise.
 
-    python -m scripts.demo.agent [--task chain_sum] [--rounds 5] [--seed 0] [--shuffle] [--json FILE]
+    python -m scripts.demo.agent [--task two_turn] [--rounds 5] [--seed 0] [--shuffle] [--json FILE]
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from scripts.demo.agent_credit import by_turn
 from scripts.demo.agent_picture import picture
 from scripts.demo.person import ROOT
 from scripts.harness.circumstances import circumstances
@@ -48,11 +50,12 @@ async def story(args: argparse.Namespace, python: str, keep: Callable[[list[dict
     await serving.start()
     rows: list[dict[str, Any]] = []
     try:
-        given = ("task", "rounds", "prompts", "members", "held_out", "tokens", "seed")
+        given = ("task", "rounds", "prompts", "members", "held_out", "seed")
         command = [python, str(HARNESS / "attempts.py"), "--url", serving.url]
         for name in given:
             command += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
         command += ["--shuffle"] if args.shuffle else []
+        command += ["--tokens", str(args.tokens)] if args.tokens else []
         logs = HOME / "inspect"
         harness = await asyncio.create_subprocess_exec(
             *command, stdout=subprocess.PIPE, env={**os.environ, "INSPECT_LOG_DIR": str(logs)}, limit=1 << 22
@@ -63,6 +66,8 @@ async def story(args: argparse.Namespace, python: str, keep: Callable[[list[dict
                 print(line.decode(errors="replace").rstrip(), file=sys.stderr)
                 continue
             row = json.loads(line)
+            if row.get("run"):
+                row["credit"] = by_turn(HOME / f"runs/r{row['run']:05d}")
             rows.append(row)
             keep(rows)
             told = f"round {row['round']}: {row['episodes']} episodes, held-out success {row['held_out']:.2f}"
@@ -93,7 +98,7 @@ def main() -> int:
     parser.add_argument("--prompts", type=int, default=16)
     parser.add_argument("--members", type=int, default=8)
     parser.add_argument("--held-out", type=int, default=48)
-    parser.add_argument("--tokens", type=int, default=10)
+    parser.add_argument("--tokens", type=int, help="of a turn; else the task's own")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--shuffle", action="store_true")
     parser.add_argument("--overrides", help="as train.overrides, JSON")

@@ -349,6 +349,8 @@ TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "hinted": ("benchmarks/hinted.json", tables_learning.hinted),
     "agent": ("benchmarks/agent/*.json", tables_agent.agent),
     "many": ("benchmarks/episodes.json", tables_agent.many),
+    "credit": ("benchmarks/agent/*.json", tables_agent.credit),
+    "rollouts": ("benchmarks/rollouts.json", tables_agent.rollouts),
     "pair_tokens": ("benchmarks/pair_tokens.json", tables_learning.pair_tokens),
     "learn": ("benchmarks/learn/*-seed*.json", tables_learning.learn),
 }

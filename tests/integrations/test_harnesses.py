@@ -1,7 +1,7 @@
 """Harnesses that give rewards, themselves from PyPI, through a real proxy: every turn is captured and a run is made.
 
-Real: mini-swe-agent with its local environment, inspect_ai with reasoning-gym, verifiers with an environment of its
-own, the proxy. Scripted: the model, and the trainer. `make test-harnesses` installs the harnesses and runs these.
+Real: mini-swe-agent with its local environment, inspect_ai with reasoning-gym, verifiers, the proxy. Scripted: the
+model, and the trainer. `make test-harnesses` installs the harnesses and runs these.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import itertools
 import json
 import os
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,68 @@ async def test_inspect_ai_gives_rewards_in_groups_and_looks_at_held_out_question
     assert splits.count("train") == 8 and splits.count("eval") == 8 and found["counts"]["rewarded"] == 16
     assert all(one["turn_count"] == 1 for one in found["data"])
     assert len({one["group"] for one in found["data"] if one["split"] == "train"}) == 2
+
+
+async def attempted(proxy: Proxy, home: Path, task: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:  # noqa: F811
+    """What attempts.py printed of one round, and the episodes that trained."""
+    await proxy.stop()
+    await proxy.start(train__start_at_episodes=8, train__group_size=4)
+    rows = await run(
+        "inspect_ai", home, "--url", proxy.url, "--model", "fake", "--task", task, "--rounds", "1", "--prompts", "2",
+        "--members", "4", "--held-out", "2",
+    )  # fmt: skip
+    found = (await proxy.get("/rl/episodes?split=train&limit=100"))["data"]
+    return rows, [await proxy.get(f"/rl/episodes/{one['id']}") for one in found]
+
+
+async def test_of_a_scripted_environment_only_the_first_of_two_turns_counts(
+    proxy: Proxy,  # noqa: F811
+    backend: FakeBackend,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    asked: Counter[str] = Counter()
+
+    def script(body: dict[str, Any]) -> str:
+        """The last word, every other time that it is asked; and chatter, in which the right word is no help."""
+        said = str(body["messages"][-1]["content"])
+        if said == "And why?":
+            return "Because window, table, zebra."
+        if not said.startswith("Choose one: "):
+            return "rlproxy's own question"
+        asked[said] += 1
+        return str(re.findall(r"\w+", said)[-1 if asked[said] % 2 else 2]).capitalize()
+
+    backend.script = script
+    rows, episodes = await attempted(proxy, tmp_path, "two_turn")
+    assert rows[1]["status"] == "done" and rows[1]["success"] == 0.5 and rows[1]["marks"] == {"right": 0.5}
+    assert len(episodes) == 8 and {one["turn_count"] for one in episodes} == {2}
+    assert all([turn["segment"] for turn in one["turns"]] == [0, 0] for one in episodes)
+    assert sorted(one["reward"] for one in episodes) == [0] * 4 + [1] * 4
+
+
+async def test_a_calculator_is_called_in_json_and_its_result_comes_back(
+    proxy: Proxy,  # noqa: F811
+    backend: FakeBackend,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    asked: Counter[str] = Counter()
+
+    def script(body: dict[str, Any]) -> str:
+        """Of four attempts one calls it, one computes by itself and is wrong, and two have words around their call."""
+        said = str(body["messages"][-1]["content"])
+        if result := re.fullmatch(r"The calculator says (-?\d+)\.", said):
+            return f"It is {result[1]}."
+        if question := re.fullmatch(r"What is (.+)\?", said):
+            call = json.dumps({"calculator": question[1]})
+            asked[said] += 1
+            return (call, "7", f"Sure: {call}", f"```{call}```")[asked[said] % 4]
+        return "No" if said == "That is not a call." else "rlproxy's own question"
+
+    backend.script = script
+    rows, episodes = await attempted(proxy, tmp_path, "calculator")
+    assert rows[1]["status"] == "done" and rows[1]["marks"] == {"valid call": 0.25, "right answer": 0.25}
+    assert {one["turn_count"] for one in episodes} == {2}
+    assert sorted(one["reward"] for one in episodes) == [0] * 6 + [1] * 2
 
 
 async def test_rewards_of_a_verifiers_run_are_imported_and_train(

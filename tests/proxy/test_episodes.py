@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from typing import Any
 
 import orjson
 import pytest
 
 from scripts.harness.in_process import Proxy
+from store.learning.episodes import NewEpisode
 
 
 async def ask(proxy: Proxy, session: str, *said: str, **headers: str) -> tuple[int, dict[str, Any], str]:
@@ -228,6 +230,39 @@ async def test_two_harnesses_with_one_id_and_one_key(proxy: Proxy) -> None:
     whole = await proxy.get("/rl/episodes/a1") if (await reward(proxy, "a1", reward=1))[0] == 201 else {}
     assert whole["segments"] == 2  # seen as a branch; the second reward is refused or the same
     assert (await reward(proxy, "a1", reward=1))[0] == 200
+
+
+async def test_a_reward_that_comes_hours_late_after_a_restart_is_taken(proxy: Proxy) -> None:
+    await open_one(proxy, id="slow", group="g")
+    await ask(proxy, "slow", "one")
+    await proxy.stop()
+    with sqlite3.connect(proxy.home / "rlproxy.db") as db:
+        db.execute("UPDATE episodes SET opened_at = opened_at - 7200")
+        db.execute("UPDATE completions SET created_at = created_at - 7200")
+    db.close()
+    await proxy.start()
+    assert (await proxy.get("/rl/status"))["episodes"]["unrewarded"] == 1, "it is reported, not taken for 0"
+    status, found = await reward(proxy, "slow", reward=1)
+    assert status == 201 and found["state"] == "rewarded"
+    told = (await proxy.get("/rl/status"))["episodes"]
+    assert (told["unrewarded"], told["forming"]) == (0, 1), "its group waits for the others, or its time"
+
+
+async def test_with_ten_thousand_open_episodes_each_is_found_pinned_and_rewarded(proxy: Proxy) -> None:
+    await open_one(proxy, id="first")
+    first = await proxy.store.episodes.find("first", None)
+    assert first is not None
+    for at in range(10_000):
+        proxy.store.episodes.queue(NewEpisode(f"e{at}", first.key, 0))
+    assert (await open_one(proxy, id="last"))[0] == 201
+    listed = await proxy.get("/rl/episodes?limit=3")
+    assert [one["id"] for one in listed["data"]] == ["last", "e9999", "e9998"] and listed["counts"]["open"] == 10_002
+    await train(proxy)
+    assert (await ask(proxy, "e5000", "one"))[2] == "base"
+    before = (await proxy.get("/rl/status"))["episodes"]
+    assert (await reward(proxy, "e5000", reward=1))[0] == 201
+    told = (await proxy.get("/rl/status"))["episodes"]
+    assert told["open"] == before["open"] - 1 >= 10_001 and told["rewarded"] == before["rewarded"] + 1 == 1
 
 
 async def test_side_turns_are_no_part_of_it(proxy: Proxy) -> None:

@@ -145,8 +145,7 @@ class EpisodesBody(TypedDict):
 EPISODES: Final = (
     Operation(
         "post", "/rl/episodes", "episodes",
-        "Open an episode, whose version is kept from now on. 200: it was open already; 409: another one has that id. "
-        "A session's first request opens one too, while its key gives rewards.",
+        "Open an episode, whose version is kept from now on. 200: it was open already; 409: another one has that id.",
         {200: OpenedEpisode, 201: OpenedEpisode}, takes=EpisodeWanted, may_be_empty=True,
     ),
     Operation(
@@ -157,8 +156,7 @@ EPISODES: Final = (
     ),
     Operation(
         "post", "/rl/episodes/rewards", "episodes",
-        "Many: JSON lines, each such a body with the id as `episode`. A wrong line costs that line. `?dry_run` stores "
-        "nothing.",
+        "Many, as JSON lines with the id as `episode`. `?dry_run` stores nothing.",
         {200: RewardsBody}, takes=NDJSON, query={"dry_run": FLAG},
     ),
     Operation(

@@ -275,7 +275,7 @@ JUDGE: Final = (
     ),
     Operation(
         "post", "/rl/rescore", "control",
-        "Have your own code score turns (`signals.module`) or episodes (`train.reward`) since then, in the background.",
+        "Score again with your own code: turns, or `episodes`.",
         {200: Rescored},
         takes=RescoreWanted, more="../guides/signals.md#signals-of-your-own",
     ),

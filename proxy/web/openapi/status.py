@@ -60,6 +60,12 @@ class RatingsBody(TypedDict):
     needed: int
 
 
+class EpisodeRequests(TypedDict):
+    at_once: Annotated[int, Field(description="The most that are at the backend: backend.episodes_at_once.")]
+    at_backend: int
+    waiting: int
+
+
 class WaitingEpisodes(TypedDict):
     open: int
     rewarded: int
@@ -72,6 +78,8 @@ class WaitingEpisodes(TypedDict):
     left_out: dict[str, int]
     needed: int
     own_reward_problem: Annotated[str | None, Field(description="Why `train.reward` gave no reward last time.")]
+    requests: Annotated[EpisodeRequests, Field(description="Of episodes; those of people do not wait for them.")]
+    ended_lately: Annotated[int, Field(description="Episodes that ended in the last minute.")]
 
 
 class Training(TypedDict):

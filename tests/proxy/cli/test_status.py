@@ -119,10 +119,12 @@ def test_episodes_are_told_with_groups_that_were_compared_and_what_was_left_out(
     assert "episodes" not in shown(status())
     counts = {"open": 3, "rewarded": 90, "error": 2, "unrewarded": 1, "ready": 24, "needed": 64, "forming": 5}
     told = counts | {"groups": 3, "closes_in_s": 9.0, "left_out": {"no-variance": 40, "error": 2}}
+    told |= {"ended_lately": 30, "requests": {"at_once": 12, "at_backend": 12, "waiting": 188}}
     last = {"id": 7, "status": "done", "reason": "2 steps", "metrics": {"groups_kept": 5.0}, "gate": None}
     text = shown(status(episodes=told, last_run=last))
     for part in (
         "episodes 24 of the 64 that start a run, 5 in groups that have not closed; 3 open, 90 rewarded",
+        "30 ended in the last minute", "their requests: 12 at the backend, 188 wait (backend.episodes_at_once)",
         "last run: 5 groups compared", "left out: 40 no-variance, 2 error", "1 without a request for an hour",
     ):  # fmt: skip
         assert part in text, part

@@ -13,6 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from proxy.core import waiting_line
 from proxy.training import gpu_sharing
 from proxy.versions import admission
 from scripts.fakes.llamacpp import FakeLlama
@@ -24,7 +25,7 @@ from tests.proxy.backends.test_llamacpp import PRESETS, make_proxy, said_by, ser
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name, seconds in (
-        (admission, "BEAT_S", 0.02),
+        (waiting_line, "BEAT_S", 0.02),
         (admission, "POLL_S", 0.005),
         (gpu_sharing, "AGAIN_S", 0.1),
         (gpu_sharing, "FIRST_PAUSE_S", 0.02),

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config.sections import ServerSection
+from proxy.core import waiting_line
 from proxy.core.errors import BackendDown
 from proxy.versions import admission as doors
 from proxy.versions.admission import Door
@@ -17,7 +18,7 @@ from proxy.versions.admission import Door
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doors, "BEAT_S", 0.01)
+    monkeypatch.setattr(waiting_line, "BEAT_S", 0.01)
     monkeypatch.setattr(doors, "POLL_S", 0.005)
 
 

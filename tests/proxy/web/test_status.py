@@ -51,6 +51,7 @@ def test_what_kept_tokens_from_training() -> None:
     )
     late = {"acceptance": 1.0, "late": 12.0, "late_trained": 9.0}
     assert acceptance(late) == "100.0% of the rated tokens can train; 9 of 12 late ratings trained"
+    assert acceptance(late | {"episodes": 40.0}).endswith("9 of 12 late turns trained")
     assert acceptance({"acceptance": 1.0}) == "100.0% of the rated tokens can train" and acceptance({}) == ""
 
 

@@ -1,0 +1,34 @@
+"""How far a run pushed each turn of its episodes: whether an early turn gets the credit of the outcome."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from config import presets
+from trainer.io.run_folder import SAMPLES, read_lines, read_spec
+from trainer.lessons.samples import Sample
+from trainer.lessons.trajectories import advantages, part_of
+
+
+def by_turn(folder: Path) -> list[dict[str, Any]]:
+    """For each turn, the first one first: how many samples, and the mean advantage of those that are pushed up and of
+    those that are pushed down, in units of reward."""
+    spec = read_spec(folder)
+    preset = presets.resolve(spec.preset, spec.overrides)
+    parts = [part for _, line in read_lines(folder / SAMPLES) if line and (part := part_of(line)) is not None]
+    samples = cast("list[Sample]", [SimpleNamespace(episode=part) for part in parts])
+    values, _ = advantages(
+        samples, discount=preset.discount, baseline=spec.episode_baseline, clip=preset.advantage_clip
+    )
+    found = []
+    for turn in range(max((part.turns for part in parts), default=0)):
+        own = [value for value, part in zip(values, parts, strict=True) if part.turn == turn]
+        up, down = [value for value in own if value > 0], [value for value in own if value < 0]
+        found.append({"samples": len(own), "up": _mean(up), "down": _mean(down)})
+    return found
+
+
+def _mean(values: list[float]) -> float:
+    return round(sum(values) / max(len(values), 1), 4)
