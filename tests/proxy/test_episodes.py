@@ -305,6 +305,25 @@ async def test_groups_that_have_closed_become_a_run_and_a_version(proxy: Proxy) 
     assert "episode" not in orjson.loads((proxy.launcher.started[1] / "samples.jsonl").read_bytes().splitlines()[0])
 
 
+async def test_a_group_that_was_under_way_while_a_run_trained_trains_a_version_late(proxy: Proxy) -> None:
+    await proxy.stop()
+    await proxy.start(train__start_at_episodes=2, train__group_size=2)
+    for at in range(4):
+        await open_one(proxy, id=f"e{at}", group=f"g{at // 2}")
+    for live in (1, 2):
+        for at in (2 * live - 2, 2 * live - 1):
+            assert (await ask(proxy, f"e{at}", "one"))[2] == "base", "the version that was live when it was opened"
+            assert (await reward(proxy, f"e{at}", reward=float(at % 2)))[0] == 201
+        async with asyncio.timeout(10):
+            while (await proxy.get("/rl/adapters"))["live"] < live:
+                await asyncio.sleep(0.02)
+    folder = proxy.launcher.started[1]
+    assert orjson.loads((folder / "run.json").read_bytes())["parent"] == 1
+    lines = [orjson.loads(line) for line in (folder / "samples.jsonl").read_bytes().splitlines()]
+    assert [(line["episode"]["group"][-2:], line["version"]) for line in lines] == [("g1", 0), ("g1", 0)]
+    assert (await proxy.get("/rl/status"))["episodes"]["left_out"] == {}
+
+
 async def test_a_rejected_run_of_episodes_gives_them_back(proxy: Proxy) -> None:
     await proxy.stop()
     proxy.launcher.outcome = "rejected"
