@@ -151,7 +151,7 @@ EPISODES: Final = (
     Operation(
         "post", "/rl/episodes/{id}/reward", "episodes",
         "201: stored; 200: the same again, or another one before it was used; 409: another one after that; 404: no "
-        "such episode of this key; 410: a turn's reward after the end. A missing reward is not 0.",
+        "such episode of this key; 410: a turn's reward after the end.",
         {200: RewardedEpisode, 201: RewardedEpisode}, takes=Reward,
     ),
     Operation(
