@@ -1,6 +1,6 @@
 """The walk of a request: which of our own functions run before its question leaves, and which after.
 
-    python -m scripts.bench.walk [--only SHAPE …] [--chain] [--json FILE]
+    python -m scripts.bench.relay.walk [--only SHAPE …] [--chain] [--json FILE]
 
 rlproxy is started with a profiler in its process, and asked one request at a time. A call counts once, also where it is
 a coroutine or a generator that is resumed; calls of libraries do not count. "Before" is from the first byte of the
@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import psutil
 
-ROOT: Final = Path(__file__).resolve().parents[2]
+ROOT: Final = Path(__file__).resolve().parents[3]
 SHAPES: Final = ("plain-1k-1", "turn-200", "new-100k-1", "stream-1k-1")
 OURS: Final = tuple(f"{ROOT}/{room}/" for room in ("config", "proxy", "store"))
 _QUESTION: Final = "proxy/core/backend_http.py:Answer.__init__"  # the last one before the write
@@ -137,7 +137,7 @@ def main() -> None:
         try:
             up = targets.upstream(folder)
             os.environ["WALK_FILE"] = str(file)
-            target: Any = targets.rlproxy(folder, up, command=("scripts.bench.walk", "--serve"))
+            target: Any = targets.rlproxy(folder, up, command=("scripts.bench.relay.walk", "--serve"))
             for shape in (shapes[one] for one in given.only):
                 client.load(shape, target, 0.3)
                 file.unlink(missing_ok=True)
