@@ -2,8 +2,8 @@
 
 Owns the versions that are pinned, in memory, and the checks on what a program sends. A session is an episode when a
 call has opened it, or when a program has rewarded it. It is one, too, when its key has opened or rewarded one within
-the last hour. Then each new session that is named as harnesses do is one, from its first request on. Not here: what is stored
-(store.learning.episodes), HTTP (proxy.web.episode_routes).
+the last hour. Then each new session that is named as harnesses do is one, from its first request on. Not here: what is
+stored (store.learning.episodes), HTTP (proxy.web.episode_routes).
 """
 
 from __future__ import annotations
