@@ -76,7 +76,7 @@ async def at_work(at: At, judge: FakeJudge | None, **settings: Any) -> Judging:
 
 
 async def until_done(made: Judging) -> None:
-    while await made.step():
+    while await made.look() | await made.ask():
         pass
 
 
@@ -232,7 +232,7 @@ async def test_nothing_leaves_this_machine_before_it_is_accepted(at: At, judge: 
     made = await at_work(at, None, url="https://judge.example.org")
     assert made.server.leaves and not made.server.accepted and "another machine" in made.statement()
     await followed(at[0], "a", "no, shorter")
-    assert not await made._judge_one()
+    assert not await made.ask()
     assert "--accept" in (await made.why_not() or "")
     await made.accept("admin")
     assert made.server.accepted and await made.why_not() is None
