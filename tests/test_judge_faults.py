@@ -64,7 +64,7 @@ async def test_nobody_waits_for_a_broken_judge_and_its_queue_stays_whole(tiny_we
     await serving.start()
     judge.garbage = b"\xff{[" * 9
     await converse(serving, "garbage")
-    assert labels(await until(serving, lambda report: labels(report) != {})) == {"nothing": 1}
+    assert labels(await until(serving, lambda report: labels(report) != {})) == {"unclear": 1}
 
     judge.garbage, judge.delay_s = None, 1000.0
     asked = len(judge.requests)

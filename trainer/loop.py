@@ -263,7 +263,7 @@ def _heed_ratings(run: TrainingRun, model: TrainedModel, read: Read) -> None:
         run.preset = preset_rules.only_teachers(run.preset, no, run.progress)
         return
     run.evidence = reach.evidence(checks)
-    if sum(s.human for s in training) * 2 < len(training):
+    if sum(s.opinion for s in training) * 2 < len(training):
         run.evidence = 1.0  # mostly a program's rewards, which that test says nothing about
     if run.evidence < 1:
         run.weak = reach.why(checks["chance"])

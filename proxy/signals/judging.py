@@ -33,6 +33,7 @@ from proxy.signals.own import WEIGHT, Own, OwnFailed
 from proxy.signals.trust import WINDOW, Trust, trust
 from store.captured import export
 from store.errors import StoreError
+from store.learning.redone import SIDE as REDONE
 from store.learning.signals import ASK, HINDSIGHT, OWN, OwnScore, Trusted
 from store.records import Completion, Shared
 from store.store import Store
@@ -264,12 +265,7 @@ class Judging:
         async with self._settling:
             found = {judge: (config, await self.trust(judge, config)) for judge, config in self.judges}
             trusted = [
-                Trusted(
-                    judge,
-                    config,
-                    {side.side: side.weight for side in how if side.trusted and side.weight > 0},
-                    pairs=(judge, config) == self.server.ranks_as,
-                )
+                _trusted(judge, config, how, ranks=(judge, config) == self.server.ranks_as)
                 for judge, (config, how) in found.items()
                 if self._settings.mode == "on"
             ]
@@ -389,6 +385,15 @@ def _seen(found: Completion) -> dict[str, Any]:
     """The completion for the user's own code: as exported, without its tokens."""
     tokens = ("prompt_token_ids", "token_ids", "logprobs", "signals")
     return {key: value for key, value in export.to_dict(found).items() if key not in tokens}
+
+
+def _trusted(judge: str, config: str, how: Trust, *, ranks: bool) -> Trusted:
+    """What each side weighs in training that may. Who tells what is bad, tells as well where it is so no more, after it
+    was asked for again."""
+    weights = {side.side: side.weight for side in how if side.trusted and side.weight > 0}
+    if "bad" in weights and not ranks:
+        weights[REDONE] = weights["bad"]
+    return Trusted(judge, config, weights, pairs=ranks)
 
 
 def _differ(one: Shared) -> bool:

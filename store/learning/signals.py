@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from store.captured.rows import from_json, to_json
-from store.learning import judged_pairs, meta, ratings
+from store.learning import judged_pairs, meta, ratings, redone
 from store.part import StorePart
 from store.reader import Reader
 from store.records import Asker, Message, NewRating, NewSignal, Shared, Signal
@@ -229,7 +229,8 @@ class OwnScore(NamedTuple):
 
 
 class Trusted(NamedTuple):
-    """A judge whose labels may train: the weight of each side that may, "bad" and "good"."""
+    """A judge whose labels may train: the weight of each side that may, "bad" and "good", and of answers that came
+    when others were asked for again (`redone.SIDE`)."""
 
     judge: str
     config: str
@@ -243,13 +244,14 @@ def apply(db: sqlite3.Connection, trusted: Sequence[Trusted]) -> tuple[int, int]
     standing = db.execute(
         """SELECT r.id, r.rater, r.value, coalesce((SELECT s.config FROM signals s WHERE s.rating_id = r.id),
         (SELECT p.config FROM judged_pairs p WHERE p.better_rating = r.id),
-        (SELECT p.config FROM judged_pairs p WHERE p.worse_rating = r.id)) AS config
+        (SELECT p.config FROM judged_pairs p WHERE p.worse_rating = r.id)) AS config,
+        EXISTS (SELECT 1 FROM judged_pairs p WHERE p.better_rating = r.id AND p.worse_rating IS NULL) AS redone
         FROM ratings r WHERE r.live = 1 AND r.human = 0 AND r.source = ?""",
         (ratings.JUDGED,),
     ).fetchall()
     holds = {(rater_of(one.judge), one.config, side) for one in trusted for side in one.weights}
-    gone = [row["id"] for row in standing if (row["rater"], row["config"], _side(row["value"])) not in holds]
-    gone += [id for id in judged_pairs.broken(db) if id not in gone]
+    gone = {row["id"] for row in standing if (row["rater"], row["config"], _side_of(row)) not in holds}
+    gone |= {*judged_pairs.broken(db), *redone.broken(db)}
     for id in gone:
         ratings.retract(db, id)
     return sum(_rate_pairs(db, one) if one.pairs else _rate(db, one) for one in trusted), len(gone)
@@ -286,7 +288,13 @@ def _rate(db: sqlite3.Connection, trusted: Trusted) -> int:
         for seq in from_json(row["signals"]):
             db.execute("UPDATE signals SET rating_id = ? WHERE seq = ?", (given.id, seq))
         came += 1
+    if weight := trusted.weights.get(redone.SIDE, 0.0):
+        came += redone.rate(db, trusted.judge, trusted.config, rater, max(weight, ratings.LEAST_WEIGHT))
     return came
+
+
+def _side_of(row: sqlite3.Row) -> str:
+    return redone.SIDE if row["redone"] else _side(row["value"])
 
 
 def _side(value: float) -> str:

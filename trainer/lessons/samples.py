@@ -78,6 +78,11 @@ class Sample:
         return self.behaviour is not None
 
     @property
+    def opinion(self) -> bool:
+        """A person rated it, or a judge labelled what was said after it."""
+        return self.human or (self.followed and self.hindsight is None)
+
+    @property
     def compared(self) -> bool:
         """Its server's log-probs are compared with the policy's, token by token."""
         return self.exact or self.served is not None
