@@ -1,4 +1,4 @@
-"""What is made of signals: found, labelled, and turned into ratings as far as those who label them are trusted.
+"""The life of a signal: found, labelled, and turned into a rating as far as whoever labels it is trusted.
 
 Two tasks, off the byte path. One looks at what was captured a few seconds ago; the other asks the judge, so a judge
 that thinks keeps no signal waiting. A label trains only in mode `on`, and only while the judge agrees with people; else
@@ -388,9 +388,9 @@ def _seen(found: Completion) -> dict[str, Any]:
 
 
 def _trusted(judge: str, config: str, how: Trust, *, ranks: bool) -> Trusted:
-    """What each side weighs in training that may. Who tells what is bad, tells as well where it is so no more, after it
+    """A judge's sides that may train, by weight. Whoever tells what is bad, tells as well where it is so no more, after it
     was asked for again."""
-    weights = {side.side: side.weight for side in how if side.trusted and side.weight > 0}
+    weights: dict[str, float] = {side.side: side.weight for side in how if side.trusted and side.weight > 0}
     if "bad" in weights and not ranks:
         weights[REDONE] = weights["bad"]
     return Trusted(judge, config, weights, pairs=ranks)

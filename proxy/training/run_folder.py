@@ -56,7 +56,12 @@ def lines(
     found = [_sample(group, train, moments, "held" if group[0].held else "train") for group in now.values()]
     found += [_sample(group, train, moments, "held") for group in before.values()]
     found += [_sample(group, train, moments, "replay") for group in _by_completion(earlier).values()]
-    return [_with_lessons(line, lessons.get(line["completion"], ())) for line in found]
+    return [_with_lessons(line, lessons.get(asked_in(line), ())) for line in found]
+
+
+def asked_in(line: Mapping[str, Any]) -> str:
+    """The completion whose prompt a line has."""
+    return str(line.get("first") or line["completion"])
 
 
 def _with_lessons(line: dict[str, Any], texts: Sequence[str]) -> dict[str, Any]:
@@ -283,7 +288,8 @@ def trains_on(folder: Path, completions: Collection[str], ratings: Collection[st
 
 
 def _of(line: Mapping[str, Any], completions: Collection[str], ratings: Collection[str]) -> bool:
-    return line.get("completion") in completions or not set(line.get("ratings") or ()).isdisjoint(ratings)
+    named = {line.get("completion"), line.get("first")}
+    return not named.isdisjoint(completions) or not set(line.get("ratings") or ()).isdisjoint(ratings)
 
 
 def expire(runs: Path, before: float, needed: Collection[str]) -> int:
@@ -355,6 +361,24 @@ def _sample(group: Sequence[RunSample], train: Train, moments: Moments, split: s
         # Nobody should learn to say what stands in a secret's place.
         "correction": None if was_redacted(found.correction) else found.correction,
         **_completion(completion, group[0].messages),
+        **_as_first(group),
+    }
+
+
+def _as_first(group: Sequence[RunSample]) -> dict[str, Any]:
+    """Members of an answer that came when another was asked for again: its words, after the first one's prompt. What should
+    have been said at once is learned there, and not after a complaint that will not be made."""
+    first, end = group[0].first, group[0].completion.end
+    if first is None or end is None or any(sample.rating.human for sample in group):
+        return {}
+    asked = _completion(first, first.new.prompt)
+    prompt = ("prompt_token_ids", "messages", "as_sent", "tools", "template_kwargs", "prompt_tokens")
+    return {
+        **{name: asked[name] for name in prompt},
+        "first": first.new.id,
+        "reply_token_ids": end.token_ids if end.exact else None,
+        "exact": False,
+        **dict.fromkeys(("token_ids", "logprobs", "pieces", "logprobs_of")),
     }
 
 

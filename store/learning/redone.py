@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from collections.abc import Sequence
 from typing import Final
 
+from store.captured.rows import to_json
 from store.learning import ratings
+from store.reader import Reader
 from store.records import NewRating
 
 SIDE: Final = "redone"  # in the weights of whoever is trusted: as much as what it finds bad
@@ -48,6 +51,16 @@ def rate(db: sqlite3.Connection, judge: str, config: str, rater: str, weight: fl
             (*known, time.time(), given.id),
         )
     return len(found)
+
+
+async def firsts(reader: Reader, rating_ids: Sequence[str]) -> dict[str, str]:
+    """By rating, the answer that was asked for again before the rated one."""
+    rows = await reader.rows(
+        """SELECT p.better_rating AS rating, p.worse FROM judged_pairs p
+        WHERE p.better_rating IN (SELECT value FROM json_each(?)) AND p.worse_rating IS NULL""",
+        (to_json(list(rating_ids)),),
+    )
+    return {row["rating"]: row["worse"] for row in rows}
 
 
 def broken(db: sqlite3.Connection) -> list[str]:

@@ -65,6 +65,7 @@ class Sample:
     comment: str | None = None  # None also where only spaces were said
     correction: str | None = None
     hindsight: str | None = None  # what was said next, which alone says what the reply was worth
+    redone: bool = False  # said when another answer to this prompt was asked for again: not what follows from this one
     followed: bool = False  # no person rated it, and one went on from it: where it stopped was seen
     flags: tuple[Flag, ...] = ()
     captured: Floats | None = None  # (T,) ℓ_β under the whole prompt, where the prompt is shortened
@@ -298,6 +299,7 @@ def parse(line: Mapping[str, Any], rating: str, template: Template, *, max_seq_l
         weight=weight,
         human=bool(line.get("human", True)),
         followed=line.get("followed") is True,
+        redone=isinstance(line.get("first"), str),
         tokens=tokens,
         behaviour=behaviour,
         served=served,
@@ -407,7 +409,10 @@ def _rendered(line: Mapping[str, Any], template: Template) -> tuple[Tokens, Floa
         _plain(message)  # raises BadLine where it holds more than text, whoever rendered it
     prompt, by = _prompt(line, template)
     ended = line.get("finish_reason") == "stop"
-    reply = captured.ids if captured is not None else template.reply(str(text), ended=ended)
+    if line.get("reply_token_ids"):  # said after another prompt
+        reply = ids_in(line, "reply_token_ids", template.vocabulary)
+    else:
+        reply = captured.ids if captured is not None else template.reply(str(text), ended=ended)
     sampling = line.get("sampling")
     temperature = number_in(sampling, "temperature", 1.0) if isinstance(sampling, dict) else 1.0
     if not prompt or not reply:
