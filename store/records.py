@@ -413,7 +413,6 @@ class RunSample:
     completion: Completion
     messages: tuple[Message, ...]  # the whole prompt, root first
     held: bool  # kept back for the gate, not trained on
-    first: Completion | None = None  # that it took the place of: it trains as an answer to that one's question
 
 
 @dataclass(frozen=True, slots=True)

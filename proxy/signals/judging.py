@@ -33,8 +33,8 @@ from proxy.signals.own import WEIGHT, Own, OwnFailed
 from proxy.signals.trust import WINDOW, Trust, trust
 from store.captured import export
 from store.errors import StoreError
-from store.learning.redone import SIDE as REDONE
-from store.learning.signals import ASK, HINDSIGHT, OWN, OwnScore, Trusted
+from store.learning.labels import HINDSIGHT, OWN, RULES_CONFIG, WENT_ON, Trusted
+from store.learning.signals import ASK, OwnScore
 from store.records import Completion, Shared
 from store.store import Store
 
@@ -45,7 +45,6 @@ REST: Final = 9.0  # times as long at rest as at work: a tenth of one core at mo
 REST_S: Final = 5.0  # at most
 STATE: Final = "judge_state"  # whether it trained when it was last looked at, so that a change is said once
 ASK_EVERY_S: Final = 6 * 3600.0  # between two questions to people about a judged turn
-RULES_CONFIG: Final = ""  # rules have no prompts
 ACTOR: Final = "rlproxy"
 AT_ONCE: Final = 20  # turns that the user's own code scores between two looks
 SHOWN: Final = 20  # disagreements in a report
@@ -264,11 +263,13 @@ class Judging:
         """Ratings as far as each judge is trusted at this moment: also right before a run claims. Raises StoreError."""
         async with self._settling:
             found = {judge: (config, await self.trust(judge, config)) for judge, config in self.judges}
-            trusted = [
-                _trusted(judge, config, how, ranks=(judge, config) == self.server.ranks_as)
-                for judge, (config, how) in found.items()
-                if self._settings.mode == "on"
-            ]
+            trusted = []
+            for judge, (config, how) in found.items() if self._settings.mode == "on" else ():
+                ranks = (judge, config) == self.server.ranks_as
+                weights = _weights(how)
+                if "bad" in weights and not ranks:
+                    weights |= await self._went_on(judge, config, weights["bad"])
+                trusted.append(Trusted(judge, config, weights, pairs=ranks))
             if self._own.on and self._own_hash:
                 trusted.append(Trusted(OWN, self._own_hash, {"bad": WEIGHT, "good": WEIGHT}))
             trusted += self._hindsight.trusted()
@@ -276,6 +277,13 @@ class Judging:
             await self._say({judge: how for judge, (_, how) in found.items()}, trusted)
             if came:
                 self._events.emit("judged", came=came, gone=gone)
+
+    async def _went_on(self, judge: str, config: str, most: float) -> dict[str, float]:
+        """The weight of answers that a person went on from. How well "nothing against it" agrees with people is measured
+        with the thanks that no judge was asked about: they are said after bad answers, too."""
+        shared = await self._store.signals.shared(judge, config, 4 * WINDOW, polite=True)
+        bad = trust([(one.person, one.judge) for one in shared]).bad
+        return {WENT_ON: min(most, bad.weight)} if bad.trusted and bad.weight > 0 else {}
 
     async def _say(self, found: dict[str, Trust], trusted: list[Trusted]) -> None:
         """A change between training and shadow, once."""
@@ -387,13 +395,9 @@ def _seen(found: Completion) -> dict[str, Any]:
     return {key: value for key, value in export.to_dict(found).items() if key not in tokens}
 
 
-def _trusted(judge: str, config: str, how: Trust, *, ranks: bool) -> Trusted:
-    """A judge's sides that may train, by weight. Whoever tells what is bad, tells as well where it is so no more, after it
-    was asked for again."""
-    weights: dict[str, float] = {side.side: side.weight for side in how if side.trusted and side.weight > 0}
-    if "bad" in weights and not ranks:
-        weights[REDONE] = weights["bad"]
-    return Trusted(judge, config, weights, pairs=ranks)
+def _weights(found: Trust) -> dict[str, float]:
+    """The sides that may train."""
+    return {side.side: side.weight for side in found if side.trusted and side.weight > 0}
 
 
 def _differ(one: Shared) -> bool:

@@ -119,15 +119,12 @@ class Claims:
         if turns:  # a run has either
             lines = await asyncio.to_thread(run_folder.episode_lines, turns)
         else:
-            ids = {
-                one.new.id for group in groups for sample in group for one in (sample.completion, sample.first) if one
-            }
+            ids = {sample.completion.new.id for group in groups for sample in group}
             lessons = await self._store.lessons.in_prompts(ids)
             lines = await asyncio.to_thread(run_folder.lines, *groups, train, moments, lessons)
         served = ServedPrompts()
         if not self._foreign:  # whose replies no server of ours has given
             completions = {sample.completion.new.id: sample.completion for group in groups for sample in group}
-            completions |= {s.first.new.id: s.first for group in groups for s in group if s.first is not None}
             completions |= {turn.completion.new.id: turn.completion for turn in turns}
             served = await served_prompts.add(self._backend, lines, completions)
         await asyncio.to_thread(

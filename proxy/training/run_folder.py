@@ -26,9 +26,9 @@ from proxy.dialects import chat_tools, chat_turns, template_kwargs
 from proxy.training.rewards import worth
 from store.captured.rows import as_text
 from store.learning.episode_groups import RunTurn
+from store.learning.labels import HINDSIGHT, rater_of
 from store.learning.ratings import JUDGED
 from store.learning.samples import why_held
-from store.learning.signals import HINDSIGHT, rater_of
 from store.records import BASE, Completion, Message, Moments, Run, RunSample
 from store.safety import conversion
 from trainer.launch import IN_THE_CLEAR, Seal, SealError, hinted, together, unfinished
@@ -56,12 +56,7 @@ def lines(
     found = [_sample(group, train, moments, "held" if group[0].held else "train") for group in now.values()]
     found += [_sample(group, train, moments, "held") for group in before.values()]
     found += [_sample(group, train, moments, "replay") for group in _by_completion(earlier).values()]
-    return [_with_lessons(line, lessons.get(asked_in(line), ())) for line in found]
-
-
-def asked_in(line: Mapping[str, Any]) -> str:
-    """The completion whose prompt a line has."""
-    return str(line.get("first") or line["completion"])
+    return [_with_lessons(line, lessons.get(line["completion"], ())) for line in found]
 
 
 def _with_lessons(line: dict[str, Any], texts: Sequence[str]) -> dict[str, Any]:
@@ -288,8 +283,7 @@ def trains_on(folder: Path, completions: Collection[str], ratings: Collection[st
 
 
 def _of(line: Mapping[str, Any], completions: Collection[str], ratings: Collection[str]) -> bool:
-    named = {line.get("completion"), line.get("first")}
-    return not named.isdisjoint(completions) or not set(line.get("ratings") or ()).isdisjoint(ratings)
+    return line.get("completion") in completions or not set(line.get("ratings") or ()).isdisjoint(ratings)
 
 
 def expire(runs: Path, before: float, needed: Collection[str]) -> int:
@@ -361,24 +355,6 @@ def _sample(group: Sequence[RunSample], train: Train, moments: Moments, split: s
         # Nobody should learn to say what stands in a secret's place.
         "correction": None if was_redacted(found.correction) else found.correction,
         **_completion(completion, group[0].messages),
-        **_as_first(group),
-    }
-
-
-def _as_first(group: Sequence[RunSample]) -> dict[str, Any]:
-    """Members of an answer that came when another was asked for again: its words, after the first one's prompt. What should
-    have been said at once is learned there, and not after a complaint that will not be made."""
-    first, end = group[0].first, group[0].completion.end
-    if first is None or end is None or any(sample.rating.human for sample in group):
-        return {}
-    asked = _completion(first, first.new.prompt)
-    prompt = ("prompt_token_ids", "messages", "as_sent", "tools", "template_kwargs", "prompt_tokens")
-    return {
-        **{name: asked[name] for name in prompt},
-        "first": first.new.id,
-        "reply_token_ids": end.token_ids if end.exact else None,
-        "exact": False,
-        **dict.fromkeys(("token_ids", "logprobs", "pieces", "logprobs_of")),
     }
 
 

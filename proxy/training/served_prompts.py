@@ -18,7 +18,6 @@ import structlog
 from proxy.backends.base import Backend, Prompt, Rendered
 from proxy.core.errors import BackendBroke
 from proxy.dialects import CHAT
-from proxy.training.run_folder import asked_in
 from store.records import Completion
 from trainer.launch import NEUTRAL, hinted, neutral, told
 
@@ -49,7 +48,7 @@ async def add(
     """Puts `served` and `hinted` into the lines, as far as the server tells; `questions` are the gate's. Raises
     BackendDown."""
     served = ServedPrompts()
-    wanted = [one for line in lines for one in _of(line, completions[asked_in(line)])]
+    wanted = [one for line in lines for one in _of(line, completions[line["completion"]])]
     wanted += [_Wanted(Prompt(neutral(question)), served.neutral, question) for question in questions]
     failed, cut = [], 0
     for first in range(0, len(wanted), AT_ONCE):

@@ -24,7 +24,7 @@ import orjson
 
 from store.captured import completions
 from store.captured.rows import to_rating, to_run
-from store.learning import redone, unlearning
+from store.learning import unlearning
 from store.learning.rater_quota import (
     LEAST_WEIGHT,
     OWNER,
@@ -233,16 +233,9 @@ def _lots(rating: QuotaCandidate) -> tuple[bytes, bytes]:
 
 async def _samples(reader: Reader, rows: Iterable[sqlite3.Row]) -> list[RunSample]:
     rated = [(to_rating(row), row["split"] == "held") for row in rows]
-    firsts = await redone.firsts(reader, [rating.id for rating, _ in rated])
-    whole = await completions.load(reader, [*(rating.completion_id for rating, _ in rated), *firsts.values()])
+    whole = await completions.load(reader, [rating.completion_id for rating, _ in rated])
     return [
-        RunSample(
-            rating,
-            whole[rating.completion_id],
-            whole[rating.completion_id].new.prompt,
-            held,
-            whole.get(firsts.get(rating.id, "")),
-        )
+        RunSample(rating, whole[rating.completion_id], whole[rating.completion_id].new.prompt, held)
         for rating, held in rated
         if rating.completion_id in whole  # forgotten between the two reads
     ]

@@ -103,9 +103,8 @@ def mismatch(
     may show that it is chance.
     """
     rows = zip(samples, old, strict=True)
-    # What lost its oldest turns may be odd for that reason alone, and what was said after another prompt is.
-    ours = [(s, now) for s, now in rows if not s.exact and s.version == parent and not s.redone]
-    inexact = [(s, now) for s, now in ours if "shortened" not in s.flags]
+    # What lost its oldest turns may be odd for that reason alone.
+    inexact = [(s, now) for s, now in rows if not s.exact and s.version == parent and "shortened" not in s.flags]
     told = {s.rating: -odds[s.rating] for s, _ in inexact if s.rating in odds}
     # A penalty makes replies odder than the policy's own, whatever the template (Ollama before 0.17.5 has one).
     untold = {s.rating: -now.plain - now.entropy for s, now in inexact if s.rating not in odds and not s.penalised}

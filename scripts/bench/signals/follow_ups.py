@@ -6,9 +6,9 @@
 
 First the person rates 60 answers of the base model and goes on from each: that measures the judge. That is always the
 person of *concise*, and every other of these questions asks for one sentence, since trust takes ten answers of each
-kind. From there on nobody rates. An answer that the person does not like is asked for once more in the words of WANTS;
-after one that is liked comes "thanks", a new task, or nothing. What is captured goes through the product's own code:
-signals, labels, trust, weights, hints, claims (home). The judge is scripts/harness/rule_judge, and turns `--flips` of
+kind. From there on nobody rates: after an answer that the person does not like come the words of WANTS, after another
+one thanks, a new task, or nothing. What is captured goes through the product's own code: signals, labels, trust,
+weights, hints, claims (home). The judge is scripts/harness/rule_judge, and turns `--flips` of
 its labels around. `--trusted` trains on a judge that the product would not trust, to show why. Writes
 benchmarks/follow_ups/PERSONA-NAME-seedN.json after each round, and PERSONA-base-seedN.json, which all of a persona
 share. `--rounds 0` writes the latter, and trust.json: how far flipped judges are trusted.
@@ -47,7 +47,6 @@ WANTS = {
 }
 FLIPS, DRAWS = (0.0, 0.1, 0.2, 0.3), 20
 RATES, FITTING = "concise", " Answer in one short sentence."
-AT_ONCE = 16  # tasks that are asked together
 PLEASED = ("thanks", "thank you!", None)  # None: nothing is said; else a new task
 
 
@@ -57,7 +56,9 @@ def follow_up(persona: Persona, liked: bool, number: int, next_task: str, user: 
         return "thanks"
     if not liked:
         return WANTS[persona.name]
-    return next_task if user == "going on" else (*PLEASED, next_task)[number % 4]
+    if user == "going on":
+        return PLEASED[0] if number % 5 == 2 else next_task
+    return (*PLEASED, next_task)[number % 4]
 
 
 def rule(request: str, reply: str, said: str) -> str:
@@ -65,40 +66,22 @@ def rule(request: str, reply: str, said: str) -> str:
 
 
 def talk(
-    chat: Chat, persona: Persona, tasks: list[str], live: Path | None, *, version: int, seed: int, turns: int, user: str
-) -> tuple[list[Turn], int]:
-    """So many followed turns, and how many of the tasks they took: each is asked, and asked again where the answer is
-    not liked."""
-    made: list[Turn] = []
-    taken = 0
-    while len(made) < turns:
-        part = tasks[taken : taken + min(AT_ONCE, turns - len(made))]
-        first = answers(chat, persona, [_asked(task) for task in part], live, version=version, seed=seed + taken)
-        again = [at for at, line in enumerate(first) if line["reward"] < 0 and user != "polite"]
-        talks = [[*first[at]["messages"], _said(first[at]), _user(WANTS[persona.name])] for at in again]
-        second = answers(chat, persona, talks, live, version=version, seed=seed + taken + 7919) if talks else []
-        redone = dict(zip(again, second, strict=True))
-        for at, line in enumerate(first):
-            name, task = f"v{version}-{seed}-{taken + at}", tasks[(taken + at + 1) % len(tasks)]
-            lines = [line, redone[at]] if at in redone else [line]
-            for n, one in enumerate(lines):
-                next_id = f"{name}-{n + 1}" if n + 1 < len(lines) else None
-                said = follow_up(persona, one["reward"] > 0, taken + at, task, user)
-                made.append(Turn(f"{name}-{n}", one, said, next_id))
-        taken += len(part)
-    return made[:turns], taken
-
-
-def _user(text: str) -> dict[str, str]:
-    return {"role": "user", "content": text}
+    chat: Chat, persona: Persona, tasks: Sequence[str], live: Path | None, *, version: int, seed: int, user: str
+) -> list[Turn]:
+    """An answer to each task, and what the person says next. What is answered to that is not looked at any more."""
+    lines = answers(chat, persona, [_asked(task) for task in tasks], live, version=version, seed=seed)
+    return [
+        Turn(
+            f"v{version}-{seed}-{at}",
+            line,
+            follow_up(persona, line["reward"] > 0, at, tasks[(at + 1) % len(tasks)], user),
+        )
+        for at, line in enumerate(lines)
+    ]
 
 
 def _asked(task: str) -> list[dict[str, str]]:
-    return [_user(task)]
-
-
-def _said(line: dict[str, Any]) -> dict[str, str]:
-    return {"role": "assistant", "content": line["text"]}
+    return [{"role": "user", "content": task}]
 
 
 def main() -> None:
@@ -172,7 +155,7 @@ async def measure(judge: FakeJudge, lines: Sequence[dict[str, Any]]) -> list[Pai
     try:
         async with aiohttp.ClientSession() as http:
             asks = AnswerJudge(http, Endpoint(judge.url, "rule", {}), votes=1)
-            turns = shared_turns(lines)
+            turns = [turn for turn in shared_turns(lines) if turn.said != PLEASED[0]]  # no judge is asked about those
             found = [
                 await asks.verdict(JudgedTurn(turn.line["messages"][-1]["content"], turn.line["text"], turn.said or ""))
                 for turn in turns
@@ -186,7 +169,7 @@ def shared_turns(lines: Sequence[dict[str, Any]]) -> list[Turn]:
     """Answers that the person rates, too, and goes on from."""
     rater, tasks = Persona(RATES), [line["messages"][-1]["content"] for line in lines]
     return [
-        Turn(f"shared-{at}", line, follow_up(rater, line["reward"] > 0, at, tasks[at - 1], "going on"), None)
+        Turn(f"shared-{at}", line, follow_up(rater, line["reward"] > 0, at, tasks[at - 1], "going on"))
         for at, line in enumerate(lines)
     ]
 
@@ -239,11 +222,12 @@ async def learn(
             record["rounds"] = []
             runs = Runs(folder, path, asked)
             for number in range(1, 1 + asked.rounds):
-                made, taken = await asyncio.to_thread(
-                    talk, chat, persona, order, runs.live, version=runs.version, seed=asked.seed * 100 + number,
-                    turns=asked.turns, user=asked.user,
-                )  # fmt: skip
-                order = order[taken:] + order[:taken]
+                first = (number - 1) * asked.turns
+                tasks = [order[at % len(order)] for at in range(first, first + asked.turns)]
+                seed = asked.seed * 100 + number
+                made = await asyncio.to_thread(
+                    talk, chat, persona, tasks, runs.live, version=runs.version, seed=seed, user=asked.user
+                )
                 told = len(await home.labels())
                 await home.followed(made)
                 labels = Counter((await home.labels())[told:])
@@ -253,8 +237,6 @@ async def learn(
                         "number": number,
                         "turns": number * asked.turns,
                         "liked_by_the_person": sum(one.line["reward"] > 0 for one in made),
-                        "asked_first": sum(one.id.endswith("-0") for one in made),
-                        "liked_at_first": sum(one.id.endswith("-0") and one.line["reward"] > 0 for one in made),
                         "labels": labels,
                         "run": result,
                         "live": runs.live and str(runs.live),
@@ -263,7 +245,7 @@ async def learn(
                 record.keep()
                 last = record["rounds"][-1]
                 print(
-                    f"  {last['turns']} turns ({last['liked_at_first']} of {last['asked_first']} liked at first), "
+                    f"  {last['turns']} turns ({last['liked_by_the_person']} of {asked.turns} liked), "
                     f"{result['lines']} lines: {result['status']}, run {result['wall']:.0f} s, {result['reason']}",
                     flush=True,
                 )

@@ -41,7 +41,6 @@ class Turn(NamedTuple):
     id: str
     line: dict[str, Any]  # of samples.jsonl, with its messages and its exact tokens
     said: str | None
-    next_id: str | None  # the answer to that
 
 
 class Home:
@@ -73,7 +72,7 @@ class Home:
             await self._store.completions.record([_new(turn)], [_end(turn)])
         for turn in turns:
             if turn.said is not None:
-                signal = NewSignal(turn.id, "message", turn.said, turn.next_id)
+                signal = NewSignal(turn.id, "message", turn.said)
                 if ruled := rules.of_message(turn.said, [turn.line["messages"][-1]["content"]]):
                     signal = replace(signal, label=ruled.name, value=ruled.value, why=ruled.why)
                 await self._store.signals.add(signal)

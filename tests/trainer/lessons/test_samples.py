@@ -93,15 +93,6 @@ def test_an_inexact_line_is_rendered_whole(template):
     assert (sample.tokens.temperature, sample.tokens.top_p) == (0.8, 1.0)
 
 
-def test_what_was_said_when_it_was_asked_for_again_keeps_its_own_tokens(template):
-    sample = read(template, exact=False, token_ids=None, logprobs=None, first="rl-0", reply_token_ids=[7, 9, 2])
-    assert (sample.tokens.prompt, sample.tokens.reply, sample.exact, sample.redone) == ((1, 5), (7, 9, 2), False, True)
-    told = read(template, exact=False, token_ids=None, logprobs=None, first="rl-0", reply_token_ids=None)
-    assert told.redone and told.tokens.reply == template.reply("d", ended=True)
-    with pytest.raises(BadLine):
-        read(template, exact=False, token_ids=None, logprobs=None, first="rl-0", reply_token_ids=[10**9])
-
-
 def test_only_a_reply_that_stopped_gets_its_end_token(template):
     cut = read(template, exact=False, finish_reason="length")
     assert cut.tokens.reply == template.reply("d", ended=False)
