@@ -171,34 +171,29 @@ def _raw(spec: RunSpec, preset: Preset, samples: Sequence[Sample]) -> list[float
         case "grpo":
             rewards = [s.reward for s in samples]
             baselines = objective_kin.group_baselines([s.tokens.prompt for s in samples], rewards, spec.baseline)
+            compared = list(zip(rewards, baselines, strict=True))
         case "kto":
-            baselines = [0.0] * len(samples)  # z₀ is what a reply is compared with
+            compared = [(s.reward, 0.0) for s in samples]  # z₀ is what a reply is compared with
         case _:
-            baselines = _baselines(spec, samples)
+            compared = _compared(samples, spec)
     scale = preset.w_rl if preset.objective == "combine" else 1.0
     return [
-        scale * objective.advantage(s.reward, s.weight, b, weight_good=preset.weight_good, clip=preset.advantage_clip)
-        for s, b in zip(samples, baselines, strict=True)
+        scale * objective.advantage(r, s.weight, b, weight_good=preset.weight_good, clip=preset.advantage_clip)
+        for s, (r, b) in zip(samples, compared, strict=True)
     ]
 
 
-def _baselines(spec: RunSpec, samples: Sequence[Sample]) -> list[float]:
-    """Compare people's rewards with the running mean, and a judge's labels with each other.
+def _compared(samples: Sequence[Sample], spec: RunSpec) -> list[tuple[float, float]]:
+    """Reward and baseline of each: people's and the running mean, a judge's labels and nothing.
 
-    A judge finds what is bad, or nothing. Above a running mean of such labels would be whatever nothing was found
-    against, also where there is nothing bad to compare it with. So that is worth its own label there, and pushes
-    nothing.
+    A judge finds what is bad. Above a running mean of its labels would be whatever nothing was found against, also
+    where nothing bad is there to compare it with. So that counts as much as what is bad beside it, and alone nothing.
     """
-    labels = [s for s in samples if s.labelled]
-    mixed = len({s.reward for s in labels}) > 1
-    mean = float(np.average([s.reward for s in labels], weights=[s.weight for s in labels])) if mixed else 0.0
-
-    def baseline(sample: Sample) -> float:
-        if sample.labelled and (mixed or not sample.reward):
-            return mean
-        return spec.baseline
-
-    return [baseline(s) for s in samples]
+    beside = any(s.labelled and s.reward < 0 for s in samples)
+    return [
+        ((s.reward or float(beside)), 0.0) if s.labelled and (beside or not s.reward) else (s.reward, spec.baseline)
+        for s in samples
+    ]
 
 
 def likely_now(preset: Preset, old: Sequence[LogProbs], ref: Sequence[LogProbs], progress: Progress) -> float:

@@ -126,27 +126,25 @@ def labelled(samples):
     return [replace(s, human=False, followed=True, weight=0.5, reward=-1.0 if s.reward < 0 else 0.0) for s in samples]
 
 
-def test_labels_of_a_judge_are_compared_with_each_other(tmp_path, model):
+def test_beside_what_a_judge_finds_bad_all_else_counts_as_much(tmp_path, model):
     samples = labelled(tiny.rated(model, 32, liked=0.25))
     scorer = tiny.scorer(tmp_path, model)
     preset = presets.resolve("balanced", {})
     values, _ = advantages.of_ratings(scorer.spec, preset, samples)
-    assert {v > 0 for v, s in zip(values, samples, strict=True) if not s.reward} == {True}
-    assert {v < 0 for v, s in zip(values, samples, strict=True) if s.reward} == {True}
-    assert sum(values) == pytest.approx(0.0)
+    assert values == [-0.5 if s.reward else 0.5 for s in samples]
     people = [replace(one, rating=f"p{at}") for at, one in enumerate(tiny.rated(model, 4))]
     with_people, _ = advantages.of_ratings(replace(scorer.spec, baseline=0.5), preset, [*samples, *people])
-    assert with_people[: len(samples)] == pytest.approx(values)
+    assert with_people[: len(samples)] == values
     assert with_people[len(samples) :] == pytest.approx([s.reward - 0.5 for s in people])
 
 
 def test_what_nothing_was_found_against_pushes_nothing_alone(tmp_path, model):
-    samples = labelled(tiny.rated(model, 8))
+    fine = [s for s in labelled(tiny.rated(model, 8)) if not s.reward]
     spec = replace(tiny.scorer(tmp_path, model).spec, baseline=-0.4)
     preset = presets.resolve("balanced", {})
-    fine, bad = ([s for s in samples if bool(s.reward) is found] for found in (False, True))
     assert advantages.of_ratings(spec, preset, fine)[0] == [0.0] * len(fine)
-    assert advantages.of_ratings(spec, preset, bad)[0] == pytest.approx([0.5 * (-1.0 + 0.4)] * len(bad))
+    praised = [replace(s, reward=1.0) for s in fine]
+    assert advantages.of_ratings(spec, preset, praised)[0] == pytest.approx([0.5 * 1.4] * len(fine))
 
 
 def test_a_judges_hints_are_left_out_where_its_labels_can_be_told_apart(tmp_path, model):
