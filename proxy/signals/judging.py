@@ -279,8 +279,8 @@ class Judging:
                 self._events.emit("judged", came=came, gone=gone)
 
     async def _went_on(self, judge: str, config: str, most: float) -> dict[str, float]:
-        """The weight of answers that a person went on from. How well "nothing against it" agrees with people is measured
-        with the thanks that no judge was asked about: they are said after bad answers, too."""
+        """The weight of answers that a person went on from. People measure it, with the thanks that no judge is asked
+        about: thanks are said after bad answers, too."""
         shared = await self._store.signals.shared(judge, config, 4 * WINDOW, polite=True)
         bad = trust([(one.person, one.judge) for one in shared]).bad
         return {WENT_ON: min(most, bad.weight)} if bad.trusted and bad.weight > 0 else {}

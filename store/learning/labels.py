@@ -53,8 +53,8 @@ WHERE r.live = 1 AND r.rater = ? AND NOT EXISTS (SELECT 1 FROM run_samples t CRO
 
 
 class Trusted(NamedTuple):
-    """A judge whose labels may train: the weight of each side that may, "bad" and "good", and beside what is bad what
-    a person went on from."""
+    """A judge whose labels may train, with the weight of each side that may: "bad", "good", and what a person went on
+    from."""
 
     judge: str
     config: str

@@ -321,8 +321,8 @@ class SignalStore(StorePart):
         return {"today": cost.get("today", 0) if cost.get("day") == day else 0, "all": cost.get("all", 0)}
 
     async def shared(self, judge: str, config: str, limit: int, *, polite: bool = False) -> list[Shared]:
-        """Turns that people and this judge have both looked at, the newest rating first; with `polite` those as well
-        after which nothing but thanks was said, which no judge is asked about."""
+        """Turns that people and this judge have both looked at, the newest rating first. `polite`: those as well after
+        which only thanks were said, which no judge is asked about."""
         rows = await self._reader.rows(_SHARED, (judge, config, polite, limit))
         return [Shared(row["completion_id"], row["person"], row["judged"]) for row in rows]
 

@@ -96,8 +96,8 @@ def _told_apart(
 ) -> None:
     """Leave out hints of a judge where a critic tells what was complained about from what was not.
 
-    A hint is read by the model that is to learn, and what a small one makes of two words costs sense: 0.24 nats a token
-    for 14 of 32 answers liked, where tokens that earned their labels cost none for 20 (docs/lab/signals.md).
+    A hint is read by the model that is to learn, and what a small one makes of two words costs sense. Tokens that
+    earned their labels taught more and cost none (docs/lab/signals.md).
     """
     hints = [s.rating for s in samples if s.labelled and s.rating in taught.teaching]
     both = {v > 0 for v, s in zip(values, samples, strict=True) if s.labelled and v}
