@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from config import presets
 from config.errors import SettingsError
 from config.presets import Preset
-from trainer import objective, objective_kin
+from trainer import objective, objective_kin, own_loss
 from trainer.formats import adapter, model_info, sidecar_files, weights
 from trainer.io.cache import Cache
 from trainer.io.encrypted_files import IN_THE_CLEAR, Seal
@@ -178,6 +178,7 @@ def _announce(run: TrainingRun) -> str:
     progress.choice("framework", framework, reason)
     for made in spec.choices:
         progress.choice(**made)
+    own_loss.load(run.folder, spec.loss)  # what is wrong with it is said before the model loads
     return framework
 
 
@@ -318,8 +319,7 @@ def _tuned(run: TrainingRun, model: TrainedModel, teaching: Sequence[Lesson]) ->
     for_version = gate.tuned(model.parent)
     run.tuned = run.spec.tuned if for_version is None else for_version
     if run.spec.tune == "anew" or (run.spec.tune and run.tuned is None):
-        known = rate_finder.tried(run.folder)
-        run.tuned = rate_finder.find(model.policy, teaching, run.preset, run.spec.seed, run.progress, run.stop, known)
+        run.tuned = rate_finder.find(model.policy, teaching, run.preset, run.spec, run.folder, run.progress, run.stop)
     elif run.tuned is not None:
         whose = "for a version before" if for_version is not None else "in a run before"
         run.progress.choice("learning_rate", run.tuned, f"found by a sweep on this model, {whose}")
@@ -452,7 +452,7 @@ def _write(
         "parent": spec.parent,
         "model": spec.model,
         "weights": spec.weights,
-        "objective": run.preset.objective,
+        "objective": spec.loss.name if spec.loss else run.preset.objective,
         "samples": sorted(used),
         "replayed": sorted(again),
         "recomputed": sorted(r for r in used | again if not learned.outcomes[r].exact),

@@ -24,18 +24,19 @@ from proxy.backends.base import Backend
 from proxy.conversation.redaction import Redactor
 from proxy.core.errors import Conflict
 from proxy.core.events import Events
+from proxy.core.own_code.child import OwnCodeFailed
 from proxy.signals import rules
 from proxy.signals.asking import NOT_MAIN, Asking, day_of, turn_of
 from proxy.signals.follower import Follower
 from proxy.signals.hindsight import CONFIG, SAID, Hindsight
 from proxy.signals.judge_server import JudgeServer
-from proxy.signals.own import WEIGHT, Own, OwnFailed
+from proxy.signals.own import WEIGHT, Own
 from proxy.signals.trust import WINDOW, Trust, trust
 from store.captured import export
 from store.errors import StoreError
 from store.learning.labels import HINDSIGHT, OWN, RULES_CONFIG, WENT_ON, Trusted
 from store.learning.signals import ASK, OwnScore
-from store.records import Completion, Shared
+from store.records import Shared
 from store.store import Store
 
 log = structlog.get_logger()
@@ -205,7 +206,7 @@ class Judging:
         waiting = await self._store.signals.unscored(AT_ONCE)
         try:
             self._own_hash = await asyncio.to_thread(self._own.hash)
-        except OwnFailed as error:  # the turns stay: the file may come back
+        except OwnCodeFailed as error:  # the turns stay: the file may come back
             self.own_problem = str(error)
             return False
         for signal in waiting:
@@ -213,10 +214,10 @@ class Judging:
             score = None
             if found is not None and found.new.turn == "main":
                 try:
-                    said = await self._own.score(_seen(found), export.signal(signal))
+                    said = await self._own.score(export.without_tokens(found), export.signal(signal))
                     self.own_problem = None
                     score = said and OwnScore(said.value, said.comment or None)
-                except OwnFailed as error:
+                except OwnCodeFailed as error:
                     self.own_problem = f"{signal.completion_id} has no score of your own code: {error}"
                     log.warning("the user's own code gave no score", completion=signal.completion_id, why=str(error))
             await self._store.signals.score(signal, score, self._own_hash)
@@ -387,12 +388,6 @@ class Judging:
         if self._settings.mode != "on":
             return f'shadow: trusted in what is {" and ".join(sides)}, and judge.mode is "{self._settings.mode}"'
         return f"trains on what it finds {' and '.join(sides)}"
-
-
-def _seen(found: Completion) -> dict[str, Any]:
-    """The completion for the user's own code: as exported, without its tokens."""
-    tokens = ("prompt_token_ids", "token_ids", "logprobs", "signals")
-    return {key: value for key, value in export.to_dict(found).items() if key not in tokens}
 
 
 def _weights(found: Trust) -> dict[str, float]:

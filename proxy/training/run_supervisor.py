@@ -20,6 +20,7 @@ import structlog
 from config.settings import Settings
 from proxy.core.errors import BackendDown, Conflict
 from proxy.core.events import Events
+from proxy.core.own_code.child import OwnCodeFailed
 from proxy.core.tasks import Tasks
 from proxy.training import run_folder
 from proxy.training.claim import TUNE, TUNED, Claims
@@ -277,6 +278,9 @@ class RunSupervisor:
                 await self._claims.write(run, self._when.weights())
             except BackendDown as error:
                 self._wait(run, f"the server of its replies cannot say how it renders their prompts: {error.message}")
+                return
+            except OwnCodeFailed as error:
+                self._wait(run, f"train.loss: {error}")
                 return
             await self._train(run)
             await self._called_off(run)  # whatever it was busy with, and whatever else has kept it from training

@@ -162,6 +162,7 @@ class StatusReport:
             "closes_in_s": ready.closes_in_s,
             "left_out": ready.left_out,
             "needed": await self._when.needed_episodes(),
+            "own_reward_problem": self._episodes.own_reward_problem,
             "requests": self._queue.state(),
             "ended_lately": self._episodes.ended_lately(),
         }

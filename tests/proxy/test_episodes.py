@@ -305,6 +305,25 @@ async def test_groups_that_have_closed_become_a_run_and_a_version(proxy: Proxy) 
     assert "episode" not in orjson.loads((proxy.launcher.started[1] / "samples.jsonl").read_bytes().splitlines()[0])
 
 
+async def test_a_group_that_was_under_way_while_a_run_trained_trains_a_version_late(proxy: Proxy) -> None:
+    await proxy.stop()
+    await proxy.start(train__start_at_episodes=2, train__group_size=2)
+    for at in range(4):
+        await open_one(proxy, id=f"e{at}", group=f"g{at // 2}")
+    for live in (1, 2):
+        for at in (2 * live - 2, 2 * live - 1):
+            assert (await ask(proxy, f"e{at}", "one"))[2] == "base", "the version that was live when it was opened"
+            assert (await reward(proxy, f"e{at}", reward=float(at % 2)))[0] == 201
+        async with asyncio.timeout(10):
+            while (await proxy.get("/rl/adapters"))["live"] < live:
+                await asyncio.sleep(0.02)
+    folder = proxy.launcher.started[1]
+    assert orjson.loads((folder / "run.json").read_bytes())["parent"] == 1
+    lines = [orjson.loads(line) for line in (folder / "samples.jsonl").read_bytes().splitlines()]
+    assert [(line["episode"]["group"][-2:], line["version"]) for line in lines] == [("g1", 0), ("g1", 0)]
+    assert (await proxy.get("/rl/status"))["episodes"]["left_out"] == {}
+
+
 async def test_a_rejected_run_of_episodes_gives_them_back(proxy: Proxy) -> None:
     await proxy.stop()
     proxy.launcher.outcome = "rejected"
@@ -336,3 +355,52 @@ async def test_a_run_says_which_completion_each_turn_of_its_episodes_is(proxy: P
             await asyncio.sleep(0.02)
     account = {one["rating"]: one["completion"] for one in (await proxy.get("/rl/runs/1"))["account"]}
     assert account == {"ep-1-1": said[0, 1], "ep-2-0": said[1, 0], "ep-99-0": None}
+
+
+async def reward_each(proxy: Proxy, *lines: Any, query: str = "", **headers: str) -> tuple[int, dict[str, Any]]:
+    body = b"\n".join(line if isinstance(line, bytes) else orjson.dumps(line) for line in lines)
+    async with proxy.http.post("/rl/episodes/rewards" + query, data=body, headers=headers) as response:
+        return response.status, await response.json()
+
+
+async def test_many_rewards_at_once_and_a_wrong_line_costs_that_line(proxy: Proxy) -> None:
+    for id in ("a1", "a2", "a3"):
+        await ask(proxy, id, "one")
+    lines = (
+        {"episode": "a1", "reward": 1, "group": "g", "group_size": 2}, b"{", b"", {"episode": "a2", "reward": 2},
+        {"episode": "nobody", "reward": 1}, {"reward": 1}, [1], {"episode": "a3", "error": "died"},
+        {"episode": "a1", "reward": 1, "group": "g"}, {"episode": "a\nb", "reward": 1},
+    )  # fmt: skip
+    status, found = await reward_each(proxy, *lines, query="?dry_run")
+    assert status == 200 and (found["stored"], found["changed"]) == (3, 0)  # nothing was stored, so nothing is the same
+    assert (await proxy.get("/rl/episodes"))["data"] == []
+    status, found = await reward_each(proxy, *lines)
+    assert status == 200 and (found["stored"], found["changed"], found["same"]) == (2, 0, 1)
+    assert [(one["line"], one["status"]) for one in found["refused"]] == [
+        (2, 400), (4, 400), (5, 404), (6, 400), (7, 400), (10, 404),
+    ]  # fmt: skip
+    assert (await proxy.get("/rl/episodes"))["counts"] == {"open": 0, "rewarded": 1, "error": 1, "unrewarded": 0}
+    assert (await reward_each(proxy))[0] == 400 and (await reward_each(proxy, b" \n "))[0] == 400
+
+
+async def test_many_rewards_reach_no_other_keys_episodes(proxy: Proxy) -> None:
+    keys = {}
+    for name in ("ann", "bob"):
+        async with proxy.http.post("/rl/keys", json={"name": name, "role": "rate"}, headers=local(proxy)) as response:
+            keys[name] = {"authorization": f"Bearer {(await response.json())['key']}"}
+    await ask(proxy, "mine", "one", **keys["ann"])
+    _, found = await reward_each(proxy, {"episode": "mine", "reward": 1}, **keys["bob"])
+    assert found["stored"] == 0 and [one["status"] for one in found["refused"]] == [404]
+    _, found = await reward_each(proxy, {"episode": "mine", "reward": 1}, **keys["ann"])
+    assert found["stored"] == 1
+
+
+async def test_a_reward_may_say_that_its_episode_only_measures(proxy: Proxy) -> None:
+    await ask(proxy, "a1", "one")
+    assert (await reward(proxy, "a1", reward=1, split="eval"))[1]["split"] == "eval"
+    assert (await reward(proxy, "a1", reward=1, split="train"))[0] == 409
+    await open_one(proxy, id="a2")
+    await ask(proxy, "a2", "one")
+    status, said = await reward(proxy, "a2", reward=1, split="eval")
+    assert status == 409 and "opened with the split train" in said["error"]["message"]
+    assert (await reward(proxy, "a2", reward=1, split="test"))[0] == 400

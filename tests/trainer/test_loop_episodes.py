@@ -3,7 +3,7 @@
 import pytest
 
 from tests.harness import tiny
-from tests.trainer.test_loop import go, of
+from tests.trainer.test_loop import first, go, of, second  # noqa: F401
 
 
 @pytest.fixture(scope="module")
@@ -44,3 +44,12 @@ def test_a_run_of_episodes(tmp_path, model, lines, objective):
 def test_groups_that_are_worth_the_same_teach_nothing(tmp_path, model, lines):
     result, _ = go(tiny.run_folder(tmp_path / "run", model, lines[4:8]))
     assert result["status"] == "empty" and "advantage of 0" in result["reason"]
+
+
+def test_turns_of_the_version_before_train_and_are_counted_as_late(tmp_path, model, lines, first):  # noqa: F811
+    """A group that went on while a run trained."""
+    result, events = second(tmp_path, model, lines, first, overrides={"drift_bound": 10.0})
+    assert result["status"] in ("passed", "rejected"), result["reason"]
+    metrics, used = result["metrics"], sum(outcome["used"] for outcome in result["samples"].values())
+    assert metrics["episodes"] == 5 and 0 < metrics["late_trained"] == used <= metrics["late"]
+    assert "late" in {event["name"] for event in of(events, "choice")}

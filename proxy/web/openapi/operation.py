@@ -32,6 +32,9 @@ class Raw:
     content: Mapping[str, Schema]
 
 
+NDJSON: Final = Raw({"application/x-ndjson": TEXT})
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
     method: Literal["get", "post", "patch", "delete"]

@@ -11,7 +11,7 @@ from proxy.web.openapi import passthrough, requests, responses
 from proxy.web.openapi.episodes import EPISODES
 from proxy.web.openapi.judge import JudgeReport, Rescored, RescoreWanted
 from proxy.web.openapi.lessons import LessonBody, LessonsBody, LessonWanted
-from proxy.web.openapi.operation import FLAG, TEXT, Operation, Raw, Schema, number
+from proxy.web.openapi.operation import FLAG, NDJSON, TEXT, Operation, Raw, Schema, number
 from proxy.web.openapi.status import StatusBody
 
 TURN: Final[Schema] = {"type": "string", "enum": ["main", "side"]}
@@ -19,7 +19,6 @@ SECONDS: Final[Schema] = {"type": "integer", "minimum": 0, "maximum": 2**40, "de
 VERSION: Final[Schema] = number(0, 2**31)
 STREAM: Final = Raw({"application/json": {"type": "object"}, "text/event-stream": {}})
 LINES: Final = Raw({"application/json": {"type": "object"}, "application/x-ndjson": TEXT})
-NDJSON: Final = Raw({"application/x-ndjson": TEXT})
 THEIRS: Final = Raw({"application/json": {}, "text/plain": TEXT})  # an id that is not ours goes to the backend
 ANYTHING: Final = Raw({"application/json": {}, "text/plain": TEXT})
 
@@ -276,7 +275,8 @@ JUDGE: Final = (
     ),
     Operation(
         "post", "/rl/rescore", "control",
-        "Have your own code (`signals.module`) score what was found since then, in the background.", {200: Rescored},
+        "Score again with your own code: turns, or `episodes`.",
+        {200: Rescored},
         takes=RescoreWanted, more="../guides/signals.md#signals-of-your-own",
     ),
 )  # fmt: skip

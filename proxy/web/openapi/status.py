@@ -77,6 +77,7 @@ class WaitingEpisodes(TypedDict):
     closes_in_s: float | None
     left_out: dict[str, int]
     needed: int
+    own_reward_problem: Annotated[str | None, Field(description="Why `train.reward` gave no reward last time.")]
     requests: Annotated[EpisodeRequests, Field(description="Of episodes; those of people do not wait for them.")]
     ended_lately: Annotated[int, Field(description="Episodes that ended in the last minute.")]
 

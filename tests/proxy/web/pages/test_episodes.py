@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pytest
+
+from proxy.feedback import episodes
 from proxy.web.pages.episodes import HEIGHT, POINTS, WIDTH, lines
 from scripts.harness.in_process import Proxy
 from tests.proxy.test_episodes import ask, open_one, reward
@@ -31,7 +34,10 @@ async def test_without_episodes_the_page_says_how_they_begin(proxy: Proxy, visit
     assert "There is no such episode." in await visit.get("/episodes/nobody", 404)
 
 
-async def test_a_list_with_success_by_version_and_rewards_over_time(proxy: Proxy, visit: Visit) -> None:
+async def test_a_list_with_success_by_version_and_rewards_over_time(
+    proxy: Proxy, visit: Visit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(episodes, "LATELY_S", 1e9)
     for at in range(4):
         await ask(proxy, f"a{at}", "one")
         await reward(proxy, f"a{at}", reward=at % 2, group="g", group_size=4)
@@ -42,6 +48,7 @@ async def test_a_list_with_success_by_version_and_rewards_over_time(proxy: Proxy
     await reward(proxy, "broken", error="<b>the sandbox died</b>")
     page = await visit.get("/episodes")
     assert "5 rewarded, 0 open, 1 with an error" in page and "2 of 4" in page and "1 of 1" in page
+    assert "6 ended in the last minute." in page and "wait." not in page
     assert page.count("<polyline") == 2 and "<b>the sandbox" not in page
     assert re.findall(r'href="/episodes/(\w+)"', page) == ["broken", "e", "a3", "a2", "a1", "a0"]
     assert '<a href="/episodes">episodes</a>' in await visit.get("/progress")
