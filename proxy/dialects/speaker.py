@@ -24,6 +24,7 @@ _CLAUDE_CODE: Final = re.compile(r"user_[0-9a-f]{64}_account_[0-9a-f-]{0,36}_ses
 _SESSION_HEADERS: Final = (
     "x-claude-code-session-id", "session-id", "session_id", "x-session-id", "x-openwebui-chat-id",
 )  # fmt: skip
+_OF_EPISODES: Final = ("x-rl-session", "x-session-id")  # by which harnesses name one
 _USER_HEADERS: Final = ("x-openwebui-user-email", "x-openwebui-user-id")
 AGENT_HEADERS: Final = (*_SESSION_HEADERS, *_USER_HEADERS)
 
@@ -111,6 +112,11 @@ def speaker(
     found = (*(headers.get(h) for h in _USER_HEADERS), user, *typed)
     user = user_in(headers) or next((one for one in found if one is not None and _is_person(one)), None)
     return Speaker(name_in(headers, "x-rl-session") or path_session or session, user)
+
+
+def may_begin_episode(headers: Mapping[str, str], path_session: str | None) -> bool:
+    """Tell whether its session is named as a harness names an episode, and not as a person's own agent does."""
+    return path_session is not None or any(name in headers for name in _OF_EPISODES)
 
 
 def people(headers: Mapping[str, str], body: Mapping[str, Any], typed: Sequence[Any] = ()) -> tuple[str, ...]:

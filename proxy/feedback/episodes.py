@@ -2,8 +2,8 @@
 
 Owns the versions that are pinned, in memory, and the checks on what a program sends. A session is an episode when a
 call has opened it, or when a program has rewarded it. It is one, too, when its key has opened or rewarded one within
-the last hour. Then each new session of that key is one, from its first request on. Not here: what is stored
-(store.learning.episodes), HTTP (proxy.web.episode_routes).
+the last hour. Then each new session that is named as harnesses do is one, from its first request on. Not here: what is
+stored (store.learning.episodes), HTTP (proxy.web.episode_routes).
 """
 
 from __future__ import annotations
@@ -64,15 +64,15 @@ class Episodes:
 
     # Requests for the model
 
-    async def pin(self, key: str, session: str | None, live: int | None) -> Pin | None:
+    async def pin(self, key: str, session: str | None, live: int | None, *, begins: bool) -> Pin | None:
         """The record of this session, and with it the version that its requests get; None where it is not an episode.
-        `live` None: nothing is to be pinned.
+        `live` None: nothing is to be pinned. `begins`: whether this request may be the first one of an episode.
 
         Raises Gone after the episode's end.
         """
         if session is None:
             return None
-        pin = self._pins.get((key, session)) or await self._look(key, session, live)
+        pin = self._pins.get((key, session)) or await self._look(key, session, live if begins else None)
         if pin.ended:
             raise Gone(
                 f"The episode {session!r} has ended, since its reward was given; the next attempt needs an id of its "

@@ -41,7 +41,7 @@ from proxy.core.offload import LARGE, off_loop, off_loop_above, weight
 from proxy.core.upstream import end_to_end, no_http, target_of, whole
 from proxy.dialects import Asked, Dialect
 from proxy.dialects.base import Question
-from proxy.dialects.speaker import Speaker, people, speaker
+from proxy.dialects.speaker import Speaker, may_begin_episode, people, speaker
 from proxy.feedback.chat_command import Asks, ChatCommands
 from proxy.relay.capture import new_id
 from proxy.relay.capture_optout import says_off
@@ -183,7 +183,8 @@ class Relay:
             return False, None
         named = self.parts.swap.names_version(asked.model)
         live = None if named else self.parts.swap.version_of(asked.model)
-        pin = await self.parts.episodes.pin(who_asks(call.request).key, call.who.session, live)
+        begins = may_begin_episode(call.request.headers, call.request.match_info.get("session"))
+        pin = await self.parts.episodes.pin(who_asks(call.request).key, call.who.session, live, begins=begins)
         return pin is not None, None if live is None or pin is None else pin.version
 
     async def _let_in(

@@ -24,7 +24,7 @@ from proxy.core.own_code.child import OwnCodeFailed
 from proxy.core.tasks import Tasks
 from proxy.training import run_folder
 from proxy.training.claim import TUNE, TUNED, Claims
-from proxy.training.cloud_student import Foreign
+from proxy.training.cloud_student import Foreign, Trains
 from proxy.training.gpu_sharing import Lending, NotLent
 from proxy.training.preconditions import Preconditions
 from proxy.training.publish import Ending, Publisher
@@ -258,7 +258,7 @@ class RunSupervisor:
         needed = 1 if asked or rebuilds else (await self._when.needed())[0]
         return await self._claims.claim(min_total=needed, rebuilds=rebuilds)
 
-    async def trains(self) -> dict[str, Any] | None:
+    async def trains(self) -> Trains | None:
         """For `status`: the model that trains, where it is another one than the one that answers."""
         return await self._foreign.report() if self._foreign else None
 

@@ -191,6 +191,25 @@ async def test_a_persons_session_is_not_pinned(proxy: Proxy) -> None:
     assert (await ask(proxy, "chat", "one", "two", "three"))[2] == "v1"
 
 
+async def test_a_persons_agent_is_no_program_though_it_shares_the_key_of_one(proxy: Proxy) -> None:
+    """As Open WebUI, Claude Code, Codex and `rlproxy chat` name their conversations."""
+    await ask(proxy, "first", "one")
+    await reward(proxy, "first", reward=1)
+    headers = [{name: "talk"} for name in ("x-openwebui-chat-id", "x-claude-code-session-id", "session-id")]
+    for session in headers:
+        await (await proxy.chat("one", headers=session)).read()
+    assert (await proxy.get("/rl/episodes"))["counts"]["open"] == 0
+    await train(proxy)
+    for session in headers:
+        async with await proxy.chat("one", "two", "three", headers=session) as response:
+            assert response.headers["x-rl-adapter"] == "v1"
+    # A harness that names its own in that way opens them beforehand.
+    await open_one(proxy, id="by-codex")
+    await train(proxy)
+    async with await proxy.chat("one", headers={"session-id": "by-codex"}) as response:
+        assert response.headers["x-rl-adapter"] == "v1"
+
+
 async def test_a_pinned_version_survives_a_restart(proxy: Proxy) -> None:
     await open_one(proxy, id="old")
     await train(proxy)

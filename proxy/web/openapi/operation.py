@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from proxy.access.roles import RULES
-from proxy.web.openapi.responses import Problem
+from proxy.core.errors import Problem
 from store.records import Role
 
 Schema = Mapping[str, Any]
