@@ -102,7 +102,12 @@ class Follower:
         return await self._store.completions.find_reply(sent, [one.asker])
 
     async def _by_words(self, one: Next) -> Sequence[Candidate]:
-        """Its client has rewritten the conversation."""
+        """Its client has rewritten the conversation. Where no answer here says its newest reply, the
+        conversation is not read."""
+        if one.answer is not None and not await self._screen.may_have_said(
+            as_chat(one.answer), [one.asker], one.session
+        ):
+            return ()
         whole = await self._store.completions.get(one.id)
         if whole is None:
             return ()

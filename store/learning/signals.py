@@ -36,7 +36,7 @@ FROM completions c WHERE c.seq > ? ORDER BY c.seq LIMIT ?"""
 _TAIL: Final = """WITH RECURSIVE path (hash, step) AS (
     SELECT :leaf, 0 UNION ALL SELECT m.parent, step + 1 FROM path JOIN messages m ON m.hash = path.hash
     WHERE m.parent IS NOT NULL AND m.role <> 'assistant' AND step < 256)
-SELECT m.hash, m.role, m.body, m.parent FROM path JOIN messages m ON m.hash = path.hash ORDER BY step"""
+SELECT m.hash, m.role, m.body, m.cut, m.parent FROM path JOIN messages m ON m.hash = path.hash ORDER BY step"""
 _BEFORE: Final = """+c.turn = 'main' AND c.choice = 0 AND +c.seq < :seq AND +c.status IN ('done', 'partial')
 AND c.finished_at <= :at AND c.finished_at >= :at - :within AND +c.key IS :key AND +c.user IS :user
 AND +c.session IS :session AND c.request_id <> :request
@@ -108,6 +108,7 @@ class Next(NamedTuple):
     system: str
     leaf: bytes | None
     reply: bytes | None  # the strict name of the newest reply in it
+    answer: Message | None  # that reply
     parent: bytes | None  # of its last message
     tail: tuple[Message, ...]  # what comes after that reply, oldest first
 
@@ -240,7 +241,9 @@ class SignalStore(StorePart):
                     row["seq"], row["id"], row["request_id"], side, row["created_at"], Asker(row["key"], row["user"]),
                     row["session"], row["model"], row["above"], row["asked"], row["typed"],
                     tuple(from_json(row["tool_errors"]) or ()), row["system"], row["prompt_hash"],
-                    None if reply is None else reply["hash"], rows[0]["parent"] if rows else None, tail,
+                    None if reply is None else reply["hash"],
+                    None if reply is None or reply["cut"] else Message(reply["role"], reply["body"]),
+                    rows[0]["parent"] if rows else None, tail,
                 )
             )  # fmt: skip
         return found
