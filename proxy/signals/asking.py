@@ -35,7 +35,7 @@ NOT_MAIN: Final = "its answer is not a main turn any more"
 Answer = TypeVar("Answer")
 
 
-class Asking:
+class JudgeQueue:
     def __init__(
         self,
         settings: Section,

@@ -26,7 +26,7 @@ from proxy.core.errors import Conflict
 from proxy.core.events import Events
 from proxy.core.own_code.child import OwnCodeFailed
 from proxy.signals import rules
-from proxy.signals.asking import NOT_MAIN, Asking, day_of, turn_of
+from proxy.signals.asking import NOT_MAIN, JudgeQueue, day_of, turn_of
 from proxy.signals.follower import Follower
 from proxy.signals.hindsight import CONFIG, SAID, Hindsight
 from proxy.signals.judge_server import JudgeServer
@@ -75,7 +75,7 @@ class Judging:
         self._own_hash = ""  # of the user's own code as it last ran
         self.own_problem: str | None = None
         self._now = now
-        self._asking = Asking(settings, store, self.server, redactor, events, now)
+        self._asking = JudgeQueue(settings, store, self.server, redactor, events, now)
         self._look_now, self._ask_now = asyncio.Event(), asyncio.Event()
         self._settling = asyncio.Lock()
         self._unsettled = True  # what a crash left half done
@@ -296,7 +296,7 @@ class Judging:
         await self._store.meta.audit(ACTOR, "judge", {"trains": now, "before": before, "why": why})
         log.warning("what judges may train has changed", trains=now, why=why)
 
-    # Asking people
+    # JudgeQueue people
 
     async def question(self) -> str | None:
         """The completion that a person may be asked about now: a judged turn, drawn at random, every few hours. What
