@@ -154,7 +154,7 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop, seal: Sea
     _write(run, model, read, learned, tries, used - read.repeated, used & read.repeated, no)
     if no is None:
         new = [s for s in reversed(read.usable) if s.rating in used - read.repeated]  # the newest last
-        rewards = [s.reward for s in new if s.episode is None and s.hindsight is None]
+        rewards = [s.reward for s in new if s.episode is None and s.hindsight is None and not s.labelled]
         result["baseline_after"] = round(objective.ema(spec.baseline, rewards, run.preset.ema_decay), 9)
         outcomes = list({s.episode.episode: s.reward for s in new if s.episode is not None}.values())
         result["episode_baseline_after"] = round(
@@ -264,7 +264,7 @@ def _heed_ratings(run: TrainingRun, model: TrainedModel, read: Read) -> None:
         run.preset = preset_rules.only_teachers(run.preset, no, run.progress)
         return
     run.evidence = reach.evidence(checks)
-    if sum(s.human for s in training) * 2 < len(training):
+    if sum(s.opinion for s in training) * 2 < len(training):
         run.evidence = 1.0  # mostly a program's rewards, which that test says nothing about
     if run.evidence < 1:
         run.weak = reach.why(checks["chance"])

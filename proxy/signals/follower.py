@@ -140,11 +140,11 @@ class Follower:
 
     def _of_words(self, before: Lately, one: Next) -> NewSignal:
         if one.typed is None:
-            return _ruled(before.id, "message", one, one.asked, rules.label("nothing", UNCERTAIN))
+            return _ruled(before.id, "message", one, one.asked, rules.label("unclear", UNCERTAIN))
         own = own_words(one.typed)  # a page that was pasted into it instructs nobody
         ruled = rules.of_message(one.typed, [before.asked])
         if ruled is None and own != one.typed:
-            ruled = rules.of_message(own, []) if own else rules.label("nothing", UNCERTAIN)
+            ruled = rules.of_message(own, []) if own else rules.label("unclear", UNCERTAIN)
         return _ruled(before.id, "message", one, own or one.typed, ruled)
 
 

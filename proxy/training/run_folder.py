@@ -27,9 +27,9 @@ from proxy.training.own_loss import LossFile
 from proxy.training.rewards import worth
 from store.captured.rows import as_text
 from store.learning.episode_groups import RunTurn
+from store.learning.labels import HINDSIGHT, rater_of
 from store.learning.ratings import JUDGED
 from store.learning.samples import why_held
-from store.learning.signals import HINDSIGHT, rater_of
 from store.records import BASE, Completion, Message, Moments, Run, RunSample
 from store.safety import conversion
 from trainer.launch import IN_THE_CLEAR, Seal, SealError, hinted, together, unfinished
