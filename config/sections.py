@@ -27,6 +27,25 @@ def _window(text: str) -> str:
 
 
 Hours = Annotated[str, AfterValidator(_window)]
+
+
+def _function(text: str) -> str:
+    """`FILE.py:FUNCTION`."""
+    file, _, name = text.rpartition(":")
+    if text and not (file.endswith(".py") and name.isidentifier()):
+        raise ValueError("it must be a Python file and a function in it, as in `~/my.py:reward`")
+    return text
+
+
+OwnFunction = Annotated[str, AfterValidator(_function)]
+
+
+def own_function(setting: str) -> tuple[Path, str] | None:
+    """The file and the function that such a setting names; None where it is empty."""
+    file, _, name = setting.rpartition(":")
+    return (Path(file).expanduser().absolute(), name) if setting else None
+
+
 RaterWeight = Annotated[float, Field(gt=0, le=10)]
 
 
@@ -152,6 +171,18 @@ class Train(Section):
     """Episodes of a group, where the program does not say it; a group trains when as many have ended."""
     group_timeout_s: float = Field(default=600.0, ge=0)
     """Seconds after the last reward of a group that is short of members, until those it has train."""
+    loss: OwnFunction = ""
+    """Your own loss, as `~/my.py:loss`; empty is the objective's."""
+    loss_timeout_s: float = Field(default=60.0, gt=0, le=3600)
+    """Seconds for one call of it."""
+    reward: OwnFunction = ""
+    """Your own reward of episodes, as `~/my.py:reward`; empty is none."""
+    reward_quiet_s: float = Field(default=600.0, ge=0)
+    """Seconds without a request before it is asked."""
+    reward_timeout_s: float = Field(default=30.0, gt=0, le=3600)
+    """Seconds for one episode."""
+    reward_memory_mb: int = Field(default=1024, ge=64, le=1_000_000)
+    """Its memory, in MiB."""
     max_program_share: float = Field(default=1.0, gt=0, le=1)
     """Most of 30 days' samples that may be turns of episodes, where people rate too; 1 means no bound."""
     min_each: int = Field(default=0, ge=0)

@@ -37,6 +37,7 @@ from proxy.feedback.chat_command import ChatCommands
 from proxy.feedback.episodes import Episodes
 from proxy.feedback.open_webui import OpenWebUI
 from proxy.feedback.ratings import Feedback
+from proxy.feedback.reward_function import RewardFunction
 from proxy.feedback.unconfirmed_fixes import UnconfirmedFixes
 from proxy.feedback.webhooks.routes import Webhooks
 from proxy.relay.capture_optout import Uncaptured
@@ -133,7 +134,8 @@ class Wiring:
         self.open_webui = OpenWebUI(store, feedback, screen, redactor)
 
         # one version answers, and another takes its place
-        self.episodes = episodes = Episodes(store, events, redactor)
+        self.rewarding = rewarding = RewardFunction(settings.train, store, events)
+        self.episodes = episodes = Episodes(store, events, redactor, rewarding)
         self.swap = swap = Swap(store, backend, tasks, events, door, WarmUp(backend, recent), episodes.versions)
         self.lending = lending = Lending(settings, store, backend, swap, door, events, tasks)
 
@@ -241,7 +243,7 @@ class Wiring:
             web.delete("/v1/feedback/{id}", self.feedback.delete),
             *self.control.routes(),
             *KeyRoutes(self.keys).routes(),
-            *JudgeRoutes(self.judging).routes(),
+            *JudgeRoutes(self.judging, self.rewarding).routes(),
             *self.lesson_routes.routes(),
             *EpisodeRoutes(self.store, self.episodes, self.swap).routes(),
             openapi.route(),
@@ -289,6 +291,7 @@ class Wiring:
             self.tasks.spawn("watch", self.watch.run())
             self.tasks.spawn("rehearsal", self.rehearsal.run())
             self.tasks.spawn("signals", self.judging.run())
+            self.tasks.spawn("reward-function", self.rewarding.run())
             self.tasks.spawn("wake-on-ratings", _wake_on_ratings(self.events, self.learner, self.watch, self.judging))
             self.tasks.spawn("expire", self.retention.run())
             self.tasks.spawn("search", _fill_search(self.store))
@@ -297,6 +300,7 @@ class Wiring:
             await self.tasks.drain_named("finish-", DRAIN_S)
             await self.tasks.cancel()
             await self.judging.stop()
+            await self.rewarding.stop()
             await self.backend.stop()
             await connections.close()
 

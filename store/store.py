@@ -22,6 +22,7 @@ from store.captured.stats import StatStore
 from store.errors import StoreError
 from store.learning import keys
 from store.learning.episode_groups import EpisodeGroupStore
+from store.learning.episode_scores import EpisodeScoreStore
 from store.learning.episodes import EpisodeStore
 from store.learning.guesses import GuessStore
 from store.learning.judged_pairs import JudgedPairStore
@@ -77,6 +78,7 @@ class Store:
         self.unlearning = RebuildStore(reader, writer)
         self.episodes = EpisodeStore(reader, writer)
         self.episode_groups = EpisodeGroupStore(reader, writer)
+        self.episode_scores = EpisodeScoreStore(reader, writer)
         self.keys = KeyStore(reader, writer, home)
         self.meta = MetaStore(reader, writer)
         # Safety

@@ -32,6 +32,8 @@ from store.safety.db_key import find
 from tests.harness import docs_blocks
 from tests.harness.docs_blocks import ELSEWHERE, OUR_PORT, PAGES, PLAIN, ROOT, SHELL, Line, Wrong
 from tests.harness.runs import until
+from tests.proxy.cli.imports.test_harbor import trial
+from tests.proxy.cli.imports.test_verifiers import recorded
 from tests.proxy.conftest import backend  # noqa: F401
 from trainer.launch import LocalLauncher
 
@@ -66,7 +68,17 @@ class House:
         await self.proxy.say("Where to in May?", headers={"x-rl-session": "trip"})
         await self.proxy.say("And what is new?")
         assert (await self.proxy.rate(completion_id="last", rating="good"))[0] == 201
+        await self._harnesses()
         self._launcher.hold = True  # the runs that a page starts go on until it ends them
+
+    async def _harnesses(self) -> None:
+        """What a run of verifiers and one of Harbor have left, each with one attempt that was captured."""
+        (self.folder / "outputs").mkdir()
+        trace = recorded()[0]
+        (self.folder / "outputs/traces.jsonl").write_text(json.dumps(trace) + "\n")
+        trial(self.folder / "jobs", "hello-world__aaaaaaa")
+        for session in (trace["traces"][0]["id"], "hello-world__aaaaaaa__agent"):
+            await self.proxy.chat("What is 1 + 1?", headers={"X-Session-ID": session})
 
     async def _start(self) -> None:
         settings = load({"home": self.proxy.home}, environ={}).settings

@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from config import presets
 from config.errors import SettingsError
 from config.presets import Preset
-from trainer import objective, objective_kin
+from trainer import objective, objective_kin, own_loss
 from trainer.formats import adapter, model_info, sidecar_files, weights
 from trainer.io.cache import Cache
 from trainer.io.encrypted_files import IN_THE_CLEAR, Seal
@@ -154,7 +154,7 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop, seal: Sea
     _write(run, model, read, learned, tries, used - read.repeated, used & read.repeated, no)
     if no is None:
         new = [s for s in reversed(read.usable) if s.rating in used - read.repeated]  # the newest last
-        rewards = [s.reward for s in new if s.episode is None and s.hindsight is None]
+        rewards = [s.reward for s in new if s.episode is None and s.hindsight is None and not s.labelled]
         result["baseline_after"] = round(objective.ema(spec.baseline, rewards, run.preset.ema_decay), 9)
         outcomes = list({s.episode.episode: s.reward for s in new if s.episode is not None}.values())
         result["episode_baseline_after"] = round(
@@ -178,6 +178,7 @@ def _announce(run: TrainingRun) -> str:
     progress.choice("framework", framework, reason)
     for made in spec.choices:
         progress.choice(**made)
+    own_loss.load(run.folder, spec.loss)  # what is wrong with it is said before the model loads
     return framework
 
 
@@ -263,7 +264,7 @@ def _heed_ratings(run: TrainingRun, model: TrainedModel, read: Read) -> None:
         run.preset = preset_rules.only_teachers(run.preset, no, run.progress)
         return
     run.evidence = reach.evidence(checks)
-    if sum(s.human for s in training) * 2 < len(training):
+    if sum(s.opinion for s in training) * 2 < len(training):
         run.evidence = 1.0  # mostly a program's rewards, which that test says nothing about
     if run.evidence < 1:
         run.weak = reach.why(checks["chance"])
@@ -318,8 +319,7 @@ def _tuned(run: TrainingRun, model: TrainedModel, teaching: Sequence[Lesson]) ->
     for_version = gate.tuned(model.parent)
     run.tuned = run.spec.tuned if for_version is None else for_version
     if run.spec.tune == "anew" or (run.spec.tune and run.tuned is None):
-        known = rate_finder.tried(run.folder)
-        run.tuned = rate_finder.find(model.policy, teaching, run.preset, run.spec.seed, run.progress, run.stop, known)
+        run.tuned = rate_finder.find(model.policy, teaching, run.preset, run.spec, run.folder, run.progress, run.stop)
     elif run.tuned is not None:
         whose = "for a version before" if for_version is not None else "in a run before"
         run.progress.choice("learning_rate", run.tuned, f"found by a sweep on this model, {whose}")
@@ -452,7 +452,7 @@ def _write(
         "parent": spec.parent,
         "model": spec.model,
         "weights": spec.weights,
-        "objective": run.preset.objective,
+        "objective": spec.loss.name if spec.loss else run.preset.objective,
         "samples": sorted(used),
         "replayed": sorted(again),
         "recomputed": sorted(r for r in used | again if not learned.outcomes[r].exact),

@@ -117,13 +117,16 @@ def combine(
     kl_ref: float,
     guard_low: float,
     guard_high: float,
+    actor: Any = None,
 ) -> tuple[Array, Sums]:
     """MIS-PO on the ratings (w_rl is in their advantages), plus w_distill times the teacher's forward KL. Then w_stay
-    times what has moved where nothing was to, and w_elsewhere times what is pushed down there.
+    times what has moved where nothing was to, and w_elsewhere times what is pushed down there. `actor`: another loss in
+    MIS-PO's place.
 
     `distill` is this with ratings of advantage 0. A batch with neither is MIS-PO's.
     """
-    loss, sums = mis_po(xp, theta, terms, kl_ref=kl_ref, guard_low=guard_low, guard_high=guard_high)
+    actor = actor or partial(mis_po, kl_ref=kl_ref, guard_low=guard_low, guard_high=guard_high)
+    loss, sums = actor(xp, theta, terms)
     down = partial(elsewhere, guard_low=guard_low)
     parts = (
         (terms.teaches, w_distill, distill),

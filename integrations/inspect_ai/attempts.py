@@ -33,6 +33,7 @@ def main() -> None:
     parser.add_argument("--held-out", type=int, default=48, help="prompts, each asked twice")
     parser.add_argument("--tokens", type=int, help="of a turn; else the task's own")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--done", type=int, help="rounds that were made before, by the same rlproxy")
     parser.add_argument("--shuffle", action="store_true")
     args = parser.parse_args()
     os.environ |= {"RLPROXY_URL": args.url, "RLPROXY_BASE_URL": f"{args.url}/v1", "RLPROXY_API_KEY": "none"}
@@ -45,8 +46,9 @@ def main() -> None:
     seen = frozenset(map(asked, held))
     tokens = args.tokens or TASKS[args.task].tokens
     model = get_model(f"openai-api/rlproxy/{args.model}", config=GenerateConfig(temperature=1.0, max_tokens=tokens))
-    say(round=0, episodes=0, **look(model, held, args))
-    for at in range(1, args.rounds + 1):
+    if args.done is None:
+        say(round=0, episodes=0, **look(model, held, args))
+    for at in range(1 + (args.done or 0), args.rounds + 1):
         began, runs = time.time(), ended(args.url)
         tasks = samples(args.task, args.prompts, 10_000 * (1 + args.seed) + at, seen)
         os.environ["RLPROXY_SPLIT"] = "train"

@@ -18,9 +18,11 @@ import re
 import secrets
 import time
 from collections.abc import Iterator, Mapping
-from typing import Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple
 
 import structlog
+from pydantic import Field
+from typing_extensions import TypedDict
 
 from config.sections import ServerSection
 from proxy.core.errors import BadRequest, Conflict, NotFound, StorageFailed, Unauthorized
@@ -39,6 +41,15 @@ NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9@._+-]{0,99}")
 OWNERS: Final = "owner"
 SHARED: Final = "server.api_key"
 REMEMBER_S: Final = 60.0  # how old a last use on disk may be
+
+
+class KeyBody(TypedDict):
+    id: str
+    name: str
+    role: Role
+    created_at: Annotated[float, Field(description="Unix seconds")]
+    last_used: Annotated[float, Field(description="Unix seconds")] | None
+    revoked_at: Annotated[float, Field(description="Unix seconds")] | None
 
 
 class Who(NamedTuple):
@@ -158,7 +169,7 @@ class Keys:
         except StoreError as error:
             log.error("do not restore a backup before rlproxy was started once more", error=str(error))
 
-    def list(self) -> list[dict[str, object]]:
+    def list(self) -> list[KeyBody]:
         return [as_json(key, self._used.get(key.id)) for key in self._keys.values()]
 
     async def remember_uses(self) -> None:
@@ -198,7 +209,7 @@ def new_key(name: str, role: str) -> tuple[Key, str]:
     return Key(id, name, role, hash_of(text), time.time()), text  # type: ignore[arg-type]  # it was just looked at
 
 
-def as_json(key: Key, used: float | None = None) -> dict[str, object]:
+def as_json(key: Key, used: float | None = None) -> KeyBody:
     return {
         "id": key.id,
         "name": key.name,

@@ -90,6 +90,7 @@ RULES: Final[Mapping[str, Rule]] = {
         "GET /rl/episodes/{id}",
         "POST /rl/episodes",
         "POST /rl/episodes/{id}/reward",
+        "POST /rl/episodes/rewards",
     ),
     **_rules(
         "control",

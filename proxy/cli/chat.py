@@ -184,7 +184,7 @@ class Chat:
         model = self._model if version == "live" else f"{self._model}@{version}"
         body = {"model": model, "messages": messages, "stream": True, **self._sampling}
         id, pieces, cut = "", list[str](), False
-        events = self._client.events(f"/s/{self._session}/v1/chat/completions", body, turn)
+        events = self._client.events("/v1/chat/completions", body, turn, self._session)
         try:
             for event in events:
                 id = str(event.get("id") or id)

@@ -17,6 +17,7 @@ import typer
 
 from proxy.cli.common import AsJson, Home, client_of, fail, print_json, secret_of, settings_of, some
 from proxy.cli.forget import forget
+from proxy.cli.imports.command import import_
 from proxy.core.terminal import in_json
 
 data_app = typer.Typer()
@@ -116,48 +117,7 @@ def capture(
 
 
 data_app.command()(forget)
-
-
-@data_app.command("import")
-def import_(
-    file: Annotated[Path, typer.Argument(help="What `rlproxy export` wrote, or the word open-webui.")],
-    feedback: Annotated[
-        Path | None, typer.Argument(help="After open-webui: its exported feedback (JSON), or its webui.db.")
-    ] = None,
-    ours: Annotated[bool, typer.Option("--ours", help="Its version numbers are those of this home.")] = False,
-    home: Home = None,
-    as_json: AsJson = False,
-) -> None:
-    """Take in an export, or the ratings that were given in Open WebUI; what is here already is passed over."""
-    from proxy.cli.import_file import UnreadableFile, batches
-
-    if str(file) == "open-webui":
-        from proxy.cli.import_open_webui import import_open_webui
-
-        import_open_webui(feedback, home, as_json)
-        return
-    if feedback is not None:
-        fail("an export is one file; two names are for `rlproxy import open-webui FILE`. Nothing was taken.", 2)
-    client = client_of(home)
-    total: dict[str, Any] = {"stored": 0, "known": 0, "ratings": 0, "forgotten": 0, "refused": []}
-    try:
-        for first, lines in batches(file):
-            found = client.post_lines("/rl/import" + ("?ours" if ours else ""), lines)
-            for key in ("stored", "known", "ratings", "forgotten"):
-                total[key] += found[key]
-            total["refused"] += [{**one, "line": one["line"] + first} for one in found["refused"]]
-    except UnreadableFile as error:
-        fail(str(error))
-    if as_json:
-        print_json(total)
-    else:
-        taken = f"{some(total['stored'], 'completion')} and {some(total['ratings'], 'rating')} taken"
-        forgotten = f", {total['forgotten']} were forgotten here and stay so" if total["forgotten"] else ""
-        print(f"{taken}, {total['known']} were here before{forgotten}")
-        for one in total["refused"]:
-            print(f"line {one['line']} was not taken: {one['why']}", file=sys.stderr)
-    if total["refused"]:
-        raise typer.Exit(1)
+data_app.command("import")(import_)
 
 
 @data_app.command()

@@ -52,7 +52,7 @@ EXAMPLES: Final = {
     "cancel": ("cancel",),
     "runs": ("runs", "runs 7", "runs --json"),
     "episodes": ("episodes", "episodes --group add-3 --json", "episodes add-3-1"),
-    "rescore": ("rescore --since 2026-11-01",),
+    "rescore": ("rescore --since 2026-11-01", "rescore --episodes"),
     "judge": ("judge", "judge --accept", "judge --json"),
     "lessons list": ("lessons list", "lessons list --json"),
     "lessons edit": ('lessons edit rt-42 "use a table"', "lessons edit rt-42 --always"),
@@ -64,7 +64,10 @@ EXAMPLES: Final = {
     "promote": ("promote v3", "promote base"),
     "reset": ("reset",),
     "export": ("export --rated -o rated.jsonl", "export --since 2026-11-01 --version 3"),
-    "import": ("import rated.jsonl", "import rated.jsonl --ours", "import open-webui webui.db"),
+    "import": (
+        "import rated.jsonl", "import rated.jsonl --ours", "import open-webui webui.db",
+        "import verifiers outputs --dry-run", "import harbor jobs --scale 0.1",
+    ),
     "capture": ("capture off trip", "capture on trip"),
     "forget": ("forget session trip", "forget user ann --retrain --yes"),
     "backup": ("backup rlproxy-backup.db",),
@@ -80,7 +83,7 @@ EXITS: Final = {
     "doctor": "0 no problem, 1 a problem, 3 no proxy answers.",
     "service status": "0 it runs, 1 it does not or is not installed.",
     "audit verify": "1 also where the log is broken.",
-    "import": "1 also where some lines, or some feedback, were not taken.",
+    "import": "1 also where some lines, feedback or rewards were not taken, or none was captured here.",
     "forget": "1 also where nobody said yes.",
 }
 

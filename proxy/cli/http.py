@@ -54,12 +54,15 @@ class HomeClient:
             response = self._send("GET", path, None)
         return (line.decode() for line in self._lines(response))
 
-    def events(self, path: str, body: Any, turn: str | None = None) -> Generator[Any, None, None]:
-        """The events of a stream, as JSON; closing it ends the connection. `turn`: as in `x-rl-turn`. Raises Refused,
-        Unreachable."""
+    def events(
+        self, path: str, body: Any, turn: str | None = None, session: str | None = None
+    ) -> Generator[Any, None, None]:
+        """The events of a stream, as JSON; closing it ends the connection. `turn`: as in `x-rl-turn`. `session`: a
+        person's, never an episode. Raises Refused, Unreachable."""
         from proxy.core.sse import EventSplitter
 
-        with self._send("POST", path, body, {"x-rl-turn": turn} if turn else {}) as response:
+        headers = {"x-rl-turn": turn, "session-id": session}
+        with self._send("POST", path, body, {name: said for name, said in headers.items() if said}) as response:
             splitter = EventSplitter()
             for line in self._lines(response):
                 for event in splitter.feed(line + b"\n"):

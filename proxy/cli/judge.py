@@ -30,14 +30,19 @@ def judge(
 @judge_app.command()
 def rescore(
     since: Annotated[datetime | None, typer.Option(help="From this day or moment on, local time.")] = None,
+    episodes: Annotated[
+        bool, typer.Option("--episodes", help="Episodes that no run has used, with your train.reward.")
+    ] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> None:
-    """Score stored turns with your own code, signals.module."""
-    body = {"since": since.timestamp() if since else 0.0}
+    """Score stored turns with your own code, signals.module; or episodes, with train.reward."""
+    body = {"since": since.timestamp() if since else 0.0, "episodes": episodes}
     found = client_of(home).call("POST", "/rl/rescore", body)
     if as_json:
         print_json(found)
+    elif episodes:
+        print(f"{some(found['left'], 'episode')} scored in the background; `rlproxy episodes` shows the rewards")
     else:
         print(f"{some(found['left'], 'turn')} scored in the background; `rlproxy judge` says how many are left")
 

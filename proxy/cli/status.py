@@ -138,6 +138,8 @@ def _episodes(s: dict[str, Any]) -> list[Row]:
         rows.append(("", f"last run: {some(kept, 'group')} compared", ""))
     if found["left_out"]:
         rows.append(("", "left out: " + ", ".join(f"{n} {why}" for why, n in found["left_out"].items()), ""))
+    if found.get("own_reward_problem"):
+        rows.append(("", f"train.reward: {found['own_reward_problem']}", "yellow"))
     if found["unrewarded"]:
         rows.append(("", f"{found['unrewarded']} without a request for an hour: their reward is missing", "yellow"))
     return rows

@@ -142,6 +142,14 @@ class OnScreen:
             raise CannotTell(UNKNOWN)
         return found
 
+    async def may_have_said(self, reply: Mapping[str, Any], askers: Sequence[Asker], session: str | None) -> bool:
+        """Tell whether `rendered` may find this reply by its words, without the conversation above it."""
+        for within in dict.fromkeys((session, None)):
+            _, close, _ = await self._close_to(reply, askers, within, Forms(), after_tool=True)
+            if close:
+                return True
+        return False
+
     async def last(self, askers: Sequence[Asker], session: str | None) -> Lately | None:
         """The newest main turn of these, as far as it was shown. Raises CannotTell."""
         return await self.settled(await self._store.answers.newest_of(askers, session=session))
@@ -239,15 +247,9 @@ class OnScreen:
     ) -> tuple[list[Fit], int, bool]:
         """Those lately that say the same; how many letters the answer has; and whether there are more of them."""
         *before, reply = history
-        text = text_in(reply)
-        if not text and not reply.get("tool_calls"):
-            return [], 0, False
-        longest = min(len(text) + len(text) // 2 + 1000, LONGEST)
-        rows = await self._store.answers.said_to(askers, limit=LATELY, longest=longest, session=within)
-        rows = [await self._so_far(one) for one in rows]
         forms = Forms()
         after_tool = bool(before) and before[-1].get("role") == "tool"
-        close = await asyncio.to_thread(_close, reply, text, rows, forms, after_tool=after_tool)
+        text, close, rows = await self._close_to(reply, askers, within, forms, after_tool=after_tool)
         if place.session is not None and len(close) > CLOSE:
             close = [(one, how) for one, how in close if one.session == place.session] or close
         if not close:
@@ -256,6 +258,24 @@ class OnScreen:
         fits = await asyncio.to_thread(_fits, before, close, whole, sent, place, forms, rows)
         letters = len(letters_of((text or str(reply["tool_calls"]))[:COUNTED]))
         return fits, letters, len(close) > CLOSE
+
+    async def _close_to(
+        self,
+        reply: Mapping[str, Any],
+        askers: Sequence[Asker],
+        within: str | None,
+        forms: Forms,
+        *,
+        after_tool: bool,
+    ) -> tuple[str, list[tuple[Lately, Alike]], list[Lately]]:
+        """The text of a reply, the answers lately that say the same, and all answers lately."""
+        text = text_in(reply)
+        if not text and not reply.get("tool_calls"):
+            return text, [], []
+        longest = min(len(text) + len(text) // 2 + 1000, LONGEST)
+        rows = await self._store.answers.said_to(askers, limit=LATELY, longest=longest, session=within)
+        rows = [await self._so_far(one) for one in rows]
+        return text, await asyncio.to_thread(_close, reply, text, rows, forms, after_tool=after_tool), rows
 
     async def _below(self, one: Lately, place: Place) -> Lately:
         """`one`, unless an answer came below it that the client has not sent: it is under way, or was broken off.

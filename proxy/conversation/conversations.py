@@ -10,14 +10,14 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import orjson
 
 from proxy.conversation.user_text import command_of, silent, without_blocks
 from proxy.core.agent_wrappers import ATTACHED, TEXT_PARTS, Agent, added_after
 from proxy.core.json_edit import DEEPEST, deeper, dumps
-from store.captured.tree import ASIDE, message_hash
+from store.captured.tree import ASIDE, message_hash, without
 from store.records import Message
 
 # What makes a message the same message. Reasoning, refusals, audio, annotations and ids come and go in clients.
@@ -145,11 +145,6 @@ def loose_content(message: Mapping[str, Any]) -> Any:
     return [p for p in texts if p.get("text") != ""]
 
 
-def is_command(message: Mapping[str, Any], agent: Agent | None = None) -> bool:
-    """Tell whether this is a person's `/rl …` line."""
-    return command_of(message, agent) is not None
-
-
 def command_at(messages: Sequence[Mapping[str, Any]], agent: Agent | None = None) -> int | None:
     """Where the command is that this request ends in: the newest message of the person.
 
@@ -157,40 +152,16 @@ def command_at(messages: Sequence[Mapping[str, Any]], agent: Agent | None = None
     pasted document, and must not let an older command act again.
     """
     theirs = (i for i in range(len(messages) - 1, -1, -1) if not _aside(messages[i], agent))
-    at, above = next(theirs, None), next(theirs, None)
-    if at is None or not is_command(messages[at], agent):
+    at = next(theirs, None)
+    if at is None or command_of(messages[at], agent) is None:
         return None
+    above = next(theirs, None)
     return None if above is not None and _may_act(messages[above], agent) else at
 
 
 def _aside(message: Mapping[str, Any], agent: Agent | None) -> bool:
     """Neither a person nor the model said this."""
     return message.get("role") in ASIDE or added_after(message, agent)
-
-
-class Sight(NamedTuple):
-    """Verdict on a message: whether the model may see it, and what the next one has to know of it."""
-
-    kept: bool
-    ours: bool  # after a command: the next assistant message is our answer to it
-    acts: bool = False  # after a tool's result: the next message of the person may be the model's doing
-
-
-def sight(above: Sight | None, message: Mapping[str, Any], agent: Agent | None = None) -> Sight:
-    """Judge a message below another: no `/rl` line, and none of our answers to one.
-
-    A command never reaches the model, so the assistant message after it can only be ours.
-    """
-    aside = _aside(message, agent)
-    acts = above is not None and above.acts
-    if not acts and is_command(message, agent):
-        return Sight(False, True)
-    acts = acts if aside else _may_act(message, agent)
-    if above is None or not above.ours:
-        return Sight(True, False, acts)
-    if message.get("role") == "assistant":
-        return Sight(False, False)
-    return Sight(True, aside, acts)
 
 
 def _may_act(above: Mapping[str, Any], agent: Agent | None) -> bool:
@@ -200,11 +171,22 @@ def _may_act(above: Mapping[str, Any], agent: Agent | None) -> bool:
 
 
 def without_commands(messages: Sequence[Mapping[str, Any]], agent: Agent | None = None) -> list[int]:
-    """Which messages of the history the model may see."""
-    kept: list[int] = []
-    state: Sight | None = None
-    for i, message in enumerate(messages):
-        state = sight(state, message, agent)
-        if state.kept:
-            kept.append(i)
-    return kept
+    """Which messages of the history the model may see: no `/rl` line, and none of our answers to one. A command never
+    reaches the model, so the assistant message after it can only be ours."""
+    hidden: list[int] = []
+    ours = acts = False  # the next assistant message is our answer; the next message of the person may be no person's
+    for at, message in enumerate(messages):
+        role = message.get("role")
+        if role == "assistant":
+            if ours:
+                hidden.append(at)
+            ours = acts = False
+        elif role == "user":
+            if not acts and command_of(message, agent) is not None:
+                hidden.append(at)
+                ours = True
+            elif agent is None or not added_after(message, agent):
+                ours = acts = False
+        elif role not in ASIDE:
+            ours, acts = False, _may_act(message, agent)
+    return list(without(range(len(messages)), hidden))

@@ -1,23 +1,21 @@
 """Results from the messages of a conversation, worked out once: each turn costs its new messages only.
 
-An agent sends the whole history again with every turn. Owns what each message adds to what is above it. That is whether
-the model may see it, how it is stored, and the names of the conversation up to there. Not here: how much of it is
-remembered (bounded_cache), and the tree (store). What a command, a canonical message, a thread or a secret is belongs
-to conversations and redaction.
+An agent sends the whole history again with every turn. Owns what each message adds to what is above it: how it is
+stored, and the names of the conversation up to there. Not here: how much of it is remembered (bounded_cache), and the
+tree (store). What a canonical message, a thread or a secret is belongs to conversations and redaction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from proxy.conversation import turns
 from proxy.conversation.as_sent import Form, form_of, forms_of, thought_in
-from proxy.conversation.conversations import Sight, canonical, extend_thread, sight
+from proxy.conversation.conversations import canonical, extend_thread
 from proxy.conversation.modalities import more_than_text
 from proxy.conversation.redaction import Redactor
-from proxy.core.agent_wrappers import AGENTS, NOBODY, Agent
 from proxy.core.bounded_cache import Running, common
 from proxy.core.json_edit import dumps
 from proxy.core.offload import length
@@ -81,10 +79,6 @@ class HistoryFold(Generic[S]):
             self._turns.remember(_Turn(messages, states, odd), size, before if went_on else None)
         return states
 
-    def newest(self, messages: list[Said]) -> S | None:
-        """The state after the last of these very messages, where it is known."""
-        return next((turn.states[-1] for turn in self._turns if turn.messages is messages), None)
-
     def clear(self) -> None:
         self._turns.clear()
 
@@ -95,23 +89,6 @@ def _same(turn: _Turn[Any], messages: list[Said]) -> int:
     same = common(min(len(seen), len(messages)), lambda start, end: seen[start:end] == messages[start:end])
     doubtful = (at for at in turn.odd if at < same and seen[at] is not messages[at])
     return next((at for at in doubtful if dumps(seen[at]) != dumps(messages[at])), same)
-
-
-class Aside(NamedTuple):
-    """Where a system text is, and the one before it. With all their places in each state, a thousand of them would have
-    half a million."""
-
-    at: int
-    before: Aside | None
-
-
-class Seen(NamedTuple):
-    """Quick facts of a message and all above it."""
-
-    at: int
-    sight: Sight
-    aside: Aside | None  # the newest system text
-    all_kept: bool
 
 
 class Fact(NamedTuple):
@@ -143,28 +120,16 @@ class ToldHistory(NamedTuple):
 
 class History:
     def __init__(self, redactor: Redactor) -> None:
-        # The same messages may hold a command of one agent, and a quotation of it for every other client.
-        self._seen = {agent: HistoryFold(partial(_seen, agent)) for agent in (None, NOBODY, *AGENTS)}
         # System texts are not part of the conversation: agents change them from turn to turn.
         self._said = HistoryFold(partial(_fact, redactor))
         self._aside = HistoryFold(partial(_aside_fact, redactor))
 
-    def kept(self, messages: list[Said], size: int, agent: Agent | None = None) -> Sequence[int]:
-        """Do `without_commands`."""
-        fold = self._seen[agent]
-        states = fold.rest(fold.known(messages, size), messages, size)
-        if not states or states[-1].all_kept:
-            return range(len(messages))
-        return [state.at for state in states if state.sight.kept]
-
     def telling(self, messages: list[Said], size: int) -> Telling:
-        folds = self._seen.values() if size >= LEAST else ()
-        seen = next((state for fold in folds if (state := fold.newest(messages))), None)
-        return Telling(self._said, self._aside, messages, size, None if seen is None else _places(seen.aside))
+        return Telling(self._said, self._aside, messages, size)
 
     def clear(self) -> None:
-        for fold in (*self._seen.values(), self._said, self._aside):
-            fold.clear()
+        self._said.clear()
+        self._aside.clear()
 
 
 class Telling:
@@ -176,11 +141,9 @@ class Telling:
         aside: HistoryFold[Fact],
         messages: list[Said],
         size: int,
-        asides: tuple[int, ...] | None = None,
     ) -> None:
-        """`side_requests`: which of the messages are system texts, if that is known."""
         self._size = size
-        self._places = _asides(messages) if asides is None else asides
+        self._places = tuple([at for at, message in enumerate(messages) if message.get("role") in ASIDE])
         self._apart = [messages[at] for at in self._places]
         together = list(without(messages, self._places))
         self._parts = [(fold, fold.known(part, size), part) for fold, part in ((said, together), (aside, self._apart))]
@@ -194,7 +157,7 @@ class Telling:
         last, apart = said[-1] if said else None, aside[-1] if aside else None
         ends = [fact for fact in (apart, last) if fact is not None]
         secrets = frozenset[str]().union(*(fact.secrets for fact in ends))
-        newest = max((at for at, fact in enumerate(facts) if fact.message.role == "user"), default=-1)
+        newest = next((at for at in range(len(facts) - 1, -1, -1) if facts[at].message.role == "user"), -1)
         return ToldHistory(
             prompt=tuple([fact.message for fact in facts]),
             nodes=tuple([fact.node for fact in facts]),
@@ -211,29 +174,6 @@ class Telling:
 def _length(message: Said) -> int:
     content = message.get("content")
     return len(content) if type(content) is str and "tool_calls" not in message else length(message)
-
-
-def _asides(messages: list[Said]) -> tuple[int, ...]:
-    return tuple(at for at, message in enumerate(messages) if message.get("role") in ASIDE)
-
-
-def _seen(agent: Agent | None, above: Seen | None, message: Said) -> Seen:
-    here = sight(above.sight if above else None, message, agent)
-    at, aside = (above.at + 1, above.aside) if above else (0, None)
-    return Seen(
-        at,
-        here,
-        Aside(at, aside) if message.get("role") in ASIDE else aside,
-        here.kept and (above is None or above.all_kept),
-    )
-
-
-def _places(aside: Aside | None) -> tuple[int, ...]:
-    found = []
-    while aside is not None:
-        found.append(aside.at)
-        aside = aside.before
-    return tuple(reversed(found))
 
 
 def _fact(redactor: Redactor, above: Fact | None, message: Said) -> Fact:

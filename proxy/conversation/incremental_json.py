@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 from bisect import bisect_right
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -41,6 +41,7 @@ class Body:
 
     raw: bytes
     parsed: Any
+    fresh: Any  # as much of it as no earlier body has: in as many levels
     place: JsonPlace | None = None  # None: not looked for yet
     items: tuple[int, int] | None = None  # where those of this list begin and end, if that is known
     went_on: Body | None = None  # the one that it says again
@@ -73,14 +74,17 @@ class SaidBefore:
         if known.earlier is not None and (found := _read_on(raw, known.earlier, known.bytes)) is not None:
             return found
         try:
-            return Body(raw, orjson.loads(raw))
+            whole = orjson.loads(raw)
+            return Body(raw, whole, whole)
         except orjson.JSONDecodeError:
-            return Body(raw, loads(raw), _NOWHERE)  # it reads long integers otherwise: nothing to go on with
+            whole = loads(raw)
+            return Body(raw, whole, whole, _NOWHERE)  # it reads long integers otherwise: nothing to go on with
 
     def remember(self, body: Body) -> None:
         """In place of the one that it goes on with."""
         if len(body.raw) >= LEAST:
-            self._bodies.remember(replace(body, went_on=None), len(body.raw), body.went_on)
+            kept = Body(body.raw, body.parsed, None, body.place)
+            self._bodies.remember(kept, len(body.raw), body.went_on)
 
     def clear(self) -> None:
         self._bodies.clear()
@@ -111,7 +115,8 @@ def _read_on(raw: bytes, earlier: Body, same: int) -> Body | None:
     ends = [*place.ends[:count], *more]
     parsed = {**{name: was[name] for name in place.before}, place.name: items, **rest}
     went_on = earlier if count >= len(was[place.name]) - 1 else None  # or says its last item in other words
-    return Body(raw, parsed, place._replace(ends=ends), (place.start, end), went_on)
+    fresh = {**rest, place.name: new[1:]}
+    return Body(raw, parsed, fresh, place._replace(ends=ends), (place.start, end), went_on)
 
 
 def _place(raw: bytes, at: int) -> JsonPlace | None:

@@ -13,7 +13,7 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from config.sections import Redaction
-from proxy.conversation.secret_shapes import BASE64_FINDERS, FINDERS, Span, may_have, room_in
+from proxy.conversation.secret_shapes import BASE64_FINDERS, FINDERS, MARKS, Span, may_have, room_in
 from proxy.core.json_edit import dumps, loads
 from store.records import Message
 
@@ -22,6 +22,7 @@ UNTRAINABLE: Final = "redacted"  # the reply was: nobody should learn to say wha
 INEXACT: Final = "a secret was redacted, so token ids and log-probs were not kept"
 WORTH_A_THREAD: Final = 1 << 15  # bytes: about a millisecond of looking
 REMEMBERED: Final = 50_000  # messages
+MOST_NAMES: Final = 2000
 SHORTEST: Final = 14  # characters of a card's number; keys are longer
 SLICED: Final = 1024  # characters from which a text may be a picture rather than words
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/\r\n]*={0,2}")
@@ -42,6 +43,7 @@ class Redactor:
         self._any_length = settings.emails or bool(settings.patterns)
         self._clean: set[bytes] = set()  # messages without a secret: they come again with every turn
         self._newest = ""  # the text looked through last that has none: a request is shown, typed and stored
+        self._names: set[str] = set()  # of members, without a secret: nearly all come with every answer
         self._own = [re.compile(pattern) for pattern in settings.patterns]
 
     def text(self, text: str, kinds: Kinds | None = None) -> str:
@@ -51,7 +53,8 @@ class Redactor:
         whole = text
         start = _start_of_base64(text) if len(text) >= SLICED else None
         for kind, find in self._finders if start is None else self._base64_finders:
-            text = _replaced(text, kind, find(text), kinds)
+            if (mark := MARKS.get(kind)) is None or mark in text:
+                text = _replaced(text, kind, find(text), kinds)
         # Letters at random, in which a short pattern finds something in every picture.
         for own in () if start else self._own:
             text = _replaced(text, "own", (Span(*m.span()) for m in own.finditer(text)), kinds)
@@ -74,7 +77,10 @@ class Redactor:
             items = [self._walked(item, kinds) for item in value]
             return value if all(new is old for new, old in zip(items, value, strict=True)) else items
         if isinstance(value, dict):
-            pairs = [(self.text(str(key), kinds), self._walked(item, kinds)) for key, item in value.items()]
+            pairs = [
+                (key if key in self._names else self._name(key, kinds), self._walked(item, kinds))
+                for key, item in value.items()
+            ]
             same = all(k is key and v is item for (k, v), (key, item) in zip(pairs, value.items(), strict=True))
             return value if same else dict(pairs)
         if isinstance(value, int) and not isinstance(value, bool) and abs(value) > 10**12:
@@ -82,10 +88,17 @@ class Redactor:
             return value if (found := self.text(text, kinds)) is text else found
         return value
 
-    def json(self, raw: bytes, kinds: Kinds | None = None, *, in_order: bool = False) -> bytes:
+    def _name(self, key: Any, kinds: Kinds | None) -> str:
+        found = self.text(str(key), kinds)
+        if found == key and len(found) < SLICED and len(self._names) < MOST_NAMES:
+            self._names.add(found)
+        return found
+
+    def json(self, raw: bytes, kinds: Kinds | None = None) -> bytes:
         """The same of JSON; the very same bytes where it has no secret."""
-        if self.clean(raw):
-            return raw
+        return raw if self.clean(raw) else self._looked_through(raw, kinds, in_order=False)
+
+    def _looked_through(self, raw: bytes, kinds: Kinds | None, *, in_order: bool) -> bytes:
         value = loads(raw)
         found = self._walked(value, kinds)
         return raw if found is value else dumps(found, in_order=in_order)
@@ -97,7 +110,7 @@ class Redactor:
         key = blake2b(message.body, digest_size=16).digest()
         if key in self._clean:
             return message
-        body = self.json(message.body, kinds, in_order=True)
+        body = self._looked_through(message.body, kinds, in_order=True)
         if body is not message.body:
             return Message(message.role, body)
         if len(self._clean) >= REMEMBERED:

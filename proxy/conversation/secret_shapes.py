@@ -271,6 +271,7 @@ Finder = Callable[[str], Iterator[Span]]
 FINDERS: Final[dict[str, Finder]] = {
     "private_key": private_keys, "jwt": jwts, "api_key": keys, "card": cards, "email": emails,
 }  # fmt: skip
+MARKS: Final[dict[str, str]] = {"private_key": _BEGIN, "jwt": "eyJ", "email": "@"}  # in every text that has one
 # What may be in a text of base64's letters alone: no picture has them by chance, and a list of secrets is such a text.
 BASE64_FINDERS: Final[dict[str, Finder]] = {"api_key": keys_in_base64, "card": cards}
 

@@ -123,13 +123,20 @@ def turn_of(
     if known is None:
         known = KnownTurn([m for m in messages if m.get("role") in ASIDE], _used_tools(messages))
     system, last = _ends("\n".join(text_of(m) or "" for m in known.system)), _ends(_said_last(messages))
-    low_system, low_last = (text.lower() if text.isascii() else None for text in (system, last))
+    # Fixed words are searched for before their pattern is, in a text of ASCII alone.
+    low_system = system.lower() if system.isascii() else None
+    low_last = last.lower() if last.isascii() else None
     limit, toolless = _limit(body), not tools and known.used_tools and not _after_a_tool(messages)
     for rule in (*rules, *(RULES if system else _WITHOUT_SYSTEM)):
         if (
             (rule.header is None or bool(headers.get(rule.header)))
-            and (rule.system is None or _fits(rule.system, system, low_system))
-            and (rule.last is None or _fits(rule.last, last, low_last))
+            and (
+                rule.system is None
+                or ((low_system is None or _words(rule.system) in low_system) and _search(rule.system)(system))
+            )
+            and (
+                rule.last is None or ((low_last is None or _words(rule.last) in low_last) and _search(rule.last)(last))
+            )
             and (rule.max_tokens is None or (limit is not None and limit <= rule.max_tokens))
             and (rule.tools is None or toolless != rule.tools)
         ):
@@ -137,24 +144,21 @@ def turn_of(
     return Decision("main", DEFAULT)
 
 
-def _fits(pattern: str, text: str, low: str | None) -> bool:
-    """`low`: the text in small letters, where it is ASCII: fixed words are searched for before the pattern is."""
-    words, found = _pattern(pattern)
-    if low is not None and words not in low:
-        return False
-    return bool(found(text))
+@lru_cache(maxsize=256)
+def _words(pattern: str) -> str:
+    """Words that are in every text that fits, in small letters."""
+    rest = pattern.removeprefix("(?i)")
+    if _has_choice(pattern) or rest.startswith("(?"):
+        return ""
+    return re.match(r"\^?((?:[A-Za-z0-9 ,'-](?![*?{]))*)", rest)[1].lower()  # type: ignore[index]
 
 
 @lru_cache(maxsize=256)
-def _pattern(text: str) -> tuple[str, Callable[[str], object]]:
-    """Words that are in every text that fits, in small letters, and how to look for it. A pattern that begins with ^ is
-    looked for at the beginning only."""
-    found = re.compile(text)
-    if _has_choice(text):
-        return "", found.search
-    rest = text.removeprefix("(?i)")
-    fixed = "" if rest.startswith("(?") else re.match(r"\^?((?:[A-Za-z0-9 ,'-](?![*?{]))*)", rest)[1]  # type: ignore[index]
-    return fixed.lower(), found.match if rest.startswith("^") else found.search
+def _search(pattern: str) -> Callable[[str], object]:
+    """How to look for a pattern: one that begins with ^, at the beginning only."""
+    found = re.compile(pattern)
+    at_beginning = pattern.removeprefix("(?i)").startswith("^") and not _has_choice(pattern)
+    return found.match if at_beginning else found.search
 
 
 def _has_choice(pattern: str) -> bool:

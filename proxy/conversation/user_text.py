@@ -21,6 +21,7 @@ _BLOCKS: Final = (
 _OPENING: Final = re.compile("<(?:" + "|".join(_BLOCKS) + f")|{CONTEXT[0]}")
 _NAME_ENDS: Final = (">", " ", "\n")
 SHOWN: Final = 2000  # characters of a person's words that lists show
+_BEGINS: Final = ("/", "r", "R")
 # With a slash; or without one, for clients that keep such lines for themselves: then with one of these words right
 # behind the colon, which nobody writes by accident.
 PREFIX: Final = re.compile(
@@ -34,14 +35,13 @@ def command_of(message: Mapping[str, Any], agent: Agent | None = None) -> str | 
     `agent` is the one that sent it, where that is known. Without one there are no wrappers: a message is the bare line
     or it is text. A line at the end of a pasted document, in quotes, in a tool's result or in an agent's block is text.
     """
-    if message.get("role") != "user" or not any(_is_marked(text) for text in texts_of(message.get("content"))):
+    if message.get("role") != "user":
         return None
+    content = message.get("content")
+    if agent is None and type(content) is str and content[:1] not in _BEGINS and not content[:1].isspace():
+        return None  # as nearly all
     said = own_text(message, agent)
     return said if said is not None and PREFIX.match(said) else None
-
-
-def _is_marked(text: str) -> bool:
-    return "/rl" in text or "rl:" in text or "Rl:" in text or "RL:" in text
 
 
 def silent(message: Mapping[str, Any]) -> bool:

@@ -73,9 +73,10 @@ _CLINE_RESULTS: Final = tuple(
 # Code 0.24.4. Read in their
 # packages: Cline 3.0.65 (notice, input), aider 0.86.2.
 # Known from earlier versions, and not run: Cline's other tags, Roo, Cursor.
+CLAUDE_CODE: Final = "claude-code"
 AGENTS: Final = (
     Agent(
-        "claude-code",
+        CLAUDE_CODE,
         user_agent="claude-cli/",
         blocks=("system-reminder", "ide_selection", "ide_opened_file"),
         expands=True,

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Mapping
 from functools import cache, lru_cache
 from typing import Any, Final, NamedTuple
 
-import aiohappyeyeballs  # comes with aiohttp: asyncio's own leaks sockets where who waits is cancelled
+import aiohappyeyeballs  # asyncio's own leaks sockets where who waits is cancelled
 import httptools
 from multidict import CIMultiDict
 from yarl import URL
@@ -386,7 +386,7 @@ class Answer:
         self._unpacking: Unpacking | None = None
         self._came: list[bytes] = []
         self._size = 0
-        self._is_whole = False
+        self.is_whole = False  # its last byte has come
         self._broke: Exception | None = None
         self._waiting: asyncio.Future[None] | None = None
         self._since = 0.0  # of the read that is waited for
@@ -401,7 +401,7 @@ class Answer:
 
         Raises BrokeOff, so that it cannot be taken for a client that went away; after all that has come.
         """
-        if not self._came and not self._is_whole and self._broke is None:
+        if not self._came and not self.is_whole and self._broke is None:
             loop = self._connection.loop
             self._waiting, self._since = loop.create_future(), loop.time()
             if self._beat is None:
@@ -411,25 +411,20 @@ class Answer:
             finally:
                 self._waiting = None
         if self._came:
-            found = self._came[0] if len(self._came) == 1 else b"".join(self._came)
-            self._came.clear()
-            self._size = 0
-            if self.paused:
-                self.paused = False
-                self._connection.read_on()
-            return found
+            return self.taken()
         if self._broke is not None:
             raise cut(self._broke) from self._broke
-        return b"" if self._is_whole else None
+        return b"" if self.is_whole else None
 
-    async def rest(self) -> bytes:
-        """All that is left. Raises BrokeOff."""
-        if self._is_whole:  # it came with its head, as most
-            found = b"".join(self._came)
-            self._came.clear()
-            return found
-        pieces = [piece async for piece in self.pieces()]
-        return b"".join(pieces)
+    def taken(self) -> bytes:
+        """All that has come and was not read yet."""
+        found = self._came[0] if len(self._came) == 1 else b"".join(self._came)
+        self._came.clear()
+        self._size = 0
+        if self.paused:
+            self.paused = False
+            self._connection.read_on()
+        return found
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """The body as it comes, however long the silences are. Raises BrokeOff, after all that has come."""
@@ -439,7 +434,7 @@ class Answer:
 
     def close(self) -> None:
         """Nobody reads it any more: it must stop costing the backend."""
-        if not self._is_whole and self._broke is None:
+        if not self.is_whole and self._broke is None:
             self.ended(ConnectionError("nobody reads it any more"))
             self._connection.close()
 
@@ -478,14 +473,14 @@ class Answer:
         """All that one read has brought is here."""
         if self._came and self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
-        elif self._size > HELD and not self.paused and not self._is_whole and self._broke is None:
+        elif self._size > HELD and not self.paused and not self.is_whole and self._broke is None:
             self.paused = True
             self._connection.to.pause_reading()
 
     def ended(self, error: Exception | None) -> None:
         if error is None and self._unpacking is not None and not self._unpacking.is_whole:
             error = zlib.error("its end is missing")
-        self._is_whole, self._broke = error is None, error
+        self.is_whole, self._broke = error is None, error
         if self._beat is not None:
             self._beat.cancel()
         if self._waiting is not None and not self._waiting.done():

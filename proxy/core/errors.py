@@ -32,10 +32,24 @@ from collections.abc import Mapping
 from typing import Any
 
 from aiohttp import web
+from typing_extensions import TypedDict
 
 from proxy.core.json_edit import dumps
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+
+
+class ProblemBody(TypedDict):
+    """The message says what happened, what was kept, and what to do."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str
+
+
+class Problem(TypedDict):
+    error: ProblemBody
 
 
 class ProxyError(Exception):
@@ -49,9 +63,8 @@ class ProxyError(Exception):
         self.param = param
         self.retry_after = retry_after
 
-    def body(self) -> dict[str, Any]:
-        error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
-        return {"error": error}
+    def body(self) -> Problem:
+        return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
 
     def response(self, body: Mapping[str, Any] | None = None) -> web.Response:
         """`body` is the error in a dialect's own shape."""

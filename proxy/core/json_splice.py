@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from proxy.core.json_edit import EACH, HIDDEN, Rules, rewrite
+from proxy.core.json_edit import EACH, HIDDEN, Rules, dumps, rewrite
 from proxy.core.json_skip import past_white
 
 _STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
@@ -83,7 +83,7 @@ class Splicer:
             count = piece.count(place.literal)
             if not count:
                 continue
-            if place.new is HIDDEN or count != sum(place.expected(one, name) for one in parsed if type(one) is dict):
+            if place.new is HIDDEN or count != place.expected_in(parsed, name):
                 return None
             start = piece.find(place.literal) + len(place.literal)
             colon = _COLON.match(piece, start)
@@ -140,9 +140,9 @@ def with_members(
 ) -> bytes:
     """Do `json_edit.rewrite(raw, {}, add)`, likewise. `apart`: where the items of one of its lists are, which need not
     be searched."""
-    if not add:
-        return raw
     start, end = apart or (0, 0)
+    if all(_says(raw, parsed, name, value, start, end) for name, value in add.items()):
+        return raw
     found = _edits(raw[:start] + raw[end:] if apart else raw, parsed, _places(add))
     if found is None or any(first < start < last for first, last, _ in found):
         return rewrite(raw, {}, add)
@@ -155,6 +155,13 @@ def with_members(
     return _spliced(raw, found)
 
 
+def _says(raw: bytes, parsed: Mapping[str, Any], name: str, value: bytes, start: int, end: int) -> bool:
+    """This member is in it already, once, with this value; not looked for from `start` to `end`."""
+    literal = b'"%s"' % name.encode()
+    once = raw.count(literal, 0, start) + raw.count(literal, end) == 1
+    return once and name in parsed and dumps(parsed[name]) == value
+
+
 class _Place(NamedTuple):
     """The members of one name that are meant."""
 
@@ -162,6 +169,13 @@ class _Place(NamedTuple):
     top: bool  # that of the object itself
     within: tuple[str, ...]  # those of each object in these lists
     new: bytes | None  # None: the member is taken out
+
+    def expected_in(self, parsed: Sequence[Any], name: str) -> int:
+        """The same of several bodies, some of which may be no objects."""
+        objects = [one for one in parsed if type(one) is dict]
+        if not self.within:
+            return sum([name in one for one in objects]) if self.top else 0
+        return sum([self.expected(one, name) for one in objects])
 
     def expected(self, parsed: Mapping[str, Any], name: str) -> int:
         count = 1 if self.top and name in parsed else 0

@@ -60,6 +60,8 @@ def splitter_for(upstream: Answer) -> sse.EventSplitter | None:
 
 async def whole(answer: Answer) -> bytes:
     """All of it. Raises BrokeOff; not where only the end of the HTTP around a whole JSON object is missing."""
+    if answer.is_whole:  # it came with its head, as most
+        return answer.taken()
     came = []
     try:
         async for piece in answer.pieces():

@@ -169,7 +169,7 @@ class ChatFold(Fold):
             reply.finish_reason = choice.get("finish_reason") or reply.finish_reason
             if (ids := choice.get("token_ids")) is not None:
                 reply.token_ids = longer(reply.token_ids, ids)
-            if (entries := _entries(choice)) is not None:
+            if (said := choice.get("logprobs")) and (entries := said.get("content")) is not None:
                 token_entries.take(reply, entries)
 
     def _begin(self, index: Any) -> Reply:

@@ -13,7 +13,6 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from proxy.core.agent_wrappers import agent_of
 from proxy.core.errors import BadRequest
 from store.learning.rater_quota import OWNER
 
@@ -24,6 +23,7 @@ _CLAUDE_CODE: Final = re.compile(r"user_[0-9a-f]{64}_account_[0-9a-f-]{0,36}_ses
 _SESSION_HEADERS: Final = (
     "x-claude-code-session-id", "session-id", "session_id", "x-session-id", "x-openwebui-chat-id",
 )  # fmt: skip
+_OF_EPISODES: Final = ("x-rl-session", "x-session-id")  # by which harnesses name one
 _USER_HEADERS: Final = ("x-openwebui-user-email", "x-openwebui-user-id")
 AGENT_HEADERS: Final = (*_SESSION_HEADERS, *_USER_HEADERS)
 
@@ -98,6 +98,7 @@ def speaker(
     session: str | None = None,
     body: Mapping[str, Any] = MappingProxyType({}),
     typed: Sequence[Any] = (),
+    claude_code: bool = False,
 ) -> Speaker:
     """Session and user: our headers first, then the path, then body and headers of the agent's own. Of users the
     header before the body: a gateway adds it, and passes on a body that it did not write. `user` and `session` are what
@@ -105,26 +106,28 @@ def speaker(
 
     Raises BadRequest where one of our headers holds no name.
     """
-    if _is_claude_code(headers):
+    if claude_code:
         session, user, _ = named(body, claude_code=True)
     session = session or next((headers[h] for h in _SESSION_HEADERS if h in headers and _is_name(headers[h])), None)
-    found = (*(headers.get(h) for h in _USER_HEADERS), user, *typed)
+    found = (*[headers.get(h) for h in _USER_HEADERS], user, *typed)
     user = user_in(headers) or next((one for one in found if one is not None and _is_person(one)), None)
     return Speaker(name_in(headers, "x-rl-session") or path_session or session, user)
 
 
-def people(headers: Mapping[str, str], body: Mapping[str, Any], typed: Sequence[Any] = ()) -> tuple[str, ...]:
+def may_begin_episode(headers: Mapping[str, str], path_session: str | None) -> bool:
+    """Tell whether its session is named as a harness names an episode, and not as a person's own agent does."""
+    return path_session is not None or any(name in headers for name in _OF_EPISODES)
+
+
+def people(
+    headers: Mapping[str, str], body: Mapping[str, Any], typed: Sequence[Any] = (), *, claude_code: bool = False
+) -> tuple[str, ...]:
     """All whom a request names, by whatever means, each once. A value that is there and is not a name names somebody
     too. A gateway that fills it in has a person behind it, whatever they are called. `typed`: whom the newest message
     names."""
     by_header = [value for name, value in headers.items() if name.lower() in ("x-rl-user", *_USER_HEADERS)]
-    in_body = (str(one) for one in named(body, claude_code=_is_claude_code(headers)).people)
-    return tuple(dict.fromkeys([*by_header, *in_body, *map(str, typed)]))
-
-
-def _is_claude_code(headers: Mapping[str, str]) -> bool:
-    agent = agent_of(headers, ())
-    return agent is not None and agent.name == "claude-code"
+    in_body = named(body, claude_code=claude_code).people
+    return tuple(dict.fromkeys([*by_header, *map(str, in_body), *map(str, typed)]))
 
 
 def _is_name(value: Any) -> bool:

@@ -2,8 +2,8 @@
 
 Owns the versions that are pinned, in memory, and the checks on what a program sends. A session is an episode when a
 call has opened it, or when a program has rewarded it. It is one, too, when its key has opened or rewarded one within
-the last hour. Then each new session of that key is one, from its first request on. Not here: what is stored
-(store.learning.episodes), HTTP (proxy.web.episode_routes).
+the last hour. Then each new session that is named as harnesses do is one, from its first request on. Not here: what is
+stored (store.learning.episodes), HTTP (proxy.web.episode_routes).
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ import math
 import re
 import time
 from collections import OrderedDict, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 import orjson
 
 from proxy.conversation.redaction import Redactor
-from proxy.core.errors import BadRequest, Conflict, Gone, NotFound, TooMany
+from proxy.core.errors import BadRequest, Conflict, Gone, NotFound, ProxyError, TooMany
 from proxy.core.events import Events
+from proxy.feedback.reward_function import RewardFunction
 from store import errors
 from store.learning.episodes import Episode, NewEpisode, NewReward, Rewarded, Split
 from store.store import Store
@@ -35,6 +36,7 @@ MOST_OPEN: Final = 20_000  # episodes without a reward
 LONGEST: Final = {"task": 4000, "comment": 4000, "error": 4000}
 META_BYTES: Final = 16_384
 MOST_IN_GROUP: Final = 1024
+AT_ONCE: Final = 100  # rewards in one turn of the store's writer: requests wait for it
 
 
 class Pin(NamedTuple):
@@ -47,8 +49,10 @@ class Pin(NamedTuple):
 
 
 class Episodes:
-    def __init__(self, store: Store, events: Events, redactor: Redactor) -> None:
+    def __init__(self, store: Store, events: Events, redactor: Redactor, function: RewardFunction) -> None:
         self._store = store
+        self._function = function
+        function.heard = self._heard
         self._events = events
         self._redactor = redactor
         self._pins: OrderedDict[tuple[str, str], Pin] = OrderedDict()
@@ -60,15 +64,15 @@ class Episodes:
 
     # Requests for the model
 
-    async def pin(self, key: str, session: str | None, live: int | None) -> Pin | None:
+    async def pin(self, key: str, session: str | None, live: int | None, *, begins: bool) -> Pin | None:
         """The record of this session, and with it the version that its requests get; None where it is not an episode.
-        `live` None: nothing is to be pinned.
+        `live` None: nothing is to be pinned. `begins`: whether this request may be the first one of an episode.
 
         Raises Gone after the episode's end.
         """
         if session is None:
             return None
-        pin = self._pins.get((key, session)) or await self._look(key, session, live)
+        pin = self._pins.get((key, session)) or await self._look(key, session, live if begins else None)
         if pin.ended:
             raise Gone(
                 f"The episode {session!r} has ended, since its reward was given; the next attempt needs an id of its "
@@ -158,9 +162,51 @@ class Episodes:
     async def reward(self, id: str, key: str | None, body: Mapping[str, Any], user: str | None = None) -> Rewarded:
         """Store a reward, of the outcome or of one turn. `key` None: of any key; `user`: as in `open`. Raises
         BadRequest, NotFound, Conflict, Gone."""
+        new = self._new_reward(id, key, body, user)
+        try:
+            rewarded = await self._store.episodes.reward(new)
+        except errors.NoReward as error:
+            if not self._function.on:
+                raise BadRequest(str(error), param="reward") from None
+            rewarded = await self._function.end(new)
+        except errors.StoreError as error:
+            raise refusal(error) or error from None
+        self._rewarded([rewarded])
+        return rewarded
+
+    async def reward_each(
+        self, lines: Sequence[bytes], key: str | None, user: str | None, *, dry_run: bool
+    ) -> list[Rewarded | ProxyError]:
+        """Do `reward` for each line of JSON, whose `episode` is the id; what is wrong with one costs that one.
+        `dry_run`: nothing is stored. Raises StoreError where none can be."""
+        read = [self._read(line, key, user) for line in lines]
+        good = [new for new in read if isinstance(new, NewReward)]
+        told: list[Rewarded | errors.StoreError] = []
+        for at in range(0, len(good), AT_ONCE):
+            some = await self._store.episodes.reward_each(good[at : at + AT_ONCE], dry_run=dry_run)
+            if not dry_run:
+                self._rewarded([one for one in some if isinstance(one, Rewarded)])
+            told += some
+        stored = iter(told)
+        return [new if isinstance(new, ProxyError) else _found(next(stored)) for new in read]
+
+    def _read(self, line: bytes, key: str | None, user: str | None) -> NewReward | ProxyError:
+        try:
+            body: Any = orjson.loads(line)
+        except orjson.JSONDecodeError as error:
+            return BadRequest(f"The line is not valid JSON ({error}); nothing was stored.")
+        if not isinstance(body, dict) or not isinstance(body.get("episode"), str):
+            return BadRequest("The line must be an object with the id of an `episode`; nothing was stored.")
+        try:
+            return self._new_reward(body.pop("episode"), key, body, user)
+        except ProxyError as error:
+            return error
+
+    def _new_reward(self, id: str, key: str | None, body: Mapping[str, Any], user: str | None) -> NewReward:
+        """Raises BadRequest, NotFound."""
         if not PRINTABLE.fullmatch(id):
             raise NotFound("An episode's id has 1 to 200 printable characters.", param="id")
-        _only(body, {"reward", "completion_id", "group", "group_size", "final", "error", "comment"})
+        _only(body, {"reward", "completion_id", "group", "group_size", "final", "error", "comment", "split"})
         completion = body.get("completion_id")
         if completion is not None and (not isinstance(completion, str) or not completion):
             raise BadRequest("`completion_id` must be the id of one of its completions.", param="completion_id")
@@ -175,26 +221,26 @@ class Episodes:
             raise BadRequest("`reward` is missing, and a missing reward is not 0; nothing was stored.", param="reward")
         if error is not None and completion is not None:
             raise BadRequest("An error is the whole episode's: leave `completion_id` out.", param="completion_id")
-        new = NewReward(
+        split = body.get("split")
+        if split not in (None, "train", "eval"):
+            raise BadRequest("`split` must be train or eval; nothing was stored.", param="split")
+        return NewReward(
             id, key, value, completion, final, error, self._text(body, "comment"), group_in(body), _group_size(body),
-            user,
+            user, split,
         )  # fmt: skip
-        try:
-            rewarded = await self._store.episodes.reward(new)
-        except (errors.UnknownEpisode, errors.UnknownCompletion) as wrong:
-            raise NotFound(f"{wrong} Nothing was stored.", param="id") from None
-        except errors.NoReward as wrong:
-            raise BadRequest(f"{wrong}", param="reward") from None
-        except errors.EpisodeEnded as wrong:
-            raise Gone(str(wrong)) from None
-        except (errors.EpisodeUsed, errors.EpisodeTaken) as wrong:
-            raise Conflict(str(wrong)) from None
-        self._heard(rewarded.episode)
-        if rewarded.result != "same":
+
+    def _rewarded(self, rewarded: Sequence[Rewarded]) -> None:
+        for one in rewarded:
+            self._heard(one.episode)
+            if one.result == "stored" and one.episode.ended_at is not None:
+                self._ended.append(time.monotonic())
+        if any(one.result != "same" for one in rewarded):
             self._events.note("episode")
-        if rewarded.result == "stored" and rewarded.episode.ended_at is not None:
-            self._ended.append(time.monotonic())
-        return rewarded
+
+    @property
+    def own_reward_problem(self) -> str | None:
+        """Why `train.reward` gave no reward last time."""
+        return self._function.problem
 
     def ended_lately(self) -> int:
         """How many have ended in the last minute."""
@@ -215,6 +261,30 @@ class Episodes:
         before = self._pins.get((episode.key, episode.id))
         used = before.used if before is not None else time.monotonic()
         self._keep(episode.key, episode.id, _pin(episode)._replace(used=used))
+
+
+def _found(told: Rewarded | errors.StoreError) -> Rewarded | ProxyError:
+    """Raises the StoreError that is not about this episode."""
+    if isinstance(told, Rewarded):
+        return told
+    if (refused := refusal(told)) is None:
+        raise told
+    return refused
+
+
+def refusal(error: errors.StoreError) -> ProxyError | None:
+    """The HTTP error for what the store says of an episode; None where it says something else."""
+    match error:
+        case errors.UnknownEpisode() | errors.UnknownCompletion():
+            return NotFound(f"{error} Nothing was stored.", param="id")
+        case errors.NoReward():
+            return BadRequest(f"{error}", param="reward")
+        case errors.EpisodeEnded():
+            return Gone(str(error))
+        case errors.EpisodeUsed() | errors.EpisodeTaken():
+            return Conflict(str(error))
+        case _:
+            return None
 
 
 def _pin(found: Episode) -> Pin:

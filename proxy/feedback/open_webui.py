@@ -26,6 +26,7 @@ from proxy.core.json_edit import loads
 from proxy.core.json_response import json_response
 from proxy.core.offload import off_loop
 from proxy.dialects.speaker import user_in
+from proxy.feedback.bodies import OpenWebUITaken
 from proxy.feedback.open_webui_form import MAX_TEXT, Given, given, plain, said
 from proxy.feedback.ratings import Feedback, as_json, rater_of
 from store.learning.ratings import judgement
@@ -63,8 +64,9 @@ class Done(NamedTuple):
     rating: Rating | None = None
     answer: str | None = None
 
-    def as_json(self) -> dict[str, Any]:
-        rating = self.rating and as_json(self.rating, {self.rating.completion_id: self.answer or ""})
+    def as_json(self) -> OpenWebUITaken:
+        found = self.rating
+        rating = None if found is None else as_json(found, {found.completion_id: self.answer or ""})
         return {"result": self.result, "line": self.line, "rating": rating}
 
 

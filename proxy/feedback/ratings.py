@@ -28,6 +28,7 @@ from proxy.core.metrics import Metrics
 from proxy.core.offload import off_loop, off_loop_above
 from proxy.core.wrapped_ids import LONGEST, bare
 from proxy.dialects.speaker import user_in
+from proxy.feedback.bodies import Batch, RatingBody, RefusedBody, TakenBody
 from proxy.feedback.feedback_adapters import ours, unfolded
 from store.errors import EventTaken, StoreError, UnknownCompletion, UnknownRating
 from store.learning.rater_quota import FULL_VOICE, LEAST_WEIGHT, MOST_WEIGHT
@@ -214,8 +215,7 @@ class Feedback:
             status = 207 if stored else max(one.status for one in found if isinstance(one, ProxyError))
         words = await self._words(stored, who, user)
         data = [_result(one, words) for one in found]
-        answer = {"stored": len(stored), "refused": len(found) - len(stored), "data": data}
-        return json_response(answer, status)
+        return json_response(Batch(stored=len(stored), refused=len(found) - len(stored), data=data), status)
 
     async def _all(self, new: list[NewRating | ProxyError]) -> list[Rating | ProxyError]:
         """All at once: they share a commit. The writer takes them in this order."""
@@ -312,9 +312,9 @@ async def _caught(work: Awaitable[T]) -> T | ProxyError:
         return error
 
 
-def _result(one: Rating | ProxyError, words: Words) -> dict[str, Any]:
+def _result(one: Rating | ProxyError, words: Words) -> TakenBody | RefusedBody:
     if isinstance(one, ProxyError):
-        return {"status": one.status, **one.body()}
+        return {"status": one.status, "error": one.body()["error"]}
     return {"status": 200 if one.duplicate else 201, "rating": as_json(one, words)}
 
 
@@ -323,7 +323,7 @@ def _named(rater: str, who: Who) -> str | None:
     return None if rater in (OWNER, who.name) else rater
 
 
-def as_json(rating: Rating, words: Words) -> dict[str, Any]:
+def as_json(rating: Rating, words: Words) -> RatingBody:
     return {
         "id": rating.id,
         "completion_id": rating.completion_id,

@@ -26,13 +26,12 @@ from proxy.backends.ask import down
 from proxy.backends.base import Address, place_for
 from proxy.core.backend_http import Answer, Disconnected, NoHttp, NotConnected, Silent
 from proxy.core.errors import ProxyError
-from proxy.core.json_edit import Rules, dumps
 from proxy.core.offload import off_loop
 from proxy.core.upstream import no_http, target_of, whole
 from proxy.dialects import CHAT, Dialect
 from proxy.dialects.base import Question
 from proxy.relay.capture import Capture, new_id
-from proxy.relay.codecs import Codec, Native, Translated, wishes
+from proxy.relay.codecs import Codec, Native, Translated
 from proxy.relay.dialect_support import about_what_was_asked
 from proxy.relay.parts import Parts
 from proxy.versions.live_version import Lease
@@ -99,7 +98,11 @@ class Asking:
         return upstream
 
     def _speak_natively(self) -> None:
-        self.way = Native(self._dialect, self._question, self._parts.backend.capabilities, self._rules())
+        asked, capture = self._question.asked, self._capture
+        # The client sees the model it asked for; an adapter's own name stays between us and the backend.
+        model = asked.model if self._lease.version is not None and asked.model else None
+        id = None if capture is None else capture.id
+        self.way = Native(self._dialect, self._question, self._parts.backend.capabilities, id, model)
         if self._capture is not None:
             self._capture.reads(self.way.reads, translated=False)
 
@@ -118,15 +121,6 @@ class Asking:
         )
         if self._capture is not None:
             self._capture.reads(self.way.reads, translated=True)
-
-    def _rules(self) -> Rules:
-        """The client sees the model it asked for; an adapter's own name stays between us and the backend."""
-        asked = self._question.asked
-        model = asked.model if self._lease.version is not None and asked.model else None
-        if self._capture is None:
-            return {"model": dumps(model)} if model else {}
-        ours = bool(wishes(self._dialect, self._question, self._parts.backend.capabilities))
-        return self._dialect.rules(id=self._capture.id, model=model, asked=asked, ours=ours)
 
     async def _with_adapter(self) -> Answer:
         upstream = await self._without_wishes()

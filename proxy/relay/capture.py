@@ -41,17 +41,27 @@ READ_AT_ONCE: Final = 1 << 15  # bytes of events that are parsed together: about
 BESIDE_S: Final = 1.0  # from the question to its row: a kill in between leaves no trace of it
 LOST: Final = "the disk did not take this answer; it was relayed"
 _ALPHABET: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
+IDS_AT_ONCE: Final = 256
+_RANDOM: Final[list[bytes]] = []
 _PAIRS: Final = [a + b for a in _ALPHABET for b in _ALPHABET]
 
 
 def new_id() -> str:
     """`rl-` and 24 characters: milliseconds first, so that ids sort by time, then 80 random bits."""
-    number = (time.time_ns() // 1_000_000) << 80 | secrets.randbits(80)
+    number = (time.time_ns() // 1_000_000) << 80 | int.from_bytes(_random(), "big")
     digits = []
     for _ in range(12):
         number, pair = divmod(number, 36 * 36)
         digits.append(_PAIRS[pair])
     return "rl-" + "".join(reversed(digits))
+
+
+def _random() -> bytes:
+    """Ten bytes. Many are taken at once: the call gives the interpreter lock away, and has to get it back."""
+    if not _RANDOM:
+        fresh = secrets.token_bytes(10 * IDS_AT_ONCE)
+        _RANDOM.extend(fresh[at : at + 10] for at in range(0, len(fresh), 10))
+    return _RANDOM.pop()
 
 
 def choice_id(request_id: str, choice: int) -> str:
@@ -73,6 +83,7 @@ class Capture:
         id: str,
         n: int,
         keepable: Callable[[str], str] = str,
+        dialect: Dialect = CHAT,
     ) -> None:
         """`keepable`: what may be stored of an error."""
         self.id = id
@@ -83,8 +94,8 @@ class Capture:
         self._keepable = keepable
         self._events = events
         self._underway = underway
-        self._dialect: Dialect = CHAT
-        self._fold = CHAT.fold()
+        self._dialect = dialect
+        self._fold = dialect.fold()
         self._translated = False
         self._broken: str | None = None
         self._unread: list[bytes] = []  # whole events, not parsed yet
@@ -100,7 +111,9 @@ class Capture:
 
     def reads(self, dialect: Dialect, *, translated: bool) -> None:
         """Say what the backend answers in, before the first byte of the answer."""
-        self._dialect, self._fold, self._translated = dialect, dialect.fold(), translated
+        self._translated = translated
+        if dialect is not self._dialect:
+            self._dialect, self._fold = dialect, dialect.fold()
 
     def begin_beside(
         self, tasks: Tasks, row: Callable[[], Awaitable[NewCompletion]], seen: Callable[[NewCompletion], None]
@@ -162,14 +175,12 @@ class Capture:
         said = self._splitter.objects(piece)
         for event in self._splitter.events(piece) if said is None else ():
             self.add(event)
-        for one in said or ():
-            self._add(one)
+        self._fold_all(said or ())
 
     def take(self, said: Sequence[Any]) -> None:
         """Events of the stream, parsed."""
         self._read()
-        for one in said:
-            self._add(one)
+        self._fold_all(said)
 
     def add(self, event: Event) -> None:
         """One event of the stream, as the backend sent it."""
@@ -182,12 +193,14 @@ class Capture:
         except ValueError as error:  # it may have been an object, and a token is missing
             self._break(error)
         else:
-            self._add(said)
+            self._fold_all([said])
 
-    def _add(self, said: Any) -> None:
+    def _fold_all(self, said: Sequence[Any]) -> None:
+        """Up to the first that cannot be understood."""
         if self._broken is None:
             try:
-                self._fold.add(said)
+                for one in said:
+                    self._fold.add(one)
             except Exception as error:  # whatever a backend may send
                 self._break(error)
 

@@ -7,9 +7,11 @@ expires, as all else.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Annotated, Final, Literal
 
 from aiohttp import web
+from pydantic import Field
+from typing_extensions import TypedDict
 
 from proxy.conversation.active_conversations import Recent
 from proxy.conversation.retries import Retries
@@ -35,6 +37,15 @@ def says_off(headers: Mapping[str, str]) -> bool:
     return given == "off"
 
 
+class Captures(TypedDict):
+    off: Annotated[list[str], Field(description="Sessions of which nothing is kept.")]
+
+
+class Captured(TypedDict):
+    session: str
+    capture: Literal["on", "off"]
+
+
 class Uncaptured:
     def __init__(self, store: Store, recent: Recent, retries: Retries) -> None:
         self._store, self._recent, self._retries = store, recent, retries
@@ -50,7 +61,7 @@ class Uncaptured:
         return [web.get("/rl/capture", self.get), web.post("/rl/capture", self.post)]
 
     async def get(self, request: web.Request) -> web.Response:
-        return json_response({"off": sorted(self._sessions)})
+        return json_response(Captures(off=sorted(self._sessions)))
 
     async def post(self, request: web.Request) -> web.Response:
         """Answers when it is on disk and in force."""
@@ -73,4 +84,4 @@ class Uncaptured:
         await self._store.meta.set(UNCAPTURED, sorted(found))
         self._sessions = found
         await self._store.meta.audit("use", "capture", {"session": session, "capture": capture})
-        return json_response({"session": session, "capture": capture})
+        return json_response(Captured(session=session, capture="on" if capture == "on" else "off"))

@@ -66,13 +66,21 @@ class Native(Codec):
     translated = False
     path = None
 
-    def __init__(self, dialect: Dialect, question: Question, capabilities: Capabilities, rules: Rules) -> None:
+    def __init__(
+        self, dialect: Dialect, question: Question, capabilities: Capabilities, id: str | None, model: str | None
+    ) -> None:
+        """`id`: of the completion, if it is captured; `model`: the name that its client asked for, where the backend
+        knows it by another."""
         self.reads = dialect.of(question.body)
         self._hides = bool(capabilities.leaves_out) and not question.asked.wants_logprobs
         self._role = b""  # who speaks, where only an event that was left out has said it
+        wished = wishes(dialect, question.body, capabilities)
+        rules: Rules = {"model": dumps(model)} if model else {}
+        if id is not None:
+            rules = dialect.rules(id=id, model=model, asked=question.asked, ours=bool(wished))
         if self._hides:
             rules = without(rules, capabilities.leaves_out)
-        self.asks = _missing(wishes(dialect, question, capabilities), question.body)
+        self.asks = _missing(wished, question.body) if wished else {}
         self._dialect, self._question, self._rules = dialect, question, rules
         self._splicer = Splicer(rules)
         self._last: bytes | None = None  # the data of the newest event
@@ -155,7 +163,7 @@ class Translated(Codec):
         self, dialect: Dialect, question: Question, capabilities: Capabilities, *, id: str, model: str, created: int
     ) -> None:
         chat = dialect.to_chat(question.body, question.asked)
-        self.asks = _missing(_wishes("chat", chat, capabilities), chat)
+        self.asks = _missing(wishes(CHAT, chat, capabilities), chat)
         self._hides = bool(self.asks) and not question.asked.wants_logprobs
         self._chat = dumps(chat)
         self._dialect = dialect
@@ -202,15 +210,13 @@ class Translated(Codec):
         return "text/event-stream; charset=utf-8" if self._dialect.framing == "sse" else "application/x-ndjson"
 
 
-def wishes(dialect: Dialect, question: Question, capabilities: Capabilities) -> Mapping[str, bytes]:
-    """Members added to a request that is passed through; nothing, where the client would notice."""
-    return {} if dialect.bends(question.body) else _wishes(dialect.name, question.body, capabilities)
-
-
-def _wishes(dialect: str, body: Mapping[str, Any], capabilities: Capabilities) -> Mapping[str, bytes]:
-    found = capabilities.asks.get(dialect, {})
-    if not body.get("stream", dialect.startswith("ollama")):
-        return {**found, **capabilities.asks_whole.get(dialect, {})}
+def wishes(dialect: Dialect, body: Mapping[str, Any], capabilities: Capabilities) -> Mapping[str, bytes]:
+    """Members added to a request; nothing, where its client would notice."""
+    found, whole = capabilities.asks.get(dialect.name, {}), capabilities.asks_whole.get(dialect.name, {})
+    if not (found or whole) or dialect.bends(body):
+        return {}
+    if not body.get("stream", dialect.name.startswith("ollama")):
+        return {**found, **whole}
     return {} if any(body.get(member) for member in capabilities.refuses_beside) else found
 
 

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Any, Final
+from typing import Annotated, Final
+
+from pydantic import Field
+from typing_extensions import TypedDict
 
 from config.settings import Settings
 from proxy.core.errors import BackendDown, ProxyError, TooMany
@@ -17,6 +20,12 @@ from proxy.core.waiting_line import Beat, WaitingLine
 
 SHARE: Final = 0.75  # of what the backend works on at once, and of `server.max_requests`: the rest is for people
 RETRY_AFTER_S: Final = 5
+
+
+class EpisodeRequests(TypedDict):
+    at_once: Annotated[int, Field(description="The most that are at the backend: backend.episodes_at_once.")]
+    at_backend: int
+    waiting: int
 
 
 class EpisodeQueue:
@@ -30,7 +39,7 @@ class EpisodeQueue:
         self._at_backend = 0  # choices that were asked for
         self._closed = False
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> EpisodeRequests:
         return {"at_once": self._at_once, "at_backend": self._at_backend, "waiting": len(self._line)}
 
     @contextlib.asynccontextmanager

@@ -94,6 +94,7 @@ class Exchange:
             id,
             self._asked.n,
             self._keepable,
+            self._dialect,
         )
         served = parts.backend.served
         self._capture.guessed = served.guessed(self._asked.sampling)

@@ -33,7 +33,7 @@ from proxy.conversation.side_requests import QUOTATION, SUBAGENT, SYSTEM, is_sub
 from proxy.conversation.turns import DEFAULT, marked_side, said_turn, turn_of
 from proxy.conversation.typed_words import marked_errors, typed_in
 from proxy.conversation.user_text import SHOWN, words
-from proxy.core.agent_wrappers import NOBODY, Agent, agent_of, as_typed, name_on, sender_of
+from proxy.core.agent_wrappers import CLAUDE_CODE, NOBODY, Agent, agent_of, as_typed, name_on, sender_of
 from proxy.core.backend_http import NoHttp
 from proxy.core.errors import BackendBroke, BadRequest, ProxyError, StorageFailed
 from proxy.core.json_edit import dumps, loads
@@ -41,7 +41,7 @@ from proxy.core.offload import LARGE, off_loop, off_loop_above, weight
 from proxy.core.upstream import end_to_end, no_http, target_of, whole
 from proxy.dialects import Asked, Dialect
 from proxy.dialects.base import Question
-from proxy.dialects.speaker import Speaker, people, speaker
+from proxy.dialects.speaker import Speaker, may_begin_episode, people, speaker
 from proxy.feedback.chat_command import Asks, ChatCommands
 from proxy.relay.capture import new_id
 from proxy.relay.capture_optout import says_off
@@ -106,15 +106,24 @@ class Relay:
         raw = await read(request, self.parts.settings.server.max_body_bytes)
         heavy, known = weight(raw), self.parts.recent.bodies.known(raw)
         # Also what was said before has to be walked through: a thread for all of it, or none.
-        said, as_came, named = await off_loop(heavy, _read, raw, self.parts.recent.bodies, known, dialect, request)
+        said, as_came, agent, named = await off_loop(
+            heavy, _read, raw, self.parts.recent.bodies, known, dialect, request
+        )
         body = said.parsed
         add: dict[str, bytes] = {}
         spelled, asked = body, as_came
         path_session = request.match_info.get("session")
+        claude_code = agent is not None and agent.name == CLAUDE_CODE
         who = speaker(
-            request.headers, path_session=path_session, user=asked.user, session=asked.session, body=body, typed=named
+            request.headers,
+            path_session=path_session,
+            user=asked.user,
+            session=asked.session,
+            body=body,
+            typed=named,
+            claude_code=claude_code,
         )
-        reach = Reach.of(who_asks(request), who.user, people(request.headers, body, named))
+        reach = Reach.of(who_asks(request), who.user, people(request.headers, body, named, claude_code=claude_code))
         if dialect.goes_on:
             items = await self._earlier.referred(dialect, body, reach, who.session)
             asked = await off_loop(heavy, dialect.read, body, items) if items else asked
@@ -124,7 +133,10 @@ class Relay:
                 asked = replace(asked, messages=marked(asked.messages, as_came.messages))
         who = who._replace(user=reach.user or reach.who.name)
         side = marked_side(request.headers, self.parts.settings.turns.rules)
-        agent = agent_of(request.headers, asked.messages) if asked.typed and not side else NOBODY
+        if not asked.typed or side:
+            agent = NOBODY
+        elif asked.messages is not as_came.messages:
+            agent = agent_of(request.headers, asked.messages)
         typed = as_typed(asked.messages, agent)
         at = command_at(typed, agent) if heavy < LARGE else await off_loop(heavy, command_at, typed, agent)
         key = await off_loop(len(raw), key_of, request, raw) if is_counted(request) else None
@@ -148,13 +160,9 @@ class Relay:
 
     async def _ask(self, call: Call, body: Any, asked: Asked, add: dict[str, bytes]) -> web.StreamResponse:
         """A question for the model: leased, captured, sent. `body`, `asked` and `add` with all that it names."""
-        kept: Sequence[int]
-        if call.id is None:  # nothing is remembered of it either
-            kept = await off_loop(call.weight, without_commands, asked.messages, call.agent)
-        else:
-            recent, size = self.parts.recent, len(call.body.raw) + _size(add)
-            recent.bodies.remember(call.body)
-            kept = await off_loop(call.weight, recent.history.kept, asked.messages, size, call.agent)
+        kept = await off_loop(call.weight, without_commands, asked.messages, call.agent)
+        if call.id is not None:  # else nothing is remembered of it
+            self.parts.recent.bodies.remember(call.body)
         if add:
             asked = replace(asked, messages=unmarked(asked.messages))
         if asked.messages and not kept:
@@ -181,9 +189,11 @@ class Relay:
         where the episode has ended."""
         if call.id is None:  # nothing of it is kept, so it is no part of one
             return False, None
-        named = self.parts.swap.names_version(asked.model)
-        live = None if named else self.parts.swap.version_of(asked.model)
-        pin = await self.parts.episodes.pin(who_asks(call.request).key, call.who.session, live)
+        swap = self.parts.swap
+        live = swap.version_of(asked.model)
+        live = None if live is None or swap.names_version(asked.model) else live
+        begins = may_begin_episode(call.request.headers, call.request.match_info.get("session"))
+        pin = await self.parts.episodes.pin(who_asks(call.request).key, call.who.session, live, begins=begins)
         return pin is not None, None if live is None or pin is None else pin.version
 
     async def _let_in(
@@ -388,23 +398,19 @@ def _row(call: Call, asked: Asked, telling: Telling, request: bytes, lease: Leas
 
 def _read(
     raw: bytes, bodies: SaidBefore, known: KnownPrefix, dialect: Dialect, request: web.Request
-) -> tuple[Body, Asked, list[Any]]:
-    """The body, what its dialect makes of it, and whom its newest message names. Raises BadRequest."""
+) -> tuple[Body, Asked, Agent | None, list[Any]]:
+    """The body, what its dialect makes of it, the agent that sent it, and whom its newest message names. Agents name
+    people in one way, chat completions in another. Raises BadRequest."""
     body, asked = parsed(raw, bodies, known, dialect)
-    return body, asked, _typed_by(request.headers, asked)
+    agent = agent_of(request.headers, asked.messages)
+    found = (sender_of(asked.messages, agent), name_on(asked.messages, agent))
+    return body, asked, agent, [one for one in found if one is not None]
 
 
 def _beside(history: History, call: Call, asked: Asked, size: int) -> tuple[Telling, bytes]:
     """Knowledge of the messages, and the members beside them."""
     beside = {k: v for k, v in call.body.parsed.items() if k not in call.dialect.carriers}
     return history.telling(asked.messages, size), dumps(beside)
-
-
-def _typed_by(headers: Mapping[str, str], asked: Asked) -> list[Any]:
-    """Whom the newest message names: in words of its agent, and as chat completions have it."""
-    agent = agent_of(headers, asked.messages)
-    found = (sender_of(asked.messages, agent), name_on(asked.messages, agent))
-    return [one for one in found if one is not None]
 
 
 def _completion_id(request: web.Request) -> str:

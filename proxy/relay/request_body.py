@@ -55,7 +55,7 @@ def parsed(raw: bytes, before: SaidBefore, known: KnownPrefix, dialect: Dialect)
         body = before.read(raw, known)
     except ValueError as error:
         raise BadRequest(f"The body is not valid JSON ({error}).") from None
-    if deeper(body.parsed, DEEPEST):
+    if len(raw) > DEEPEST and deeper(body.fresh, DEEPEST):
         raise BadRequest(f"The body is nested over {DEEPEST} levels deep; nothing was passed on.")
     return body, bounded(dialect.parse(body.parsed))
 

@@ -102,7 +102,12 @@ class Follower:
         return await self._store.completions.find_reply(sent, [one.asker])
 
     async def _by_words(self, one: Next) -> Sequence[Candidate]:
-        """Its client has rewritten the conversation."""
+        """Its client has rewritten the conversation. Where no answer here says its newest reply, the
+        conversation is not read."""
+        if one.answer is not None and not await self._screen.may_have_said(
+            as_chat(one.answer), [one.asker], one.session
+        ):
+            return ()
         whole = await self._store.completions.get(one.id)
         if whole is None:
             return ()
@@ -135,11 +140,11 @@ class Follower:
 
     def _of_words(self, before: Lately, one: Next) -> NewSignal:
         if one.typed is None:
-            return _ruled(before.id, "message", one, one.asked, rules.label("nothing", UNCERTAIN))
+            return _ruled(before.id, "message", one, one.asked, rules.label("unclear", UNCERTAIN))
         own = own_words(one.typed)  # a page that was pasted into it instructs nobody
         ruled = rules.of_message(one.typed, [before.asked])
         if ruled is None and own != one.typed:
-            ruled = rules.of_message(own, []) if own else rules.label("nothing", UNCERTAIN)
+            ruled = rules.of_message(own, []) if own else rules.label("unclear", UNCERTAIN)
         return _ruled(before.id, "message", one, own or one.typed, ruled)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from config.sections import Judge as Section
-from store.learning.signals import HINDSIGHT, NEXT, Trusted
+from store.learning.labels import HINDSIGHT, NEXT, Trusted
 from trainer.launch import parameters
 
 LEAST: Final = 3e9  # parameters

@@ -66,18 +66,18 @@ class AnswerJudge:
         tokens = sum(answer.tokens for answer in answers)
         read = [found for answer in answers if (found := read_label(answer.text, turn.follow_up)) is not None]
         if not read:
-            return JudgeVerdict("nothing", "", "the judge's answer cannot be read", tokens)
+            return JudgeVerdict("unclear", "", "the judge's answer cannot be read", tokens)
         counted = Counter(found.label for found in read)
         (name, most), *others = counted.most_common()
         if name == "nothing":
             return JudgeVerdict("nothing", "", "the judge abstained", tokens)
         if 2 * most <= self._votes or (others and others[0][1] == most):
-            return JudgeVerdict("nothing", "", f"no majority in {self._votes} votes", tokens)
+            return JudgeVerdict("unclear", "", f"no majority in {self._votes} votes", tokens)
         again = await self.ask(refute_messages(turn, name), 0.0)
         tokens += again.tokens
         refutation = read_refutation(again.text)
         if refutation is None:
-            return JudgeVerdict("nothing", "", "the judge's second answer cannot be read", tokens)
+            return JudgeVerdict("unclear", "", "the judge's second answer cannot be read", tokens)
         if refutation[0]:
             return JudgeVerdict("nothing", "", f"refuted: {refutation[1] or 'another explanation'}", tokens)
         words = Counter(found.instruction for found in read if found.label == name and found.instruction)

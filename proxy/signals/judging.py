@@ -1,9 +1,9 @@
-"""The work of a judge: the queue, its hours and its budget, and what its labels become as far as it is trusted.
+"""The life of a signal: found, labelled, and turned into a rating as far as whoever labels it is trusted.
 
-Off the byte path: it looks at what was captured a few seconds ago, and asks the judge one turn at a time. The queue is
-in the store, so a restart goes on with it. Nothing is sent to another machine before an admin has accepted it. A label
-trains only in mode `on`, and only while the judge agrees with people. Else everything it rated is taken back before the
-next run claims. Not here: what a verdict is (judge), how agreement is measured (trust).
+Two tasks, off the byte path. One looks at what was captured a few seconds ago, the other asks the judge. So a judge
+that thinks keeps no signal waiting. A label trains only in mode `on`, and only while the judge agrees with people. Else
+everything it rated is taken back before the next run claims. Not here: the judge's queue, hours and budget (asking),
+what a verdict is (judge), how agreement is measured (trust).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Final
@@ -19,25 +19,24 @@ from typing import Any, Final
 import aiohttp
 import structlog
 
-from config.hours import inside, opens
 from config.sections import Judge as Section
 from proxy.backends.base import Backend
 from proxy.conversation.redaction import Redactor
 from proxy.core.errors import Conflict
 from proxy.core.events import Events
+from proxy.core.own_code.child import OwnCodeFailed
 from proxy.signals import rules
+from proxy.signals.asking import NOT_MAIN, JudgeQueue, day_of, turn_of
 from proxy.signals.follower import Follower
 from proxy.signals.hindsight import CONFIG, SAID, Hindsight
-from proxy.signals.judge import AnswerJudge, JudgeDown
 from proxy.signals.judge_server import JudgeServer
-from proxy.signals.own import WEIGHT, Own, OwnFailed
-from proxy.signals.questions import JudgedTurn
-from proxy.signals.ranking import rank
+from proxy.signals.own import WEIGHT, Own
 from proxy.signals.trust import WINDOW, Trust, trust
 from store.captured import export
 from store.errors import StoreError
-from store.learning.signals import ASK, HINDSIGHT, OWN, OwnScore, Trusted
-from store.records import Completion, Shared, Signal
+from store.learning.labels import HINDSIGHT, OWN, RULES_CONFIG, WENT_ON, Trusted
+from store.learning.signals import ASK, OwnScore
+from store.records import Shared
 from store.store import Store
 
 log = structlog.get_logger()
@@ -45,13 +44,10 @@ log = structlog.get_logger()
 LOOK_S: Final = 2.0  # between two looks at what was captured
 REST: Final = 9.0  # times as long at rest as at work: a tenth of one core at most
 REST_S: Final = 5.0  # at most
-PAUSES_S: Final = (5.0, 15.0, 60.0, 300.0)  # after a judge that does not answer, in turn
 STATE: Final = "judge_state"  # whether it trained when it was last looked at, so that a change is said once
 ASK_EVERY_S: Final = 6 * 3600.0  # between two questions to people about a judged turn
-RULES_CONFIG: Final = ""  # rules have no prompts
 ACTOR: Final = "rlproxy"
 AT_ONCE: Final = 20  # turns that the user's own code scores between two looks
-NOT_MAIN: Final = "its answer is not a main turn any more"
 SHOWN: Final = 20  # disagreements in a report
 
 
@@ -79,20 +75,26 @@ class Judging:
         self._own_hash = ""  # of the user's own code as it last ran
         self.own_problem: str | None = None
         self._now = now
-        self._wake = asyncio.Event()
+        self._asking = JudgeQueue(settings, store, self.server, redactor, events, now)
+        self._look_now, self._ask_now = asyncio.Event(), asyncio.Event()
         self._settling = asyncio.Lock()
-        self._http: aiohttp.ClientSession | None = None
-        self._failures = 0
         self._unsettled = True  # what a crash left half done
-        self._again_at = 0.0  # monotonic: when a judge that did not answer is asked again
-        self.problem: str | None = None  # why the judge does not answer
 
     # What it is
 
     @property
     def asks(self) -> bool:
         """Tell whether a model is asked at all."""
-        return self._settings.mode in ("shadow", "on")
+        return self._asking.on
+
+    @property
+    def problem(self) -> str | None:
+        """Why the judge does not answer."""
+        return self._asking.problem
+
+    async def why_not(self) -> str | None:
+        """Why no turn is judged now."""
+        return self._hindsight.why_not() if self._hindsight.on else await self._asking.why_not()
 
     def statement(self) -> str:
         """The notice that a person should read before it is enabled."""
@@ -110,7 +112,8 @@ class Judging:
     # The work
 
     def wake(self) -> None:
-        self._wake.set()
+        self._look_now.set()
+        self._ask_now.set()
 
     def rated(self) -> None:
         """A person has rated something: what a judge is trusted in may have changed."""
@@ -118,110 +121,69 @@ class Judging:
         self.wake()
 
     async def start(self, http: aiohttp.ClientSession) -> None:
-        self._http = http
+        self._asking.start(http)
         await self.server.start()
 
     async def run(self) -> None:
-        """For ever, in a task of its own."""
+        """For ever, in a task of its own, and one more for the judge."""
+        async with asyncio.TaskGroup() as both:
+            both.create_task(self._again_and_again(self.look, self._look_now, lambda: 0.0))
+            both.create_task(self._again_and_again(self.ask, self._ask_now, lambda: self._asking.waited_s))
+
+    async def _again_and_again(
+        self, step: Callable[[], Awaitable[bool]], wake: asyncio.Event, waited_s: Callable[[], float]
+    ) -> None:
+        """Do a step, rest, and wait for the next. `waited_s`: for others in all, which is not work."""
         while True:
-            self._wake.clear()
-            more, began = False, time.monotonic()
+            wake.clear()
+            more, began = False, time.monotonic() - waited_s()
             try:
-                more = await self.step()
+                more = await step()
             except StoreError as error:
                 log.error("signals wait for the store", error=str(error))
             except Exception:  # whatever it is: relaying, capture and ratings need no signals
                 log.exception("signals")
-            await asyncio.sleep(min(REST_S, REST * (time.monotonic() - began)))  # answers come first
+            worked = time.monotonic() - waited_s() - began
+            await asyncio.sleep(min(REST_S, REST * worked))  # answers come first
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(0.05 if more else LOOK_S):
-                    await self._wake.wait()
+                    await wake.wait()
 
-    async def step(self) -> bool:
-        """Some of the work; whether there is more of it now. Raises StoreError."""
+    async def look(self) -> bool:
+        """Find what followed, and label it as far as no model is needed; whether there is more. Raises StoreError."""
         if self._store.integrity.state == "damaged":
             return False
         seen = await self._follower.step()
-        judged = await (self._keep_said() if self._hindsight.on else self._judge_one())
-        ranked = await self._rank_one()
+        kept = await self._keep_said()
         scored = await self._score_own()
-        if judged or ranked or scored or self._unsettled or (seen and self._settings.mode == "on"):
-            self._unsettled = False
+        await self._settle_if(kept or scored or (bool(seen) and self._settings.mode == "on"))
+        return bool(seen) or kept or scored
+
+    async def ask(self) -> bool:
+        """Ask the judge about one turn; whether it answered. Raises StoreError."""
+        if self._store.integrity.state == "damaged":
+            return False
+        asked = await self._asking.step()
+        await self._settle_if(asked)
+        return asked
+
+    async def _settle_if(self, changed: bool) -> None:
+        if not (changed or self._unsettled):
+            return
+        self._unsettled = False
+        try:
             await self.settle()
-        return bool(seen) or judged or ranked or scored
-
-    async def why_not(self) -> str | None:
-        """Why no turn is judged now."""
-        if self._hindsight.on:
-            return self._hindsight.why_not()
-        if not self.asks:
-            return "the judge is off (judge.mode)"
-        if not self.server.accepted:
-            return f"what leaves this machine has not been accepted: `rlproxy judge --accept` ({self.server.url})"
-        if self._settings.hours and not inside(self._settings.hours, self._now()):
-            return f"outside its hours until {opens(self._settings.hours, self._now()):%a %H:%M} (judge.hours)"
-        spent = (await self._store.signals.cost(self._day()))["today"]
-        if spent >= self._settings.daily_tokens:
-            return f"{spent} tokens of today's {self._settings.daily_tokens} are spent (judge.daily_tokens)"
-        if time.monotonic() < self._again_at:
-            return self.problem
-        return None
-
-    async def _judge_one(self) -> bool:
-        if self._http is None or not self.asks:
-            return False
-        waiting = await self._store.signals.waiting(1)
-        if not waiting or await self.why_not() is not None:
-            return False
-        (signal,) = waiting
-        if (turn := await self._turn(signal)) is None:
-            await self._store.signals.drop(signal.seq, NOT_MAIN)
-            return True
-        judge = AnswerJudge(self._http, self.server.endpoint(), self._settings.votes)
-        try:
-            verdict = await judge.verdict(turn)
-        except JudgeDown as error:
-            self._failed(str(error))
-            return False
-        self._failures, self.problem = 0, None
-        await self._store.signals.label(
-            signal.seq,
-            judge=self.server.name,
-            config=self.server.config,
-            name=verdict.label,
-            value=rules.VALUES[verdict.label],
-            hint=verdict.instruction or None,
-            why=verdict.why,
-            tokens=verdict.tokens,
-            day=self._day(),
-        )
-        self._events.emit("signal", completion=signal.completion_id, label=verdict.label)
-        return True
-
-    async def _rank_one(self) -> bool:
-        """Several answers to one question, put in order by the judge."""
-        if self._http is None or not self.asks or await self.why_not() is not None:
-            return False
-        until, group = await self._store.judged_pairs.waiting()
-        if group is None:
-            return False
-        try:
-            found = await rank(AnswerJudge(self._http, self.server.endpoint(), 1), group, self._redactor.text)
-        except JudgeDown as error:
-            self._failed(str(error))
-            return False
-        self._failures, self.problem = 0, None
-        await self._store.judged_pairs.keep(found.pairs, *self.server.ranks_as, until)
-        await self._store.signals.spend(found.tokens, self._day())
-        return True
+        except BaseException:
+            self._unsettled = True
+            raise
 
     async def _keep_said(self) -> bool:
         """With no judge, what was said next is all there is to train on; whether there was any."""
-        if self._hindsight.why_not() is not None:
+        if not self._hindsight.on or self._hindsight.why_not() is not None:
             return False
         waiting = await self._store.signals.waiting(AT_ONCE)
         for signal in waiting:
-            if (turn := await self._turn(signal)) is None:
+            if (turn := await turn_of(self._store, self._redactor, signal)) is None:
                 await self._store.signals.drop(signal.seq, NOT_MAIN)
                 continue
             await self._store.signals.label(
@@ -233,7 +195,7 @@ class Judging:
                 hint=turn.follow_up,
                 why="no judge: the words themselves train",
                 tokens=0,
-                day=self._day(),
+                day=day_of(self._now()),
             )
         return bool(waiting)
 
@@ -244,7 +206,7 @@ class Judging:
         waiting = await self._store.signals.unscored(AT_ONCE)
         try:
             self._own_hash = await asyncio.to_thread(self._own.hash)
-        except OwnFailed as error:  # the turns stay: the file may come back
+        except OwnCodeFailed as error:  # the turns stay: the file may come back
             self.own_problem = str(error)
             return False
         for signal in waiting:
@@ -252,10 +214,10 @@ class Judging:
             score = None
             if found is not None and found.new.turn == "main":
                 try:
-                    said = await self._own.score(_seen(found), export.signal(signal))
+                    said = await self._own.score(export.without_tokens(found), export.signal(signal))
                     self.own_problem = None
                     score = said and OwnScore(said.value, said.comment or None)
-                except OwnFailed as error:
+                except OwnCodeFailed as error:
                     self.own_problem = f"{signal.completion_id} has no score of your own code: {error}"
                     log.warning("the user's own code gave no score", completion=signal.completion_id, why=str(error))
             await self._store.signals.score(signal, score, self._own_hash)
@@ -277,24 +239,6 @@ class Judging:
         if not self._own.on or not self._own_hash:
             return []
         return [{"name": "signals.module", "value": self._own_hash, "why": "the sha256 of the user's own signals"}]
-
-    async def _turn(self, signal: Signal) -> JudgedTurn | None:
-        """The turn as the judge sees it; None where it is a side turn by now, or gone."""
-        found = await self._store.completions.get(signal.completion_id)
-        if found is None or found.new.turn != "main" or found.end is None or not signal.said:
-            return None
-        keep = self._redactor.text  # it is stored without secrets; settings may find more by now
-        return JudgedTurn(keep(found.new.typed or found.new.asked), keep(found.end.text), keep(signal.said))
-
-    def _failed(self, why: str) -> None:
-        pause = PAUSES_S[min(self._failures, len(PAUSES_S) - 1)]
-        self._failures += 1
-        self._again_at = time.monotonic() + pause
-        self.problem = f"the judge waits: {why}; the queue is kept"
-        log.warning("the judge does not answer", why=why, again_in_s=pause)
-
-    def _day(self) -> str:
-        return f"{self._now():%Y-%m-%d}"
 
     # Trust
 
@@ -320,16 +264,13 @@ class Judging:
         """Ratings as far as each judge is trusted at this moment: also right before a run claims. Raises StoreError."""
         async with self._settling:
             found = {judge: (config, await self.trust(judge, config)) for judge, config in self.judges}
-            trusted = [
-                Trusted(
-                    judge,
-                    config,
-                    {side.side: side.weight for side in how if side.trusted and side.weight > 0},
-                    pairs=(judge, config) == self.server.ranks_as,
-                )
-                for judge, (config, how) in found.items()
-                if self._settings.mode == "on"
-            ]
+            trusted = []
+            for judge, (config, how) in found.items() if self._settings.mode == "on" else ():
+                ranks = (judge, config) == self.server.ranks_as
+                weights = _weights(how)
+                if "bad" in weights and not ranks:
+                    weights |= await self._went_on(judge, config, weights["bad"])
+                trusted.append(Trusted(judge, config, weights, pairs=ranks))
             if self._own.on and self._own_hash:
                 trusted.append(Trusted(OWN, self._own_hash, {"bad": WEIGHT, "good": WEIGHT}))
             trusted += self._hindsight.trusted()
@@ -337,6 +278,13 @@ class Judging:
             await self._say({judge: how for judge, (_, how) in found.items()}, trusted)
             if came:
                 self._events.emit("judged", came=came, gone=gone)
+
+    async def _went_on(self, judge: str, config: str, most: float) -> dict[str, float]:
+        """The weight of answers that a person went on from. People measure it, with the thanks that no judge is asked
+        about: thanks are said after bad answers, too."""
+        shared = await self._store.signals.shared(judge, config, 4 * WINDOW, polite=True)
+        bad = trust([(one.person, one.judge) for one in shared]).bad
+        return {WENT_ON: min(most, bad.weight)} if bad.trusted and bad.weight > 0 else {}
 
     async def _say(self, found: dict[str, Trust], trusted: list[Trusted]) -> None:
         """A change between training and shadow, once."""
@@ -348,7 +296,7 @@ class Judging:
         await self._store.meta.audit(ACTOR, "judge", {"trains": now, "before": before, "why": why})
         log.warning("what judges may train has changed", trains=now, why=why)
 
-    # Asking people
+    # JudgeQueue people
 
     async def question(self) -> str | None:
         """The completion that a person may be asked about now: a judged turn, drawn at random, every few hours. What
@@ -388,7 +336,7 @@ class Judging:
             "statement": self.statement(),
             "waits_for": await self.why_not(),
             "waiting": sum(row["count"] for row in counts if row["state"] == "waiting"),
-            "cost": {**await self._store.signals.cost(self._day()), "daily": self._settings.daily_tokens},
+            "cost": {**await self._asking.cost(), "daily": self._settings.daily_tokens},
             "own": await self._own_report(),
             "judges": [await self._one(judge, config) for judge, config in self.judges],
             "signals": counts,
@@ -423,7 +371,7 @@ class Judging:
         if not self.asks:
             return None
         found, waits = await self.trust(self.server.name, self.server.config), await self.why_not()
-        cost = {**await self._store.signals.cost(self._day()), "daily": self._settings.daily_tokens}
+        cost = {**await self._asking.cost(), "daily": self._settings.daily_tokens}
         line = f"{self.server.name}: {self._state(found)}; {cost['today']} of {cost['daily']} tokens today"
         return {
             "mode": self._settings.mode,
@@ -442,10 +390,9 @@ class Judging:
         return f"trains on what it finds {' and '.join(sides)}"
 
 
-def _seen(found: Completion) -> dict[str, Any]:
-    """The completion for the user's own code: as exported, without its tokens."""
-    tokens = ("prompt_token_ids", "token_ids", "logprobs", "signals")
-    return {key: value for key, value in export.to_dict(found).items() if key not in tokens}
+def _weights(found: Trust) -> dict[str, float]:
+    """The sides that may train."""
+    return {side.side: side.weight for side in found if side.trusted and side.weight > 0}
 
 
 def _differ(one: Shared) -> bool:

@@ -15,7 +15,11 @@ import orjson
 
 from store.records import SignalKind
 
-VALUES: Final = {"correction": -1.0, "redo": -1.0, "complaint": -1.0, "failed": -1.0, "solved": 1.0, "nothing": 0.0}
+VALUES: Final = {
+    "correction": -1.0, "redo": -1.0, "complaint": -1.0, "failed": -1.0, "solved": 1.0,
+    "nothing": 0.0,  # someone went on, and had nothing to say of the answer
+    "unclear": 0.0,  # nobody can tell what was said, or who said it
+}  # fmt: skip
 RULES: Final = "rules"  # in place of a judge's name
 LONGEST_POLITE: Final = 120  # characters
 REPEATED: Final = 12  # letters and digits below which a message said twice may be a greeting or a yes
@@ -113,7 +117,7 @@ def of_message(text: str, questions: Collection[str]) -> Label | None:
     """A person's own words; None where it takes a judge. `questions`: what the person had asked before."""
     said = _letters(text)
     if not said:
-        return label("nothing", "it has no words")
+        return label("unclear", "it has no words")
     if len(said) >= REPEATED and any(said == _letters(one) for one in questions):
         return label("redo", "the person said the same once more")
     if is_polite(text):

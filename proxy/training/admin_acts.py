@@ -5,7 +5,10 @@ Owns what each act does and the sentence that tells of it. Not here: who is an a
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple
+
+from pydantic import Field
+from typing_extensions import TypedDict
 
 from proxy.core.errors import NotFound
 from proxy.core.version_names import version_in_words
@@ -17,9 +20,33 @@ ACTS: Final = ("train", "pause", "resume", "cancel", "rollback", "promote", "res
 IN_CHAT: Final = frozenset({"train", "pause", "resume", "rollback", "reset"})
 
 
+class PointerBody(TypedDict):
+    live: Annotated[int, Field(ge=0)]
+    previous: Annotated[int, Field(ge=0)]
+    reason: str
+
+
+class Started(TypedDict):
+    started: Literal[True]
+    why: str
+
+
+class Paused(TypedDict):
+    paused: bool
+
+
+class Cancelled(TypedDict):
+    cancelled: Annotated[int, Field(description="The run's number.")]
+
+
+class Reset(TypedDict):
+    live: Annotated[int, Field(ge=0)]
+    baseline: float
+
+
 class ActDone(NamedTuple):
     said: str  # for the chat
-    told: dict[str, Any]  # for a program
+    told: PointerBody | Started | Paused | Cancelled | Reset  # for a program
     status: int = 200
 
 
@@ -34,16 +61,16 @@ class AdminActs:
         match act:
             case "train":
                 why = (await self._learner.train(tune=tune)).why
-                return ActDone(f"a run starts: {why}.", {"started": True, "why": why}, 202)
+                return ActDone(f"a run starts: {why}.", Started(started=True, why=why), 202)
             case "pause":
                 await self._learner.pause()
-                return ActDone("training is paused; `/rl resume` goes on.", {"paused": True})
+                return ActDone("training is paused; `/rl resume` goes on.", Paused(paused=True))
             case "resume":
                 await self._learner.resume()
-                return ActDone("training goes on.", {"paused": False})
+                return ActDone("training goes on.", Paused(paused=False))
             case "cancel":
                 run = await self._learner.cancel()
-                return ActDone(f"run {run.id} is cancelled; its ratings are fresh again.", {"cancelled": run.id})
+                return ActDone(f"run {run.id} is cancelled; its ratings are fresh again.", Cancelled(cancelled=run.id))
             case "rollback":
                 if version is None:
                     return _live(await self._swap.rollback(actor), "is live again")
@@ -53,10 +80,10 @@ class AdminActs:
             case "reset":
                 await self._learner.reset(actor)
                 said = "the base model answers, and the next run starts from it; nothing is deleted."
-                return ActDone(said, {"live": BASE, "baseline": 0.0})
+                return ActDone(said, Reset(live=BASE, baseline=0.0))
         raise NotFound(f"There is no act {act}.")
 
 
 def _live(pointer: Pointer, how: str) -> ActDone:
-    told = {"live": pointer.live, "previous": pointer.previous, "reason": pointer.reason}
+    told = PointerBody(live=pointer.live, previous=pointer.previous, reason=pointer.reason)
     return ActDone(f"{version_in_words(pointer.live)} {how}.", told)

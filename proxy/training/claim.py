@@ -13,7 +13,7 @@ from typing import Any, Final
 from config import presets
 from config.settings import Settings
 from proxy.backends.base import Backend
-from proxy.training import run_folder, served_prompts
+from proxy.training import own_loss, run_folder, served_prompts
 from proxy.training.cloud_student import Foreign
 from proxy.training.run_files import RunFiles
 from proxy.training.served_prompts import ServedPrompts
@@ -93,7 +93,10 @@ class Claims:
         return any((s.completion.new.version is None) != (self._foreign is not None) for s in samples)
 
     async def write(self, run: Run, weights: str | None) -> None:
-        """Write the run folder, unless an earlier attempt did. Raises BackendDown: its server renders the prompts."""
+        """Write the run folder, unless an earlier attempt did.
+
+        Raises BackendDown (its server renders the prompts), OwnCodeFailed (there is no train.loss to read).
+        """
         async with self._files.lock:  # until the folder is whole nobody forgets what it is written from
             await self._files.clean(run)
             if not run_folder.complete(Path(run.folder)):
@@ -140,12 +143,15 @@ class Claims:
             episode_baseline=float(await self._store.meta.get(EPISODE_BASELINE, 0.0)),
             neutral=served.neutral,
             objective=self._foreign.objective if self._foreign else None,
+            # Another model's replies have no log-probs of this policy: they train by `kto` alone.
+            loss=None if self._foreign else await asyncio.to_thread(own_loss.read, train),
             tune=bool(await self._store.meta.get(TUNE, False)),
             tuned=(await self._store.meta.get(TUNED, {})).get(run.model),
             choices=[
                 *(self._foreign.choices if self._foreign else ()),
                 *served.choices,
                 *(await self.beside() if self.beside else ()),
+                *run_folder.scored_by(turns),
             ],
             seal=Seal(await self._store.runs.key(run.id)),
         )

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import structlog
+from pydantic import Field
+from typing_extensions import TypedDict
 
 from config.settings import Settings
 from proxy.core.events import Events
@@ -25,6 +27,17 @@ log = structlog.get_logger()
 OBJECTIVE: Final = "kto"  # needs neither log-probs nor a version of the model that replied
 LISTENING: Final = "distill"  # nor does this: only comments and corrections teach
 NEWEST: Final = "foreign_version"  # in the store: what the last of these runs published, or is about to
+
+
+class Trains(TypedDict):
+    """Behind a cloud API it is a local model that learns."""
+
+    model: str | None
+    weights: str | None
+    objective: str
+    version: Annotated[int, Field(ge=0)] | None
+    adapter: str | None
+    line: str
 
 
 class Foreign:
@@ -84,7 +97,7 @@ class Foreign:
         if (to := clean_of(adapters, version)) != version:
             await self._store.meta.set(NEWEST, to)
 
-    async def report(self) -> dict[str, Any]:
+    async def report(self) -> Trains:
         """For `status`: which model trains, and where what it learned is."""
         version = await self.parent()
         adapter = await self._store.versions.get(version) if version else None

@@ -14,6 +14,7 @@ from datetime import datetime
 from config.sections import Train
 from config.settings import Settings
 from proxy.backends.base import Backend
+from proxy.training import own_loss
 from proxy.training.adapter_check import Refusal
 from proxy.training.cloud_student import Foreign
 from proxy.training.gpu_sharing import Lending
@@ -170,6 +171,8 @@ class Preconditions:
             return lacks
         if self.weights() is None:
             return "train.weights does not say where the model's weights are"
+        if train.loss and (lacks := await own_loss.lacks(train)) is not None:
+            return lacks
         if (obstacle := await self.obstacle(anew=asked)) is not None:
             return obstacle
         if self._state.paused:

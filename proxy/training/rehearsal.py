@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import structlog
+from pydantic import Field
+from typing_extensions import TypedDict
 
 from config import presets
 from config.settings import Settings
@@ -39,7 +41,32 @@ TRIED: Final = 8  # answers at a time
 COUNTED: Final = 64  # answers of whose tokens it is counted what is known
 TICK_S = 5.0  # as often it is looked whether there are new ones
 
-UNTRIED: Final[dict[str, Any]] = {
+
+class KnownTokensBody(TypedDict):
+    answers: int
+    tokens: Annotated[int, Field(description="Of these answers.")]
+    ids: Annotated[int, Field(description="Tokens whose ids are exact.")]
+    log_probs: Annotated[int, Field(description="Tokens whose log-probs the server gave.")]
+    line: str
+
+
+class RehearsalBody(TypedDict):
+    """Rehearsal: would a run take the newest answers?"""
+
+    state: Annotated[
+        Literal["untried", "prompts", "taken", "partly", "refused", "unknown"],
+        Field(description="`prompts`: it would take the prompts, and the weights have not looked at the words yet."),
+    ]
+    tried: int
+    refused: int
+    why: Annotated[str | None, Field(description="Why most of those are refused.")]
+    line: str
+    known_tokens: Annotated[
+        KnownTokensBody | None, Field(description="What the server told of the newest answers' tokens.")
+    ]
+
+
+UNTRIED: Final[RehearsalBody] = {
     "state": "untried", "tried": 0, "refused": 0, "why": None, "known_tokens": None,
     "line": "whether a run would take them is tried after the first answers",
 }  # fmt: skip
@@ -73,7 +100,7 @@ class Rehearsal:
         self._scored = False  # the weights have said how likely the answers are
         self._found = UNTRIED
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> RehearsalBody:
         """For `status`."""
         return self._found
 
@@ -118,7 +145,7 @@ class Rehearsal:
             log.warning("a run would refuse answers", **{key: found[key] for key in ("tried", "refused", "why")})
             self._events.emit("problem", message=found["line"])
 
-    async def _tried(self, weights: str, scored: bool) -> dict[str, Any]:
+    async def _tried(self, weights: str, scored: bool) -> RehearsalBody:
         """`scored`: by the weights, too. Raises BackendDown, LaunchError."""
         train = self._settings.train
         foreign = self._backend.capabilities.foreign
@@ -147,7 +174,7 @@ class Rehearsal:
         said = await self._launcher.probe(weights, asked, threads=1, nice=train.nice, log=out)
         refused = [why for why in said["refused"] if why is not None]
         words = _looked_at(lines, said["doubt"], scored, foreign)
-        return verdict(refused, len(lines), words) | {"known_tokens": shares(len(counted), said["known_tokens"])}
+        return {**verdict(refused, len(lines), words), "known_tokens": shares(len(counted), said["known_tokens"])}
 
 
 def _looked_at(lines: Sequence[dict[str, Any]], doubt: str | None, scored: bool, foreign: bool) -> str | None:
@@ -159,33 +186,36 @@ def _looked_at(lines: Sequence[dict[str, Any]], doubt: str | None, scored: bool,
     return doubt and f"whether it would take their words is not sure yet: {doubt}"
 
 
-def shares(answers: int, known: dict[str, int]) -> dict[str, Any] | None:
+def shares(answers: int, known: dict[str, int]) -> KnownTokensBody | None:
     """How much of the newest answers' tokens is exact; None where they have none."""
     if not known["tokens"]:
         return None
     ids, log_probs = (min(1.0, known[name] / known["tokens"]) for name in ("ids", "log_probs"))
     of = f"newest {answers} answers" if answers > 1 else "newest answer"
     line = f"of the tokens of the {of} {ids:.0%} have exact ids and {log_probs:.0%} exact log-probs"
-    return {"answers": answers, **known, "line": line}
+    return {
+        "answers": answers, "tokens": known["tokens"], "ids": known["ids"], "log_probs": known["log_probs"],
+        "line": line,
+    }  # fmt: skip
 
 
 def _by_id(completions: Sequence[Completion]) -> dict[str, Completion]:
     return {completion.new.id: completion for completion in completions}
 
 
-def unknown(why: str) -> dict[str, Any]:
+def unknown(why: str) -> RehearsalBody:
     return {**UNTRIED, "state": "unknown", "line": f"whether a run would take them could not be tried: {why}"}
 
 
-def verdict(reasons: Sequence[str], tried: int, words: str | None = None) -> dict[str, Any]:
+def verdict(reasons: Sequence[str], tried: int, words: str | None = None) -> RehearsalBody:
     """`reasons`: of each answer that a run would refuse; `words`: why it is not known of the others yet."""
-    found = {**UNTRIED, "tried": tried, "refused": len(reasons)}
+    found: RehearsalBody = {**UNTRIED, "tried": tried, "refused": len(reasons)}
     if not reasons:
         newest = f"newest {tried} answers" if tried > 1 else "newest answer"
         if words is not None:
-            return found | {"state": "prompts", "line": f"a run would take the prompts of the {newest}; {words}"}
-        return found | {"state": "taken", "line": f"a run would take the {newest}"}
+            return {**found, "state": "prompts", "line": f"a run would take the prompts of the {newest}; {words}"}
+        return {**found, "state": "taken", "line": f"a run would take the {newest}"}
     how_many = "all" if len(reasons) == tried else f"{len(reasons)}"
     why = max(reasons, key=reasons.count)
     line = f"of the newest {tried} answers a run would refuse {how_many}: {why}"
-    return found | {"state": "refused" if len(reasons) == tried else "partly", "why": why, "line": line}
+    return {**found, "state": "refused" if len(reasons) == tried else "partly", "why": why, "line": line}

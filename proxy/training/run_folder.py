@@ -23,12 +23,13 @@ from proxy.conversation.as_sent import as_sent
 from proxy.conversation.conversations import as_chat
 from proxy.conversation.redaction import was_redacted
 from proxy.dialects import chat_tools, chat_turns, template_kwargs
+from proxy.training.own_loss import LossFile
 from proxy.training.rewards import worth
 from store.captured.rows import as_text
 from store.learning.episode_groups import RunTurn
+from store.learning.labels import HINDSIGHT, rater_of
 from store.learning.ratings import JUDGED
 from store.learning.samples import why_held
-from store.learning.signals import HINDSIGHT, rater_of
 from store.records import BASE, Completion, Message, Moments, Run, RunSample
 from store.safety import conversion
 from trainer.launch import IN_THE_CLEAR, Seal, SealError, hinted, together, unfinished
@@ -36,6 +37,7 @@ from trainer.launch import IN_THE_CLEAR, Seal, SealError, hinted, together, unfi
 FORMAT = 1
 SAMPLES: Final = "samples.jsonl"
 CALIBRATION: Final = "calibration.jsonl"
+LOSS: Final = "loss.py"  # the copy of the user's own
 NO_LESSONS: Final[Mapping[str, Sequence[str]]] = {}
 TEXTS: Final = (SAMPLES, CALIBRATION)  # all files of a run that hold what people said; `cache` is made of them
 
@@ -92,6 +94,13 @@ def episode_lines(turns: Sequence[RunTurn]) -> list[dict[str, Any]]:
     ]
 
 
+def scored_by(turns: Sequence[RunTurn]) -> list[dict[str, Any]]:
+    """For the manifest: which code of the user's own rewarded these episodes."""
+    hashes = sorted({one.episode.scored_by for one in turns if one.episode.scored_by is not None})
+    why = "the sha256 of the user's own reward of episodes"
+    return [{"name": "train.reward", "value": ", ".join(hashes), "why": why}] if hashes else []
+
+
 def turn_name(episode: int, turn: int) -> str:
     """The name in a rating's place where a program rewarded an episode: of its `seq` and the turn from 0."""
     return f"ep-{episode}-{turn}"
@@ -118,6 +127,7 @@ def write(
     tune: bool = False,
     tuned: float | None = None,
     choices: Sequence[Mapping[str, Any]] = (),
+    loss: LossFile | None = None,
     seal: Seal = IN_THE_CLEAR,
 ) -> None:
     """Blocking. Complete when `run.json` is there: it is written last.
@@ -132,6 +142,8 @@ def write(
     _write(folder / SAMPLES, lines, seal)
     _write(folder / CALIBRATION, [_completion(c, ()) for c in calibration], seal)
     _dated(folder / CALIBRATION, min((c.new.created_at for c in calibration), default=None))
+    if loss is not None:
+        IN_THE_CLEAR.write(folder / LOSS, loss.code)
     used = {line["version"] for line in lines} | {run.parent}
     aim = {"objective": objective} if objective else {}
     order = {
@@ -158,8 +170,10 @@ def write(
         "tensorboard": str(settings.home / "tensorboard" / f"run-{run.id}") if train.tensorboard else None,
         "choices": [
             {"name": "held", "value": run.held, "why": why_held(run.held, run.samples, train.held_share)},
+            *([loss.choice] if loss else []),
             *choices,
         ],
+        "loss": loss.spec if loss else None,
     }
     _write(folder / "run.json", [order])
 

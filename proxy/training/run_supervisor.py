@@ -20,10 +20,11 @@ import structlog
 from config.settings import Settings
 from proxy.core.errors import BackendDown, Conflict
 from proxy.core.events import Events
+from proxy.core.own_code.child import OwnCodeFailed
 from proxy.core.tasks import Tasks
 from proxy.training import run_folder
 from proxy.training.claim import TUNE, TUNED, Claims
-from proxy.training.cloud_student import Foreign
+from proxy.training.cloud_student import Foreign, Trains
 from proxy.training.gpu_sharing import Lending, NotLent
 from proxy.training.preconditions import Preconditions
 from proxy.training.publish import Ending, Publisher
@@ -257,7 +258,7 @@ class RunSupervisor:
         needed = 1 if asked or rebuilds else (await self._when.needed())[0]
         return await self._claims.claim(min_total=needed, rebuilds=rebuilds)
 
-    async def trains(self) -> dict[str, Any] | None:
+    async def trains(self) -> Trains | None:
         """For `status`: the model that trains, where it is another one than the one that answers."""
         return await self._foreign.report() if self._foreign else None
 
@@ -277,6 +278,9 @@ class RunSupervisor:
                 await self._claims.write(run, self._when.weights())
             except BackendDown as error:
                 self._wait(run, f"the server of its replies cannot say how it renders their prompts: {error.message}")
+                return
+            except OwnCodeFailed as error:
+                self._wait(run, f"train.loss: {error}")
                 return
             await self._train(run)
             await self._called_off(run)  # whatever it was busy with, and whatever else has kept it from training

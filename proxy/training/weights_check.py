@@ -11,9 +11,11 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import replace
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal, NotRequired, cast
 
 import structlog
+from pydantic import Field
+from typing_extensions import TypedDict
 
 from config.settings import Settings
 from proxy.backends.ask import ask
@@ -40,9 +42,23 @@ ASKS: Final[dict[str, Any]] = {"logprobs": True, "top_logprobs": 1}
 # Two processes and a load of the weights would find out what is known already.
 OWN: Final = WeightsVerdict("same", "rlproxy started the server on the very files that train")
 
-_UNASKED: Final[dict[str, Any]] = {
-    "state": "unasked", "apart": None, "regret": None, "rendering": None, "stops": False,
-}  # fmt: skip
+
+class RenderingBody(TypedDict):
+    known: bool
+    line: str
+    server: Annotated[str | None, Field(description="The first prompt that differs, as the server renders it.")]
+    weights: Annotated[str | None, Field(description="The same, by the chat template of the weights.")]
+    read: NotRequired[Annotated[int | None, Field(description="How many tokens the server says that it read there.")]]
+    made: NotRequired[Annotated[int | None, Field(description="How many the chat template of the weights makes.")]]
+
+
+class MatchBody(TypedDict):
+    state: Literal["unasked", "same", "other", "unknown"]
+    line: str
+    apart: float | None
+    regret: float | None
+    rendering: RenderingBody | None
+    stops: bool
 
 
 class WeightsCheck:
@@ -72,17 +88,24 @@ class WeightsCheck:
             return None
         return f"{self.verdict.line}; put it right in the backend or in train.weights ({OVERRIDE})"
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> MatchBody:
         """For `status`."""
         if not self._backend.capabilities.adapters:
-            return {**_UNASKED, "line": "no version goes into this backend, so its model may be another one"}
+            return _unasked("no version goes into this backend, so its model may be another one")
         if self.verdict is None:
             line = self.no or "the served model is compared with the weights after the first answers"
             if not (self._settings.train.weights or self._backend.weights):
                 line = "train.weights does not say where the model's weights are, so nothing can be compared"
-            return {**_UNASKED, "line": line, "stops": self.no is not None}
-        found = self.verdict._asdict()
-        return {key: value for key, value in found.items() if key != "scored"} | {"stops": self.no is not None}
+            return _unasked(line, stops=self.no is not None)
+        found = self.verdict
+        return {
+            "state": found.state,
+            "line": found.line,
+            "apart": found.apart,
+            "regret": found.regret,
+            "rendering": cast(RenderingBody | None, found.rendering),  # a Rendering's members, from the store maybe
+            "stops": self.no is not None,
+        }
 
     async def start(self) -> None:
         """The verdict from before this start. Whether it still is about the same two is asked before the next run."""
@@ -180,6 +203,10 @@ class WeightsCheck:
     async def _post(self, body: dict[str, Any]) -> tuple[int, bytes]:
         with place_for(self._backend, self._backend.served.model) as address:
             return await ask(self._backend, address, body, ANSWER_S)
+
+
+def _unasked(line: str, *, stops: bool = False) -> MatchBody:
+    return {"state": "unasked", "line": line, "apart": None, "regret": None, "rendering": None, "stops": stops}
 
 
 def _answer_in(body: dict[str, Any]) -> ProbeAnswer:

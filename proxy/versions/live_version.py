@@ -159,10 +159,10 @@ class Swap:
     async def acquire(self, asked: str, promised: int | None = None) -> Lease:
         """The version that a request for the model `asked` gets, or the one that it was promised. Raises NotFound,
         BackendDown."""
-        pinned = self._pinned(asked) is not None
         version = self.version_of(asked) if promised is None else promised
         if version is None:
             return Lease(self, None, asked or self.model, pinned=False)
+        pinned = self._pinned(asked) is not None
         self._in_use[version] += 1
         try:
             if version not in self._loaded:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from typing import Any, Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple, NotRequired
 
 import structlog
+from pydantic import Field
+from typing_extensions import TypedDict
 
 from config.sections import Train
 from proxy.core.errors import ProxyError
@@ -30,6 +32,28 @@ log = structlog.get_logger()
 ACTOR: Final = "rlproxy"
 EVERY: Final = 2**62
 RETRY_S: Final = 10.0  # where the rollback itself failed
+
+
+class ShareBody(TypedDict):
+    good: int
+    rated: int
+
+
+class ComparisonBody(TypedDict):
+    new: ShareBody
+    old: ShareBody
+    p: float
+
+
+class WatchBody(TypedDict):
+    version: Annotated[int, Field(ge=0)]
+    against: Annotated[int, Field(ge=0)]
+    new: NotRequired[ShareBody | None]
+    old: NotRequired[ShareBody | None]
+    p: NotRequired[float | None]
+    episodes: NotRequired[Annotated[ComparisonBody | None, Field(description="Of successes in evaluation episodes.")]]
+    state: Literal["watching", "over", "rolled back"]
+    line: str
 
 
 class Watched(NamedTuple):
@@ -139,7 +163,7 @@ class RollbackMonitor:
             watched.append(Watched("episodes", compare(tried_old, tried_new)))
         return watched
 
-    async def report(self) -> dict[str, Any] | None:
+    async def report(self) -> WatchBody | None:
         """For `status`: what is watched and how it stands, or what was rolled back."""
         pointer = self._swap.pointer
         if watched := await self.comparisons(pointer):
@@ -147,7 +171,9 @@ class RollbackMonitor:
             return {
                 "version": pointer.live,
                 "against": pointer.previous,
-                **told["ratings"],
+                "new": told["ratings"]["new"],
+                "old": told["ratings"]["old"],
+                "p": told["ratings"]["p"],
                 "episodes": told.get("episodes"),
                 "state": "over" if all(one.found.over for one in watched) else "watching",
                 "line": "; ".join(one.line(pointer.live, pointer.previous) for one in _spoken(watched)),
@@ -163,5 +189,8 @@ def _spoken(watched: Sequence[Watched]) -> Sequence[Watched]:
     return [one for one in watched if one.found.old.rated or one.found.new.rated] or watched
 
 
-def _told(found: Comparison) -> dict[str, Any]:
-    return {"new": found.new._asdict(), "old": found.old._asdict(), "p": found.p}
+def _told(found: Comparison) -> ComparisonBody:
+    new, old = found.new, found.old
+    return {
+        "new": {"good": new.good, "rated": new.rated}, "old": {"good": old.good, "rated": old.rated}, "p": found.p,
+    }  # fmt: skip

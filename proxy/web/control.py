@@ -32,6 +32,7 @@ from proxy.web.openapi.responses import (
     AdaptersBody,
     CompletionBody,
     CompletionsBody,
+    Ok,
     RunsBody,
     WholeCompletion,
 )
@@ -89,13 +90,13 @@ class Control:
     # Reading
 
     async def healthz(self, request: web.Request) -> web.Response:
-        return web.json_response({"ok": True})
+        return web.json_response(Ok(ok=True))
 
     async def readyz(self, request: web.Request) -> web.Response:
         why = f"{self._door.closed}; requests wait." if self._door.closed else await reachable(self._backend)
         if why is not None:
             raise BackendDown(why)
-        return web.json_response({"ok": True})
+        return web.json_response(Ok(ok=True))
 
     async def metrics(self, request: web.Request) -> web.Response:
         self._metrics.live.set(self._swap.live)

@@ -12,14 +12,14 @@ import orjson
 from aiohttp import web
 
 from proxy.access.security import who_asks
-from proxy.core.errors import BadRequest, NotFound
+from proxy.core.errors import BadRequest, NotFound, ProxyError
 from proxy.core.json_response import json_response
-from proxy.core.query import number
+from proxy.core.query import flag, number
 from proxy.dialects.speaker import user_in
 from proxy.feedback.episodes import PRINTABLE, Episodes, as_split, group_in
 from proxy.training.segments import segments
 from proxy.versions.live_version import Swap
-from proxy.web.openapi.episodes import EpisodeBody, EpisodesOfVersion, EpisodeTurn
+from proxy.web.openapi.episodes import EpisodeBody, EpisodesOfVersion, EpisodeTurn, RewardsBody
 from store.learning.episodes import STATES, Episode, OfVersion
 from store.records import Completion
 from store.store import Store
@@ -40,6 +40,7 @@ class EpisodeRoutes:
             web.get("/rl/episodes", self.list),
             web.get("/rl/episodes/{id}", self.show),
             web.post("/rl/episodes/{id}/reward", self.reward),
+            web.post("/rl/episodes/rewards", self.reward_each),
         ]
 
     async def open(self, request: web.Request) -> web.Response:
@@ -55,6 +56,22 @@ class EpisodeRoutes:
         rewarded = await self._episodes.reward(request.match_info["id"], key, await _body(request), user)
         stored = rewarded.result == "stored"
         return json_response({**episode_json(rewarded.episode), "result": rewarded.result}, 201 if stored else 200)
+
+    async def reward_each(self, request: web.Request) -> web.Response:
+        """Lines of JSON, as many as the body may hold; `?dry_run` stores nothing."""
+        key, user, dry_run = _key(request), user_in(request.headers), flag(request, "dry_run")
+        lines = enumerate((await request.read()).split(b"\n"), start=1)
+        rows = [(at, line) for at, line in lines if line.strip()]
+        if not rows:
+            raise BadRequest("The body holds no line; nothing was stored.")
+        found = await self._episodes.reward_each([line for _, line in rows], key, user, dry_run=dry_run)
+        answer: RewardsBody = {"stored": 0, "changed": 0, "same": 0, "refused": []}
+        for (at, _), one in zip(rows, found, strict=True):
+            if isinstance(one, ProxyError):
+                answer["refused"].append({"line": at, "status": one.status, "why": str(one)})
+            else:
+                answer[one.result] += 1
+        return json_response(answer)
 
     async def list(self, request: web.Request) -> web.Response:
         """Newest first; `before` is the `seq` to go on from."""

@@ -22,6 +22,7 @@ from proxy.core.json_edit import dumps, loads
 from proxy.core.json_response import json_response
 from proxy.core.offload import off_loop_above
 from proxy.core.query import flag
+from proxy.web.openapi.responses import BadLineBody, ImportedBody
 from store.captured.export import FORMAT
 from store.captured.imports import Imported
 from store.learning.rater_quota import LEAST_WEIGHT, MOST_WEIGHT
@@ -65,12 +66,15 @@ class Importing:
         taken = await self._store.transfer.take(rows)
         if taken.stored:
             await self._store.meta.audit("admin", "import", {**taken._asdict(), "refused": len(refused)})
-        answer = {**taken._asdict(), "forgotten": forgotten, "refused": refused}
-        return json_response(answer)
+        return json_response(
+            ImportedBody(
+                stored=taken.stored, known=taken.known, ratings=taken.ratings, forgotten=forgotten, refused=refused
+            )
+        )
 
-    def _read(self, raw: bytes, ours: bool) -> tuple[list[Imported], list[dict[str, Any]]]:
+    def _read(self, raw: bytes, ours: bool) -> tuple[list[Imported], list[BadLineBody]]:
         rows: list[Imported] = []
-        refused: list[dict[str, Any]] = []
+        refused: list[BadLineBody] = []
         for number, line in enumerate(raw.split(b"\n"), start=1):
             if not line.strip():
                 continue

@@ -13,14 +13,16 @@ from proxy.access.security import require_admin
 from proxy.core.errors import BadRequest
 from proxy.core.json_edit import loads
 from proxy.core.json_response import json_response
+from proxy.feedback.reward_function import RewardFunction
 from proxy.signals.judging import Judging
 
 LATEST: Final = 2**40
 
 
 class JudgeRoutes:
-    def __init__(self, judging: Judging) -> None:
+    def __init__(self, judging: Judging, rewarding: RewardFunction) -> None:
         self._judging = judging
+        self._rewarding = rewarding
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -39,16 +41,18 @@ class JudgeRoutes:
         return await self._answer()
 
     async def rescore(self, request: web.Request) -> web.Response:
-        """The user's own code sees what was found since a moment again."""
+        """The user's own code sees turns, or episodes, since a moment again."""
         require_admin(request)
         try:
             body = loads(await request.read())
-            since = float(body.get("since", 0.0))
+            since, episodes = float(body.get("since", 0.0)), body.get("episodes", False)
         except (ValueError, TypeError, AttributeError):
             raise BadRequest("The body must be a JSON object with `since` in Unix seconds.", param="since") from None
         if not 0 <= since <= LATEST:
             raise BadRequest("`since` must be Unix seconds.", param="since")
-        left = await self._judging.rescore(since)
+        if not isinstance(episodes, bool):
+            raise BadRequest("`episodes` must be true or false.", param="episodes")
+        left = await (self._rewarding.rescore(since) if episodes else self._judging.rescore(since))
         return json_response({"left": left})
 
     async def _answer(self) -> web.Response:

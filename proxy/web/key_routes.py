@@ -11,6 +11,7 @@ from proxy.access.keys import Keys, as_json
 from proxy.access.security import require_admin, who_asks
 from proxy.core.errors import BadRequest
 from proxy.core.json_response import json_response
+from proxy.web.openapi.responses import KeysBody, NewKey
 
 NO_STORE: Final = {"cache-control": "no-store"}
 
@@ -28,7 +29,7 @@ class KeyRoutes:
 
     async def list(self, request: web.Request) -> web.Response:
         require_admin(request)
-        return json_response({"data": self._keys.list()}, headers=NO_STORE)
+        return json_response(KeysBody(data=self._keys.list()), headers=NO_STORE)
 
     async def create(self, request: web.Request) -> web.Response:
         require_admin(request)
@@ -39,7 +40,7 @@ class KeyRoutes:
         if not isinstance(body, dict):
             raise BadRequest("The body must be a JSON object with `name` and `role`.")
         key, text = await self._keys.create(str(body.get("name") or ""), body.get("role", "use"), _actor(request))
-        return json_response({**as_json(key), "key": text}, 201, headers=NO_STORE)
+        return json_response(NewKey(**as_json(key), key=text), 201, headers=NO_STORE)
 
     async def revoke(self, request: web.Request) -> web.Response:
         require_admin(request)

@@ -6,16 +6,16 @@ Owns their HTTP and what may be said of a lesson, which the page says, too. Not 
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any, Final
 
-import orjson
 from aiohttp import web
 
 from proxy.access.security import require_admin, who_asks
 from proxy.core.errors import BadRequest, NotFound
 from proxy.core.json_edit import loads
+from proxy.core.json_response import json_response
 from proxy.relay.lessons import PromptLessons
+from proxy.web.openapi.lessons import LessonBody, LessonsBody
 from store.errors import UnknownRating
 from store.learning.lessons import LONGEST, CommentLesson
 from store.store import Store
@@ -43,7 +43,7 @@ class LessonRoutes:
         """Newest first; those that have ended, too."""
         require_admin(request)
         found = [as_json(one) for one in await self._store.lessons.all()]
-        return _json({"enabled": self.enabled, "data": found})
+        return json_response(LessonsBody(enabled=self.enabled, data=found))
 
     async def edit(self, request: web.Request) -> web.Response:
         """Other words, every question instead of its topic, or active again. What is not named stays."""
@@ -57,12 +57,12 @@ class LessonRoutes:
         for name, value in body.items():
             if not isinstance(value, MEMBERS[name]):
                 raise BadRequest(f"`{name}` must be a {MEMBERS[name].__name__}.", param=name)
-        return _json(as_json(await self.change(request.match_info["id"], body, _actor(request))))
+        return json_response(as_json(await self.change(request.match_info["id"], body, _actor(request))))
 
     async def remove(self, request: web.Request) -> web.Response:
         """It acts no more; its rating stays, and trains."""
         require_admin(request)
-        return _json(as_json(await self.change(request.match_info["id"], {"active": False}, _actor(request))))
+        return json_response(as_json(await self.change(request.match_info["id"], {"active": False}, _actor(request))))
 
     async def change(self, id: str, wanted: dict[str, Any], actor: str) -> CommentLesson:
         """Raises BadRequest, NotFound."""
@@ -92,8 +92,12 @@ class LessonRoutes:
         raise _none(id)
 
 
-def as_json(lesson: CommentLesson) -> dict[str, Any]:
-    return {"id": lesson.rating, **{k: v for k, v in asdict(lesson).items() if k not in ("rating", "key")}}
+def as_json(lesson: CommentLesson) -> LessonBody:
+    return {
+        "id": lesson.rating, "completion": lesson.completion, "user": lesson.user, "question": lesson.question,
+        "text": lesson.text, "edited": lesson.edited, "always": lesson.always, "state": lesson.state, "why": lesson.why,
+        "created_at": lesson.created_at, "learned": lesson.learned,
+    }  # fmt: skip
 
 
 def _none(id: str) -> NotFound:
@@ -102,7 +106,3 @@ def _none(id: str) -> NotFound:
 
 def _actor(request: web.Request) -> str:
     return who_asks(request).name or "admin"
-
-
-def _json(value: Any) -> web.Response:
-    return web.Response(body=orjson.dumps(value), content_type="application/json")

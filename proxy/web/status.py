@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from proxy.backends.base import Backend
 from proxy.backends.sampling_defaults import in_words
@@ -24,7 +24,9 @@ from proxy.training.weights_check import WeightsCheck
 from proxy.versions.admission import Door
 from proxy.versions.live_version import Swap
 from proxy.versions.rollback_monitor import RollbackMonitor
+from proxy.web.openapi.judge import JudgeBrief
 from proxy.web.openapi.responses import RunBody
+from proxy.web.openapi.status import Database, PromptsBody, StatusBody, WaitingEpisodes
 from store.records import Run
 from store.store import Store
 from store.writer import ROOM
@@ -76,7 +78,7 @@ class StatusReport:
         self._episodes = episodes
         self._queue = queue
 
-    async def full(self) -> dict[str, Any]:
+    async def full(self) -> StatusBody:
         runs = await self._store.runs.recent(limit=1)
         fresh = await self._when.fresh()  # after the runs: one that is shown as ended has given its ratings back
         needed, _ = await self._when.needed()
@@ -103,7 +105,7 @@ class StatusReport:
                 "inexact": self._formats.inexact(d.name for d in DIALECTS),
                 "lacks": self._backend.capabilities.why_not or None,
                 "obstacle": await self._when.obstacle(),
-                "left": self._backend.left._asdict() if self._backend.left else None,
+                "left": {"line": left.line, "command": left.command} if (left := self._backend.left) else None,
                 "dialects": self._formats.table(d.name for d in DIALECTS),
             },
             "ratings": {
@@ -126,8 +128,10 @@ class StatusReport:
                 "line": _training(run, self._learner.state.progress, due),
             },
             "held": {"why": self._door.closed, "requests": self._door.waiting},
-            **self.prompts(),
-            "judge": await self._judging.brief(),
+            "match": self._match.report(),
+            "rehearsal": self._rehearsal.report(),
+            "cut": self._health.cut.line,
+            "judge": cast(JudgeBrief | None, await self._judging.brief()),
             "watch": await self._watch.report(),
             "rebuild": await self._rebuilding.report(),
             "last_run": run_json(runs[0]) if runs else None,
@@ -148,25 +152,29 @@ class StatusReport:
         trains = await self._learner.trains()
         return not trains["model"] if trains else not self._backend.capabilities.adapters
 
-    async def episodes(self) -> dict[str, Any] | None:
+    async def episodes(self) -> WaitingEpisodes | None:
         """None where there has never been one."""
         counts = await self._store.episodes.counts()
         if not counts.open + counts.rewarded + counts.error:
             return None
         ready = await self._when.episodes()
         return {
-            **counts._asdict(),
+            "open": counts.open,
+            "rewarded": counts.rewarded,
+            "error": counts.error,
+            "unrewarded": counts.unrewarded,
             "ready": ready.episodes,
             "groups": ready.groups,
             "forming": ready.forming,
             "closes_in_s": ready.closes_in_s,
             "left_out": ready.left_out,
             "needed": await self._when.needed_episodes(),
+            "own_reward_problem": self._episodes.own_reward_problem,
             "requests": self._queue.state(),
             "ended_lately": self._episodes.ended_lately(),
         }
 
-    def prompts(self) -> dict[str, Any]:
+    def prompts(self) -> PromptsBody:
         """Obstacles between the answers and a run; from memory, no query."""
         return {
             "match": self._match.report(),
@@ -178,7 +186,7 @@ class StatusReport:
         served = self._backend.served
         return f"where a client says nothing: {in_words(served.sampling)} ({served.known})"
 
-    def _database(self) -> dict[str, Any]:
+    def _database(self) -> Database:
         integrity = self._store.integrity
         checking = integrity.since if integrity.state == "checking" else None
         return {"state": integrity.state, "line": integrity.doubt or "sound", "checked_since": checking}

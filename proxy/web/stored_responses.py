@@ -21,6 +21,7 @@ from proxy.dialects.speaker import people, speaker
 from proxy.relay.previous_response import EarlierAnswers, with_text_arguments
 from proxy.relay.relay import Relay
 from proxy.web.forgetting import Forgetter
+from proxy.web.openapi.responses import DeletedResponse
 from store.records import Completion
 from store.store import Store
 
@@ -44,7 +45,7 @@ class StoredResponses:
         if found.ratings:
             raise Conflict("This response has been rated and is kept for training; take the rating back first.")
         await self._forgetter.delete(found.new.id)
-        return json_response({"id": found.new.id, "object": "response", "deleted": True})
+        return json_response(DeletedResponse(id=found.new.id, object="response", deleted=True))
 
     async def _found(self, request: web.Request) -> Completion | None:
         user = speaker(request.headers, path_session=None, user=None).user

@@ -45,9 +45,8 @@ STEPS: Final = (
     ("determine: route, person, command, version", (
         "proxy.relay.relay", "proxy.dialects.speaker", "proxy.access.reach", "proxy.core.agent_wrappers",
         "proxy.conversation.user_text", "proxy.conversation.retries", "proxy.versions", "proxy.relay.capture_optout",
-        "proxy.conversation.history_cache:History.kept", "proxy.conversation.history_cache:_seen",
-        "proxy.conversation.conversations:sight", "proxy.conversation.conversations:command_at",
-        "proxy.conversation.conversations:is_command", "proxy.training.giving_way")),
+        "proxy.conversation.conversations:without_commands", "proxy.conversation.conversations:command_at",
+        "proxy.training.giving_way")),
     ("record: messages, hashes, secrets, turn", (
         "proxy.relay.relay:_row", "proxy.relay.relay:Relay._row", "proxy.conversation",
         "store.captured.tree:message_hash", "proxy.relay.capture")),
@@ -168,7 +167,7 @@ def _running(folder: Path, url: str, kind: str) -> Iterator[tuple[Any, Path]]:
     )  # fmt: skip
     try:
         address = home / "serving.json"
-        targets._wait(process, address.exists)
+        targets.wait_for(process, address.exists)
         yield targets.Target(name, json.loads(address.read_text())["url"], process, "", home=home), file
     finally:
         targets.stop(process)
@@ -182,7 +181,7 @@ def sample(client: Any, shape: Any, target: Any, file: Path, seconds: float) -> 
     target.process.send_signal(signal.SIGUSR1)
     found = client.load(shape, target, seconds)
     target.process.send_signal(signal.SIGUSR2)
-    targets._wait(target.process, file.exists)
+    targets.wait_for(target.process, file.exists)
     return {**json.loads(file.read_text()), "answers": found["answers"], "failed": found["failed"]}
 
 

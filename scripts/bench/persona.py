@@ -55,9 +55,13 @@ class Chat:
 
     def ask_now(self, texts: list[str], seed: int) -> list[Tokens]:
         """Of whatever the policy wears."""
+        return self.answer_now([[{"role": "user", "content": text}] for text in texts], seed)
+
+    def answer_now(self, talks: list[list[dict[str, str]]], seed: int) -> list[Tokens]:
+        """The next answer in each conversation."""
         replies: list[Tokens] = []
-        for first in range(0, len(texts), BATCH):
-            asked = [self.template.prompt([{"role": "user", "content": t}]) for t in texts[first : first + BATCH]]
+        for first in range(0, len(talks), BATCH):
+            asked = [self.template.prompt(talk) for talk in talks[first : first + BATCH]]
             out = self.policy.generate(asked, max_tokens=MAX_TOKENS, temperature=TEMPERATURE, seed=seed + first)
             replies += [Tokens(p, tuple(r), TEMPERATURE) for p, r in zip(asked, out, strict=True)]
         return replies
@@ -123,23 +127,23 @@ class Persona:
         self.prompts: str = found.get("PROMPTS", "")
 
 
-def rate(
+def answers(
     chat: Chat,
     persona: Persona,
-    texts: list[str],
+    talks: list[list[dict[str, str]]],
     adapter: Path | None,
     *,
     version: int,
     seed: int,
-    held: int,
-    comments: bool,
+    comments: bool = False,
 ) -> list[dict[str, Any]]:
-    """One round: replies to `texts`, rated; the lines of a samples.jsonl, `held` of them for the gate."""
-    replies = chat.ask(texts, adapter, seed)
+    """The next answer in each conversation, rated by its last question; the lines of a samples.jsonl."""
+    with chat.policy.wearing(adapter):
+        replies = chat.answer_now(talks, seed)
     behaviour = chat.score(replies, adapter, TEMPERATURE)
     lines = []
-    for i, (text, reply, logprobs) in enumerate(zip(texts, replies, behaviour, strict=True)):
-        said = chat.said(reply)
+    for i, (talk, reply, logprobs) in enumerate(zip(talks, replies, behaviour, strict=True)):
+        said, text = chat.said(reply), talk[-1]["content"]
         lines.append(
             {
                 "rating": f"rt-{version}-{i}",
@@ -155,11 +159,28 @@ def rate(
                 "prompt_token_ids": list(reply.prompt),
                 "token_ids": list(reply.reply),
                 "logprobs": logprobs.tolist(),
-                "messages": [{"role": "user", "content": text}],
+                "messages": talk,
                 "text": str(said),
                 "comment": persona.comment(text, said) if comments else None,
             }
         )
+    return lines
+
+
+def rate(
+    chat: Chat,
+    persona: Persona,
+    texts: list[str],
+    adapter: Path | None,
+    *,
+    version: int,
+    seed: int,
+    held: int,
+    comments: bool,
+) -> list[dict[str, Any]]:
+    """One round: replies to `texts`, rated; the lines of a samples.jsonl, `held` of them for the gate."""
+    talks = [[{"role": "user", "content": text}] for text in texts]
+    lines = answers(chat, persona, talks, adapter, version=version, seed=seed, comments=comments)
     asked = sorted(set(texts))  # replies to one question are held back together, as the proxy does with pairs
     random.Random(seed).shuffle(asked)
     for text in asked:

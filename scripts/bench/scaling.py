@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from config.sections import Redaction
-from proxy.conversation.conversations import command_at, thread
+from proxy.conversation.conversations import command_at, thread, without_commands
 from proxy.conversation.history_cache import History
 from proxy.conversation.redaction import Redactor
 from proxy.core import sse
@@ -101,7 +101,7 @@ def hashing(messages: list[dict[str, Any]]) -> None:
     redactor = Redactor(Redaction())
     thread(messages, redactor.message)
     history = History(redactor)
-    history.kept(messages, 0)
+    without_commands(messages)
     history.telling(messages, 0).told()
 
 

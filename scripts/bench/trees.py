@@ -13,33 +13,19 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from scripts.bench.relay.measure import Client, Shape, shapes
-from scripts.bench.relay.targets import Target, bare, rlproxy, stop, upstream
+from scripts.bench.relay.targets import Target, bare, checked_out, rlproxy, stop, upstream
 from scripts.harness.circumstances import machine, now
 
 ROOT = Path(__file__).resolve().parents[2]
 SHAPES = ("turn-2", "turn-200", "plain-1M-1", "plain-1k-16", "stream-1k-16")
 WINDOW_S = 0.8
-
-
-@contextmanager
-def checked_out(commit: str) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory() as folder:
-        tree = Path(folder) / "tree"
-        subprocess.run(["git", "worktree", "add", "-q", "--detach", tree, commit], cwd=ROOT, check=True)
-        try:
-            yield tree
-        finally:
-            subprocess.run(["git", "worktree", "remove", "--force", tree], cwd=ROOT, check=True)
 
 
 def cpu_us(target: Target) -> float:

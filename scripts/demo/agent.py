@@ -3,7 +3,8 @@
 inspect_ai asks the tasks of integrations/inspect_ai/tasks.py through a real `rlproxy serve` on the built-in backend, in
 groups of 8 attempts. Each round of episodes starts a run; success is measured on held-out questions by the version that
 is live then.
-`--shuffle` deals the rewards out at random: that control must not rise.
+`--shuffle` deals the rewards out at random: that control must not rise. `--resume` goes on after the last whole round
+of FILE, on the same rlproxy; what was asked in a round that was cut trains with the next.
 
     python -m scripts.demo.agent [--task two_turn] [--rounds 5] [--seed 0] [--shuffle] [--json FILE]
 """
@@ -44,11 +45,16 @@ def flags(args: argparse.Namespace) -> dict[str, str]:
     return {f"RLPROXY_TRAIN__{name}": value for name, value in found.items()}
 
 
-async def story(args: argparse.Namespace, python: str, keep: Callable[[list[dict[str, Any]]], None]) -> None:
+async def story(
+    args: argparse.Namespace,
+    python: str,
+    before: list[dict[str, Any]],
+    keep: Callable[[list[dict[str, Any]]], None],
+) -> None:
     """Every round, given to `keep` with those before it: a run that is cut keeps its figures."""
     serving = Serving(HOME, args.weights, **flags(args))
     await serving.start()
-    rows: list[dict[str, Any]] = []
+    rows = list(before)
     try:
         given = ("task", "rounds", "prompts", "members", "held_out", "seed")
         command = [python, str(HARNESS / "attempts.py"), "--url", serving.url]
@@ -56,6 +62,7 @@ async def story(args: argparse.Namespace, python: str, keep: Callable[[list[dict
             command += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
         command += ["--shuffle"] if args.shuffle else []
         command += ["--tokens", str(args.tokens)] if args.tokens else []
+        command += ["--done", str(before[-1]["round"])] if before else []
         logs = HOME / "inspect"
         harness = await asyncio.create_subprocess_exec(
             *command, stdout=subprocess.PIPE, env={**os.environ, "INSPECT_LOG_DIR": str(logs)}, limit=1 << 22
@@ -104,23 +111,27 @@ def main() -> int:
     parser.add_argument("--overrides", help="as train.overrides, JSON")
     parser.add_argument("--weights", default=WEIGHTS)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--resume", action="store_true")
     args = parser.parse_args()
     python = subprocess.run([ROOT / "scripts/harness_env"], check=True, capture_output=True, text=True).stdout.strip()
     began = time.monotonic()
-    shutil.rmtree(HOME, ignore_errors=True)
-    HOME.mkdir()
     target = args.json or HOME / "result.json"
-    told = {k: v if not isinstance(v, Path) else v.name for k, v in vars(args).items() if k != "json"}
+    before: dict[str, Any] = json.loads(target.read_text()) if args.resume else {"rounds": [], "seconds": 0.0}
+    if not args.resume:
+        shutil.rmtree(HOME, ignore_errors=True)
+        HOME.mkdir()
+    told = {k: v if not isinstance(v, Path) else v.name for k, v in vars(args).items() if k not in ("json", "resume")}
     about = {**circumstances(), "what": told}
+    about |= {"resumed_after": [*before.get("resumed_after", []), before["rounds"][-1]["round"]]} if args.resume else {}
     rows: list[dict[str, Any]] = []
 
     def keep(now: list[dict[str, Any]]) -> None:
         rows[:] = now
-        figures = {**about, "seconds": round(time.monotonic() - began, 1), "rounds": now}
+        figures = {**about, "seconds": round(before["seconds"] + time.monotonic() - began, 1), "rounds": now}
         target.write_text(json.dumps(figures, indent=1) + "\n")
         (HOME / "success.svg").write_text(picture(now, args.task))
 
-    asyncio.run(story(args, python, keep))
+    asyncio.run(story(args, python, before["rounds"], keep))
     show(rows, args.members)
     print(f"{time.monotonic() - began:.0f} s. Figures: {target}; picture: {HOME / 'success.svg'}")
     return 0

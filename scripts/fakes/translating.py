@@ -12,7 +12,7 @@ from typing import Any
 
 from aiohttp import web
 
-from proxy.conversation.conversations import is_command
+from proxy.conversation.user_text import command_of
 from proxy.core.errors import BackendBroke, ProxyError
 from proxy.dialects import DIALECTS, Dialect
 
@@ -58,7 +58,7 @@ class TranslatingServer:
     async def _answer(self, request: web.Request, dialect: Dialect) -> web.StreamResponse:
         body = await request.json()
         asked = dialect.parse(body)
-        if is_command(asked.messages[-1]):
+        if command_of(asked.messages[-1]) is not None:
             kind, pieces = dialect.answer("rlproxy: rated good.", id="rl-1", asked=asked, created=1)
             return await self._send(request, kind, pieces)
         self.asked.append(dialect.to_chat(body, asked))

@@ -80,7 +80,7 @@ _USERS = re.compile(
     r"|(GET|HEAD|DELETE) /v1/responses/\{id\}"
 )
 _RATERS = re.compile(
-    r"POST /(v1/feedback(/open-webui)?|rl/links|rl/episodes(/\{id\}/reward)?)|DELETE /v1/feedback/.*"
+    r"POST /(v1/feedback(/open-webui)?|rl/links|rl/episodes(/rewards|/\{id\}/reward)?)|DELETE /v1/feedback/.*"
     r"|(GET|HEAD) /rl/(?!export|keys|audit).*"
 )
 

@@ -95,6 +95,12 @@ def to_dict(completion: Completion, followed: Sequence[Signal] = ()) -> dict[str
     }
 
 
+def without_tokens(completion: Completion) -> dict[str, Any]:
+    """The line for a function of the user's own."""
+    left_out = ("prompt_token_ids", "token_ids", "logprobs", "signals")
+    return {key: value for key, value in to_dict(completion).items() if key not in left_out}
+
+
 def signal(signal: Signal) -> dict[str, Any]:
     return {
         "kind": signal.kind,

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import time
 from datetime import datetime
-from typing import Final
+from typing import Final, cast
+
+from typing_extensions import TypedDict
 
 from store.part import StorePart
 from store.records import Day, Verdicts
@@ -21,6 +23,16 @@ COUNTS: Final = """SELECT
 (SELECT count(*) FROM ratings r WHERE r.live = 1 AND r.human = 1 AND r.value > 0) AS good,
 (SELECT count(*) FROM ratings r WHERE r.live = 1 AND r.human = 1 AND r.value < 0) AS bad,
 (SELECT count(*) FROM completions c WHERE c.status = 'done' AND c.created_at >= ?) AS captured_today"""
+
+
+class Counts(TypedDict):
+    pending: int
+    done: int
+    partial: int
+    error: int
+    good: int
+    bad: int
+    captured_today: int
 
 
 class StatStore(StorePart):
@@ -43,9 +55,9 @@ class StatStore(StorePart):
         )
         return [Verdicts(row["version"], row["good"], row["bad"]) for row in rows]
 
-    async def counts(self) -> dict[str, int]:
+    async def counts(self) -> Counts:
         """Completions by status, live ratings by sign, and what was captured since midnight."""
         midnight = datetime.now().replace(hour=0, minute=0, second=0, microsecond=0)
         row = await self._reader.row(COUNTS, (midnight.timestamp(),))
         assert row is not None
-        return dict(row)
+        return cast(Counts, dict(row))

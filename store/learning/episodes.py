@@ -9,11 +9,20 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
 from store.captured.rows import from_json, to_json
-from store.errors import EpisodeEnded, EpisodeTaken, EpisodeUsed, NoReward, UnknownCompletion, UnknownEpisode
+from store.errors import (
+    EpisodeEnded,
+    EpisodeTaken,
+    EpisodeUsed,
+    NoReward,
+    StoreError,
+    UnknownCompletion,
+    UnknownEpisode,
+)  # fmt: skip
 from store.part import StorePart
 
 Split = Literal["train", "eval"]
@@ -47,6 +56,7 @@ class Episode:
     error: str | None
     ended_at: float | None
     left_out: str | None
+    scored_by: str | None  # the sha256 of the user's own code that has looked at it
     turns: int
     run: int | None  # that took it
 
@@ -85,6 +95,7 @@ class NewReward:
     group: str | None = None
     group_size: int | None = None
     user: str | None = None  # whom the request names: then no other user's session is meant
+    split: Split | None = None  # None: as the episode was opened, else train
 
 
 class Rewarded(NamedTuple):
@@ -147,12 +158,16 @@ def open_one(db: sqlite3.Connection, new: NewEpisode) -> tuple[Episode, bool]:
 def reward(db: sqlite3.Connection, new: NewReward) -> Rewarded:
     """Store what a program says. Saying the same again changes nothing.
 
-    Raises UnknownEpisode, UnknownCompletion, NoReward, EpisodeEnded (a turn's reward after the end),
-    EpisodeUsed (another reward than the one that a run has taken).
+    Raises UnknownEpisode, UnknownCompletion, NoReward, EpisodeEnded (a turn's reward after the end). Raises EpisodeUsed
+    for another reward than the one that a run has taken, EpisodeTaken where it was opened for another split.
     """
     if new.key is not None and new.user is not None and is_of_another(db, new.episode, new.key, new.user):
         raise UnknownEpisode(new.episode)
-    episode = _row(db, new.episode, new.key) or _of_session(db, new.episode, new.key)
+    episode = of_session(db, new.episode, new.key, new.split or "train")
+    if new.split is not None and episode.split != new.split:
+        if episode.posted or episode.ended_at is not None:
+            raise EpisodeTaken(episode.id, f"was opened with the split {episode.split}")
+        db.execute("UPDATE episodes SET split = ? WHERE seq = ?", (new.split, episode.seq))  # nobody had said which
     if new.completion_id is not None:
         result = _reward_turn(db, episode, new, new.completion_id)
     else:
@@ -245,8 +260,27 @@ def _row(db: sqlite3.Connection, id: str, key: str | None) -> Episode | None:
     return to_episode(rows[0]) if rows else None
 
 
-def _of_session(db: sqlite3.Connection, id: str, key: str | None) -> Episode:
-    """A session that nobody called an episode yet becomes one. Raises UnknownEpisode."""
+def reward_each(db: sqlite3.Connection, new: Sequence[NewReward], *, dry_run: bool) -> list[Rewarded | StoreError]:
+    """Do `reward` of each; what is wrong with one costs that one. `dry_run`: say what would be stored, and store
+    nothing."""
+    found: list[Rewarded | StoreError] = []
+    for one in new:
+        db.execute("SAVEPOINT one_reward")
+        try:
+            found.append(reward(db, one))
+        except StoreError as error:
+            found.append(error)
+        if dry_run or isinstance(found[-1], StoreError):
+            db.execute("ROLLBACK TO one_reward")
+        db.execute("RELEASE one_reward")
+    return found
+
+
+def of_session(db: sqlite3.Connection, id: str, key: str | None, split: Split = "train") -> Episode:
+    """The episode of this id; a session that nobody called an episode yet becomes one. Raises UnknownEpisode,
+    EpisodeTaken."""
+    if (known := _row(db, id, key)) is not None:
+        return known
     rows = db.execute(
         """SELECT coalesce(c.key, '') AS key, min(c.created_at) AS at, min(c.version) AS first, max(c.version) AS last
         FROM completions c WHERE c.session = :id AND (:key IS NULL OR coalesce(c.key, '') = :key)
@@ -259,8 +293,8 @@ def _of_session(db: sqlite3.Connection, id: str, key: str | None) -> Episode:
         raise EpisodeTaken(id, "is the session of several keys: say it with the key that asked")
     (row,) = rows
     db.execute(
-        "INSERT INTO episodes (id, key, posted, split, version, opened_at) VALUES (?, ?, 0, 'train', ?, ?)",
-        (id, row["key"], row["first"], row["at"]),
+        "INSERT INTO episodes (id, key, posted, split, version, opened_at) VALUES (?, ?, 0, ?, ?, ?)",
+        (id, row["key"], split, row["first"], row["at"]),
     )
     found = _row(db, id, row["key"])
     assert found is not None
@@ -285,6 +319,7 @@ def to_episode(row: sqlite3.Row) -> Episode:
         error=row["error"],
         ended_at=row["ended_at"],
         left_out=row["left_out"],
+        scored_by=row["scored_by"],
         turns=row["turns"],
         run=row["run"],
     )
@@ -303,6 +338,10 @@ class EpisodeStore(StorePart):
     async def reward(self, new: NewReward) -> Rewarded:
         """Raises UnknownEpisode, UnknownCompletion, EpisodeEnded, EpisodeUsed, EpisodeTaken."""
         return await self._writer.submit(lambda db: reward(db, new))
+
+    async def reward_each(self, new: Sequence[NewReward], *, dry_run: bool) -> list[Rewarded | StoreError]:
+        """Do `reward_each` of this module."""
+        return await self._writer.submit(lambda db: reward_each(db, new, dry_run=dry_run))
 
     async def find(self, id: str, key: str | None) -> Episode | None:
         """Find it by key, or (None) of any; the newest of several."""

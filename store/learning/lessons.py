@@ -12,7 +12,7 @@ import sqlite3
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import orjson
 
@@ -69,7 +69,7 @@ class CommentLesson:
     text: str  # as it stands in prompts
     edited: bool
     always: bool  # whatever is asked
-    state: str  # active, removed, or retired
+    state: Literal["active", "removed", "retired"]
     why: str | None  # it has ended
     created_at: float
     learned: int | None  # the first version that trained on it

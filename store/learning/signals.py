@@ -1,22 +1,22 @@
-"""Signals: what happened after a completion, the queue of those that a judge is to label, and what labels become.
+"""Signals: what happened after a completion, the queue of those that a judge is to label, and who agrees with it.
 
-A signal is not a rating. Its label becomes one, of the rater `judge:NAME`, only by `apply`, and only where no person
-has rated the completion. Owns the rows, the bounds of the queue, and which turns people and a judge have both looked
-at. Not here: what a signal means (proxy.signals), how far a judge is trusted (proxy.signals.trust).
+A signal is not a rating. Owns the rows, the bounds of the queue, and which turns people and a judge have both looked
+at. Not here: what a signal means (proxy.signals), how a label becomes a rating (labels).
 """
 
 from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from store.captured.rows import from_json, to_json
-from store.learning import judged_pairs, meta, ratings
+from store.learning import labels, meta, ratings
+from store.learning.labels import OWN, RULES, Trusted
 from store.part import StorePart
 from store.reader import Reader
-from store.records import Asker, Message, NewRating, NewSignal, Shared, Signal
+from store.records import Asker, Message, NewSignal, Shared, Signal
 
 AFTER: Final = "signals_after"  # the newest completion that was looked at, by seq
 ENDED: Final = "signals_ended"  # and the newest that was looked at once it had ended
@@ -25,10 +25,6 @@ COST: Final = "judge_cost"  # what the judge cost today, and in all
 ASK: Final = "judge_asks"  # the completion that people are asked about, and when
 MOST_WAITING: Final = 1000  # of the queue; the oldest go unlabelled
 LEFT: Final = "the client went away"  # the error of an answer that its client broke off
-RULES: Final = "rules"
-OWN: Final = "own"
-HINDSIGHT: Final = "hindsight"  # in place of a judge's name: what was said trains, and nobody says what it means
-NEXT: Final = "next"  # its side, neither good nor bad
 
 # A request that may follow an answer, and what it takes to know which.
 _NEXT: Final = """SELECT c.seq, c.id, c.request_id, c.choice, c.turn, c.created_at, c.key, c.user, c.session, c.model,
@@ -40,7 +36,7 @@ FROM completions c WHERE c.seq > ? ORDER BY c.seq LIMIT ?"""
 _TAIL: Final = """WITH RECURSIVE path (hash, step) AS (
     SELECT :leaf, 0 UNION ALL SELECT m.parent, step + 1 FROM path JOIN messages m ON m.hash = path.hash
     WHERE m.parent IS NOT NULL AND m.role <> 'assistant' AND step < 256)
-SELECT m.hash, m.role, m.body, m.parent FROM path JOIN messages m ON m.hash = path.hash ORDER BY step"""
+SELECT m.hash, m.role, m.body, m.cut, m.parent FROM path JOIN messages m ON m.hash = path.hash ORDER BY step"""
 _BEFORE: Final = """+c.turn = 'main' AND c.choice = 0 AND +c.seq < :seq AND +c.status IN ('done', 'partial')
 AND c.finished_at <= :at AND c.finished_at >= :at - :within AND +c.key IS :key AND +c.user IS :user
 AND +c.session IS :session AND c.request_id <> :request
@@ -60,21 +56,14 @@ FROM completions c WHERE c.status = 'pending' AND c.seq > ?"""
 _SHARED: Final = """SELECT s.completion_id, max(r.seq) AS newest, avg(r.value) AS person,
 total(DISTINCT s.value) AS judged FROM signals s
 CROSS JOIN ratings r ON r.completion_id = s.completion_id AND r.live = 1 AND r.human = 1
-WHERE s.state = 'labelled' AND s.judge = ? AND s.config = ? GROUP BY s.completion_id ORDER BY newest DESC LIMIT ?"""
+WHERE s.state = 'labelled' AND ((s.judge = ? AND s.config = ?)
+    OR (? AND s.judge = 'rules' AND s.kind = 'message' AND s.label = 'nothing'))
+GROUP BY s.completion_id ORDER BY newest DESC LIMIT ?"""
 _UNSEEN: Final = """SELECT count(*) AS unseen FROM signals s WHERE s.state = 'labelled' AND s.judge = :judge
 AND s.config = :config AND s.value <> 0 AND s.labelled_at > (SELECT coalesce(max(r.created_at), 0) FROM signals j
     CROSS JOIN ratings r ON r.completion_id = j.completion_id AND r.live = 1 AND r.human = 1
     WHERE j.state = 'labelled' AND j.judge = :judge AND j.config = :config)
 AND NOT EXISTS (SELECT 1 FROM ratings r WHERE r.completion_id = s.completion_id AND r.live = 1 AND r.human = 1)"""
-_TO_RATE: Final = f"""SELECT s.completion_id, total(DISTINCT s.value) AS value, max(s.hint) AS hint,
-json_group_array(s.seq) AS signals FROM signals s CROSS JOIN completions c ON c.id = s.completion_id AND c.turn = 'main'
-WHERE s.state = 'labelled' AND s.judge = :judge AND s.config = :config AND (s.value <> 0 OR s.judge = '{HINDSIGHT}')
-AND NOT EXISTS (SELECT 1 FROM ratings r WHERE r.completion_id = s.completion_id AND r.live = 1
-    AND (r.human = 1 OR r.rater = :rater))
-AND NOT EXISTS (SELECT 1 FROM ratings r CROSS JOIN run_samples t ON t.rating_id = r.id
-    CROSS JOIN runs u ON u.id = t.run_id
-    WHERE r.completion_id = s.completion_id AND r.rater = :rater AND u.status IN ('claimed', 'running', 'done'))
-GROUP BY s.completion_id"""  # noqa: S608
 _PRAISE: Final = " OR ".join(
     f"w.text LIKE '%{word}%'"
     for word in (
@@ -119,12 +108,9 @@ class Next(NamedTuple):
     system: str
     leaf: bytes | None
     reply: bytes | None  # the strict name of the newest reply in it
+    answer: Message | None  # that reply
     parent: bytes | None  # of its last message
     tail: tuple[Message, ...]  # what comes after that reply, oldest first
-
-
-def rater_of(judge: str) -> str:
-    return f"judge:{judge}"
 
 
 def add(db: sqlite3.Connection, new: NewSignal) -> int | None:
@@ -228,71 +214,6 @@ class OwnScore(NamedTuple):
     hint: str | None
 
 
-class Trusted(NamedTuple):
-    """A judge whose labels may train: the weight of each side that may, "bad" and "good"."""
-
-    judge: str
-    config: str
-    weights: Mapping[str, float]
-    pairs: bool = False  # it ranks answers: its pairs become ratings, not its labels
-
-
-def apply(db: sqlite3.Connection, trusted: Sequence[Trusted]) -> tuple[int, int]:
-    """Make ratings of the labels of these judges, and take back all else that any judge has rated. How many came and
-    went. In one transaction, so that no run claims in between."""
-    standing = db.execute(
-        """SELECT r.id, r.rater, r.value, coalesce((SELECT s.config FROM signals s WHERE s.rating_id = r.id),
-        (SELECT p.config FROM judged_pairs p WHERE p.better_rating = r.id),
-        (SELECT p.config FROM judged_pairs p WHERE p.worse_rating = r.id)) AS config
-        FROM ratings r WHERE r.live = 1 AND r.human = 0 AND r.source = ?""",
-        (ratings.JUDGED,),
-    ).fetchall()
-    holds = {(rater_of(one.judge), one.config, side) for one in trusted for side in one.weights}
-    gone = [row["id"] for row in standing if (row["rater"], row["config"], _side(row["value"])) not in holds]
-    gone += [id for id in judged_pairs.broken(db) if id not in gone]
-    for id in gone:
-        ratings.retract(db, id)
-    return sum(_rate_pairs(db, one) if one.pairs else _rate(db, one) for one in trusted), len(gone)
-
-
-def _rate_pairs(db: sqlite3.Connection, trusted: Trusted) -> int:
-    """A pair is trusted as a whole, so both of its sides have to be."""
-    if len(trusted.weights) < 2:
-        return 0
-    weight = max(min(trusted.weights.values()), ratings.LEAST_WEIGHT)
-    return judged_pairs.rate(db, trusted.judge, trusted.config, rater_of(trusted.judge), weight)
-
-
-def _rate(db: sqlite3.Connection, trusted: Trusted) -> int:
-    rater, came = rater_of(trusted.judge), 0
-    rows = db.execute(_TO_RATE, {"judge": trusted.judge, "config": trusted.config, "rater": rater}).fetchall()
-    for row in rows:
-        weight = trusted.weights.get(_side(row["value"]), 0.0)
-        if not weight:
-            continue
-        hint = row["hint"] if row["value"] <= 0 else None
-        given = ratings.rate(
-            db,
-            NewRating(
-                row["completion_id"],
-                rater,
-                max(-1.0, min(1.0, row["value"])),
-                comment=hint or "",
-                weight=max(weight, ratings.LEAST_WEIGHT),
-                source=ratings.JUDGED,
-                human=False,
-            ),
-        )
-        for seq in from_json(row["signals"]):
-            db.execute("UPDATE signals SET rating_id = ? WHERE seq = ?", (given.id, seq))
-        came += 1
-    return came
-
-
-def _side(value: float) -> str:
-    return "bad" if value < 0 else "good" if value > 0 else NEXT
-
-
 async def of_all(reader: Reader, ids: Sequence[str]) -> dict[str, list[Signal]]:
     """Signals of these completions, by their ids; each oldest first."""
     found: dict[str, list[Signal]] = {}
@@ -320,7 +241,9 @@ class SignalStore(StorePart):
                     row["seq"], row["id"], row["request_id"], side, row["created_at"], Asker(row["key"], row["user"]),
                     row["session"], row["model"], row["above"], row["asked"], row["typed"],
                     tuple(from_json(row["tool_errors"]) or ()), row["system"], row["prompt_hash"],
-                    None if reply is None else reply["hash"], rows[0]["parent"] if rows else None, tail,
+                    None if reply is None else reply["hash"],
+                    None if reply is None or reply["cut"] else Message(reply["role"], reply["body"]),
+                    rows[0]["parent"] if rows else None, tail,
                 )
             )  # fmt: skip
         return found
@@ -400,9 +323,10 @@ class SignalStore(StorePart):
         cost = await meta.get_meta(self._reader, COST, {})
         return {"today": cost.get("today", 0) if cost.get("day") == day else 0, "all": cost.get("all", 0)}
 
-    async def shared(self, judge: str, config: str, limit: int) -> list[Shared]:
-        """Turns that people and this judge have both looked at, the newest rating first."""
-        rows = await self._reader.rows(_SHARED, (judge, config, limit))
+    async def shared(self, judge: str, config: str, limit: int, *, polite: bool = False) -> list[Shared]:
+        """Turns that people and this judge have both looked at, the newest rating first. `polite`: those as well after
+        which only thanks were said, which no judge is asked about."""
+        rows = await self._reader.rows(_SHARED, (judge, config, polite, limit))
         return [Shared(row["completion_id"], row["person"], row["judged"]) for row in rows]
 
     async def unseen_by_people(self, judge: str, config: str) -> int:
@@ -445,8 +369,8 @@ class SignalStore(StorePart):
         return None if row is None else str(row["completion_id"])
 
     async def apply(self, trusted: Sequence[Trusted]) -> tuple[int, int]:
-        """Do `signals.apply`."""
-        return await self._writer.submit(lambda db: apply(db, trusted))
+        """Do `labels.apply`."""
+        return await self._writer.submit(lambda db: labels.apply(db, trusted))
 
     async def by_version(self) -> list[dict[str, Any]]:
         """Figures of each version's main turns, of the newest few thousand: how many there are, and their mean length

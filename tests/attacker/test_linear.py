@@ -185,7 +185,7 @@ def asked(dialect: Dialect, body: dict[str, Any]) -> None:
         bodies.remember(read)
         found: Asked = dialect.parse(read.parsed)
         assert command_at(found.messages) is None
-        kept = history.kept(found.messages, len(raw))
+        kept = without_commands(found.messages)
         told = history.telling(found.messages, len(raw)).told()
         turn_of({}, read.parsed, found.messages, None, (), told.turns)
         dialect.keep(read.parsed, found, kept)
@@ -356,7 +356,7 @@ CASES: Final = [
         for case in many(name, partial(asked, BY_NAME[name]), makers, REMEMBERED)
     ),
     *many("conversation", told, [named]),
-    *many("seen", lambda messages: History(ALL).kept(messages, 0), [lambda n: [SYSTEM] * (n // 40)], LONG),
+    *many("seen", without_commands, [lambda n: [SYSTEM] * (n // 40)], LONG),
     *many("turns", in_turns, [lambda n: [SAID] * (n // 40), lambda n: [SAID, SYSTEM] * (n // 80)], LONG),
     *many("items", to_messages, [lambda n: [SAID_ALSO] * (n // 40), lambda n: [THOUGHT] * (n // 40)], LONG),
     *many("one system text", one_system, [lambda n: [SYSTEM] * (n // 40)], LONG),

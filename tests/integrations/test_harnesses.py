@@ -1,7 +1,7 @@
 """Harnesses that give rewards, themselves from PyPI, through a real proxy: every turn is captured and a run is made.
 
-Real: mini-swe-agent with its local environment, inspect_ai with reasoning-gym, the proxy. Scripted: the model, and the
-trainer. `make test-harnesses` installs the harnesses and runs these.
+Real: mini-swe-agent with its local environment, inspect_ai with reasoning-gym, verifiers, the proxy. Scripted: the
+model, and the trainer. `make test-harnesses` installs the harnesses and runs these.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from typing import Any
 
 import pytest
 
+from proxy.core.address_file import ADDRESS_FILE
 from scripts.fakes.backend import FakeBackend
+from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
 from tests.harness.runs import until
 from tests.proxy.conftest import backend, proxy  # noqa: F401
@@ -175,3 +177,49 @@ async def test_a_calculator_is_called_in_json_and_its_result_comes_back(
     assert rows[1]["status"] == "done" and rows[1]["marks"] == {"valid call": 0.25, "right answer": 0.25}
     assert {one["turn_count"] for one in episodes} == {2}
     assert sorted(one["reward"] for one in episodes) == [0] * 6 + [1] * 2
+
+
+async def test_rewards_of_a_verifiers_run_are_imported_and_train(
+    proxy: Proxy,  # noqa: F811
+    backend: FakeBackend,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    attempts = itertools.count()
+
+    def script(body: dict[str, Any]) -> str:
+        """The sum in the second turn, and wrong in every other attempt."""
+        asked = re.search(r"What is (\d+) \+ (\d+)", str(body["messages"][0]["content"]))
+        if asked is None:
+            return "rlproxy's own question"
+        if len(body["messages"]) == 1:
+            return "Let me add them."
+        return str(int(asked[1]) + int(asked[2]) + next(attempts) % 2)
+
+    backend.script = script
+    await proxy.stop()
+    await proxy.start(train__start_at_episodes=8)
+    (proxy.home / ADDRESS_FILE).write_text(json.dumps({"url": proxy.url, "pid": os.getpid()}))
+    env = {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "integrations/verifiers")}
+    command = [
+        str(VENVS / "verifiers/bin/vf-eval"), "rlproxy_sums", "--env.agent.harness.id", "rlproxy_sums",
+        "--env.agent.runtime.type", "subprocess", "--client.base-url", f"{proxy.url}/v1", "--client.api-key-var",
+        "RLPROXY_KEY", "--model", "fake", "--num-rollouts", "4", "--no-push", "--no-rich",
+    ]  # fmt: skip
+    process = await asyncio.create_subprocess_exec(
+        *command, env=env, cwd=tmp_path, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    _, err = await process.communicate()
+    assert process.returncode == 0, err.decode()[-4000:]
+    outputs = str(tmp_path / "outputs")
+    code, out, err = await rlproxy(proxy.home, "import", "verifiers", outputs, "--dry-run")
+    assert code == 0 and out.startswith("8 episodes would be rewarded, 0 had their reward before; 2 groups"), err
+    assert (await proxy.get("/rl/episodes"))["data"] == []
+    code, out, err = await rlproxy(proxy.home, "import", "verifiers", outputs, "--json")
+    assert code == 0 and json.loads(out)["stored"] == 8 and json.loads(out)["left_out"] == [], err
+    found = (await proxy.get("/rl/episodes?limit=100"))["data"]
+    assert sorted(one["reward"] for one in found) == [0.25] * 4 + [1.0] * 4
+    assert {one["turn_count"] for one in found} == {2} and len({one["group"] for one in found}) == 2
+    status = await until(proxy, live=1)
+    assert status["last_run"]["samples"] == 16
+    code, out, _ = await rlproxy(proxy.home, "import", "verifiers", outputs, "--json")
+    assert code == 0 and (json.loads(out)["stored"], json.loads(out)["known"]) == (0, 8)

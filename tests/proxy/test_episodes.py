@@ -191,6 +191,25 @@ async def test_a_persons_session_is_not_pinned(proxy: Proxy) -> None:
     assert (await ask(proxy, "chat", "one", "two", "three"))[2] == "v1"
 
 
+async def test_a_persons_agent_is_no_program_though_it_shares_the_key_of_one(proxy: Proxy) -> None:
+    """As Open WebUI, Claude Code, Codex and `rlproxy chat` name their conversations."""
+    await ask(proxy, "first", "one")
+    await reward(proxy, "first", reward=1)
+    headers = [{name: "talk"} for name in ("x-openwebui-chat-id", "x-claude-code-session-id", "session-id")]
+    for session in headers:
+        await (await proxy.chat("one", headers=session)).read()
+    assert (await proxy.get("/rl/episodes"))["counts"]["open"] == 0
+    await train(proxy)
+    for session in headers:
+        async with await proxy.chat("one", "two", "three", headers=session) as response:
+            assert response.headers["x-rl-adapter"] == "v1"
+    # A harness that names its own in that way opens them beforehand.
+    await open_one(proxy, id="by-codex")
+    await train(proxy)
+    async with await proxy.chat("one", headers={"session-id": "by-codex"}) as response:
+        assert response.headers["x-rl-adapter"] == "v1"
+
+
 async def test_a_pinned_version_survives_a_restart(proxy: Proxy) -> None:
     await open_one(proxy, id="old")
     await train(proxy)
@@ -355,3 +374,52 @@ async def test_a_run_says_which_completion_each_turn_of_its_episodes_is(proxy: P
             await asyncio.sleep(0.02)
     account = {one["rating"]: one["completion"] for one in (await proxy.get("/rl/runs/1"))["account"]}
     assert account == {"ep-1-1": said[0, 1], "ep-2-0": said[1, 0], "ep-99-0": None}
+
+
+async def reward_each(proxy: Proxy, *lines: Any, query: str = "", **headers: str) -> tuple[int, dict[str, Any]]:
+    body = b"\n".join(line if isinstance(line, bytes) else orjson.dumps(line) for line in lines)
+    async with proxy.http.post("/rl/episodes/rewards" + query, data=body, headers=headers) as response:
+        return response.status, await response.json()
+
+
+async def test_many_rewards_at_once_and_a_wrong_line_costs_that_line(proxy: Proxy) -> None:
+    for id in ("a1", "a2", "a3"):
+        await ask(proxy, id, "one")
+    lines = (
+        {"episode": "a1", "reward": 1, "group": "g", "group_size": 2}, b"{", b"", {"episode": "a2", "reward": 2},
+        {"episode": "nobody", "reward": 1}, {"reward": 1}, [1], {"episode": "a3", "error": "died"},
+        {"episode": "a1", "reward": 1, "group": "g"}, {"episode": "a\nb", "reward": 1},
+    )  # fmt: skip
+    status, found = await reward_each(proxy, *lines, query="?dry_run")
+    assert status == 200 and (found["stored"], found["changed"]) == (3, 0)  # nothing was stored, so nothing is the same
+    assert (await proxy.get("/rl/episodes"))["data"] == []
+    status, found = await reward_each(proxy, *lines)
+    assert status == 200 and (found["stored"], found["changed"], found["same"]) == (2, 0, 1)
+    assert [(one["line"], one["status"]) for one in found["refused"]] == [
+        (2, 400), (4, 400), (5, 404), (6, 400), (7, 400), (10, 404),
+    ]  # fmt: skip
+    assert (await proxy.get("/rl/episodes"))["counts"] == {"open": 0, "rewarded": 1, "error": 1, "unrewarded": 0}
+    assert (await reward_each(proxy))[0] == 400 and (await reward_each(proxy, b" \n "))[0] == 400
+
+
+async def test_many_rewards_reach_no_other_keys_episodes(proxy: Proxy) -> None:
+    keys = {}
+    for name in ("ann", "bob"):
+        async with proxy.http.post("/rl/keys", json={"name": name, "role": "rate"}, headers=local(proxy)) as response:
+            keys[name] = {"authorization": f"Bearer {(await response.json())['key']}"}
+    await ask(proxy, "mine", "one", **keys["ann"])
+    _, found = await reward_each(proxy, {"episode": "mine", "reward": 1}, **keys["bob"])
+    assert found["stored"] == 0 and [one["status"] for one in found["refused"]] == [404]
+    _, found = await reward_each(proxy, {"episode": "mine", "reward": 1}, **keys["ann"])
+    assert found["stored"] == 1
+
+
+async def test_a_reward_may_say_that_its_episode_only_measures(proxy: Proxy) -> None:
+    await ask(proxy, "a1", "one")
+    assert (await reward(proxy, "a1", reward=1, split="eval"))[1]["split"] == "eval"
+    assert (await reward(proxy, "a1", reward=1, split="train"))[0] == 409
+    await open_one(proxy, id="a2")
+    await ask(proxy, "a2", "one")
+    status, said = await reward(proxy, "a2", reward=1, split="eval")
+    assert status == 409 and "opened with the split train" in said["error"]["message"]
+    assert (await reward(proxy, "a2", reward=1, split="test"))[0] == 400

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.conversation.conversations import canonical, is_command, without_commands
+from proxy.conversation.conversations import canonical, without_commands
+from proxy.conversation.user_text import command_of
 from proxy.core.errors import BackendBroke, BackendDown, BadRequest, Conflict, ProxyError, StorageFailed, TooLarge
 from proxy.core.json_edit import rewrite
 from proxy.core.sse import Event, EventSplitter
@@ -292,7 +293,7 @@ def test_items_that_stay_are_as_they_came(found: list[dict[str, Any]], system: b
 def test_a_command_beside_a_result_is_seen() -> None:
     result = {"type": "tool_result", "tool_use_id": "t1", "content": "42"}
     messages = said({"role": "user", "content": [result, {"type": "text", "text": "/rl good"}]})
-    assert is_command(messages[-1])
+    assert command_of(messages[-1]) is not None
 
 
 def test_documents() -> None:

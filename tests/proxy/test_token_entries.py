@@ -36,8 +36,7 @@ def question(dialect: Any, **more: Any) -> Question:
 
 def way(dialect: Any, capabilities: Any, **more: Any) -> Native:
     asked = question(dialect, **more)
-    rules = dialect.rules(id="rl-1", model=None, asked=asked.asked)
-    return Native(dialect, asked, capabilities, rules)
+    return Native(dialect, asked, capabilities, "rl-1", None)
 
 
 def event(choice: dict[str, Any], **more: Any) -> Event:
@@ -62,7 +61,7 @@ def test_pieces_come_back_from_the_store(pieces: list[bytes] | None) -> None:
 
 def test_what_is_asked_beside_a_request() -> None:
     def asked(capabilities: Any, dialect: Any = CHAT, **more: Any) -> set[str]:
-        return set(wishes(dialect, question(dialect, **more), capabilities))
+        return set(wishes(dialect, question(dialect, **more).body, capabilities))
 
     assert asked(Ollama.capabilities) == {"logprobs"} == asked(Ollama.capabilities, OLLAMA)
     assert asked(LlamaCpp.capabilities, stream=True) == {"logprobs", "top_logprobs"}

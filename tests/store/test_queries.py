@@ -11,7 +11,7 @@ from scripts.harness.records import HELLO, HI, adapter, claim, end, new, put, ra
 from store import schema
 from store.captured.export import Filter
 from store.captured.tree import chain
-from store.learning.signals import Trusted
+from store.learning.labels import Trusted
 from store.records import Asker, Link, NewReaction, SentBack, Wanted
 from store.store import Store
 

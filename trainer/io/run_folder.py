@@ -20,6 +20,7 @@ from trainer.io.encrypted_files import IN_THE_CLEAR, Seal
 
 FORMAT = 1
 SAMPLES = "samples.jsonl"
+OWN_LOSS = "loss.py"  # the copy of the user's own loss
 Framework = Literal["auto", "torch", "mlx"]
 Compute = Literal["auto", "float32", "bfloat16"]
 
@@ -30,6 +31,20 @@ class RunError(Exception):
 
 class Held(RunError):
     """Another trainer holds the folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class LossSpec:
+    """A loss of the user's own (trainer.own_loss); its code is OWN_LOSS."""
+
+    file: str  # where it came from, for errors
+    function: str
+    sha256: str
+    timeout_s: float  # of one call
+
+    @property
+    def name(self) -> str:
+        return f"{self.file}:{self.function}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +72,7 @@ class RunSpec:
     gate: dict[str, float] = field(default_factory=dict)
     tensorboard: Path | None = None  # folder for scalars
     neutral: dict[str, dict[str, Any]] = field(default_factory=dict)  # the gate's questions as the server renders them
+    loss: LossSpec | None = None  # None: that of the preset
     choices: list[dict[str, Any]] = field(default_factory=list)  # made before this run began: name, value, why
 
 
@@ -93,6 +109,7 @@ def read_spec(folder: Path) -> RunSpec:
             gate={name: float(value) for name, value in raw.get("gate", {}).items()},
             tensorboard=Path(raw["tensorboard"]) if raw.get("tensorboard") else None,
             neutral={str(question): dict(each) for question, each in (raw.get("neutral") or {}).items()},
+            loss=None if raw.get("loss") is None else _loss(raw["loss"]),
             choices=[{key: made[key] for key in ("name", "value", "why")} for made in raw.get("choices", ())],
         )
     except KeyError as error:
@@ -108,6 +125,10 @@ def read_spec(folder: Path) -> RunSpec:
     if not -1 <= spec.baseline <= 1 or not -1 <= spec.episode_baseline <= 1 or spec.threads < 0:
         raise RunError(f"{path}: baseline must be within -1..1 and threads not below 0.")
     return spec
+
+
+def _loss(raw: dict[str, Any]) -> LossSpec:
+    return LossSpec(str(raw["file"]), str(raw["function"]), str(raw["sha256"]), float(raw["timeout_s"]))
 
 
 def read_lines(path: Path, seal: Seal = IN_THE_CLEAR) -> Iterator[tuple[int, dict[str, Any] | None]]:

@@ -61,6 +61,8 @@ def of_tokens(
     compared = preset.objective not in ("grpo", "kto")  # which have balances of their own
     if preset.balance and compared:
         values = objective.balanced(values)
+    if preset.match == "distribution" and compared:
+        _told_apart(values, preset, samples, taught, scorer, progress)
     # What should have been said instead is known there: pushing away from what was said as well only does harm.
     known: Collection[str] = taught.teaching if preset.match == "distribution" else ()
     sizes = [0.0 if s.rating in known else abs(a) for s, a in zip(samples, values, strict=True)]
@@ -82,6 +84,32 @@ def of_tokens(
     pulls = _pulls(preset, samples, old, taught, scorer)
     each = [a + pulls[s.rating] if s.rating in pulls else a for s, a in zip(samples, each, strict=True)]
     return Pushed(each, credited, heard)
+
+
+def _told_apart(
+    values: Sequence[float],
+    preset: Preset,
+    samples: Sequence[Sample],
+    taught: Taught,
+    scorer: Scorer,
+    progress: Progress,
+) -> None:
+    """Leave out hints of a judge where a critic tells what was complained about from what was not.
+
+    A hint is read by the model that is to learn, and what a small one makes of two words costs sense. Tokens that
+    earned their labels taught more and cost none (docs/lab/signals.md).
+    """
+    hints = [s.rating for s in samples if s.labelled and s.rating in taught.teaching]
+    both = {v > 0 for v, s in zip(values, samples, strict=True) if s.labelled and v}
+    if not hints or len(both) < 2 or preset.credit == 1:
+        return
+    earned, _ = _earned(values, preset, samples, scorer, progress, alone=False)
+    if earned is None:
+        return
+    for rating in hints:
+        del taught.teaching[rating]
+        taught.hinted.pop(rating, None)
+    progress.choice("hints", "left out", f"{len(hints)} of a judge: the labels can be told apart by token")
 
 
 def of_episodes(
@@ -143,14 +171,28 @@ def _raw(spec: RunSpec, preset: Preset, samples: Sequence[Sample]) -> list[float
         case "grpo":
             rewards = [s.reward for s in samples]
             baselines = objective_kin.group_baselines([s.tokens.prompt for s in samples], rewards, spec.baseline)
+            compared = list(zip(rewards, baselines, strict=True))
         case "kto":
-            baselines = [0.0] * len(samples)  # z₀ is what a reply is compared with
+            compared = [(s.reward, 0.0) for s in samples]  # z₀ is what a reply is compared with
         case _:
-            baselines = [spec.baseline] * len(samples)
+            compared = _compared(samples, spec)
     scale = preset.w_rl if preset.objective == "combine" else 1.0
     return [
-        scale * objective.advantage(s.reward, s.weight, b, weight_good=preset.weight_good, clip=preset.advantage_clip)
-        for s, b in zip(samples, baselines, strict=True)
+        scale * objective.advantage(r, s.weight, b, weight_good=preset.weight_good, clip=preset.advantage_clip)
+        for s, (r, b) in zip(samples, compared, strict=True)
+    ]
+
+
+def _compared(samples: Sequence[Sample], spec: RunSpec) -> list[tuple[float, float]]:
+    """Reward and baseline of each: people's and the running mean, a judge's labels and nothing.
+
+    A judge finds what is bad. Above a running mean of its labels would be whatever nothing was found against, also
+    where nothing bad is there to compare it with. So that counts as much as what is bad beside it, and alone nothing.
+    """
+    beside = any(s.labelled and s.reward < 0 for s in samples)
+    return [
+        ((s.reward or float(beside)), 0.0) if s.labelled and (beside or not s.reward) else (s.reward, spec.baseline)
+        for s in samples
     ]
 
 

@@ -16,16 +16,18 @@ from config.presets import Preset
 from trainer import objective_kin
 from trainer.lessons.lessons import Lesson
 from trainer.objective import Floats, Terms
+from trainer.own_loss import OwnLoss
 from trainer.policy import packing
 from trainer.policy.packing import Tokens
 from trainer.policy.policy import Loss, Policy, Teaching
 
 
-def loss_of(preset: Preset) -> Loss:
+def loss_of(preset: Preset, own: OwnLoss | None = None) -> Loss:
+    """The loss of this preset; `own` stands in the place of its part on ratings and rewards."""
     guard: dict[str, Any] = {"guard_low": preset.guard_low, "guard_high": preset.guard_high}
     kl: dict[str, Any] = {"kl_ref": preset.kl_ref}
     rest: dict[str, Any] = {"w_stay": preset.w_stay, "w_elsewhere": preset.w_elsewhere}
-    match preset.objective:
+    match "combine" if own is not None else preset.objective:
         case "mis-po-clip":
             token: dict[str, Any] = {"token_low": preset.token_low, "token_high": preset.token_high}
             return partial(objective_kin.mis_po_clip, **kl, **token, low=preset.band_low, high=preset.band_high)
@@ -33,7 +35,7 @@ def loss_of(preset: Preset) -> Loss:
             return partial(objective_kin.grpo, **kl, clip_low=preset.clip_low, clip_high=preset.clip_high)
         case "kto":
             return partial(objective_kin.kto, beta=preset.kto_beta)
-    return partial(objective_kin.combine, **kl, **guard, w_distill=preset.w_distill, **rest)
+    return partial(objective_kin.combine, **kl, **guard, w_distill=preset.w_distill, **rest, actor=own)
 
 
 def reference_point(policy: Policy, batch: Sequence[Lesson]) -> float:

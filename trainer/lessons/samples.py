@@ -23,7 +23,7 @@ from trainer.io.run_folder import read_lines
 from trainer.lessons import degenerate, truncation
 from trainer.lessons.captured_tokens import KnownTokens, Vocabulary, captured
 from trainer.lessons.degenerate import Flag
-from trainer.lessons.line_members import BadLine, TooLong, ids_in, number_in, said_in
+from trainer.lessons.line_members import BadLine, TooLong, ids_in, more_than_text, number_in, said_in
 from trainer.lessons.prompts import neutral, told
 from trainer.lessons.rendering import AS_IS, PINNED, Choice, Known, Way, choose, near, without_default_system
 from trainer.lessons.trajectories import Part, part_of
@@ -41,8 +41,6 @@ HINT_TOKENS = 32  # what the teacher puts around a comment
 PENALTIES = {"presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0, "min_p": 0.0}
 ODDER = ("presence_penalty", "frequency_penalty", "repetition_penalty")  # min_p makes replies plainer
 AS_FOUND = Choice(AS_IS, 0, 0, None)  # nothing is known of the server
-# Parts of messages that are no text, by their names in chat form.
-MORE = {"image_url": "has_image", "image": "has_image", "input_audio": "has_audio", "file": "has_file"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +74,16 @@ class Sample:
     @property
     def exact(self) -> bool:
         return self.behaviour is not None
+
+    @property
+    def labelled(self) -> bool:
+        """By a judge, from what was said next: below 0 what is bad, 0 what a person went on from."""
+        return self.followed and not self.human and self.hindsight is None
+
+    @property
+    def opinion(self) -> bool:
+        """A person rated it, or a judge labelled it."""
+        return self.human or self.labelled
 
     @property
     def compared(self) -> bool:
@@ -275,7 +283,7 @@ def parse(line: Mapping[str, Any], rating: str, template: Template, *, max_seq_l
         raise BadLine(f"version {version!r} is not a version number")
     if line.get("split", "train") not in SPLITS:
         raise BadLine(f"split {line.get('split')!r} is neither {', '.join(SPLITS[:-1])} nor {SPLITS[-1]}")
-    if (what := _more_than_text(line.get("messages"))) is not None:
+    if (what := more_than_text(line.get("messages"))) is not None:
         raise BadLine(f"{what}: the model saw more than text, and text is all that training sees")
     by: PromptBy = "captured"
     served: Floats | None = None
@@ -456,16 +464,6 @@ def _template_kwargs(line: Mapping[str, Any]) -> dict[str, Any] | None:
     if found is not None and not isinstance(found, dict):
         raise BadLine("template_kwargs are not an object")
     return found
-
-
-def _more_than_text(messages: Any) -> str | None:
-    """Exact ids do not help: those of a picture are placeholders."""
-    for message in messages if isinstance(messages, list) else ():
-        content = message.get("content") if isinstance(message, dict) else None
-        for part in content if isinstance(content, list) else ():
-            if isinstance(part, dict) and (what := MORE.get(str(part.get("type")))) is not None:
-                return what
-    return None
 
 
 def _apart(message: Mapping[str, Any], way: Way) -> list[Mapping[str, Any]]:

@@ -219,7 +219,9 @@ def length(replies: Sequence[Tokens], before: Sequence[Tokens], lessons: Sequenc
 
     `bound` is the nearer one; the replies are cut at REPLY_TOKENS, so this sees collapse and rambling, not a taste.
     """
-    liked = [len(lesson.old) for lesson in lessons if lesson.extra or lesson.sample.reward > 0]
+    liked = [
+        len(one.old) for one in lessons if one.extra or one.sample.reward > 0 or (one.sample.labelled and one.way > 0)
+    ]
     rated = [len(lesson.old) for lesson in lessons if not lesson.extra]
     asked = float(np.mean(liked) / np.mean(rated)) if liked and rated else 1.0
     ratio = _mean_length(replies) / _mean_length(before)

@@ -7,14 +7,15 @@ begins, and how far they moved the policy. Not here: when it is asked for, and w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from config.presets import Preset
+from trainer import own_loss
 from trainer.io.progress import Progress, Stop
-from trainer.io.run_folder import read_lines
+from trainer.io.run_folder import RunSpec, read_lines
 from trainer.lessons.batch import loss_of
 from trainer.lessons.lessons import Lesson
 from trainer.policy.policy import Loss, Policy
@@ -39,14 +40,15 @@ def find(
     policy: Policy,
     teaching: Sequence[Lesson],
     preset: Preset,
-    seed: int,
+    spec: RunSpec,
+    folder: Path,
     progress: Progress,
     stop: Stop,
-    known: Mapping[float, float],
 ) -> float:
-    """The highest rate that did no harm; the policy wears what it wore before. `known`: as `tried`."""
+    """The highest rate that did no harm; the policy wears what it wore before."""
+    known = tried(folder)
     start, optimiser = policy.adapter(), policy.optimiser()
-    plan, loss = steps.plan_of(teaching, preset, seed)[:STEPS], loss_of(preset)
+    plan, loss = steps.plan_of(teaching, preset, spec.seed)[:STEPS], loss_of(preset, own_loss.load(folder, spec.loss))
     found, why = preset.learning_rate * FACTORS[0], "each of them went too far"
     for factor in FACTORS:
         stop.check()

@@ -18,9 +18,10 @@ FEW = 16  # ratings; with fewer, chance explains all but the plainest taste, and
 
 
 def judge(samples: Sequence[Sample], template: Template, bounds: Bounds) -> dict[str, Check]:
-    """The samples to train on that people rated: a program's reward and a judge's label are measured elsewhere.
-    Comments and corrections teach whatever comes of this."""
-    samples = [sample for sample in samples if sample.human]
+    """The samples to train on that people rated or a judge labelled: a program's reward is measured elsewhere. How
+    well a judge agrees with people says nothing about how much these few labels say. Comments and corrections teach
+    whatever comes of this."""
+    samples = [sample for sample in samples if sample.opinion]
     checks = {"contrast": contrast(samples)}
     if checks["contrast"].ok:
         checks["chance"] = chance(samples, template, bounds)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from config.presets import Preset
-from trainer import objective
+from trainer import objective, own_loss
 from trainer.io.progress import Progress, Stop
 from trainer.io.run_folder import RunError, RunSpec
 from trainer.lessons import pairs, trajectories
@@ -93,7 +93,7 @@ def train(
     if any(lesson.taught for lesson in teaching):
         why += f", {max(preset.passes, preset.passes_taught)} over what comments and corrections teach"
     progress.choice("steps", len(plan), why)
-    loss, early = loss_of(preset), None
+    loss, early = loss_of(preset, own_loss.load(folder, spec.loss)), None
     credited = by_token(teaching)
     start = policy.adapter()
     spent = reach.cost(policy, bound.said) if bound is not None and bound.said else 0.0
@@ -399,7 +399,7 @@ def replay(policy: Policy, teaching: Sequence[Lesson]) -> float | None:
 def _fingerprint(spec: RunSpec, preset: Preset, teaching: Sequence[Lesson]) -> str:
     """Hash everything that decides what a step does."""
     decides = [
-        [spec.weights, spec.parent, spec.seed, preset.model_dump()],
+        [spec.weights, spec.parent, spec.seed, preset.model_dump(), *([spec.loss.sha256] if spec.loss else [])],
         [
             [lesson.sample.rating, lesson.sample.comment, lesson.advantage.tolist(), lesson.tokens.reply]
             for lesson in teaching

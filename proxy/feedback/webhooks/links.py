@@ -10,6 +10,7 @@ import asyncio
 from typing import Any, Final
 
 from aiohttp import web
+from typing_extensions import TypedDict
 
 from proxy.access.reach import Reach
 from proxy.access.security import who_asks
@@ -23,6 +24,14 @@ from store.store import Store
 
 WAIT_S: Final = 1.0
 LOOK_S: Final = 0.05
+
+
+class Linked(TypedDict):
+    platform: str
+    channel: str
+    message_id: str
+    completion_id: str
+    person: str | None
 
 
 class Links:
@@ -48,7 +57,10 @@ class Links:
             key=who.key,
         )
         await self._linked(new, Reach(who, user, () if user is None else (user,)))
-        said = {key: getattr(new, key) for key in ("platform", "channel", "message_id", "completion_id", "person")}
+        said = Linked(
+            platform=new.platform, channel=new.channel, message_id=new.message_id, completion_id=new.completion_id,
+            person=new.person,
+        )  # fmt: skip
         return web.json_response(said, status=201)
 
     async def _linked(self, new: Link, reach: Reach) -> None:

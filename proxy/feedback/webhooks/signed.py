@@ -11,9 +11,11 @@ import binascii
 import hashlib
 import hmac
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from aiohttp import web
+from pydantic import Field
+from typing_extensions import TypedDict
 
 from config.errors import SettingsError
 from config.webhooks import PLATFORMS
@@ -33,6 +35,12 @@ from proxy.feedback.webhooks.base import (
 )
 
 _WHAT: Final[dict[str, What]] = {"reaction": "reaction", "retraction": "retraction", "command": "command"}
+
+
+class SignedAnswer(TypedDict):
+    result: str
+    line: Annotated[str, Field(description="What a person would be told.")]
+    rating_id: str | None
 
 
 class Signed(Platform):
@@ -113,7 +121,7 @@ class Signed(Platform):
 
     def answer(self, body: bytes, done: Sequence[EventDone]) -> web.Response:
         one = done[0]
-        said = {"result": one.result, "line": one.line, "rating_id": one.rating_id}
+        said = SignedAnswer(result=one.result, line=one.line, rating_id=one.rating_id)
         return web.json_response(said, status=one.status)
 
 

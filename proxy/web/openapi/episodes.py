@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
 
 from proxy.feedback.episodes import ID, LONGEST, MOST_IN_GROUP
-from proxy.web.openapi.operation import Operation, Schema, number
+from proxy.web.openapi.operation import FLAG, NDJSON, Operation, Schema, number
 from proxy.web.openapi.responses import Seconds, Value, Version
 
 Split = Literal["train", "eval"]
@@ -55,6 +55,7 @@ class Reward(BaseModel):
     final: bool | None = Field(None, description="Ends the episode; default: true without `completion_id`.")
     error: Text | None = Field(None, description="The harness failed: the episode never trains.")
     comment: Text | None = None
+    split: Split | None = Field(None, description="Default: as the episode was opened, else `train`.")
 
 
 class EpisodeBody(TypedDict):
@@ -84,6 +85,19 @@ class OpenedEpisode(EpisodeBody):
 
 class RewardedEpisode(EpisodeBody):
     result: Literal["stored", "changed", "same"]
+
+
+class RefusedReward(TypedDict):
+    line: Annotated[int, Field(ge=1)]
+    status: Annotated[int, Field(description="As the route for one reward would have answered.")]
+    why: str
+
+
+class RewardsBody(TypedDict):
+    stored: int
+    changed: int
+    same: int
+    refused: list[RefusedReward]
 
 
 class EpisodeTurn(TypedDict):
@@ -131,15 +145,19 @@ class EpisodesBody(TypedDict):
 EPISODES: Final = (
     Operation(
         "post", "/rl/episodes", "episodes",
-        "Open an episode, whose version is kept from now on. 200: it was open already; 409: another one has that id. "
-        "A session's first request opens one too, while its key gives rewards.",
+        "Open an episode, whose version is kept from now on. 200: it was open already; 409: another one has that id.",
         {200: OpenedEpisode, 201: OpenedEpisode}, takes=EpisodeWanted, may_be_empty=True,
     ),
     Operation(
         "post", "/rl/episodes/{id}/reward", "episodes",
         "201: stored; 200: the same again, or another one before it was used; 409: another one after that; 404: no "
-        "such episode of this key; 410: a turn's reward after the end. A missing reward is not 0.",
+        "such episode of this key; 410: a turn's reward after the end.",
         {200: RewardedEpisode, 201: RewardedEpisode}, takes=Reward,
+    ),
+    Operation(
+        "post", "/rl/episodes/rewards", "episodes",
+        "Many, as JSON lines with the id as `episode`. `?dry_run` stores nothing.",
+        {200: RewardsBody}, takes=NDJSON, query={"dry_run": FLAG},
     ),
     Operation(
         "get", "/rl/episodes", "episodes",

@@ -102,10 +102,11 @@ class OwnReport(TypedDict):
 
 class RescoreWanted(BaseModel):
     since: float = Field(default=0.0, ge=0, le=2**40, description="Unix seconds.")
+    episodes: bool = Field(default=False, description="Episodes opened since then, with `train.reward`.")
 
 
 class Rescored(TypedDict):
-    left: Annotated[int, Field(description="Turns that it will see.")]
+    left: Annotated[int, Field(description="Turns, or episodes, that it will see.")]
 
 
 class JudgeReport(TypedDict):

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
+from typing_extensions import TypedDict
 
 
-class LessonBody(BaseModel):
-    id: str = Field(description="Of the rating whose comment it is.")
-    completion: str = Field(description="The answer that was disliked.")
-    user: str | None = Field(description="Whose prompts it is in; null: those that name nobody.")
+class LessonBody(TypedDict):
+    id: Annotated[str, Field(description="Of the rating whose comment it is.")]
+    completion: Annotated[str, Field(description="The answer that was disliked.")]
+    user: Annotated[str | None, Field(description="Whose prompts it is in; null: those that name nobody.")]
     question: str
-    text: str = Field(description="As it stands in prompts.")
+    text: Annotated[str, Field(description="As it stands in prompts.")]
     edited: bool
-    always: bool = Field(description="Whatever is asked, not on its topic alone.")
+    always: Annotated[bool, Field(description="Whatever is asked, not on its topic alone.")]
     state: Literal["active", "removed", "retired"]
-    why: str | None = Field(description="How it ended.")
+    why: Annotated[str | None, Field(description="How it ended.")]
     created_at: float
-    learned: int | None = Field(description="The first version that trained on it.")
+    learned: Annotated[int | None, Field(description="The first version that trained on it.")]
 
 
-class LessonsBody(BaseModel):
+class LessonsBody(TypedDict):
     enabled: bool
     data: list[LessonBody]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from proxy.access.roles import RULES
-from proxy.web.openapi.responses import Problem
+from proxy.core.errors import Problem
 from store.records import Role
 
 Schema = Mapping[str, Any]
@@ -30,6 +30,9 @@ class Raw:
     """A body that is not JSON of rlproxy: its content types, each with a schema."""
 
     content: Mapping[str, Schema]
+
+
+NDJSON: Final = Raw({"application/x-ndjson": TEXT})
 
 
 @dataclass(frozen=True, slots=True)

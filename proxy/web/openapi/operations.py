@@ -7,11 +7,18 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from proxy.access.keys import KeyBody
+from proxy.core.errors import Problem
+from proxy.feedback import bodies
+from proxy.feedback.webhooks.links import Linked
+from proxy.feedback.webhooks.signed import SignedAnswer
+from proxy.relay.capture_optout import Captured, Captures
+from proxy.training import admin_acts
 from proxy.web.openapi import passthrough, requests, responses
 from proxy.web.openapi.episodes import EPISODES
 from proxy.web.openapi.judge import JudgeReport, Rescored, RescoreWanted
 from proxy.web.openapi.lessons import LessonBody, LessonsBody, LessonWanted
-from proxy.web.openapi.operation import FLAG, TEXT, Operation, Raw, Schema, number
+from proxy.web.openapi.operation import FLAG, NDJSON, TEXT, Operation, Raw, Schema, number
 from proxy.web.openapi.status import StatusBody
 
 TURN: Final[Schema] = {"type": "string", "enum": ["main", "side"]}
@@ -19,7 +26,6 @@ SECONDS: Final[Schema] = {"type": "integer", "minimum": 0, "maximum": 2**40, "de
 VERSION: Final[Schema] = number(0, 2**31)
 STREAM: Final = Raw({"application/json": {"type": "object"}, "text/event-stream": {}})
 LINES: Final = Raw({"application/json": {"type": "object"}, "application/x-ndjson": TEXT})
-NDJSON: Final = Raw({"application/x-ndjson": TEXT})
 THEIRS: Final = Raw({"application/json": {}, "text/plain": TEXT})  # an id that is not ours goes to the backend
 ANYTHING: Final = Raw({"application/json": {}, "text/plain": TEXT})
 
@@ -109,22 +115,22 @@ RATINGS: Final = (
         "post", "/v1/feedback", "ratings",
         "Rate a completion, or up to 1,000. 201: on disk; 200: all were stored before; 207: some were refused.",
         {
-            200: responses.RatingBody | responses.Batch,
-            201: responses.RatingBody | responses.Batch,
-            207: responses.Batch,
+            200: bodies.RatingBody | bodies.Batch,
+            201: bodies.RatingBody | bodies.Batch,
+            207: bodies.Batch,
         },
-        takes=requests.AnyFeedback, headers=RATER, fails=responses.Problem | responses.Batch,
+        takes=requests.AnyFeedback, headers=RATER, fails=Problem | bodies.Batch,
     ),
     Operation(
         "post", "/v1/feedback/open-webui", "ratings",
         "A feedback of Open WebUI, as our function there sends it; it says by itself which answer it is about. 404 or "
         "409: none, or several.",
-        {200: responses.OpenWebUITaken, 201: responses.OpenWebUITaken},
+        {200: bodies.OpenWebUITaken, 201: bodies.OpenWebUITaken},
         takes=requests.OpenWebUIFeedback | requests.OpenWebUIDeletion, headers=RATER,
     ),
     Operation(
         "delete", "/v1/feedback/{id}", "ratings", "Take a rating back; `last` is the rater's newest.",
-        {200: responses.RatingBody}, query={"rater": TEXT, "session": TEXT}, headers=RATER,
+        {200: bodies.RatingBody}, query={"rater": TEXT, "session": TEXT}, headers=RATER,
     ),
 )  # fmt: skip
 
@@ -134,7 +140,7 @@ CHATS: Final = (
         "This message shows that completion, and was for this person. From whoever posts the message, by the key that "
         "asked for the completion or an admin's. 404: that key has none of that id within a second; 403: another key "
         "has linked the message.",
-        {201: responses.Linked}, takes=requests.LinkBody, headers=RATER,
+        {201: Linked}, takes=requests.LinkBody, headers=RATER,
     ),
     _webhook("slack", "Events API and the slash command `/rl`."),
     _webhook("telegram", "Updates: reactions, `/rl …`."),
@@ -145,12 +151,12 @@ CHATS: Final = (
         query={"hub.mode": TEXT, "hub.verify_token": TEXT, "hub.challenge": TEXT},
     ),
     _webhook(
-        "signed", "Anything that signs, below.", requests.SignedEvent, responses.Webhook, headers=SIGNED,
-        fails=responses.Problem | responses.Webhook,
+        "signed", "Anything that signs, below.", requests.SignedEvent, SignedAnswer, headers=SIGNED,
+        fails=Problem | SignedAnswer,
     ),
     _webhook(
         "openclaw", "The same, with a secret of its own, for the OpenClaw plugin.", requests.SignedEvent,
-        responses.Webhook, headers=SIGNED, fails=responses.Problem | responses.Webhook,
+        SignedAnswer, headers=SIGNED, fails=Problem | SignedAnswer,
     ),
 )  # fmt: skip
 
@@ -196,12 +202,12 @@ CONTROL: Final = (
     _read(
         "/rl/adapters", "Versions; `withdrawn` says why one was rolled back by itself.", responses.AdaptersBody,
     ),
-    _read("/rl/capture", "Sessions of which nothing is kept.", responses.Captures),
+    _read("/rl/capture", "Sessions of which nothing is kept.", Captures),
     _act(
         "/rl/capture",
         "Keep nothing of a session, or keep it again; in force when it answers. A client says `x-rl-capture: off` with "
         "each request instead.",
-        responses.Captured,
+        Captured,
         takes=requests.CaptureWanted, more="../guides/privacy.md",
     ),
     _read(
@@ -218,15 +224,15 @@ CONTROL: Final = (
     _act(
         "/rl/train",
         "Start a run now, however few ratings there are; or make one go on that waits for its hours.",
-        responses.Started, 202,
+        admin_acts.Started, 202,
     ),
-    _act("/rl/pause", "A run under way stops at its next step, and no other starts.", responses.Paused),
-    _act("/rl/resume", "It goes on from there.", responses.Paused),
+    _act("/rl/pause", "A run under way stops at its next step, and no other starts.", admin_acts.Paused),
+    _act("/rl/resume", "It goes on from there.", admin_acts.Paused),
     _act(
         "/rl/cancel",
         "End the run under way, or the one that waits; its ratings are fresh again. One that came to its result "
         "first stays (409).",
-        responses.Cancelled,
+        admin_acts.Cancelled,
     ),
     _act(
         "/rl/forget",
@@ -239,23 +245,23 @@ CONTROL: Final = (
         "/rl/rollback",
         "Back to the version before, unless that is withdrawn (409: only `promote` brings it back); `?base` to the "
         "base model.",
-        responses.PointerBody, query={"base": FLAG},
+        admin_acts.PointerBody, query={"base": FLAG},
     ),
     _act(
-        "/rl/promote/{version}", "Make `v3`, `3` or `base` live.", responses.PointerBody,
+        "/rl/promote/{version}", "Make `v3`, `3` or `base` live.", admin_acts.PointerBody,
         path_schema={"type": "string", "pattern": "^(v?[0-9]{1,9}|base)$"},
     ),
     _act(
         "/rl/reset",
         "The base answers, the next run starts from it, the baseline is 0. What a run under way makes of another "
         "version waits for `promote`. Nothing is deleted.",
-        responses.Reset,
+        admin_acts.Reset,
     ),
     _read("/rl/keys", "All keys ever made, without their secrets.", responses.KeysBody),
     _act("/rl/keys", "A new one. The answer has its text, this once.", responses.NewKey, 201, takes=requests.KeyWanted),
     Operation(
         "delete", "/rl/keys/{key}", "control", "Revoke it, by name or id; it stays in the list.",
-        {200: responses.KeyBody},
+        {200: KeyBody},
     ),
     _read("/healthz", "Alive.", responses.Ok),
     _read("/readyz", "The backend can be reached; 503 where it cannot.", responses.Ok),
@@ -276,7 +282,8 @@ JUDGE: Final = (
     ),
     Operation(
         "post", "/rl/rescore", "control",
-        "Have your own code (`signals.module`) score what was found since then, in the background.", {200: Rescored},
+        "Score again with your own code: turns, or `episodes`.",
+        {200: Rescored},
         takes=RescoreWanted, more="../guides/signals.md#signals-of-your-own",
     ),
 )  # fmt: skip

@@ -15,7 +15,6 @@ from proxy.feedback.feedback_adapters import ENDINGS, NAMES
 from proxy.feedback.open_webui_form import LONGEST_ID, MOST_MESSAGES
 from proxy.feedback.ratings import MAX_TEXT, OWNER
 from proxy.relay.capture_optout import LONGEST
-from proxy.web.openapi.responses import Capture
 from store.learning.rater_quota import LEAST_WEIGHT, MOST_WEIGHT
 from store.records import Role
 
@@ -182,7 +181,7 @@ class SignedEvent(BaseModel):
 
 class CaptureWanted(BaseModel):
     session: Annotated[str, Field(min_length=1, max_length=LONGEST)]
-    capture: Capture
+    capture: Literal["on", "off"]
 
 
 class Forget(BaseModel):

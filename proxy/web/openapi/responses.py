@@ -1,7 +1,8 @@
 """The shapes of what rlproxy's own routes answer, as JSON schemas come of them.
 
-Owns their members and what they mean. Handlers build these and `document` reads them; as typed dicts they cost a start
-nothing. What the relayed formats answer is theirs (`passthrough`).
+Owns their members and what they mean, of routes in `proxy.web`; others have theirs beside what builds them. Handlers
+build these and `document` reads them; as typed dicts they cost a start nothing. What the relayed formats answer is
+theirs (`passthrough`).
 """
 
 from __future__ import annotations
@@ -11,89 +12,18 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from proxy.access.keys import KeyBody
 from proxy.training.unlearning import RebuildBody
 from proxy.web.openapi.judge import SignalBody
-from store.records import Role, RunStatus, Scale, Status, Turn
+from store.records import RunStatus, Scale, Status, Turn
 
 Value = Annotated[float, Field(ge=-1, le=1)]
-Capture = Literal["on", "off"]
 Seconds = Annotated[float, Field(description="Unix seconds")]
 Version = Annotated[int, Field(ge=0, description="0 is the base model")]
 
 
-class ProblemBody(TypedDict):
-    message: Annotated[str, Field(description="What happened, what was kept, what to do.")]
-    type: str
-    param: str | None
-    code: str
-
-
-class Problem(TypedDict):
-    error: ProblemBody
-
-
 class Ok(TypedDict):
     ok: Literal[True]
-
-
-# Ratings
-
-
-class RatingBody(TypedDict):
-    id: str
-    completion_id: str
-    answer: Annotated[
-        str | None, Field(description="How the rated answer begins; null where this key may not read it.")
-    ]
-    rater: str
-    value: Value
-    scale: Annotated[Scale, Field(description="What it was given as: `unit` is a number.")]
-    comment: str | None
-    correction: str | None
-    weight: Annotated[float, Field(gt=0)]
-    source: str
-    created_at: Seconds
-    live: Annotated[
-        bool, Field(description="False where a later one of the same rater, or an undo, has taken its place.")
-    ]
-    duplicate: Annotated[bool, Field(description="This event, or a rating that says the same, had been stored before.")]
-    replaced: Annotated[str | None, Field(description="The rating whose place this one took.")]
-
-
-class OpenWebUITaken(TypedDict):
-    result: Literal["rated", "known", "taken back", "nothing"]
-    line: Annotated[str, Field(description="What a person would be told.")]
-    rating: RatingBody | None
-
-
-class TakenBody(TypedDict):
-    status: Literal[200, 201]
-    rating: RatingBody
-
-
-class RefusedBody(TypedDict):
-    status: Annotated[int, Field(ge=400)]
-    error: ProblemBody
-
-
-class Batch(TypedDict):
-    stored: Annotated[int, Field(ge=0)]
-    refused: Annotated[int, Field(ge=0)]
-    data: list[TakenBody | RefusedBody]
-
-
-class Linked(TypedDict):
-    platform: str
-    channel: str
-    message_id: str
-    completion_id: str
-    person: str | None
-
-
-class Webhook(TypedDict):
-    result: str
-    line: Annotated[str, Field(description="What a person would be told.")]
-    rating_id: str | None
 
 
 # Completions
@@ -140,15 +70,6 @@ class WholeCompletion(CompletionBody):
     signals: Annotated[list[SignalBody], Field(description="What happened after it.")]
 
 
-class Captures(TypedDict):
-    off: Annotated[list[str], Field(description="Sessions of which nothing is kept.")]
-
-
-class Captured(TypedDict):
-    session: str
-    capture: Capture
-
-
 class BadLineBody(TypedDict):
     line: Annotated[int, Field(ge=1)]
     why: str
@@ -188,12 +109,6 @@ class DeletedResponse(TypedDict):
 
 
 # Versions and runs
-
-
-class PointerBody(TypedDict):
-    live: Version
-    previous: Version
-    reason: str
 
 
 class AdapterBody(TypedDict):
@@ -255,33 +170,6 @@ class WholeRun(RunBody):
     ]
     tuned: Annotated[float | None, Field(description="The rate that a sweep found.")]
     account: Annotated[list[dict[str, Any]], Field(description="What became of each sample.")]
-
-
-class Started(TypedDict):
-    started: Literal[True]
-    why: str
-
-
-class Paused(TypedDict):
-    paused: bool
-
-
-class Cancelled(TypedDict):
-    cancelled: Annotated[int, Field(description="The run's number.")]
-
-
-class Reset(TypedDict):
-    live: Version
-    baseline: float
-
-
-class KeyBody(TypedDict):
-    id: str
-    name: str
-    role: Role
-    created_at: Seconds
-    last_used: Seconds | None
-    revoked_at: Seconds | None
 
 
 class NewKey(KeyBody):

@@ -1,26 +1,24 @@
-"""The shape of `GET /rl/status`, which is long enough for a module of its own. What builds it is `proxy.web.status`."""
+"""The shape of `GET /rl/status`, which is long enough for a module of its own. `proxy.web.status` builds it.
+
+Parts that another package builds have their shape there: what trains, the comparisons, the watch.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from proxy.relay.episode_queue import EpisodeRequests
+from proxy.training.cloud_student import Trains
+from proxy.training.rehearsal import RehearsalBody
 from proxy.training.unlearning import RebuildBody
+from proxy.training.weights_check import MatchBody
+from proxy.versions.rollback_monitor import WatchBody
 from proxy.web.openapi.judge import JudgeBrief
 from proxy.web.openapi.responses import RunBody, Seconds, Version
-
-
-class Trains(TypedDict):
-    """Behind a cloud API it is a local model that learns."""
-
-    model: str | None
-    weights: str | None
-    objective: str
-    version: Version | None
-    adapter: str | None
-    line: str
+from store.captured.stats import Counts
 
 
 class LeftBody(TypedDict):
@@ -60,12 +58,6 @@ class RatingsBody(TypedDict):
     needed: int
 
 
-class EpisodeRequests(TypedDict):
-    at_once: Annotated[int, Field(description="The most that are at the backend: backend.episodes_at_once.")]
-    at_backend: int
-    waiting: int
-
-
 class WaitingEpisodes(TypedDict):
     open: int
     rewarded: int
@@ -77,6 +69,7 @@ class WaitingEpisodes(TypedDict):
     closes_in_s: float | None
     left_out: dict[str, int]
     needed: int
+    own_reward_problem: Annotated[str | None, Field(description="Why `train.reward` gave no reward last time.")]
     requests: Annotated[EpisodeRequests, Field(description="Of episodes; those of people do not wait for them.")]
     ended_lately: Annotated[int, Field(description="Episodes that ended in the last minute.")]
 
@@ -95,87 +88,21 @@ class HeldBody(TypedDict):
     requests: int
 
 
-class RenderingBody(TypedDict):
-    known: bool
-    line: str
-    server: Annotated[str | None, Field(description="The first prompt that differs, as the server renders it.")]
-    weights: Annotated[str | None, Field(description="The same, by the chat template of the weights.")]
-    read: NotRequired[Annotated[int | None, Field(description="How many tokens the server says that it read there.")]]
-    made: NotRequired[Annotated[int | None, Field(description="How many the chat template of the weights makes.")]]
-
-
-class MatchBody(TypedDict):
-    state: Literal["unasked", "same", "other", "unknown"]
-    line: str
-    apart: float | None
-    regret: float | None
-    rendering: RenderingBody | None
-    stops: bool
-
-
-class KnownTokensBody(TypedDict):
-    answers: int
-    tokens: Annotated[int, Field(description="Of these answers.")]
-    ids: Annotated[int, Field(description="Tokens whose ids are exact.")]
-    log_probs: Annotated[int, Field(description="Tokens whose log-probs the server gave.")]
-    line: str
-
-
-class RehearsalBody(TypedDict):
-    """Rehearsal: would a run take the newest answers?"""
-
-    state: Annotated[
-        Literal["untried", "prompts", "taken", "partly", "refused", "unknown"],
-        Field(description="`prompts`: it would take the prompts, and the weights have not looked at the words yet."),
-    ]
-    tried: int
-    refused: int
-    why: Annotated[str | None, Field(description="Why most of those are refused.")]
-    line: str
-    known_tokens: Annotated[
-        KnownTokensBody | None, Field(description="What the server told of the newest answers' tokens.")
-    ]
-
-
-class ShareBody(TypedDict):
-    good: int
-    rated: int
-
-
-class ComparisonBody(TypedDict):
-    new: ShareBody
-    old: ShareBody
-    p: float
-
-
-class WatchBody(TypedDict):
-    version: Version
-    against: Version
-    new: NotRequired[ShareBody | None]
-    old: NotRequired[ShareBody | None]
-    p: NotRequired[float | None]
-    episodes: NotRequired[Annotated[ComparisonBody | None, Field(description="Of successes in evaluation episodes.")]]
-    state: Literal["watching", "over", "rolled back"]
-    line: str
-
-
-class Counts(TypedDict):
-    pending: int
-    done: int
-    partial: int
-    error: int
-    good: int
-    bad: int
-    captured_today: int
-
-
 class Database(TypedDict):
     state: Literal["sound", "checking", "damaged"]
     line: str
     checked_since: Annotated[Seconds | None, Field(description="Since when the check of the file has run.")]
 
 
-class StatusBody(TypedDict):
+class PromptsBody(TypedDict):
+    """Obstacles between the answers and a run."""
+
+    match: MatchBody
+    rehearsal: RehearsalBody
+    cut: Annotated[str | None, Field(description="What the server has left out of prompts in silence since the start.")]
+
+
+class StatusBody(PromptsBody):
     model: str
     trains: Trains | None
     live: Version
@@ -189,10 +116,7 @@ class StatusBody(TypedDict):
     baseline: float
     training: Training
     held: HeldBody
-    match: MatchBody
-    rehearsal: RehearsalBody
     judge: JudgeBrief | None
-    cut: Annotated[str | None, Field(description="What the server has left out of prompts in silence since the start.")]
     watch: WatchBody | None
     rebuild: RebuildBody | None
     last_run: RunBody | None

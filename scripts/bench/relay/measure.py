@@ -1,6 +1,6 @@
 """What stands between an agent and its model, and what it costs: rlproxy beside the other gateways, in one run.
 
-    python -m scripts.bench.relay [--quick] [--only WORD …] [--rounds N] [--resume] [--json FILE]
+    python -m scripts.bench.relay [--quick] [--only WORD …] [--before COMMIT] [--rounds N] [--resume] [--json FILE]
 
 Targets: direct, a bare relay of 30 lines in aiohttp, rlproxy (everything captured, each answer committed before its
 last byte), rlproxy-exact (the same, asking for token ids and log-probs and taking them out again), TensorZero, Portkey,
@@ -8,9 +8,10 @@ LiteLLM. Upstream, client and targets are processes of their own on one machine.
 every target, one after the other, so that what else the machine does meets all of them; medians are over rounds, and
 ratios are of one round. `--only` takes targets and shapes (`rlproxy 'plain-1k-*'`); direct is always there.
 
-All of it takes 12 minutes and writes benchmarks/relay.json; after each round what there is is kept, and `--resume` goes
-on. `--quick` takes under 50 s, without the other gateways, and writes nothing unless told where. `--check` is for CI:
-the CPU of rlproxy and of the bare relay in one run, whose ratios must stay below BOUNDS.
+`--before` adds an earlier rlproxy. All of it takes 12 minutes and writes benchmarks/relay.json; after each round what
+there is is kept, and `--resume` goes on. `--quick` takes under 50 s, without the other gateways, and writes nothing
+unless told where. `--check` is for CI: the CPU of rlproxy and of the bare relay in one run. Their ratios must stay
+below BOUNDS.
 """
 
 from __future__ import annotations
@@ -28,12 +29,13 @@ import tempfile
 import time
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from scripts.bench.relay.targets import STARTS, Failed, Target, running, stop, upstream
+from scripts.bench.relay.targets import STARTS, Failed, Target, checked_out, rlproxy, running, stop, upstream
 from scripts.harness.circumstances import circumstances
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -328,6 +330,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--check", action="store_true", help="exit 1 where a ratio is over its bound")
     parser.add_argument("--only", nargs="+", default=[], help="targets and shapes, the latter with * and ?")
+    parser.add_argument("--before", help="a commit whose rlproxy is measured, too")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--pace", type=float, default=1.0, help="of the usual seconds for each shape")
     parser.add_argument("--resume", action="store_true", help="an unfinished run of the same commit")
@@ -335,6 +338,14 @@ def main() -> None:
     given = parser.parse_args()
     if given.check:
         sys.exit(check())
+    with ExitStack() as trees:
+        if given.before:
+            tree = trees.enter_context(checked_out(given.before))
+            STARTS["before"] = partial(rlproxy, name="before", tree=tree)
+        measured(given)
+
+
+def measured(given: argparse.Namespace) -> None:
     targets, chosen = picked(given.only)
     if given.quick:
         targets = [t for t in targets if given.only or t in QUICK]

@@ -12,8 +12,9 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,7 +74,7 @@ def started(command: list[str], folder: Path, name: str, **env: str) -> psutil.P
 
 def says_its_address(process: psutil.Popen, folder: Path, name: str) -> str:
     log = folder / f"{name}.log"
-    _wait(process, lambda: _address_in(log) is not None)
+    wait_for(process, lambda: _address_in(log) is not None)
     return str(_address_in(log))
 
 
@@ -106,16 +107,24 @@ def bare(folder: Path, url: str) -> Target:
     return Target("bare", at, process, f"aiohttp {aiohttp.__version__}")
 
 
-def rlproxy(folder: Path, url: str, name: str = "rlproxy", kind: str = "openai", tree: Path = ROOT) -> Target:
-    """As a person runs it before an agent: every default. `kind` vllm asks for token ids and log-probs."""
+def rlproxy(
+    folder: Path,
+    url: str,
+    name: str = "rlproxy",
+    kind: str = "openai",
+    tree: Path = ROOT,
+    command: Sequence[str] = ("proxy.cli",),
+) -> Target:
+    """As a person runs it before an agent: every default. `kind` vllm asks for token ids and log-probs. `command`: the
+    module that serves, with its own arguments."""
     home = folder / f"{name}-home"
-    command = [sys.executable, "-m", "proxy.cli", "serve", "--home", str(home), "--port", "0", "--backend", kind]
+    command = [sys.executable, "-m", *command, "serve", "--home", str(home), "--port", "0", "--backend", kind]
     process = started(
         [*command, "--backend-url", url, "--model", "m", "--log-level", "warning"], folder, name,
         PYTHONPATH=str(tree), RLPROXY_SERVER__MAX_REQUESTS="2048",
     )  # fmt: skip
     address = home / "serving.json"
-    _wait(process, address.exists)
+    wait_for(process, address.exists)
     at = json.loads(address.read_text())["url"]
     return Target(name, at, process, "this commit", home=home)
 
@@ -156,7 +165,7 @@ def portkey(folder: Path, url: str) -> Target:
     process = started(["node", str(server), f"--port={port}", "--headless"], folder, "portkey")
     target = Target("portkey", f"http://127.0.0.1:{port}", process, "@portkey-ai/gateway 1.15.2")
     target.headers = {"x-portkey-provider": "openai", "x-portkey-custom-host": f"{url}/v1"}
-    _wait(process, lambda: _listens(port))
+    wait_for(process, lambda: _listens(port))
     return target
 
 
@@ -176,7 +185,7 @@ general_settings: {{dangerously_permit_weak_or_unset_master_key: true}}
         LITELLM_OFFLINE_MODE="true", LITELLM_LOCAL_MODEL_COST_MAP="True",
     )  # fmt: skip
     target = Target("litellm", f"http://127.0.0.1:{port}", process, "litellm 1.106.2")
-    _wait(process, lambda: _listens(port))
+    wait_for(process, lambda: _listens(port))
     return target
 
 
@@ -184,6 +193,18 @@ STARTS = {
     "bare": bare, "rlproxy": rlproxy, "rlproxy-exact": rlproxy_exact, "tensorzero": tensorzero, "portkey": portkey,
     "litellm": litellm,
 }  # fmt: skip
+
+
+@contextmanager
+def checked_out(commit: str) -> Iterator[Path]:
+    """An earlier tree, beside this one."""
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder) / "tree"
+        subprocess.run(["git", "worktree", "add", "-q", "--detach", tree, commit], cwd=ROOT, check=True)
+        try:
+            yield tree
+        finally:
+            subprocess.run(["git", "worktree", "remove", "--force", tree], cwd=ROOT, check=True)
 
 
 @contextmanager
@@ -214,7 +235,7 @@ def stop(process: psutil.Process) -> None:
     psutil.wait_procs(alive, STOP_S)
 
 
-def _wait(process: psutil.Popen, until: Callable[[], bool]) -> None:
+def wait_for(process: psutil.Popen, until: Callable[[], bool]) -> None:
     end = time.monotonic() + START_S
     while not until():
         if process.poll() is not None:

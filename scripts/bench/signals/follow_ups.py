@@ -1,16 +1,17 @@
 """Does it learn from what people say next, when nobody rates? A scripted user only follows up; a rule is the judge.
 
     python -m scripts.bench.signals.follow_ups --persona concise --flips 0
-    python -m scripts.bench.signals.follow_ups --persona concise --flips 0.3 --name flips30
+    python -m scripts.bench.signals.follow_ups --persona concise --flips 0.3 --trusted --name flips30
     python -m scripts.bench.signals.follow_ups --persona concise --user polite --name polite
 
-First the person rates 60 answers of the base model, and the judge labels what was said after them: that measures the
-trust, with the product's own numbers. That is always the person of *concise*, and every other of these questions asks
-for one sentence, since trust takes ten answers of each kind. From there on nobody rates. Labels, weights, hints and the
-measure of trust are the product's (proxy.signals); the judge is scripts/harness/rule_judge, and turns `--flips` of its
-labels around. `--trusted` trains on a judge that the product would not trust, to show why. Writes
-benchmarks/follow_ups/PERSONA-NAME-seedN.json after each step, and PERSONA-base-seedN.json, which all of a persona
-share. `--rounds 0` writes the latter, and trust.json: how far flipped judges are trusted. Called again, it goes on.
+First the person rates 60 answers of the base model and goes on from each: that measures the judge. That is always the
+person of *concise*, and every other of these questions asks for one sentence, since trust takes ten answers of each
+kind. From there on nobody rates: after an answer that the person does not like come the words of WANTS, after another
+one thanks, a new task, or nothing. What is captured goes through the product's own code: signals, labels, trust,
+weights, hints, claims (home). The judge is scripts/harness/rule_judge, and turns `--flips` of
+its labels around. `--trusted` trains on a judge that the product would not trust, to show why. Writes
+benchmarks/follow_ups/PERSONA-NAME-seedN.json after each round, and PERSONA-base-seedN.json, which all of a persona
+share. `--rounds 0` writes the latter, and trust.json: how far flipped judges are trusted.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ import argparse
 import asyncio
 import json
 import random
-import shutil
 import statistics
 import tempfile
 from collections import Counter
@@ -30,11 +30,12 @@ from typing import Any
 import aiohttp
 
 from config import presets
-from proxy.signals.judge import AnswerJudge, Endpoint, JudgeVerdict
+from proxy.signals.judge import AnswerJudge, Endpoint
 from proxy.signals.questions import JudgedTurn
-from proxy.signals.rules import VALUES, of_message
-from proxy.signals.trust import MOST_WEIGHT, Pair, Trust, trust
-from scripts.bench.persona import ROOT, Chat, Persona, prompts, rate, replayed, train
+from proxy.signals.rules import VALUES
+from proxy.signals.trust import Pair, trust
+from scripts.bench.persona import ROOT, Chat, Persona, answers, prompts, replayed, train
+from scripts.bench.signals.home import Home, Turn, opened
 from scripts.harness.circumstances import circumstances, machine_name
 from scripts.harness.rule_judge import FakeJudge
 from trainer.formats import weights
@@ -55,59 +56,32 @@ def follow_up(persona: Persona, liked: bool, number: int, next_task: str, user: 
         return "thanks"
     if not liked:
         return WANTS[persona.name]
+    if user == "going on":
+        return PLEASED[0] if number % 5 == 2 else next_task
     return (*PLEASED, next_task)[number % 4]
 
 
-async def labels(judge: FakeJudge, turns: Sequence[JudgedTurn | None]) -> list[JudgeVerdict | None]:
-    """As the proxy labels them: by a rule where one suffices, else by the judge."""
-    await judge.start()
-    try:
-        async with aiohttp.ClientSession() as http:
-            asks = AnswerJudge(http, Endpoint(judge.url, "rule", {}), votes=1)
-            found: list[JudgeVerdict | None] = []
-            for turn in turns:
-                ruled = None if turn is None else of_message(turn.follow_up, [turn.request])
-                if turn is None:
-                    found.append(None)
-                elif ruled is not None:
-                    found.append(JudgeVerdict(ruled.name, "", ruled.why, 0))
-                else:
-                    found.append(await asks.verdict(turn))
-            return found
-    finally:
-        await judge.stop()
+def rule(request: str, reply: str, said: str) -> str:
+    return "correction" if said in WANTS.values() else "nothing"
 
 
-def followed(persona: Persona, lines: Sequence[dict[str, Any]], user: str) -> list[JudgedTurn | None]:
-    tasks = [line["messages"][-1]["content"] for line in lines]
-    turns: list[JudgedTurn | None] = []
-    for at, line in enumerate(lines):
-        said = follow_up(persona, line["reward"] > 0, at, tasks[(at + 1) % len(tasks)], user)
-        turns.append(None if said is None else JudgedTurn(tasks[at], line["text"], said))
-    return turns
-
-
-def weights_of(trusted: Trust, forced: bool) -> dict[str, float]:
-    """What a label of each side weighs in training; nothing where it is not trusted, unless that is forced."""
-    weights = {side.side: side.weight if side.trusted else 0.0 for side in trusted}
-    return {side: weight or MOST_WEIGHT * forced for side, weight in weights.items()}
-
-
-def learned_from(
-    lines: Sequence[dict[str, Any]], verdicts: Sequence[JudgeVerdict | None], weigh: dict[str, float]
-) -> list[dict[str, Any]]:
-    """The lines of a run: the judge's labels in place of the person's, with its weight."""
-    found = []
-    for line, verdict in zip(lines, verdicts, strict=True):
-        value = 0.0 if verdict is None else VALUES[verdict.label]
-        weight = weigh["bad" if value < 0 else "good"]
-        if verdict is None or not value or not weight:
-            continue
-        hint = verdict.instruction if value < 0 else ""
-        found.append(
-            {**line, "reward": value, "weight": weight, "human": False, "followed": True, "comment": hint or None}
+def talk(
+    chat: Chat, persona: Persona, tasks: Sequence[str], live: Path | None, *, version: int, seed: int, user: str
+) -> list[Turn]:
+    """An answer to each task, and what the person says next. What is answered to that is not looked at any more."""
+    lines = answers(chat, persona, [_asked(task) for task in tasks], live, version=version, seed=seed)
+    return [
+        Turn(
+            f"v{version}-{seed}-{at}",
+            line,
+            follow_up(persona, line["reward"] > 0, at, tasks[(at + 1) % len(tasks)], user),
         )
-    return found
+        for at, line in enumerate(lines)
+    ]
+
+
+def _asked(task: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": task}]
 
 
 def main() -> None:
@@ -138,36 +112,20 @@ def main() -> None:
     shared = Record(f"{RATES}-base-seed{asked.seed}", here) if persona.name != RATES else base
     if "shared" not in shared:
         asks = [order[-1 - at % len(order)] + FITTING * (at % 2) for at in range(SHARED)]
-        rater, seed = Persona(RATES), asked.seed * 777
-        shared["shared"] = rate(chat, rater, asks, None, version=0, seed=seed, held=0, comments=False)
+        shared["shared"] = answers(
+            chat, Persona(RATES), [_asked(text) for text in asks], None, version=0, seed=asked.seed * 777
+        )
     if str(asked.eval) not in base:
         base[str(asked.eval)] = chat.evaluate(persona, held_out, None, seed=1000)
     if not asked.rounds:
         Record("trust", here)["flips"] = [flipped(shared["shared"], share) for share in FLIPS]
         return
-    record = Record(f"{persona.name}-{asked.name}-seed{asked.seed}", here)
-    judge = FakeJudge(
-        lambda request, reply, said: "correction" if said in WANTS.values() else "nothing",
-        flips=asked.flips,
-        seed=asked.seed,
-    )
-    trusted = trust(measure(Persona(RATES), judge, shared["shared"]))
-    record["trust"] = {"bad": trusted.bad.as_json(), "good": trusted.good.as_json()}
-    bad = trusted.bad
-    print(
-        f"{persona.name}, {asked.user}, {asked.flips:.0%} flipped: bad: kappa {bad.kappa:.2f} "
-        f"[{bad.low:.2f}, {bad.high:.2f}] ({bad.why or 'trusted'})",
-        flush=True,
-    )
-    record.setdefault("home", tempfile.mkdtemp(prefix="follow-ups-"))
-    record.setdefault("rounds", [])
-    for number in range(1 + len(record["rounds"]), 1 + asked.rounds):
-        learn(chat, persona, judge, order, asked, weights_of(trusted, asked.trusted), number, found.path, record)
-        record.keep()
+    record = Record(f"{persona.name}-{asked.name}-seed{asked.seed}", here, anew=True)
+    asyncio.run(learn(chat, persona, order, shared["shared"], asked, found.path, record))
     before, live = base[str(asked.eval)], record["rounds"][-1]["live"]
-    if "after" not in record:  # without a version, the base model answers as before
-        record["after"] = before if live is None else chat.evaluate(persona, held_out, Path(live), seed=1000)
-    after = record["after"]
+    # Without a version, the base model answers as before.
+    after = before if live is None else chat.evaluate(persona, held_out, Path(live), seed=1000)
+    record["after"] = after
     print(
         f"{persona.name}: liked {before['liked']:.2f} -> {after['liked']:.2f}, nll "
         f"{after['base_nll'] - before['base_nll']:+.3f}, text {after['text_nll'] / before['text_nll'] - 1:+.1%}, "
@@ -178,12 +136,8 @@ def main() -> None:
 
 def flipped(lines: Sequence[dict[str, Any]], share: float) -> dict[str, Any]:
     """How far a judge is trusted that turns this share of its labels around, over several draws of which those are."""
-
-    def rule(request: str, reply: str, said: str) -> str:
-        return "correction" if said in WANTS.values() else "nothing"
-
     judges = [FakeJudge(rule, flips=share, seed=seed) for seed in range(DRAWS)]
-    found = [trust(measure(Persona(RATES), judge, lines)).bad for judge in judges]
+    found = [trust(asyncio.run(measure(judge, lines))).bad for judge in judges]
     row = {
         "flips": share,
         "draws": DRAWS,
@@ -195,13 +149,38 @@ def flipped(lines: Sequence[dict[str, Any]], share: float) -> dict[str, Any]:
     return row
 
 
-class Record(dict[str, Any]):
-    """A file of benchmarks/follow_ups, written whenever something is set: what was broken off goes on."""
+async def measure(judge: FakeJudge, lines: Sequence[dict[str, Any]]) -> list[Pair]:
+    """What the person and the judge say of the turns that they share."""
+    await judge.start()
+    try:
+        async with aiohttp.ClientSession() as http:
+            asks = AnswerJudge(http, Endpoint(judge.url, "rule", {}), votes=1)
+            turns = [turn for turn in shared_turns(lines) if turn.said != PLEASED[0]]  # no judge is asked about those
+            found = [
+                await asks.verdict(JudgedTurn(turn.line["messages"][-1]["content"], turn.line["text"], turn.said or ""))
+                for turn in turns
+            ]
+    finally:
+        await judge.stop()
+    return [(turn.line["reward"], VALUES[one.label]) for turn, one in zip(turns, found, strict=True)]
 
-    def __init__(self, name: str, new: dict[str, Any]) -> None:
+
+def shared_turns(lines: Sequence[dict[str, Any]]) -> list[Turn]:
+    """Answers that the person rates, too, and goes on from."""
+    rater, tasks = Persona(RATES), [line["messages"][-1]["content"] for line in lines]
+    return [
+        Turn(f"shared-{at}", line, follow_up(rater, line["reward"] > 0, at, tasks[at - 1], "going on"))
+        for at, line in enumerate(lines)
+    ]
+
+
+class Record(dict[str, Any]):
+    """A file of benchmarks/follow_ups, written whenever something is set."""
+
+    def __init__(self, name: str, new: dict[str, Any], *, anew: bool = False) -> None:
         self._path = ROOT / "benchmarks/follow_ups" / f"{name}.json"
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        super().__init__(json.loads(self._path.read_bytes()) if self._path.exists() else new)
+        super().__init__(json.loads(self._path.read_bytes()) if self._path.exists() and not anew else new)
 
     def __setitem__(self, key: str, value: Any) -> None:
         super().__setitem__(key, value)
@@ -211,71 +190,103 @@ class Record(dict[str, Any]):
         self._path.write_text(json.dumps(self, indent=1, ensure_ascii=False))
 
 
-def measure(persona: Persona, judge: FakeJudge, lines: Sequence[dict[str, Any]]) -> list[Pair]:
-    """What the person and the judge say of the turns that they share."""
-    verdicts = asyncio.run(labels(judge, followed(persona, lines, "following")))
-    return [
-        (line["reward"], VALUES[verdict.label])
-        for line, verdict in zip(lines, verdicts, strict=True)
-        if verdict is not None
-    ]
-
-
-def learn(
+async def learn(
     chat: Chat,
     persona: Persona,
-    judge: FakeJudge,
     order: list[str],
+    shared: Sequence[dict[str, Any]],
     asked: argparse.Namespace,
-    weigh: dict[str, float],
-    number: int,
     path: Path,
     record: Record,
 ) -> None:
-    """One round of follow-ups, and a run."""
-    home, rounds = Path(record["home"]), record["rounds"]
-    preset = presets.resolve("balanced", {})
-    passed = [one for one in rounds if one["run"]["status"] == "passed"]
-    live = Path(passed[-1]["live"]) if passed else None
-    version = passed[-1]["number"] if passed else 0
-    first = (number - 1) * asked.turns
-    texts = [order[i % len(order)] for i in range(first, first + asked.turns)]
-    said = rate(chat, persona, texts, live, version=version, seed=asked.seed * 100 + number, held=0, comments=False)
-    verdicts = asyncio.run(labels(judge, followed(persona, said, asked.user)))
-    lines = learned_from(said, verdicts, weigh)
-    for line in lines:
-        line["rating"], line["completion"] = f"rt-{number}-{line['rating']}", f"rl-{number}-{line['completion']}"
-    last = passed[-1]["number"] if passed else 0
-    waiting = [line for one in rounds if one["number"] > last for line in one["lines"]]
-    earlier = [line for one in reversed(rounds) if one["number"] <= last for line in one["lines"]]
-    out, folder = home / f"adapters/v{number:04}", home / f"runs/r{number:05}"
-    shutil.rmtree(folder, ignore_errors=True)  # of a run that was broken off
-    spec = {
-        "format": 1, "run": number, "model": "smollm2", "weights": str(path), "version": number, "parent": version,
-        "out": str(out), "adapters": {str(one["number"]): one["live"] for one in passed},
-        "baseline": passed[-1]["run"]["baseline_after"] if passed else 0.0, "seed": asked.seed * 10 + number,
-        "threads": asked.threads, "preset": "balanced", "overrides": {},
-    }  # fmt: skip
-    result: dict[str, Any] = {"status": "nothing to learn from", "reason": "no label trains", "metrics": {}, "wall": 0}
-    if lines + waiting:
-        again = replayed(earlier, version, preset, len(lines + waiting))
-        result = train(folder, spec, lines + waiting + again)
-    rounds.append(
-        {
-            "number": number,
-            "turns": number * asked.turns,
-            "liked_by_the_person": sum(line["reward"] > 0 for line in said),
-            "labels": Counter("none" if verdict is None else verdict.label for verdict in verdicts),
-            "lines": lines,
-            "run": result,
-            "live": str(out) if result["status"] == "passed" else live and str(live),
-        }
-    )
-    print(
-        f"  {number * asked.turns} turns ({rounds[-1]['liked_by_the_person']} of {asked.turns} liked), {len(lines)} "
-        f"labels: {result['status']}, run {result['wall']:.0f} s, {result['reason']}",
-        flush=True,
-    )
+    """Measure the judge, then rounds of follow-ups and a run after each."""
+    folder = Path(tempfile.mkdtemp(prefix="follow-ups-"))
+    judge = FakeJudge(rule, flips=asked.flips, seed=asked.seed)
+    await judge.start()
+    store = await opened(folder / "home")
+    async with aiohttp.ClientSession() as http:
+        home = Home(store, http, judge.url, forced=asked.trusted)
+        try:
+            await home.start()
+            turns = shared_turns(shared)
+            await home.followed(turns)
+            await home.rated(turns)
+            trusted = await home.trust()
+            record["trust"] = {"bad": trusted.bad.as_json(), "good": trusted.good.as_json()}
+            bad = trusted.bad
+            print(
+                f"{persona.name}, {asked.user}, {asked.flips:.0%} flipped: bad: kappa {bad.kappa:.2f} "
+                f"[{bad.low:.2f}, {bad.high:.2f}] ({bad.why or 'trusted'})",
+                flush=True,
+            )
+            record["rounds"] = []
+            runs = Runs(folder, path, asked)
+            for number in range(1, 1 + asked.rounds):
+                first = (number - 1) * asked.turns
+                tasks = [order[at % len(order)] for at in range(first, first + asked.turns)]
+                seed = asked.seed * 100 + number
+                made = await asyncio.to_thread(
+                    talk, chat, persona, tasks, runs.live, version=runs.version, seed=seed, user=asked.user
+                )
+                told = len(await home.labels())
+                await home.followed(made)
+                labels = Counter((await home.labels())[told:])
+                result = await runs.next(home, number)
+                record["rounds"].append(
+                    {
+                        "number": number,
+                        "turns": number * asked.turns,
+                        "liked_by_the_person": sum(one.line["reward"] > 0 for one in made),
+                        "labels": labels,
+                        "run": result,
+                        "live": runs.live and str(runs.live),
+                    }
+                )
+                record.keep()
+                last = record["rounds"][-1]
+                print(
+                    f"  {last['turns']} turns ({last['liked_by_the_person']} of {asked.turns} liked), "
+                    f"{result['lines']} lines: {result['status']}, run {result['wall']:.0f} s, {result['reason']}",
+                    flush=True,
+                )
+        finally:
+            await home.stop()
+            await judge.stop()
+            await store.close()
+
+
+class Runs:
+    """Runs one after another, and the version that is live."""
+
+    def __init__(self, folder: Path, path: Path, asked: argparse.Namespace) -> None:
+        self._folder, self._path, self._asked = folder, path, asked
+        self._adapters: dict[str, str] = {}
+        self._earlier: list[dict[str, Any]] = []
+        self._baseline = 0.0
+        self.version = 0
+        self.live: Path | None = None
+
+    async def next(self, home: Home, number: int) -> dict[str, Any]:
+        found = await home.claimed(self.version)
+        if found is None:
+            return {"status": "nothing to learn from", "reason": "no label trains", "wall": 0, "lines": 0}
+        run, lines = found
+        out, folder = self._folder / f"adapters/v{number:04}", self._folder / f"runs/r{number:05}"
+        spec = {
+            "format": 1, "run": number, "model": "smollm2", "weights": str(self._path), "version": number,
+            "parent": self.version, "out": str(out), "adapters": self._adapters, "baseline": self._baseline,
+            "seed": self._asked.seed * 10 + number, "threads": self._asked.threads, "preset": "balanced",
+            "overrides": {},
+        }  # fmt: skip
+        again = replayed(self._earlier, self.version, presets.resolve("balanced", {}), len(lines))
+        result = await asyncio.to_thread(train, folder, spec, lines + again)
+        await home.ended(run, result["status"], result["reason"])
+        if result["status"] == "passed":
+            self.version, self.live, self._baseline = number, out, result["baseline_after"]
+            self._adapters[str(number)] = str(out)
+            self._earlier = lines + self._earlier
+        told = Counter((line["reward"], "hint" if line["comment"] else "no hint") for line in lines)
+        return result | {"lines": len(lines), "told": {f"{reward:+g} {what}": n for (reward, what), n in told.items()}}
 
 
 if __name__ == "__main__":

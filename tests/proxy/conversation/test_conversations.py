@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.conversation import conversations
-from proxy.conversation.conversations import canonical, command_at, is_command, without_commands
+from proxy.conversation.conversations import canonical, command_at, without_commands
 from proxy.conversation.user_text import command_of
 from proxy.core.agent_wrappers import AGENTS, agent_of
 from proxy.core.errors import BadRequest
@@ -66,14 +66,14 @@ def test_another_message(one: dict[str, Any], other: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("text", ["/rl", "/rl good", " /rl bad too long\n", "/rl\tundo"])
 def test_commands(text: str) -> None:
-    assert is_command({"role": "user", "content": text})
-    assert is_command({"role": "user", "content": [{"type": "text", "text": text}]})
-    assert not is_command({"role": "assistant", "content": text})
+    assert command_of({"role": "user", "content": text}) is not None
+    assert command_of({"role": "user", "content": [{"type": "text", "text": text}]}) is not None
+    assert command_of({"role": "assistant", "content": text}) is None
 
 
 @pytest.mark.parametrize("text", ["/rlx good", "what is /rl good?", "", "good"])
 def test_no_commands(text: str) -> None:
-    assert not is_command({"role": "user", "content": text})
+    assert command_of({"role": "user", "content": text}) is None
 
 
 TURNS = st.lists(st.tuples(st.sampled_from(["a question", "/rl good", "/rl bad why"]), st.text(max_size=5)), max_size=8)
@@ -280,7 +280,8 @@ def test_all_whom_a_request_names() -> None:
     body = {"user": "ann", "safety_identifier": "ann", "metadata": {"user_id": "bob", "session_id": "s"}}
     headers = {"X-RL-User": "cyd", "x-openwebui-user-email": "", "X-OpenWebUI-User-Id": "7", "x-other": "eve"}
     assert people(headers, body) == ("cyd", "", "7", "ann", "bob")
-    assert people(CLAUDE_CODE, {"metadata": {"user_id": CLAUDE}, "user": None, "prompt_cache_key": "k"}) == ()
+    body = {"metadata": {"user_id": CLAUDE}, "user": None, "prompt_cache_key": "k"}
+    assert people(CLAUDE_CODE, body, claude_code=True) == ()
     assert people({}, {"user": 3, "safety_identifier": ["a"]}) == ("3", "['a']")
 
 
@@ -326,7 +327,7 @@ def test_as_claude_code_and_codex_really_send_it() -> None:
 def test_the_messages_dialect_tells_claude_codes_session() -> None:
     body = {"model": "m", "max_tokens": 9, "messages": CLAUDE_CODE_COMMAND, "metadata": {"user_id": CLAUDE}}
     asked = Messages().parse(body)
-    who = speaker(CLAUDE_CODE, path_session=None, user=asked.user, session=asked.session, body=body)
+    who = speaker(CLAUDE_CODE, path_session=None, user=asked.user, session=asked.session, body=body, claude_code=True)
     assert who == ("01234567-89ab-cdef-0123-456789abcdef", None)
     agent = agent_of(CLAUDE_CODE, asked.messages)
     at = command_at(asked.messages, agent)

@@ -46,9 +46,7 @@ def test_what_is_remembered_is_what_would_be_worked_out(
     talk = first
     for back, more, agent in [(len(first), [], None), *turns]:
         talk = [*talk[:back], *more]
-        kept = [talk[at] for at in known.kept(talk, 100, agent)]
-        assert kept == [talk[at] for at in without_commands(talk, agent)]
-        known.kept(kept, 100, agent)
+        kept = [talk[at] for at in without_commands(talk, agent)]
         told = known.telling(kept, 100).told()
         assert told.asides == tuple(at for at, m in enumerate(kept) if m["role"] in tree.ASIDE)
         secrets: set[str] = set()

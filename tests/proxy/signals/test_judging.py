@@ -76,7 +76,7 @@ async def at_work(at: At, judge: FakeJudge | None, **settings: Any) -> Judging:
 
 
 async def until_done(made: Judging) -> None:
-    while await made.step():
+    while await made.look() | await made.ask():
         pass
 
 
@@ -232,7 +232,7 @@ async def test_nothing_leaves_this_machine_before_it_is_accepted(at: At, judge: 
     made = await at_work(at, None, url="https://judge.example.org")
     assert made.server.leaves and not made.server.accepted and "another machine" in made.statement()
     await followed(at[0], "a", "no, shorter")
-    assert not await made._judge_one()
+    assert not await made.ask()
     assert "--accept" in (await made.why_not() or "")
     await made.accept("admin")
     assert made.server.accepted and await made.why_not() is None
@@ -388,3 +388,36 @@ async def test_kill_9_keeps_the_queue(tmp_path: Path, judge: FakeJudge, http: ai
         assert {signal.label for signal in await store.signals.everything()} == {"correction"}
     finally:
         await store.close()
+
+
+async def thanked(store: Store, id: str) -> None:
+    await put(store, id, asked="what?")
+    await store.signals.add(NewSignal(id, "message", "thanks", label="nothing", why="politeness is no verdict"))
+
+
+async def test_what_a_person_went_on_from_stands_beside_what_is_bad(at: At, judge: FakeJudge) -> None:
+    made = await at_work(at, judge)
+    await measured(at[0], made)
+    await followed(at[0], "task", "and in winter?")
+    await thanked(at[0], "thanked")
+    await until_done(made)
+    assert await judged(at[0]) == []  # nothing is bad, so there is nothing to compare them with
+    for id in ("bad1", "bad2"):
+        await followed(at[0], id, "no, shorter")
+    await until_done(made)
+    assert {(id, value) for id, value, _, _ in await judged(at[0])} == {
+        ("bad1", -1.0), ("bad2", -1.0), ("task", 0.0), ("thanked", 0.0),
+    }  # fmt: skip
+
+
+async def test_where_bad_answers_are_thanked_for_going_on_says_nothing(at: At, judge: FakeJudge) -> None:
+    made = await at_work(at, judge)
+    await measured(at[0], made)
+    for n in range(15):
+        await thanked(at[0], f"polite{n}")
+        await at[0].ratings.rate(rating(f"polite{n}", -1.0))
+    await followed(at[0], "bad", "no, shorter")
+    await followed(at[0], "task", "and in winter?")
+    made.rated()
+    await until_done(made)
+    assert [id for id, *_ in await judged(at[0])] == ["bad"]

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from config.sections import Signals
-from proxy.signals.own import Own, OwnFailed, Score
+from proxy.core.own_code.child import OwnCodeFailed
+from proxy.core.own_code.reward import OwnReward
+from proxy.signals.own import Own
 from scripts.harness.in_process import Proxy
 
 GUIDE = Path(__file__).resolve().parents[3] / "docs/guides/signals.md"
@@ -50,22 +52,22 @@ async def own(tmp_path: Path) -> AsyncIterator[Own]:
     await made.stop()
 
 
-async def score(own: Own, said: str, text: str = "fine") -> Score | None:
+async def score(own: Own, said: str, text: str = "fine") -> OwnReward | None:
     return await own.score({"text": text}, {"said": said})
 
 
 async def test_what_it_may_return(own: Own) -> None:
-    assert await score(own, "x") == Score(1.0, "")
-    assert await score(own, "x", "a bad one") == Score(-0.5, "")
+    assert await score(own, "x") == OwnReward(1.0, "")
+    assert await score(own, "x", "a bad one") == OwnReward(-0.5, "")
     assert await score(own, "none") is None
-    assert await score(own, "print") == Score(1.0, "")
+    assert await score(own, "print") == OwnReward(1.0, "")
 
 
 @pytest.mark.parametrize("said", ["nan", "2", "text", "true", "raise", "die", "much"])
 async def test_what_it_may_not_costs_that_turn_alone(own: Own, said: str) -> None:
-    with pytest.raises(OwnFailed):
+    with pytest.raises(OwnCodeFailed):
         await score(own, said)
-    assert await score(own, "x") == Score(1.0, "")
+    assert await score(own, "x") == OwnReward(1.0, "")
 
 
 async def test_it_has_no_secret_of_ours(own: Own, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,24 +81,24 @@ async def test_one_that_hangs_is_killed(tmp_path: Path) -> None:
     module.write_text(CODE)
     own = Own(Signals(module=module, timeout_s=0.5))
     for _ in range(2):
-        with pytest.raises(OwnFailed, match=r"signals\.timeout_s"):
+        with pytest.raises(OwnCodeFailed, match=r"signals\.timeout_s"):
             await score(own, "hang")
-    assert own._process is None
+    assert own._code is not None and own._code._process is None
     await own.stop()
 
 
 async def test_a_changed_file_is_other_code(own: Own, tmp_path: Path) -> None:
     before = own.hash()
-    assert await score(own, "x") == Score(1.0, "")
+    assert await score(own, "x") == OwnReward(1.0, "")
     (tmp_path / "my_signals.py").write_text("def score(completion, next):\n    return -1\n")
-    assert await score(own, "x") == Score(-1.0, "") and own.hash() != before
+    assert await score(own, "x") == OwnReward(-1.0, "") and own.hash() != before
 
 
 async def test_a_file_that_is_not_there_or_not_python(tmp_path: Path) -> None:
-    with pytest.raises(OwnFailed):
+    with pytest.raises(OwnCodeFailed):
         await score(Own(Signals(module=tmp_path / "none.py")), "x")
     (tmp_path / "broken.py").write_text("def score(:\n")
-    with pytest.raises(OwnFailed):
+    with pytest.raises(OwnCodeFailed):
         await score(Own(Signals(module=tmp_path / "broken.py")), "x")
 
 
@@ -109,9 +111,9 @@ async def test_the_examples_of_the_guide(tmp_path: Path) -> None:
     (tmp_path / "guide.py").write_text(guide())
     own = Own(Signals(module=tmp_path / "guide.py"))
     try:
-        assert await score(own, "x", "A guaranteed profit!") == Score(-1.0, "promise no profits")
+        assert await score(own, "x", "A guaranteed profit!") == OwnReward(-1.0, "promise no profits")
         biased = await score(own, "x", "The doctor said he is late.")
-        assert biased == Score(-0.5, "do not assume that a doctor is a man")
+        assert biased == OwnReward(-0.5, "do not assume that a doctor is a man")
         assert await score(own, "x", "The doctor said she is late.") is None
     finally:
         await own.stop()

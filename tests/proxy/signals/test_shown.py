@@ -36,3 +36,25 @@ async def test_a_judge_in_shadow_is_shown(proxy: Proxy, judge: FakeJudge, capsys
     async with proxy.http.get("/") as page:
         assert "Was this answer good?" not in await page.text()
     assert (await proxy.get("/rl/judge"))["judges"][1]["bad"]["shared"] == 1
+
+
+async def test_a_judge_that_thinks_keeps_no_signal_waiting(
+    proxy: Proxy, judge: FakeJudge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.signals.judging.LOOK_S", 0.05)
+    judge.delay_s = 1000.0
+    await proxy.stop()
+    await proxy.start(judge__mode="shadow", judge__url=judge.url, judge__model="rule", judge__votes=1)
+
+    async def until_it_waits_for(count: int) -> None:
+        for _ in range(600):
+            if (await proxy.get("/rl/judge"))["waiting"] == count and judge.requests:
+                return
+            await asyncio.sleep(0.05)
+        raise AssertionError(await proxy.get("/rl/judge"))
+
+    for count, question in enumerate(("hello", "bye"), 1):
+        await proxy.chat(question)
+        await proxy.chat(question, f"You said: {question}", "no, shorter please")
+        await until_it_waits_for(count)
+    assert len(judge.requests) == 1  # one question at a time

@@ -185,6 +185,9 @@ async def test_answers_are_as_it_says(chats: Chats, ask: Asking) -> None:  # noq
     await ask("post", "/v1/chat/completions", 200, json=said, headers={"x-rl-session": "e1"})
     await ask("post", "/rl/episodes/e1/reward", 201, "/rl/episodes/{id}/reward", json={"reward": 1, "group": "g"})
     await ask("post", "/rl/episodes/e1/reward", 200, "/rl/episodes/{id}/reward", json={"reward": 1})
+    each = b'{"episode": "e1", "reward": 1}\n{"episode": "nobody", "reward": 1}\n'
+    await ask("post", "/rl/episodes/rewards?dry_run", 200, "/rl/episodes/rewards", data=each)
+    await ask("post", "/rl/episodes/rewards", 400, data=b"")
     await ask("get", "/rl/episodes?group=g&state=rewarded&split=train", 200)
     await ask("get", "/rl/episodes/e1", 200, "/rl/episodes/{id}")
 

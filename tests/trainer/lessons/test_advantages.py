@@ -119,3 +119,49 @@ def test_a_liked_reply_that_says_nothing_is_a_flaw_and_pushes_nothing(tmp_path, 
     scorer = tiny.scorer(tmp_path, model)
     values, flawed = advantages.of_ratings(scorer.spec, presets.resolve("balanced", {}), [empty, good])
     assert flawed == {empty.rating: "empty"} and values == [0.0, 1.0]
+
+
+def labelled(samples):
+    """The same as a judge sees them: bad, or nothing against them."""
+    return [replace(s, human=False, followed=True, weight=0.5, reward=-1.0 if s.reward < 0 else 0.0) for s in samples]
+
+
+def test_beside_what_a_judge_finds_bad_all_else_counts_as_much(tmp_path, model):
+    samples = labelled(tiny.rated(model, 32, liked=0.25))
+    scorer = tiny.scorer(tmp_path, model)
+    preset = presets.resolve("balanced", {})
+    values, _ = advantages.of_ratings(scorer.spec, preset, samples)
+    assert values == [-0.5 if s.reward else 0.5 for s in samples]
+    people = [replace(one, rating=f"p{at}") for at, one in enumerate(tiny.rated(model, 4))]
+    with_people, _ = advantages.of_ratings(replace(scorer.spec, baseline=0.5), preset, [*samples, *people])
+    assert with_people[: len(samples)] == values
+    assert with_people[len(samples) :] == pytest.approx([s.reward - 0.5 for s in people])
+
+
+def test_what_nothing_was_found_against_pushes_nothing_alone(tmp_path, model):
+    fine = [s for s in labelled(tiny.rated(model, 8)) if not s.reward]
+    spec = replace(tiny.scorer(tmp_path, model).spec, baseline=-0.4)
+    preset = presets.resolve("balanced", {})
+    assert advantages.of_ratings(spec, preset, fine)[0] == [0.0] * len(fine)
+    praised = [replace(s, reward=1.0) for s in fine]
+    assert advantages.of_ratings(spec, preset, praised)[0] == pytest.approx([0.5 * 1.4] * len(fine))
+
+
+def test_a_judges_hints_are_left_out_where_its_labels_can_be_told_apart(tmp_path, model):
+    people, samples = tiny.rated(model, 32), labelled(tiny.rated(model, 32))
+    for name, given, left in (("judge", samples, 0), ("people", people, sum(s.reward < 0 for s in people))):
+        taught = Taught()
+        taught.teaching = {s.rating: None for s in given if s.reward < 0}
+        found, _, said = pushed(tmp_path / name, model, given, taught, objective="combine")
+        assert said["pushed"] == "by token" and len(taught.teaching) == left
+        assert ("hints" in said) is (name == "judge")
+        assert len(found.credited) == len(given) - left
+
+
+def test_a_judges_hints_teach_where_no_critic_can_tell(tmp_path, model):
+    for tell, fine in ((False, True), (True, False)):
+        samples = [s for s in labelled(tiny.rated(model, 16, tell=tell)) if fine or s.reward]
+        taught = Taught()
+        taught.teaching = {s.rating: None for s in samples if s.reward}
+        _, _, said = pushed(tmp_path / f"{tell}", model, samples, taught, objective="combine")
+        assert len(taught.teaching) == sum(bool(s.reward) for s in samples) and "hints" not in said

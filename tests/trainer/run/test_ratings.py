@@ -3,6 +3,7 @@
 import io
 import json
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -79,6 +80,29 @@ def test_a_taste_passes_and_a_coin_does_not(template):
     advised = ratings.judge(coin, template, Bounds())
     assert ratings.why(advised) is None and advised["chance"].value == checks["chance"].value
     assert reach.evidence(advised) < 0.7 and reach.evidence(ratings.judge(taste, template, Bounds())) == 1.0
+
+
+def test_labels_of_a_judge_are_weighed_like_ratings(template):
+    rng = random.Random(0)
+    replies = [[rng.randrange(60, 200) for _ in range(rng.randint(4, 40))] for _ in range(32)]
+    labelled = [replace(sample(r, rng.choice((1.0, -1.0))), human=False, followed=True) for r in replies]
+    checks = ratings.judge(labelled, template, Bounds())
+    assert reach.evidence(checks) < 0.7 and checks["chance"].note is not None
+    one_side = [replace(one, reward=-1.0) for one in labelled]
+    assert "nothing to compare" in (ratings.why(ratings.judge(one_side, template, Bounds())) or "")
+    programs = [replace(one, followed=False) for one in labelled]
+    assert ratings.judge(programs, template, Bounds()).keys() == ratings.judge([], template, Bounds()).keys()
+    assert ratings.judge(programs, template, Bounds())["contrast"].note == "skipped: no ratings"
+
+
+def test_a_run_of_labels_that_say_nothing_takes_a_smaller_step(tmp_path, model, lines):
+    rng = random.Random(1)
+    by_judge = {"human": False, "followed": True, "weight": 0.5}
+    drawn = [line | by_judge | {"reward": rng.choice((1.0, -1.0))} for line in lines]
+    result, events = go(tiny.run_folder(tmp_path / "run", model, drawn, gate=tiny.LOOSE))
+    assert result["status"] == "passed" and result["gate"]["chance"]["value"] > 0.01
+    assert "reach" in {e["name"] for e in events if e["event"] == "choice"}
+    assert "Its step was a smaller one" in result["reason"]
 
 
 @pytest.mark.parametrize("value", [1.0, -1.0])

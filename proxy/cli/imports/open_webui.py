@@ -18,7 +18,7 @@ import typer
 
 from proxy.cli.common import client_of, fail, print_json, some
 from proxy.cli.http import NO_PROXY, HomeClient
-from proxy.cli.import_file import UnreadableFile
+from proxy.cli.imports.export_file import UnreadableFile
 from proxy.client import Refused, Unreachable
 from store import driver
 

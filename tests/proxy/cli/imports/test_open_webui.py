@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from proxy.cli.import_file import UnreadableFile
-from proxy.cli.import_open_webui import feedbacks
+from proxy.cli.imports.export_file import UnreadableFile
+from proxy.cli.imports.open_webui import feedbacks
 from scripts.fakes.open_webui import USER, FakeOpenWebUI, running
 from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy

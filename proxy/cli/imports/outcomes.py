@@ -1,0 +1,234 @@
+"""Rewards that a harness has written into files, given to the episodes that were captured here.
+
+Owns the order: read all, ask the proxy about each without storing anything, count each group's members that are here,
+give the rewards, report. Bounded by one short record for each episode. Not here: a harness's files (verifiers, harbor),
+what a reward may be (proxy.feedback.episodes).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, NamedTuple
+
+from proxy.cli.common import some
+from proxy.cli.http import HomeClient
+
+BATCH: Final = 500  # rewards in one request
+LONGEST_GROUP: Final = 200  # characters, as the proxy takes them
+LONGEST_ERROR: Final = 500  # characters of a harness's own message
+MOST_IN_GROUP: Final = 1024
+ROUNDED: Final = 1e-9  # a sum of weighted rewards may come out that far above 1
+SHOWN: Final = 3  # examples of each reason
+
+Left = Literal["broken", "no-reward", "not-trained", "twice", "not-captured", "refused"]
+FAILS: Final[frozenset[Left]] = frozenset({"broken", "twice", "refused"})
+
+
+class NothingThere(Exception):
+    """The folder holds none of the files that were looked for; the sentence to end with."""
+
+
+class WrittenReward(NamedTuple):
+    """The end of one episode, as its harness has written it down: a reward or an error."""
+
+    where: str
+    episode: str
+    group: str
+    reward: float | None
+    error: str | None = None
+
+
+class LeftOut(NamedTuple):
+    """A place in the files that gives no reward."""
+
+    where: str
+    episode: str | None
+    kind: Left
+    why: str
+
+
+@dataclass
+class ImportReport:
+    dry_run: bool
+    stored: int = 0
+    changed: int = 0
+    known: int = 0
+    errors: int = 0  # of all these, episodes that ended with an error
+    groups: int = 0
+    left_out: list[LeftOut] = field(default_factory=list)
+
+    @property
+    def matched(self) -> int:
+        return self.stored + self.changed + self.known
+
+    @property
+    def failed(self) -> bool:
+        """Tell whether something was wrong, or nothing at all matched."""
+        return not self.matched or any(one.kind in FAILS for one in self.left_out)
+
+    def as_json(self) -> dict[str, Any]:
+        return {**vars(self), "left_out": [one._asdict() for one in self.left_out]}
+
+
+def give(
+    client: HomeClient,
+    found: Iterable[WrittenReward | LeftOut],
+    report: ImportReport,
+    *,
+    scale: float = 1.0,
+    split: str | None = None,
+) -> None:
+    """Give these rewards, and fill in the report. Raises Refused, Unreachable, NothingThere: what the report counts was
+    taken."""
+    outcomes = _sorted_out(found, scale, report.left_out)
+    sizes: Counter[str] = Counter()
+    here: list[WrittenReward] = []
+    done = ImportReport(dry_run=True)  # the check's own; the rewards themselves are counted below
+    for one, problem in _sent(client, outcomes, {}, split, done, dry_run=True):
+        if problem is None:
+            here.append(one)
+            sizes[one.group] += 1
+        else:
+            report.left_out.append(problem)
+    report.groups = len(sizes)
+    if report.dry_run:
+        report.stored, report.changed, report.known, report.errors = done.stored, done.changed, done.known, done.errors
+        return
+    for _, problem in _sent(client, here, sizes, split, report, dry_run=False):
+        if problem is not None:
+            report.left_out.append(problem)
+
+
+def group_name(*parts: str) -> str:
+    """One name for the attempts at one task: readable where it is short, a hash where the proxy would not take it."""
+    name = ":".join(parts)
+    if len(name) <= LONGEST_GROUP and name.isprintable():
+        return name
+    return hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def within(value: Any, *keys: str) -> Any:
+    """A member of objects in objects; None where one of them is not there, or is something else."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+def _sorted_out(found: Iterable[WrittenReward | LeftOut], scale: float, left_out: list[LeftOut]) -> list[WrittenReward]:
+    """Each episode once, its reward scaled. One that is said twice, and differently, is left out at both places."""
+    first: dict[str, WrittenReward] = {}
+    differs: dict[str, list[WrittenReward]] = {}
+    for one in found:
+        if isinstance(one, LeftOut):
+            left_out.append(one)
+            continue
+        scaled = _scaled(one, scale)
+        if isinstance(scaled, LeftOut):
+            left_out.append(scaled)
+        elif (before := first.setdefault(one.episode, scaled))[1:] != scaled[1:]:
+            differs.setdefault(one.episode, [before]).append(scaled)
+    for episode, places in differs.items():
+        del first[episode]
+        said = "; ".join(f"{place.where}: {_said(place)}" for place in places[:SHOWN])
+        left_out.append(
+            LeftOut(places[0].where, episode, "twice", f"it stands in the files more than once, and differs ({said})")
+        )
+    return list(first.values())
+
+
+def _said(one: WrittenReward) -> str:
+    return f"error, group {one.group}" if one.reward is None else f"reward {one.reward:g}, group {one.group}"
+
+
+def _scaled(one: WrittenReward, scale: float) -> WrittenReward | LeftOut:
+    if one.reward is None:
+        return one
+    value = one.reward * scale
+    if not math.isfinite(value):
+        return LeftOut(one.where, one.episode, "broken", "its reward is not a finite number")
+    if abs(value) <= 1 + ROUNDED:
+        return one._replace(reward=max(-1.0, min(1.0, value)))
+    return LeftOut(
+        one.where, one.episode, "refused",
+        f"its reward is {value:g}, and rlproxy takes -1 to 1: give `--scale {scale / abs(value):.3g}` or less",
+    )  # fmt: skip
+
+
+def _sent(
+    client: HomeClient,
+    outcomes: Sequence[WrittenReward],
+    sizes: Mapping[str, int],
+    split: str | None,
+    report: ImportReport,
+    *,
+    dry_run: bool,
+) -> Iterator[tuple[WrittenReward, LeftOut | None]]:
+    """Each, with why it was not taken. Raises Refused, Unreachable."""
+    for at in range(0, len(outcomes), BATCH):
+        batch = outcomes[at : at + BATCH]
+        lines = b"\n".join(_line(one, sizes.get(one.group), split) for one in batch)
+        answer = client.ask("POST", "/rl/episodes/rewards" + ("?dry_run" if dry_run else ""), lines)
+        refused = {one["line"]: one for one in answer["refused"]}
+        report.stored += answer["stored"]
+        report.changed += answer["changed"]
+        report.known += answer["same"]
+        for number, one in enumerate(batch, start=1):
+            wrong = refused.get(number)
+            report.errors += wrong is None and one.error is not None
+            yield one, None if wrong is None else _refused(one, wrong)
+        _progress(min(at + BATCH, len(outcomes)), len(outcomes), dry_run)
+
+
+def _refused(one: WrittenReward, wrong: dict[str, Any]) -> LeftOut:
+    if wrong["status"] == 404:
+        return LeftOut(one.where, one.episode, "not-captured", "rlproxy has captured no request of it")
+    return LeftOut(one.where, one.episode, "refused", wrong["why"])
+
+
+def _line(one: WrittenReward, size: int | None, split: str | None) -> bytes:
+    said = {
+        "episode": one.episode,
+        "reward": one.reward,
+        "error": one.error,
+        "group": one.group,
+        "group_size": size and min(size, MOST_IN_GROUP),
+        "split": split,
+    }
+    return json.dumps({name: value for name, value in said.items() if value is not None}).encode()
+
+
+def _progress(done: int, of: int, dry_run: bool) -> None:
+    if of > BATCH and sys.stderr.isatty():
+        end = "\n" if done == of else ""
+        print(f"\r{'checked' if dry_run else 'given'}: {done:,} of {of:,}", end=end, file=sys.stderr, flush=True)
+
+
+def show(report: ImportReport, noun: str) -> None:
+    """The report for people: counts on stdout, what was left out on stderr."""
+    would = "would be " if report.dry_run else ""
+    changed = f", {report.changed} {would}changed" if report.changed else ""
+    print(
+        f"{some(report.stored, 'episode')} {would}rewarded{changed}, {report.known} had their reward before; "
+        f"{some(report.groups, 'group')}, {some(report.errors, 'episode')} with an error"
+    )
+    kinds: dict[Left, list[LeftOut]] = {}
+    for one in report.left_out:
+        kinds.setdefault(one.kind, []).append(one)
+    for kind, those in kinds.items():
+        print(f"{some(len(those), noun)} left out ({kind}):", file=sys.stderr)
+        for one in those[:SHOWN]:
+            print(f"  {one.where}{f', {one.episode}' if one.episode else ''}: {one.why}", file=sys.stderr)
+        if len(those) > SHOWN:
+            print(f"  and {len(those) - SHOWN:,} more; --json has all", file=sys.stderr)
+    if not report.matched and kinds.get("not-captured"):
+        print(
+            "None of them was captured here. The harness must ask through rlproxy (its base URL) and send the id as "
+            "X-Session-ID: docs/guides/episodes.md.",
+            file=sys.stderr,
+        )

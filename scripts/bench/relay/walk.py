@@ -1,0 +1,161 @@
+"""The walk of a request: which of our own functions run before its question leaves, and which after.
+
+    python -m scripts.bench.relay.walk [--only SHAPE …] [--chain] [--json FILE]
+
+rlproxy is started with a profiler in its process, and asked one request at a time. A call counts once, also where it is
+a coroutine or a generator that is resumed; calls of libraries do not count. "Before" is from the first byte of the
+request to the write of its question, "after" from there to the answer's last byte. The counts depend neither on the
+machine nor on its load. `--chain` prints the calls before the question in their order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+import psutil
+
+ROOT: Final = Path(__file__).resolve().parents[3]
+SHAPES: Final = ("plain-1k-1", "turn-200", "new-100k-1", "stream-1k-1")
+OURS: Final = tuple(f"{ROOT}/{room}/" for room in ("config", "proxy", "store"))
+_QUESTION: Final = "proxy/core/backend_http.py:Answer.__init__"  # the last one before the write
+
+
+class Recorder:
+    """Notes the calls of the event loop's thread; a request begins where bytes of it come."""
+
+    def __init__(self) -> None:
+        self._walks: list[list[str]] = []
+        self._names: dict[Any, str | None] = {}
+
+    def start(self) -> None:
+        signal.signal(signal.SIGUSR1, self._begin)
+        signal.signal(signal.SIGUSR2, self._dump)
+
+    def _begin(self, number: int, frame: FrameType | None) -> None:
+        self._walks.clear()
+        sys.setprofile(self._note)
+
+    def _dump(self, number: int, frame: FrameType | None) -> None:
+        sys.setprofile(None)
+        target = Path(os.environ["WALK_FILE"])
+        half = target.with_suffix(".half")
+        half.write_text(json.dumps(self._walks))
+        half.replace(target)
+
+    def _note(self, frame: FrameType, event: str, argument: object) -> None:
+        if event != "call":
+            return
+        code = frame.f_code
+        if code not in self._names:
+            self._names[code] = _name(frame)
+        name = self._names[code]
+        if name is None or _is_resumed(frame):
+            return
+        if name == "aiohttp:start":
+            self._walks.append([])
+        elif self._walks:
+            self._walks[-1].append(name)
+
+
+def _name(frame: FrameType) -> str | None:
+    """None where it is no function of ours."""
+    code = frame.f_code
+    if code.co_filename.endswith("aiohttp/web_protocol.py") and code.co_name == "_handle_request":
+        return "aiohttp:start"
+    if not code.co_filename.startswith(OURS):
+        return None
+    return f"{code.co_filename.removeprefix(f'{ROOT}/')}:{code.co_qualname}"
+
+
+def _is_resumed(frame: FrameType) -> bool:
+    """Tell whether a coroutine or a generator goes on here; a first call stands at the beginning."""
+    generator = 0x20 | 0x80 | 0x200
+    return bool(frame.f_code.co_flags & generator) and frame.f_lasti > _first(frame)
+
+
+def _first(frame: FrameType) -> int:
+    code = frame.f_code.co_code
+    resume = 151  # the opcode RESUME of Python 3.11
+    return next((at for at in range(0, len(code), 2) if code[at] == resume), 0)
+
+
+def serve(arguments: list[str]) -> None:
+    """rlproxy, with the recorder in it."""
+    Recorder().start()
+    sys.argv = ["rlproxy", *arguments]
+    from proxy.cli import main
+
+    main()
+
+
+def median_walk(walks: list[list[str]]) -> list[str]:
+    """Of several requests the one with the median number of calls."""
+    return sorted(walks, key=len)[len(walks) // 2]
+
+
+def cut(walk: list[str]) -> tuple[list[str], list[str]]:
+    """What comes before the question, and what after."""
+    at = next((n for n, name in enumerate(walk) if name == _QUESTION), len(walk))
+    return walk[: at + 1], walk[at + 1 :]
+
+
+def show(name: str, walk: list[str], chain: bool) -> dict[str, Any]:
+    before, after = cut(walk)
+    modules = Counter(one.partition(":")[0] for one in before)
+    print(f"\n### {name}: {len(before)} calls in {len(modules)} modules before the question, {len(after)} after\n")
+    print("| module | calls before | after |\n|---|---:|---:|")
+    later = Counter(one.partition(":")[0] for one in after)
+    for module in sorted({*modules, *later}, key=lambda one: (-modules[one], -later[one])):
+        print(f"| {module} | {modules[module]} | {later[module]} |")
+    if chain:
+        print("\n" + "\n".join(before))
+    return {"before": before, "after": after}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", default=SHAPES)
+    parser.add_argument("--chain", action="store_true")
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    from scripts.bench.relay import measure, targets
+
+    shapes = {shape.name: shape for shape in measure.shapes()}
+    client, found = measure.Client(), {}
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        file = folder / "walks.json"
+        try:
+            up = targets.upstream(folder)
+            os.environ["WALK_FILE"] = str(file)
+            target: Any = targets.rlproxy(folder, up, command=("scripts.bench.relay.walk", "--serve"))
+            for shape in (shapes[one] for one in given.only):
+                client.load(shape, target, 0.3)
+                file.unlink(missing_ok=True)
+                target.process.send_signal(signal.SIGUSR1)
+                client.load(shape, target, 0.5)
+                target.process.send_signal(signal.SIGUSR2)
+                targets.wait_for(target.process, file.exists)
+                found[shape.name] = show(shape.name, median_walk(json.loads(file.read_text())), given.chain)
+        finally:
+            client.close()
+            for child in psutil.Process().children():
+                targets.stop(child)
+    if given.json is not None:
+        given.json.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--serve"]:
+        serve(sys.argv[2:])
+    else:
+        main()

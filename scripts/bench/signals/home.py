@@ -1,0 +1,152 @@
+"""A store with the proxy's own judging in it, for a scripted person who only follows up: what they say next becomes
+what a run trains on by the product's code alone.
+
+Owns what is captured of each turn. Not here: what the person says, the model, the run (follow_ups).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import aiohttp
+import orjson
+
+from config.sections import BackendSection, Judge, Redaction, Signals, Train
+from proxy.backends.openai import OpenAICompatible
+from proxy.conversation.answer_on_screen import OnScreen
+from proxy.conversation.redaction import Redactor
+from proxy.conversation.underway import Underway
+from proxy.core.events import Events
+from proxy.signals import rules
+from proxy.signals.follower import Follower
+from proxy.signals.hindsight import Hindsight
+from proxy.signals.judging import Judging
+from proxy.signals.own import Own
+from proxy.signals.trust import MOST_WEIGHT, Agreement, Trust
+from proxy.training import run_folder
+from scripts.harness.records import claim, end, new, rating
+from store.records import Message, Moments, NewSignal
+from store.store import Store
+
+NAME = "rule"
+
+
+class Turn(NamedTuple):
+    """An answer, and what the person said next; None: nothing at all."""
+
+    id: str
+    line: dict[str, Any]  # of samples.jsonl, with its messages and its exact tokens
+    said: str | None
+
+
+class Home:
+    """`forced`: train on the judge's labels in any case, to show why that is not done."""
+
+    def __init__(self, store: Store, http: aiohttp.ClientSession, judge_url: str, *, forced: bool = False) -> None:
+        self._store = store
+        settings = Judge(mode="on", url=judge_url, model=NAME, votes=1, daily_tokens=10**9)
+        redactor = Redactor(Redaction())
+        self.judging = (_Forced if forced else Judging)(
+            settings,
+            store,
+            OpenAICompatible(BackendSection(url=judge_url, model=NAME)),
+            redactor,
+            Events(),
+            Follower(store, OnScreen(store, redactor, Underway())),
+            Own(Signals()),
+            Hindsight(settings, lambda: None),
+            now=datetime.now,
+        )
+        self._http = http
+
+    async def start(self) -> None:
+        await self.judging.start(self._http)
+
+    async def followed(self, turns: Sequence[Turn]) -> None:
+        """Capture them, and have what was said labelled."""
+        for turn in turns:
+            await self._store.completions.record([_new(turn)], [_end(turn)])
+        for turn in turns:
+            if turn.said is not None:
+                signal = NewSignal(turn.id, "message", turn.said)
+                if ruled := rules.of_message(turn.said, [turn.line["messages"][-1]["content"]]):
+                    signal = replace(signal, label=ruled.name, value=ruled.value, why=ruled.why)
+                await self._store.signals.add(signal)
+        while await self.judging.look() | await self.judging.ask():
+            pass
+
+    async def rated(self, turns: Sequence[Turn]) -> None:
+        """A person has rated these, too, and a run has taken them."""
+        for turn in turns:
+            await self._store.ratings.rate(rating(turn.id, turn.line["reward"]))
+        run, _ = await claim(self._store, limit=10_000)
+        await self._done(run.id)
+
+    async def trust(self) -> Trust:
+        return await self.judging.trust(NAME, self.judging.server.config)
+
+    async def labels(self) -> list[str]:
+        """Of all turns, in order; of those that are not labelled yet, nothing."""
+        return [signal.label or "" for signal in await self._store.signals.everything()]
+
+    async def claimed(self, version: int) -> tuple[int, list[dict[str, Any]]] | None:
+        """The lines of a run of all that waits, and its number; None where nothing does."""
+        await self.judging.settle()
+        found = await claim(self._store, limit=10_000, live=version, version=version + 1)
+        if found is None:
+            return None
+        run, samples = found
+        return run.id, run_folder.lines(samples, [], [], Train(), Moments(0, 0.0, 0.0))
+
+    async def ended(self, run: int, status: str, reason: str) -> None:
+        """What did not pass is given back."""
+        if status == "passed":
+            await self._done(run)
+        else:
+            await self._store.runs.end(run, "rejected", reason, None)
+
+    async def _done(self, run: int) -> None:
+        """It keeps its samples; its version is nobody's but the caller's."""
+        await self._store.runs.end(run, "done", "", None)  # type: ignore[arg-type]
+
+    async def stop(self) -> None:
+        await self.judging.stop()
+
+
+class _Forced(Judging):
+    async def trust(self, judge: str, config: str) -> Trust:
+        found = await super().trust(judge, config)
+        return Trust(*(_believed(side) for side in found)) if judge == NAME else found
+
+
+def _believed(side: Agreement) -> Agreement:
+    return side._replace(why=None, kappa=max(side.kappa, MOST_WEIGHT))
+
+
+async def opened(folder: Path) -> Store:
+    return await Store.open(folder)
+
+
+def _new(turn: Turn) -> Any:
+    messages, line = turn.line["messages"], turn.line
+    prompt = tuple(Message(one["role"], orjson.dumps({"content": one["content"]})) for one in messages)
+    asked = messages[-1]["content"]
+    return new(
+        turn.id, prompt=prompt, asked=asked, typed=asked, version=line["version"], sampling=line["sampling"],
+    )  # fmt: skip
+
+
+def _end(turn: Turn) -> Any:
+    line = turn.line
+    return end(
+        turn.id,
+        reply=Message("assistant", orjson.dumps({"content": line["text"]})),
+        text=line["text"],
+        finish_reason=line["finish_reason"],
+        usage={"prompt_tokens": len(line["prompt_token_ids"]), "completion_tokens": len(line["token_ids"])},
+        **{name: line[name] for name in ("prompt_token_ids", "token_ids", "logprobs", "exact")},
+    )
