@@ -1,6 +1,6 @@
 """The CPU seconds of a whole run of 28 short samples, beside those of another tree of this repository.
 
-    python -m scripts.bench.run_cost [--before FOLDER] [--rounds 3]
+    python -m scripts.research.run_cost [--before FOLDER] [--rounds 3]
 
 Both trees train on the same rated replies of the small model, one thread, one after the other and in turns. Writes
 benchmarks/run_cost.json: each run's CPU seconds and wall seconds by phase, and the ratio of the medians.
