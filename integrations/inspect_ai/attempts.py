@@ -115,7 +115,7 @@ def deal(seed: int) -> None:
     HELD_BACK.clear()
 
 
-def wait(url: str, before: int, limit_s: float = 600.0) -> dict[str, object]:
+def wait(url: str, before: int, limit_s: float = 3600.0) -> dict[str, object]:
     """The run that ended since; one that never was where no group of this round varies."""
     began = last = time.time()
     while time.time() - began < limit_s:

@@ -32,6 +32,10 @@ def main() -> None:
     parser.add_argument("--ratings", type=int, default=32, help="a round")
     parser.add_argument("--siblings", type=int, default=1, help="replies to each question, which make pairs")
     parser.add_argument("--held", type=int, default=4, help="of them, kept back for the gate")
+    parser.add_argument(
+        "--late", type=float, default=0.0, help="share of a round that rates replies of an earlier version"
+    )
+    parser.add_argument("--behind", type=int, default=1, help="versions between those replies and the live one")
     parser.add_argument("--no-comments", action="store_true", help="ratings alone")
     parser.add_argument("--eval", type=int, default=80, help="held-out prompts")
     parser.add_argument("--threads", type=int, default=2)
@@ -78,7 +82,7 @@ def learn(
         "base": base,
         "rounds": [],
     }
-    live: Path | None = None
+    lives: list[tuple[int, Path | None]] = [(0, None)]  # that were live, one after the other
     waiting: list[dict[str, Any]] = []  # ratings that a run gave back
     held_before: list[dict[str, Any]] = []
     earlier: list[dict[str, Any]] = []  # what runs have trained on, newest first
@@ -88,18 +92,9 @@ def learn(
         start = time.monotonic()
         first = (number - 1) * asked.ratings
         texts_now = [order[i // asked.siblings % len(order)] for i in range(first, first + asked.ratings)]
-        lines = rate(
-            chat,
-            persona,
-            texts_now,
-            live,
-            version=version,
-            seed=seed * 100 + number,
-            held=asked.held,
-            comments=not asked.no_comments,
-        )
-        for line in lines:  # two rounds on one version, where a run in between was rejected
-            line["rating"], line["completion"] = f"rt-{number}-{line['rating']}", f"rl-{number}-{line['completion']}"
+        lines = rated(chat, persona, texts_now, lives, asked, seed * 100 + number)
+        for at, line in enumerate(lines):  # two rounds on one version, where a run in between was rejected
+            line["rating"], line["completion"] = f"rt-{number}-{at}", f"rl-{number}-{at}"
         rating_seconds = time.monotonic() - start
         out = home / f"adapters/v{number:04}"
         folder = home / f"runs/r{number:05}"
@@ -122,14 +117,15 @@ def learn(
         again = replayed(earlier, version, preset, len(new))
         result = train(folder, spec, lines + waiting + held_before + again)
         if result["status"] == "passed":
-            live, version, baseline = out, number, result["baseline_after"]
-            adapters[str(version)] = str(live)
+            version, baseline = number, result["baseline_after"]
+            lives.append((version, out))
+            adapters[str(version)] = str(out)
             held_before = [line for line in lines + waiting if line["split"] == "held"] + held_before
             earlier = new + earlier
             waiting = []
         else:
             waiting = lines + waiting
-        now = chat.evaluate(persona, held_out, live, seed=1000)
+        now = chat.evaluate(persona, held_out, lives[-1][1], seed=1000)
         good = sum(line["reward"] > 0 for line in lines)
         record["rounds"].append({"good": good, "rating_seconds": rating_seconds, "run": result, "eval": now})
         target.write_text(json.dumps(record, indent=1, ensure_ascii=False))
@@ -144,6 +140,25 @@ def learn(
             f"{gates}, {result['reason']}",
             flush=True,
         )
+
+
+def rated(
+    chat: Chat,
+    persona: Persona,
+    texts: list[str],
+    lives: list[tuple[int, Path | None]],
+    asked: argparse.Namespace,
+    seed: int,
+) -> list[dict[str, Any]]:
+    """One round's lines: those of `--late` rate replies of the version that was live `--behind` versions before."""
+    late, earlier = round(asked.late * len(texts)), lives[-1 - asked.behind :][0]
+    lines: list[dict[str, Any]] = []
+    for of, (version, adapter) in ((texts[:late], earlier), (texts[late:], lives[-1])):
+        if of:
+            held = round(asked.held * len(of) / len(texts))
+            known = {"version": version, "seed": seed + 50 * bool(lines), "held": held}
+            lines += rate(chat, persona, of, adapter, comments=not asked.no_comments, **known)
+    return lines
 
 
 if __name__ == "__main__":
