@@ -32,7 +32,7 @@ class Person:
     async def live(self, serving: Serving) -> None:
         n = 0
         with contextlib.suppress(aiohttp.ClientError, ConnectionError, asyncio.TimeoutError):
-            while True:
+            while not serving.http.closed:
                 answer, _ = await serving.chat(f"Question {n}", max_tokens=4, stop=None)
                 self.whole.append(answer["id"])
                 if n % 2 == 0:
