@@ -22,6 +22,7 @@ import ollama as sdk
 import pytest
 
 from scripts.harness.in_process import Proxy, proxy_before
+from scripts.harness.lora import random_adapter
 from scripts.harness.ollama_server import MODEL, OllamaServer, base_gguf, binaries
 from scripts.harness.serving import ROOT, Serving
 from scripts.harness.versions import ASKED, with_real_versions
@@ -209,11 +210,12 @@ async def test_a_model_that_is_updated(proxy: Proxy, server: OllamaServer) -> No
     assert "You answer in one word." in shown and "top_k 7" in shown
 
 
-async def test_other_weights_under_its_name(proxy: Proxy, server: OllamaServer, adapters: list[Path]) -> None:
+async def test_other_weights_under_its_name(proxy: Proxy, server: OllamaServer, weights: Path, tmp_path: Path) -> None:
     """A version is never put on weights that it was not trained on, whoever takes it out. A LoRA keeps these at Ollama;
     of a whole model nothing there is made of them, and they go with the update."""
     texts, tag = await texts_of(proxy), f"{MODEL}-rl:v{{}}-{proxy.mark}"
-    await LocalLauncher().fuse(adapters[0], base_gguf(), server.folder / "other.gguf")
+    other = random_adapter(weights, tmp_path / "other", seed=3)  # that of no version: they would say the same
+    await LocalLauncher().fuse(other, base_gguf(), server.folder / "other.gguf")
     (server.folder / "Modelfile").write_text("FROM other.gguf\nPARAMETER num_thread 1\n")
     await server.run("create", MODEL, "-f", "Modelfile")
     base, _ = await said(proxy, f"{MODEL}@base")
