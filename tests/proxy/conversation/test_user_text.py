@@ -78,7 +78,8 @@ def test_no_command(message: dict[str, Any]) -> None:
 
 @given(st.text(max_size=40), st.sampled_from(["/rl good", "/rl bad x"]))
 def test_words_before_it_make_it_text(before: str, command: str) -> None:
-    if before.strip() and not before.strip().startswith(("/rl", "[")):
+    wrapper = before.strip() == "New task:"  # as smolagents puts it above what was typed
+    if before.strip() and not wrapper and not before.strip().startswith(("/rl", "[")):
         assert all(command_of(user(f"{before}\n{command}"), agent) is None for agent in (None, *AGENTS))
 
 
