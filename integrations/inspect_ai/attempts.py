@@ -81,7 +81,7 @@ def attempt(model, tasks, epochs, args) -> dict[str, float]:
 
 
 def first(marks: dict[str, float]) -> float:
-    """What counts as success."""
+    """Success: the first mark of a task."""
     return next(iter(marks.values()))
 
 

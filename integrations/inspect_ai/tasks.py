@@ -133,7 +133,7 @@ def calculator():
 
 
 def called(reply: str) -> int | None:
-    """What the calculator says to this; None where it is not a call."""
+    """The result of the call in this reply, or None if it has no valid call."""
     try:
         call = json.loads(reply)
     except ValueError:

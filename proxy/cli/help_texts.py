@@ -83,7 +83,7 @@ EXITS: Final = {
     "doctor": "0 no problem, 1 a problem, 3 no proxy answers.",
     "service status": "0 it runs, 1 it does not or is not installed.",
     "audit verify": "1 also where the log is broken.",
-    "import": "1 also where some lines, feedback or rewards were not taken, or none was captured here.",
+    "import": "1 also if a line, a rating, or a reward was refused, or if nothing belongs to an answer captured here.",
     "forget": "1 also where nobody said yes.",
 }
 

@@ -131,7 +131,7 @@ def was_redacted(text: str | None) -> bool:
 def _start_of_base64(text: str) -> int | None:
     """Where the letters of base64 begin, where the text has no others: behind 0 characters or those of a `data:` URL.
 
-    A picture, a sound, a file. Or a list of numbers, one a line, so it does not prove that there is no secret in it.
+    Such a text is a picture, a sound, or a file. A list of numbers, one a line, looks alike, so it may hold a secret.
     """
     head = _DATA_URL.match(text)
     start = 0 if head is None else head.end()

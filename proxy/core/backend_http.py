@@ -1,7 +1,7 @@
 """HTTP/1.1 towards the backend: a question, the head of its answer, and the body as it comes.
 
 Owns connections and their keeping, and what is said of one that breaks. A body's pieces are joined once a read of the
-socket, and one task waits for them. There is no queue, no timer and no object for each piece. httptools (llhttp)
+socket, and one task waits for them. No piece has a queue, a timer, or an object of its own. httptools (llhttp)
 parses. Not here: which headers are sent, and what the bytes mean. Source: RFC 9112.
 """
 

@@ -62,7 +62,7 @@ class RewardFunction:
                 more = await self.step()
             except StoreError as error:
                 log.error("rewards of your own code wait for the store", error=str(error))
-            except Exception:  # whatever it is: relaying, capture and other rewards need none of this
+            except Exception:  # relaying, capture, and other rewards go on without it
                 log.exception("rewards of your own code")
             await asyncio.sleep(min(REST_S, REST * (time.monotonic() - began)))
             with contextlib.suppress(TimeoutError):
@@ -142,7 +142,7 @@ class RewardFunction:
     async def rescore(self, since: float) -> int:
         """Have the function see episodes opened since then once more; how many. Raises Conflict."""
         if not self.on:
-            raise Conflict("There is no reward of yours to ask: set train.reward, and start rlproxy again.")
+            raise Conflict("No reward function is set. Set train.reward to one, and start rlproxy again.")
         left = await self._store.episode_scores.again(since)
         self._wake.set()
         return left

@@ -15,11 +15,11 @@ from proxy.backends.base import Capabilities
 from proxy.core import sse
 from proxy.core.errors import BackendBroke, ProxyError
 from proxy.core.json_edit import Rules, WholeAnswer, dumps, loads, rewrite
-from proxy.core.json_splice import Splicer, with_members
 from proxy.core.sse import Event
 from proxy.dialects import CHAT, Dialect, Renderer
 from proxy.dialects.base import ODD, Question
 from proxy.dialects.token_entries import role_in, with_role
+from proxy.relay.json_splice import Splicer, with_members
 
 
 class Codec(ABC):

@@ -95,7 +95,7 @@ class Claims:
     async def write(self, run: Run, weights: str | None) -> None:
         """Write the run folder, unless an earlier attempt did.
 
-        Raises BackendDown (its server renders the prompts), OwnCodeFailed (there is no train.loss to read).
+        Raises BackendDown (its server renders the prompts), OwnCodeFailed (the file of train.loss cannot be read).
         """
         async with self._files.lock:  # until the folder is whole nobody forgets what it is written from
             await self._files.clean(run)

@@ -1,7 +1,7 @@
 """A model of ours that learns from the rated replies of one that is not: a cloud API answers, a local model trains.
 
 Owns what differs from training the model that answers. That is the objective, which adapter a run goes on from, and
-what one is good for that no backend wears. Such replies were captured as of no version of ours, and only they train
+what one is good for that no backend wears. Such replies belong to no version, and only they train
 here. Not here: when a run starts (schedule_rules), the mathematics (trainer), serving (swap, once a backend of the
 local model is there).
 """

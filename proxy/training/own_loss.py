@@ -24,7 +24,7 @@ class LossFile(NamedTuple):
 
 
 def read(train: Train) -> LossFile | None:
-    """The loss that is set; None where none is. Blocking. Raises OwnCodeFailed."""
+    """Read the file of train.loss; None if that setting is empty. Blocking. Raises OwnCodeFailed."""
     if (found := own_function(train.loss)) is None:
         return None
     file, function = found

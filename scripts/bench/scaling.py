@@ -30,7 +30,7 @@ from proxy.conversation.redaction import Redactor
 from proxy.core import sse
 from proxy.core.agent_wrappers import AGENTS
 from proxy.core.json_edit import EACH, Rules, loads, rewrite
-from proxy.core.json_splice import Splicer, with_members
+from proxy.relay.json_splice import Splicer, with_members
 from scripts.harness.circumstances import circumstances
 
 ROOT = Path(__file__).resolve().parents[2]

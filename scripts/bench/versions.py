@@ -31,7 +31,7 @@ from config.settings import load
 from proxy.backends import make_backend
 from proxy.backends.base import Backend
 from proxy.backends.ollama import Ollama
-from scripts.bench import large_llama
+from scripts.harness import large_llama
 from scripts.harness.circumstances import circumstances
 from scripts.harness.ollama_server import OllamaServer, base_gguf
 from trainer.launch import LocalLauncher

@@ -20,7 +20,7 @@ from proxy.conversation.history_cache import History
 from proxy.conversation.incremental_json import SaidBefore
 from proxy.conversation.redaction import Redactor
 from proxy.core.json_edit import loads, rewrite
-from proxy.core.json_splice import with_members
+from proxy.relay.json_splice import with_members
 from scripts.bench.relay.load import Prompt
 from scripts.bench.relay.measure import shapes
 from scripts.harness.circumstances import circumstances

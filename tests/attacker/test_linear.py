@@ -32,7 +32,6 @@ from proxy.conversation.user_text import without_blocks
 from proxy.core import ndjson, sse
 from proxy.core.agent_wrappers import agent_of, as_typed
 from proxy.core.json_edit import EACH, loads, rewrite
-from proxy.core.json_splice import Splicer, with_members
 from proxy.core.offload import LARGE
 from proxy.dialects import DIALECTS
 from proxy.dialects.base import Asked, Dialect
@@ -42,6 +41,7 @@ from proxy.dialects.responses_items import to_messages
 from proxy.feedback.webhooks.emoji import plain
 from proxy.feedback.webhooks.text_match import match
 from proxy.relay.dialect_support import about_what_was_asked
+from proxy.relay.json_splice import Splicer, with_members
 from store.captured.inbox import sought
 from store.captured.tree import woven
 from store.learning import reactions

@@ -14,7 +14,6 @@ from proxy.backends.ollama import Ollama
 from proxy.backends.sglang import SGLang
 from proxy.backends.vllm import VLLM
 from proxy.core.json_edit import Rules, loads, rewrite
-from proxy.core.json_splice import Splicer
 from proxy.core.ndjson import Line
 from proxy.core.sse import Event
 from proxy.dialects import CHAT
@@ -22,6 +21,7 @@ from proxy.dialects.base import Question, Reply
 from proxy.dialects.ollama import OllamaChat
 from proxy.dialects.token_entries import take, with_role
 from proxy.relay.codecs import Native, wishes, without
+from proxy.relay.json_splice import Splicer
 from store.captured.rows import as_text, pack_pieces, unpack_pieces
 
 OLLAMA = OllamaChat()

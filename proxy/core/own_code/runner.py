@@ -29,7 +29,7 @@ def main(memory: str) -> None:
     for line in sys.stdin:
         try:
             said = {"value": function(*json.loads(line))}
-        except Exception as error:  # it is theirs: one call that fails is no reason to end
+        except Exception as error:  # the user's code may raise anything; the next call may succeed
             said = {"error": f"{_place(error, begin['file'])}{type(error).__name__}: {error}"}
         try:
             text = json.dumps(said)

@@ -115,8 +115,9 @@ def rlproxy(
     tree: Path = ROOT,
     command: Sequence[str] = ("proxy.cli",),
 ) -> Target:
-    """As a person runs it before an agent: every default. `kind` vllm asks for token ids and log-probs. `command`: the
-    module that serves, with its own arguments."""
+    """rlproxy with every default, as a person starts it. `kind` vllm asks for token ids and log-probs.
+
+    `command` is the module that serves, with its own arguments."""
     home = folder / f"{name}-home"
     command = [sys.executable, "-m", *command, "serve", "--home", str(home), "--port", "0", "--backend", kind]
     process = started(

@@ -184,6 +184,7 @@ async def test_other_code_is_asked_again_and_its_hash_goes_into_the_run(
     code, out, _ = await rlproxy(proxy.home, "rescore", "--episodes")
     assert code == 0 and out.startswith("4 episodes scored in the background")
     await own.step()
+    await proxy.post("/rl/resume")  # wakes the learner, as the proxy's own function does and the test's cannot
     await until(proxy, live=1)
     assert await rewarded(proxy) == {"e0": 0, "e1": 0.25, "e2": 0.5, "e3": 0.75}
     spec = orjson.loads((proxy.launcher.started[0] / "run.json").read_bytes())

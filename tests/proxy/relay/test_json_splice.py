@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from proxy.core.json_edit import EACH, HIDDEN, loads, rewrite
-from proxy.core.json_splice import Splicer, with_members
+from proxy.relay.json_splice import Splicer, with_members
 
 RULES: dict[str, Any] = {
     "id": b'"ours"',
