@@ -79,6 +79,9 @@ class TorchPolicy:
         self._kernel, why = tree_attention.prepare(self._causal, self.device, max_seq_len=preset.max_seq_len)
         told = why if self._kernel else f"{why}: rows of like length, padded to the longest"
         self.choices.append(("shared_prefixes", self._kernel or False, told))
+        why = torch_load.products_in_bf16(compute, self.device)  # after the proof, which fp32 makes sharper
+        if why and torch_load.round_products(self.model, self._causal.get_output_embeddings()):
+            self.choices.append(("products", "bfloat16", why))
         self._hoard = Hoard()
         self._plan = self._plan_memory(preset)
         self.budget = Budget(self._plan.largest, self._plan.unrelated, trees=self._kernel is not None)
