@@ -14,7 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from config import presets
 from trainer.io.cache import Cache
 from trainer.io.progress import Stop
-from trainer.io.run_folder import read_spec
+from trainer.io.run_folder import Compute, read_spec
 from trainer.lessons.lessons import Lesson
 from trainer.lessons.samples import Sample, Template, load
 from trainer.lessons.scoring import Scorer
@@ -58,9 +58,9 @@ def make_model(folder: Path, seed: int = 0, **changes: Any) -> Path:
     return folder
 
 
-def policy(model: Path, parent: Path | None = None, **overrides: Any) -> TorchPolicy:
+def policy(model: Path, parent: Path | None = None, *, compute: Compute = "auto", **overrides: Any) -> TorchPolicy:
     preset = presets.resolve("balanced", {"rank": 4, "alpha": 8} | overrides)
-    return TorchPolicy(model, preset, parent=parent, threads=1, seed=0)
+    return TorchPolicy(model, preset, parent=parent, threads=1, seed=0, compute=compute)
 
 
 def sample_lines(
