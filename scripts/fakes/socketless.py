@@ -20,7 +20,9 @@ from aiohttp.test_utils import make_mocked_request
 from multidict import CIMultiDict
 
 from config.settings import load
-from proxy.access.security import ROLE
+from proxy.access.keys import Who
+from proxy.access.request_head import HEAD, read_head
+from proxy.access.security import WHO
 from proxy.app import make_app
 from proxy.backends import make_backend
 from proxy.backends.openai import OpenAICompatible
@@ -115,7 +117,7 @@ class Socketless:
             "POST", route, headers={"content-type": "application/json", **headers}, payload=payload, writer=writer,
             client_max_size=2**26,
         )  # fmt: skip
-        request[ROLE] = "admin"
+        request[WHO], request[HEAD] = Who("admin"), read_head(request)
         self._answer.set(answer)
         dialect: Dialect | None = dialect_at(route)
         assert dialect is not None
