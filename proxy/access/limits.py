@@ -1,7 +1,7 @@
 """How much and how fast: requests at once, requests a key, the size of a head, the pace of a body.
 
 Owns what is refused before anybody looks at what is asked, so that no client holds what others need. Sizes of bodies
-once unpacked are `request_body`'s, who waits for the GPU is `door`'s. A head that does not come to its end is the
+once unpacked are `call`'s, who waits for the GPU is `door`'s. A head that does not come to its end is the
 server's: an idle connection is closed after KEEPALIVE_S, whatever trickles in.
 """
 

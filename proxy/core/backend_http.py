@@ -82,7 +82,14 @@ class Connections:
         self._loop = asyncio.get_running_loop()
 
     async def ask(
-        self, method: str, url: str, target: str, headers: Mapping[str, str], body: Body, *, unpack: bool = False
+        self,
+        method: str,
+        url: str,
+        target: str,
+        headers: Mapping[str, str] | HeaderLines,
+        body: Body,
+        *,
+        unpack: bool = False,
     ) -> Answer:
         """The head of the answer. `target`: the route, in the bytes that are sent, behind the URL's own path.
 
@@ -92,7 +99,8 @@ class Connections:
         without.
         """
         address = address_of(url)
-        head = _head(method, address, target, headers, body)
+        lines = headers if isinstance(headers, HeaderLines) else header_lines(headers)
+        head = _head(method, address, target, lines, body)
         if (kept := self._taken(address)) is not None:
             try:
                 return await kept.ask(method, head, body, unpack)
@@ -167,23 +175,36 @@ def _tls() -> ssl.SSLContext:
     return context
 
 
-def _head(method: str, address: ServerAddress, target: str, headers: Mapping[str, str], body: Body) -> bytes:
+class HeaderLines(NamedTuple):
+    """Headers as they are sent."""
+
+    lines: bytes
+    without_key: bytes  # the same without `authorization`: the server's own address has one
+
+
+def header_lines(headers: Mapping[str, str]) -> HeaderLines:
     """Raises ValueError for a header with a line end in it."""
-    said = list(headers.items())
-    if b"authorization:" in address.head:  # a second one would be refused, or be the one that counts
-        said = [one for one in said if one[0].lower() != "authorization"]
-    lines = "".join([f"{name}: {value}\r\n" for name, value in said])
-    if lines.count("\n") != len(said) or lines.count("\r") != len(said):
+    said = [(name, f"{name}: {value}\r\n") for name, value in headers.items()]
+    if "user-agent" not in headers:
+        said.append(("user-agent", "user-agent: rlproxy\r\n"))
+    if any(line.count("\n") != 1 or line.count("\r") != 1 for _, line in said):
         raise ValueError("A header has a line end in it; nothing was sent.")
+    all_of_them = "".join([line for _, line in said])
+    keyless = "".join([line for name, line in said if name.lower() != "authorization"])
+    return HeaderLines(all_of_them.encode("utf-8", "surrogateescape"), keyless.encode("utf-8", "surrogateescape"))
+
+
+def _head(method: str, address: ServerAddress, target: str, headers: HeaderLines, body: Body) -> bytes:
+    # A second key would be refused, or be the one that counts.
+    lines = headers.without_key if b"authorization:" in address.head else headers.lines
     if isinstance(body, bytes):
-        length = f"content-length: {len(body)}\r\n"
+        length = b"content-length: %d\r\n" % len(body)
     elif body is None:
-        length = "" if method in _BODILESS else "content-length: 0\r\n"
+        length = b"" if method in _BODILESS else b"content-length: 0\r\n"
     else:
-        length = "transfer-encoding: chunked\r\n"
-    agent = "" if "user-agent" in headers else "user-agent: rlproxy\r\n"
-    head = f"{lines}{length}{agent}\r\n".encode("utf-8", "surrogateescape")
-    return f"{method} {address.path}{target} HTTP/1.1\r\n".encode() + address.head + head
+        length = b"transfer-encoding: chunked\r\n"
+    route = f"{method} {address.path}{target} HTTP/1.1\r\n".encode()
+    return b"%s%s%s%s\r\n" % (route, address.head, lines, length)
 
 
 class _Connection(asyncio.Protocol):

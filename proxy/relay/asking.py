@@ -18,18 +18,17 @@ import time
 from typing import Final
 
 import structlog
-from aiohttp import web
-from multidict import CIMultiDict
 
 from proxy.access.unknown_route import MISSING
 from proxy.backends.ask import down
 from proxy.backends.base import Address, place_for
 from proxy.core.backend_http import Answer, Disconnected, NoHttp, NotConnected, Silent
 from proxy.core.errors import ProxyError
-from proxy.core.offload import off_loop
-from proxy.core.upstream import no_http, target_of, whole
-from proxy.dialects import CHAT, Dialect
+from proxy.core.offload import LARGE, off_loop
+from proxy.core.upstream import no_http, whole
+from proxy.dialects import CHAT
 from proxy.dialects.base import Question
+from proxy.relay.call import Call
 from proxy.relay.capture import Capture, new_id
 from proxy.relay.codecs import Codec, Native, Translated
 from proxy.relay.dialect_support import about_what_was_asked
@@ -48,8 +47,7 @@ class Asking:
     def __init__(
         self,
         parts: Parts,
-        request: web.Request,
-        dialect: Dialect,
+        call: Call,
         question: Question,
         lease: Lease,
         capture: Capture | None,
@@ -60,8 +58,8 @@ class Asking:
         self.address: Address | None = None  # where the question is
         self.left_at = 0.0  # when it left, by the performance counter
         self._parts = parts
-        self._request = request
-        self._dialect = dialect
+        self._head = call.head
+        self._dialect = call.dialect
         self._question = question
         self._lease = lease
         self._capture = capture
@@ -142,18 +140,16 @@ class Asking:
 
     async def _elsewhere(self, wishing: bool) -> Answer:
         parts = self._parts
-        headers = parts.request_headers(self._request)
-        headers.popall("content-encoding", None)  # it was undone when we read the body
-        headers["accept-encoding"] = "identity"  # the answer has to be read here
-        headers["content-type"] = "application/json"
         for last_place in (False, True):  # not every one of them: it may be the question that ends a server
             self.leave()  # an earlier question of this request
             self.address = address = parts.backend.address(self._lease.model)
-            heavy = max(self._question.size, self._question.weight)
-            body = await off_loop(heavy, self.way.body, address.members, asking=wishing)
+            if max(self._question.size, self._question.weight) < LARGE:
+                body = self.way.body(address.members, asking=wishing)
+            else:
+                body = await asyncio.to_thread(self.way.body, address.members, asking=wishing)
             self.left_at = time.perf_counter()
             try:
-                return await self._connected(address.url, body, headers)
+                return await self._connected(address.url, body)
             except Silent as error:  # it took the question and is silent: another would be, too
                 raise down(address.url, error, parts.backend.kind) from error
             except NoHttp as error:
@@ -165,14 +161,14 @@ class Asking:
                     raise down(address.url, error, parts.backend.kind) from error
         raise AssertionError("unreachable")
 
-    async def _connected(self, url: str, body: bytes, headers: CIMultiDict[str]) -> Answer:
+    async def _connected(self, url: str, body: bytes) -> Answer:
         parts = self._parts
         assert parts.connections is not None
-        target = self.way.path or target_of(self._request)
+        target, lines = self.way.path or self._head.target, self._head.lines
         closed: Disconnected | None = None
         for last_try in (False, True):
             try:
-                return await parts.connections.ask("POST", url, target, headers, body, unpack=True)
+                return await parts.connections.ask("POST", url, target, lines, body, unpack=True)
             except Disconnected as error:
                 self._taken += 1
                 if last_try or self._taken > 1:

@@ -18,16 +18,15 @@ from multidict import CIMultiDict
 
 from proxy.access.limits import PacedStream
 from proxy.access.security import without_keys
-from proxy.conversation.retries import Attempt
 from proxy.core.backend_http import Answer, cut
 from proxy.core.errors import BackendBroke, BackendRefused, BrokeOff, Conflict, ProxyError, UnknownModel
 from proxy.core.json_edit import WholeAnswer, dumps, loads
 from proxy.core.ndjson import Line, NdjsonSplitter
 from proxy.core.sse import Event, EventSplitter
 from proxy.core.upstream import end_to_end, message_in, splitter_for, whole
-from proxy.dialects import Dialect
 from proxy.dialects.base import ODD, Question
 from proxy.relay.asking import Asking
+from proxy.relay.call import Call
 from proxy.relay.capture import Capture
 from proxy.relay.codecs import Codec, Translated
 from proxy.relay.early_stream import KEEPALIVE, HeldStream
@@ -50,24 +49,21 @@ class Exchange:
     def __init__(
         self,
         parts: Parts,
-        request: web.Request,
-        dialect: Dialect,
+        call: Call,
         question: Question,
         lease: Lease,
-        started: float,
-        attempt: Attempt | None = None,
         held: HeldStream | None = None,
         taught: Sequence[PromptLesson] = (),
     ) -> None:
         self._parts = parts
-        self._request = request
-        self._dialect = dialect
+        self._call = call
+        self._request = call.request
+        self._dialect = call.dialect
         self._question = question
         self._asked = question.asked
         self._lease = lease
-        self._started = started
-        self._taught = ", ".join(one.rating for one in taught if not one.left_out)  # lessons in its prompt
-        self._attempt = attempt  # keeps the answer, should its SDK ask again
+        self._taught = taught  # lessons in its prompt
+        self._attempt = call.attempt  # keeps the answer, should its SDK ask again
         self._begun = held.response if held is not None else None  # the stream, where it began while it waited
         self._capture: Capture | None = None
         self._finished = False
@@ -99,7 +95,7 @@ class Exchange:
         served = parts.backend.served
         self._capture.guessed = served.guessed(self._asked.sampling)
         self._capture.logprobs_of = served.logprobs_of or parts.backend.capabilities.logprobs_of
-        if "x-rl-completion-id" not in self._request.headers:
+        if self._call.head.id is None:
             self._capture.begin_beside(parts.tasks, row, seen)
             return
         try:
@@ -113,7 +109,7 @@ class Exchange:
     async def run(self) -> web.StreamResponse:
         """Ask, pass the answer on, and leave the completion stored, whatever happens."""
         error: str | None = None
-        self._asking = Asking(self._parts, self._request, self._dialect, self._question, self._lease, self._capture)
+        self._asking = Asking(self._parts, self._call, self._question, self._lease, self._capture)
         try:
             upstream = await self._asking.ask()
             try:
@@ -149,9 +145,9 @@ class Exchange:
         if self._capture is not None:
             headers["x-rl-completion-id"] = self._capture.id
         headers["x-rl-adapter"] = self._lease.label
-        if self._taught:
-            headers[LESSONS] = self._taught
-        overhead = self._asking.left_at - self._started
+        if self._taught and (named := ", ".join(one.rating for one in self._taught if not one.left_out)):
+            headers[LESSONS] = named
+        overhead = self._asking.left_at - self._call.started
         self._parts.metrics.overhead.observe(overhead)
         headers["x-rl-overhead-ms"] = f"{overhead * 1000:.2f}"
         headers["x-accel-buffering"] = "no"

@@ -21,6 +21,7 @@ from multidict import CIMultiDict
 
 from config.settings import load
 from proxy.access.keys import Who
+from proxy.access.limits import BODY
 from proxy.access.request_head import HEAD, read_head
 from proxy.access.security import WHO
 from proxy.app import make_app
@@ -117,7 +118,7 @@ class Socketless:
             "POST", route, headers={"content-type": "application/json", **headers}, payload=payload, writer=writer,
             client_max_size=2**26,
         )  # fmt: skip
-        request[WHO], request[HEAD] = Who("admin"), read_head(request)
+        request[WHO], request[HEAD], request[BODY] = Who("admin"), read_head(request), body
         self._answer.set(answer)
         dialect: Dialect | None = dialect_at(route)
         assert dialect is not None
