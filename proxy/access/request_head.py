@@ -1,8 +1,8 @@
 """The head of a request, read once: its route and role, its key, and whether the guard has to look closer.
 
 Owns what is refused by the head alone: its size, a path that two servers read differently, own headers that contradict
-themselves. Agents send the same head with every request but for the length of the body, so what was read of one holds
-for the next; this is in memory only. Not here: whose key it is (keys), what a page may do (security).
+themselves. Agents send the same head with every request, but for the length of its body. So what was read of one holds
+for the next, in memory only. Not here: whose key it is (keys), what a page may do (security).
 """
 
 from __future__ import annotations

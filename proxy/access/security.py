@@ -119,7 +119,7 @@ class Guard:
             if kind == "open":
                 self._for_this_home(request, "another home")
                 return await handler(request)
-            if not self._is_plain(head):
+            if not (self._plain.get(head) or self._is_plain(head)):
                 self._no_foreign_page(request, head.rule)
                 # Before any key: a command for another home has none of this one, and is to learn why it is refused.
                 self._for_this_home(request, "another home" if self._keys.needed else str(self._home))
@@ -137,14 +137,11 @@ class Guard:
 
     def _is_plain(self, head: RequestHead) -> bool:
         """Tell whether nothing in it could have come from a web page, or be for another home."""
-        if (plain := self._plain.get(head)) is None:
-            said = head.headers
-            strange = "origin" in said or "sec-fetch-site" in said or HOME_HEADER in said or head.method == "OPTIONS"
-            self._plain[head] = plain = not strange and self._names_us(said.get("host"))
+        said, host = head.headers, head.headers.get("host")
+        strange = "origin" in said or "sec-fetch-site" in said or HOME_HEADER in said or head.method == "OPTIONS"
+        ours = host is None or _host(host) in self._hosts or is_loopback(_host(host))
+        self._plain[head] = plain = ours and not strange
         return plain
-
-    def _names_us(self, host: str | None) -> bool:
-        return host is None or _host(host) in self._hosts or is_loopback(_host(host))
 
     def _identified(self, request: web.Request, head: RequestHead) -> Who:
         """Raises Unauthorized, Forbidden, TooMany."""

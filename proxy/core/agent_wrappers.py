@@ -154,7 +154,9 @@ _SLASH: Final = re.compile(
 def agent_of(headers: Mapping[str, str], messages: Sequence[Mapping[str, Any]]) -> Agent | None:
     """The agent that sent this request, by what only the agent itself writes; None for every other client."""
     client = headers.get("user-agent", "")
-    prompt = _prompt(messages) if messages and messages[0].get("role") in ASIDE else ""
+    prompt = messages[0].get("content") if messages and messages[0].get("role") in ASIDE else ""
+    if not isinstance(prompt, str):
+        prompt = _prompt(messages)
     for agent in AGENTS:
         if agent.user_agent is not None and client.startswith(agent.user_agent):
             return agent

@@ -10,25 +10,23 @@ from __future__ import annotations
 import asyncio
 import ssl
 import zlib
-from base64 import b64encode
-from collections.abc import AsyncIterator, Mapping
-from functools import cache, lru_cache
-from typing import Any, Final, NamedTuple
+from collections.abc import AsyncIterator, Callable, Mapping
+from functools import cache
+from typing import Any, Final
 
 import aiohappyeyeballs  # asyncio's own leaks sockets where who waits is cancelled
 import httptools
 from multidict import CIMultiDict
-from yarl import URL
 
 from proxy.core.errors import BrokeOff
 from proxy.core.http_body import CODINGS, PIECE, Body, Unpacking, framed
+from proxy.core.question_head import HeaderLines, ServerAddress, address_of, header_lines, question_head
 
 KEEPALIVE_S: Final = 4.0  # below uvicorn's 5 s, else a connection may be closed under a request
 LOOK_S: Final = 60.0  # a beat, where nobody is told of silences
 HEAD_LIMIT: Final = 256 * 1024  # bytes of an answer's head, and of all that has no byte of the body in it
 HELD: Final = 1 << 18  # bytes that wait for a slow reader before no more are read
 _SAFE: Final = ("GET", "HEAD", "OPTIONS")
-_BODILESS: Final = ("GET", "HEAD", "OPTIONS", "DELETE")
 
 
 class NotConnected(OSError):
@@ -45,29 +43,6 @@ class Silent(TimeoutError):
 
 class NoHttp(ValueError):
     """The bytes that came are not HTTP."""
-
-
-class ServerAddress(NamedTuple):
-    """A server, as its URL names it."""
-
-    host: str
-    port: int
-    tls: bool
-    path: str  # before every route
-    head: bytes  # headers that each question to it has
-
-
-@lru_cache(maxsize=64)
-def address_of(url: str) -> ServerAddress:
-    """Raises ValueError."""
-    parts = URL(url)
-    tls = parts.scheme == "https"
-    head = f"host: {parts.raw_authority.rpartition('@')[2]}\r\n"
-    if parts.user is not None:
-        key = f"{parts.user}:{parts.password or ''}"
-        head += f"authorization: Basic {b64encode(key.encode()).decode()}\r\n"
-    port = parts.port or (443 if tls else 80)
-    return ServerAddress(parts.raw_host or "", port, tls, parts.raw_path.rstrip("/"), head.encode())
 
 
 class Connections:
@@ -90,8 +65,10 @@ class Connections:
         body: Body,
         *,
         unpack: bool = False,
+        left: Callable[[], None] | None = None,
     ) -> Answer:
-        """The head of the answer. `target`: the route, in the bytes that are sent, behind the URL's own path.
+        """The head of the answer. `target`: the route, in the bytes that are sent, behind the URL's own path. `left` is
+        called once the question is on its way.
 
         A question that changes nothing is asked once more where a connection that was kept has just been closed.
 
@@ -100,15 +77,15 @@ class Connections:
         """
         address = address_of(url)
         lines = headers if isinstance(headers, HeaderLines) else header_lines(headers)
-        head = _head(method, address, target, lines, body)
+        head = question_head(method, address, target, lines, body)
         if (kept := self._taken(address)) is not None:
             try:
-                return await kept.ask(method, head, body, unpack)
+                return await kept.ask(method, head, body, unpack, left)
             except (Disconnected, ConnectionResetError, BrokenPipeError):
                 if method not in _SAFE or body is not None:
                     raise
         connection = await self._connected(address)
-        return await connection.ask(method, head, body, unpack)
+        return await connection.ask(method, head, body, unpack, left)
 
     def _taken(self, address: ServerAddress) -> _Connection | None:
         free = self._free.get(address[:3])
@@ -175,38 +152,6 @@ def _tls() -> ssl.SSLContext:
     return context
 
 
-class HeaderLines(NamedTuple):
-    """Headers as they are sent."""
-
-    lines: bytes
-    without_key: bytes  # the same without `authorization`: the server's own address has one
-
-
-def header_lines(headers: Mapping[str, str]) -> HeaderLines:
-    """Raises ValueError for a header with a line end in it."""
-    said = [(name, f"{name}: {value}\r\n") for name, value in headers.items()]
-    if "user-agent" not in headers:
-        said.append(("user-agent", "user-agent: rlproxy\r\n"))
-    if any(line.count("\n") != 1 or line.count("\r") != 1 for _, line in said):
-        raise ValueError("A header has a line end in it; nothing was sent.")
-    all_of_them = "".join([line for _, line in said])
-    keyless = "".join([line for name, line in said if name.lower() != "authorization"])
-    return HeaderLines(all_of_them.encode("utf-8", "surrogateescape"), keyless.encode("utf-8", "surrogateescape"))
-
-
-def _head(method: str, address: ServerAddress, target: str, headers: HeaderLines, body: Body) -> bytes:
-    # A second key would be refused, or be the one that counts.
-    lines = headers.without_key if b"authorization:" in address.head else headers.lines
-    if isinstance(body, bytes):
-        length = b"content-length: %d\r\n" % len(body)
-    elif body is None:
-        length = b"" if method in _BODILESS else b"content-length: 0\r\n"
-    else:
-        length = b"transfer-encoding: chunked\r\n"
-    route = f"{method} {address.path}{target} HTTP/1.1\r\n".encode()
-    return b"%s%s%s%s\r\n" % (route, address.head, lines, length)
-
-
 class _Connection(asyncio.Protocol):
     """One connection; what httptools calls has the names that it wants."""
 
@@ -227,7 +172,9 @@ class _Connection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._bodiless = 0  # bytes that came since a byte of the body, or since the question
 
-    async def ask(self, method: str, head: bytes, body: Body, unpack: bool) -> Answer:
+    async def ask(
+        self, method: str, head: bytes, body: Body, unpack: bool, left: Callable[[], None] | None = None
+    ) -> Answer:
         self._answer = answer = Answer(self, unpack=unpack, headless=method == "HEAD")
         begun: asyncio.Future[Answer] = self.loop.create_future()
         self._head = begun
@@ -241,6 +188,8 @@ class _Connection(asyncio.Protocol):
         else:
             self._sending = self.loop.create_task(self._send(head, body))
         try:
+            if left is not None:
+                left()
             return await begun
         except BaseException:
             if self._answer is answer:  # else another one's is awaited by now

@@ -22,9 +22,9 @@ from proxy.conversation.incremental_json import Body, KnownPrefix, SaidBefore
 from proxy.conversation.retries import COUNT, Attempt
 from proxy.conversation.turns import marked_side
 from proxy.core.agent_wrappers import CLAUDE_CODE, Agent, agent_of, named_by_newest
-from proxy.core.backend_http import HeaderLines, header_lines
 from proxy.core.errors import BadRequest, TooLarge
 from proxy.core.json_edit import DEEPEST, deeper
+from proxy.core.question_head import HeaderLines, header_lines
 from proxy.core.upstream import end_to_end
 from proxy.dialects import Asked, Dialect
 from proxy.dialects.speaker import NamedByHead, Speaker, named, named_by_head, speaker

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 import aiohttp
@@ -66,6 +67,7 @@ class Exchange:
         self._attempt = call.attempt  # keeps the answer, should its SDK ask again
         self._begun = held.response if held is not None else None  # the stream, where it began while it waited
         self._capture: Capture | None = None
+        self._record: Callable[[], None] | None = None  # begins it; None where nothing is captured
         self._finished = False
         self._gap = b""  # what ends the last event, where the backend did not
 
@@ -78,9 +80,22 @@ class Exchange:
     ) -> None:
         """Raises Conflict where the client chose an id that exists. Else the row is made while the backend is asked;
         `seen` is told of it."""
-        parts = self._parts
-        await parts.store.room()  # who comes while the disk is behind waits here, and takes no more memory than that
-        self._capture = Capture(
+        await self._parts.store.room()  # who comes while the disk is behind waits here, and takes no more memory
+        self._record = partial(self._captured, id, row, seen)
+        if self._call.head.id is None:
+            return
+        self._capture = self._made(id)
+        try:
+            await self._capture.begin(await row(), seen)
+        except DuplicateCompletion:
+            self._capture = None
+            raise Conflict(
+                f"The completion id {id} exists already; choose another.", param="x-rl-completion-id"
+            ) from None
+
+    def _made(self, id: str) -> Capture:
+        parts, served = self._parts, self._parts.backend.served
+        found = Capture(
             parts.store,
             parts.metrics,
             parts.health,
@@ -90,28 +105,31 @@ class Exchange:
             id,
             self._asked.n,
             self._keepable,
-            self._dialect,
+            self._call.dialect,
         )
-        served = parts.backend.served
-        self._capture.guessed = served.guessed(self._asked.sampling)
-        self._capture.logprobs_of = served.logprobs_of or parts.backend.capabilities.logprobs_of
-        if self._call.head.id is None:
-            self._capture.begin_beside(parts.tasks, row, seen)
-            return
-        try:
-            await self._capture.begin(await row(), seen)
-        except DuplicateCompletion:
-            self._capture = None
-            raise Conflict(
-                f"The completion id {id} exists already; choose another.", param="x-rl-completion-id"
-            ) from None
+        found.guessed = served.guessed(self._asked.sampling)
+        found.logprobs_of = served.logprobs_of or parts.backend.capabilities.logprobs_of
+        return found
+
+    def _captured(
+        self, id: str, row: Callable[[], Awaitable[NewCompletion]], seen: Callable[[NewCompletion], None]
+    ) -> None:
+        self._capture = self._made(id)
+        self._capture.begin_beside(self._parts.tasks, row, seen)
+
+    def _left(self) -> None:
+        """Begin the record, now that the question is on its way."""
+        if self._capture is None and self._record is not None:
+            self._record()
 
     async def run(self) -> web.StreamResponse:
         """Ask, pass the answer on, and leave the completion stored, whatever happens."""
         error: str | None = None
-        self._asking = Asking(self._parts, self._call, self._question, self._lease, self._capture)
+        self._asking = Asking(self._parts, self._call, self._question, self._lease, self._left)
         try:
             upstream = await self._asking.ask()
+            if self._capture is not None:
+                self._capture.reads(self._way.reads, translated=self._way.translated)
             try:
                 splitter = splitter_for(upstream)
                 if splitter is not None and upstream.status == 200:
@@ -126,6 +144,7 @@ class Exchange:
             error = "the client went away"
             raise
         finally:
+            self._left()  # also of a question that nobody took
             self._asking.leave()
             self._parts.memory.used(self._question.size)
             if self._capture is not None and not self._finished:

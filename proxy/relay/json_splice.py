@@ -141,7 +141,10 @@ def with_members(
     """Do `json_edit.rewrite(raw, {}, add)`, likewise. `apart`: where the items of one of its lists are, which need not
     be searched."""
     start, end = apart or (0, 0)
-    if all(_says(raw, parsed, name, value, start, end) for name, value in add.items()):
+    for name, value in add.items():
+        if not _says(raw, parsed, name, value, start, end):
+            break
+    else:
         return raw
     found = _edits(raw[:start] + raw[end:] if apart else raw, parsed, _places(add))
     if found is None or any(first < start < last for first, last, _ in found):

@@ -89,7 +89,7 @@ class Relay:
         return response
 
     async def _data(self, request: web.Request, dialect: Dialect, started: float) -> web.StreamResponse:
-        head, parts = self._facts(request[HEAD]), self.parts
+        head, parts = self._heads.get(request[HEAD]) or self._facts(request[HEAD]), self.parts
         raw = request.get(BODY, b"")
         if head.coding:
             raw = await unpacked(raw, head.coding, parts.settings.server.max_body_bytes)
@@ -110,7 +110,7 @@ class Relay:
         elif asked.messages is not as_came.messages:
             agent = agent_of(request.headers, asked.messages)
         at, typed = None, asked.messages
-        if may_be_commands(typed, agent):
+        if commands := may_be_commands(typed, agent):
             typed = as_typed(typed, agent)
             at = command_at(typed, agent) if heavy < LARGE else await off_loop(heavy, command_at, typed, agent)
         captured = not (head.off or parts.uncaptured.has(who.session))
@@ -130,15 +130,14 @@ class Relay:
                 request, head, dialect, reach.who, who, agent, said, heavy, as_came.previous, started, attempt,
                 (head.id or new_id()) if captured else None,
             )  # fmt: skip
-            response = await self._ask(call, body, asked, add)
+            response = await self._ask(call, body, asked, add, commands)
             if attempt is not None:
                 attempt.keep(response)
             return response
 
     def _facts(self, head: RequestHead) -> HeadFacts:
         """Raises BadRequest."""
-        if (found := self._heads.get(head)) is None:
-            found = self._heads[head] = head_facts(head, self.parts.settings, self.parts.backend.headers())
+        self._heads[head] = found = head_facts(head, self.parts.settings, self.parts.backend.headers())
         return found
 
     async def _spelled_out(
@@ -155,10 +154,13 @@ class Relay:
         body, asked = await off_loop(heavy, _with, dialect, body, asked, add)
         return replace(asked, messages=marked(asked.messages, came)), body, add, heavy
 
-    async def _ask(self, call: Call, body: Any, asked: Asked, add: dict[str, bytes]) -> web.StreamResponse:
-        """A question for the model: leased, captured, sent. `body`, `asked` and `add` with all that it names."""
+    async def _ask(
+        self, call: Call, body: Any, asked: Asked, add: dict[str, bytes], commands: bool
+    ) -> web.StreamResponse:
+        """A question for the model: leased, captured, sent. `body`, `asked` and `add` with all that it names.
+        `commands`: whether there may be some in its history."""
         kept: Sequence[int] | None = None
-        if may_be_commands(asked.messages, call.agent):
+        if commands:
             kept = await off_loop(call.weight, without_commands, asked.messages, call.agent)
         if call.id is not None:  # else nothing is remembered of it
             if not _ID.fullmatch(call.id):
