@@ -200,9 +200,7 @@ class Guard:
         return origin.rstrip("/").lower() in self._origins
 
     async def cors(self, request: web.Request, response: web.StreamResponse) -> None:
-        """For `on_response_prepare`: what a backend allows pages is not what we allow them."""
-        for name in [name for name in response.headers if name.lower().startswith("access-control-")]:
-            response.headers.popall(name, None)
+        """For `on_response_prepare`."""
         origin = request.headers.get("origin")
         if origin is None or not self._may(origin):
             return

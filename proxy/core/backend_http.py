@@ -160,6 +160,8 @@ class _Connection(asyncio.Protocol):
         self.to: asyncio.Transport
         self._pool = pool
         self.loop = asyncio.get_running_loop()
+        self._pieces: list[bytes] = []  # of an answer's body, since the read of the socket began
+        self.on_body = self._pieces.append  # no function of ours is called for a piece
         self._parser = httptools.HttpResponseParser(self)
         self._parser.set_dangerous_leniencies(
             lenient_headers=True, lenient_optional_cr_before_lf=True, lenient_spaces_after_chunk_size=True
@@ -240,7 +242,10 @@ class _Connection(asyncio.Protocol):
             return
         self._bodiless += len(data)
         try:
-            self._parser.feed_data(data)
+            try:
+                self._parser.feed_data(data)
+            finally:
+                self._taken()
         except httptools.HttpParserUpgrade:
             self._fail(NoHttp("it wants another protocol"))
         except (httptools.HttpParserError, zlib.error, NoHttp) as error:
@@ -316,12 +321,17 @@ class _Connection(asyncio.Protocol):
         if answer.headless:
             self._end(keep=False)
 
-    def on_body(self, data: bytes) -> None:
-        self._bodiless = 0
-        if self._answer is not None:
-            self._answer.take(data)
+    def _taken(self) -> None:
+        """The answer has all pieces of its body that have come."""
+        if self._pieces:
+            data = b"".join(self._pieces)
+            self._pieces.clear()
+            self._bodiless = 0
+            if self._answer is not None:
+                self._answer.take(data)
 
     def on_message_complete(self) -> None:
+        self._taken()
         answer = self._answer
         if answer is None:
             return

@@ -163,7 +163,11 @@ class ChatFold(Fold):
         for choice in chunk.get("choices") or ():
             reply = self._replies.get(index := choice.get("index", 0)) or self._begin(index)
             if delta := choice.get("delta"):
-                self._delta(reply, delta)
+                said, pieces = delta.get("content"), self._pieces[index].get("content")
+                if pieces is not None and type(said) is str and len(delta) == 1:  # as nearly all
+                    pieces.append(said)
+                else:
+                    self._delta(reply, delta)
             reply.finish_reason = choice.get("finish_reason") or reply.finish_reason
             if (ids := choice.get("token_ids")) is not None:
                 reply.token_ids = longer(reply.token_ids, ids)

@@ -20,7 +20,7 @@ from proxy.core.sse import Event
 from proxy.dialects import CHAT, Dialect, Renderer
 from proxy.dialects.base import ODD, Question
 from proxy.dialects.token_entries import role_in, with_role
-from proxy.relay.json_splice import Splicer, with_members
+from proxy.relay.json_splice import Splicer, edited_once, with_members
 
 
 class Codec(ABC):
@@ -151,7 +151,7 @@ class Native(Codec):
         """Garbage is passed on as garbage, byte for byte; the capture has marked it."""
         try:
             if isinstance(answer.parsed, dict):
-                return self._splicer.edited(answer.raw, answer.parsed)
+                return edited_once(answer.raw, answer.parsed, self._rules)
             return rewrite(answer.raw, self._rules)
         except ValueError:
             return answer.raw

@@ -23,7 +23,7 @@ from proxy.core.backend_http import NoHttp
 from proxy.core.errors import NotFound
 from proxy.core.json_edit import dumps, loads, rewrite
 from proxy.core.offload import off_loop, weight
-from proxy.core.upstream import end_to_end, message_in, no_http, target_of, whole
+from proxy.core.upstream import answer_headers, message_in, no_http, target_of, whole
 from proxy.dialects import MESSAGES, Asked
 from proxy.relay.call import coding_of, parsed, unpacked
 from proxy.relay.parts import Parts
@@ -101,7 +101,7 @@ class CountTokens:
         for last_try in (False, True):
             try:
                 upstream = await self._parts.connections.ask("POST", address.url, target, headers, body)
-                answer = end_to_end(upstream.headers)
+                answer = answer_headers(upstream.headers)
                 answer.popall("content-length", None)
                 return upstream.status, answer, await whole(upstream)
             except NoHttp as error:

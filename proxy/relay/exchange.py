@@ -24,7 +24,7 @@ from proxy.core.errors import BackendBroke, BackendRefused, BrokeOff, Conflict, 
 from proxy.core.json_edit import WholeAnswer, dumps, loads
 from proxy.core.ndjson import Line, NdjsonSplitter
 from proxy.core.sse import Event, EventSplitter
-from proxy.core.upstream import end_to_end, message_in, splitter_for, whole
+from proxy.core.upstream import answer_headers, message_in, splitter_for, whole
 from proxy.dialects.base import ODD, Question
 from proxy.relay.asking import Asking
 from proxy.relay.call import Call
@@ -68,12 +68,9 @@ class Exchange:
         self._begun = held.response if held is not None else None  # the stream, where it began while it waited
         self._capture: Capture | None = None
         self._record: Callable[[], None] | None = None  # begins it; None where nothing is captured
+        self._way: Codec  # once the answer begins
         self._finished = False
         self._gap = b""  # what ends the last event, where the backend did not
-
-    @property
-    def _way(self) -> Codec:
-        return self._asking.way
 
     async def capture_as(
         self, id: str, row: Callable[[], Awaitable[NewCompletion]], seen: Callable[[NewCompletion], None]
@@ -128,6 +125,7 @@ class Exchange:
         self._asking = Asking(self._parts, self._call, self._question, self._lease, self._left)
         try:
             upstream = await self._asking.ask()
+            self._way = self._asking.way
             if self._capture is not None:
                 self._capture.reads(self._way.reads, translated=self._way.translated)
             try:
@@ -158,7 +156,7 @@ class Exchange:
                     self._attempt.finishing = finishing
 
     def _headers(self, upstream: Answer) -> CIMultiDict[str]:
-        headers = end_to_end(upstream.headers)
+        headers = answer_headers(upstream.headers)
         for name in ("content-length", "content-encoding", "x-request-id"):
             headers.popall(name, None)
         if self._capture is not None:

@@ -135,6 +135,12 @@ def _head(raw: bytes, found: list[tuple[int, int, bytes]]) -> _Head | None:
     return _Head(b"data: " + was, b"data: " + _spliced(was, found))
 
 
+def edited_once(raw: bytes, parsed: Mapping[str, Any], rules: Rules) -> bytes:
+    """Do `json_edit.rewrite(raw, rules)`, likewise."""
+    found = _edits(raw, parsed, _places(rules))
+    return rewrite(raw, rules) if found is None else _spliced(raw, found)
+
+
 def with_members(
     raw: bytes, parsed: Mapping[str, Any], add: Mapping[str, bytes], apart: tuple[int, int] | None = None
 ) -> bytes:

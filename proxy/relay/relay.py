@@ -40,7 +40,7 @@ from proxy.core.backend_http import NoHttp
 from proxy.core.errors import BackendBroke, BadRequest, ProxyError, StorageFailed
 from proxy.core.json_edit import dumps, loads
 from proxy.core.offload import LARGE, off_loop, off_loop_above, weight
-from proxy.core.upstream import end_to_end, no_http, target_of, whole
+from proxy.core.upstream import answer_headers, no_http, target_of, whole
 from proxy.dialects import Asked, Dialect
 from proxy.dialects.base import Question
 from proxy.dialects.speaker import Speaker
@@ -85,7 +85,7 @@ class Relay:
         except (ProxyError, StoreError) as error:
             failed = _as_proxy_error(error)
             response = failed.response(dialect.error(failed))
-        self.parts.metrics.requests.labels(dialect.name, str(response.status)).inc()
+        self.parts.metrics.answered(dialect.name, response.status)
         return response
 
     async def _data(self, request: web.Request, dialect: Dialect, started: float) -> web.StreamResponse:
@@ -331,7 +331,7 @@ class Relay:
             said = b"" if request.method == "HEAD" or upstream.status not in MISSING else await whole(upstream)
             if said and is_bare(upstream.status, said):
                 return lacking(request, upstream.status, parts.backend.kind)
-            response = PacedStream(status=upstream.status, headers=end_to_end(upstream.headers))
+            response = PacedStream(status=upstream.status, headers=answer_headers(upstream.headers))
             await response.prepare(request)
             if said:
                 await response.write(said)
