@@ -6,7 +6,7 @@ For many thousand requests in a minute. What sockets do on top (framing, lengths
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -77,7 +77,8 @@ class _Asked:
     def __init__(self, answer: ContextVar[Answering]) -> None:
         self._answer = answer
 
-    async def ask(self, *args: Any, **more: Any) -> Answering:
+    async def ask(self, *args: Any, left: Callable[[], None], **more: Any) -> Answering:
+        left()
         return self._answer.get()
 
 
