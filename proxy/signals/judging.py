@@ -153,6 +153,8 @@ class Judging:
         """Find what followed, and label it as far as no model is needed; whether there is more. Raises StoreError."""
         if self._store.integrity.state == "damaged":
             return False
+        if self._own.on:
+            await self._store.signals.begin_scoring()  # before the step: what it finds is new
         seen = await self._follower.step()
         kept = await self._keep_said()
         scored = await self._score_own()

@@ -335,12 +335,14 @@ class SignalStore(StorePart):
         assert row is not None
         return int(row["unseen"])
 
-    async def unscored(self, limit: int) -> list[Signal]:
-        """The oldest that the user's own code has not seen. What was there when it was set is passed over."""
-        after = await meta.get_meta(self._reader, OWN_AFTER, None)
-        if after is None:
+    async def begin_scoring(self) -> None:
+        """Pass over what was found before the user's own code was first set."""
+        if await meta.get_meta(self._reader, OWN_AFTER, None) is None:
             await self._writer.submit(_pass_over_all)
-            return []
+
+    async def unscored(self, limit: int) -> list[Signal]:
+        """The oldest that the user's own code has not seen."""
+        after = await meta.get_meta(self._reader, OWN_AFTER, 0)
         rows = await self._reader.rows(
             "SELECT s.* FROM signals s WHERE s.seq > ? AND +s.kind <> 'own' ORDER BY s.seq LIMIT ?", (after, limit)
         )

@@ -421,3 +421,18 @@ async def test_where_bad_answers_are_thanked_for_going_on_says_nothing(at: At, j
     made.rated()
     await until_done(made)
     assert [id for id, *_ in await judged(at[0])] == ["bad"]
+
+
+async def test_own_code_scores_what_its_first_look_finds_and_nothing_older(at: At, tmp_path: Path) -> None:
+    module = tmp_path / "my_signals.py"
+    module.write_text("def score(completion, next):\n    return -1\n")
+    own = Own(Signals(module=module))
+    made = judging(at[0], None, own)
+    await followed(at[0], "older", "no, shorter")
+    await put(at[0], "first", session="talk")
+    await put(at[0], "again", session="talk", created_at=1002.0)  # the same question: a signal of the first answer
+    try:
+        await until_done(made)
+    finally:
+        await own.stop()
+    assert await judged(at[0]) == [("first", -1.0, 0.5, None)]
