@@ -39,8 +39,8 @@ FRAME: Final = 4096 + 24  # bytes of a page in the log
 def answer(n: int) -> tuple[NewCompletion, FinishedCompletion]:
     """The first turn of a conversation, without token ids, as a plain backend answers."""
     new, end = pair(f"rl-{n:012d}", (message("user", text(n, 60)),), text(n + 7, 130))
-    plain = {"token_ids": None, "logprobs": None, "prompt_token_ids": None, "exact": False}
-    return new, replace(end, **plain, thread=os.urandom(16))
+    thread = os.urandom(16)
+    return new, replace(end, token_ids=None, logprobs=None, prompt_token_ids=None, exact=False, thread=thread)
 
 
 def in_transaction(db: sqlite3.Connection, rows: Sequence[tuple[NewCompletion, FinishedCompletion]]) -> None:
