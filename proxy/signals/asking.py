@@ -19,6 +19,7 @@ from config.hours import inside, opens
 from config.sections import Judge as Section
 from proxy.conversation.redaction import Redactor
 from proxy.core.events import Events
+from proxy.signals.bodies import JudgeCost
 from proxy.signals.judge import AnswerJudge, JudgeDown
 from proxy.signals.judge_server import JudgeServer
 from proxy.signals.questions import JudgedTurn
@@ -85,9 +86,10 @@ class JudgeQueue:
             return self.problem
         return None
 
-    async def cost(self) -> dict[str, int]:
-        """Its tokens: today and in all."""
-        return await self._store.signals.cost(day_of(self._now()))
+    async def cost(self) -> JudgeCost:
+        """Its tokens: today, in all, and the most of a day."""
+        today, all = await self._store.signals.cost(day_of(self._now()))
+        return {"today": today, "all": all, "daily": self._settings.daily_tokens}
 
     async def _judge_one(self) -> bool:
         if self._http is None or not self.on:

@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Final
 
@@ -27,6 +26,7 @@ from proxy.core.events import Events
 from proxy.core.own_code.child import OwnCodeFailed
 from proxy.signals import rules
 from proxy.signals.asking import NOT_MAIN, JudgeQueue, day_of, turn_of
+from proxy.signals.bodies import JudgeBrief, JudgeCost, JudgeReport, OneJudge, OwnReport, SharedTurn
 from proxy.signals.follower import Follower
 from proxy.signals.hindsight import CONFIG, SAID, Hindsight
 from proxy.signals.judge_server import JudgeServer
@@ -325,8 +325,8 @@ class Judging:
 
     # For people
 
-    async def report(self) -> dict[str, Any]:
-        """Everything about it, as JSON."""
+    async def report(self) -> JudgeReport:
+        """Everything about it."""
         counts = await self._store.signals.counts()
         return {
             "mode": self._settings.mode,
@@ -338,42 +338,42 @@ class Judging:
             "statement": self.statement(),
             "waits_for": await self.why_not(),
             "waiting": sum(row["count"] for row in counts if row["state"] == "waiting"),
-            "cost": {**await self._asking.cost(), "daily": self._settings.daily_tokens},
+            "cost": await self._asking.cost(),
             "own": await self._own_report(),
             "judges": [await self._one(judge, config) for judge, config in self.judges],
             "signals": counts,
             "by_version": await self._store.signals.by_version(),
         }
 
-    async def _own_report(self) -> dict[str, Any] | None:
+    async def _own_report(self) -> OwnReport | None:
         if not self._own.on:
             return None
         left = await self._store.signals.left_to_score()
         return {"hash": self._own_hash or None, "left": left, "problem": self.own_problem}
 
-    async def _one(self, judge: str, config: str) -> dict[str, Any]:
+    async def _one(self, judge: str, config: str) -> OneJudge:
         found = await self.trust(judge, config)
         shared = (await self._shared(judge, config))[0][:WINDOW]
         return {
             "judge": judge,
             "state": self._state(found),
-            "bad": found.bad.as_json(),
-            "good": found.good.as_json(),
-            "disagreements": [asdict(one) for one in shared if _differ(one)][:SHOWN],
+            "bad": found.bad.body(),
+            "good": found.good.body(),
+            "disagreements": [_turn(one) for one in shared if _differ(one)][:SHOWN],
         }
 
-    async def brief(self) -> dict[str, Any] | None:
+    async def brief(self) -> JudgeBrief | None:
         """For the status; None where it is off."""
         if self._hindsight.on:
             waits = self._hindsight.why_not()
-            cost = {"today": 0, "all": 0, "daily": self._settings.daily_tokens}
+            cost: JudgeCost = {"today": 0, "all": 0, "daily": self._settings.daily_tokens}
             line = "hindsight, experimental: what people say next trains with no judge"
             said = f"{line}; {waits}" if waits else line
             return {"mode": "hindsight", "model": HINDSIGHT, "cost": cost, "waits_for": waits, "line": said}
         if not self.asks:
             return None
         found, waits = await self.trust(self.server.name, self.server.config), await self.why_not()
-        cost = {**await self._asking.cost(), "daily": self._settings.daily_tokens}
+        cost = await self._asking.cost()
         line = f"{self.server.name}: {self._state(found)}; {cost['today']} of {cost['daily']} tokens today"
         return {
             "mode": self._settings.mode,
@@ -395,6 +395,10 @@ class Judging:
 def _weights(found: Trust) -> dict[str, float]:
     """The sides that may train."""
     return {side.side: side.weight for side in found if side.trusted and side.weight > 0}
+
+
+def _turn(one: Shared) -> SharedTurn:
+    return {"completion_id": one.completion_id, "person": one.person, "judge": one.judge}
 
 
 def _differ(one: Shared) -> bool:

@@ -11,7 +11,9 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
+
+from proxy.signals.bodies import AgreementBody
 
 WINDOW: Final = 60  # the newest shared turns: a judge that turns random is found out within 50 of them
 FEWEST: Final = 50  # shared turns
@@ -52,7 +54,7 @@ class Agreement(NamedTuple):
         """Weight of one judged turn in training: at most half of a person's, and no more than kappa."""
         return max(0.0, min(MOST_WEIGHT, self.kappa))
 
-    def as_json(self) -> dict[str, Any]:
+    def body(self) -> AgreementBody:
         counted = self.shared
         return {
             "shared": counted,

@@ -18,7 +18,9 @@ from proxy.training.cloud_student import Foreign
 from proxy.training.run_files import RunFiles
 from proxy.training.served_prompts import ServedPrompts
 from proxy.versions.live_version import Swap
+from store.learning.episode_groups import WantedEpisodes
 from store.learning.runs import EPISODE_BASELINE
+from store.learning.samples import WantedSamples
 from store.records import Run
 from store.store import Store
 from trainer.launch import Seal
@@ -46,44 +48,42 @@ class Claims:
         if self.before is not None:
             await self.before()
         train = self._settings.train
-        runs = self._settings.home / "runs"
-        newest = await asyncio.to_thread(run_folder.newest_version, self._model_folder())
-        version = max(await self._store.versions.next(), 1 + newest)
+        wanted = await self._wanted(train.max_samples, min_total)
         return await self._store.samples.claim(
-            model=self._foreign.model if self._foreign else self._swap.model,
-            live=await self._foreign.parent() if self._foreign else self._swap.live,
-            max_version_gap=train.max_version_gap,
-            limit=train.max_samples,
-            held_share=train.held_share,
-            folder_of=lambda run: str(runs / f"r{run:05d}"),
-            version=version,
-            above=await asyncio.to_thread(run_folder.newest_run, runs),
-            min_total=min_total,
-            foreign=self._foreign is not None,
-            share=train.max_rater_share,
-            raters=train.raters,
-            rebuilds=rebuilds,
-            judge_share=self._settings.judge.max_share,
+            WantedSamples(
+                **wanted,
+                held_share=train.held_share,
+                foreign=self._foreign is not None,
+                share=train.max_rater_share,
+                raters=train.raters,
+                rebuilds=rebuilds,
+                judge_share=self._settings.judge.max_share,
+            )
         )
 
     async def claim_episodes(self, *, min_total: int) -> Run | None:
         """Make a run of groups of episodes that have closed; None where there are fewer than `min_total` episodes, or
         none that teaches."""
         train = self._settings.train
+        wanted = await self._wanted(max(2 * train.start_at_episodes, train.group_size), min_total)
+        return await self._store.episode_groups.claim(
+            WantedEpisodes(**wanted, size=train.group_size, timeout_s=train.group_timeout_s)
+        )
+
+    async def _wanted(self, limit: int, min_total: int) -> dict[str, Any]:
+        """The members of `WantedRun`, which both claims have."""
         runs = self._settings.home / "runs"
         newest = await asyncio.to_thread(run_folder.newest_version, self._model_folder())
-        return await self._store.episode_groups.claim(
-            model=self._swap.model,
-            live=self._swap.live,
-            max_version_gap=train.max_version_gap,
-            limit=max(2 * train.start_at_episodes, train.group_size),
-            size=train.group_size,
-            timeout_s=train.group_timeout_s,
-            folder_of=lambda run: str(runs / f"r{run:05d}"),
-            version=max(await self._store.versions.next(), 1 + newest),
-            above=await asyncio.to_thread(run_folder.newest_run, runs),
-            min_total=min_total,
-        )
+        return {
+            "model": self._foreign.model if self._foreign else self._swap.model,
+            "live": await self._foreign.parent() if self._foreign else self._swap.live,
+            "max_version_gap": self._settings.train.max_version_gap,
+            "limit": limit,
+            "min_total": min_total,
+            "folder_of": lambda run: str(runs / f"r{run:05d}"),
+            "version": max(await self._store.versions.next(), 1 + newest),
+            "above": await asyncio.to_thread(run_folder.newest_run, runs),
+        }
 
     async def is_strange(self, run: Run) -> bool:
         """Tell if its samples are replies of a model that is not ours, and that of this backend is; or the reverse."""

@@ -22,11 +22,11 @@ from proxy.core.json_response import json_response
 from proxy.core.metrics import Metrics
 from proxy.core.query import flag, number, turn
 from proxy.core.wrapped_ids import bare
+from proxy.signals.bodies import SignalBody
 from proxy.training.admin_acts import ACTS, AdminActs
 from proxy.versions.admission import Door
 from proxy.versions.live_version import Swap
 from proxy.web.error_middleware import Handler
-from proxy.web.openapi.judge import SignalBody
 from proxy.web.openapi.responses import (
     AdapterBody,
     AdaptersBody,

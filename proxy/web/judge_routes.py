@@ -14,6 +14,7 @@ from proxy.core.errors import BadRequest
 from proxy.core.json_edit import loads
 from proxy.core.json_response import json_response
 from proxy.feedback.reward_function import RewardFunction
+from proxy.signals.bodies import Rescored
 from proxy.signals.judging import Judging
 
 LATEST: Final = 2**40
@@ -53,7 +54,7 @@ class JudgeRoutes:
         if not isinstance(episodes, bool):
             raise BadRequest("`episodes` must be true or false.", param="episodes")
         left = await (self._rewarding.rescore(since) if episodes else self._judging.rescore(since))
-        return json_response({"left": left})
+        return json_response(Rescored(left=left))
 
     async def _answer(self) -> web.Response:
         return json_response(await self._judging.report())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from proxy.backends.base import Backend
 from proxy.backends.sampling_defaults import in_words
@@ -24,7 +24,6 @@ from proxy.training.weights_check import WeightsCheck
 from proxy.versions.admission import Door
 from proxy.versions.live_version import Swap
 from proxy.versions.rollback_monitor import RollbackMonitor
-from proxy.web.openapi.judge import JudgeBrief
 from proxy.web.openapi.responses import RunBody
 from proxy.web.openapi.status import Database, PromptsBody, StatusBody, WaitingEpisodes
 from store.records import Run
@@ -131,7 +130,7 @@ class StatusReport:
             "match": self._match.report(),
             "rehearsal": self._rehearsal.report(),
             "cut": self._health.cut.line,
-            "judge": cast(JudgeBrief | None, await self._judging.brief()),
+            "judge": await self._judging.brief(),
             "watch": await self._watch.report(),
             "rebuild": await self._rebuilding.report(),
             "last_run": run_json(runs[0]) if runs else None,

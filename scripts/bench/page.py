@@ -28,6 +28,7 @@ import structlog
 
 from scripts.harness.circumstances import now
 from store.captured import inbox
+from store.learning.samples import WantedSamples
 from store.records import Adapter, FinishedCompletion, Message, NewCompletion, NewRating, Wanted
 from store.store import Store
 
@@ -97,10 +98,10 @@ async def fill(store: Store, count: int) -> None:
         await asyncio.gather(*(store.ratings.rate(one) for one in rated))
     dated = "UPDATE ratings SET created_at = (SELECT created_at FROM completions c WHERE c.id = completion_id)"
     await store._writer.submit(lambda db: db.execute(dated))
-    claimed = await store.samples.claim(
+    claimed = await store.samples.claim(WantedSamples(
         model="smollm2", live=7, max_version_gap=99, limit=count, held_share=0.0, folder_of=lambda run: "/nowhere",
         version=1, min_total=1,
-    )  # fmt: skip
+    ))  # fmt: skip
     assert claimed is not None
     await store.runs.publish(claimed.id, Adapter(1, 0, claimed.id, "smollm2", "/nowhere", now, {}), {}, 0.0)
     await store.versions.withdraw(1, "made up", "bench")  # there are no files to go live with

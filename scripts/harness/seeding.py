@@ -11,6 +11,7 @@ import orjson
 
 from proxy.conversation.conversations import canonical, extend_thread, thread_and_above
 from scripts.fakes.launcher import write_adapter
+from store.learning.samples import WantedSamples
 from store.records import Adapter, FinishedCompletion, NewCompletion, NewRating
 from store.store import Store
 
@@ -138,10 +139,10 @@ async def _dated(store: Store) -> None:
 
 
 async def _version(store: Store, home: Path, version: int, at: float) -> list[str]:
-    run = await store.samples.claim(
+    run = await store.samples.claim(WantedSamples(
         model="smollm2", live=version - 1, max_version_gap=0, limit=24, held_share=0.125,
         folder_of=lambda run: str(home / "runs" / f"r{run:05d}"), version=version, min_total=1,
-    )  # fmt: skip
+    ))  # fmt: skip
     assert run is not None
     samples = await store.samples.of_run(run.id)
     ratings = [sample.rating.id for sample in samples]

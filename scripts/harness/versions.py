@@ -11,6 +11,7 @@ from typing import Any
 
 from scripts.fakes.launcher import write_adapter
 from scripts.harness.in_process import Proxy
+from store.learning.samples import WantedSamples
 from store.records import Adapter
 
 ASKED = "Name three colours and say why you like them."
@@ -21,14 +22,16 @@ async def publish(proxy: Proxy, version: int) -> Path:
     folder = proxy.home / "adapters_out" / "fake" / f"v{version:04d}"
     write_adapter(folder)
     run = await proxy.store.samples.claim(
-        model="fake",
-        live=0,
-        max_version_gap=8,
-        limit=10,
-        held_share=0,
-        folder_of=lambda run: str(proxy.home / "runs" / str(run)),
-        version=version,
-        min_total=1,
+        WantedSamples(
+            model="fake",
+            live=0,
+            max_version_gap=8,
+            limit=10,
+            held_share=0,
+            folder_of=lambda run: str(proxy.home / "runs" / str(run)),
+            version=version,
+            min_total=1,
+        )
     )
     assert run is not None, "publish needs a fresh rating"
     adapter = Adapter(version, 0, run.id, "fake", str(folder), time.time(), {})

@@ -11,15 +11,15 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
 import orjson
 
 from store.captured import completions
-from store.captured.rows import to_run
 from store.learning.episodes import SELECT, Episode, to_episode
+from store.learning.runs import WantedRun, another_is_open, begin
 from store.part import StorePart
 from store.records import Completion, Run
 
@@ -122,56 +122,42 @@ def sort_out(
     return groups, out, min(closes, default=None)
 
 
-def claim(
-    db: sqlite3.Connection,
-    *,
-    model: str,
-    live: int,
-    max_version_gap: int,
-    limit: int,
-    size: int,
-    timeout_s: float,
-    folder_of: Callable[[int], str],
-    version: int,
-    min_total: int,
-    above: int = 0,
-) -> Run | None:
-    """Make a run of closed groups, the oldest first, up to `limit` episodes; its number is `above` that one.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedEpisodes(WantedRun):
+    size: int  # of a group that does not say its own
+    timeout_s: float  # after which a group closes with fewer
+
+
+def claim(db: sqlite3.Connection, wanted: WantedEpisodes) -> Run | None:
+    """Make a run of closed groups, the oldest first, up to `limit` episodes.
 
     What never trains is marked on the way. None while another run is open, or too few are left.
     """
-    if db.execute("SELECT 1 FROM runs WHERE status IN ('claimed', 'running')").fetchone() is not None:
+    if another_is_open(db):
         return None
-    groups, out, _ = sort_out(db.execute(_MEMBERS).fetchall(), size=size, timeout_s=timeout_s, now=time.time())
+    rows = db.execute(_MEMBERS).fetchall()
+    groups, out, _ = sort_out(rows, size=wanted.size, timeout_s=wanted.timeout_s, now=time.time())
     closed = [group for group in groups if group.closed]
-    if sum(len(group.members) for group in closed) < min_total:
+    if sum(len(group.members) for group in closed) < wanted.min_total:
         return None
     taken: list[Group] = []
     for group in closed:
         why: LeftOut | None = None
-        if live - group.oldest > max_version_gap:
+        if wanted.live - group.oldest > wanted.max_version_gap:
             why = "stale"
         elif not group.varies:
             why = "no-variance"
         if why is not None:
             out |= {one.seq: why for one in group.members}
-        elif sum(len(one.members) for one in taken) < limit:
+        elif sum(len(one.members) for one in taken) < wanted.limit:
             taken.append(group)
     db.executemany("UPDATE episodes SET left_out = ? WHERE seq = ?", [(why, seq) for seq, why in out.items()])
     if not taken:
         return None
-    turns = sum(one.turns for group in taken for one in group.members)
-    (run_id,) = db.execute(
-        """INSERT INTO runs (id, status, model, version, parent, folder, created_at, samples, held)
-        VALUES (1 + max(?, coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'runs'), 0)),
-                'claimed', ?, ?, ?, '', ?, ?, 0) RETURNING id""",
-        (above, model, version, live, time.time(), turns),
-    ).fetchone()
-    db.executemany(
-        "INSERT INTO run_episodes VALUES (?, ?)", [(run_id, one.seq) for group in taken for one in group.members]
-    )
-    row = db.execute("UPDATE runs SET folder = ? WHERE id = ? RETURNING *", (folder_of(run_id), run_id)).fetchone()
-    return to_run(row)
+    members = [one for group in taken for one in group.members]
+    run = begin(db, wanted, samples=sum(one.turns for one in members))
+    db.executemany("INSERT INTO run_episodes VALUES (?, ?)", [(run.id, one.seq) for one in members])
+    return run
 
 
 class EpisodeGroupStore(StorePart):
@@ -191,36 +177,9 @@ class EpisodeGroupStore(StorePart):
             left_out=dict(Counter({row["why"]: row["n"] for row in left}) + Counter(out.values())),
         )
 
-    async def claim(
-        self,
-        *,
-        model: str,
-        live: int,
-        max_version_gap: int,
-        limit: int,
-        size: int,
-        timeout_s: float,
-        folder_of: Callable[[int], str],
-        version: int,
-        min_total: int,
-        above: int = 0,
-    ) -> Run | None:
+    async def claim(self, wanted: WantedEpisodes) -> Run | None:
         """Do `claim` of this module."""
-        return await self._writer.submit(
-            lambda db: claim(
-                db,
-                model=model,
-                live=live,
-                max_version_gap=max_version_gap,
-                limit=limit,
-                size=size,
-                timeout_s=timeout_s,
-                folder_of=folder_of,
-                version=version,
-                min_total=min_total,
-                above=above,
-            )
-        )
+        return await self._writer.submit(lambda db: claim(db, wanted))
 
     async def of_run(self, run_id: int) -> list[Episode]:
         rows = await self._reader.rows(

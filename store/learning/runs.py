@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from store.captured.rows import to_json, to_run
@@ -20,6 +21,35 @@ from store.safety import run_keys
 
 EPISODE_BASELINE = "episode_baseline"  # the same of episodes outside any group
 BASELINE = "baseline"  # the meta key of the reward baseline, which runs hand on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedRun:
+    """A run to be made of what is fresh; `claim` of ratings and of episodes adds what each needs."""
+
+    model: str
+    version: int  # that it makes
+    live: int
+    max_version_gap: int
+    limit: int  # completions, or episodes
+    min_total: int  # ratings, or episodes: with fewer there is no run
+    folder_of: Callable[[int], str]
+    above: int = 0  # its number is above this one, as folders of such numbers are there
+
+
+def another_is_open(db: sqlite3.Connection) -> bool:
+    return db.execute("SELECT 1 FROM runs WHERE status IN ('claimed', 'running')").fetchone() is not None
+
+
+def begin(db: sqlite3.Connection, wanted: WantedRun, *, samples: int, held: int = 0) -> Run:
+    (run_id,) = db.execute(
+        """INSERT INTO runs (id, status, model, version, parent, folder, created_at, samples, held)
+        VALUES (1 + max(?, coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'runs'), 0)),
+                'claimed', ?, ?, ?, '', ?, ?, ?) RETURNING id""",
+        (wanted.above, wanted.model, wanted.version, wanted.live, time.time(), samples, held),
+    ).fetchone()
+    folder = wanted.folder_of(run_id)
+    return to_run(db.execute("UPDATE runs SET folder = ? WHERE id = ? RETURNING *", (folder, run_id)).fetchone())
 
 
 def started(db: sqlite3.Connection, run_id: int) -> None:

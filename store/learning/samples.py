@@ -16,7 +16,8 @@ import math
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import orjson
@@ -35,6 +36,7 @@ from store.learning.rater_quota import (
     within,
     within_judges,
 )
+from store.learning.runs import WantedRun, another_is_open, begin
 from store.part import StorePart
 from store.reader import Reader
 from store.records import Fresh, Rebuild, Run, RunSample
@@ -87,62 +89,49 @@ def _others(rows: Iterable[sqlite3.Row], raters: Mapping[str, float]) -> dict[st
     return {rater: total * min(raters.get(rater, 1.0), 1.0) for rater, total in rows}
 
 
-def claim(
-    db: sqlite3.Connection,
-    *,
-    model: str,
-    live: int,
-    max_version_gap: int,
-    limit: int,
-    held_share: float,
-    folder_of: Callable[[int], str],
-    version: int,
-    min_total: int,
-    foreign: bool,
-    share: float,
-    raters: Mapping[str, float] = NOBODY,
-    above: int = 0,
-    oldest_first: bool = False,
-    judge_share: float = 0.5,
-) -> Run | None:
-    """Make a run of the newest completions with fresh ratings (or the oldest), its number `above` that one.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedSamples(WantedRun):
+    held_share: float
+    foreign: bool = False
+    share: float = 1.0  # bounds each rater, by the weights of their ratings and of `raters`
+    raters: Mapping[str, float] = field(default_factory=dict)
+    judge_share: float = 0.5  # of a run that has people's ratings
+    rebuilds: bool = False  # takes the oldest, as those did whose place it takes
 
-    None while another is open or there are too few. Judges are at most `judge_share` of a run that has people's
-    ratings. Where those are too few for a run, what judges have rated makes one by itself.
+
+def claim(db: sqlite3.Connection, wanted: WantedSamples) -> Run | None:
+    """Make a run of the newest completions with fresh ratings (or the oldest).
+
+    None while another is open or there are too few. Where people's ratings are too few for a run, what judges have
+    rated makes one by itself.
     """
-    if db.execute("SELECT 1 FROM runs WHERE status IN ('claimed', 'running')").fetchone() is not None:
+    if another_is_open(db):
         return None
     rows = db.execute(
-        f"""SELECT {_CANDIDATE} {FRESH} AND {NEAR}
-        ORDER BY r.seq {"ASC" if oldest_first else "DESC"}""",
-        {"live": live, "gap": max_version_gap, "foreign": foreign},
+        f"SELECT {_CANDIDATE} {FRESH} AND {NEAR} ORDER BY r.seq {'ASC' if wanted.rebuilds else 'DESC'}",
+        {"live": wanted.live, "gap": wanted.max_version_gap, "foreign": wanted.foreign},
     ).fetchall()
-    others = {} if share >= 1 else _others(db.execute(RATERS, (LEAST_WEIGHT, time.time() - RECENT_S)), raters)
+    share, judge_share, limit = wanted.share, wanted.judge_share, wanted.limit
+    lately = [] if share >= 1 else db.execute(RATERS, (LEAST_WEIGHT, time.time() - RECENT_S)).fetchall()
+    others = _others(lately, wanted.raters)
     # Once among all, so that the newest are not all of one rater's flood; once of what is taken.
-    could = within(_candidates(rows, raters), share, others)
+    could = within(_candidates(rows, wanted.raters), share, others)
     usable = within_judges(could, judge_share)
-    if len(usable) < min_total:  # people go first; a run without their ratings outvotes none of them
+    if len(usable) < wanted.min_total:  # people go first; a run without their ratings outvotes none of them
         usable = of_judges(could)
     taken = within_judges(within(_first(usable, limit), share, others), judge_share)
-    if not taken or len(usable) < min_total:
+    if not taken or len(usable) < wanted.min_total:
         return None
     trained = _trained(db, taken)
     may = [rating for rating in taken if rating.completion_id not in trained and rating.human]  # gates ask people
-    held = hold_back(may, held_share, _held_before(db, may))
-    chosen = {rating.completion_id for rating in taken}
+    held = hold_back(may, wanted.held_share, _held_before(db, may))
     kept_back = {rating.completion_id for rating in taken if rating.id in held}
-    (run_id,) = db.execute(
-        """INSERT INTO runs (id, status, model, version, parent, folder, created_at, samples, held)
-        VALUES (1 + max(?, coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'runs'), 0)),
-                'claimed', ?, ?, ?, '', ?, ?, ?) RETURNING id""",
-        (above, model, version, live, time.time(), len(chosen), len(kept_back)),
-    ).fetchone()
+    run = begin(db, wanted, samples=len({rating.completion_id for rating in taken}), held=len(kept_back))
     db.executemany(
         "INSERT INTO run_samples VALUES (?, ?, ?)",
-        [(run_id, rating.id, "held" if rating.id in held else "train") for rating in taken],
+        [(run.id, rating.id, "held" if rating.id in held else "train") for rating in taken],
     )
-    row = db.execute("UPDATE runs SET folder = ? WHERE id = ? RETURNING *", (folder_of(run_id), run_id)).fetchone()
-    return to_run(row)
+    return run
 
 
 def _first(ratings: Iterable[QuotaCandidate], limit: int) -> list[QuotaCandidate]:
@@ -288,51 +277,14 @@ class SampleStore(StorePart):
         )
         return {row["why"]: row["count"] for row in rows}
 
-    async def claim(
-        self,
-        *,
-        model: str,
-        live: int,
-        max_version_gap: int,
-        limit: int,
-        held_share: float,
-        folder_of: Callable[[int], str],
-        version: int,
-        min_total: int,
-        foreign: bool = False,
-        share: float = 1.0,
-        raters: Mapping[str, float] = NOBODY,
-        above: int = 0,
-        rebuilds: bool = False,
-        judge_share: float = 0.5,
-    ) -> Run | None:
-        """Make a run of the `limit` newest completions with fresh ratings, and of all those. One that `rebuilds` takes
-        the oldest, as those did whose place it takes. Its number is `above` those of folders that are there.
-
-        None while another run is open, there are fewer than `min_total` ratings or the live version is gone.
-        """
+    async def claim(self, wanted: WantedSamples) -> Run | None:
+        """Do `claim` of this module; None, too, where the live version is gone."""
 
         def take(db: sqlite3.Connection) -> Run | None:
-            if not unlearning.may_claim(db, live):
+            if not unlearning.may_claim(db, wanted.live):
                 return None
-            claimed = claim(
-                db,
-                model=model,
-                live=live,
-                max_version_gap=max_version_gap,
-                limit=limit,
-                held_share=held_share,
-                folder_of=folder_of,
-                version=version,
-                min_total=min_total,
-                foreign=foreign,
-                share=share,
-                raters=raters,
-                above=above,
-                oldest_first=rebuilds,
-                judge_share=judge_share,
-            )
-            if claimed is not None and rebuilds:
+            claimed = claim(db, wanted)
+            if claimed is not None and wanted.rebuilds:
                 unlearning.claimed(db, claimed.id)
             return claimed
 

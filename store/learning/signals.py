@@ -9,7 +9,9 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
+
+from typing_extensions import TypedDict
 
 from store.captured.rows import from_json, to_json
 from store.learning import labels, meta, ratings
@@ -226,6 +228,23 @@ async def of_all(reader: Reader, ids: Sequence[str]) -> dict[str, list[Signal]]:
     return found
 
 
+class SignalCount(TypedDict):
+    judge: str
+    state: str
+    label: str
+    kind: str
+    count: int
+
+
+class VersionText(TypedDict):
+    """Figures that a judge that likes to be pleased would drive up; `praise` is a share of the turns."""
+
+    version: int
+    turns: int
+    characters: float | None
+    praise: float | None
+
+
 class SignalStore(StorePart):
     async def unseen(self, limit: int) -> list[Next]:
         """Requests that nobody has looked at, oldest first, each with what comes after its newest reply."""
@@ -318,10 +337,10 @@ class SignalStore(StorePart):
     async def spend(self, tokens: int, day: str) -> None:
         await self._writer.submit(lambda db: spend(db, tokens, day))
 
-    async def cost(self, day: str) -> dict[str, int]:
+    async def cost(self, day: str) -> tuple[int, int]:
         """Tokens of a judge: on this day, and in all."""
         cost = await meta.get_meta(self._reader, COST, {})
-        return {"today": cost.get("today", 0) if cost.get("day") == day else 0, "all": cost.get("all", 0)}
+        return cost.get("today", 0) if cost.get("day") == day else 0, cost.get("all", 0)
 
     async def shared(self, judge: str, config: str, limit: int, *, polite: bool = False) -> list[Shared]:
         """Turns that people and this judge have both looked at, the newest rating first. `polite`: those as well after
@@ -374,14 +393,14 @@ class SignalStore(StorePart):
         """Do `labels.apply`."""
         return await self._writer.submit(lambda db: labels.apply(db, trusted))
 
-    async def by_version(self) -> list[dict[str, Any]]:
+    async def by_version(self) -> list[VersionText]:
         """Figures of each version's main turns, of the newest few thousand: how many there are, and their mean length
         in characters. The third is the share that has a word of praise for its reader."""
-        return [dict(row) for row in await self._reader.rows(_BY_VERSION)]
+        return [cast(VersionText, dict(row)) for row in await self._reader.rows(_BY_VERSION)]
 
-    async def counts(self) -> list[dict[str, Any]]:
+    async def counts(self) -> list[SignalCount]:
         """How many signals of each kind have which label by whom."""
-        return [dict(row) for row in await self._reader.rows(_COUNTS)]
+        return [cast(SignalCount, dict(row)) for row in await self._reader.rows(_COUNTS)]
 
 
 def _pass_over_all(db: sqlite3.Connection) -> None:

@@ -13,10 +13,10 @@ from proxy.feedback import bodies
 from proxy.feedback.webhooks.links import Linked
 from proxy.feedback.webhooks.signed import SignedAnswer
 from proxy.relay.capture_optout import Captured, Captures
+from proxy.signals.bodies import JudgeReport, Rescored
 from proxy.training import admin_acts
 from proxy.web.openapi import passthrough, requests, responses
 from proxy.web.openapi.episodes import EPISODES
-from proxy.web.openapi.judge import JudgeReport, Rescored, RescoreWanted
 from proxy.web.openapi.lessons import LessonBody, LessonsBody, LessonWanted
 from proxy.web.openapi.operation import FLAG, NDJSON, TEXT, Operation, Raw, Schema, number
 from proxy.web.openapi.status import StatusBody
@@ -284,7 +284,7 @@ JUDGE: Final = (
         "post", "/rl/rescore", "control",
         "Score again with your own code: turns, or `episodes`.",
         {200: Rescored},
-        takes=RescoreWanted, more="../guides/signals.md#signals-of-your-own",
+        takes=requests.RescoreWanted, more="../guides/signals.md#signals-of-your-own",
     ),
 )  # fmt: skip
 

@@ -207,3 +207,8 @@ class KeyWanted(BaseModel):
         description=f"Not `{OWNER}`; unique among those that hold."
     )
     role: Role = "use"
+
+
+class RescoreWanted(BaseModel):
+    since: float = Field(default=0.0, ge=0, le=2**40, description="Unix seconds.")
+    episodes: bool = Field(default=False, description="Episodes opened since then, with `train.reward`.")

@@ -13,8 +13,8 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from proxy.access.keys import KeyBody
+from proxy.signals.bodies import SignalBody
 from proxy.training.unlearning import RebuildBody
-from proxy.web.openapi.judge import SignalBody
 from store.records import RunStatus, Scale, Status, Turn
 
 Value = Annotated[float, Field(ge=-1, le=1)]

@@ -11,12 +11,12 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from proxy.relay.episode_queue import EpisodeRequests
+from proxy.signals.bodies import JudgeBrief
 from proxy.training.cloud_student import Trains
 from proxy.training.rehearsal import RehearsalBody
 from proxy.training.unlearning import RebuildBody
 from proxy.training.weights_check import MatchBody
 from proxy.versions.rollback_monitor import WatchBody
-from proxy.web.openapi.judge import JudgeBrief
 from proxy.web.openapi.responses import RunBody, Seconds, Version
 from store.captured.stats import Counts
 

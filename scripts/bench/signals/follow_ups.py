@@ -212,7 +212,7 @@ async def learn(
             await home.followed(turns)
             await home.rated(turns)
             trusted = await home.trust()
-            record["trust"] = {"bad": trusted.bad.as_json(), "good": trusted.good.as_json()}
+            record["trust"] = {"bad": trusted.bad.body(), "good": trusted.good.body()}
             bad = trusted.bad
             print(
                 f"{persona.name}, {asked.user}, {asked.flips:.0%} flipped: bad: kappa {bad.kappa:.2f} "

@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from proxy.training.system_load import Machine, Use
 from scripts.harness.in_process import Proxy
 from store import schema
+from store.learning.samples import WantedSamples
 from store.safety import backup
 from tests.harness.runs import rated, until
 
@@ -32,8 +33,8 @@ async def test_a_run_is_cancelled_in_the_moment_of_its_claim(proxy: Proxy, monke
     """It is open by then, and the learner does not have it yet: it must not end it a second time."""
     claim = proxy.store.samples.claim
 
-    async def claimed(**more: Any) -> Any:
-        found = await claim(**more)
+    async def claimed(wanted: WantedSamples) -> Any:
+        found = await claim(wanted)
         if found is not None:
             assert await proxy.post("/rl/cancel") == (200, {"cancelled": 1})
             monkeypatch.undo()
@@ -89,10 +90,10 @@ async def test_a_run_is_cancelled_right_after_it_was_asked_for(proxy: Proxy, mon
     proxy.launcher.hold = True
     claim, claiming = proxy.store.samples.claim, asyncio.Event()
 
-    async def slowly(**more: Any) -> Any:
+    async def slowly(wanted: WantedSamples) -> Any:
         claiming.set()
         await asyncio.sleep(0.2)
-        return await claim(**more)
+        return await claim(wanted)
 
     monkeypatch.setattr(proxy.store.samples, "claim", slowly)
     await rated(proxy, 3)

@@ -1,11 +1,13 @@
-"""Bodies of answers about signals and the judge."""
+"""The shapes of what the routes of signals and the judge answer, as JSON schemas come of them (proxy.web.openapi)."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 from typing_extensions import TypedDict
+
+from store.learning.signals import SignalCount, VersionText
 
 
 class SignalBody(TypedDict):
@@ -68,28 +70,11 @@ class JudgeCost(TypedDict):
 
 
 class JudgeBrief(TypedDict):
-    mode: Literal["shadow", "on", "hindsight"]
+    mode: Literal["off", "shadow", "on", "hindsight"]
     model: str
     cost: JudgeCost
     waits_for: str | None
     line: str
-
-
-class SignalCount(TypedDict):
-    judge: str
-    state: str
-    label: str
-    kind: str
-    count: int
-
-
-class VersionText(TypedDict):
-    """Figures that a judge that likes to be pleased would drive up."""
-
-    version: int
-    turns: int
-    characters: float | None
-    praise: Annotated[float | None, Field(description="Share of answers that praise their reader.")]
 
 
 class OwnReport(TypedDict):
@@ -98,11 +83,6 @@ class OwnReport(TypedDict):
     hash: Annotated[str | None, Field(description="sha256 of the file.")]
     left: Annotated[int, Field(description="Turns that it has not seen yet.")]
     problem: str | None
-
-
-class RescoreWanted(BaseModel):
-    since: float = Field(default=0.0, ge=0, le=2**40, description="Unix seconds.")
-    episodes: bool = Field(default=False, description="Episodes opened since then, with `train.reward`.")
 
 
 class Rescored(TypedDict):

@@ -16,8 +16,8 @@ CREATE TABLE audit (
     act    TEXT NOT NULL,
     detail TEXT NOT NULL
 , hash BLOB) STRICT;
-INSERT INTO "audit" VALUES(1,1.79551926325673437117e+09,'admin','promote','{"version":1}',X'8FF4EF7FF63DA4D9B0D9DD3EAC2B4D7EED9DDC6F15F755E57750139CC4EF8B54');
-INSERT INTO "audit" VALUES(2,1.7955192632567858696e+09,'admin','pause','{}',X'8A3B41718F4FF32EBDF3C3CE16BA18A94318BF0A6AAF1E6F461F2A01B7BAB13A');
+INSERT INTO "audit" VALUES(1,1.79554117468784236915e+09,'admin','promote','{"version":1}',X'F07E42686F4D4C2BBD2392FA9C54DAB013C5650053FC72505629B6BED8CC4EAD');
+INSERT INTO "audit" VALUES(2,1.79554117468791174885e+09,'admin','pause','{}',X'7034C7EC3FBD42E0AE1F67153C8337BCB443C39DC34583D4BA8BD82115408136');
 CREATE TABLE blobs (
     hash BLOB PRIMARY KEY,
     data BLOB NOT NULL
@@ -86,9 +86,14 @@ CREATE TABLE episodes (
     error       TEXT,  -- why its reward says nothing
     rewarded_at REAL,
     ended_at    REAL,
-    left_out    TEXT,  -- why it never trains
+    left_out    TEXT, taken INTEGER NOT NULL DEFAULT 0, scored_by TEXT,  -- why it never trains
     UNIQUE (id, key)
 ) STRICT;
+CREATE TABLE guesses (
+    completion_id TEXT PRIMARY KEY REFERENCES completions (id) ON DELETE CASCADE,
+    odds          REAL NOT NULL,
+    run_id        INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
 CREATE TABLE items (
     id            TEXT NOT NULL,
     completion_id TEXT NOT NULL REFERENCES completions (id) ON DELETE CASCADE,
@@ -96,6 +101,16 @@ CREATE TABLE items (
     kind          TEXT NOT NULL,     -- message, function_call, reasoning, …
     PRIMARY KEY (id, completion_id)
 ) STRICT, WITHOUT ROWID;
+CREATE TABLE judged_pairs (
+    seq           INTEGER PRIMARY KEY AUTOINCREMENT,
+    better        TEXT NOT NULL REFERENCES completions (id) ON DELETE CASCADE,
+    worse         TEXT NOT NULL REFERENCES completions (id) ON DELETE CASCADE,
+    judge         TEXT NOT NULL,
+    config        TEXT NOT NULL,  -- that judge's prompt: another one is another judge
+    created_at    REAL NOT NULL,
+    better_rating TEXT,  -- that the pair became last
+    worse_rating  TEXT
+) STRICT;
 CREATE TABLE keys (
     id         TEXT PRIMARY KEY,
     name       TEXT NOT NULL,
@@ -138,12 +153,13 @@ CREATE TABLE message_blobs (
     coded   INTEGER NOT NULL,  -- whether the body has it as base64, or as these very bytes
     PRIMARY KEY (message, at)
 ) STRICT, WITHOUT ROWID;
-CREATE TABLE messages (
-    hash   BLOB PRIMARY KEY,
+CREATE TABLE "messages" (
+    hash   BLOB NOT NULL UNIQUE,
     parent BLOB REFERENCES messages (hash),
     role   TEXT NOT NULL,
-    body   BLOB NOT NULL
-, cut INTEGER NOT NULL DEFAULT 0) STRICT, WITHOUT ROWID;
+    body   BLOB NOT NULL,  -- JSON without its role; where `cut`, without its blobs
+    cut    INTEGER NOT NULL DEFAULT 0
+) STRICT;
 INSERT INTO "messages" VALUES(X'01',NULL,'user',X'7B22636F6E74656E74223A226869227D',0);
 INSERT INTO "messages" VALUES(X'02',X'01','assistant',X'7B22636F6E74656E74223A2268656C6C6F227D',0);
 CREATE TABLE meta (
@@ -151,6 +167,7 @@ CREATE TABLE meta (
     value TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 INSERT INTO "meta" VALUES('baseline','0.25');
+INSERT INTO "meta" VALUES('ranked_after','0');
 INSERT INTO "meta" VALUES('signals_after','0');
 INSERT INTO "meta" VALUES('signals_ended','0');
 CREATE TABLE pointer (
@@ -267,7 +284,6 @@ CREATE TABLE webhook_events (
     at       REAL NOT NULL,
     PRIMARY KEY (platform, event_id)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX messages_parent ON messages (parent);
 CREATE INDEX completions_status ON completions (status, turn);
 CREATE INDEX completions_session ON completions (session) WHERE session IS NOT NULL;
 CREATE INDEX completions_user ON completions (user) WHERE user IS NOT NULL;
@@ -358,7 +374,6 @@ BEGIN
     WHERE seq = (SELECT c.seq FROM completions c WHERE c.id = OLD.completion_id);
 END;
 CREATE INDEX episodes_team ON episodes (team) WHERE team IS NOT NULL;
-CREATE INDEX episodes_waiting ON episodes (ended_at) WHERE left_out IS NULL;
 CREATE INDEX episodes_version ON episodes (version, split);
 CREATE INDEX turn_rewards_completion ON turn_rewards (completion_id);
 CREATE INDEX run_episodes_episode ON run_episodes (episode);
@@ -373,10 +388,30 @@ BEGIN
     WHERE next_id = OLD.id;
 END;
 CREATE INDEX completion_lessons_rating ON completion_lessons (rating_id);
+CREATE INDEX judged_pairs_better ON judged_pairs (better);
+CREATE INDEX judged_pairs_worse ON judged_pairs (worse);
+CREATE INDEX judged_pairs_of ON judged_pairs (judge, config, seq);
+CREATE INDEX judged_pairs_better_rating ON judged_pairs (better_rating) WHERE better_rating IS NOT NULL;
+CREATE INDEX judged_pairs_worse_rating ON judged_pairs (worse_rating) WHERE worse_rating IS NOT NULL;
+CREATE INDEX signals_rating ON signals (rating_id) WHERE rating_id IS NOT NULL;
+CREATE TRIGGER episodes_taken_by_a_run AFTER INSERT ON run_episodes
+BEGIN
+    UPDATE episodes SET taken = 1 WHERE seq = NEW.episode;
+END;
+CREATE TRIGGER episodes_given_back_by_a_run AFTER UPDATE OF status ON runs
+WHEN OLD.status IN ('claimed', 'running', 'done') AND NEW.status NOT IN ('claimed', 'running', 'done')
+BEGIN
+    UPDATE episodes SET taken = 0 WHERE seq IN (SELECT t.episode FROM run_episodes t WHERE t.run_id = NEW.id);
+END;
+CREATE INDEX episodes_waiting ON episodes (ended_at)
+WHERE left_out IS NULL AND taken = 0 AND ended_at IS NOT NULL AND split = 'train';
+CREATE INDEX episodes_open ON episodes (key) WHERE ended_at IS NULL AND left_out IS NULL;
+CREATE INDEX episodes_left_out ON episodes (left_out) WHERE left_out IS NOT NULL;
+CREATE INDEX messages_parent ON messages (parent);
 PRAGMA writable_schema=OFF;
 DELETE FROM "sqlite_sequence";
 INSERT INTO "sqlite_sequence" VALUES('completions',1);
 INSERT INTO "sqlite_sequence" VALUES('ratings',1);
 INSERT INTO "sqlite_sequence" VALUES('audit',2);
 COMMIT;
-PRAGMA user_version = 22;
+PRAGMA user_version = 28;
