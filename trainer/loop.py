@@ -139,6 +139,9 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop, seal: Sea
     learned, teaching = _lessons(run, model, read)
     run.clock.lap("old")
 
+    # Only now: served and trained log-probs were compared in the format of the server.
+    if why := model.policy.round_products():
+        progress.choice("products", "bfloat16", why)
     # Beside comments it was not tried: what those ask for is no loss of sense.
     spent = gate.spent(model.parent, run.bounds) if steps.by_token(teaching) else 0.0
     tries = Tries(folder, run.preset, spent)

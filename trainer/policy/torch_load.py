@@ -2,7 +2,8 @@
 
 Owns which format and why, loading in it (in 4 bits, too), and what is refused. Whatever it is, these stay in fp32: the
 adapter with its optimiser, and everything from the head on. So no log-prob and no ratio is rounded to bf16. On a CPU
-that multiplies in bf16, only the products of frozen layers are rounded; what goes from layer to layer stays in fp32.
+that multiplies in bf16, the steps and the gate round the products of frozen layers; what goes between layers stays in
+fp32, and what is compared with the server is computed in fp32 before.
 Not here: the adapter (torch_policy), how memory is planned (torch_memory).
 """
 
@@ -54,7 +55,7 @@ def products_in_bf16(asked: Compute, device: str) -> str | None:
     if asked != "auto" or device != "cpu":
         return None
     able = next((name for name in MULTIPLIES_IN_BF16 if torch.cpu.get_capabilities().get(name)), None)
-    return able and f"this CPU has {able}; all but the products stays in float32, 0.025 nats a token off"
+    return able and f"this CPU has {able}; all else stays in float32"
 
 
 def round_products(model: torch.nn.Module, head: torch.nn.Module) -> int:

@@ -57,6 +57,7 @@ class TorchPolicy:
         torch.manual_seed(seed)
         transformers_logging.disable_progress_bar()
         self.tokenizer = AutoTokenizer.from_pretrained(weights)
+        self._asked = compute
         dtype, why = torch_load.choose_compute(compute, self.device)
         self.choices.append(("compute", str(dtype).removeprefix("torch."), why))
         if in_4bit:
@@ -79,9 +80,6 @@ class TorchPolicy:
         self._kernel, why = tree_attention.prepare(self._causal, self.device, max_seq_len=preset.max_seq_len)
         told = why if self._kernel else f"{why}: rows of like length, padded to the longest"
         self.choices.append(("shared_prefixes", self._kernel or False, told))
-        why = torch_load.products_in_bf16(compute, self.device)  # after the proof, which fp32 makes sharper
-        if why and torch_load.round_products(self.model, self._causal.get_output_embeddings()):
-            self.choices.append(("products", "bfloat16", why))
         self._hoard = Hoard()
         self._plan = self._plan_memory(preset)
         self.budget = Budget(self._plan.largest, self._plan.unrelated, trees=self._kernel is not None)
@@ -151,6 +149,10 @@ class TorchPolicy:
             self.model.set_adapter(TRAINED)
             self._freeze_experts(self.model)
             self.model.delete_adapter(name)
+
+    def round_products(self) -> str | None:
+        why = torch_load.products_in_bf16(self._asked, self.device)
+        return why if why and torch_load.round_products(self.model, self._causal.get_output_embeddings()) else None
 
     # --- log-probs ---
 

@@ -63,7 +63,9 @@ def with_products(monkeypatch):
 @pytest.mark.usefixtures("with_products")
 def test_rounded_products_leave_everything_else_in_fp32(wide, tmp_path):
     policy, packed = tiny.policy(wide), pack(ROWS)
-    assert ("products", "bfloat16", "asked for by a test") in policy.choices
+    exact = policy.log_probs(packed).plain
+    assert policy.round_products() == "asked for by a test"
+    assert policy.round_products() is None, "nothing is left to round"
     rounded = [n for n, m in policy.model.named_modules() if isinstance(m, torch_load.Bf16Linear)]
     assert {n.rpartition("layers.")[2].split(".")[2] for n in rounded} == {
         "q_proj",
@@ -75,29 +77,31 @@ def test_rounded_products_leave_everything_else_in_fp32(wide, tmp_path):
     assert {p.dtype for p in policy.trained.values()} == {torch.float32}
     assert policy._hidden(packed).dtype == policy._causal.get_output_embeddings().weight.dtype == torch.float32
     before = policy.log_probs(packed).plain
+    assert 1e-7 < np.abs(before - exact).mean() < 0.01
     for _ in range(3):
         step(policy, ROWS)
     assert (policy.log_probs(packed).plain - before).mean() > 0.1
     policy.save(tmp_path)
     again = tiny.policy(wide, parent=tmp_path)
+    again.round_products()
     np.testing.assert_array_equal(again.log_probs(packed).plain, policy.log_probs(packed).plain)
     bare = tiny.policy(wide)
+    bare.round_products()
     with bare.wearing(tmp_path):
         np.testing.assert_array_equal(bare.log_probs(packed).plain, policy.log_probs(packed).plain)
     np.testing.assert_array_equal(bare.log_probs(packed).plain, before)
 
 
 @pytest.mark.usefixtures("with_products")
-def test_rounded_products_push_where_exact_ones_do(wide, monkeypatch):
-    packed, gradients, said = pack(ROWS), [], []
-    for why in ("asked for by a test", None):
-        monkeypatch.setattr(torch_load, "products_in_bf16", lambda asked, device, why=why: why)
+def test_rounded_products_push_where_exact_ones_do(wide):
+    gradients = []
+    for rounded in (True, False):
         policy = tiny.policy(wide)
-        said.append(policy.log_probs(packed).plain)
+        if rounded:
+            policy.round_products()
         step(policy, ROWS)
         gradients.append(np.concatenate([a.ravel() for n, a in sorted(policy.optimiser().items()) if "exp_avg/" in n]))
     rough, exact = gradients
-    assert 1e-7 < np.abs(said[0] - said[1]).mean() < 0.01
     assert rough @ exact / np.linalg.norm(rough) / np.linalg.norm(exact) > 0.999
 
 
