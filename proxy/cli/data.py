@@ -1,6 +1,6 @@
 """Commands on stored data: export and import, sessions of which nothing is kept, backups, the audit log.
 
-Forgetting is cli_forget's, encryption cli_encrypt's.
+Not here: forgetting (forget), encryption (encrypt).
 """
 
 from __future__ import annotations
