@@ -123,7 +123,11 @@ def pending(db: sqlite3.Connection) -> list[tuple[int, Traversable]]:
 
 
 def migrate(db: sqlite3.Connection) -> None:
-    """Run the migrations that this file has not seen, each in a transaction of its own."""
+    """Run the migrations that this file has not seen, each in a transaction of its own.
+
+    A table may take another's place: what refers to it is not looked at meanwhile, as SQLite's manual has it.
+    """
+    db.execute("PRAGMA foreign_keys = OFF")
     for number, script in pending(db):
         try:
             db.executescript(f"BEGIN; {script.read_text(encoding='utf-8')}; PRAGMA user_version = {number}")
@@ -134,3 +138,4 @@ def migrate(db: sqlite3.Connection) -> None:
             if db.in_transaction:
                 db.execute("ROLLBACK")
             raise
+    db.execute("PRAGMA foreign_keys = ON")
