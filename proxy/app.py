@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Final
 
 import aiohttp
@@ -32,7 +33,7 @@ from proxy.core.errors import ProxyError
 from proxy.core.events import Events
 from proxy.core.metrics import Metrics
 from proxy.core.tasks import Tasks
-from proxy.dialects import COUNT_TOKENS, DIALECTS, Dialect
+from proxy.dialects import COUNT_TOKENS, DIALECTS
 from proxy.feedback.chat_command import ChatCommands
 from proxy.feedback.episodes import Episodes
 from proxy.feedback.open_webui import OpenWebUI
@@ -233,7 +234,12 @@ class Wiring:
     def routes(self) -> list[web.RouteDef]:
         rooms = ("", ROOM)
         return [
-            *(web.post(p + path, _data(self.relay, d)) for d in DIALECTS for path in d.paths for p in rooms),
+            *(
+                web.post(p + path, partial(self.relay.data, dialect=d))
+                for d in DIALECTS
+                for path in d.paths
+                for p in rooms
+            ),
             *(web.post(p + COUNT_TOKENS, self.counts.post) for p in rooms),
             *(web.get(p + "/v1/models", self.models) for p in rooms),
             *(web.get(p + "/v1/responses/{id}", self.stored.get) for p in rooms),
@@ -323,13 +329,6 @@ class Wiring:
             cookie_jar=aiohttp.DummyCookieJar(),  # a cookie is its client's own, and no other's
             skip_auto_headers=("accept-encoding",),  # what passes through is packed only as the client wants it
         )
-
-
-def _data(relay: Relay, dialect: Dialect) -> error_middleware.Handler:
-    async def handle(request: web.Request) -> web.StreamResponse:
-        return await relay.data(request, dialect)
-
-    return handle
 
 
 async def _restored(swap: Swap) -> None:

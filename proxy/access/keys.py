@@ -71,44 +71,47 @@ class Who(NamedTuple):
         return None if self.role == "admin" else self.name
 
 
+_ADMIN: Final = Who("admin")
+_RATER: Final = Who("rate")
+
+
 class Keys:
     def __init__(self, settings: ServerSection) -> None:
-        self._settings = settings
         self._store: Store | None = None
         self._keys: dict[str, Key] = {}
         self._used: dict[str, float] = {}  # since they were last written
-        self._ever = False  # there was one once, in this home: also where an older database is there now
+        self._admin, self._use = (
+            b"" if key is None else key.get_secret_value().encode() for key in (settings.admin_key, settings.api_key)
+        )
+        # Whether everybody has to show a key. Revoking the last one does not open what it had closed, nor does an older
+        # database.
+        self.needed = settings.api_key is not None
         self._lent: dict[bytes, Who] = {}  # by the hash of their key
         self.local = _secret(secrets.token_hex(4))
+        self._local = self.local.encode()
 
     async def start(self, store: Store) -> None:
         self._store = store
         self._keys = {key.id: key for key in await store.keys.all()}
-        self._ever = await store.keys.needed()
+        self.needed = self.needed or bool(self._keys) or await store.keys.needed()
 
-    @property
-    def needed(self) -> bool:
-        """Tell whether everybody has to show a key. Revoking the last one does not open what it had closed."""
-        return bool(self._keys) or self._ever or self._settings.api_key is not None
-
-    def who(self, headers: Mapping[str, str]) -> Who:
-        """Without any key (loopback only) everybody is admin. Raises Unauthorized."""
-        given = given_key(headers)
-        if same(given, self.local):
-            return Who("admin")
+    def who(self, given: str) -> Who:
+        """Whose key this is. Without any (loopback only) everybody is admin. Raises Unauthorized."""
+        said = given.encode("utf-8", "surrogateescape")
+        if hmac.compare_digest(said, self._local):
+            return _ADMIN
         if self._lent and (lent := self._lent.get(hash_of(given))) is not None:
             return lent
-        admin, use = self._settings.admin_key, self._settings.api_key
-        if admin and same(given, admin.get_secret_value()):
-            return Who("admin")
-        if use and same(given, use.get_secret_value()):
-            return Who("rate")
+        if self._admin and hmac.compare_digest(said, self._admin):
+            return _ADMIN
+        if self._use and hmac.compare_digest(said, self._use):
+            return _RATER
         found = FORM.fullmatch(given)
         if found is not None and (who := self.by_id(found[1], given)) is not None:
             self._used[found[1]] = time.time()
             return who
         if found is None and not self.needed:
-            return Who("rate" if admin else "admin")
+            return _RATER if self._admin else _ADMIN
         raise Unauthorized(
             f"This rlproxy needs a key that holds, and {'none came' if not given else 'this is none'}: send it as "
             "`Authorization: Bearer KEY` (an SDK's api_key) or `x-api-key: KEY`; `rlproxy keys create --role use "
@@ -144,7 +147,7 @@ class Keys:
             raise Conflict(f"{error} Revoke it first, or choose another name.", param="name") from None
         except StoreError as error:
             raise StorageFailed(f"No key was made: {error}") from error
-        self._keys[key.id] = key
+        self._keys[key.id], self.needed = key, True
         await self._note()
         return key, text
 

@@ -1,25 +1,24 @@
 """How much and how fast: requests at once, requests a key, the size of a head, the pace of a body.
 
 Owns what is refused before anybody looks at what is asked, so that no client holds what others need. Sizes of bodies
-once unpacked are `request_body`'s, who waits for the GPU is `door`'s. A head that does not come to its end is the
+once unpacked are `call`'s, who waits for the GPU is `door`'s. A head that does not come to its end is the
 server's: an idle connection is closed after KEEPALIVE_S, whatever trickles in.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Final
 
 from aiohttp import web
 
 from config.sections import ServerSection
 from proxy.access.keys import Who
-from proxy.core.errors import BackendDown, HeadTooLarge, TooLarge, TooMany, TooSlow
+from proxy.core.errors import BackendDown, TooLarge, TooMany, TooSlow
 
 HEAD_LIMIT: Final = 64 * 1024  # bytes of all headers together, and of any one
 MOST_HEADERS: Final = 128
@@ -63,29 +62,19 @@ class PacedStream(web.StreamResponse):
 class Limits:
     def __init__(self, settings: ServerSection) -> None:
         self._settings = settings
-        self._under_way = 0
+        self.under_way = 0
         self._buckets: OrderedDict[str, tuple[float, float]] = (
             OrderedDict()
         )  # by key: tokens, and when there were so many
 
-    def check_head(self, request: web.Request) -> None:
-        """Raises HeadTooLarge. One header too long, and too many, are refused by the parser."""
-        if sum(len(name) + len(value) for name, value in request.raw_headers) > HEAD_LIMIT:
-            raise HeadTooLarge(f"The headers are over {HEAD_LIMIT} bytes together; nothing was done.")
-
-    @contextlib.contextmanager
-    def one_more(self, *, exempt: bool) -> Iterator[None]:
-        """Raises BackendDown."""
-        if not exempt and self._under_way >= self._settings.max_requests:
+    def enter(self, *, exempt: bool) -> None:
+        """One more is under way, until who asked takes it off again. Raises BackendDown."""
+        if not exempt and self.under_way >= self._settings.max_requests:
             raise BackendDown(
-                f"{self._under_way} requests are under way already (server.max_requests); ask again in a moment.",
+                f"{self.under_way} requests are under way already (server.max_requests); ask again in a moment.",
                 retry_after=1,
             )
-        self._under_way += 1
-        try:
-            yield
-        finally:
-            self._under_way -= 1
+        self.under_way += 1
 
     def spend(self, who: Who) -> None:
         """One request of this key: a minute's worth may come at once. Raises TooMany."""
@@ -115,17 +104,16 @@ class Limits:
         request[PATIENCE] = self._settings.slow_client_s
         if not request.can_read_body:
             return
-        if stream and (request.content_length is None or request.content_length > self._settings.max_body_bytes):
+        limit, length = self._settings.max_body_bytes, request.content_length
+        if stream and (length is None or length > limit):
             return
-        limit = self._settings.max_body_bytes
-        too_large = TooLarge(f"The body is over {limit} bytes; raise server.max_body_bytes to allow it.")
-        if request.content_length is not None and request.content_length > limit:
-            raise too_large
+        if length is not None and length > limit:
+            raise _too_large(limit)
         try:
             # Nearly always it came with its head: then nothing is waited for, and no task is needed.
             request[BODY] = await (request.read() if request.content.is_eof() else self._in_time(request))
         except web.HTTPRequestEntityTooLarge:
-            raise too_large from None
+            raise _too_large(limit) from None
 
     async def _in_time(self, request: web.Request) -> bytes:
         patience, before = self._settings.slow_client_s, 0
@@ -158,6 +146,10 @@ class Limits:
             # Waiting for the backend to take it is not the client's doing.
             due = max(due, loop.time()) + len(piece) / PACE
             due = min(due, loop.time() + patience)
+
+
+def _too_large(limit: int) -> TooLarge:
+    return TooLarge(f"The body is over {limit} bytes; raise server.max_body_bytes to allow it.")
 
 
 def too_slow(came: int) -> TooSlow:

@@ -14,6 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
+from weakref import WeakKeyDictionary
 
 from aiohttp import web
 from multidict import CIMultiDict
@@ -21,11 +22,11 @@ from multidict import CIMultiDict
 from config.sections import ServerSection
 from proxy.access.keys import FORM, Keys, Who, given_key, same
 from proxy.access.limits import Limits
-from proxy.access.roles import Rule, least, rule
+from proxy.access.request_head import HEAD, RequestHead, RequestHeads
+from proxy.access.roles import Rule
 from proxy.core.address_file import HOME_HEADER, is_home
 from proxy.core.errors import AnotherHome, BadRequest, Forbidden, ProxyError
 
-ROLE: Final = web.RequestKey("role", str)
 WHO: Final = web.RequestKey("who", Who)
 LOCAL: Final = web.AppKey("local", str)  # the key of this start, for commands of this machine
 _SECRET: Final = re.compile("authorization|cookie|key|token|secret")  # in the name of a header
@@ -37,9 +38,6 @@ _RANK: Final[Mapping[str, int]] = {"use": 0, "rate": 1, "admin": 2}
 _OURS: Final = ("host", "content-length", "expect")
 _COOKIE: Final = "rl_"  # how those of the page begin, which a backend has no business with
 _LOCAL_NAMES: Final = ("localhost", "ip6-localhost")
-_HALF: Final = re.compile("[\ud800-\udfff]")  # how bytes that are no UTF-8 are read
-_SPLITS: Final = frozenset("/\\%")  # in a session's name: a second server could read another path
-_DOTS: Final = re.compile(r"(^|[/\\]|%2f|%5c)(\.|%2e){1,2}($|[/\\?#]|%2f|%5c)", re.IGNORECASE)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 ByCookie = Callable[[web.Request], Who | None]
@@ -91,13 +89,15 @@ class Guard:
         self._by_cookie = by_cookie
         self._refused = refused
         self._home = home
+        self._heads = RequestHeads()
+        self._plain: WeakKeyDictionary[RequestHead, bool] = WeakKeyDictionary()
         self._origins = {origin.rstrip("/").lower() for origin in settings.origins}
         self._hosts = {host.lower() for host in (settings.host, *settings.hosts)}
 
     def who(self, request: web.Request) -> Who:
         """Raises Unauthorized."""
         found = self._by_cookie(request) if self._by_cookie is not None else None
-        return found or self._keys.who(request.headers)
+        return found or self._keys.who(given_key(request.headers))
 
     def still(self, request: web.Request) -> bool:
         """Tell whether it would be let in now as it was: its key may have been revoked since."""
@@ -108,43 +108,54 @@ class Guard:
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        self._limits.check_head(request)
-        _check_path(request)
-        _check_own(request)
-        found = rule(request)
+        limits, entered = self._limits, False
         try:
-            with self._limits.one_more(exempt=found.kind == "open"):
-                if found.kind == "signed":
-                    return await handler(request)
-                if found.kind == "open":
-                    self._for_this_home(request, "another home")
-                    return await handler(request)
-                self._no_foreign_page(request, found)
+            request[HEAD] = head = self._heads.of(request)
+            kind = head.rule.kind
+            limits.enter(exempt=kind == "open")
+            entered = True
+            if kind == "signed":
+                return await handler(request)
+            if kind == "open":
+                self._for_this_home(request, "another home")
+                return await handler(request)
+            if not (self._plain.get(head) or self._is_plain(head)):
+                self._no_foreign_page(request, head.rule)
                 # Before any key: a command for another home has none of this one, and is to learn why it is refused.
                 self._for_this_home(request, "another home" if self._keys.needed else str(self._home))
                 if request.method == "OPTIONS" and "access-control-request-method" in request.headers:
                     return web.Response(status=204)  # an origin that may: what it may is set below
-                self._identify(request, found)
-                await self._limits.body_in(request, stream=found.kind == "passed")
-                return await handler(request)
+            request[WHO] = self._identified(request, head)
+            await limits.body_in(request, stream=kind == "passed")
+            return await handler(request)
         except ProxyError:  # the data routes answer their own: what comes here got no further
             self._refused(request)
             raise
+        finally:
+            if entered:
+                limits.under_way -= 1
 
-    def _identify(self, request: web.Request, found: Rule) -> None:
+    def _is_plain(self, head: RequestHead) -> bool:
+        """Tell whether nothing in it could have come from a web page, or be for another home."""
+        said, host = head.headers, head.headers.get("host")
+        strange = "origin" in said or "sec-fetch-site" in said or HOME_HEADER in said or head.method == "OPTIONS"
+        ours = host is None or _host(host) in self._hosts or is_loopback(_host(host))
+        self._plain[head] = plain = ours and not strange
+        return plain
+
+    def _identified(self, request: web.Request, head: RequestHead) -> Who:
         """Raises Unauthorized, Forbidden, TooMany."""
-        who = self.who(request)
-        request[WHO], request[ROLE] = who, who.role
-        self._limits.spend(who)
-        if who.role == GUEST and found.kind == "page":
-            return
-        needed = least(request, found)
-        if _RANK.get(who.role, -1) < _RANK[needed]:
-            said = f"This needs a key with the role {needed}, and yours has {who.role}."
-            if found.kind in ("models", "passed") and needed == "admin":
+        found = self._by_cookie(request) if head.by_page and self._by_cookie is not None else None
+        who = found or self._keys.who(head.key)
+        if self._settings.requests_per_minute:
+            self._limits.spend(who)
+        if _RANK.get(who.role, -1) < _RANK[head.least] and not (who.role == GUEST and head.rule.kind == "page"):
+            said = f"This needs a key with the role {head.least}, and yours has {who.role}."
+            if head.rule.kind in ("models", "passed") and head.least == "admin":
                 path = f"{request.method} {request.raw_path.partition('?')[0][:100]}"
                 said += f" Nothing was passed on: docs/reference/http-api.md does not list {path} for such a key."
             raise Forbidden(said)
+        return who
 
     def _for_this_home(self, request: web.Request, served: str) -> None:
         """A command of this machine acts on no other home than its own, whoever has its port now."""
@@ -189,9 +200,7 @@ class Guard:
         return origin.rstrip("/").lower() in self._origins
 
     async def cors(self, request: web.Request, response: web.StreamResponse) -> None:
-        """For `on_response_prepare`: what a backend allows pages is not what we allow them."""
-        for name in [name for name in response.headers if name.lower().startswith("access-control-")]:
-            response.headers.popall(name, None)
+        """For `on_response_prepare`."""
         origin = request.headers.get("origin")
         if origin is None or not self._may(origin):
             return
@@ -216,35 +225,13 @@ def _host(given: str) -> str:
         raise BadRequest("The Host header is neither a name nor an address.") from None
 
 
-def _check_path(request: web.Request) -> None:
-    """Raises BadRequest for a path that is cut or put together in more than one way."""
-    path = request.raw_path
-    if not path.startswith("/") or "#" in path or _DOTS.search(path.partition("?")[0]):
-        raise BadRequest("A path starts with /, and has no # and no dots as a part; nothing was passed on.")
-    if not _SPLITS.isdisjoint(request.match_info.get("session", "")):
-        raise BadRequest("A session in the path has no slash, backslash or percent sign; x-rl-session takes any name.")
-
-
-def _check_own(request: web.Request) -> None:
-    """rlproxy's own headers are UTF-8, or they can be neither stored nor said again. Each says one thing, or a second
-    one could take back that nothing is to be kept. Other headers only pass through."""
-    said: dict[str, str] = {}
-    for name, value in request.headers.items():
-        if not (own := name.lower()).startswith("x-rl-"):
-            continue
-        if _HALF.search(value):
-            raise BadRequest(f"The header {name} is not UTF-8; nothing was done.", param=own)
-        if said.setdefault(own, value) != value:
-            raise BadRequest(f"The header {own} came twice and says two things; nothing was done.", param=own)
-
-
 def require_admin(request: web.Request) -> None:
-    if request[ROLE] != "admin":
+    if request[WHO].role != "admin":
         raise Forbidden("This needs a key with the role admin (server.admin_key, or one of `rlproxy keys`).")
 
 
 def who_asks(request: web.Request) -> Who:
-    return request.get(WHO) or Who("admin" if request[ROLE] == "admin" else "rate")
+    return request[WHO]
 
 
 def outgoing_headers(

@@ -30,7 +30,7 @@ class Cloud(OpenAICompatible):
     )
 
     def address(self, model: str) -> Address:
-        return Address(self.url, {"model": dumps(model)} if model else {})
+        return Address(self._url, {"model": dumps(model)} if model else {})
 
     async def start(self, http: aiohttp.ClientSession, on_restart: Callable[[], Awaitable[None]]) -> None:
         self._http = http

@@ -285,11 +285,6 @@ def _succeeded(said: asyncio.Future[str]) -> bool:
     return said.done() and not said.cancelled() and said.exception() is None
 
 
-def is_counted(request: web.Request) -> bool:
-    """Tell whether the client counts its tries."""
-    return COUNT in request.headers
-
-
 def key_of(request: web.Request, raw: bytes) -> bytes | None:
     """Same body to the same route, by the same program and key, for the same session and person, and of the same id.
     None where the client does not count its tries."""

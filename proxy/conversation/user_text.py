@@ -29,6 +29,18 @@ PREFIX: Final = re.compile(
 )
 
 
+def may_be_commands(messages: Sequence[Mapping[str, Any]], agent: Agent | None = None) -> bool:
+    """Tell whether any of them could be a `/rl` line: hardly any message begins like one."""
+    if agent is not None:
+        return True
+    for message in messages:
+        if message.get("role") == "user":
+            content = message.get("content")
+            if type(content) is not str or content[:1] in _BEGINS or content[:1].isspace():
+                return True
+    return False
+
+
 def command_of(message: Mapping[str, Any], agent: Agent | None = None) -> str | None:
     """The `/rl …` or `rl:…` line that is all the person typed in this message; None for every other message.
 

@@ -153,7 +153,10 @@ _SLASH: Final = re.compile(
 
 def agent_of(headers: Mapping[str, str], messages: Sequence[Mapping[str, Any]]) -> Agent | None:
     """The agent that sent this request, by what only the agent itself writes; None for every other client."""
-    client, prompt = headers.get("user-agent", ""), _prompt(messages)
+    client = headers.get("user-agent", "")
+    prompt = messages[0].get("content") if messages and messages[0].get("role") in ASIDE else ""
+    if not isinstance(prompt, str):
+        prompt = _prompt(messages)
     for agent in AGENTS:
         if agent.user_agent is not None and client.startswith(agent.user_agent):
             return agent
@@ -217,14 +220,20 @@ def sender_of(messages: Sequence[Mapping[str, Any]], agent: Agent | None) -> str
     return f"{_platform(messages, agent)}:{id if isinstance(id, str) and _ID.fullmatch(id) else UNKNOWN}"
 
 
-def name_on(messages: Sequence[Mapping[str, Any]], agent: Agent | None) -> Any:
-    """The `name` that the newest message of a person has, be it a name or not; None where it has none."""
-    return _typed(messages, agent).get("name")
+def named_by_newest(messages: Sequence[Mapping[str, Any]], agent: Agent | None) -> list[Any]:
+    """Whom the newest message of a person names. Agents do it in one way, and chat completions in another: by the
+    member `name`, be it a name or not."""
+    found = (sender_of(messages, agent) if agent is not None else None, _typed(messages, agent).get("name"))
+    return [] if found == (None, None) else [one for one in found if one is not None]
 
 
 def _typed(messages: Sequence[Mapping[str, Any]], agent: Agent | None) -> Mapping[str, Any]:
     """The newest message of a person."""
-    return next((m for m in reversed(messages) if m.get("role") == "user" and not added_after(m, agent)), {})
+    message: Mapping[str, Any]
+    for message in reversed(messages):
+        if message.get("role") == "user" and (agent is None or not added_after(message, agent)):
+            return message
+    return {}
 
 
 def texts_of(content: Any) -> list[str]:
@@ -242,7 +251,8 @@ def _prompt(messages: Sequence[Mapping[str, Any]]) -> str:
     """The system prompt that the request begins with."""
     if not messages or messages[0].get("role") not in ASIDE:
         return ""
-    return next(iter(texts_of(messages[0].get("content"))), "")
+    content = messages[0].get("content")
+    return content if isinstance(content, str) else next(iter(texts_of(content)), "")
 
 
 def _first_text(content: Any) -> str:

@@ -10,25 +10,23 @@ from __future__ import annotations
 import asyncio
 import ssl
 import zlib
-from base64 import b64encode
-from collections.abc import AsyncIterator, Mapping
-from functools import cache, lru_cache
-from typing import Any, Final, NamedTuple
+from collections.abc import AsyncIterator, Callable, Mapping
+from functools import cache
+from typing import Any, Final
 
 import aiohappyeyeballs  # asyncio's own leaks sockets where who waits is cancelled
 import httptools
 from multidict import CIMultiDict
-from yarl import URL
 
 from proxy.core.errors import BrokeOff
 from proxy.core.http_body import CODINGS, PIECE, Body, Unpacking, framed
+from proxy.core.question_head import HeaderLines, ServerAddress, address_of, header_lines, question_head
 
 KEEPALIVE_S: Final = 4.0  # below uvicorn's 5 s, else a connection may be closed under a request
 LOOK_S: Final = 60.0  # a beat, where nobody is told of silences
 HEAD_LIMIT: Final = 256 * 1024  # bytes of an answer's head, and of all that has no byte of the body in it
 HELD: Final = 1 << 18  # bytes that wait for a slow reader before no more are read
 _SAFE: Final = ("GET", "HEAD", "OPTIONS")
-_BODILESS: Final = ("GET", "HEAD", "OPTIONS", "DELETE")
 
 
 class NotConnected(OSError):
@@ -47,29 +45,6 @@ class NoHttp(ValueError):
     """The bytes that came are not HTTP."""
 
 
-class ServerAddress(NamedTuple):
-    """A server, as its URL names it."""
-
-    host: str
-    port: int
-    tls: bool
-    path: str  # before every route
-    head: bytes  # headers that each question to it has
-
-
-@lru_cache(maxsize=64)
-def address_of(url: str) -> ServerAddress:
-    """Raises ValueError."""
-    parts = URL(url)
-    tls = parts.scheme == "https"
-    head = f"host: {parts.raw_authority.rpartition('@')[2]}\r\n"
-    if parts.user is not None:
-        key = f"{parts.user}:{parts.password or ''}"
-        head += f"authorization: Basic {b64encode(key.encode()).decode()}\r\n"
-    port = parts.port or (443 if tls else 80)
-    return ServerAddress(parts.raw_host or "", port, tls, parts.raw_path.rstrip("/"), head.encode())
-
-
 class Connections:
     """Those to all servers; what is free is kept for KEEPALIVE_S."""
 
@@ -82,9 +57,18 @@ class Connections:
         self._loop = asyncio.get_running_loop()
 
     async def ask(
-        self, method: str, url: str, target: str, headers: Mapping[str, str], body: Body, *, unpack: bool = False
+        self,
+        method: str,
+        url: str,
+        target: str,
+        headers: Mapping[str, str] | HeaderLines,
+        body: Body,
+        *,
+        unpack: bool = False,
+        left: Callable[[], None] | None = None,
     ) -> Answer:
-        """The head of the answer. `target`: the route, in the bytes that are sent, behind the URL's own path.
+        """The head of the answer. `target`: the route, in the bytes that are sent, behind the URL's own path. `left` is
+        called once the question is on its way.
 
         A question that changes nothing is asked once more where a connection that was kept has just been closed.
 
@@ -92,15 +76,16 @@ class Connections:
         without.
         """
         address = address_of(url)
-        head = _head(method, address, target, headers, body)
+        lines = headers if isinstance(headers, HeaderLines) else header_lines(headers)
+        head = question_head(method, address, target, lines, body)
         if (kept := self._taken(address)) is not None:
             try:
-                return await kept.ask(method, head, body, unpack)
+                return await kept.ask(method, head, body, unpack, left)
             except (Disconnected, ConnectionResetError, BrokenPipeError):
                 if method not in _SAFE or body is not None:
                     raise
         connection = await self._connected(address)
-        return await connection.ask(method, head, body, unpack)
+        return await connection.ask(method, head, body, unpack, left)
 
     def _taken(self, address: ServerAddress) -> _Connection | None:
         free = self._free.get(address[:3])
@@ -167,25 +152,6 @@ def _tls() -> ssl.SSLContext:
     return context
 
 
-def _head(method: str, address: ServerAddress, target: str, headers: Mapping[str, str], body: Body) -> bytes:
-    """Raises ValueError for a header with a line end in it."""
-    said = list(headers.items())
-    if b"authorization:" in address.head:  # a second one would be refused, or be the one that counts
-        said = [one for one in said if one[0].lower() != "authorization"]
-    lines = "".join([f"{name}: {value}\r\n" for name, value in said])
-    if lines.count("\n") != len(said) or lines.count("\r") != len(said):
-        raise ValueError("A header has a line end in it; nothing was sent.")
-    if isinstance(body, bytes):
-        length = f"content-length: {len(body)}\r\n"
-    elif body is None:
-        length = "" if method in _BODILESS else "content-length: 0\r\n"
-    else:
-        length = "transfer-encoding: chunked\r\n"
-    agent = "" if "user-agent" in headers else "user-agent: rlproxy\r\n"
-    head = f"{lines}{length}{agent}\r\n".encode("utf-8", "surrogateescape")
-    return f"{method} {address.path}{target} HTTP/1.1\r\n".encode() + address.head + head
-
-
 class _Connection(asyncio.Protocol):
     """One connection; what httptools calls has the names that it wants."""
 
@@ -194,6 +160,8 @@ class _Connection(asyncio.Protocol):
         self.to: asyncio.Transport
         self._pool = pool
         self.loop = asyncio.get_running_loop()
+        self._pieces: list[bytes] = []  # of an answer's body, since the read of the socket began
+        self.on_body = self._pieces.append  # no function of ours is called for a piece
         self._parser = httptools.HttpResponseParser(self)
         self._parser.set_dangerous_leniencies(
             lenient_headers=True, lenient_optional_cr_before_lf=True, lenient_spaces_after_chunk_size=True
@@ -206,7 +174,9 @@ class _Connection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._bodiless = 0  # bytes that came since a byte of the body, or since the question
 
-    async def ask(self, method: str, head: bytes, body: Body, unpack: bool) -> Answer:
+    async def ask(
+        self, method: str, head: bytes, body: Body, unpack: bool, left: Callable[[], None] | None = None
+    ) -> Answer:
         self._answer = answer = Answer(self, unpack=unpack, headless=method == "HEAD")
         begun: asyncio.Future[Answer] = self.loop.create_future()
         self._head = begun
@@ -220,6 +190,8 @@ class _Connection(asyncio.Protocol):
         else:
             self._sending = self.loop.create_task(self._send(head, body))
         try:
+            if left is not None:
+                left()
             return await begun
         except BaseException:
             if self._answer is answer:  # else another one's is awaited by now
@@ -270,7 +242,10 @@ class _Connection(asyncio.Protocol):
             return
         self._bodiless += len(data)
         try:
-            self._parser.feed_data(data)
+            try:
+                self._parser.feed_data(data)
+            finally:
+                self._taken()
         except httptools.HttpParserUpgrade:
             self._fail(NoHttp("it wants another protocol"))
         except (httptools.HttpParserError, zlib.error, NoHttp) as error:
@@ -346,12 +321,17 @@ class _Connection(asyncio.Protocol):
         if answer.headless:
             self._end(keep=False)
 
-    def on_body(self, data: bytes) -> None:
-        self._bodiless = 0
-        if self._answer is not None:
-            self._answer.take(data)
+    def _taken(self) -> None:
+        """The answer has all pieces of its body that have come."""
+        if self._pieces:
+            data = b"".join(self._pieces)
+            self._pieces.clear()
+            self._bodiless = 0
+            if self._answer is not None:
+                self._answer.take(data)
 
     def on_message_complete(self) -> None:
+        self._taken()
         answer = self._answer
         if answer is None:
             return

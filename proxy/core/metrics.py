@@ -10,6 +10,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         own = self.registry
         self.requests = Counter("rlproxy_requests", "Requests answered", ["dialect", "status"], registry=own)
+        self._answered: dict[tuple[str, int], Counter] = {}
         self.captured = Counter("rlproxy_completions", "Completions stored", ["status"], registry=own)
         self.not_stored = Counter(
             "rlproxy_completions_not_stored", "Completions that the disk did not take", registry=own
@@ -27,6 +28,11 @@ class Metrics:
             buckets=(0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.25),
             registry=own,
         )
+
+    def answered(self, dialect: str, status: int) -> None:
+        if (counter := self._answered.get((dialect, status))) is None:
+            counter = self._answered[dialect, status] = self.requests.labels(dialect, str(status))
+        counter.inc()
 
     def render(self) -> bytes:
         return generate_latest(self.registry)

@@ -52,6 +52,14 @@ def end_to_end(headers: MultiMapping[str]) -> CIMultiDict[str]:
     return CIMultiDict([(k, v) for k, v in headers.items() if (low := k.lower()) not in HOP and low not in named])
 
 
+def answer_headers(headers: MultiMapping[str]) -> CIMultiDict[str]:
+    """The same of an answer, without what a backend allows web pages: that is not what rlproxy allows them."""
+    found = end_to_end(headers)
+    for name in [name for name in found if name[:15].lower() == "access-control-"]:
+        found.popall(name, None)
+    return found
+
+
 def splitter_for(upstream: Answer) -> sse.EventSplitter | None:
     """The cutter of this body into events; None for a plain body."""
     kind = _STREAMS.get(upstream.content_type)

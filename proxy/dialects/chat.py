@@ -18,8 +18,8 @@ from proxy.core.json_edit import EACH, Rules
 from proxy.core.sse import Event
 from proxy.dialects import token_entries
 from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply, given_up, longer
-from proxy.dialects.chat_form import Calls, a_text, is_for_words, wants_words
-from proxy.dialects.fields import an_object, count, member, numbers
+from proxy.dialects.chat_form import Calls, a_text, is_for_words
+from proxy.dialects.fields import basics, numbers
 from proxy.dialects.speaker import named
 
 _ROLE = itemgetter("role")
@@ -40,26 +40,24 @@ class ChatCompletions(Dialect):
     paths: ClassVar[tuple[str, ...]] = ("/v1/chat/completions",)
 
     def parse(self, body: Any) -> Asked:
-        body = an_object(body)
-        messages = body.get("messages")
+        model, stream, n = basics(body)
+        messages, tools, options = body.get("messages"), body.get("tools"), body.get("stream_options")
         if not isinstance(messages, list) or not messages:
             raise BadRequest("`messages` must be a list with at least one message.", param="messages")
         if (odd := _no_message(messages)) is not None:
             raise BadRequest(f"`messages[{odd}]` must be an object with a `role`.", param=f"messages[{odd}]")
-        options, who, n = body.get("stream_options"), named(body), count(body)
         return Asked(
-            model=member(body, "model", str, ""),
+            model=model,
             messages=messages,
-            stream=member(body, "stream", bool, False),
+            stream=stream,
             n=n,
             sampling=numbers(body, SAMPLING),
             wants_logprobs=body.get("logprobs") is True,
             wants_token_ids=body.get("return_token_ids") is True,
             wants_usage=isinstance(options, dict) and options.get("include_usage") is True,
-            session=who.session,
-            user=who.user,
-            tools=self.tools(body),
-            typed=n == 1 and wants_words(body.get("response_format")) and is_for_words(body),
+            named=named(body),
+            tools=tools if isinstance(tools, list) else None,
+            typed=n == 1 and is_for_words(body, body.get("response_format")),
         )
 
     def tools(self, body: Mapping[str, Any]) -> list[dict[str, Any]] | None:
@@ -165,7 +163,11 @@ class ChatFold(Fold):
         for choice in chunk.get("choices") or ():
             reply = self._replies.get(index := choice.get("index", 0)) or self._begin(index)
             if delta := choice.get("delta"):
-                self._delta(reply, delta)
+                said, pieces = delta.get("content"), self._pieces[index].get("content")
+                if pieces is not None and type(said) is str and len(delta) == 1:  # as nearly all
+                    pieces.append(said)
+                else:
+                    self._delta(reply, delta)
             reply.finish_reason = choice.get("finish_reason") or reply.finish_reason
             if (ids := choice.get("token_ids")) is not None:
                 reply.token_ids = longer(reply.token_ids, ids)

@@ -145,14 +145,11 @@ def counted(body: Mapping[str, Any]) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
-def wants_words(form: Any) -> bool:
-    """Tell whether this `response_format` lets the model answer in words, as to a person: a program reads JSON."""
-    return not isinstance(form, Mapping) or form.get("type") in (None, "text")
-
-
-def is_for_words(body: Mapping[str, Any]) -> bool:
-    """Tell whether nothing else in a request makes its answer one for a program: a grammar, or one tool that must be
-    called."""
+def is_for_words(body: Mapping[str, Any], form: Any) -> bool:
+    """Tell whether the model answers in words, as to a person. A program reads JSON (`form`, the request's response
+    format), what follows a grammar, or the one tool that must be called."""
+    if isinstance(form, Mapping) and form.get("type") not in (None, "text"):
+        return False
     choice = body.get("tool_choice")
     if isinstance(choice, Mapping) and choice.get("type") in _ONE_TOOL:
         return False

@@ -49,7 +49,7 @@ class Completions(Dialect):
     def parse(self, body: Any) -> Asked:
         body = an_object(body)
         prompts = _prompts(body)
-        options, who = body.get("stream_options"), named(body)
+        options = body.get("stream_options")
         n = count(body) * len(prompts)
         if n > MAX_CHOICES:
             raise BadRequest(f"`n` times the number of prompts must be at most {MAX_CHOICES}.", param="n")
@@ -62,8 +62,7 @@ class Completions(Dialect):
             wants_logprobs=bool(numbers(body, ("logprobs",))),
             wants_token_ids=body.get("return_token_ids") is True,
             wants_usage=isinstance(options, dict) and options.get("include_usage") is True,
-            session=who.session,
-            user=who.user,
+            named=named(body),
             body=body,
             typed=n == 1 and _is_line(prompts[0]) and all(body.get(k) in (None, plain) for k, plain in _NOT_TYPED),
         )

@@ -57,6 +57,16 @@ def numbers(body: Mapping[str, Any], keys: Iterable[str], *, within: str = "") -
     return found
 
 
+def basics(body: Any) -> tuple[str, bool, int]:
+    """Model, whether to stream, and how many answers (`n`). Raises BadRequest."""
+    if not isinstance(body, dict):
+        raise BadRequest("The body must be a JSON object.")
+    model, stream, n = body.get("model"), body.get("stream"), body.get("n")
+    if type(model) is str and (stream is None or type(stream) is bool) and n is None:  # as most
+        return model, bool(stream), 1
+    return member(body, "model", str, ""), member(body, "stream", bool, False), count(body)
+
+
 def count(body: Mapping[str, Any]) -> int:
     """`n`: how many answers are wanted."""
     n = member(body, "n", int, 1)

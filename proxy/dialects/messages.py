@@ -16,7 +16,7 @@ from proxy.core.errors import BadRequest, ProxyError
 from proxy.core.json_edit import Rules, dumps, loads
 from proxy.core.sse import Event
 from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply
-from proxy.dialects.chat_form import is_for_words, tidy_arguments, usage, wants_words
+from proxy.dialects.chat_form import is_for_words, tidy_arguments, usage
 from proxy.dialects.fields import an_object, member, numbers, objects
 from proxy.dialects.messages_chat import (
     SAMPLING,
@@ -73,7 +73,6 @@ class Messages(Dialect):
                 raise BadRequest(f"`messages[{i}]` must have a `role`.", param=f"messages[{i}]")
         messages, origins = conversation(body)
         member(member(body, "metadata", dict, {}), "user_id", str, "", within="metadata.")  # refused if no text
-        who = named(body)
         return Asked(
             model=member(body, "model", str, ""),
             messages=messages,
@@ -83,11 +82,10 @@ class Messages(Dialect):
             wants_logprobs=False,
             wants_token_ids=False,
             wants_usage=True,  # part of the format
-            session=who.session,
-            user=who.user,
+            named=named(body),
             origins=origins,
             tools=self.tools(body),
-            typed=wants_words(answer_format(body)) and is_for_words(body),
+            typed=is_for_words(body, answer_format(body)),
         )
 
     def tools(self, body: Mapping[str, Any]) -> list[dict[str, Any]] | None:

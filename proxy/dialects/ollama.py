@@ -48,7 +48,7 @@ class _Ollama(Dialect):
     def parse(self, body: Any) -> Asked:
         body = an_object(body)
         options = member(body, "options", dict, {})
-        sampling, who = numbers(options, SAMPLING, within="options."), named(body)
+        sampling = numbers(options, SAMPLING, within="options.")
         beside = next((key for key in self.beside if body.get(key)), None)
         return Asked(
             model=member(body, "model", str, ""),
@@ -59,8 +59,7 @@ class _Ollama(Dialect):
             wants_logprobs=body.get("logprobs") is True,
             wants_token_ids=False,
             wants_usage=True,  # part of the format
-            session=who.session,
-            user=who.user,
+            named=named(body),
             tools=self.tools(body),
             typed=not body.get("format") and beside is None,
             untrainable=beside,

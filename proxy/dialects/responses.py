@@ -16,7 +16,7 @@ from proxy.core.json_edit import EACH, HIDDEN, Rules, loads
 from proxy.core.sse import Event
 from proxy.dialects.base import Asked, Dialect, Earlier, Fold, Renderer, Reply, given_up, longer
 from proxy.dialects.chat import SAMPLING
-from proxy.dialects.chat_form import is_for_words, wants_words
+from proxy.dialects.chat_form import is_for_words
 from proxy.dialects.fields import an_object, member, numbers, objects
 from proxy.dialects.responses_chat import LOGPROBS, one_system, to_chat, tools_of
 from proxy.dialects.responses_items import CALLS, is_reference, plain, to_call, to_items, to_messages
@@ -54,7 +54,7 @@ class Responses(Dialect):
         if instructions := member(body, "instructions", str, ""):
             messages, origins = [{"role": "system", "content": instructions}, *messages], [None, *origins]
         _lists(body)
-        include, who = member(body, "include", list, []), named(body)
+        include = member(body, "include", list, [])
         return Asked(
             model=member(body, "model", str, ""),
             messages=messages,
@@ -64,13 +64,12 @@ class Responses(Dialect):
             wants_logprobs=LOGPROBS in include,
             wants_token_ids=body.get("enable_response_messages") is True,
             wants_usage=True,
-            session=who.session,
-            user=who.user,
+            named=named(body),
             origins=tuple(origins),
             tools=self.tools(body),
             previous=member(body, "previous_response_id", str, "") or None,
             body=body,
-            typed=wants_words(member(body, "text", dict, {}).get("format")) and is_for_words(body),
+            typed=is_for_words(body, member(body, "text", dict, {}).get("format")),
             referred=referred,
         )
 

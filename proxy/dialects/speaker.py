@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -83,51 +82,52 @@ def _packed(user_id: Any) -> tuple[str | None, Any]:
     return None, user_id
 
 
+class NamedByHead(NamedTuple):
+    """Whom the path and the headers of a request name."""
+
+    session: str | None = None  # by rlproxy's own header, or by the path
+    of_agent: str | None = None  # by a header of its agent's
+    user: str | None = None  # by rlproxy's own header
+    users: tuple[str, ...] = ()  # by headers of gateways
+    people: tuple[str, ...] = ()  # all that stands where a user is named, be it a name or not
+    may_begin_episode: bool = False  # its session is named as a harness names one, not as a person's own agent does
+
+
+def named_by_head(headers: Mapping[str, str], path_session: str | None = None) -> NamedByHead:
+    """Raises BadRequest where one of rlproxy's own headers holds no name."""
+    gateways = [headers[name] for name in _USER_HEADERS if name in headers]
+    return NamedByHead(
+        name_in(headers, "x-rl-session") or path_session,
+        next((headers[name] for name in _SESSION_HEADERS if _is_name(headers.get(name))), None),
+        user_in(headers),
+        tuple(value for value in gateways if _is_person(value)),
+        tuple(value for name, value in headers.items() if name.lower() in ("x-rl-user", *_USER_HEADERS)),
+        path_session is not None or any(name in headers for name in _OF_EPISODES),
+    )
+
+
 class Speaker(NamedTuple):
-    """Whose request this is."""
+    """Whose request this is, and all whom it names by whatever means, each once. A value that is there and is not a
+    name names somebody too. A gateway that fills it in has a person behind it, whatever they are called."""
 
     session: str | None
     user: str | None
+    people: tuple[str, ...] = ()
 
 
-def speaker(
-    headers: Mapping[str, str],
-    *,
-    path_session: str | None,
-    user: str | None,
-    session: str | None = None,
-    body: Mapping[str, Any] = MappingProxyType({}),
-    typed: Sequence[Any] = (),
-    claude_code: bool = False,
-) -> Speaker:
+_NOBODY: Final = Speaker(None, None)
+
+
+def speaker(head: NamedByHead, body: Named, typed: Sequence[Any] = ()) -> Speaker:
     """Session and user: our headers first, then the path, then body and headers of the agent's own. Of users the
-    header before the body: a gateway adds it, and passes on a body that it did not write. `user` and `session` are what
-    `body` says in any client's words, `typed` whom the newest message names.
-
-    Raises BadRequest where one of our headers holds no name.
-    """
-    if claude_code:
-        session, user, _ = named(body, claude_code=True)
-    session = session or next((headers[h] for h in _SESSION_HEADERS if h in headers and _is_name(headers[h])), None)
-    found = (*[headers.get(h) for h in _USER_HEADERS], user, *typed)
-    user = user_in(headers) or next((one for one in found if one is not None and _is_person(one)), None)
-    return Speaker(name_in(headers, "x-rl-session") or path_session or session, user)
-
-
-def may_begin_episode(headers: Mapping[str, str], path_session: str | None) -> bool:
-    """Tell whether its session is named as a harness names an episode, and not as a person's own agent does."""
-    return path_session is not None or any(name in headers for name in _OF_EPISODES)
-
-
-def people(
-    headers: Mapping[str, str], body: Mapping[str, Any], typed: Sequence[Any] = (), *, claude_code: bool = False
-) -> tuple[str, ...]:
-    """All whom a request names, by whatever means, each once. A value that is there and is not a name names somebody
-    too. A gateway that fills it in has a person behind it, whatever they are called. `typed`: whom the newest message
-    names."""
-    by_header = [value for name, value in headers.items() if name.lower() in ("x-rl-user", *_USER_HEADERS)]
-    in_body = named(body, claude_code=claude_code).people
-    return tuple(dict.fromkeys([*by_header, *map(str, in_body), *map(str, typed)]))
+    header before the body: a gateway adds it, and passes on a body that it did not write. `typed`: whom the newest
+    message names."""
+    session = head.session or body.session or head.of_agent
+    if not (head.people or body.people or typed):  # as most
+        return _NOBODY if session is None else Speaker(session, None)
+    found = (*head.users, *(one for one in (body.user, *typed) if one is not None and _is_person(one)))
+    people = dict.fromkeys([*head.people, *map(str, body.people), *map(str, typed)])
+    return Speaker(session, head.user or next(iter(found), None), tuple(people))
 
 
 def _is_name(value: Any) -> bool:
@@ -139,17 +139,10 @@ def _is_person(value: Any) -> bool:
     return _is_name(value) and value != OWNER
 
 
-def only(headers: Mapping[str, str], header: str) -> str | None:
-    """The one value of a header: of two, one is of somebody else. Raises BadRequest."""
-    value = headers.get(header)
-    if value is not None and any(other != value for name, other in headers.items() if name.lower() == header):
-        raise BadRequest(f"The header `{header}` came twice, with different values; nothing was done.", param=header)
-    return value
-
-
 def name_in(headers: Mapping[str, str], header: str) -> str | None:
-    """Raises BadRequest where it is there and is not a name: an empty one would else count as nobody, or the owner."""
-    value = only(headers, header)
+    """Raises BadRequest where it is there and is not a name: an empty one would else count as nobody, or the owner.
+    That it does not come twice is the guard's to see."""
+    value = headers.get(header)
     if value is not None and not _NAME.fullmatch(value):
         raise BadRequest(f"The header `{header}` must be 1 to 200 printable ASCII characters.", param=header)
     return value

@@ -1,12 +1,12 @@
 """One question to the backend, asked once more where that helps.
 
-Owns the five reasons to ask again, as steps around one another. Each asks at most once more:
+Owns the five reasons to ask again, as named steps. Each asks at most once more:
 
-    ask                     in the client's format; as chat completions, where the backend lacks it
-      with_adapter          the backend had lost the version's adapter: it is loaded again
-        without_wishes      it refuses what only we had asked for
-          elsewhere         nobody took the question there, or its server broke off before its first byte
-            connected       the connection that was kept open had just been closed
+    ask           in the client's format; as chat completions, where the backend lacks it
+      _answered   the backend had lost the version's adapter: it is loaded again
+                  it refuses what only we had asked for
+        _sent     nobody took the question there, or its server broke off before its first byte
+                  the connection that was kept open had just been closed (_connected)
 
 What is sent in which format is the codecs'; the answer is passed on by the exchange.
 """
@@ -15,22 +15,22 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Final
 
 import structlog
-from aiohttp import web
-from multidict import CIMultiDict
 
 from proxy.access.unknown_route import MISSING
 from proxy.backends.ask import down
 from proxy.backends.base import Address, place_for
 from proxy.core.backend_http import Answer, Disconnected, NoHttp, NotConnected, Silent
 from proxy.core.errors import ProxyError
-from proxy.core.offload import off_loop
-from proxy.core.upstream import no_http, target_of, whole
-from proxy.dialects import CHAT, Dialect
+from proxy.core.offload import LARGE, off_loop
+from proxy.core.upstream import no_http, whole
+from proxy.dialects import CHAT
 from proxy.dialects.base import Question
-from proxy.relay.capture import Capture, new_id
+from proxy.relay.call import Call
+from proxy.relay.capture import new_id
 from proxy.relay.codecs import Codec, Native, Translated
 from proxy.relay.dialect_support import about_what_was_asked
 from proxy.relay.parts import Parts
@@ -45,26 +45,17 @@ RESTARTED_S: Final = 10.0  # in which a server that broke off has to answer agai
 class Asking:
     """One question on its way."""
 
-    def __init__(
-        self,
-        parts: Parts,
-        request: web.Request,
-        dialect: Dialect,
-        question: Question,
-        lease: Lease,
-        capture: Capture | None,
-    ) -> None:
-        """`capture` is told in which format the answer comes."""
+    def __init__(self, parts: Parts, call: Call, question: Question, lease: Lease, left: Callable[[], None]) -> None:
+        """`left` is told each time that the question has left."""
         self.way: Codec
         self.refusal = b""  # a 404 that was read to see what it is about
         self.address: Address | None = None  # where the question is
         self.left_at = 0.0  # when it left, by the performance counter
         self._parts = parts
-        self._request = request
-        self._dialect = dialect
+        self._call = call
         self._question = question
         self._lease = lease
-        self._capture = capture
+        self._left = left
         self._taken = 0  # how many servers may have taken the question and broke off without a word
 
     def leave(self) -> None:
@@ -75,36 +66,29 @@ class Asking:
 
     async def ask(self) -> Answer:
         """The head of the answer. Raises ProxyError; BadRequest for what chat completions cannot say."""
-        formats, name = self._parts.formats, self._dialect.name
-        if not formats.native(name):
+        formats, dialect = self._parts.formats, self._call.dialect
+        if not formats.native(dialect.name):
             await self._translate()
-            return await self._with_adapter()
-        self._speak_natively()
-        upstream = await self._with_adapter()
-        if upstream.status not in MISSING or self._dialect is CHAT or formats.shown(name):
+            return await self._answered()
+        # The client sees the model it asked for; an adapter's own name stays between us and the backend.
+        model = self._question.asked.model if self._lease.version is not None else None
+        self.way = Native(dialect, self._question, self._parts.backend.capabilities, self._call.id, model)
+        upstream = await self._answered()
+        if upstream.status not in MISSING or dialect is CHAT or formats.shown(dialect.name):
             if upstream.status == 200:
-                formats.has(name)
+                formats.has(dialect.name)
             return upstream
         refusal = await whole(upstream)
-        if about_what_was_asked(refusal, self._question.asked.model, self._dialect.paths[0]):
+        if about_what_was_asked(refusal, self._question.asked.model, dialect.paths[0]):
             self.refusal = refusal
             return upstream
         # No such route, or no such model: if it answers in chat completions, it was the route.
         await self._translate()
-        upstream = await self._with_adapter()
+        upstream = await self._answered()
         if upstream.status not in MISSING:
-            formats.lacks(name)
-            log.info("backend lacks a dialect; it is translated from now on", dialect=name)
+            formats.lacks(dialect.name)
+            log.info("backend lacks a dialect; it is translated from now on", dialect=dialect.name)
         return upstream
-
-    def _speak_natively(self) -> None:
-        asked, capture = self._question.asked, self._capture
-        # The client sees the model it asked for; an adapter's own name stays between us and the backend.
-        model = asked.model if self._lease.version is not None and asked.model else None
-        id = None if capture is None else capture.id
-        self.way = Native(self._dialect, self._question, self._parts.backend.capabilities, id, model)
-        if self._capture is not None:
-            self._capture.reads(self.way.reads, translated=False)
 
     async def _translate(self) -> None:
         """Raises BadRequest for what chat completions cannot say."""
@@ -112,48 +96,47 @@ class Asking:
         self.way = await off_loop(
             max(question.size, question.weight),
             Translated,
-            self._dialect,
+            self._call.dialect,
             question,
             self._parts.backend.capabilities,
-            id=self._capture.id if self._capture else new_id(),
+            id=self._call.id or new_id(),
             model=question.asked.model or self._parts.swap.model,
             created=int(time.time()),
         )
-        if self._capture is not None:
-            self._capture.reads(self.way.reads, translated=True)
 
-    async def _with_adapter(self) -> Answer:
-        upstream = await self._without_wishes()
-        version = self._lease.version
-        if upstream.status in self._parts.backend.capabilities.lost and version:
-            await whole(upstream)
-            await self._parts.swap.lost(version)
-            upstream = await self._without_wishes()
-        return upstream
+    async def _answered(self) -> Answer:
+        """The answer of a server that has the version and takes what is asked. Only what is captured has wishes."""
+        version, lost = self._lease.version, self._parts.backend.capabilities.lost
+        captured = wishing = self._call.id is not None
+        given_back = False
+        while True:
+            upstream = await self._sent(wishing)
+            if upstream.status == 400 and wishing and self.way.asks:
+                await whole(upstream)
+                wishing = False
+            elif upstream.status in lost and version and not given_back:
+                await whole(upstream)
+                await self._parts.swap.lost(version)
+                given_back, wishing = True, captured
+            else:
+                return upstream
 
-    async def _without_wishes(self) -> Answer:
-        """Only what is captured has any."""
-        wishing = self._capture is not None
-        upstream = await self._elsewhere(wishing)
-        if upstream.status == 400 and wishing and self.way.asks:
-            await whole(upstream)
-            upstream = await self._elsewhere(False)
-        return upstream
-
-    async def _elsewhere(self, wishing: bool) -> Answer:
-        parts = self._parts
-        headers = parts.request_headers(self._request)
-        headers.popall("content-encoding", None)  # it was undone when we read the body
-        headers["accept-encoding"] = "identity"  # the answer has to be read here
-        headers["content-type"] = "application/json"
-        for last_place in (False, True):  # not every one of them: it may be the question that ends a server
-            self.leave()  # an earlier question of this request
+    async def _sent(self, wishing: bool) -> Answer:
+        """The answer of a server that took the question: at most at two places, as it may be the question that ends a
+        server."""
+        parts, question = self._parts, self._question
+        heavy = max(question.size, question.weight) if question.add else question.weight
+        for last_place in (False, True):
+            if self.address is not None:
+                self.leave()  # an earlier question of this request
             self.address = address = parts.backend.address(self._lease.model)
-            heavy = max(self._question.size, self._question.weight)
-            body = await off_loop(heavy, self.way.body, address.members, asking=wishing)
+            if heavy < LARGE:
+                body = self.way.body(address.members, asking=wishing)
+            else:
+                body = await asyncio.to_thread(self.way.body, address.members, asking=wishing)
             self.left_at = time.perf_counter()
             try:
-                return await self._connected(address.url, body, headers)
+                return await self._connected(address.url, body)
             except Silent as error:  # it took the question and is silent: another would be, too
                 raise down(address.url, error, parts.backend.kind) from error
             except NoHttp as error:
@@ -165,14 +148,15 @@ class Asking:
                     raise down(address.url, error, parts.backend.kind) from error
         raise AssertionError("unreachable")
 
-    async def _connected(self, url: str, body: bytes, headers: CIMultiDict[str]) -> Answer:
+    async def _connected(self, url: str, body: bytes) -> Answer:
         parts = self._parts
         assert parts.connections is not None
-        target = self.way.path or target_of(self._request)
+        head = self._call.head
+        target = self.way.path or head.target
         closed: Disconnected | None = None
         for last_try in (False, True):
             try:
-                return await parts.connections.ask("POST", url, target, headers, body, unpack=True)
+                return await parts.connections.ask("POST", url, target, head.lines, body, unpack=True, left=self._left)
             except Disconnected as error:
                 self._taken += 1
                 if last_try or self._taken > 1:
@@ -211,9 +195,7 @@ class Asking:
                     await asyncio.sleep(NOTICED_S)
         except TimeoutError:
             return False
-        log.warning(
-            "a question whose server broke off is asked once more", completion=self._capture and self._capture.id
-        )
+        log.warning("a question whose server broke off is asked once more", completion=self._call.id)
         return True
 
     async def _is_well(self) -> bool:

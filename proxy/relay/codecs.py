@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 from proxy.backends.base import Capabilities
@@ -19,7 +20,7 @@ from proxy.core.sse import Event
 from proxy.dialects import CHAT, Dialect, Renderer
 from proxy.dialects.base import ODD, Question
 from proxy.dialects.token_entries import role_in, with_role
-from proxy.relay.json_splice import Splicer, with_members
+from proxy.relay.json_splice import Splicer, edited_once, with_members
 
 
 class Codec(ABC):
@@ -75,16 +76,25 @@ class Native(Codec):
         self._hides = bool(capabilities.leaves_out) and not question.asked.wants_logprobs
         self._role = b""  # who speaks, where only an event that was left out has said it
         wished = wishes(dialect, question.body, capabilities)
-        rules: Rules = {"model": dumps(model)} if model else {}
-        if id is not None:
-            rules = dialect.rules(id=id, model=model, asked=question.asked, ours=bool(wished))
-        if self._hides:
-            rules = without(rules, capabilities.leaves_out)
         self.asks = _missing(wished, question.body) if wished else {}
-        self._dialect, self._question, self._rules = dialect, question, rules
-        self._splicer = Splicer(rules)
+        self._ours, self._leaves_out = bool(wished), capabilities.leaves_out
+        self._dialect, self._question, self._id, self._model = dialect, question, id, model
         self._last: bytes | None = None  # the data of the newest event
         self._through = b""  # the newest events, where they went through at once
+
+    @cached_property
+    def _rules(self) -> Rules:
+        """Changes of the answer."""
+        rules: Rules = {"model": dumps(self._model)} if self._model else {}
+        if self._id is not None:
+            rules = self._dialect.rules(
+                id=self._id, model=self._model or None, asked=self._question.asked, ours=self._ours
+            )
+        return without(rules, self._leaves_out) if self._hides else rules
+
+    @cached_property
+    def _splicer(self) -> Splicer:
+        return Splicer(self._rules)
 
     def body(self, named: Mapping[str, bytes], *, asking: bool) -> bytes:
         asks = self.asks if asking else {}
@@ -141,7 +151,7 @@ class Native(Codec):
         """Garbage is passed on as garbage, byte for byte; the capture has marked it."""
         try:
             if isinstance(answer.parsed, dict):
-                return self._splicer.edited(answer.raw, answer.parsed)
+                return edited_once(answer.raw, answer.parsed, self._rules)
             return rewrite(answer.raw, self._rules)
         except ValueError:
             return answer.raw
@@ -212,6 +222,8 @@ class Translated(Codec):
 
 def wishes(dialect: Dialect, body: Mapping[str, Any], capabilities: Capabilities) -> Mapping[str, bytes]:
     """Members added to a request; nothing, where its client would notice."""
+    if not capabilities.asks and not capabilities.asks_whole:
+        return {}
     found, whole = capabilities.asks.get(dialect.name, {}), capabilities.asks_whole.get(dialect.name, {})
     if not (found or whole) or dialect.bends(body):
         return {}

@@ -14,6 +14,7 @@ from typing import Any, Final
 from aiohttp import web
 from multidict import CIMultiDict
 
+from proxy.access.limits import BODY
 from proxy.access.unknown_route import MISSING
 from proxy.backends.ask import down
 from proxy.backends.base import Address, place_for
@@ -22,10 +23,10 @@ from proxy.core.backend_http import NoHttp
 from proxy.core.errors import NotFound
 from proxy.core.json_edit import dumps, loads, rewrite
 from proxy.core.offload import off_loop, weight
-from proxy.core.upstream import end_to_end, message_in, no_http, target_of, whole
+from proxy.core.upstream import answer_headers, message_in, no_http, target_of, whole
 from proxy.dialects import MESSAGES, Asked
+from proxy.relay.call import coding_of, parsed, unpacked
 from proxy.relay.parts import Parts
-from proxy.relay.request_body import parsed, read
 
 # What a tokenizer needs of a chat request; the rest is for sampling.
 _COUNTED: Final = ("messages", "tools", "chat_template_kwargs")
@@ -38,7 +39,9 @@ class CountTokens:
     async def post(self, request: web.Request) -> web.Response:
         """Raises NotFound where nobody can count, BackendDown, BackendBroke; what `MESSAGES` raises for what cannot be
         translated."""
-        raw = await read(request, self._parts.settings.server.max_body_bytes)
+        raw = request.get(BODY, b"")
+        if coding := coding_of(request.headers):
+            raw = await unpacked(raw, coding, self._parts.settings.server.max_body_bytes)
         bodies, heavy = self._parts.recent.bodies, weight(raw)
         read_as, asked = await off_loop(heavy, parsed, raw, bodies, bodies.known(raw), MESSAGES)
         async with self._parts.door.through():
@@ -98,7 +101,7 @@ class CountTokens:
         for last_try in (False, True):
             try:
                 upstream = await self._parts.connections.ask("POST", address.url, target, headers, body)
-                answer = end_to_end(upstream.headers)
+                answer = answer_headers(upstream.headers)
                 answer.popall("content-length", None)
                 return upstream.status, answer, await whole(upstream)
             except NoHttp as error:

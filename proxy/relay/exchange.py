@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 import aiohttp
@@ -18,16 +19,15 @@ from multidict import CIMultiDict
 
 from proxy.access.limits import PacedStream
 from proxy.access.security import without_keys
-from proxy.conversation.retries import Attempt
 from proxy.core.backend_http import Answer, cut
 from proxy.core.errors import BackendBroke, BackendRefused, BrokeOff, Conflict, ProxyError, UnknownModel
 from proxy.core.json_edit import WholeAnswer, dumps, loads
 from proxy.core.ndjson import Line, NdjsonSplitter
 from proxy.core.sse import Event, EventSplitter
-from proxy.core.upstream import end_to_end, message_in, splitter_for, whole
-from proxy.dialects import Dialect
+from proxy.core.upstream import answer_headers, message_in, splitter_for, whole
 from proxy.dialects.base import ODD, Question
 from proxy.relay.asking import Asking
+from proxy.relay.call import Call
 from proxy.relay.capture import Capture
 from proxy.relay.codecs import Codec, Translated
 from proxy.relay.early_stream import KEEPALIVE, HeldStream
@@ -50,41 +50,49 @@ class Exchange:
     def __init__(
         self,
         parts: Parts,
-        request: web.Request,
-        dialect: Dialect,
+        call: Call,
         question: Question,
         lease: Lease,
-        started: float,
-        attempt: Attempt | None = None,
         held: HeldStream | None = None,
         taught: Sequence[PromptLesson] = (),
     ) -> None:
         self._parts = parts
-        self._request = request
-        self._dialect = dialect
+        self._call = call
+        self._request = call.request
+        self._dialect = call.dialect
         self._question = question
         self._asked = question.asked
         self._lease = lease
-        self._started = started
-        self._taught = ", ".join(one.rating for one in taught if not one.left_out)  # lessons in its prompt
-        self._attempt = attempt  # keeps the answer, should its SDK ask again
+        self._taught = taught  # lessons in its prompt
+        self._attempt = call.attempt  # keeps the answer, should its SDK ask again
         self._begun = held.response if held is not None else None  # the stream, where it began while it waited
         self._capture: Capture | None = None
+        self._record: Callable[[], None] | None = None  # begins it; None where nothing is captured
+        self._way: Codec  # once the answer begins
         self._finished = False
         self._gap = b""  # what ends the last event, where the backend did not
-
-    @property
-    def _way(self) -> Codec:
-        return self._asking.way
 
     async def capture_as(
         self, id: str, row: Callable[[], Awaitable[NewCompletion]], seen: Callable[[NewCompletion], None]
     ) -> None:
         """Raises Conflict where the client chose an id that exists. Else the row is made while the backend is asked;
         `seen` is told of it."""
-        parts = self._parts
-        await parts.store.room()  # who comes while the disk is behind waits here, and takes no more memory than that
-        self._capture = Capture(
+        await self._parts.store.room()  # who comes while the disk is behind waits here, and takes no more memory
+        self._record = partial(self._captured, id, row, seen)
+        if self._call.head.id is None:
+            return
+        self._capture = self._made(id)
+        try:
+            await self._capture.begin(await row(), seen)
+        except DuplicateCompletion:
+            self._capture = None
+            raise Conflict(
+                f"The completion id {id} exists already; choose another.", param="x-rl-completion-id"
+            ) from None
+
+    def _made(self, id: str) -> Capture:
+        parts, served = self._parts, self._parts.backend.served
+        found = Capture(
             parts.store,
             parts.metrics,
             parts.health,
@@ -94,28 +102,32 @@ class Exchange:
             id,
             self._asked.n,
             self._keepable,
-            self._dialect,
+            self._call.dialect,
         )
-        served = parts.backend.served
-        self._capture.guessed = served.guessed(self._asked.sampling)
-        self._capture.logprobs_of = served.logprobs_of or parts.backend.capabilities.logprobs_of
-        if "x-rl-completion-id" not in self._request.headers:
-            self._capture.begin_beside(parts.tasks, row, seen)
-            return
-        try:
-            await self._capture.begin(await row(), seen)
-        except DuplicateCompletion:
-            self._capture = None
-            raise Conflict(
-                f"The completion id {id} exists already; choose another.", param="x-rl-completion-id"
-            ) from None
+        found.guessed = served.guessed(self._asked.sampling)
+        found.logprobs_of = served.logprobs_of or parts.backend.capabilities.logprobs_of
+        return found
+
+    def _captured(
+        self, id: str, row: Callable[[], Awaitable[NewCompletion]], seen: Callable[[NewCompletion], None]
+    ) -> None:
+        self._capture = self._made(id)
+        self._capture.begin_beside(self._parts.tasks, row, seen)
+
+    def _left(self) -> None:
+        """Begin the record, now that the question is on its way."""
+        if self._capture is None and self._record is not None:
+            self._record()
 
     async def run(self) -> web.StreamResponse:
         """Ask, pass the answer on, and leave the completion stored, whatever happens."""
         error: str | None = None
-        self._asking = Asking(self._parts, self._request, self._dialect, self._question, self._lease, self._capture)
+        self._asking = Asking(self._parts, self._call, self._question, self._lease, self._left)
         try:
             upstream = await self._asking.ask()
+            self._way = self._asking.way
+            if self._capture is not None:
+                self._capture.reads(self._way.reads, translated=self._way.translated)
             try:
                 splitter = splitter_for(upstream)
                 if splitter is not None and upstream.status == 200:
@@ -130,6 +142,7 @@ class Exchange:
             error = "the client went away"
             raise
         finally:
+            self._left()  # also of a question that nobody took
             self._asking.leave()
             self._parts.memory.used(self._question.size)
             if self._capture is not None and not self._finished:
@@ -143,15 +156,15 @@ class Exchange:
                     self._attempt.finishing = finishing
 
     def _headers(self, upstream: Answer) -> CIMultiDict[str]:
-        headers = end_to_end(upstream.headers)
+        headers = answer_headers(upstream.headers)
         for name in ("content-length", "content-encoding", "x-request-id"):
             headers.popall(name, None)
         if self._capture is not None:
             headers["x-rl-completion-id"] = self._capture.id
         headers["x-rl-adapter"] = self._lease.label
-        if self._taught:
-            headers[LESSONS] = self._taught
-        overhead = self._asking.left_at - self._started
+        if self._taught and (named := ", ".join(one.rating for one in self._taught if not one.left_out)):
+            headers[LESSONS] = named
+        overhead = self._asking.left_at - self._call.started
         self._parts.metrics.overhead.observe(overhead)
         headers["x-rl-overhead-ms"] = f"{overhead * 1000:.2f}"
         headers["x-accel-buffering"] = "no"

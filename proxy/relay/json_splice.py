@@ -135,13 +135,22 @@ def _head(raw: bytes, found: list[tuple[int, int, bytes]]) -> _Head | None:
     return _Head(b"data: " + was, b"data: " + _spliced(was, found))
 
 
+def edited_once(raw: bytes, parsed: Mapping[str, Any], rules: Rules) -> bytes:
+    """Do `json_edit.rewrite(raw, rules)`, likewise."""
+    found = _edits(raw, parsed, _places(rules))
+    return rewrite(raw, rules) if found is None else _spliced(raw, found)
+
+
 def with_members(
     raw: bytes, parsed: Mapping[str, Any], add: Mapping[str, bytes], apart: tuple[int, int] | None = None
 ) -> bytes:
     """Do `json_edit.rewrite(raw, {}, add)`, likewise. `apart`: where the items of one of its lists are, which need not
     be searched."""
     start, end = apart or (0, 0)
-    if all(_says(raw, parsed, name, value, start, end) for name, value in add.items()):
+    for name, value in add.items():
+        if not _says(raw, parsed, name, value, start, end):
+            break
+    else:
         return raw
     found = _edits(raw[:start] + raw[end:] if apart else raw, parsed, _places(add))
     if found is None or any(first < start < last for first, last, _ in found):

@@ -6,6 +6,7 @@ What happens from there on is an `Exchange`. Routes that no dialect knows pass t
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import math
 import re
@@ -13,44 +14,44 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 import structlog
 from aiohttp import web
 
 from proxy.access.limits import BODY, PacedStream
 from proxy.access.reach import Reach
-from proxy.access.security import who_asks
+from proxy.access.request_head import HEAD, RequestHead
+from proxy.access.security import WHO
 from proxy.access.unknown_route import MISSING, is_bare, lacking, mistaken
 from proxy.backends.ask import down
 from proxy.conversation.conversations import command_at, without_commands
 from proxy.conversation.history_cache import History, Telling
-from proxy.conversation.incremental_json import Body, KnownPrefix, SaidBefore
 from proxy.conversation.redaction import WORTH_A_THREAD, places
-from proxy.conversation.retries import Attempt, Retries, is_counted, key_of
+from proxy.conversation.retries import Retries, key_of
 from proxy.conversation.secret_shapes import LONGEST
 from proxy.conversation.side_requests import QUOTATION, SUBAGENT, SYSTEM, is_subagent, may_quote, quotes
-from proxy.conversation.turns import DEFAULT, marked_side, said_turn, turn_of
+from proxy.conversation.turns import DEFAULT, turn_of
 from proxy.conversation.typed_words import marked_errors, typed_in
-from proxy.conversation.user_text import SHOWN, words
-from proxy.core.agent_wrappers import CLAUDE_CODE, NOBODY, Agent, agent_of, as_typed, name_on, sender_of
+from proxy.conversation.user_text import SHOWN, may_be_commands, words
+from proxy.core.agent_wrappers import NOBODY, Agent, agent_of, as_typed
 from proxy.core.backend_http import NoHttp
 from proxy.core.errors import BackendBroke, BadRequest, ProxyError, StorageFailed
 from proxy.core.json_edit import dumps, loads
 from proxy.core.offload import LARGE, off_loop, off_loop_above, weight
-from proxy.core.upstream import end_to_end, no_http, target_of, whole
+from proxy.core.upstream import answer_headers, no_http, target_of, whole
 from proxy.dialects import Asked, Dialect
 from proxy.dialects.base import Question
-from proxy.dialects.speaker import Speaker, may_begin_episode, people, speaker
+from proxy.dialects.speaker import Speaker
 from proxy.feedback.chat_command import Asks, ChatCommands
+from proxy.relay.call import MOST, Call, HeadFacts, body_facts, head_facts, too_many, unpacked
 from proxy.relay.capture import new_id
-from proxy.relay.capture_optout import says_off
 from proxy.relay.early_stream import HeldStream
 from proxy.relay.exchange import Exchange
 from proxy.relay.lessons import members
 from proxy.relay.parts import Parts
 from proxy.relay.previous_response import EarlierAnswers, marked, unmarked
-from proxy.relay.request_body import bounded, parsed, read
 from proxy.versions.live_version import Lease
 from store.captured.recent_answers import SYSTEM_TEXTS
 from store.captured.tree import ASIDE
@@ -61,22 +62,8 @@ log = structlog.get_logger()
 
 _ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _AT_ONCE: Final = contextlib.nullcontext()
+_ONE_TRY: Final = contextlib.nullcontext((None, None))  # of a client that does not count its tries
 QUOTABLE: Final = 100  # recent main turns that a request may quote
-
-
-class Call(NamedTuple):
-    """A request as it came, and whose it is."""
-
-    request: web.Request
-    dialect: Dialect
-    who: Speaker
-    agent: Agent | None  # that sent it, where that is known; NOBODY where no person types
-    body: Body
-    weight: int  # bytes that it counts as, with those that it named
-    previous: str | None  # the answer that it named
-    started: float
-    attempt: Attempt | None  # where its SDK may send it again
-    id: str | None  # of its completion; None where it is not captured
 
 
 class Relay:
@@ -86,6 +73,7 @@ class Relay:
         self._earlier = EarlierAnswers(parts.store, parts.redactor)
         self._retries = retries
         self.last_request = -math.inf  # monotonic; the learner waits for quiet
+        self._heads: WeakKeyDictionary[RequestHead, HeadFacts] = WeakKeyDictionary()
 
     # The captured routes
 
@@ -97,53 +85,40 @@ class Relay:
         except (ProxyError, StoreError) as error:
             failed = _as_proxy_error(error)
             response = failed.response(dialect.error(failed))
-        self.parts.metrics.requests.labels(dialect.name, str(response.status)).inc()
+        self.parts.metrics.answered(dialect.name, response.status)
         return response
 
     async def _data(self, request: web.Request, dialect: Dialect, started: float) -> web.StreamResponse:
-        off = says_off(request.headers)
-        said_turn(request.headers)  # what is wrong with it is said before anything is done
-        raw = await read(request, self.parts.settings.server.max_body_bytes)
-        heavy, known = weight(raw), self.parts.recent.bodies.known(raw)
+        head, parts = self._heads.get(request[HEAD]) or self._facts(request[HEAD]), self.parts
+        raw = request.get(BODY, b"")
+        if head.coding:
+            raw = await unpacked(raw, head.coding, parts.settings.server.max_body_bytes)
+        heavy, bodies = weight(raw), parts.recent.bodies
+        facts = raw, bodies, bodies.known(raw), dialect, head, request.headers
         # Also what was said before has to be walked through: a thread for all of it, or none.
-        said, as_came, agent, named = await off_loop(
-            heavy, _read, raw, self.parts.recent.bodies, known, dialect, request
-        )
-        body = said.parsed
+        read = body_facts(*facts) if heavy < LARGE else await asyncio.to_thread(body_facts, *facts)
+        said, as_came, agent, who = read
+        body, asked = said.parsed, as_came
         add: dict[str, bytes] = {}
-        spelled, asked = body, as_came
-        path_session = request.match_info.get("session")
-        claude_code = agent is not None and agent.name == CLAUDE_CODE
-        who = speaker(
-            request.headers,
-            path_session=path_session,
-            user=asked.user,
-            session=asked.session,
-            body=body,
-            typed=named,
-            claude_code=claude_code,
-        )
-        reach = Reach.of(who_asks(request), who.user, people(request.headers, body, named, claude_code=claude_code))
+        reach = Reach.of(request[WHO], who.user, who.people)
         if dialect.goes_on:
-            items = await self._earlier.referred(dialect, body, reach, who.session)
-            asked = await off_loop(heavy, dialect.read, body, items) if items else asked
-            if add := await self._earlier.spelled_out(dialect, body, reach):
-                heavy += sum(map(weight, add.values()))
-                spelled, asked = await off_loop(heavy, _with, dialect, body, asked, add)
-                asked = replace(asked, messages=marked(asked.messages, as_came.messages))
-        who = who._replace(user=reach.user or reach.who.name)
-        side = marked_side(request.headers, self.parts.settings.turns.rules)
-        if not asked.typed or side:
+            asked, body, add, heavy = await self._spelled_out(dialect, body, asked, reach, who, heavy)
+        user = reach.user or reach.who.name
+        who = who if user == who.user else who._replace(user=user)
+        if not asked.typed or head.side:
             agent = NOBODY
         elif asked.messages is not as_came.messages:
             agent = agent_of(request.headers, asked.messages)
-        typed = as_typed(asked.messages, agent)
-        at = command_at(typed, agent) if heavy < LARGE else await off_loop(heavy, command_at, typed, agent)
-        key = await off_loop(len(raw), key_of, request, raw) if is_counted(request) else None
-        captured = not (off or self.parts.uncaptured.has(who.session))
+        at, typed = None, asked.messages
+        if commands := may_be_commands(typed, agent):
+            typed = as_typed(typed, agent)
+            at = command_at(typed, agent) if heavy < LARGE else await off_loop(heavy, command_at, typed, agent)
+        captured = not (head.off or parts.uncaptured.has(who.session))
         # A command is no part of what is captured, and acts once also where nothing is.
-        key = key if captured or at is not None else None
-        with self._retries.attempt(request, key, who.session) as (attempt, earlier):
+        counted = head.counted and (captured or at is not None)
+        key = await off_loop(len(raw), key_of, request, raw) if counted else None
+        tries = _ONE_TRY if key is None else self._retries.attempt(request, key, who.session)
+        with tries as (attempt, earlier):
             if at is not None:
                 asked = replace(asked, previous=as_came.previous, messages=typed[: at + 1])
                 act = partial(self._said, asked, self._asks(reach, who, asked, agent), dialect.alone)
@@ -151,49 +126,83 @@ class Relay:
                 return await self._answer(request, dialect, asked, text, self._earlier.local_id(dialect, as_came))
             if attempt and earlier and await self._retries.settle(attempt, earlier, asked.n):
                 return await attempt.again(request)
-            id = _completion_id(request) if captured else None
-            call = Call(request, dialect, who, agent, said, heavy, as_came.previous, started, attempt, id)
-            response = await self._ask(call, spelled, asked, add)
+            call = Call(
+                request, head, dialect, reach.who, who, agent, said, heavy, as_came.previous, started, attempt,
+                (head.id or new_id()) if captured else None,
+            )  # fmt: skip
+            response = await self._ask(call, body, asked, add, commands)
             if attempt is not None:
                 attempt.keep(response)
             return response
 
-    async def _ask(self, call: Call, body: Any, asked: Asked, add: dict[str, bytes]) -> web.StreamResponse:
-        """A question for the model: leased, captured, sent. `body`, `asked` and `add` with all that it names."""
-        kept = await off_loop(call.weight, without_commands, asked.messages, call.agent)
+    def _facts(self, head: RequestHead) -> HeadFacts:
+        """Raises BadRequest."""
+        self._heads[head] = found = head_facts(head, self.parts.settings, self.parts.backend.headers())
+        return found
+
+    async def _spelled_out(
+        self, dialect: Dialect, body: dict[str, Any], asked: Asked, reach: Reach, who: Speaker, heavy: int
+    ) -> tuple[Asked, dict[str, Any], dict[str, bytes], int]:
+        """The request with the answers in it that it only names, the members that this changes, and its weight."""
+        came = asked.messages
+        items = await self._earlier.referred(dialect, body, reach, who.session)
+        asked = await off_loop(heavy, dialect.read, body, items) if items else asked
+        add = await self._earlier.spelled_out(dialect, body, reach)
+        if not add:
+            return asked, body, {}, heavy
+        heavy += sum(map(weight, add.values()))
+        body, asked = await off_loop(heavy, _with, dialect, body, asked, add)
+        return replace(asked, messages=marked(asked.messages, came)), body, add, heavy
+
+    async def _ask(
+        self, call: Call, body: Any, asked: Asked, add: dict[str, bytes], commands: bool
+    ) -> web.StreamResponse:
+        """A question for the model: leased, captured, sent. `body`, `asked` and `add` with all that it names.
+        `commands`: whether there may be some in its history."""
+        kept: Sequence[int] | None = None
+        if commands:
+            kept = await off_loop(call.weight, without_commands, asked.messages, call.agent)
         if call.id is not None:  # else nothing is remembered of it
+            if not _ID.fullmatch(call.id):
+                raise BadRequest(
+                    "`x-rl-completion-id` must be 1 to 128 letters, digits or `._:-`.", param="x-rl-completion-id"
+                )
             self.parts.recent.bodies.remember(call.body)
         if add:
             asked = replace(asked, messages=unmarked(asked.messages))
-        if asked.messages and not kept:
+        if asked.messages and kept is not None and not kept:
             raise BadRequest("There is no message for the model, only `/rl` commands.", param="messages")
-        episode, pinned = await self._episode(call, asked)
-        came, held = time.perf_counter(), None
-        if asked.stream and call.dialect.framing == "sse":
+        episode, pinned = False, None
+        if call.id is not None and call.speaker.session is not None:  # else it is no part of one
+            episode, pinned = await self._episode(call, asked, call.speaker.session)
+        held, door = None, self.parts.door
+        if asked.stream and call.dialect.framing == "sse" and (episode or door.closed is not None):
             version = self.parts.swap.version_of(asked.model) if pinned is None else pinned
             held = HeldStream(call.request, call.dialect, call.attempt, call.id, version)
         beat = held.beat if held else None
         try:
-            async with self.parts.queue.turn(asked.n, beat) if episode else _AT_ONCE, self.parts.door.through(beat):
-                # What it has waited is no overhead of ours.
-                call = call._replace(started=call.started + time.perf_counter() - came)
-                with self.parts.giving_way.answering():
-                    return await self._let_in(call, body, asked, add, kept, held, pinned)
+            came = time.perf_counter()
+            async with self.parts.queue.turn(asked.n, beat) if episode else _AT_ONCE:
+                await door.enter(beat)
+                try:
+                    call.started += time.perf_counter() - came  # what it has waited is no overhead of ours
+                    with self.parts.giving_way.answering():
+                        return await self._let_in(call, body, asked, add, kept, held, pinned)
+                finally:
+                    door.leave()
         except (ProxyError, StoreError) as error:
             if held is None or held.response is None:
                 raise
             return await held.failed(_as_proxy_error(error))
 
-    async def _episode(self, call: Call, asked: Asked) -> tuple[bool, int | None]:
+    async def _episode(self, call: Call, asked: Asked, session: str) -> tuple[bool, int | None]:
         """Tell whether it is an episode's, and the version of that, unless the request itself names one. Raises Gone
         where the episode has ended."""
-        if call.id is None:  # nothing of it is kept, so it is no part of one
-            return False, None
         swap = self.parts.swap
         live = swap.version_of(asked.model)
         live = None if live is None or swap.names_version(asked.model) else live
-        begins = may_begin_episode(call.request.headers, call.request.match_info.get("session"))
-        pin = await self.parts.episodes.pin(who_asks(call.request).key, call.who.session, live, begins=begins)
+        begins = call.head.named.may_begin_episode
+        pin = await self.parts.episodes.pin(call.who.key, session, live, begins=begins)
         return pin is not None, None if live is None or pin is None else pin.version
 
     async def _let_in(
@@ -202,27 +211,27 @@ class Relay:
         body: Any,
         asked: Asked,
         add: dict[str, bytes],
-        kept: Sequence[Any],
+        kept: Sequence[int] | None,
         held: HeldStream | None,
         pinned: int | None,
     ) -> web.StreamResponse:
-        size = len(call.body.raw) + _size(add)
-        await self.parts.backend.ready()
+        parts, size = self.parts, len(call.body.raw) + sum(map(len, add.values()))
+        await parts.backend.ready()
         promised = held.promised if held else None
-        lease = await self.parts.swap.acquire(asked.model, pinned if promised is None else promised)
+        lease = await parts.swap.acquire(asked.model, pinned if promised is None else promised)
         try:
-            if len(kept) < len(asked.messages):
+            if kept is not None and len(kept) < len(asked.messages):
                 less = await off_loop(call.weight, call.dialect.keep, body, asked, kept)
                 add |= less
                 body, asked = await off_loop(call.weight, _with, call.dialect, body, asked, less)
             if asked.previous != call.previous:
                 asked = replace(asked, previous=call.previous)
-            question = Question(call.body.raw, add, body, asked, call.body.items, call.weight)
-            taught = () if pinned is not None else await self._lessons(call, asked, lease, held)
-            sent = await off_loop(call.weight, _taught, call.dialect, question, taught) if taught else question
-            exchange = Exchange(
-                self.parts, call.request, call.dialect, sent, lease, call.started, call.attempt, held, taught
-            )
+            sent = question = Question(call.body.raw, add, body, asked, call.body.items, call.weight)
+            lessons = parts.lessons is not None and pinned is None
+            taught = await self._lessons(call, asked, lease, held) if lessons else ()
+            if taught:
+                sent = await off_loop(call.weight, _taught, call.dialect, question, taught)
+            exchange = Exchange(parts, call, sent, lease, held, taught)
             if call.id is not None:
                 row = partial(self._row, call, asked, lease, size, taught)
                 await exchange.capture_as(call.id, row, partial(self._remember, call.dialect, question, lease))
@@ -235,12 +244,11 @@ class Relay:
     async def _lessons(
         self, call: Call, asked: Asked, lease: Lease, held: HeldStream | None
     ) -> tuple[PromptLesson, ...]:
-        """The lessons that fit. None, unless lessons are on, the request is captured, and a header can still
-        name them."""
+        """The lessons that fit. None, unless the request is captured, and a header can still name them."""
         told = held is not None and held.response is not None
         if self.parts.lessons is None or call.id is None or call.agent is NOBODY or told:
             return ()
-        whose = Asker(who_asks(call.request).key, call.who.user)
+        whose = Asker(call.who.key, call.speaker.user)
         return await self.parts.lessons.for_request(call.dialect, asked, whose, lease.version)
 
     async def _row(
@@ -323,7 +331,7 @@ class Relay:
             said = b"" if request.method == "HEAD" or upstream.status not in MISSING else await whole(upstream)
             if said and is_bare(upstream.status, said):
                 return lacking(request, upstream.status, parts.backend.kind)
-            response = PacedStream(status=upstream.status, headers=end_to_end(upstream.headers))
+            response = PacedStream(status=upstream.status, headers=answer_headers(upstream.headers))
             await response.prepare(request)
             if said:
                 await response.write(said)
@@ -353,10 +361,6 @@ def _as_proxy_error(error: ProxyError | StoreError) -> ProxyError:
     return error if isinstance(error, ProxyError) else StorageFailed(f"The store did not take it: {error}")
 
 
-def _size(members: Mapping[str, bytes]) -> int:
-    return sum(len(value) for value in members.values())
-
-
 def _row(call: Call, asked: Asked, telling: Telling, request: bytes, lease: Lease, parts: Parts) -> NewCompletion:
     """`request`: its members beside the messages."""
     assert call.id is not None
@@ -374,8 +378,8 @@ def _row(call: Call, asked: Asked, telling: Telling, request: bytes, lease: Leas
         model=asked.model or served.model,
         served_model=lease.model,
         version=lease.version,
-        session=call.who.session,
-        user=call.who.user,
+        session=call.speaker.session,
+        user=call.speaker.user,
         turn=turn.turn,
         turn_rule=turn.rule,
         streamed=asked.stream,
@@ -391,33 +395,15 @@ def _row(call: Call, asked: Asked, telling: Telling, request: bytes, lease: Leas
         typed=typed_in(asked.messages, call.agent, redactor),
         tool_errors=marked_errors(asked.messages),
         redacted=places(prompt=told.secrets, request=beside),
-        key=who_asks(call.request).key,
+        key=call.who.key,
         forms=told.forms,
     )
-
-
-def _read(
-    raw: bytes, bodies: SaidBefore, known: KnownPrefix, dialect: Dialect, request: web.Request
-) -> tuple[Body, Asked, Agent | None, list[Any]]:
-    """The body, what its dialect makes of it, the agent that sent it, and whom its newest message names. Agents name
-    people in one way, chat completions in another. Raises BadRequest."""
-    body, asked = parsed(raw, bodies, known, dialect)
-    agent = agent_of(request.headers, asked.messages)
-    found = (sender_of(asked.messages, agent), name_on(asked.messages, agent))
-    return body, asked, agent, [one for one in found if one is not None]
 
 
 def _beside(history: History, call: Call, asked: Asked, size: int) -> tuple[Telling, bytes]:
     """Knowledge of the messages, and the members beside them."""
     beside = {k: v for k, v in call.body.parsed.items() if k not in call.dialect.carriers}
     return history.telling(asked.messages, size), dumps(beside)
-
-
-def _completion_id(request: web.Request) -> str:
-    found = request.headers.get("x-rl-completion-id") or new_id()
-    if not _ID.fullmatch(found):
-        raise BadRequest("`x-rl-completion-id` must be 1 to 128 letters, digits or `._:-`.", param="x-rl-completion-id")
-    return found
 
 
 def _taught(dialect: Dialect, question: Question, taught: Sequence[PromptLesson]) -> Question:
@@ -438,4 +424,7 @@ def _with(
     if not changed:
         return body, asked
     body = {**body, **{key: loads(value) for key, value in changed.items()}}
-    return body, bounded(dialect.read(body, asked.referred))
+    asked = dialect.read(body, asked.referred)
+    if len(asked.messages) > MOST:
+        raise too_many(len(asked.messages))
+    return body, asked

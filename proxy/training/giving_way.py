@@ -38,19 +38,17 @@ class GivingWay:
     @contextlib.contextmanager
     def answering(self) -> Iterator[None]:
         self._answered += 1
-        if self._answered == 1:
+        if self._answered == 1 and self._most_s:
             self._settle()
         try:
             yield
         finally:
             self._answered -= 1
-            if not self._answered:
+            if not self._answered and self._most_s:
                 self._settle()
 
     def _settle(self) -> None:
         """The state from now on, and when that has to be looked at again."""
-        if not self._most_s:
-            return
         now = self._clock()
         passed, self._at = now - self._at, now
         self._left = min(self._most_s, self._left + (-passed if self._still else passed))

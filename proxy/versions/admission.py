@@ -40,25 +40,25 @@ class Door:
 
         Raises BackendDown where the door stays closed for too long, where too many wait already, or without `wait`.
         """
-        if self.closed is None:
-            self._enter()
-        elif wait:
-            await self._wait(beat)
-        else:
-            raise self._refused("no version is changed meanwhile (`rlproxy pause` wakes it)")
+        await self.enter(beat, wait=wait)
         try:
             yield
         finally:
-            self._leave()
+            self.leave()
 
-    async def _wait(self, beat: Beat | None) -> None:
-        """Returns inside."""
+    async def enter(self, beat: Beat | None = None, *, wait: bool = True) -> None:
+        """Returns inside, where one stays until `leave`; otherwise as `through`."""
+        if self.closed is None:
+            self._inside += 1
+            return
+        if not wait:
+            raise self._refused("no version is changed meanwhile (`rlproxy pause` wakes it)")
         if self._for_good:
             raise self._gone()
         if len(self._line) >= self._most:
             raise self._refused(f"{len(self._line)} requests wait already (server.hold_most)")
         try:
-            await self._line.wait(self._leave, beat=beat, within_s=self._hold_s)
+            await self._line.wait(self.leave, beat=beat, within_s=self._hold_s)
         except TimeoutError:
             raise self._refused(f"this request has waited for {self._hold_s:g} s (server.hold_s)") from None
 
@@ -86,7 +86,7 @@ class Door:
         """Those who wait go in, in the order in which they came."""
         self.closed = None
         while len(self._line):
-            self._enter()  # now: were it closed again before they run, they are inside
+            self._inside += 1  # now: were it closed again before they run, they are inside
             self._line.let_in()
 
     def turn_away(self, why: str) -> None:
@@ -104,8 +104,5 @@ class Door:
             await asyncio.sleep(POLL_S)
         return not self._inside
 
-    def _enter(self) -> None:
-        self._inside += 1
-
-    def _leave(self) -> None:
+    def leave(self) -> None:
         self._inside -= 1

@@ -146,23 +146,35 @@ class Swap:
     def version_of(self, asked: str) -> int | None:
         """`MODEL` is the live version, `MODEL@base` and `MODEL@vN` pin one. Another name is passed on as it is: a
         model that is not ours to train."""
-        if self._backend.capabilities.foreign:
-            return None
-        if (pinned := self._pinned(asked)) is not None:
-            return pinned
-        return self.live if self._known(asked) in ("", self.model) else None
+        return self._meant(asked)[0]
 
     def names_version(self, asked: str) -> bool:
         """Tell whether a request for this model pins a version itself."""
-        return self._pinned(asked) is not None
+        return self._meant(asked)[1]
+
+    def _meant(self, asked: str) -> tuple[int | None, bool]:
+        """The version, and whether it is pinned."""
+        capabilities = self._backend.capabilities
+        if capabilities.foreign:
+            return None, False
+        known, model = asked.removesuffix(capabilities.implied_tag), self.model
+        if known in ("", model):
+            return self._pointer.live, False
+        name, _, pin = known.rpartition("@")
+        if name != model:
+            return None, False
+        if pin == "base":
+            return BASE, True
+        is_version = pin.startswith("v") and pin[1:].isdecimal() and len(pin) < 12
+        return (int(pin[1:]), True) if is_version else (None, False)
 
     async def acquire(self, asked: str, promised: int | None = None) -> Lease:
         """The version that a request for the model `asked` gets, or the one that it was promised. Raises NotFound,
         BackendDown."""
-        version = self.version_of(asked) if promised is None else promised
+        version, pinned = self._meant(asked)
+        version = version if promised is None else promised
         if version is None:
             return Lease(self, None, asked or self.model, pinned=False)
-        pinned = self._pinned(asked) is not None
         self._in_use[version] += 1
         try:
             if version not in self._loaded:
@@ -174,18 +186,6 @@ class Swap:
                 return await self.acquire(asked)  # it was damaged, and another one answers instead
             raise
         return Lease(self, version, self.name(version), pinned)
-
-    def _known(self, asked: str) -> str:
-        """Without an ending that means nothing to this backend."""
-        return asked.removesuffix(self._backend.capabilities.implied_tag)
-
-    def _pinned(self, asked: str) -> int | None:
-        model, at, pin = self._known(asked).rpartition("@")
-        if not at or model != self.model:
-            return None
-        if pin == "base":
-            return BASE
-        return int(pin[1:]) if pin.startswith("v") and pin[1:].isdecimal() and len(pin) < 12 else None
 
     async def lost(self, version: int) -> None:
         """The backend says that it does not know this version: give it back. Raises Conflict where it is damaged."""

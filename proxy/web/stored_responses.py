@@ -17,7 +17,7 @@ from proxy.core.json_edit import loads
 from proxy.core.json_response import json_response
 from proxy.dialects.responses_chat import tools_of
 from proxy.dialects.responses_object import reply_items, response, unfinished
-from proxy.dialects.speaker import people, speaker
+from proxy.dialects.speaker import named_by_head
 from proxy.relay.previous_response import EarlierAnswers, with_text_arguments
 from proxy.relay.relay import Relay
 from proxy.web.forgetting import Forgetter
@@ -48,8 +48,8 @@ class StoredResponses:
         return json_response(DeletedResponse(id=found.new.id, object="response", deleted=True))
 
     async def _found(self, request: web.Request) -> Completion | None:
-        user = speaker(request.headers, path_session=None, user=None).user
-        reach = Reach.of(who_asks(request), user, people(request.headers, {}))
+        named = named_by_head(request.headers)
+        reach = Reach.of(who_asks(request), named.user or next(iter(named.users), None), named.people)
         found = await self._earlier.completion(request.match_info["id"], reach)
         return found if found is not None and found.new.dialect == "responses" else None
 

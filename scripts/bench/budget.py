@@ -37,9 +37,9 @@ OURS: Final = ("config", "proxy", "store")
 
 # Which step a function is part of: the first that fits, by `module` or `module:function`.
 STEPS: Final = (
-    ("guard: roles, limits, headers", ("proxy.access.security", "proxy.access.keys", "proxy.access.roles",
-                                       "proxy.access.limits", "proxy.web.error_middleware")),
-    ("read and parse", ("proxy.relay.request_body", "proxy.conversation.incremental_json", "proxy.core.json_skip",
+    ("guard: roles, limits, headers", ("proxy.access.security", "proxy.access.request_head", "proxy.access.keys",
+                                       "proxy.access.roles", "proxy.access.limits", "proxy.web.error_middleware")),
+    ("read and parse", ("proxy.relay.call", "proxy.conversation.incremental_json", "proxy.core.json_skip",
                         "proxy.dialects.chat:ChatCompletions.parse", "proxy.dialects.fields",
                         "proxy.core.json_edit:deeper")),
     ("determine: route, person, command, version", (

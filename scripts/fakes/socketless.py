@@ -6,7 +6,7 @@ For many thousand requests in a minute. What sockets do on top (framing, lengths
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,10 @@ from aiohttp.test_utils import make_mocked_request
 from multidict import CIMultiDict
 
 from config.settings import load
-from proxy.access.security import ROLE
+from proxy.access.keys import Who
+from proxy.access.limits import BODY
+from proxy.access.request_head import HEAD, read_head
+from proxy.access.security import WHO
 from proxy.app import make_app
 from proxy.backends import make_backend
 from proxy.backends.openai import OpenAICompatible
@@ -74,7 +77,8 @@ class _Asked:
     def __init__(self, answer: ContextVar[Answering]) -> None:
         self._answer = answer
 
-    async def ask(self, *args: Any, **more: Any) -> Answering:
+    async def ask(self, *args: Any, left: Callable[[], None], **more: Any) -> Answering:
+        left()
         return self._answer.get()
 
 
@@ -115,7 +119,7 @@ class Socketless:
             "POST", route, headers={"content-type": "application/json", **headers}, payload=payload, writer=writer,
             client_max_size=2**26,
         )  # fmt: skip
-        request[ROLE] = "admin"
+        request[WHO], request[HEAD], request[BODY] = Who("admin"), read_head(request), body
         self._answer.set(answer)
         dialect: Dialect | None = dialect_at(route)
         assert dialect is not None

@@ -16,7 +16,7 @@ from aiohttp import web
 
 from config.settings import Settings
 from proxy.access.keys import Keys
-from proxy.access.security import GUEST, ROLE, who_asks
+from proxy.access.security import GUEST, who_asks
 from proxy.conversation.cut_prompts import CutPrompts
 from proxy.core.errors import BadRequest, ProxyError
 from proxy.feedback.ratings import Feedback
@@ -137,7 +137,7 @@ class Pages:
 
     async def _answered(self, request: web.Request, handler: Handler, guests: bool) -> web.StreamResponse:
         try:
-            if request[ROLE] == GUEST and not guests:
+            if who_asks(request).role == GUEST and not guests:
                 return _to_login(request)
             if request.method == "POST":
                 form = await _form(request)

@@ -87,7 +87,7 @@ class Visits:
 
     def sign_in(self, key: str, name: str) -> Visitor:
         """Raises Unauthorized; Forbidden where such a key reads nothing."""
-        who = self._keys.who({"x-api-key": key})
+        who = self._keys.who(key)
         if who.role == "use":
             raise Forbidden("This key has the role use, which asks models and sees no page; rate or admin does.")
         return self._make(who, who.bound or name or who.name or OWNER)

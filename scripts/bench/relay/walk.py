@@ -33,7 +33,7 @@ class Recorder:
     """Notes the calls of the event loop's thread; a request begins where bytes of it come."""
 
     def __init__(self) -> None:
-        self._walks: list[list[str]] = []
+        self.walks: list[list[str]] = []
         self._names: dict[Any, str | None] = {}
 
     def start(self) -> None:
@@ -41,17 +41,17 @@ class Recorder:
         signal.signal(signal.SIGUSR2, self._dump)
 
     def _begin(self, number: int, frame: FrameType | None) -> None:
-        self._walks.clear()
-        sys.setprofile(self._note)
+        self.walks.clear()
+        sys.setprofile(self.note)
 
     def _dump(self, number: int, frame: FrameType | None) -> None:
         sys.setprofile(None)
         target = Path(os.environ["WALK_FILE"])
         half = target.with_suffix(".half")
-        half.write_text(json.dumps(self._walks))
+        half.write_text(json.dumps(self.walks))
         half.replace(target)
 
-    def _note(self, frame: FrameType, event: str, argument: object) -> None:
+    def note(self, frame: FrameType, event: str, argument: object) -> None:
         if event != "call":
             return
         code = frame.f_code
@@ -61,9 +61,9 @@ class Recorder:
         if name is None or _is_resumed(frame):
             return
         if name == "aiohttp:start":
-            self._walks.append([])
-        elif self._walks:
-            self._walks[-1].append(name)
+            self.walks.append([])
+        elif self.walks:
+            self.walks[-1].append(name)
 
 
 def _name(frame: FrameType) -> str | None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from multidict import CIMultiDict
 
 from proxy.conversation import conversations
 from proxy.conversation.conversations import canonical, command_at, without_commands
@@ -16,7 +17,7 @@ from proxy.conversation.user_text import command_of
 from proxy.core.agent_wrappers import AGENTS, agent_of
 from proxy.core.errors import BadRequest
 from proxy.dialects.messages import Messages
-from proxy.dialects.speaker import named, people, speaker
+from proxy.dialects.speaker import Named, named, named_by_head, speaker
 from scripts.harness.agent_formats import BY_ID, CLAUDE_CODE
 from scripts.harness.in_process import Proxy
 
@@ -97,16 +98,24 @@ def test_a_command_without_its_answer() -> None:
     assert without_commands([{"role": "user", "content": "/rl good"}, question, assistant("a")]) == [1, 2]
 
 
+UNNAMED = Named(None, None)
+
+
+def who(headers: dict[str, str], path: str | None = None, body: Named = UNNAMED) -> tuple[str | None, ...]:
+    return speaker(named_by_head(CIMultiDict(headers), path), body)[:2]
+
+
 def test_speaker() -> None:
-    assert speaker({}, path_session=None, user=None) == (None, None)
+    assert who({}) == (None, None)
     headers = {"x-rl-session": "s", "x-rl-user": "u", "session-id": "codex", "x-openwebui-user-email": "a@b"}
-    assert speaker(headers, path_session="p", user="body", session="b") == ("s", "u")
-    assert speaker({"session-id": "c"}, path_session="p", user="body", session="b") == ("p", "body")
-    assert speaker({"session-id": "c"}, path_session=None, user=None, session="b") == ("b", None)
-    assert speaker({"session-id": "c", "x-openwebui-user-email": "a@b"}, path_session=None, user=None) == ("c", "a@b")
+    body = Named("b", "body", ("body",))
+    assert who(headers, "p", body) == ("s", "u")
+    assert who({"session-id": "c"}, "p", body) == ("p", "body")
+    assert who({"session-id": "c"}, body=Named("b", None)) == ("b", None)
+    assert who({"session-id": "c", "x-openwebui-user-email": "a@b"}) == ("c", "a@b")
     for bad in ({"x-rl-session": "a b"}, {"x-rl-user": ""}, {"x-rl-user": "x" * 201}):
         with pytest.raises(BadRequest):
-            speaker(bad, path_session=None, user=None)
+            who(bad)
 
 
 # The thread: a conversation known again, whatever clients do to it on its way back
@@ -273,16 +282,20 @@ def test_who_a_body_says_it_is(body: dict[str, Any], session: str | None, user: 
 
 def test_no_other_client_is_a_machine() -> None:
     body = {"metadata": {"user_id": CLAUDE}}
-    assert named(body)[:2] == (None, CLAUDE) and people({}, body) == (CLAUDE,)
+    assert named(body)[:2] == (None, CLAUDE) and people({}, named(body)) == (CLAUDE,)
+
+
+def people(headers: dict[str, str], body: Named) -> tuple[str, ...]:
+    return speaker(named_by_head(CIMultiDict(headers)), body).people
 
 
 def test_all_whom_a_request_names() -> None:
     body = {"user": "ann", "safety_identifier": "ann", "metadata": {"user_id": "bob", "session_id": "s"}}
     headers = {"X-RL-User": "cyd", "x-openwebui-user-email": "", "X-OpenWebUI-User-Id": "7", "x-other": "eve"}
-    assert people(headers, body) == ("cyd", "", "7", "ann", "bob")
+    assert people(headers, named(body)) == ("cyd", "", "7", "ann", "bob")
     body = {"metadata": {"user_id": CLAUDE}, "user": None, "prompt_cache_key": "k"}
-    assert people(CLAUDE_CODE, body, claude_code=True) == ()
-    assert people({}, {"user": 3, "safety_identifier": ["a"]}) == ("3", "['a']")
+    assert people(CLAUDE_CODE, named(body, claude_code=True)) == ()
+    assert people({}, named({"user": 3, "safety_identifier": ["a"]})) == ("3", "['a']")
 
 
 def text(words: str) -> dict[str, Any]:
@@ -327,8 +340,8 @@ def test_as_claude_code_and_codex_really_send_it() -> None:
 def test_the_messages_dialect_tells_claude_codes_session() -> None:
     body = {"model": "m", "max_tokens": 9, "messages": CLAUDE_CODE_COMMAND, "metadata": {"user_id": CLAUDE}}
     asked = Messages().parse(body)
-    who = speaker(CLAUDE_CODE, path_session=None, user=asked.user, session=asked.session, body=body, claude_code=True)
-    assert who == ("01234567-89ab-cdef-0123-456789abcdef", None)
+    assert asked.named == named(body)
+    assert who(CLAUDE_CODE, body=named(body, claude_code=True)) == ("01234567-89ab-cdef-0123-456789abcdef", None)
     agent = agent_of(CLAUDE_CODE, asked.messages)
     at = command_at(asked.messages, agent)
     assert at is not None and command_of(asked.messages[at], agent) == "/rl good very clear"

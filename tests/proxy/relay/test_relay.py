@@ -258,7 +258,7 @@ async def test_bad_bodies(proxy: Proxy, body: bytes, param: str | None) -> None:
 async def test_a_bug_of_ours_is_an_error_like_any_other(
     proxy: Proxy, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.relay.relay.said_turn", lambda *args: 1 / 0)
+    monkeypatch.setattr("proxy.relay.relay.head_facts", lambda *args: 1 / 0)
     body = {"model": "fake", "messages": [{"role": "user", "content": "x"}]}
     async with proxy.http.post(path, json=body) as response:
         error = (await response.json())["error"]

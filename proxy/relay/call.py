@@ -1,0 +1,142 @@
+"""A request as the relay knows it: its head, its body and whose it is. Each is read once, before the model is asked.
+
+Owns these facts, and the errors of a body: its limit, its packing, that it is JSON. What a body means belongs to the
+dialects; what is done because of it, to relay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from aiohttp import web
+
+from config.settings import Settings
+from proxy.access.keys import Who
+from proxy.access.request_head import RequestHead
+from proxy.access.security import outgoing_headers
+from proxy.conversation.incremental_json import Body, KnownPrefix, SaidBefore
+from proxy.conversation.retries import COUNT, Attempt
+from proxy.conversation.turns import marked_side
+from proxy.core.agent_wrappers import CLAUDE_CODE, Agent, agent_of, named_by_newest
+from proxy.core.errors import BadRequest, TooLarge
+from proxy.core.json_edit import DEEPEST, deeper
+from proxy.core.question_head import HeaderLines, header_lines
+from proxy.core.upstream import end_to_end
+from proxy.dialects import Asked, Dialect
+from proxy.dialects.speaker import NamedByHead, Speaker, named, named_by_head, speaker
+from proxy.relay.capture_optout import says_off
+
+MOST: Final = 20_000  # messages; agents' conversations reach a few thousand
+_WINDOWS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}  # as zlib wants them
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeadFacts:
+    """Facts of a head. They hold for every request with the same one."""
+
+    named: NamedByHead
+    off: bool  # nothing of it is to be kept
+    side: bool  # it says itself that no person reads the answer
+    counted: bool  # its client counts its tries
+    id: str | None  # that its client chose for the completion
+    coding: str  # in which its body is packed; empty where it is not
+    target: str  # the route at the backend
+    lines: HeaderLines  # its headers, as the backend gets them
+
+
+@dataclass(slots=True)
+class Call:
+    request: web.Request
+    head: HeadFacts
+    dialect: Dialect
+    who: Who
+    speaker: Speaker
+    agent: Agent | None  # that sent it, where that is known; NOBODY where no person types
+    body: Body
+    weight: int  # bytes that it counts as, with those that it named
+    previous: str | None  # the answer that it named
+    started: float
+    attempt: Attempt | None  # where its SDK may send it again
+    id: str | None  # of its completion; None where it is not captured
+
+
+def head_facts(head: RequestHead, settings: Settings, backend: Mapping[str, str]) -> HeadFacts:
+    """`backend`: the headers by which rlproxy is known there. Raises BadRequest."""
+    said = head.headers
+    off = says_off(said)
+    side = marked_side(said, settings.turns.rules)
+    sent = outgoing_headers(end_to_end(said), settings=settings.server, backend=backend)
+    sent.popall("content-encoding", None)  # it is undone when the body is read
+    sent["accept-encoding"] = "identity"  # the answer has to be read here
+    sent["content-type"] = "application/json"
+    return HeadFacts(
+        named_by_head(said, head.session),
+        off,
+        side,
+        COUNT in said,
+        said.get("x-rl-completion-id"),
+        coding_of(said),
+        head.target,
+        header_lines(sent),
+    )
+
+
+def coding_of(headers: Mapping[str, str]) -> str:
+    found = headers.get("content-encoding", "identity").lower()
+    return "" if found == "identity" else found
+
+
+async def unpacked(raw: bytes, coding: str, limit: int) -> bytes:
+    """Raises TooLarge, BadRequest."""
+    if coding not in _WINDOWS:
+        raise BadRequest(f"A body in content-encoding {coding} is not read here; send it plain, or as gzip.")
+    return await asyncio.to_thread(_unpacked, raw, coding, limit)
+
+
+def _unpacked(raw: bytes, encoding: str, limit: int) -> bytes:
+    unpack = zlib.decompressobj(_WINDOWS[encoding])
+    try:
+        body = unpack.decompress(raw, limit)
+    except zlib.error as error:
+        raise BadRequest(f"The body is no {encoding} ({error}).") from None
+    if unpack.unconsumed_tail:
+        raise TooLarge(f"The body is over {limit} bytes; raise server.max_body_bytes to allow it.")
+    return body
+
+
+def body_facts(
+    raw: bytes, bodies: SaidBefore, known: KnownPrefix, dialect: Dialect, head: HeadFacts, headers: Mapping[str, str]
+) -> tuple[Body, Asked, Agent | None, Speaker]:
+    """The body, what its dialect makes of it, the agent that sent it, and whose it is. Raises BadRequest."""
+    body, asked = parsed(raw, bodies, known, dialect)
+    agent = agent_of(headers, asked.messages)
+    claude_code = agent is not None and agent.name == CLAUDE_CODE
+    said = named(body.parsed, claude_code=True) if claude_code else asked.named
+    return body, asked, agent, speaker(head.named, said, named_by_newest(asked.messages, agent))
+
+
+def parsed(raw: bytes, before: SaidBefore, known: KnownPrefix, dialect: Dialect) -> tuple[Body, Asked]:
+    """Raises BadRequest."""
+    try:
+        body = before.read(raw, known)
+    except ValueError as error:
+        raise BadRequest(f"The body is not valid JSON ({error}).") from None
+    # So few brackets cannot be nested any deeper.
+    if raw.count(b"[") + raw.count(b"{") > DEEPEST and deeper(body.fresh, DEEPEST):
+        raise BadRequest(f"The body is nested over {DEEPEST} levels deep; nothing was passed on.")
+    asked = dialect.parse(body.parsed)
+    if len(asked.messages) > MOST:
+        raise too_many(len(asked.messages))
+    return body, asked
+
+
+def too_many(count: int) -> BadRequest:
+    """More messages than any conversation has. Each is a row of the store, and all others wait for the last of them."""
+    return BadRequest(
+        f"The conversation has {count:,} messages, and rlproxy takes {MOST:,} at most; nothing was passed on. "
+        "Send fewer of them: begin it anew, or sum up what was said."
+    )

@@ -1,0 +1,30 @@
+"""How many functions of ours run before a question leaves. A count: it depends on neither load nor machine."""
+
+from __future__ import annotations
+
+import sys
+
+from scripts.bench.relay.walk import Recorder, cut
+from scripts.harness.in_process import Proxy
+from tests.proxy.conftest import backend, proxy  # noqa: F401
+
+MOST_CALLS = 64
+MOST_MODULES = 34
+
+
+async def test_a_question_leaves_after_few_calls_of_ours(proxy: Proxy) -> None:  # noqa: F811
+    await proxy.stop()
+    proxy.kind = None
+    await proxy.start(backend__kind="openai")
+    await proxy.say("x")
+    recorder = Recorder()
+    for _ in range(3):
+        sys.setprofile(recorder.note)
+        try:
+            await proxy.say("x")
+        finally:
+            sys.setprofile(None)
+    # Where the client's body came after its head, others ran meanwhile.
+    before = min((cut(walk)[0] for walk in recorder.walks if len(cut(walk)[1])), key=len)
+    assert before[0] == "proxy/web/error_middleware.py:shaped" and len(before) <= MOST_CALLS, "\n".join(before)
+    assert len({name.partition(":")[0] for name in before}) <= MOST_MODULES
