@@ -53,10 +53,10 @@ async def measured(kind: str, count: int, folder: Path) -> dict[str, Any]:
         some = made[at : at + 100]
         await store.completions.record([new for new, _ in some], [end for _, end in some])
     follower = Follower(store, OnScreen(store, Redactor(Redaction()), Underway()))
-    looked, at = 0, time.process_time()
+    looked, began = 0, time.process_time()
     while more := await follower.step():
         looked += more
-    spent = time.process_time() - at
+    spent = time.process_time() - began
     found = {"kind": kind, "looked_at": looked, "cpu_us": round(spent / looked * 1e6)}
     found["signals"] = len(await store.signals.everything())
     await store.close()
