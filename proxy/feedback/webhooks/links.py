@@ -1,7 +1,7 @@
 """`POST /rl/links`: whoever posts a message says which completion it shows.
 
 Owns the wait for a completion that is still being stored while its message is posted, and who may link what. A link
-decides whose rating a reaction is and of what. Not here: how a link is followed (`finding`).
+decides whose rating a reaction is and of what. Not here: how a link is followed (`resolve`).
 """
 
 from __future__ import annotations
