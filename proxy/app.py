@@ -85,6 +85,7 @@ from proxy.web.pages import INDEX_EVERY_S, Pages
 from proxy.web.retention import Retention
 from proxy.web.status import AS_IT_IS, StatusReport
 from proxy.web.stored_responses import StoredResponses
+from store.captured.inbox import AT_ONCE
 from store.errors import StoreError
 from store.store import Store
 from trainer.launch import Launcher
@@ -362,11 +363,11 @@ async def _refresh(events: Events, lessons: PromptLessons) -> None:
 
 
 async def _fill_search(store: Store) -> None:
-    """The words of what was captured, behind the capture."""
+    """The words of what was captured, behind the capture: many at once, since answers wait behind each commit."""
     while True:
         try:
             more = 0 if store.integrity.state == "damaged" else await store.inbox.index_words()
         except StoreError as error:
             log.error("the search does not know the newest completions yet", error=str(error))
             more = 0
-        await asyncio.sleep(0.05 if more else INDEX_EVERY_S)
+        await asyncio.sleep(0.05 if more == AT_ONCE else INDEX_EVERY_S)

@@ -1,7 +1,7 @@
 """Metadata of a GGUF file, read from its head with the standard library alone.
 
 Owns the head's format (versions 2 and 3, little endian). Lists are passed over, but for their length: a vocabulary of
-150,000 words is of no use here. Not here: what follows from it (matching). The trainer reads tensors with `gguf`.
+150,000 words is of no use here. Not here: what follows from it (weights_search). The trainer reads tensors with `gguf`.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from typing import Annotated
 
 import typer
 
-from proxy.cli.common import AsJson, DryRun, Home, fail, print_json, settings_of
+from proxy.cli.common import AsJson, DryRun, Home, fail, print_json, settings_of, show
 from proxy.cli.data import data_app
 from proxy.cli.encrypt import encrypt_app
 from proxy.cli.episodes import episodes_app
@@ -204,10 +204,7 @@ def disconnect(
         found = command.disconnect(settings_of({"home": home}), agent, dry_run=dry_run, yes=yes, quiet=as_json)
     except command.CannotConnect as refused:
         fail(str(refused))
-    if as_json:
-        print_json(found)
-    else:
-        print(f"{agent} {'would be' if dry_run else 'is'} disconnected")
+    show(found, as_json, f"{agent} {'would be' if dry_run else 'is'} disconnected")
 
 
 # Settings

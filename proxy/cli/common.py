@@ -86,3 +86,8 @@ def masked(text: str, *keys: str | None) -> str:
 
 def print_json(value: Any, indent: int | None = 2) -> None:
     print(in_json(json.dumps(value, indent=indent, ensure_ascii=False)), flush=True)
+
+
+def show(found: Any, as_json: bool, said: str) -> None:
+    """Print what a command found: as JSON for programs, as `said` for people."""
+    print_json(found) if as_json else print(said)

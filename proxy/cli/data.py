@@ -1,6 +1,6 @@
 """Commands on stored data: export and import, sessions of which nothing is kept, backups, the audit log.
 
-Forgetting is cli_forget's, encryption cli_encrypt's.
+Not here: forgetting (forget), encryption (encrypt).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
-from proxy.cli.common import AsJson, Home, client_of, fail, print_json, secret_of, settings_of, some
+from proxy.cli.common import AsJson, Home, client_of, fail, print_json, secret_of, settings_of, show, some
 from proxy.cli.forget import forget
 from proxy.cli.imports.command import import_
 from proxy.core.terminal import in_json
@@ -136,10 +136,11 @@ def backup(
         size = make(settings.home / schema.NAME, file, secret_of(settings))
     except StoreError as error:
         fail(str(error))
-    if as_json:
-        print_json({"file": str(file), "bytes": size})
-    else:
-        print(f"{size / 1e6:.1f} MB written to {file}; adapters are files of their own, copy adapters_out too")
+    show(
+        {"file": str(file), "bytes": size},
+        as_json,
+        f"{size / 1e6:.1f} MB written to {file}; adapters are files of their own, copy adapters_out too",
+    )
 
 
 @data_app.command()

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from proxy.cli.common import AsJson, Home, client_of, fail, print_json, some
+from proxy.cli.common import AsJson, Home, client_of, fail, show, some
 from proxy.core.version_names import listed
 
 
@@ -50,20 +50,14 @@ def forget(
         if not _sure("Forget it? [y/N] "):
             fail("nothing was forgotten.")
     found = client.call("POST", "/rl/forget", body)
-    if as_json:
-        print_json(found)
-    else:
-        print(_told(found, "are gone"))
+    show(found, as_json, _told(found, "are gone"))
 
 
 def cancel(home: Home = None, as_json: AsJson = False) -> None:
     """End the run under way, or the one that waits; its ratings are fresh again."""
 
     found = client_of(home).call("POST", "/rl/cancel")
-    if as_json:
-        print_json(found)
-    else:
-        print(f"run {found['cancelled']} ends; its ratings are fresh again")
+    show(found, as_json, f"run {found['cancelled']} ends; its ratings are fresh again")
 
 
 def _told(found: dict[str, Any], went: str, retrain: bool = False, purge: bool = False) -> str:

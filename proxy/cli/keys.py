@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from proxy.cli.common import AsJson, Home, fail, print_json, settings_of
+from proxy.cli.common import AsJson, Home, fail, print_json, settings_of, show
 
 if TYPE_CHECKING:
     from proxy.access.keys import Keys
@@ -78,10 +78,7 @@ def revoke(
         return as_json(await keys.revoke(key, "admin"))
 
     found = _ask(home, "DELETE", f"/rl/keys/{quote(key, safe='')}", None, here)
-    if as_json:
-        print_json(found)
-        return
-    print(f"{found['name']}'s key {found['id']} is revoked")
+    show(found, as_json, f"{found['name']}'s key {found['id']} is revoked")
 
 
 def _ask(home: Path | None, method: str, path: str, body: Any, here: Callable[[Keys], Awaitable[Any]]) -> Any:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from proxy.cli.common import AsJson, Home, client_of, fail, print_json
+from proxy.cli.common import AsJson, Home, client_of, fail, print_json, show
 from proxy.cli.forget import cancel
 
 learn_app = typer.Typer()
@@ -105,10 +105,7 @@ def reset(home: Home = None, as_json: AsJson = False) -> None:
 
 def _act(home: Path | None, as_json: bool, path: str, say: Any) -> None:
     found = client_of(home).call("POST", path)
-    if as_json:
-        print_json(found)
-    else:
-        print(say(found))
+    show(found, as_json, say(found))
 
 
 def _started(found: dict[str, Any]) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from proxy.cli.common import AsJson, Home, client_of, print_json
+from proxy.cli.common import AsJson, Home, client_of, print_json, show
 
 lessons_app = typer.Typer(
     help="Comments that act at once, in later prompts on their topic.", no_args_is_help=True, rich_markup_mode=None
@@ -63,10 +63,7 @@ def _changed(home: Path | None, as_json: bool, method: str, lesson: str, body: A
     from urllib.parse import quote
 
     found = client_of(home).call(method, f"/rl/lessons/{quote(lesson, safe='')}", body)
-    if as_json:
-        print_json(found)
-    else:
-        print(f"{found['id']}  {_state(found)}: {found['text']}")
+    show(found, as_json, f"{found['id']}  {_state(found)}: {found['text']}")
 
 
 def _state(one: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from proxy.cli.common import AsJson, Home, client_of, fail, print_json
+from proxy.cli.common import AsJson, Home, client_of, fail, print_json, show
 
 rate_app = typer.Typer()
 
@@ -76,10 +76,7 @@ def undo(
 
     query = urlencode({k: v for k, v in (("rater", rater), ("session", session)) if v})
     found = client_of(home).call("DELETE", f"/v1/feedback/{quote(rating, safe='')}?{query}")
-    if as_json:
-        print_json(found)
-    else:
-        print(f"taken back: the rating of {_which(found)}")
+    show(found, as_json, f"taken back: the rating of {_which(found)}")
 
 
 def _which(found: dict[str, Any]) -> str:

@@ -21,7 +21,7 @@ _BLOCKS: Final = (
 _OPENING: Final = re.compile("<(?:" + "|".join(_BLOCKS) + f")|{CONTEXT[0]}")
 _NAME_ENDS: Final = (">", " ", "\n")
 SHOWN: Final = 2000  # characters of a person's words that lists show
-_BEGINS: Final = ("/", "r", "R")
+_begins: Final = re.compile(r"\s*(?:/|[rR][lL]:)").match
 # With a slash; or without one, for clients that keep such lines for themselves: then with one of these words right
 # behind the colon, which nobody writes by accident.
 PREFIX: Final = re.compile(
@@ -36,7 +36,7 @@ def may_be_commands(messages: Sequence[Mapping[str, Any]], agent: Agent | None =
     for message in messages:
         if message.get("role") == "user":
             content = message.get("content")
-            if type(content) is not str or content[:1] in _BEGINS or content[:1].isspace():
+            if type(content) is not str or _begins(content) is not None:
                 return True
     return False
 
@@ -50,7 +50,7 @@ def command_of(message: Mapping[str, Any], agent: Agent | None = None) -> str | 
     if message.get("role") != "user":
         return None
     content = message.get("content")
-    if agent is None and type(content) is str and content[:1] not in _BEGINS and not content[:1].isspace():
+    if agent is None and type(content) is str and _begins(content) is None:
         return None  # as nearly all
     said = own_text(message, agent)
     return said if said is not None and PREFIX.match(said) else None

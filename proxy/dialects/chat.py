@@ -154,24 +154,27 @@ class ChatFold(Fold):
         self._prompt_token_ids: list[int] | None = None
 
     def add(self, chunk: Any) -> None:
-        if isinstance(usage := chunk.get("usage"), dict):
-            self._usage = usage
-        if isinstance(prompt := chunk.get("prompt_token_ids"), list):
-            self._prompt_token_ids = prompt
-        if error := chunk.get("error"):
+        """Members are looked for before they are read: most chunks have none but a piece of the text."""
+        if "usage" in chunk and isinstance(chunk["usage"], dict):
+            self._usage = chunk["usage"]
+        if "prompt_token_ids" in chunk and isinstance(chunk["prompt_token_ids"], list):
+            self._prompt_token_ids = chunk["prompt_token_ids"]
+        if "error" in chunk and (error := chunk["error"]):
             self.failed = given_up(error)
         for choice in chunk.get("choices") or ():
-            reply = self._replies.get(index := choice.get("index", 0)) or self._begin(index)
+            index = choice.get("index", 0)
+            reply = self._replies.get(index) or self._begin(index)
             if delta := choice.get("delta"):
-                said, pieces = delta.get("content"), self._pieces[index].get("content")
-                if pieces is not None and type(said) is str and len(delta) == 1:  # as nearly all
-                    pieces.append(said)
+                pieces = self._pieces[index]
+                if len(delta) == 1 and "content" in pieces and type(said := delta.get("content")) is str:
+                    pieces["content"].append(said)
                 else:
                     self._delta(reply, delta)
-            reply.finish_reason = choice.get("finish_reason") or reply.finish_reason
-            if (ids := choice.get("token_ids")) is not None:
+            if "finish_reason" in choice and (reason := choice["finish_reason"]):
+                reply.finish_reason = reason
+            if "token_ids" in choice and (ids := choice["token_ids"]) is not None:
                 reply.token_ids = longer(reply.token_ids, ids)
-            if (said := choice.get("logprobs")) and (entries := said.get("content")) is not None:
+            if "logprobs" in choice and (said := choice["logprobs"]) and (entries := said.get("content")) is not None:
                 token_entries.take(reply, entries)
 
     def _begin(self, index: Any) -> Reply:

@@ -22,8 +22,7 @@ from proxy.conversation.first_words import quoted
 from proxy.conversation.redaction import Redactor
 from proxy.conversation.same_text import Alike, alike, text_in
 from proxy.core.errors import BadRequest, NotFound
-from proxy.core.json_edit import loads
-from proxy.core.json_response import json_response
+from proxy.core.json_response import json_response, parsed
 from proxy.core.offload import off_loop
 from proxy.dialects.speaker import user_in
 from proxy.feedback.bodies import OpenWebUITaken
@@ -81,10 +80,7 @@ class OpenWebUI:
     async def post(self, request: web.Request) -> web.Response:
         """One feedback, or that one was deleted."""
         raw = await request.read()
-        try:
-            body = await off_loop(len(raw), loads, raw)
-        except ValueError as error:
-            raise BadRequest(f"The body is not valid JSON ({error}).") from None
+        body = await off_loop(len(raw), parsed, raw)
         who, user = who_asks(request), user_in(request.headers)
         async with self._turns[who.key]:  # one at a time: each looks at what came before it
             done = await self._take(body, who, user)

@@ -22,8 +22,7 @@ from proxy.conversation.first_words import quote_of
 from proxy.conversation.redaction import WORTH_A_THREAD, Redactor
 from proxy.core.errors import BadRequest, Conflict, Forbidden, NotFound, ProxyError, StorageFailed
 from proxy.core.events import Events
-from proxy.core.json_edit import loads
-from proxy.core.json_response import json_response
+from proxy.core.json_response import json_response, parsed
 from proxy.core.metrics import Metrics
 from proxy.core.offload import off_loop, off_loop_above
 from proxy.core.wrapped_ids import LONGEST, bare
@@ -170,10 +169,7 @@ class Feedback:
     async def post(self, request: web.Request) -> web.Response:
         """One rating, or up to 1,000 with a result each."""
         raw = await request.read()
-        try:
-            body = await off_loop(len(raw), loads, raw)
-        except ValueError as error:
-            raise BadRequest(f"The body is not valid JSON ({error}).") from None
+        body = await off_loop(len(raw), parsed, raw)
         pieces = body if isinstance(body, list) else unfolded(body) if isinstance(body, dict) else None
         if pieces is None:
             raise BadRequest("The body must be a JSON object, or a list of them.")

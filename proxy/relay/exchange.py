@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from typing import Any, Final
 
 import aiohttp
@@ -53,9 +52,12 @@ class Exchange:
         call: Call,
         question: Question,
         lease: Lease,
+        row: Callable[[], Awaitable[NewCompletion]],
+        seen: Callable[[NewCompletion], None],
         held: HeldStream | None = None,
         taught: Sequence[PromptLesson] = (),
     ) -> None:
+        """`row` makes the row of what is captured, and `seen` is told of it."""
         self._parts = parts
         self._call = call
         self._request = call.request
@@ -67,30 +69,28 @@ class Exchange:
         self._attempt = call.attempt  # keeps the answer, should its SDK ask again
         self._begun = held.response if held is not None else None  # the stream, where it began while it waited
         self._capture: Capture | None = None
-        self._record: Callable[[], None] | None = None  # begins it; None where nothing is captured
+        self._row, self._told_of = row, seen
         self._way: Codec  # once the answer begins
         self._finished = False
         self._gap = b""  # what ends the last event, where the backend did not
 
-    async def capture_as(
-        self, id: str, row: Callable[[], Awaitable[NewCompletion]], seen: Callable[[NewCompletion], None]
-    ) -> None:
-        """Raises Conflict where the client chose an id that exists. Else the row is made while the backend is asked;
-        `seen` is told of it."""
-        await self._parts.store.room()  # who comes while the disk is behind waits here, and takes no more memory
-        self._record = partial(self._captured, id, row, seen)
+    async def room(self) -> None:
+        """Returns once there is room for one more record. Who comes while the disk is behind waits here, and takes no
+        more memory than that. Raises Conflict where the client chose an id that exists."""
+        await self._parts.store.room()
         if self._call.head.id is None:
-            return
-        self._capture = self._made(id)
+            return  # the row is made while the backend is asked
+        self._capture = self._made()
         try:
-            await self._capture.begin(await row(), seen)
+            await self._capture.begin(await self._row(), self._told_of)
         except DuplicateCompletion:
             self._capture = None
             raise Conflict(
-                f"The completion id {id} exists already; choose another.", param="x-rl-completion-id"
+                f"The completion id {self._call.id} exists already; choose another.", param="x-rl-completion-id"
             ) from None
 
-    def _made(self, id: str) -> Capture:
+    def _made(self) -> Capture:
+        assert self._call.id is not None
         parts, served = self._parts, self._parts.backend.served
         found = Capture(
             parts.store,
@@ -99,25 +99,20 @@ class Exchange:
             parts.events,
             parts.redactor,
             parts.underway,
-            id,
+            self._call.id,
             self._asked.n,
             self._keepable,
-            self._call.dialect,
+            self._dialect,
         )
         found.guessed = served.guessed(self._asked.sampling)
         found.logprobs_of = served.logprobs_of or parts.backend.capabilities.logprobs_of
         return found
 
-    def _captured(
-        self, id: str, row: Callable[[], Awaitable[NewCompletion]], seen: Callable[[NewCompletion], None]
-    ) -> None:
-        self._capture = self._made(id)
-        self._capture.begin_beside(self._parts.tasks, row, seen)
-
     def _left(self) -> None:
         """Begin the record, now that the question is on its way."""
-        if self._capture is None and self._record is not None:
-            self._record()
+        if self._capture is None and self._call.id is not None:
+            self._capture = self._made()
+            self._capture.begin_beside(self._parts.tasks, self._row, self._told_of)
 
     async def run(self) -> web.StreamResponse:
         """Ask, pass the answer on, and leave the completion stored, whatever happens."""

@@ -2,7 +2,7 @@
 
 Owns that these agree with `GET /v1/models`. A version is `MODEL@vN` in all of them and can be asked for by that name.
 The tag that it has at Ollama is not shown. Everything else passes through as it is. Not here: which names there are
-(swap, store), how Ollama is asked (backends.ollama).
+(live_version, store), how Ollama is asked (backends.ollama).
 """
 
 from __future__ import annotations

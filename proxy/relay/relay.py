@@ -231,10 +231,11 @@ class Relay:
             taught = await self._lessons(call, asked, lease, held) if lessons else ()
             if taught:
                 sent = await off_loop(call.weight, _taught, call.dialect, question, taught)
-            exchange = Exchange(parts, call, sent, lease, held, taught)
+            row = partial(self._row, call, asked, lease, size, taught)
+            seen = partial(self._remember, call.dialect, question, lease)
+            exchange = Exchange(parts, call, sent, lease, row, seen, held, taught)
             if call.id is not None:
-                row = partial(self._row, call, asked, lease, size, taught)
-                await exchange.capture_as(call.id, row, partial(self._remember, call.dialect, question, lease))
+                await exchange.room()
                 if call.attempt is not None:
                     call.attempt.completion = call.id
             return await exchange.run()

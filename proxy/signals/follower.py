@@ -89,10 +89,8 @@ class Follower:
             found = await self._by_words(one)
         if len(found) != 1:
             return None
-        answer = await self._store.answers.get(found[0].id)
-        whole = await self._store.completions.page(limit=1, before_seq=answer.seq + 1) if answer else []
-        is_main = bool(whole) and whole[0].new.id == found[0].id and whole[0].new.turn == "main"
-        return answer if is_main and answer is not None and answer.seq < one.seq else None
+        answer = await self._store.answers.main_turn(found[0].id)
+        return answer if answer is not None and answer.seq < one.seq else None
 
     async def _by_thread(self, one: Next) -> Sequence[Candidate]:
         if one.above is None:

@@ -5,15 +5,14 @@ Owns HTTP. What a program may say is proxy.feedback.episodes', what is stored st
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
-import orjson
 from aiohttp import web
 
 from proxy.access.security import who_asks
 from proxy.core.errors import BadRequest, NotFound, ProxyError
-from proxy.core.json_response import json_response
+from proxy.core.json_response import json_object, json_response
 from proxy.core.query import flag, number
 from proxy.dialects.speaker import user_in
 from proxy.feedback.episodes import PRINTABLE, Episodes, as_split, group_in
@@ -46,14 +45,14 @@ class EpisodeRoutes:
     async def open(self, request: web.Request) -> web.Response:
         live = None if self._swap.foreign else self._swap.live
         key, user = who_asks(request).key, user_in(request.headers)
-        episode, new = await self._episodes.open(key, await _body(request, empty=True), live, user)
+        episode, new = await self._episodes.open(key, await json_object(request, may_be_empty=True), live, user)
         base = f"{request.scheme}://{request.host}/s/{quote(episode.id, safe='')}/v1"
         return json_response({**episode_json(episode), "base_url": base}, 201 if new else 200)
 
     async def reward(self, request: web.Request) -> web.Response:
         """201: stored; 200: changed, or said before."""
         key, user = _key(request), user_in(request.headers)
-        rewarded = await self._episodes.reward(request.match_info["id"], key, await _body(request), user)
+        rewarded = await self._episodes.reward(request.match_info["id"], key, await json_object(request), user)
         stored = rewarded.result == "stored"
         return json_response({**episode_json(rewarded.episode), "result": rewarded.result}, 201 if stored else 200)
 
@@ -164,16 +163,3 @@ def _key(request: web.Request) -> str | None:
     """Whose episodes it is about: an admin's are all, but where a server says who speaks."""
     who = who_asks(request)
     return None if who.role == "admin" and user_in(request.headers) is None else who.key
-
-
-async def _body(request: web.Request, *, empty: bool = False) -> dict[str, Any]:
-    raw = await request.read()
-    if empty and not raw.strip():
-        return {}
-    try:
-        body: Any = orjson.loads(raw)
-    except orjson.JSONDecodeError as error:
-        raise BadRequest(f"The body is not valid JSON ({error}); nothing was stored.") from None
-    if not isinstance(body, dict):
-        raise BadRequest("The body must be a JSON object; nothing was stored.")
-    return body

@@ -21,8 +21,7 @@ from proxy.access.security import require_admin
 from proxy.conversation.active_conversations import Recent
 from proxy.conversation.retries import Retries
 from proxy.core.errors import BadRequest, Conflict, NotFound
-from proxy.core.json_edit import loads
-from proxy.core.json_response import json_response
+from proxy.core.json_response import json_object, json_response
 from proxy.core.wrapped_ids import bare
 from proxy.feedback.unconfirmed_fixes import UnconfirmedFixes
 from proxy.relay.lessons import PromptLessons
@@ -132,11 +131,7 @@ class Forgetter:
 
     async def post(self, request: web.Request) -> web.Response:
         require_admin(request)
-        try:
-            body = loads(await request.read())
-        except ValueError as error:
-            raise BadRequest(f"The body is not valid JSON ({error}).") from None
-        body = body if isinstance(body, dict) else {}
+        body = await json_object(request)
         kind, name = target(body)
         asked = ForgetRequest(kind, name, retrain=_flag(body, "retrain"), purge=_flag(body, "purge_backups"))
         if _flag(body, "dry_run"):

@@ -11,8 +11,7 @@ from aiohttp import web
 
 from proxy.access.security import require_admin
 from proxy.core.errors import BadRequest
-from proxy.core.json_edit import loads
-from proxy.core.json_response import json_response
+from proxy.core.json_response import json_object, json_response
 from proxy.feedback.reward_function import RewardFunction
 from proxy.signals.bodies import Rescored
 from proxy.signals.judging import Judging
@@ -44,12 +43,9 @@ class JudgeRoutes:
     async def rescore(self, request: web.Request) -> web.Response:
         """The user's own code sees turns, or episodes, since a moment again."""
         require_admin(request)
-        try:
-            body = loads(await request.read())
-            since, episodes = float(body.get("since", 0.0)), body.get("episodes", False)
-        except (ValueError, TypeError, AttributeError):
-            raise BadRequest("The body must be a JSON object with `since` in Unix seconds.", param="since") from None
-        if not 0 <= since <= LATEST:
+        body = await json_object(request)
+        since, episodes = body.get("since", 0.0), body.get("episodes", False)
+        if isinstance(since, bool) or not isinstance(since, int | float) or not 0 <= since <= LATEST:
             raise BadRequest("`since` must be Unix seconds.", param="since")
         if not isinstance(episodes, bool):
             raise BadRequest("`episodes` must be true or false.", param="episodes")

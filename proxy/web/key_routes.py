@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
-import orjson
 from aiohttp import web
 
 from proxy.access.keys import Keys, as_json
 from proxy.access.security import require_admin, who_asks
-from proxy.core.errors import BadRequest
-from proxy.core.json_response import json_response
+from proxy.core.json_response import json_object, json_response
 from proxy.web.openapi.responses import KeysBody, NewKey
 
 NO_STORE: Final = {"cache-control": "no-store"}
@@ -33,12 +31,7 @@ class KeyRoutes:
 
     async def create(self, request: web.Request) -> web.Response:
         require_admin(request)
-        try:
-            body: Any = orjson.loads(await request.read())
-        except orjson.JSONDecodeError as error:
-            raise BadRequest(f"The body is not valid JSON ({error}).") from None
-        if not isinstance(body, dict):
-            raise BadRequest("The body must be a JSON object with `name` and `role`.")
+        body = await json_object(request)
         key, text = await self._keys.create(str(body.get("name") or ""), body.get("role", "use"), _actor(request))
         return json_response(NewKey(**as_json(key), key=text), 201, headers=NO_STORE)
 

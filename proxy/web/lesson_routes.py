@@ -12,8 +12,7 @@ from aiohttp import web
 
 from proxy.access.security import require_admin, who_asks
 from proxy.core.errors import BadRequest, NotFound
-from proxy.core.json_edit import loads
-from proxy.core.json_response import json_response
+from proxy.core.json_response import json_object, json_response
 from proxy.relay.lessons import PromptLessons
 from proxy.web.openapi.lessons import LessonBody, LessonsBody
 from store.errors import UnknownRating
@@ -48,11 +47,8 @@ class LessonRoutes:
     async def edit(self, request: web.Request) -> web.Response:
         """Other words, every question instead of its topic, or active again. What is not named stays."""
         require_admin(request)
-        try:
-            body: Any = loads(await request.read())
-        except ValueError as error:
-            raise BadRequest(f"The body is not valid JSON ({error}).") from None
-        if not isinstance(body, dict) or not body or not body.keys() <= MEMBERS.keys():
+        body = await json_object(request)
+        if not body or not body.keys() <= MEMBERS.keys():
             raise BadRequest("The body must be a JSON object with `text`, `always` or `active`.")
         for name, value in body.items():
             if not isinstance(value, MEMBERS[name]):

@@ -19,7 +19,7 @@ from config.sections import Redaction
 from proxy.conversation.history_cache import History
 from proxy.conversation.incremental_json import SaidBefore
 from proxy.conversation.redaction import Redactor
-from proxy.core.json_edit import loads, rewrite
+from proxy.core.json_edit import DEEPEST, deeper, loads, rewrite
 from proxy.relay.json_splice import with_members
 from scripts.bench.relay.load import Prompt
 from scripts.bench.relay.measure import shapes
@@ -60,6 +60,12 @@ def measured(name: str) -> dict[str, float]:
     def read(of: SaidBefore) -> Any:
         return of.read(third, of.known(third))
 
+    def made_ready(of: SaidBefore) -> None:
+        """What follows from the body before it leaves."""
+        body = read(of)
+        deeper(body.fresh, DEEPEST)
+        with_members(third, body.parsed, NAMED, body.items)
+
     def known() -> History:
         history = History(Redactor(Redaction()))
         history.telling(loads(first)["messages"], len(first)).told()
@@ -69,6 +75,8 @@ def measured(name: str) -> dict[str, float]:
     return {
         "body read, nothing remembered": best(SaidBefore, read),
         "body read, with incremental_json": best(remembered, read),
+        "body read, depth, model named; nothing remembered": best(SaidBefore, made_ready),
+        "body read, depth, model named; with incremental_json": best(remembered, made_ready),
         "messages told, nothing remembered": best(
             lambda: History(Redactor(Redaction())), lambda of: of.telling(messages, len(third)).told()
         ),
@@ -85,7 +93,7 @@ def main() -> None:
     found = {name: measured(name) for name in ("turn-200", "new-100k-1")}
     for name, rows in found.items():
         for what, took in rows.items():
-            print(f"{name:12s} {what:36s} {took:10.1f} µs")
+            print(f"{name:12s} {what:52s} {took:10.1f} µs")
     if given.json is not None:
         given.json.write_text(json.dumps(circumstances() | {"us": found}, indent=1) + "\n")
 

@@ -78,6 +78,11 @@ class AnswerStore(StorePart):
         """One completion in brief."""
         return (await self.many([id])).get(id)
 
+    async def main_turn(self, id: str) -> Lately | None:
+        """The same; None where it is a side turn."""
+        row = await self._reader.row(f"{_BRIEF} WHERE c.id = ? AND +c.turn = 'main'", (id,))
+        return None if row is None else _lately(row)
+
     async def many(self, ids: Sequence[str]) -> dict[str, Lately]:
         """Those of these that are there, by their ids; in brief."""
         rows = await self._reader.rows(f"{_BRIEF} WHERE c.id IN (SELECT value FROM json_each(?))", [to_json(list(ids))])  # noqa: S608

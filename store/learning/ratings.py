@@ -1,7 +1,7 @@
 """Ratings: one live a completion and rater, the last wins, the history stays.
 
 Not here: who may rate (proxy), which ratings a run takes (`samples`), reactions on chat platforms
-(`chats`), what all of them come to (`opinion`).
+(`reactions`), what all of them come to (`opinion`).
 """
 
 from __future__ import annotations

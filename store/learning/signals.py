@@ -34,11 +34,13 @@ c.above, c.asked, c.typed, c.tool_errors, c.prompt_hash,
 (SELECT coalesce(group_concat(hex(a.hash), ''), '')
     FROM (SELECT hash FROM completion_system WHERE completion_id = c.id ORDER BY at) a) AS system
 FROM completions c WHERE c.seq > ? ORDER BY c.seq LIMIT ?"""
-# From the last message of a prompt up to its newest reply, the reply with them.
-_TAIL: Final = """WITH RECURSIVE path (hash, step) AS (
-    SELECT :leaf, 0 UNION ALL SELECT m.parent, step + 1 FROM path JOIN messages m ON m.hash = path.hash
+# From the last message of each prompt up to its newest reply, the reply with them.
+_TAILS: Final = """WITH RECURSIVE path (seq, hash, step) AS (
+    SELECT c.seq, c.prompt_hash, 0 FROM completions c WHERE c.seq IN (SELECT value FROM json_each(?))
+    UNION ALL SELECT path.seq, m.parent, step + 1 FROM path JOIN messages m ON m.hash = path.hash
     WHERE m.parent IS NOT NULL AND m.role <> 'assistant' AND step < 256)
-SELECT m.hash, m.role, m.body, m.cut, m.parent FROM path JOIN messages m ON m.hash = path.hash ORDER BY step"""
+SELECT path.seq, m.hash, m.role, m.body, m.cut, m.parent FROM path JOIN messages m ON m.hash = path.hash
+ORDER BY path.seq, step"""
 _BEFORE: Final = """+c.turn = 'main' AND c.choice = 0 AND +c.seq < :seq AND +c.status IN ('done', 'partial')
 AND c.finished_at <= :at AND c.finished_at >= :at - :within AND +c.key IS :key AND +c.user IS :user
 AND +c.session IS :session AND c.request_id <> :request
@@ -249,9 +251,15 @@ class SignalStore(StorePart):
     async def unseen(self, limit: int) -> list[Next]:
         """Requests that nobody has looked at, oldest first, each with what comes after its newest reply."""
         after = await self._after()
+        unseen = await self._reader.rows(_NEXT, (after, limit))
+        # Of the others nothing can be told.
+        telling = [one["seq"] for one in unseen if one["session"] is not None or one["above"] is not None]
+        tails: dict[int, list[sqlite3.Row]] = {}
+        for one in await self._reader.rows(_TAILS, (to_json(telling),)) if telling else ():
+            tails.setdefault(one["seq"], []).append(one)
         found = []
-        for row in await self._reader.rows(_NEXT, (after, limit)):
-            rows = [] if row["prompt_hash"] is None else await self._reader.rows(_TAIL, {"leaf": row["prompt_hash"]})
+        for row in unseen:
+            rows = tails.get(row["seq"], [])
             reply = rows[-1] if rows and rows[-1]["role"] == "assistant" else None
             tail = tuple(Message(one["role"], one["body"]) for one in reversed(rows if reply is None else rows[:-1]))
             side = "side" if row["choice"] else row["turn"]

@@ -95,7 +95,8 @@ def commands(group: typer.core.TyperGroup, *words: str) -> Iterator[tuple[str, .
             yield from commands(command, *words, name)
 
 
-# `test_the_built_in_server` has plain folders; other children are started the same way.
+# `test_the_built_in_server` and `test_a_service_starts_in_its_persons_home` have plain folders, too; others start their
+# processes the same ways.
 only_packages = pytest.mark.parametrize("here", ["packages"], indirect=True)
 
 
@@ -112,6 +113,7 @@ async def test_every_command_starts(here: Path, person: Newcomer) -> None:
     assert code == 0 and said.count("Usage: rlproxy") == len(found), said
 
 
+@only_packages
 async def test_init_serve_and_doctor(here: Path, person: Newcomer) -> None:
     answers = person.answers(model="fake", weights="")
     code, said = await run(here, person.env, RLPROXY, "init", "--answers", answers)

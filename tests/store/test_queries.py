@@ -65,6 +65,7 @@ async def call_everything(store: Store) -> None:
     for who in ({}, {"session": "s"}, {"user": "u"}, {"session": "s", "user": "u"}):
         await store.answers.newest(**who)
     await store.answers.get("a")
+    await store.answers.main_turn("a")
     await store.answers.said_to([asker], limit=9, longest=100)
     await store.answers.said_to([asker], limit=9, longest=100, session="s")
     await store.answers.askers_in("s")

@@ -12,6 +12,7 @@ shows at their ends. Where that explains too little of the ratings, all tokens o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -163,9 +164,13 @@ def _halves(size: Floats, y: Floats) -> Floats:
 
 def narrow(states: States) -> States:
     """At most WIDEST features: distances stay, nearly (Johnson and Lindenstrauss)."""
-    width = states.shape[1]
-    if width <= WIDEST:
+    if states.shape[1] <= WIDEST:
         return states
-    projection = np.random.default_rng(0).standard_normal((width, WIDEST), np.float32) / np.sqrt(np.float32(WIDEST))
-    narrow: States = states @ projection
-    return narrow
+    narrowed: States = states @ _projection(states.shape[1])
+    return narrowed
+
+
+@lru_cache(maxsize=1)  # millions of random numbers, the same for each reply of a run
+def _projection(width: int) -> States:
+    drawn: States = np.random.default_rng(0).standard_normal((width, WIDEST), np.float32) / np.sqrt(np.float32(WIDEST))
+    return drawn

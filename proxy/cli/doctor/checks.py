@@ -1,7 +1,7 @@
 """`rlproxy doctor`: one line a check, and what to do about it.
 
 Owns the checks: each is one small function of the facts, and a line in CHECKS; those of this machine are in
-doctor_here. Not here: how the facts are found (facts), words of the command (main), what a status says (status).
+machine_checks. Not here: how the facts are found (facts), words of the command (app), what a status says (status).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Owns the ports that are tried and how a server is recognised: by routes of its own, never by its port. Everything is
 asked with GET but Ollama's `/api/show`, which is a POST that changes nothing. Not here: which weights a model was
-made from (matching), what the person chooses (questions).
+made from (weights_search), what the person chooses (questions).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The proof that it works: one question through the proxy, one rating, seen in its status, and taken back.
 
 Owns the order, and the proxy that is started for it where none runs. The rating is taken back in the end: it is about
-the wires, and must not teach. Not here: what is said about it (cli_init).
+the wires, and must not teach. Not here: what is said about it (command).
 """
 
 from __future__ import annotations

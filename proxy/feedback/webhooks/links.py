@@ -1,7 +1,7 @@
 """`POST /rl/links`: whoever posts a message says which completion it shows.
 
 Owns the wait for a completion that is still being stored while its message is posted, and who may link what. A link
-decides whose rating a reaction is and of what. Not here: how a link is followed (`finding`).
+decides whose rating a reaction is and of what. Not here: how a link is followed (`resolve`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 from proxy.access.reach import Reach
 from proxy.access.security import who_asks
 from proxy.core.errors import BadRequest, Forbidden, NotFound
-from proxy.core.json_edit import loads
+from proxy.core.json_response import json_object
 from proxy.core.wrapped_ids import bare
 from proxy.dialects.speaker import user_in
 from store.errors import LinkTaken, UnknownCompletion
@@ -41,12 +41,7 @@ class Links:
     async def post(self, request: web.Request) -> web.Response:
         """Asked again by the same key, the message shows the new one. Raises NotFound where the key has no such
         completion, Forbidden where another key has linked the message."""
-        try:
-            body = loads(await request.read())
-        except ValueError as error:
-            raise BadRequest(f"The body is not valid JSON ({error}).") from None
-        if not isinstance(body, dict):
-            raise BadRequest("The body must be a JSON object.")
+        body = await json_object(request)
         who, user = who_asks(request), user_in(request.headers)
         new = Link(
             platform=_name(body, "platform"),

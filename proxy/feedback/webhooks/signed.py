@@ -20,7 +20,7 @@ from typing_extensions import TypedDict
 from config.errors import SettingsError
 from config.webhooks import PLATFORMS
 from proxy.core.errors import BadRequest
-from proxy.core.json_edit import loads
+from proxy.core.json_response import as_object, parsed
 from proxy.feedback.webhooks.base import (
     LONGEST,
     MOST_TEXT,
@@ -68,12 +68,7 @@ class Signed(Platform):
         return (self._event(id, body, float(time)),)
 
     def _event(self, id: str, raw: bytes, signed_at: float) -> PlatformEvent:
-        try:
-            body = loads(raw)
-        except ValueError as error:
-            raise BadRequest(f"The body is not valid JSON ({error}).") from None
-        if not isinstance(body, dict):
-            raise BadRequest("The body must be a JSON object.")
+        body = as_object(parsed(raw))
         what = _WHAT.get(str(body.get("what")))
         if what is None:
             raise BadRequest('`what` must be "reaction", "retraction" or "command".', param="what")

@@ -45,7 +45,7 @@ async def test_it_stands_still_from_the_first_request_to_the_end_of_the_last() -
 
 
 @pytest.mark.parametrize("gap", [0.0, 0.001, 0.1])
-@pytest.mark.parametrize("each", [0.01, 3.0, 1000.0])
+@pytest.mark.parametrize("each", [0.1, 3.0, 1000.0])
 async def test_it_gets_on_however_many_requests_there_are(gap: float, each: float) -> None:
     clock = Clock()
     run = Run(clock)
@@ -55,9 +55,9 @@ async def test_it_gets_on_however_many_requests_there_are(gap: float, each: floa
         with gives.answering():
             until = clock.now + each
             while clock.now < until:
-                clock.now += 0.01
+                clock.now += 0.05
                 gives._settle()  # as its timer does, and more often
-                stretch = stretch + 0.01 if run.stands else 0.0
+                stretch = stretch + 0.05 if run.stands else 0.0
                 longest_stretch = max(stretch, longest_stretch)
         clock.now += gap
         stretch = 0.0 if gap else stretch

@@ -61,3 +61,17 @@ def test_a_public_class_name_has_one_meaning() -> None:
                 where[node.name].add(str(path.relative_to(ROOT)))
     twice = {name: paths for name, paths in where.items() if len(paths) > 1}
     assert twice.keys() <= SAME_THING, "give each its own name"
+
+
+def test_a_docstring_points_to_modules_that_are_there() -> None:
+    """As `Not here: the options (command)`; a bracket of several words is prose."""
+    names = {part.removesuffix(".py") for path in product() for part in path.relative_to(ROOT).parts}
+    names |= {"stay", "elsewhere", "m", "torch", "mlx", "numpy"}  # functions, figures and libraries
+    gone = []
+    for path in product():
+        said = " ".join((ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split())
+        for bracket in re.findall(r"\(([a-z`][\w.,` ]*)\)", said.partition("Not here:")[2]):
+            words = [word.strip("` ") for word in bracket.split(",")]
+            if not any(" " in word for word in words):
+                gone += [f"{path}: {word}" for word in words if not set(word.split(".")) <= names]
+    assert gone == []

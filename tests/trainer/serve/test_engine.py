@@ -82,7 +82,7 @@ async def test_greedy_and_log_probs_are_those_of_transformers_and_peft(served):
 
 async def test_a_mixed_batch_that_changes_all_the_time_gives_each_what_it_gets_alone(served):
     asks = [
-        Ask(served.prompt(question), 4 + 4 * n + m, sampling, adapter=adapter, stop=("zzz",))
+        Ask(served.prompt(question), 3 + 2 * n + m, sampling, adapter=adapter, stop=("zzz",))
         for n, question in enumerate(QUESTIONS)
         for m, adapter in enumerate(wearers(served))
         for sampling in (GREEDY, Sampling(temperature=0.9, seed=10 * n + m))
