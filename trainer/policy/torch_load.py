@@ -2,8 +2,8 @@
 
 Owns which format and why, loading in it (in 4 bits, too), and what is refused. Whatever it is, these stay in fp32: the
 adapter with its optimiser, and everything from the head on. So no log-prob and no ratio is rounded to bf16. On a CPU
-that multiplies in bf16, the steps and the gate round the products of frozen layers; what goes between layers stays in
-fp32, and what is compared with the server is computed in fp32 before.
+that multiplies in bf16, the steps and the gate round the products of frozen layers. What goes between layers stays in
+fp32. What is compared with the server is computed in fp32 before.
 Not here: the adapter (torch_policy), how memory is planned (torch_memory).
 """
 
