@@ -476,7 +476,8 @@ def _write(
 
 
 def _passed(trained: Trained, tries: Tries, used: int, again: int) -> str:
-    what = f"{int(trained.metrics['steps'])} steps on {used} samples" + (f" and {again} of earlier runs" if again else "")
+    what = f"{int(trained.metrics['steps'])} steps on {used} samples"
+    what += f" and {again} of earlier runs" if again else ""
     reason = f"{what}, {trained.early}; it passed the gate." if trained.early else f"{what} passed the gate."
     if tries.why:
         reason += f" That was a second try, {tries.how}; the first was dropped: {tries.why}. Nothing is left to do."
