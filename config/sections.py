@@ -222,7 +222,7 @@ class Train(Section):
     threads: int = Field(default=0, ge=0, le=1024)
     """CPU threads of a run; 0 chooses by the machine."""
     compute: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Number format of the base model during a run; auto is bfloat16 on a GPU that has it, else float32."""
+    """Number format of the base model in a run; auto is bfloat16 on a GPU and for a CPU's products, where fast."""
     load_in_4bit: bool = False
     """Load the base model in 4 bits (QLoRA) for a run: a quarter of the memory, less exact, NVIDIA GPUs only."""
     nice: int = Field(default=10, ge=0, le=19)

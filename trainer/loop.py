@@ -138,7 +138,8 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop, seal: Sea
     progress.phase("old")
     learned, teaching = _lessons(run, model, read)
     run.clock.lap("old")
-
+    if why := model.policy.round_products():  # not before served and trained log-probs were compared
+        progress.choice("products", "bfloat16", why)
     # Beside comments it was not tried: what those ask for is no loss of sense.
     spent = gate.spent(model.parent, run.bounds) if steps.by_token(teaching) else 0.0
     tries = Tries(folder, run.preset, spent)
@@ -476,8 +477,7 @@ def _write(
 
 def _passed(trained: Trained, tries: Tries, used: int, again: int) -> str:
     what = f"{int(trained.metrics['steps'])} steps on {used} samples"
-    if again:
-        what += f" and {again} of earlier runs"
+    what += f" and {again} of earlier runs" if again else ""
     reason = f"{what}, {trained.early}; it passed the gate." if trained.early else f"{what} passed the gate."
     if tries.why:
         reason += f" That was a second try, {tries.how}; the first was dropped: {tries.why}. Nothing is left to do."

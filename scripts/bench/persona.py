@@ -46,7 +46,8 @@ class Chat:
     """The model as a server would have it: replies with exact ids and log-probs of the sampling distribution."""
 
     def __init__(self, path: Path, threads: int) -> None:
-        self.policy = TorchPolicy(path, presets.resolve("balanced", {}), parent=None, threads=threads, seed=0)
+        preset = presets.resolve("balanced", {})  # float32, as the built-in server
+        self.policy = TorchPolicy(path, preset, parent=None, threads=threads, seed=0, compute="float32")
         self.template = Template(self.policy.tokenizer)
 
     def ask(self, texts: list[str], adapter: Path | None, seed: int) -> list[Tokens]:

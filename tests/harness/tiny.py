@@ -14,7 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from config import presets
 from trainer.io.cache import Cache
 from trainer.io.progress import Stop
-from trainer.io.run_folder import read_spec
+from trainer.io.run_folder import Compute, read_spec
 from trainer.lessons.lessons import Lesson
 from trainer.lessons.samples import Sample, Template, load
 from trainer.lessons.scoring import Scorer
@@ -46,29 +46,21 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 def make_model(folder: Path, seed: int = 0, **changes: Any) -> Path:
     torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=259,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=2048,
-        bos_token_id=1,
-        eos_token_id=2,
-        pad_token_id=2,
-        initializer_range=0.2,  # at the usual 0.02 every token is as likely as the next
-        tie_word_embeddings=True,
-        **changes,
-    )
+    sizes: dict[str, Any] = {
+        "vocab_size": 259, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 2048,
+        "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2, "tie_word_embeddings": True,
+        "initializer_range": 0.2,  # at the usual 0.02 every token is as likely as the next
+    }  # fmt: skip
+    config = LlamaConfig(**(sizes | changes))
     LlamaForCausalLM(config).save_pretrained(folder)
     tokenizer().save_pretrained(folder)
     return folder
 
 
-def policy(model: Path, parent: Path | None = None, **overrides: Any) -> TorchPolicy:
+def policy(model: Path, parent: Path | None = None, *, compute: Compute = "auto", **overrides: Any) -> TorchPolicy:
     preset = presets.resolve("balanced", {"rank": 4, "alpha": 8} | overrides)
-    return TorchPolicy(model, preset, parent=parent, threads=1, seed=0)
+    return TorchPolicy(model, preset, parent=parent, threads=1, seed=0, compute=compute)
 
 
 def sample_lines(

@@ -90,6 +90,9 @@ class MlxPolicy:
             linear.wear(LoraPair(a, mx.zeros((out, preset.rank)), preset.alpha / preset.rank))
         return peft_folder.new_config(layers, rank=preset.rank, alpha=preset.alpha)
 
+    def round_products(self) -> str | None:
+        return None
+
     @contextlib.contextmanager
     def wearing(self, adapter: Path | None) -> Iterator[None]:
         trained = {path: pair for path, linear in self._model.linears.items() if (pair := linear.worn)}

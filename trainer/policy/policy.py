@@ -56,6 +56,9 @@ class Policy(Protocol):
     def wearing(self, adapter: Path | None) -> AbstractContextManager[None]:
         """Inside it the model wears this adapter instead of the one in training; None is the bare base."""
 
+    def round_products(self) -> str | None:
+        """From here on multiply in bf16 where this is faster and may be; why, or None where all stays as it is."""
+
     def log_probs(self, packed: Packed, states: States | None = None) -> LogProbs:
         """No gradient, no dropout, the same code path as `backward`; fp32 from the head on.
 

@@ -1,8 +1,10 @@
 """The base model on its device, in the number format that a run computes in.
 
 Owns which format and why, loading in it (in 4 bits, too), and what is refused. Whatever it is, these stay in fp32: the
-adapter with its optimiser, and everything from the head on. So no log-prob and no ratio is rounded to bf16. Not here:
-the adapter (torch_policy), how memory is planned (torch_memory).
+adapter with its optimiser, and everything from the head on. So no log-prob and no ratio is rounded to bf16. On a CPU
+that multiplies in bf16, the steps and the gate round the products of frozen layers. What goes between layers stays in
+fp32. What is compared with the server is computed in fp32 before.
+Not here: the adapter (torch_policy), how memory is planned (torch_memory).
 """
 
 from __future__ import annotations
@@ -17,6 +19,9 @@ from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from trainer.io.run_folder import Compute, RunError
 
+MULTIPLIES_IN_BF16 = ("amx_bf16", "avx512_bf16")  # of torch.cpu.get_capabilities()
+WIDE = 256  # columns; narrower layers are no faster in bf16
+
 
 def choose_compute(asked: Compute, device: str) -> tuple[torch.dtype, str]:
     """The format of the base model's weights and activations, and why."""
@@ -25,7 +30,7 @@ def choose_compute(asked: Compute, device: str) -> tuple[torch.dtype, str]:
     if asked == "float32":
         return torch.float32, "set (train.compute)"
     if device != "cuda":
-        return torch.float32, "a CPU: as the built-in server, from which bfloat16 is 0.04 nats a token off"
+        return torch.float32, "a CPU: as the built-in server"
     if torch.cuda.is_bf16_supported(including_emulation=False):
         return torch.bfloat16, "this GPU computes in it"
     return torch.float32, "this GPU has no bfloat16"
@@ -43,6 +48,44 @@ def load(weights: Path, device: str, compute: torch.dtype, *, in_4bit: bool) -> 
     if compute != torch.float32:
         _head_in_fp32(causal)
     return causal
+
+
+def products_in_bf16(asked: Compute, device: str) -> str | None:
+    """Why the products of frozen layers may be rounded though all else is fp32; None: they may not."""
+    if asked != "auto" or device != "cpu":
+        return None
+    able = next((name for name in MULTIPLIES_IN_BF16 if torch.cpu.get_capabilities().get(name)), None)
+    return able and f"this CPU has {able}; all else stays in float32"
+
+
+def round_products(model: torch.nn.Module, head: torch.nn.Module) -> int:
+    """Let every wide frozen layer multiply in bf16; how many. The head and adapters stay as they are."""
+    wide = [
+        (name, layer)
+        for name, layer in model.named_modules()
+        if type(layer) is torch.nn.Linear
+        and layer is not head
+        and ".lora_" not in name
+        and min(layer.weight.shape) >= WIDE
+    ]
+    for name, layer in wide:
+        model.set_submodule(name, Bf16Linear(layer))
+    return len(wide)
+
+
+class Bf16Linear(torch.nn.Linear):
+    """A frozen layer whose product is computed in bf16, of fp32 and into fp32. Gradients pass through it likewise."""
+
+    def __init__(self, of: torch.nn.Linear) -> None:
+        with torch.device("meta"):
+            super().__init__(of.in_features, of.out_features, bias=False)
+        self.weight = torch.nn.Parameter(of.weight.detach().bfloat16(), requires_grad=False)
+        if of.bias is not None:
+            self.bias = torch.nn.Parameter(of.bias.detach(), requires_grad=False)
+
+    def forward(self, entering: Tensor) -> Tensor:
+        product = torch.nn.functional.linear(entering.bfloat16(), self.weight).float()
+        return product if self.bias is None else product + self.bias
 
 
 def drop_nothing(model: torch.nn.Module) -> None:

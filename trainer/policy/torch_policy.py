@@ -57,6 +57,7 @@ class TorchPolicy:
         torch.manual_seed(seed)
         transformers_logging.disable_progress_bar()
         self.tokenizer = AutoTokenizer.from_pretrained(weights)
+        self._asked = compute
         dtype, why = torch_load.choose_compute(compute, self.device)
         self.choices.append(("compute", str(dtype).removeprefix("torch."), why))
         if in_4bit:
@@ -148,6 +149,10 @@ class TorchPolicy:
             self.model.set_adapter(TRAINED)
             self._freeze_experts(self.model)
             self.model.delete_adapter(name)
+
+    def round_products(self) -> str | None:
+        why = torch_load.products_in_bf16(self._asked, self.device)
+        return why if why and torch_load.round_products(self.model, self._causal.get_output_embeddings()) else None
 
     # --- log-probs ---
 

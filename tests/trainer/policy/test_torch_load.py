@@ -38,6 +38,82 @@ def test_auto_is_what_the_machine_is_good_at(monkeypatch):
     assert torch_load.choose_compute("float32", "cuda") == (torch.float32, "set (train.compute)")
 
 
+@pytest.mark.parametrize("able", ["avx512_bf16", "amx_bf16"])
+def test_only_products_are_rounded_and_only_where_the_cpu_multiplies_so(able, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_f": True, able: True})
+    assert able in str(torch_load.products_in_bf16("auto", "cpu"))
+    assert torch_load.products_in_bf16("float32", "cpu") is None
+    assert torch_load.products_in_bf16("auto", "cuda") is None
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_f": True, able: False})
+    assert torch_load.products_in_bf16("auto", "cpu") is None
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory):
+    """Wide enough to be worth it, but for keys and values."""
+    sizes = {"hidden_size": 256, "intermediate_size": 256, "initializer_range": 0.05}
+    return tiny.make_model(tmp_path_factory.mktemp("models") / "wide", **sizes)
+
+
+@pytest.fixture
+def with_products(monkeypatch):
+    monkeypatch.setattr(torch_load, "products_in_bf16", lambda asked, device: "asked for by a test")
+
+
+@pytest.mark.usefixtures("with_products")
+def test_rounded_products_leave_everything_else_in_fp32(wide, tmp_path):
+    policy, packed = tiny.policy(wide), pack(ROWS)
+    exact = policy.log_probs(packed).plain
+    assert policy.round_products() == "asked for by a test"
+    assert policy.round_products() is None, "nothing is left to round"
+    rounded = [n for n, m in policy.model.named_modules() if isinstance(m, torch_load.Bf16Linear)]
+    assert {n.rpartition("layers.")[2].split(".")[2] for n in rounded} == {
+        "q_proj",
+        "o_proj",
+        "gate_proj",
+        "up_proj",
+        "down_proj",
+    }
+    assert {p.dtype for p in policy.trained.values()} == {torch.float32}
+    assert policy._hidden(packed).dtype == policy._causal.get_output_embeddings().weight.dtype == torch.float32
+    before = policy.log_probs(packed).plain
+    assert 1e-7 < np.abs(before - exact).mean() < 0.01
+    for _ in range(3):
+        step(policy, ROWS)
+    assert (policy.log_probs(packed).plain - before).mean() > 0.1
+    policy.save(tmp_path)
+    again = tiny.policy(wide, parent=tmp_path)
+    again.round_products()
+    np.testing.assert_array_equal(again.log_probs(packed).plain, policy.log_probs(packed).plain)
+    bare = tiny.policy(wide)
+    bare.round_products()
+    with bare.wearing(tmp_path):
+        np.testing.assert_array_equal(bare.log_probs(packed).plain, policy.log_probs(packed).plain)
+    np.testing.assert_array_equal(bare.log_probs(packed).plain, before)
+
+
+@pytest.mark.usefixtures("with_products")
+def test_rounded_products_push_where_exact_ones_do(wide):
+    gradients = []
+    for rounded in (True, False):
+        policy = tiny.policy(wide)
+        if rounded:
+            policy.round_products()
+        step(policy, ROWS)
+        gradients.append(np.concatenate([a.ravel() for n, a in sorted(policy.optimiser().items()) if "exp_avg/" in n]))
+    rough, exact = gradients
+    assert rough @ exact / np.linalg.norm(rough) / np.linalg.norm(exact) > 0.999
+
+
+def test_a_layer_with_a_bias_multiplies_likewise():
+    layer = torch.nn.Linear(300, 260).requires_grad_(False)
+    entering = torch.randn(5, 300, requires_grad=True)
+    rough = torch_load.Bf16Linear(layer)(entering)
+    torch.testing.assert_close(rough, layer(entering), atol=0.02, rtol=0.02)
+    rough.sum().backward()
+    torch.testing.assert_close(entering.grad, layer.weight.sum(0).expand(5, -1), atol=0.1, rtol=0.02)
+
+
 def test_in_bf16_the_adapter_its_optimiser_and_the_logits_stay_in_fp32(model):
     policy = in_bf16(model)
     assert ("compute", "bfloat16", "set (train.compute)") in policy.choices

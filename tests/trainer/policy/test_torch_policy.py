@@ -309,7 +309,7 @@ def test_a_template_wrong_by_one_token_falls_out_of_the_band(policy):
 
 @pytest.mark.model
 def test_the_real_model_gives_its_own_log_probs(weights):
-    policy = tiny.policy(weights)
+    policy = tiny.policy(weights, compute="float32")
     template = Template(policy.tokenizer)
     prompt = template.prompt([{"role": "user", "content": "What is the capital of France?"}])
     row = Tokens(prompt, template.reply("The capital of France is Paris.", ended=True), 0.8)
