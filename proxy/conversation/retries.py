@@ -273,10 +273,10 @@ class Retries:
 
     async def _forget(self, earlier: Attempt, choices: int) -> None:
         """Remove earlier tries; what a person has rated stays, and so does what may be another client's."""
-        if earlier.completion is None or not earlier.surely:
-            return
         if earlier.finishing is not None:  # or the rows would come after they went
             await asyncio.wait({earlier.finishing})
+        if earlier.completion is None or not earlier.surely:
+            return
         ids = [earlier.completion, *(f"{earlier.completion}.{i}" for i in range(1, choices))]
         await self._store.completions.forget_unrated(ids)
 

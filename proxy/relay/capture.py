@@ -146,12 +146,23 @@ class Capture:
         self._number(row, seen)
         try:
             self._begun = self._store.completions.begin(self._rows)
-            await self._begun
+            await asyncio.shield(self._begun)  # it is stored whether or not its client stays
         except DuplicateCompletion:
             raise
         except StoreError as error:
             log.error("capture is failing", completion=self.id, error=str(error))
         self._underway.begun(self.id, self)
+
+    async def given_up(self, error: str) -> bool:
+        """Its client left while `begin` stored the rows: they are not pending for ever. Tell whether there are any; an
+        id that exists is of another request."""
+        if self._begun is None:
+            return False
+        await asyncio.wait({self._begun})
+        if isinstance(self._begun.exception(), DuplicateCompletion):
+            return False
+        await self.finish("partial", error=error)
+        return True
 
     def _number(self, row: NewCompletion, seen: Callable[[NewCompletion], None]) -> None:
         seen(row)

@@ -40,6 +40,7 @@ from store.records import NewCompletion, PromptLesson
 log = structlog.get_logger()
 
 GONE: Final = (aiohttp.ClientConnectionResetError, ConnectionResetError, BrokenPipeError)
+LEFT: Final = "the client went away"
 KEEPALIVE_S = 3.0  # of silence; proxies and clients in between give up sooner or later
 
 
@@ -88,6 +89,15 @@ class Exchange:
             raise Conflict(
                 f"The completion id {self._call.id} exists already; choose another.", param="x-rl-completion-id"
             ) from None
+        except asyncio.CancelledError:
+            finishing = self._parts.tasks.spawn(f"finish-{self._call.id}", self._given_up(self._capture))
+            if self._attempt is not None:
+                self._attempt.finishing = finishing
+            raise
+
+    async def _given_up(self, capture: Capture) -> None:
+        if await capture.given_up(LEFT) and self._attempt is not None:
+            self._attempt.completion = capture.id  # its retry may have the same id
 
     def _made(self) -> Capture:
         assert self._call.id is not None
@@ -134,14 +144,14 @@ class Exchange:
             error = failed.message
             raise
         except (asyncio.CancelledError, *GONE):
-            error = "the client went away"
+            error = LEFT
             raise
         finally:
             self._left()  # also of a question that nobody took
             self._asking.leave()
             self._parts.memory.used(self._question.size)
             if self._capture is not None and not self._finished:
-                status = "partial" if error == "the client went away" else "error"
+                status = "partial" if error == LEFT else "error"
                 # In a task of its own: this one may have been cancelled.
                 finishing = self._parts.tasks.spawn(
                     f"finish-{self._capture.id}",

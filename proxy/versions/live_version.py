@@ -160,8 +160,8 @@ class Swap:
         known, model = asked.removesuffix(capabilities.implied_tag), self.model
         if known in ("", model):
             return self._pointer.live, False
-        name, _, pin = known.rpartition("@")
-        if name != model:
+        name, at, pin = known.rpartition("@")
+        if not at or name != model:  # a server's model has no name until it was reached
             return None, False
         if pin == "base":
             return BASE, True

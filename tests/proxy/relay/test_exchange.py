@@ -333,3 +333,28 @@ async def test_a_server_that_takes_no_connection_is_not_waited_for_any_longer(tm
                 assert (await proxy.chat("x")).status == 503
         finally:
             await proxy.stop()
+
+
+async def test_who_leaves_while_an_id_of_its_own_is_stored_may_ask_again_by_it(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored, gone, begin = asyncio.Event(), asyncio.Event(), proxy.store.completions.begin
+
+    async def noticed(begun: asyncio.Future[None]) -> None:
+        await begun
+        stored.set()
+        await gone.wait()
+
+    monkeypatch.setattr(proxy.store.completions, "begin", lambda rows: asyncio.ensure_future(noticed(begin(rows))))
+    ours = {"x-rl-completion-id": "mine", "x-stainless-retry-count": "0"}
+    asks = asyncio.create_task(proxy.chat("a", headers=ours))
+    async with asyncio.timeout(10):
+        await stored.wait()
+    asks.cancel()
+    await asyncio.gather(asks, return_exceptions=True)
+    gone.set()
+    async with await proxy.chat("a", headers={**ours, "x-stainless-retry-count": "1"}) as response:
+        assert response.status == 200 and response.headers["x-rl-completion-id"] == "mine"
+    async with await proxy.chat("a", headers={"x-rl-completion-id": "mine"}) as response:
+        assert response.status == 409
+    assert (await proxy.get("/rl/completions/mine"))["status"] == "done"

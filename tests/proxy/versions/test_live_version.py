@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from config.settings import load
+from proxy.backends.vllm import VLLM
+from proxy.versions.live_version import Swap
 from scripts.harness.in_process import Proxy
 from scripts.harness.versions import publish
+from store.records import BASE
 
 
 @pytest.fixture
@@ -53,6 +58,15 @@ async def test_the_client_sees_the_model_it_asked_for(proxy: Proxy, versions: li
     assert (await (await proxy.chat("x")).json())["model"] == "fake"
     raw = await (await proxy.chat("x", stream=True)).read()
     assert b"fake@v1" not in raw and b'"model": "fake"' in raw
+
+
+def test_a_model_that_is_named_like_a_version_pins_none() -> None:
+    """Also before a server has told which model it serves."""
+    backend, nothing = VLLM(load({"backend.kind": "vllm"}, environ={}).settings.backend), cast(Any, None)
+    swap = Swap(nothing, backend, nothing, nothing, nothing, nothing)
+    assert swap.model == "" and swap.version_of("") == BASE
+    for asked in ("v3", "base"):
+        assert swap.version_of(asked) is None and not swap.names_version(asked)
 
 
 async def test_pins(proxy: Proxy, versions: list[Path]) -> None:
