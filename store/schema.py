@@ -5,6 +5,7 @@ Owns pragmas and migrations. Not here: any query of the tables (completions, rat
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 from collections.abc import Callable
@@ -79,7 +80,9 @@ def open_database(
             tell(f"The database is of an earlier rlproxy (schema {seen}): it is copied first, then brought up to date.")
             copy = before_migration(db, path, seen)
             tell(f"The copy is {copy}; the database is brought up to date now.")
-        migrate(db)
+            _migrate_or_drop(db, path, seen, copy)
+        else:
+            migrate(db)
     except BaseException as error:
         driver.let_go(db, path, secret)
         if isinstance(error, driver.errors()):
@@ -120,6 +123,23 @@ def pending(db: sqlite3.Connection) -> list[tuple[int, Traversable]]:
     if seen > max(scripts):
         raise StoreError(f"The database is of a newer rlproxy (schema {seen}, this one knows {max(scripts)}).")
     return [(number, scripts[number]) for number in sorted(scripts) if number > seen]
+
+
+def _migrate_or_drop(db: sqlite3.Connection, path: Path, seen: int, copy: Path) -> None:
+    """Where nothing of it could be done the copy goes: each start makes another one, and a disk may be full already."""
+    try:
+        migrate(db)
+    except driver.errors() as error:
+        with contextlib.suppress(*driver.errors()):
+            (now,) = db.execute("PRAGMA user_version").fetchone()
+            if now == seen:
+                copy.unlink(missing_ok=True)
+        if driver.code(error) == driver.CORRUPT:
+            raise
+        raise StoreError(
+            f"{path} could not be brought up to date ({error}); nothing in it was lost. It takes up to three times "
+            "the file's size on the disk: free some space and start again."
+        ) from error
 
 
 def migrate(db: sqlite3.Connection) -> None:

@@ -41,6 +41,14 @@ async def test_a_visitor_rewards_and_ends_no_conversation_of_another(proxy: Prox
     assert await says(proxy, {**key, **BOB}) == 410
 
 
+async def test_meta_that_is_nested_too_deeply_is_refused_in_words(proxy: Proxy) -> None:  # noqa: F811
+    meta: dict[str, Any] = {}
+    for _ in range(300):
+        meta = {"a": meta}
+    assert await post(proxy, "", {"id": "deep", "meta": meta}, {}) == 400
+    assert await post(proxy, "", {"id": "deep", "meta": {"a": [1]}}, {}) == 201
+
+
 async def test_a_visitor_behind_an_admins_key_reaches_its_episodes_only(proxy: Proxy) -> None:  # noqa: F811
     await proxy.stop()
     await proxy.start(server__api_key="k" * 20, server__admin_key="a" * 20)

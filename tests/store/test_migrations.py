@@ -91,6 +91,30 @@ async def test_without_a_copy_nothing_is_changed(tmp_path: Path) -> None:
     await (await Store.open(tmp_path)).close()
 
 
+async def test_a_full_disk_in_the_middle_loses_nothing_and_is_not_filled_with_copies(tmp_path: Path) -> None:
+    """As often as it is started again, too: 1,000 pages hold the database, and not its messages twice."""
+    old(tmp_path, next(script for script in SCHEMAS if script.stem == "0027"))
+    path = tmp_path / schema.NAME
+    with closing(sqlite3.connect(path)) as db:
+        rows = ((n.to_bytes(16, "big"), b"x" * 3000) for n in range(500))
+        db.executemany("INSERT INTO messages (hash, role, body) VALUES (?, 'user', ?)", rows)
+        db.commit()
+
+    def with_no_more_room(db: sqlite3.Connection, path: Path, seen: int) -> Path:
+        copy = backup.before_migration(db, path, seen)
+        db.execute("PRAGMA max_page_count = 1000")
+        return copy
+
+    for _ in range(2):
+        with pytest.raises(StoreError, match=r"nothing in it was lost.* free some space"):
+            schema.open_database(path, with_no_more_room)
+        assert list((tmp_path / backup.FOLDER).iterdir()) == []
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (27,)
+        assert db.execute("SELECT count(*) FROM messages").fetchone() == (502,)
+    await (await Store.open(tmp_path)).close()
+
+
 async def test_impossible_times_of_an_older_import_are_put_right(tmp_path: Path) -> None:
     old(tmp_path, next(script for script in SCHEMAS if script.stem == "0012"))
     with closing(sqlite3.connect(tmp_path / schema.NAME)) as db:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -59,17 +59,20 @@ def products_in_bf16(asked: Compute, device: str) -> str | None:
 
 
 def round_products(model: torch.nn.Module, head: torch.nn.Module) -> int:
-    """Let every wide frozen layer multiply in bf16; how many. The head and adapters stay as they are."""
+    """Let every wide frozen layer multiply in bf16; how many. The head with all it wears, adapters and whatever trains
+    stay as they are."""
+    kept = set(head.modules())
     wide = [
-        (name, layer)
+        name
         for name, layer in model.named_modules()
         if type(layer) is torch.nn.Linear
-        and layer is not head
+        and layer not in kept
         and ".lora_" not in name
+        and not any(p.requires_grad for p in layer.parameters())
         and min(layer.weight.shape) >= WIDE
     ]
-    for name, layer in wide:
-        model.set_submodule(name, Bf16Linear(layer))
+    for name in wide:  # by name: each one's fp32 weights go before the next one is rounded
+        model.set_submodule(name, Bf16Linear(cast(torch.nn.Linear, model.get_submodule(name))))
     return len(wide)
 
 

@@ -1,10 +1,14 @@
 """Number formats: what stays in fp32 whatever the base computes in, and what is refused in one sentence."""
 
 import io
+import warnings
+import weakref
 
 import numpy as np
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM
 
 from config import presets
 from tests.harness import tiny
@@ -103,6 +107,37 @@ def test_rounded_products_push_where_exact_ones_do(wide):
         gradients.append(np.concatenate([a.ravel() for n, a in sorted(policy.optimiser().items()) if "exp_avg/" in n]))
     rough, exact = gradients
     assert rough @ exact / np.linalg.norm(rough) / np.linalg.norm(exact) > 0.999
+
+
+@pytest.mark.usefixtures("with_products")
+@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`")
+@pytest.mark.parametrize("also", [{"target_modules": ["q_proj", "lm_head"]}, {"modules_to_save": ["up_proj"]}])
+def test_what_a_parent_from_elsewhere_wears_on_the_head_or_trains_whole_stays_exact(also, wide, tmp_path):
+    config = LoraConfig(r=4, lora_alpha=8, task_type="CAUSAL_LM", **({"target_modules": ["q_proj"]} | also))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        get_peft_model(AutoModelForCausalLM.from_pretrained(wide), config).save_pretrained(tmp_path)
+    policy = tiny.policy(wide, parent=tmp_path)
+    policy.round_products()
+    rounded = [n for n, m in policy.model.named_modules() if isinstance(m, torch_load.Bf16Linear)]
+    assert rounded and not [name for name in rounded if "lm_head" in name or "modules_to_save" in name]
+    assert {id(p) for p in policy.trained.values()} == {id(p) for p in policy.model.parameters() if p.requires_grad}
+
+
+def test_each_layer_is_let_go_before_the_next_is_rounded(monkeypatch):
+    """A whole model in fp32 beside its copy is half as much memory again as it took to load."""
+    layers = torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(4))).requires_grad_(False)
+    weights = [weakref.ref(layer.weight) for layer in layers]
+    there = []
+    rounding = torch_load.Bf16Linear.__init__
+
+    def rounded(self, of):
+        there.append(sum(weight() is not None for weight in weights))
+        rounding(self, of)
+
+    monkeypatch.setattr(torch_load.Bf16Linear, "__init__", rounded)
+    assert torch_load.round_products(layers, torch.nn.Identity()) == 4
+    assert there == [4, 3, 2, 1]
 
 
 def test_a_layer_with_a_bias_multiplies_likewise():
