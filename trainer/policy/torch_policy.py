@@ -3,7 +3,8 @@
 Owns torch. Log-probs are computed one way for ℓ_old, ℓ_ref and training. A micro-batch goes through as its prefix tree,
 where the model's attention allows that. Then come hidden states of reply tokens only, the head, and a log-softmax in
 fp32 at the serving temperature. Dropout is off throughout: a person's few ratings are not what it was made for, and
-ℓ_old must be what the first step sees. Not here: what is trained on (loop).
+ℓ_old must be what the first step sees. (Where `round_products` was called between, 0.02 nats a token are rounded.)
+Not here: what is trained on (loop).
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ _STREAM_HEAD = (
 _NOT_FOUND = b"HTTP/1.1 404 Not Found\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
 
 
-def plain(exact: bool, prompt_ids: list[int]) -> bytes:
+def plain(exact: bool, prompt_ids: list[int], tokens: int) -> bytes:
     choice: dict[str, Any] = {
         "index": 0, "message": {"role": "assistant", "content": "word " * WORDS}, "logprobs": None,
         "finish_reason": "stop",
@@ -34,7 +34,7 @@ def plain(exact: bool, prompt_ids: list[int]) -> bytes:
     if exact:
         choice |= {"logprobs": {"content": [_token()] * WORDS}, "token_ids": [1234] * WORDS}
         body["prompt_token_ids"] = prompt_ids
-    usage = {"prompt_tokens": 9, "completion_tokens": WORDS, "total_tokens": 9 + WORDS}
+    usage = {"prompt_tokens": tokens, "completion_tokens": WORDS, "total_tokens": tokens + WORDS}
     return json.dumps(body | {"choices": [choice], "usage": usage}, separators=(",", ":")).encode()
 
 
@@ -78,9 +78,10 @@ def first(exact: bool, size: int) -> bytes:
 
 
 def whole(exact: bool, size: int) -> bytes:
-    tokens = size // 4096 * 1024 if exact else 0
+    """It counts what it was asked: of a server that read less than it was sent, rlproxy looks for what was cut."""
+    tokens = size // 4096 * 1024
     if (exact, tokens) not in _PLAIN:
-        body = plain(exact, [1234] * tokens)
+        body = plain(exact, [1234] * tokens, tokens or 9)
         _PLAIN[exact, tokens] = _HEAD % len(body) + body
     return _PLAIN[exact, tokens]
 

@@ -83,6 +83,13 @@ async def test_a_wrong_answer_is_none(answer: bytes) -> None:
     assert found["answers"] == 0 and found["failed"] > 0 and found["latency_ms"] is None
 
 
+async def test_the_upstream_counts_what_it_was_asked(upstream: str) -> None:
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "x" * 40_000}]})
+    async with aiohttp.ClientSession() as http, http.post(f"{upstream}/v1/chat/completions", data=body) as response:
+        usage = (await response.json())["usage"]
+    assert 40_000 / 5 < usage["prompt_tokens"] < 40_000 / 3
+
+
 async def test_the_bare_relay_passes_it_on(upstream: str, tmp_path: Path) -> None:
     target = await asyncio.to_thread(bare, tmp_path, upstream)
     try:
