@@ -96,7 +96,7 @@ class Keys:
         self.needed = self.needed or bool(self._keys) or await store.keys.needed()
 
     def who(self, given: str) -> Who:
-        """Whose key this is. Without any (loopback only) everybody is admin. Raises Unauthorized."""
+        """Find whose key this is. Without any (loopback only) everybody is admin. Raises Unauthorized."""
         said = given.encode("utf-8", "surrogateescape")
         if hmac.compare_digest(said, self._local):
             return _ADMIN

@@ -90,4 +90,7 @@ def print_json(value: Any, indent: int | None = 2) -> None:
 
 def show(found: Any, as_json: bool, said: str) -> None:
     """Print what a command found: as JSON for programs, as `said` for people."""
-    print_json(found) if as_json else print(said)
+    if as_json:
+        print_json(found)
+    else:
+        print(said)

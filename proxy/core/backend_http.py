@@ -19,8 +19,18 @@ import httptools
 from multidict import CIMultiDict
 
 from proxy.core.errors import BrokeOff
-from proxy.core.http_body import CODINGS, PIECE, Body, Unpacking, framed
-from proxy.core.question_head import HeaderLines, ServerAddress, address_of, header_lines, question_head
+from proxy.core.http_message import (
+    CODINGS,
+    PIECE,
+    Body,
+    HeaderLines,
+    ServerAddress,
+    Unpacking,
+    address_of,
+    framed,
+    header_lines,
+    question_head,
+)
 
 KEEPALIVE_S: Final = 4.0  # below uvicorn's 5 s, else a connection may be closed under a request
 LOOK_S: Final = 60.0  # a beat, where nobody is told of silences
@@ -161,7 +171,7 @@ class _Connection(asyncio.Protocol):
         self._pool = pool
         self.loop = asyncio.get_running_loop()
         self._pieces: list[bytes] = []  # of an answer's body, since the read of the socket began
-        self.on_body = self._pieces.append  # no function of ours is called for a piece
+        self.on_body = self._pieces.append  # without a Python call for each piece
         self._parser = httptools.HttpResponseParser(self)
         self._parser.set_dangerous_leniencies(
             lenient_headers=True, lenient_optional_cr_before_lf=True, lenient_spaces_after_chunk_size=True

@@ -83,7 +83,7 @@ def _packed(user_id: Any) -> tuple[str | None, Any]:
 
 
 class NamedByHead(NamedTuple):
-    """Whom the path and the headers of a request name."""
+    """The people and the session that a request's path and headers name."""
 
     session: str | None = None  # by rlproxy's own header, or by the path
     of_agent: str | None = None  # by a header of its agent's
@@ -107,7 +107,7 @@ def named_by_head(headers: Mapping[str, str], path_session: str | None = None) -
 
 
 class Speaker(NamedTuple):
-    """Whose request this is, and all whom it names by whatever means, each once. A value that is there and is not a
+    """Tell whose request this is, and list everybody that it names, each once. A value that is there and is not a
     name names somebody too. A gateway that fills it in has a person behind it, whatever they are called."""
 
     session: str | None

@@ -23,8 +23,8 @@ from proxy.conversation.retries import COUNT, Attempt
 from proxy.conversation.turns import marked_side
 from proxy.core.agent_wrappers import CLAUDE_CODE, Agent, agent_of, named_by_newest
 from proxy.core.errors import BadRequest, TooLarge
+from proxy.core.http_message import HeaderLines, header_lines
 from proxy.core.json_edit import DEEPEST, deeper
-from proxy.core.question_head import HeaderLines, header_lines
 from proxy.core.upstream import end_to_end
 from proxy.dialects import Asked, Dialect
 from proxy.dialects.speaker import NamedByHead, Speaker, named, named_by_head, speaker

@@ -173,7 +173,7 @@ class Relay:
         if asked.messages and kept is not None and not kept:
             raise BadRequest("There is no message for the model, only `/rl` commands.", param="messages")
         episode, pinned = False, None
-        if call.id is not None and call.speaker.session is not None:  # else it is no part of one
+        if call.id is not None and call.speaker.session is not None:  # an episode is a captured session
             episode, pinned = await self._episode(call, asked, call.speaker.session)
         held, door = None, self.parts.door
         if asked.stream and call.dialect.framing == "sse" and (episode or door.closed is not None):
@@ -185,7 +185,7 @@ class Relay:
             async with self.parts.queue.turn(asked.n, beat) if episode else _AT_ONCE:
                 await door.enter(beat)
                 try:
-                    call.started += time.perf_counter() - came  # what it has waited is no overhead of ours
+                    call.started += time.perf_counter() - came  # waiting is not overhead
                     with self.parts.giving_way.answering():
                         return await self._let_in(call, body, asked, add, kept, held, pinned)
                 finally:

@@ -1,4 +1,4 @@
-"""What signals cost an answer behind it: CPU of the whole process for each answer that is looked at.
+"""CPU that signals cost behind each answer: of the whole process, for each answer that is looked at.
 
     python -m scripts.research.follower_cost [--answers N] [--json FILE]
 
@@ -33,7 +33,7 @@ KINDS: Final = ("one turn", "first of a session", "second of a session")
 
 
 def answers(kind: str, n: int) -> list[tuple[NewCompletion, FinishedCompletion]]:
-    """Of one conversation, the last one the one that counts."""
+    """The answers of one conversation; the last one is what this kind is about."""
     session = None if kind == KINDS[0] else f"s{n}"
     said = (message("user", text(n, 60)),)
     first, end = pair(f"rl-{n:09d}", said, text(n + 7, 130), session=session)

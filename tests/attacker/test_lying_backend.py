@@ -12,7 +12,7 @@ import pytest
 
 from proxy.core.backend_http import Connections, Disconnected, NoHttp, NotConnected
 from proxy.core.errors import BackendBroke
-from proxy.core.question_head import address_of
+from proxy.core.http_message import address_of
 from proxy.core.upstream import whole
 
 Says = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

@@ -1,6 +1,6 @@
 """One round of ReinforceClaw 0.1.0's own trainer, on the CPU: started by versus.py in its own environment.
 
-    HOME=FOLDER python -m scripts.research.versus_reinforceclaw JOB.json
+    HOME=FOLDER python -m scripts.research.versus.reinforceclaw JOB.json
 
 Owns the stand-in for its CUDA backend and nothing of its training: ratings go in through its own database, and
 `trainer.train_result` is called as `reinforceclaw train` calls it, until it has nothing more to train on. HOME must be

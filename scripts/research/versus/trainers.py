@@ -1,7 +1,7 @@
 """The three trainers of versus.py behind one call each: rated replies in, an adapter folder and its cost out.
 
 Owns how each is started: a process of its own, measured from outside. Not here: who rates, what is measured of the
-model (versus), what the other trainers do (versus_reinforceclaw, versus_reinforce).
+model (__main__), what the other trainers do (reinforceclaw, reinforce).
 """
 
 from __future__ import annotations
@@ -86,13 +86,13 @@ def reinforceclaw(job: Round) -> Trained:
     home.mkdir(parents=True, exist_ok=True)
     made = _job(job) | {"home": str(home)}
     return _started(
-        [str(python), str(ROOT / "scripts/research/versus_reinforceclaw.py")], job, made, {"HOME": str(home)}
+        [str(python), str(ROOT / "scripts/research/versus/reinforceclaw.py")], job, made, {"HOME": str(home)}
     )
 
 
 def reinforce(job: Round) -> Trained:
     made = _job(job) | {"out": str(job.home / f"v{job.number:04}"), "parent": str(job.parent) if job.parent else None}
-    return _started([sys.executable, str(ROOT / "scripts/research/versus_reinforce.py")], job, made, {})
+    return _started([sys.executable, str(ROOT / "scripts/research/versus/reinforce.py")], job, made, {})
 
 
 TRAINERS: dict[str, Callable[[Round], Trained]] = {

@@ -1,6 +1,6 @@
 """Plain REINFORCE, as one would write it in an evening: no filter, no packing, no gate. Started by versus.py.
 
-    python -m scripts.research.versus_reinforce JOB.json
+    python -m scripts.research.versus.reinforce JOB.json
 
 One sample at a time, A = rating − mean of the batch's ratings, AdamW on a LoRA of all linear layers, batches of 8. The
 learning rate is the job's. Prints one JSON line.

@@ -34,7 +34,7 @@ from scripts.harness.circumstances import circumstances
 from scripts.research import learn_lab
 from scripts.research.poison import line
 from scripts.research.reply_pool import Said, pool
-from scripts.research.versus_trainers import TRAINERS, Round
+from scripts.research.versus.trainers import TRAINERS, Round
 from trainer.formats import weights
 from trainer.policy.packing import Tokens
 

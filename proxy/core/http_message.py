@@ -1,0 +1,123 @@
+"""HTTP messages as they go over the wire: a question's head and body, and an answer's body unpacked as it comes.
+
+Owns a server's address, and how much one read may become, so that a few bytes cannot fill the memory. Not here: the
+connection (backend_http), which headers are sent (upstream). Sources: RFC 9112, RFC 1952.
+"""
+
+from __future__ import annotations
+
+import zlib
+from base64 import b64encode
+from collections.abc import AsyncIterator, Mapping
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from yarl import URL
+
+_BODILESS: Final = ("GET", "HEAD", "OPTIONS", "DELETE")
+PIECE: Final = 1 << 16  # bytes of a large body that are written at once
+CODINGS: Final = ("gzip", "x-gzip", "deflate")
+LIMIT: Final = 1 << 24  # bytes that one read may become
+_GZIP: Final = 16 + zlib.MAX_WBITS
+
+Body = bytes | AsyncIterator[bytes] | None
+
+
+class ServerAddress(NamedTuple):
+    """A server, as its URL names it."""
+
+    host: str
+    port: int
+    tls: bool
+    path: str  # before every route
+    head: bytes  # headers that each question to it has
+
+
+@lru_cache(maxsize=64)
+def address_of(url: str) -> ServerAddress:
+    """Raises ValueError."""
+    parts = URL(url)
+    tls = parts.scheme == "https"
+    head = f"host: {parts.raw_authority.rpartition('@')[2]}\r\n"
+    if parts.user is not None:
+        key = f"{parts.user}:{parts.password or ''}"
+        head += f"authorization: Basic {b64encode(key.encode()).decode()}\r\n"
+    port = parts.port or (443 if tls else 80)
+    return ServerAddress(parts.raw_host or "", port, tls, parts.raw_path.rstrip("/"), head.encode())
+
+
+class HeaderLines(NamedTuple):
+    """Headers as they are sent."""
+
+    lines: bytes
+    without_key: bytes  # the same without `authorization`: the server's own address has one
+
+
+def header_lines(headers: Mapping[str, str]) -> HeaderLines:
+    """Raises ValueError for a header with a line end in it."""
+    said = [(name, f"{name}: {value}\r\n") for name, value in headers.items()]
+    if "user-agent" not in headers:
+        said.append(("user-agent", "user-agent: rlproxy\r\n"))
+    if any(line.count("\n") != 1 or line.count("\r") != 1 for _, line in said):
+        raise ValueError("A header has a line end in it; nothing was sent.")
+    all_of_them = "".join([line for _, line in said])
+    keyless = "".join([line for name, line in said if name.lower() != "authorization"])
+    return HeaderLines(all_of_them.encode("utf-8", "surrogateescape"), keyless.encode("utf-8", "surrogateescape"))
+
+
+def question_head(method: str, address: ServerAddress, target: str, headers: HeaderLines, body: Body) -> bytes:
+    # A second key would be refused, or be the one that counts.
+    lines = headers.without_key if b"authorization:" in address.head else headers.lines
+    if isinstance(body, bytes):
+        length = b"content-length: %d\r\n" % len(body)
+    elif body is None:
+        length = b"" if method in _BODILESS else b"content-length: 0\r\n"
+    else:
+        length = b"transfer-encoding: chunked\r\n"
+    route = f"{method} {address.path}{target} HTTP/1.1\r\n".encode()
+    return b"%s%s%s%s\r\n" % (route, address.head, lines, length)
+
+
+async def framed(body: bytes | AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The pieces to write: of bytes as they are, since their length is said; else chunks."""
+    if isinstance(body, bytes):
+        view = memoryview(body)
+        for at in range(0, len(body), PIECE):
+            yield bytes(view[at : at + PIECE])
+        return
+    async for piece in body:
+        if piece:  # an empty chunk is the end
+            yield b"%x\r\n%s\r\n" % (len(piece), piece)
+    yield b"0\r\n\r\n"
+
+
+class Unpacking:
+    """One packed body of an answer."""
+
+    def __init__(self, coding: str) -> None:
+        """`coding`: one of CODINGS."""
+        self._is_gzip = coding != "deflate"
+        self._from: Any = None  # zlib's type has no name
+
+    @property
+    def is_whole(self) -> bool:
+        """Tell whether it may end here. An empty body is not packed."""
+        return self._from is None or self._from.eof
+
+    def unpacked(self, data: bytes) -> bytes:
+        """Raises zlib.error, also for what becomes too much."""
+        found, room = [], LIMIT
+        while data:
+            if self._from is None:
+                headless = not self._is_gzip and data[0] & 15 != 8  # as some send deflate: without RFC 1950's head
+                self._from = zlib.decompressobj(_GZIP if self._is_gzip else zlib.MAX_WBITS * (-1 if headless else 1))
+            elif self._from.eof:
+                if not self._is_gzip or data[0] != 0x1F:
+                    break  # padding
+                self._from = zlib.decompressobj(_GZIP)  # gzip may have several members
+            found.append(self._from.decompress(data, room))
+            room -= len(found[-1])
+            if room <= 0:
+                raise zlib.error(f"one read of it becomes over {LIMIT} bytes")
+            data = self._from.unused_data
+        return b"".join(found)

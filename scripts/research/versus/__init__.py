@@ -1,0 +1,1 @@
+"""rlproxy beside ReinforceClaw and a plain REINFORCE."""
