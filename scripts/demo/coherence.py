@@ -37,7 +37,7 @@ def main() -> None:
     for group, said in groups.items():
         with policy.wearing(None):
             nll = -np.concatenate(score(policy, said)).mean()
-        topics = topic.measure(policy, said)
+        (topics,) = topic.measure(policy, said)
         found[group] = {"nll": float(nll), "topic": float(topics.mean()), "topics": topics.round(3).tolist()}
     print(json.dumps(found))
 
