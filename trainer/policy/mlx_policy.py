@@ -277,10 +277,15 @@ class MlxPolicy:
     def generate(
         self, prompts: Sequence[Sequence[int]], *, max_tokens: int, temperature: float, seed: int | Sequence[int]
     ) -> list[list[int]]:
-        asked = {"max_tokens": max_tokens, "temperature": temperature}
         if not isinstance(seed, int):  # one after the other: mlx-lm draws a whole batch from one stream
             parts = [list(part) for _, part in groupby(zip(seed, prompts, strict=True), key=itemgetter(0))]
-            return [reply for part in parts for reply in self.generate([p for _, p in part], seed=part[0][0], **asked)]
+            return [
+                reply
+                for part in parts
+                for reply in self.generate(
+                    [prompt for _, prompt in part], max_tokens=max_tokens, temperature=temperature, seed=part[0][0]
+                )
+            ]
         key = mx.random.key(seed)
 
         def sample(logprobs: Array) -> Array:

@@ -24,7 +24,7 @@ NOWHERE = 0.1  # nats a token: below it a reply hardly depends on its question
 def measure(policy: Policy, *sides: Sequence[Tokens]) -> list[Floats]:
     """(R,) of each side: mean log-prob a token under the base after its own prompt, minus that after another one of the
     side's. All in one go, where every prompt is read once."""
-    pairs = [pair for side in sides for pair in zip(side, _elsewhere(side), strict=True)]
+    pairs = [pair for side in sides for pair in zip(side, elsewhere(side), strict=True)]
     with policy.wearing(None):
         scored = score(policy, [one for pair in pairs for one in pair])
     depends = [float((own - other).mean()) for own, other in zip(scored[::2], scored[1::2], strict=True)]
@@ -32,7 +32,8 @@ def measure(policy: Policy, *sides: Sequence[Tokens]) -> list[Floats]:
     return np.split(np.array(depends), ends[:-1])
 
 
-def _elsewhere(replies: Sequence[Tokens]) -> list[Tokens]:
+def elsewhere(replies: Sequence[Tokens]) -> list[Tokens]:
+    """Each reply after the prompt of another one."""
     away = [replies[(at + SHIFT) % len(replies)].prompt for at in range(len(replies))]
     return [Tokens(prompt, one.reply, one.temperature) for prompt, one in zip(away, replies, strict=True)]
 
