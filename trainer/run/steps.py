@@ -37,7 +37,7 @@ LESS_MEMORY = (
     "train.share_gpu = true where the model's server has the same memory."
 )
 BACK = 3  # times that it is looked whether a run by token has moved too far
-POWERS = 0.5, 2.0  # of the way that the drift may grow with; runs by token were seen below 2
+POWERS = 1.0, 2.0  # of the way that the drift grows with: squared near the start, ever slower further on
 PROBE = 16  # lessons that the last step's drift is measured on: a second or two
 ROUNDED = 0.05  # nats a token: five times what bf16 rounds differently in other micro-batches
 REPLAYED = 8  # liked and disliked replies that the gate looks at once more, the newest: no more than the probe again
