@@ -81,7 +81,8 @@ class SaidBefore:
             return Body(raw, whole, whole, known.marks)
         except orjson.JSONDecodeError:
             whole = loads(raw)
-            return Body(raw, whole, whole, known.marks, _NOWHERE)  # it reads long integers otherwise: nothing to go on with
+            # It reads long integers otherwise: nothing to go on with.
+            return Body(raw, whole, whole, known.marks, _NOWHERE)
 
     def remember(self, body: Body) -> None:
         """In place of the one that it goes on with."""
