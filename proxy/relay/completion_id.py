@@ -14,20 +14,15 @@ _PAIRS: Final = [a + b for a in _ALPHABET for b in _ALPHABET]
 
 def new_id() -> str:
     """`rl-` and 24 characters: milliseconds first, so that ids sort by time, then 80 random bits."""
-    number = (time.time_ns() // 1_000_000) << 80 | int.from_bytes(_random(), "big")
+    if not _RANDOM:  # many at once: the call gives the interpreter lock away, and has to get it back
+        fresh = secrets.token_bytes(10 * IDS_AT_ONCE)
+        _RANDOM.extend([fresh[at : at + 10] for at in range(0, len(fresh), 10)])
+    number = (time.time_ns() // 1_000_000) << 80 | int.from_bytes(_RANDOM.pop(), "big")
     digits = []
     for _ in range(12):
         number, pair = divmod(number, 36 * 36)
         digits.append(_PAIRS[pair])
     return "rl-" + "".join(reversed(digits))
-
-
-def _random() -> bytes:
-    """Ten bytes. Many are taken at once: the call gives the interpreter lock away, and has to get it back."""
-    if not _RANDOM:
-        fresh = secrets.token_bytes(10 * IDS_AT_ONCE)
-        _RANDOM.extend(fresh[at : at + 10] for at in range(0, len(fresh), 10))
-    return _RANDOM.pop()
 
 
 def choice_id(request_id: str, choice: int) -> str:

@@ -185,11 +185,12 @@ class Relay:
             came = time.perf_counter()
             async with self.parts.queue.turn(asked.n, beat) if episode else _AT_ONCE:
                 await door.enter(beat)
+                self.parts.giving_way.enter()
                 try:
                     call.started += time.perf_counter() - came  # waiting is not overhead
-                    with self.parts.giving_way.answering():
-                        return await self._let_in(call, body, asked, add, kept, held, pinned)
+                    return await self._let_in(call, body, asked, add, kept, held, pinned)
                 finally:
+                    self.parts.giving_way.leave()
                     door.leave()
         except (ProxyError, StoreError) as error:
             if held is None or held.response is None:
