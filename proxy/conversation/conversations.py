@@ -107,8 +107,8 @@ def extend_thread(
     kept: Message | None = None,
     node: bytes | None = None,
 ) -> bytes | None:
-    """`kept`: the message as it is stored; `node`: its name, if it is stored right below `name`: then that is the
-    thread's, too, where there is nothing in the message to pass over."""
+    """`kept`: the message as it is stored; `node`: its name there, if it is stored right below `name`. That is the
+    thread's name, too, where nothing in the message is passed over."""
     if message.get("role") in ASIDE or silent(message):
         return name
     if kept is not None and _is_loose(message):

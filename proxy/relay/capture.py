@@ -326,7 +326,7 @@ class Capture:
         return found, status, None if error is None else self._keep(self._keepable(error))
 
     def _size(self, found: Mapping[int, Reply]) -> int:
-        """Of the prompt how long it is: whether it was cut is seen in all of it."""
+        """Characters to look at. The prompt counts, too: whether it was cut is seen in all of it."""
         return sum([length(reply.message) for reply in found.values()]) + ITEM * sum(
             [len(row.prompt) for row in self._rows]
         )
