@@ -33,6 +33,7 @@ from store.safety import backup, integrity
 from store.safety.db_key import VARIABLE, Secret
 
 MOST: Final = 400  # acts of a life: about thirty commits
+SYNCS: Final = 40  # of every other life, which ends behind one
 KEY: Final = "5e" * 32
 PLANTED: Final = "xylophone-quagmire-0451"
 OLDER: Final = 27  # the newest schema but one: what comes after it rewrites the largest table
@@ -51,7 +52,8 @@ asyncio.run(main(Path(sys.argv[1])))
 
 
 async def commits(count: int, folder: Path, seed: int, until: float = float("inf")) -> Tally:
-    """So many lives under load, each killed right behind one of its acts, whichever that is."""
+    """So many lives under load, each killed right behind one of its acts: in turn any of them, and any of its syncs,
+    which is between a commit and the last byte of the answers that wait for it."""
     tally = Tally(instants=0, inside_a_commit=0, behind_a_sync=0, elsewhere=0, asked=0, whole=0, acts=0, rewards=0)
     library, dice = power.built(folder), random.Random(seed)
     backend = FakeBackend()
@@ -75,8 +77,8 @@ async def _one_home(
     nursery = Nursery(home, flags(backend), **env)
     await nursery.open()
     try:
-        for _ in range(lives):
-            dies.write_text(str(dice.randint(1, MOST)))
+        for n in range(lives):
+            dies.write_text(str(dice.randint(1, MOST) if n % 2 else -dice.randint(1, SYNCS)))
             told.unlink(missing_ok=True)
             await nursery.born()
             ended = asyncio.create_task(nursery.ended())
@@ -199,7 +201,7 @@ def after(home: Path, secret: Secret, expected: dict[str, tuple[str, str]], tall
                 """SELECT c.id, p.body AS question, r.body AS answer FROM completions c
                 JOIN messages p ON p.hash = c.prompt_hash JOIN messages r ON r.hash = c.reply_hash"""
             ).fetchall()
-    except (StoreError, *driver.errors()) as error:
+    except driver.errors(StoreError) as error:
         return [str(error)]
     stored = {row["id"]: (row["question"].decode(), row["answer"].decode()) for row in rows}
     if stored != expected or len(rows) != len(expected):

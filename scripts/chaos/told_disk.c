@@ -6,7 +6,7 @@
  * With it, what a power cut leaves at any moment can be made afterwards: what was synced, and any part of the rest.
  *
  * Where the file $TOLD_DIES holds a number, the process is killed right behind so many acts, those on other files of
- * the folder counted: a kill -9 between any two steps that a disk sees.
+ * the folder counted: a kill -9 between any two steps that a disk sees. A number below 0 counts syncs alone.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -22,16 +22,19 @@
 #include <unistd.h>
 
 static int out = -1;
-static long dies = -1, acts;  /* -1: not read yet; 0: it lives */
+static long dies, acts;  /* 0: it lives */
+static int asked;
 
-static void step(void) {
-    if (dies < 0) {
+static void step(char op) {
+    if (!asked) {
+        asked = 1;
         const char *path = getenv("TOLD_DIES");
         FILE *file = path ? fopen(path, "r") : NULL;
         if (!file || fscanf(file, "%ld", &dies) != 1) dies = 0;
         if (file) fclose(file);
     }
-    if (dies && __sync_add_and_fetch(&acts, 1) == dies) kill(getpid(), SIGKILL);
+    if (dies > 0 || (dies < 0 && op == 's'))
+        if (__sync_add_and_fetch(&acts, 1) == labs(dies)) kill(getpid(), SIGKILL);
 }
 
 static char which(const char *path) {
@@ -65,7 +68,7 @@ static void write_down(char op, char file, uint64_t offset, uint64_t length, con
 
 static void tell(char op, char file, uint64_t offset, uint64_t length, const void *bytes) {
     write_down(op, file, offset, file == 'o' ? 0 : length, file == 'o' ? NULL : bytes);
-    step();
+    step(op);
 }
 
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
