@@ -93,8 +93,9 @@ class Relay:
         raw = request.get(BODY, b"")
         if head.coding:
             raw = await unpacked(raw, head.coding, parts.settings.server.max_body_bytes)
-        heavy, bodies = weight(raw), parts.recent.bodies
-        facts = raw, bodies, bodies.known(raw), dialect, head, request.headers
+        bodies = parts.recent.bodies
+        known = bodies.known(raw)
+        heavy, facts = weight(raw, known.marks), (raw, bodies, known, dialect, head, request.headers)
         # Also what was said before has to be walked through: a thread for all of it, or none.
         read = body_facts(*facts) if heavy < LARGE else await asyncio.to_thread(body_facts, *facts)
         said, as_came, agent, who = read
