@@ -42,9 +42,11 @@ def given_up(error: Any) -> str:
     return str(error.get("message") or error) if isinstance(error, dict) else str(error)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Asked:
-    """A request as rlproxy needs to know it. The bytes themselves are passed on, not this."""
+    """A request as rlproxy needs to know it. The bytes themselves are passed on, not this.
+
+    Nobody changes it. It is not frozen, as that costs each request as much as reading its JSON."""
 
     model: str
     messages: list[dict[str, Any]]  # in chat form, system text included

@@ -414,7 +414,8 @@ class Capture:
             self._broken = self._broken or "the backend sent token ids or log-probs that are none"
             numbers = _NONE
         said: set[str] = set()
-        self._redactor.value(reply.message, said)  # all of it: the token ids have the reasoning too
+        # All of it: the token ids have the reasoning too.
+        clean = self._redactor.value(reply.message, said) is reply.message
         redacted = (*row.redacted, *places(reply=said))
         cut = None if row.untrainable or numbers.prompt_ids is not None else why_cut(row.prompt, reply.usage)
         if row.choice == 0 and (line := self._health.cut.seen(cut)) is not None:
@@ -433,7 +434,7 @@ class Capture:
             finished_at=time.time(),
             reply=kept,
             thread=extend_thread(row.thread, message, self._redactor.message, kept),
-            text=self._redactor.text(reply.text),
+            text=reply.text if clean else self._redactor.text(reply.text),
             finish_reason=self._keep(reply.finish_reason),
             usage=self._redactor.value(reply.usage),
             prompt_token_ids=numbers.prompt_ids,
