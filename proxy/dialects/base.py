@@ -68,9 +68,10 @@ class Asked:
     referred: Mapping[str, dict[str, Any]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Question:
-    """One request, ready to be sent: commands are out of it, and what it only named is spelled out."""
+    """One request, ready to be sent: commands are out of it, and what it only named is spelled out. Nobody changes
+    it."""
 
     raw: bytes  # as the client sent it
     add: Mapping[str, bytes]  # the members that differ from that
