@@ -36,9 +36,9 @@ class JsonPlace(NamedTuple):
 _NOWHERE: Final = JsonPlace("", (), 0, [])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Body:
-    """A body, read."""
+    """A body, read. Nobody changes it; to freeze it would cost each request as much as to parse a short one."""
 
     raw: bytes
     parsed: Any
@@ -70,7 +70,9 @@ class SaidBefore:
                 more = max(LEAST, same + 1)
                 if raw.startswith(memoryview(body.raw)[:more]) and len(body.raw) >= more:  # nearly no other one
                     earlier, same = body, _common(body.raw, raw)
-        return KnownPrefix(earlier, same, None if len(raw) >= LARGE else _marks(raw, earlier, same))
+        if len(raw) >= LARGE:
+            return KnownPrefix(earlier, same, None)
+        return KnownPrefix(earlier, same, marks(raw) if earlier is None else _marks(raw, earlier, same))
 
     def read(self, raw: bytes, known: KnownPrefix) -> Body:
         """Read it as `wire.loads` does. Raises ValueError."""
@@ -100,9 +102,9 @@ def _common(one: bytes, other: bytes) -> int:
     return common(min(len(one), len(other)), lambda start, end: one.startswith(seen[start:end], start))
 
 
-def _marks(raw: bytes, earlier: Body | None, same: int) -> Marks:
+def _marks(raw: bytes, earlier: Body, same: int) -> Marks:
     """Those of `raw`, which begins with the first `same` bytes of `earlier`: what both have is not counted again."""
-    if earlier is None or earlier.marks is None or 2 * same < len(earlier.raw):
+    if earlier.marks is None or 2 * same < len(earlier.raw):
         return marks(raw)
     pairs = zip(earlier.marks, marks(earlier.raw, same), marks(raw, same), strict=True)
     return Marks(*(all_there - ended + new for all_there, ended, new in pairs))
