@@ -41,6 +41,11 @@ def clock(at: float) -> str:
     return moment("%-d %b %H:%M" if moment("%Y", at) == str(now.tm_year) else "%-d %b %Y %H:%M", at)
 
 
+def day(at: float) -> str:
+    """Local time with its date, for what may be read another day."""
+    return moment("%-d %b %Y %H:%M", at)
+
+
 def iso(at: float) -> str:
     try:
         return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")

@@ -155,7 +155,6 @@
     for (const at of document.querySelectorAll(`[data-slowly~="${kind}"]`)) {
       soon(at.id + " slowly", () => refresh(at.id), 3000); // counting all ratings is work
     }
-    document.dispatchEvent(new CustomEvent("rl:" + kind, { detail: data }));
   }
 
   function rated(id) {
