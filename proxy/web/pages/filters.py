@@ -22,7 +22,7 @@ def version(number: int | None) -> str:
 
 def sentence(line: str) -> str:
     """A line of `status` where it stands alone."""
-    return f"{line[:1].upper()}{line[1:]}."
+    return f"{line[:1].upper()}{line[1:].removesuffix('.')}."
 
 
 def moment(form: str, at: float) -> str:

@@ -1,7 +1,7 @@
 """The plots of ratings, versions and runs, for the page and for `rlproxy report`.
 
 Owns which numbers are drawn, and the words for who does not see a plot. Not here: geometry and ticks (svg), colours
-(page.css).
+(the stylesheet).
 """
 
 from __future__ import annotations

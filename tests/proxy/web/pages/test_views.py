@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from proxy.web.pages.filters import seconds, short, verdict, wilson
+from proxy.web.pages.filters import seconds, sentence, short, verdict, wilson
 from scripts.fakes.cloud import KEY, FakeCloud
 from scripts.harness.in_process import Proxy
 from scripts.harness.seeding import history
@@ -54,6 +54,11 @@ async def test_progress_says_what_training_waits_for(proxy: Proxy, visit: Visit)
     await until(proxy, live=1)
     page = await visit.get("/progress")
     assert '<a href="/versions/1">v1</a>' in page and "2 of 2" in page
+
+
+@pytest.mark.parametrize("line", ["no model `m`", "no model `m`."])
+def test_a_sentence_ends_once(line: str) -> None:
+    assert sentence(line) == "No model `m`."
 
 
 async def test_the_plots(proxy: Proxy) -> None:
