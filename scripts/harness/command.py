@@ -1,8 +1,8 @@
-"""The `rlproxy` command in a process of its own, as a person runs it against a running proxy.
+"""The `rlproxy` command, and other Python of ours, in a process of its own, as a person runs it.
 
-Owns the process that each command is forked from. It has imported the command line once: a start of Python with these
-imports costs a quarter of a second or more, a fork some milliseconds. It ends with the process that asks it. How the
-command starts by itself is tested elsewhere (tests/proxy/cli/test_app.py, Newcomer, Terminal).
+Owns the process that each is forked from. It has imported the command line once: a start of Python with these imports
+costs a quarter of a second or more, a fork some milliseconds. It ends with the process that asks it. How the command
+starts by itself is tested elsewhere (tests/proxy/cli/test_app.py, Newcomer, Terminal).
 """
 
 from __future__ import annotations
@@ -24,16 +24,22 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-LONGEST: Final = 2**20  # bytes of a command's arguments and environment
+COMMAND: Final = "from proxy.cli import main\nmain()"
+LONGEST: Final = 2**20  # bytes of code, arguments and environment
 
 
 async def rlproxy(home: Path, *args: str, **env: str) -> tuple[int, str, str]:
     """Its exit status, and what it printed on both streams."""
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("RLPROXY_")} | {"COLUMNS": "200", **env}
+    return await python(COMMAND, *args, "--home", str(home), COLUMNS="200", **env)
+
+
+async def python(code: str, *args: str, **env: str) -> tuple[int, str, str]:
+    """The same of any code that `python -c` would run; a signal's number is negative."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("RLPROXY_")} | env
     pipes = [os.pipe() for _ in range(3)]
     theirs = [end for _, end in pipes]
     try:
-        socket.send_fds(_server(), [json.dumps([[*args, "--home", str(home)], clean]).encode()], theirs)
+        socket.send_fds(_server(), [json.dumps([code, args, clean]).encode()], theirs)
     finally:
         for end in theirs:
             os.close(end)
@@ -72,8 +78,8 @@ def _server() -> socket.socket:
 # In the process that commands are forked from
 
 
-def _serve(asking: socket.socket) -> None:
-    """Returns in each command's process, with its arguments and streams in place; ends when nobody can ask any more."""
+def _serve(asking: socket.socket) -> str:
+    """Returns the code in each command's process, with arguments and streams in place. It ends when nobody asks."""
     import proxy.cli
 
     for module in pkgutil.walk_packages(proxy.cli.__path__, "proxy.cli."):
@@ -101,15 +107,13 @@ def _serve(asking: socket.socket) -> None:
         os._exit(0)
     os.close(pipes[2])
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    args, env = json.loads(asked)
+    code, args, env = json.loads(asked)
     os.environ.clear()
     os.environ.update(env)
     time.tzset()
-    sys.argv = ["rlproxy", *args]
+    sys.argv = ["-c", *args]
+    return str(code)
 
 
 if __name__ == "__main__":
-    _serve(socket.socket(fileno=int(sys.argv[1])))
-    from proxy.cli import main
-
-    main()
+    exec(_serve(socket.socket(fileno=int(sys.argv[1]))), {"__name__": "__main__"})
