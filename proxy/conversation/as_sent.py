@@ -93,7 +93,9 @@ def _is_text(text: str) -> bool:
 def forms_of(each: Sequence[Form | None], newest: int) -> dict[str, Form]:
     """Left-out parts of a whole prompt, by the places of its messages. `newest`: of the last message of a person;
     templates leave out the reasoning of turns before it."""
-    found = {}
+    found: dict[str, Form] = {}
+    if not any(each):  # as in most
+        return found
     for at, form in [(at, form) for at, form in enumerate(each) if form is not None]:
         shown = [*form[:-1], None] if at < newest else form
         if shown != [*AS_STORED, None]:

@@ -105,10 +105,15 @@ def extend_thread(
     message: Mapping[str, Any],
     keepable: Callable[[Message], Message],
     kept: Message | None = None,
+    node: bytes | None = None,
 ) -> bytes | None:
+    """`kept`: the message as it is stored; `node`: its name there, if it is stored right below `name`. That is the
+    thread's name, too, where nothing in the message is passed over."""
     if message.get("role") in ASIDE or silent(message):
         return name
-    loose = kept if kept is not None and _is_loose(message) else keepable(canonical(_loose(message)))
+    if kept is not None and _is_loose(message):
+        return node or message_hash(name, kept.role, kept.body)
+    loose = keepable(canonical(_loose(message)))
     return message_hash(name, loose.role, loose.body)
 
 

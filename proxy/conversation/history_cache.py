@@ -181,10 +181,12 @@ def _fact(redactor: Redactor, above: Fact | None, message: Said) -> Fact:
     kept, form = redactor.message(canonical(message), found), form_of(message)
     if (thought := thought_in(form)) is not None:
         redactor.value(thought, found)  # the token ids have the reasoning too
-    thread = extend_thread(above.thread if above else None, message, redactor.message, kept)
+    parent, name = (above.node, above.thread) if above else (None, None)
+    node = message_hash(parent, kept.role, kept.body)
+    thread = extend_thread(name, message, redactor.message, kept, node if name == parent else None)
     return Fact(
         kept,
-        message_hash(above.node if above else None, kept.role, kept.body),
+        node,
         thread,
         thread if message.get("role") == "assistant" else above.above if above else None,
         _more(above, found),

@@ -17,6 +17,7 @@ import orjson
 from proxy.core.bounded_cache import Running, common
 from proxy.core.json_edit import loads, member
 from proxy.core.json_skip import past, past_rest, past_white
+from proxy.core.offload import LARGE, Marks, marks
 
 LEAST: Final = 16 * 1024  # bytes that have to be the same: fewer are parsed sooner than they are looked up
 
@@ -35,13 +36,14 @@ class JsonPlace(NamedTuple):
 _NOWHERE: Final = JsonPlace("", (), 0, [])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Body:
-    """A body, read."""
+    """A body, read. Nobody changes it; to freeze it would cost each request as much as to parse a short one."""
 
     raw: bytes
     parsed: Any
     fresh: Any  # as much of it as no earlier body has: in as many levels
+    marks: Marks | None  # of all of it; None where it is large
     place: JsonPlace | None = None  # None: not looked for yet
     items: tuple[int, int] | None = None  # where those of this list begin and end, if that is known
     went_on: Body | None = None  # the one that it says again
@@ -52,6 +54,7 @@ class KnownPrefix(NamedTuple):
 
     earlier: Body | None
     bytes: int
+    marks: Marks | None  # of the whole body; None where it is large, and nobody wants to know
 
 
 class SaidBefore:
@@ -61,29 +64,32 @@ class SaidBefore:
         self._bodies: Running[Body] = Running()
 
     def known(self, raw: bytes) -> KnownPrefix:
-        found = KnownPrefix(None, 0)
+        earlier, same = None, 0
         if len(raw) >= LEAST:
             for body in self._bodies:
-                more = max(LEAST, found.bytes + 1)
+                more = max(LEAST, same + 1)
                 if raw.startswith(memoryview(body.raw)[:more]) and len(body.raw) >= more:  # nearly no other one
-                    found = KnownPrefix(body, _common(body.raw, raw))
-        return found
+                    earlier, same = body, _common(body.raw, raw)
+        if len(raw) >= LARGE:
+            return KnownPrefix(earlier, same, None)
+        return KnownPrefix(earlier, same, marks(raw) if earlier is None else _marks(raw, earlier, same))
 
     def read(self, raw: bytes, known: KnownPrefix) -> Body:
         """Read it as `wire.loads` does. Raises ValueError."""
-        if known.earlier is not None and (found := _read_on(raw, known.earlier, known.bytes)) is not None:
+        if known.earlier is not None and (found := _read_on(raw, known, known.earlier)) is not None:
             return found
         try:
             whole = orjson.loads(raw)
-            return Body(raw, whole, whole)
+            return Body(raw, whole, whole, known.marks)
         except orjson.JSONDecodeError:
             whole = loads(raw)
-            return Body(raw, whole, whole, _NOWHERE)  # it reads long integers otherwise: nothing to go on with
+            # It reads long integers otherwise: nothing to go on with.
+            return Body(raw, whole, whole, known.marks, _NOWHERE)
 
     def remember(self, body: Body) -> None:
         """In place of the one that it goes on with."""
         if len(body.raw) >= LEAST:
-            kept = Body(body.raw, body.parsed, None, body.place)
+            kept = Body(body.raw, body.parsed, None, body.marks, body.place)
             self._bodies.remember(kept, len(body.raw), body.went_on)
 
     def clear(self) -> None:
@@ -96,8 +102,17 @@ def _common(one: bytes, other: bytes) -> int:
     return common(min(len(one), len(other)), lambda start, end: one.startswith(seen[start:end], start))
 
 
-def _read_on(raw: bytes, earlier: Body, same: int) -> Body | None:
-    """`raw`, of which the first `same` bytes are those of `earlier`. None where it has to be parsed as any other."""
+def _marks(raw: bytes, earlier: Body, same: int) -> Marks:
+    """Those of `raw`, which begins with the first `same` bytes of `earlier`: what both have is not counted again."""
+    if earlier.marks is None or 2 * same < len(earlier.raw):
+        return marks(raw)
+    pairs = zip(earlier.marks, marks(earlier.raw, same), marks(raw, same), strict=True)
+    return Marks(*(all_there - ended + new for all_there, ended, new in pairs))
+
+
+def _read_on(raw: bytes, known: KnownPrefix, earlier: Body) -> Body | None:
+    """`raw` from where it differs from `earlier`. None where it has to be parsed as any other."""
+    same = known.bytes
     place = earlier.place or _place(earlier.raw, same)
     count = bisect_right(place.ends, same) if place is not None else 0
     if place is None or count == 0 or (at := place.ends[count - 1]) < LEAST:
@@ -116,7 +131,7 @@ def _read_on(raw: bytes, earlier: Body, same: int) -> Body | None:
     parsed = {**{name: was[name] for name in place.before}, place.name: items, **rest}
     went_on = earlier if count >= len(was[place.name]) - 1 else None  # or says its last item in other words
     fresh = {**rest, place.name: new[1:]}
-    return Body(raw, parsed, fresh, place._replace(ends=ends), (place.start, end), went_on)
+    return Body(raw, parsed, fresh, known.marks, place._replace(ends=ends), (place.start, end), went_on)
 
 
 def _place(raw: bytes, at: int) -> JsonPlace | None:

@@ -24,6 +24,7 @@ WORTH_A_THREAD: Final = 1 << 15  # bytes: about a millisecond of looking
 REMEMBERED: Final = 50_000  # messages
 MOST_NAMES: Final = 2000
 SHORTEST: Final = 14  # characters of a card's number; keys are longer
+LEAST_NUMBER: Final = 10**12  # of JSON's: less is no number of a card
 SLICED: Final = 1024  # characters from which a text may be a picture rather than words
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/\r\n]*={0,2}")
 _DATA_URL: Final = re.compile(r"data:[a-z]{1,20}/[a-z0-9.+-]{1,80};base64,")
@@ -48,9 +49,16 @@ class Redactor:
 
     def text(self, text: str, kinds: Kinds | None = None) -> str:
         """The text with every secret replaced, itself where it has none. `kinds` takes what was found."""
-        if text == self._newest or (not self._any_length and (len(text) < SHORTEST or not may_have(text))):
+        if text == self._newest or (not self._any_length and len(text) < SHORTEST):
             return text
         whole = text
+        if self._any_length or may_have(text):
+            text = self._without_secrets(text, kinds)
+        if text is whole and len(whole) < WORTH_A_THREAD:
+            self._newest = whole
+        return text
+
+    def _without_secrets(self, text: str, kinds: Kinds | None) -> str:
         start = _start_of_base64(text) if len(text) >= SLICED else None
         for kind, find in self._finders if start is None else self._base64_finders:
             if (mark := MARKS.get(kind)) is None or mark in text:
@@ -58,8 +66,6 @@ class Redactor:
         # Letters at random, in which a short pattern finds something in every picture.
         for own in () if start else self._own:
             text = _replaced(text, "own", (Span(*m.span()) for m in own.finditer(text)), kinds)
-        if text is whole and len(whole) < WORTH_A_THREAD:
-            self._newest = whole
         return text
 
     def clean(self, raw: bytes) -> bool:
@@ -77,13 +83,14 @@ class Redactor:
             items = [self._walked(item, kinds) for item in value]
             return value if all(new is old for new, old in zip(items, value, strict=True)) else items
         if isinstance(value, dict):
-            pairs = [
-                (key if key in self._names else self._name(key, kinds), self._walked(item, kinds))
-                for key, item in value.items()
-            ]
-            same = all(k is key and v is item for (k, v), (key, item) in zip(pairs, value.items(), strict=True))
+            pairs, same = [], True
+            for key, item in value.items():
+                kept = item if type(item) is int and -LEAST_NUMBER < item < LEAST_NUMBER else self._walked(item, kinds)
+                name = key if key in self._names else self._name(key, kinds)
+                pairs.append((name, kept))
+                same = same and name is key and kept is item
             return value if same else dict(pairs)
-        if isinstance(value, int) and not isinstance(value, bool) and abs(value) > 10**12:
+        if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= LEAST_NUMBER:
             text = str(value)
             return value if (found := self.text(text, kinds)) is text else found
         return value

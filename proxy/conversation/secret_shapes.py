@@ -117,10 +117,11 @@ END_LENGTH: Final = 100  # characters in which the line ends that ends it
 LONGEST: Final = KEY_LENGTH + END_LENGTH  # characters of a secret: what is cut is searched first, or so far beyond
 
 _FOUR_DIGITS: Final = b"0000"
-_NO_DIGITS: Final = bytes(i for i in range(256) if not 48 <= i <= 57)
 _DIGIT: Final = re.compile("[0-9]")
-_OF_A_CARD: Final = 12  # digits; a text with fewer of them has no number of a card
 _DIGITS: Final = bytes(ord("0") if chr(i).isdigit() and i < 128 else ord(" ") for i in range(256))
+# In what `_DIGITS` makes of it: every number of a card begins so, in one piece or in groups. What is between groups has
+# up to three bytes, or is `%20`, whose digits stand before those of the next group. Dates and most ids do not.
+_MAYBE_CARD: Final = re.compile(rb"0000(?:0{10}| {1,3}(?:00)?0000(?:00)? {1,3}(?:00)?0000)")
 # One sign, the same each time: also spaces that do not break a line, as pages and word processors write them, hyphens
 # likewise, and a space as addresses write it.
 _BETWEEN: Final = "[ +\\-\u00a0\u2007\u2009\u200b\u202f\u2010-\u2013]|%20"
@@ -144,8 +145,8 @@ _NO_PERSON: Final = ("git", "hg", "svn")  # git@host is where a repository is
 
 
 def may_have(text: str) -> bool:
-    """Tell if there is room in it for any secret but an e-mail address: a run of letters, or four digits in a row. Most
-    texts have neither, and that is seen at once."""
+    """Tell if there is room in it for any secret but an e-mail address: a run of letters, or digits as a card has them.
+    Most texts have neither, and that is seen at once."""
     return len(text) > STEP or room_in(text.encode("ascii", "replace"))
 
 
@@ -155,7 +156,8 @@ def room_in(letters: bytes) -> bool:
         return True
     if _ROOM in letters.translate(_LETTERS):
         return True
-    return _FOUR_DIGITS in letters.translate(_DIGITS) and len(letters.translate(None, _NO_DIGITS)) >= _OF_A_CARD
+    digits = letters.translate(_DIGITS)
+    return _FOUR_DIGITS in digits and _MAYBE_CARD.search(digits) is not None
 
 
 def keys(text: str) -> Iterator[Span]:

@@ -10,7 +10,7 @@ The prompts below were read in the packages of the agents (docs/guides/agents.md
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -61,9 +61,6 @@ RULES: Final = (
     TurnRule(name="tool-choice", system=r"^Available Tools: [\s\S]*choose and return the correct tool"),
     TurnRule(name="no-tools", tools=False),
 )
-
-
-_WITHOUT_SYSTEM: Final = tuple(rule for rule in RULES if rule.system is None)  # none of ours fits an empty text
 
 
 class Decision(NamedTuple):
@@ -127,16 +124,12 @@ def turn_of(
     low_system = system.lower() if system.isascii() else None
     low_last = last.lower() if last.isascii() else None
     limit, toolless = _limit(body), not tools and known.used_tools and not _after_a_tool(messages)
-    for rule in (*rules, *(RULES if system else _WITHOUT_SYSTEM)):
+    ours = _OURS if system else _OURS_WITHOUT_SYSTEM
+    for rule, in_system, in_last in (*map(_ready, rules), *ours) if rules else ours:
         if (
-            (rule.header is None or bool(headers.get(rule.header)))
-            and (
-                rule.system is None
-                or ((low_system is None or _words(rule.system) in low_system) and _search(rule.system)(system))
-            )
-            and (
-                rule.last is None or ((low_last is None or _words(rule.last) in low_last) and _search(rule.last)(last))
-            )
+            (in_last is None or in_last.fits(last, low_last))
+            and (in_system is None or in_system.fits(system, low_system))
+            and (rule.header is None or bool(headers.get(rule.header)))
             and (rule.max_tokens is None or (limit is not None and limit <= rule.max_tokens))
             and (rule.tools is None or toolless != rule.tools)
         ):
@@ -144,7 +137,36 @@ def turn_of(
     return Decision("main", DEFAULT)
 
 
+class _Search:
+    """A rule's pattern, and the words that are in every text that fits it."""
+
+    def __init__(self, pattern: str) -> None:
+        self._words, self._begins = _words(pattern), _begins(pattern)
+        self._found = re.compile(pattern).match if self._begins else re.compile(pattern).search
+
+    def fits(self, text: str, low: str | None) -> bool:
+        """`low`: the text in small letters, where it is ASCII."""
+        if low is not None and not (low.startswith(self._words) if self._begins else self._words in low):
+            return False
+        return self._found(text) is not None
+
+
+class _Ready(NamedTuple):
+    rule: TurnRule
+    system: _Search | None
+    last: _Search | None
+
+
+def _ready(rule: TurnRule) -> _Ready:
+    system, last = (None if pattern is None else _search(pattern) for pattern in (rule.system, rule.last))
+    return _Ready(rule, system, last)
+
+
 @lru_cache(maxsize=256)
+def _search(pattern: str) -> _Search:
+    return _Search(pattern)
+
+
 def _words(pattern: str) -> str:
     """Words that are in every text that fits, in small letters."""
     rest = pattern.removeprefix("(?i)")
@@ -153,12 +175,9 @@ def _words(pattern: str) -> str:
     return re.match(r"\^?((?:[A-Za-z0-9 ,'-](?![*?{]))*)", rest)[1].lower()  # type: ignore[index]
 
 
-@lru_cache(maxsize=256)
-def _search(pattern: str) -> Callable[[str], object]:
-    """How to look for a pattern: one that begins with ^, at the beginning only."""
-    found = re.compile(pattern)
-    at_beginning = pattern.removeprefix("(?i)").startswith("^") and not _has_choice(pattern)
-    return found.match if at_beginning else found.search
+def _begins(pattern: str) -> bool:
+    """Tell whether it is to be looked for at the beginning only."""
+    return pattern.removeprefix("(?i)").startswith("^") and not _has_choice(pattern)
 
 
 def _has_choice(pattern: str) -> bool:
@@ -207,3 +226,7 @@ def _after_a_tool(messages: Sequence[Mapping[str, Any]]) -> bool:
 
 def _used_tools(messages: Sequence[Mapping[str, Any]]) -> bool:
     return any(m.get("role") == "tool" or m.get("tool_calls") for m in messages)
+
+
+_OURS: Final = tuple(map(_ready, RULES))
+_OURS_WITHOUT_SYSTEM: Final = tuple(one for one in _OURS if one.system is None)  # none of ours fits an empty text

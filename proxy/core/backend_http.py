@@ -20,8 +20,8 @@ from multidict import CIMultiDict
 
 from proxy.core.errors import BrokeOff
 from proxy.core.http_message import (
+    AT_ONCE,
     CODINGS,
-    PIECE,
     Body,
     HeaderLines,
     ServerAddress,
@@ -195,7 +195,7 @@ class _Connection(asyncio.Protocol):
             self._timer = self.loop.call_later(self._pool.read_timeout_s, self._look)
         if body is None:
             self.to.write(head)
-        elif isinstance(body, bytes) and len(body) < PIECE:
+        elif isinstance(body, bytes) and len(body) < AT_ONCE:
             self.to.write(head + body)
         else:
             self._sending = self.loop.create_task(self._send(head, body))

@@ -16,6 +16,7 @@ from yarl import URL
 
 _BODILESS: Final = ("GET", "HEAD", "OPTIONS", "DELETE")
 PIECE: Final = 1 << 16  # bytes of a large body that are written at once
+AT_ONCE: Final = 1 << 18  # bytes of a body that is not large: a turn of the loop costs more than to send them
 CODINGS: Final = ("gzip", "x-gzip", "deflate")
 LIMIT: Final = 1 << 24  # bytes that one read may become
 _GZIP: Final = 16 + zlib.MAX_WBITS

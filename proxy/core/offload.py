@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -17,14 +17,29 @@ OBJECT: Final = 256  # bytes that an object counts as: an empty message is looke
 ITEM: Final = 16  # bytes that any other member, or a list, does
 
 
-def weight(raw: bytes) -> int:
+class Marks(NamedTuple):
+    """Numbers of brackets and commas in JSON, those in its texts among them."""
+
+    objects: int
+    lists: int
+    commas: int
+
+
+def marks(raw: bytes, start: int = 0) -> Marks:
+    """Those from this byte on."""
+    return Marks(raw.count(b"{", start), raw.count(b"[", start), raw.count(b",", start))
+
+
+def weight(raw: bytes, counted: Marks | None = None) -> int:
     """Bytes that this JSON counts as: work takes as long as there are bytes, or as there are things in it.
 
     A bracket or a comma in a text counts, too. That costs a thread where none is needed, and no count can be evaded.
+    `counted`: its marks, where they are known.
     """
-    if len(raw) * (OBJECT + ITEM) < LARGE:  # as nearly all requests
+    if len(raw) * (OBJECT + ITEM) < LARGE or len(raw) >= LARGE:  # as nearly all requests; or large in any case
         return len(raw)
-    return len(raw) + OBJECT * raw.count(b"{") + ITEM * (raw.count(b",") + raw.count(b"["))
+    found = counted or marks(raw)
+    return len(raw) + OBJECT * found.objects + ITEM * (found.commas + found.lists)
 
 
 def length(value: Any) -> int:

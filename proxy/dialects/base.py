@@ -42,9 +42,11 @@ def given_up(error: Any) -> str:
     return str(error.get("message") or error) if isinstance(error, dict) else str(error)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Asked:
-    """A request as rlproxy needs to know it. The bytes themselves are passed on, not this."""
+    """A request as rlproxy needs to know it. The bytes themselves are passed on, not this.
+
+    Nobody changes it. It is not frozen, as that costs each request as much as reading its JSON."""
 
     model: str
     messages: list[dict[str, Any]]  # in chat form, system text included
@@ -66,9 +68,10 @@ class Asked:
     referred: Mapping[str, dict[str, Any]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Question:
-    """One request, ready to be sent: commands are out of it, and what it only named is spelled out."""
+    """One request, ready to be sent: commands are out of it, and what it only named is spelled out. Nobody changes
+    it."""
 
     raw: bytes  # as the client sent it
     add: Mapping[str, bytes]  # the members that differ from that

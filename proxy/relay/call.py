@@ -125,8 +125,9 @@ def parsed(raw: bytes, before: SaidBefore, known: KnownPrefix, dialect: Dialect)
         body = before.read(raw, known)
     except ValueError as error:
         raise BadRequest(f"The body is not valid JSON ({error}).") from None
+    found = body.marks
     # So few brackets cannot be nested any deeper.
-    if raw.count(b"[") + raw.count(b"{") > DEEPEST and deeper(body.fresh, DEEPEST):
+    if (found is None or found.objects + found.lists > DEEPEST) and deeper(body.fresh, DEEPEST):
         raise BadRequest(f"The body is nested over {DEEPEST} levels deep; nothing was passed on.")
     asked = dialect.parse(body.parsed)
     if len(asked.messages) > MOST:

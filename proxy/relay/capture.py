@@ -7,11 +7,11 @@ event waits for. A parser that fails never breaks a stream: the completion is ke
 from __future__ import annotations
 
 import asyncio
-import secrets
 import time
 from array import array
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -30,6 +30,7 @@ from proxy.core.offload import ITEM, length, off_loop_above
 from proxy.core.sse import Event, EventSplitter
 from proxy.core.tasks import Later, Tasks
 from proxy.dialects import CHAT, Dialect, Reply
+from proxy.relay.completion_id import choice_id
 from store.captured.rows import IDS, LOGPROBS
 from store.errors import DuplicateCompletion, StoreError, UnknownCompletion
 from store.records import FinishedCompletion, NewCompletion, Status
@@ -40,33 +41,7 @@ log = structlog.get_logger()
 READ_AT_ONCE: Final = 1 << 15  # bytes of events that are parsed together: about a quarter of a millisecond
 BESIDE_S: Final = 1.0  # from the question to its row: a kill in between leaves no trace of it
 LOST: Final = "the disk did not take this answer; it was relayed"
-_ALPHABET: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
-IDS_AT_ONCE: Final = 256
-_RANDOM: Final[list[bytes]] = []
-_PAIRS: Final = [a + b for a in _ALPHABET for b in _ALPHABET]
-
-
-def new_id() -> str:
-    """`rl-` and 24 characters: milliseconds first, so that ids sort by time, then 80 random bits."""
-    number = (time.time_ns() // 1_000_000) << 80 | int.from_bytes(_random(), "big")
-    digits = []
-    for _ in range(12):
-        number, pair = divmod(number, 36 * 36)
-        digits.append(_PAIRS[pair])
-    return "rl-" + "".join(reversed(digits))
-
-
-def _random() -> bytes:
-    """Ten bytes. Many are taken at once: the call gives the interpreter lock away, and has to get it back."""
-    if not _RANDOM:
-        fresh = secrets.token_bytes(10 * IDS_AT_ONCE)
-        _RANDOM.extend(fresh[at : at + 10] for at in range(0, len(fresh), 10))
-    return _RANDOM.pop()
-
-
-def choice_id(request_id: str, choice: int) -> str:
-    """The id to rate choice `choice` by: the response's own id for the first, then `<id>.1`, `<id>.2`, …"""
-    return request_id if choice == 0 else f"{request_id}.{choice}"
+MakesRow = Callable[[], NewCompletion | Awaitable[NewCompletion]]  # at once, where nothing has to be waited for
 
 
 class Capture:
@@ -105,7 +80,11 @@ class Capture:
         self.guessed: str | None = None  # why it is not known how the server samples, where it is not
         self.logprobs_of: str | None = None  # what the backend's log-probs are of (proxy.backends.base)
         self._rows: list[NewCompletion] = []
-        self._make: Callable[[], Awaitable[None]]
+        self._tasks: Tasks
+        self._row_of: MakesRow
+        self._seen: Callable[[NewCompletion], None]
+        self._made_beside: asyncio.Task[None] | None = None
+        self._unmade: Exception | None = None  # why there are no rows
         self._making: Later | None = None
         self._begun: asyncio.Future[None] | None = None  # ends when the rows are on disk or were not taken
 
@@ -116,21 +95,46 @@ class Capture:
             self._dialect, self._fold = dialect, dialect.fold()
 
     def begin_beside(
-        self, tasks: Tasks, row: Callable[[], Awaitable[NewCompletion]], seen: Callable[[NewCompletion], None]
+        self, tasks: Tasks, row: MakesRow, seen: Callable[[NewCompletion], None], *, at_once: bool
     ) -> None:
-        """Make the rows and queue them BESIDE_S from now, when the question is long on its way and nobody waits for its
-        answer's first byte. An answer that ends sooner has its rows made at its end, in one operation with that."""
-
-        async def make() -> None:
-            self._number(await row(), seen)
-
-        async def begin() -> None:
-            await make()
-            self._begun = self._store.completions.begin(self._rows)  # the end of the request asks whether this failed
-
-        self._make = make
+        """Note that the question is on its way. Its rows are made `at_once`, while the backend works on it, or else
+        BESIDE_S from now, when nobody waits for the answer's first byte. They are queued BESIDE_S from now. An answer
+        that ends sooner is stored in one operation, with the rows that it has or that are made then."""
+        self._tasks, self._row_of, self._seen = tasks, row, seen
         self._underway.begun(self.id, self)
-        self._making = tasks.later(BESIDE_S, f"begin-{self.id}", begin)
+        self._making = tasks.later(BESIDE_S, f"begin-{self.id}", self._queue)
+        if at_once:
+            self._make()
+
+    async def _queue(self) -> None:
+        await self._made()
+        self._begun = self._store.completions.begin(self._rows)  # the end of the request asks whether this failed
+
+    def _make(self) -> None:
+        """Make the rows, or have a task make them where that takes long, or the store has to be asked."""
+        try:
+            found = self._row_of()
+            if isinstance(found, NewCompletion):
+                self._number(found, self._seen)
+            else:
+                self._made_beside = self._tasks.spawn(f"row-{self.id}", self._number_later(found))
+        except Exception as error:  # it must not cost the client its answer
+            self._unmade = error
+
+    async def _number_later(self, row: Awaitable[NewCompletion]) -> None:
+        try:
+            self._number(await row, self._seen)
+        except Exception as error:
+            self._unmade = error
+
+    async def _made(self) -> None:
+        """Have the rows. Raises what making them raised."""
+        if not self._rows and self._made_beside is None and self._unmade is None:
+            self._make()
+        if not self._rows and self._made_beside is not None:
+            await asyncio.shield(self._made_beside)
+        if self._unmade is not None:
+            raise self._unmade
 
     async def begin_now(self) -> None:
         """Not beside its question any more: somebody has said something about this answer while it comes."""
@@ -242,48 +246,101 @@ class Capture:
             return []
 
     async def finish(self, status: Status, replies: Sequence[Reply] | None = None, *, error: str | None = None) -> bool:
-        """Commit what came; returns when it is on disk, or False where the disk did not take it."""
+        """Commit what came; returns when it is on disk, or False where the disk did not take it. Whoever is cancelled
+        here does not undo it."""
+        stored = self._on_its_way(status, replies, error)
+        if stored is None:
+            return await asyncio.shield(self._finish(status, replies, error))
         try:
-            return await self._finish(status, replies, error)
-        finally:
-            self._underway.ended(self.id)
+            await asyncio.shield(stored)
+        except StoreError:
+            return False
+        return True
+
+    def _on_its_way(
+        self, status: Status, replies: Sequence[Reply] | None, error: str | None
+    ) -> asyncio.Future[None] | None:
+        """The one operation that stores all of it, queued; None where anything has to be waited for before, as a row
+        that was begun. So most answers need no task of their own."""
+        if self._making is None or self._making.task is not None or self._health.lost:
+            return None
+        if not self._rows and self._made_beside is None and self._unmade is None:
+            self._make()
+        if not self._rows:
+            return None
+        found, status, error = self._outcome(status, replies, error)
+        if self._size(found) >= WORTH_A_THREAD:
+            return None
+        self._making.take_back()
+        ends = self._ends(found, status, error)
+        stored = self._store.completions.record(self._rows, ends)
+        stored.add_done_callback(partial(self._recorded, status, ends))
+        return stored
+
+    def _recorded(self, status: Status, ends: Sequence[FinishedCompletion], stored: asyncio.Future[None]) -> None:
+        self._underway.ended(self.id)
+        if stored.cancelled():
+            return
+        if (failed := stored.exception()) is None:
+            self._kept(status, len(ends))
+        elif isinstance(failed, StoreError):
+            self._lost(ends, failed)
 
     async def _finish(self, status: Status, replies: Sequence[Reply] | None, error: str | None) -> bool:
         try:
-            await self._made()
+            return await self._finished(status, replies, error)
+        finally:
+            self._underway.ended(self.id)
+
+    async def _finished(self, status: Status, replies: Sequence[Reply] | None, error: str | None) -> bool:
+        try:
+            await self._begun_or_made()
         except Exception as failed:
             return self._not_stored(RuntimeError(f"the request makes no row ({failed!r})"))
+        found, status, error = self._outcome(status, replies, error)
+        ends = await off_loop_above(WORTH_A_THREAD, self._size(found), self._ends, found, status, error)
+        try:
+            kept = await self._store_ends(ends)
+        except StoreError as failed:
+            return self._lost(ends, failed)
+        if self._health.lost:
+            await self._end_lost()
+        return self._kept(status, kept)
+
+    async def _begun_or_made(self) -> None:
+        """Raises what making the rows raised."""
+        if self._making is None:
+            return
+        self._making.take_back()
+        await (self._made() if self._making.task is None else self._making.task)
+
+    def _outcome(
+        self, status: Status, replies: Sequence[Reply] | None, error: str | None
+    ) -> tuple[dict[int, Reply], Status, str | None]:
+        """The replies by their choices, and how it ended."""
         found = {r.index: r for r in (self.replies() if replies is None else replies)}
         if status == "done" and self.failed:
             status, error = "error", self.failed
         if status == "done" and not found:
             status, error = "error", error or self._broken or "the backend answered nothing"
-        error = None if error is None else self._keep(self._keepable(error))
-        # Of the prompt how long it is: whether it was cut is seen in all of it.
-        size = sum(length(reply.message) for reply in found.values())
-        size += ITEM * sum(len(row.prompt) for row in self._rows)
-        rows = await off_loop_above(WORTH_A_THREAD, size, self._ends, found, status, error)
-        try:
-            kept = await self._store_ends(rows)
-        except StoreError as failed:
-            self._health.lost.extend(row.id for row in rows)
-            return self._not_stored(failed)
+        return found, status, None if error is None else self._keep(self._keepable(error))
+
+    def _size(self, found: Mapping[int, Reply]) -> int:
+        """Characters to look at. The prompt counts, too: whether it was cut is seen in all of it."""
+        return sum([length(reply.message) for reply in found.values()]) + ITEM * sum(
+            [len(row.prompt) for row in self._rows]
+        )
+
+    def _kept(self, status: Status, count: int) -> bool:
         self._health.problem = None
-        if self._health.lost:
-            await self._end_lost()
-        self._metrics.captured.labels(status).inc(kept)
+        self._metrics.captured.labels(status).inc(count)
         self._health.turns += status == "done" and self._rows[0].turn == "main"
         self._events.note("captured")
         return True
 
-    async def _made(self) -> None:
-        """Have the rows. Raises what making them raised."""
-        if self._making is None:
-            return
-        if self._making.take_back():
-            await self._make()
-        elif self._making.task is not None:
-            await self._making.task
+    def _lost(self, ends: Sequence[FinishedCompletion], failed: StoreError) -> bool:
+        self._health.lost.extend(row.id for row in ends)
+        return self._not_stored(failed)
 
     async def _store_ends(self, rows: Sequence[FinishedCompletion]) -> int:
         """How many were kept; those that were forgotten while they ran stay forgotten."""
@@ -357,7 +414,8 @@ class Capture:
             self._broken = self._broken or "the backend sent token ids or log-probs that are none"
             numbers = _NONE
         said: set[str] = set()
-        self._redactor.value(reply.message, said)  # all of it: the token ids have the reasoning too
+        # All of it: the token ids have the reasoning too.
+        clean = self._redactor.value(reply.message, said) is reply.message
         redacted = (*row.redacted, *places(reply=said))
         cut = None if row.untrainable or numbers.prompt_ids is not None else why_cut(row.prompt, reply.usage)
         if row.choice == 0 and (line := self._health.cut.seen(cut)) is not None:
@@ -376,7 +434,7 @@ class Capture:
             finished_at=time.time(),
             reply=kept,
             thread=extend_thread(row.thread, message, self._redactor.message, kept),
-            text=self._redactor.text(reply.text),
+            text=reply.text if clean else self._redactor.text(reply.text),
             finish_reason=self._keep(reply.finish_reason),
             usage=self._redactor.value(reply.usage),
             prompt_token_ids=numbers.prompt_ids,

@@ -42,8 +42,10 @@ class CountTokens:
         raw = request.get(BODY, b"")
         if coding := coding_of(request.headers):
             raw = await unpacked(raw, coding, self._parts.settings.server.max_body_bytes)
-        bodies, heavy = self._parts.recent.bodies, weight(raw)
-        read_as, asked = await off_loop(heavy, parsed, raw, bodies, bodies.known(raw), MESSAGES)
+        bodies = self._parts.recent.bodies
+        known = bodies.known(raw)
+        heavy = weight(raw, known.marks)
+        read_as, asked = await off_loop(heavy, parsed, raw, bodies, known, MESSAGES)
         async with self._parts.door.through():
             await self._parts.backend.ready()
             lease = await self._parts.swap.acquire(asked.model)

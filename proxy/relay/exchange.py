@@ -8,7 +8,7 @@ capture's, and which requests come here is relay's.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import aiohttp
@@ -27,7 +27,7 @@ from proxy.core.upstream import answer_headers, message_in, splitter_for, whole
 from proxy.dialects.base import ODD, Question
 from proxy.relay.asking import Asking
 from proxy.relay.call import Call
-from proxy.relay.capture import Capture
+from proxy.relay.capture import Capture, MakesRow
 from proxy.relay.codecs import Codec, Translated
 from proxy.relay.early_stream import KEEPALIVE, HeldStream
 from proxy.relay.lessons import HEADER as LESSONS
@@ -41,6 +41,7 @@ log = structlog.get_logger()
 
 GONE: Final = (aiohttp.ClientConnectionResetError, ConnectionResetError, BrokenPipeError)
 LEFT: Final = "the client went away"
+LONG: Final = 1 << 14  # bytes of a question
 KEEPALIVE_S = 3.0  # of silence; proxies and clients in between give up sooner or later
 
 
@@ -53,7 +54,7 @@ class Exchange:
         call: Call,
         question: Question,
         lease: Lease,
-        row: Callable[[], Awaitable[NewCompletion]],
+        row: MakesRow,
         seen: Callable[[NewCompletion], None],
         held: HeldStream | None = None,
         taught: Sequence[PromptLesson] = (),
@@ -83,7 +84,9 @@ class Exchange:
             return  # the row is made while the backend is asked
         self._capture = self._made()
         try:
-            await self._capture.begin(await self._row(), self._told_of)
+            row = self._row()
+            row = row if isinstance(row, NewCompletion) else await row
+            await self._capture.begin(row, self._told_of)
         except DuplicateCompletion:
             self._capture = None
             raise Conflict(
@@ -122,7 +125,9 @@ class Exchange:
         """Begin the record, now that the question is on its way."""
         if self._capture is None and self._call.id is not None:
             self._capture = self._made()
-            self._capture.begin_beside(self._parts.tasks, self._row, self._told_of)
+            # Nobody waits for a first byte of it, or its server reads it for longer than the record takes.
+            at_once = not self._asked.stream or self._question.size >= LONG
+            self._capture.begin_beside(self._parts.tasks, self._row, self._told_of, at_once=at_once)
 
     async def run(self) -> web.StreamResponse:
         """Ask, pass the answer on, and leave the completion stored, whatever happens."""
@@ -367,8 +372,7 @@ class Exchange:
         if self._capture is None:
             return
         replies = self._capture.whole(whole) if whole is not None else None
-        # Shielded: a client that goes away in this moment does not undo what it has already been sent.
-        await asyncio.shield(self._capture.finish(status, replies, error=error))
+        await self._capture.finish(status, replies, error=error)
 
     def _keepable(self, said: str) -> str:
         return self._parts.redactor.text(without_keys(said, self._parts.request_headers(self._request)))

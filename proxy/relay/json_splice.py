@@ -148,10 +148,12 @@ def with_members(
     be searched."""
     start, end = apart or (0, 0)
     for name, value in add.items():
-        if not _says(raw, parsed, name, value, start, end):
+        literal = b'"%s"' % name.encode()
+        once = raw.count(literal, 0, start) + raw.count(literal, end) == 1
+        if not (once and name in parsed and dumps(parsed[name]) == value):
             break
     else:
-        return raw
+        return raw  # each member is in it already, once, with this value
     found = _edits(raw[:start] + raw[end:] if apart else raw, parsed, _places(add))
     if found is None or any(first < start < last for first, last, _ in found):
         return rewrite(raw, {}, add)
@@ -162,13 +164,6 @@ def with_members(
         extra = b",".join(b'"' + key.encode() + b'":' + value for key, value in missing)
         found.append((close, close, (b"," if parsed else b"") + extra))
     return _spliced(raw, found)
-
-
-def _says(raw: bytes, parsed: Mapping[str, Any], name: str, value: bytes, start: int, end: int) -> bool:
-    """This member is in it already, once, with this value; not looked for from `start` to `end`."""
-    literal = b'"%s"' % name.encode()
-    once = raw.count(literal, 0, start) + raw.count(literal, end) == 1
-    return once and name in parsed and dumps(parsed[name]) == value
 
 
 class _Place(NamedTuple):

@@ -17,7 +17,7 @@ from proxy.core.agent_wrappers import STORED
 from proxy.core.json_edit import loads
 from proxy.core.wrapped_ids import bare
 from proxy.dialects import Asked, Dialect, Earlier
-from proxy.relay.capture import new_id
+from proxy.relay.completion_id import new_id
 from store.captured.items import ItemPlace
 from store.records import Completion
 from store.store import Store

@@ -11,7 +11,7 @@ import contextlib
 import math
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -39,14 +39,14 @@ from proxy.core.agent_wrappers import NOBODY, Agent, agent_of, as_typed
 from proxy.core.backend_http import NoHttp
 from proxy.core.errors import BackendBroke, BadRequest, ProxyError, StorageFailed
 from proxy.core.json_edit import dumps, loads
-from proxy.core.offload import LARGE, off_loop, off_loop_above, weight
+from proxy.core.offload import LARGE, off_loop, weight
 from proxy.core.upstream import answer_headers, no_http, target_of, whole
 from proxy.dialects import Asked, Dialect
 from proxy.dialects.base import Question
 from proxy.dialects.speaker import Speaker
 from proxy.feedback.chat_command import Asks, ChatCommands
 from proxy.relay.call import MOST, Call, HeadFacts, body_facts, head_facts, too_many, unpacked
-from proxy.relay.capture import new_id
+from proxy.relay.completion_id import new_id
 from proxy.relay.early_stream import HeldStream
 from proxy.relay.exchange import Exchange
 from proxy.relay.lessons import members
@@ -93,8 +93,9 @@ class Relay:
         raw = request.get(BODY, b"")
         if head.coding:
             raw = await unpacked(raw, head.coding, parts.settings.server.max_body_bytes)
-        heavy, bodies = weight(raw), parts.recent.bodies
-        facts = raw, bodies, bodies.known(raw), dialect, head, request.headers
+        bodies = parts.recent.bodies
+        known = bodies.known(raw)
+        heavy, facts = weight(raw, known.marks), (raw, bodies, known, dialect, head, request.headers)
         # Also what was said before has to be walked through: a thread for all of it, or none.
         read = body_facts(*facts) if heavy < LARGE else await asyncio.to_thread(body_facts, *facts)
         said, as_came, agent, who = read
@@ -184,11 +185,12 @@ class Relay:
             came = time.perf_counter()
             async with self.parts.queue.turn(asked.n, beat) if episode else _AT_ONCE:
                 await door.enter(beat)
+                self.parts.giving_way.enter()
                 try:
                     call.started += time.perf_counter() - came  # waiting is not overhead
-                    with self.parts.giving_way.answering():
-                        return await self._let_in(call, body, asked, add, kept, held, pinned)
+                    return await self._let_in(call, body, asked, add, kept, held, pinned)
                 finally:
+                    self.parts.giving_way.leave()
                     door.leave()
         except (ProxyError, StoreError) as error:
             if held is None or held.response is None:
@@ -252,30 +254,47 @@ class Relay:
         whose = Asker(call.who.key, call.speaker.user)
         return await self.parts.lessons.for_request(call.dialect, asked, whose, lease.version)
 
-    async def _row(
+    def _row(
         self, call: Call, asked: Asked, lease: Lease, size: int, taught: tuple[PromptLesson, ...] = ()
-    ) -> NewCompletion:
-        telling, request = await off_loop(call.weight, _beside, self.parts.recent.history, call, asked, size)
+    ) -> NewCompletion | Awaitable[NewCompletion]:
+        """The row of a request; something to wait for, where it takes a thread or a look into the store."""
+        if call.weight >= LARGE:
+            return self._row_later(call, asked, lease, size, taught)
+        telling, request = _beside(self.parts.recent.history, call, asked, size)
         # What is new is looked at for secrets, and the members beside the messages each time.
-        looked = telling.fresh + len(request) if call.weight < LARGE else call.weight
-        row = await off_loop_above(WORTH_A_THREAD, looked, _row, call, asked, telling, request, lease, self.parts)
-        if taught:
-            row = replace(row, lessons=taught)
-        rule = await self._aside(row, asked, call.weight) if row.turn_rule == DEFAULT else None
+        if telling.fresh + len(request) >= WORTH_A_THREAD:
+            return self._row_later(call, asked, lease, size, taught, (telling, request))
+        row = _row(call, asked, telling, request, lease, taught, self.parts)
+        return self._aside(row, asked, call.weight) if _may_be_aside(row, asked) else row
+
+    async def _row_later(
+        self,
+        call: Call,
+        asked: Asked,
+        lease: Lease,
+        size: int,
+        taught: tuple[PromptLesson, ...],
+        beside: tuple[Telling, bytes] | None = None,
+    ) -> NewCompletion:
+        if beside is None:
+            beside = await off_loop(call.weight, _beside, self.parts.recent.history, call, asked, size)
+        telling, request = beside
+        row = await asyncio.to_thread(_row, call, asked, telling, request, lease, taught, self.parts)
+        aside = await off_loop(call.weight, _may_be_aside, row, asked)
+        return await self._aside(row, asked, call.weight) if aside else row
+
+    async def _aside(self, row: NewCompletion, asked: Asked, heavy: int) -> NewCompletion:
+        """The row as that of a side turn, if what was answered lately to whom it is of shows that. `heavy`: what the
+        request counts as."""
+        rule = await self._rule_aside(row, asked, heavy)
         return row if rule is None else replace(row, turn="side", turn_rule=rule)
 
-    async def _aside(self, row: NewCompletion, asked: Asked, heavy: int) -> str | None:
-        """By which rule this is a side turn, beside what was answered lately to whom it is of. `heavy`: what the
-        request counts as."""
+    async def _rule_aside(self, row: NewCompletion, asked: Asked, heavy: int) -> str | None:
         store, whose = self.parts.store, [Asker(row.key, row.user)]
         if row.above is None:
-            if not (await off_loop(heavy, may_quote, asked.messages)):
-                return None
             lately = await store.answers.main_turns_of(whose, limit=QUOTABLE)
             quoted = await off_loop(heavy, quotes, asked.messages, lately)
             return QUOTATION if quoted else None
-        if not any(message.role in ASIDE for message in row.prompt):
-            return None
         newest = next((m.role for m in reversed(row.prompt) if m.role not in ASIDE), "")
         goes_on = await store.answers.goes_on_from(row.above, whose, SYSTEM)
         # A character has at most four bytes.
@@ -362,7 +381,22 @@ def _as_proxy_error(error: ProxyError | StoreError) -> ProxyError:
     return error if isinstance(error, ProxyError) else StorageFailed(f"The store did not take it: {error}")
 
 
-def _row(call: Call, asked: Asked, telling: Telling, request: bytes, lease: Lease, parts: Parts) -> NewCompletion:
+def _may_be_aside(row: NewCompletion, asked: Asked) -> bool:
+    """Tell whether what was answered lately may show that this is a side turn."""
+    if row.turn_rule != DEFAULT:
+        return False
+    return may_quote(asked.messages) if row.above is None else bool(row.asides)
+
+
+def _row(
+    call: Call,
+    asked: Asked,
+    telling: Telling,
+    request: bytes,
+    lease: Lease,
+    taught: tuple[PromptLesson, ...],
+    parts: Parts,
+) -> NewCompletion:
     """`request`: its members beside the messages."""
     assert call.id is not None
     beside: set[str] = set()
@@ -398,6 +432,7 @@ def _row(call: Call, asked: Asked, telling: Telling, request: bytes, lease: Leas
         redacted=places(prompt=told.secrets, request=beside),
         key=call.who.key,
         forms=told.forms,
+        lessons=taught,
     )
 
 

@@ -37,18 +37,30 @@ class GivingWay:
 
     @contextlib.contextmanager
     def answering(self) -> Iterator[None]:
-        self._answered += 1
-        if self._answered == 1 and self._most_s:
-            self._settle()
+        self.enter()
         try:
             yield
         finally:
-            self._answered -= 1
-            if not self._answered and self._most_s:
-                self._settle()
+            self.leave()
+
+    def enter(self) -> None:
+        """One more request is answered, until `leave`."""
+        self._answered += 1
+        if self._answered == 1 and self._most_s:
+            self._settle()
+
+    def leave(self) -> None:
+        self._answered -= 1
+        if not self._answered and self._most_s:
+            self._settle()
+
+    def _look(self) -> None:
+        self._timer = None
+        self._settle()
 
     def _settle(self) -> None:
-        """The state from now on, and when that has to be looked at again."""
+        """The state from now on, and when that has to be looked at again. A timer that was set before is due no later
+        than a new one would be: what is left grows no faster than time passes."""
         now = self._clock()
         passed, self._at = now - self._at, now
         self._left = min(self._most_s, self._left + (-passed if self._still else passed))
@@ -59,12 +71,9 @@ class GivingWay:
         self._still, was_still = bool(self._answered) and not self._its_turn, self._still
         if self._still or was_still:
             self._tell(self._still)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._answered:
+        if self._answered and self._timer is None:
             after = min(self._left, AGAIN_S) if self._still else self._most_s - self._left
-            self._timer = asyncio.get_running_loop().call_later(after, self._settle)
+            self._timer = asyncio.get_running_loop().call_later(after, self._look)
 
 
 def longest(backend: BackendSection, seconds: float) -> float:

@@ -1,8 +1,8 @@
-"""kill -9 and power cuts at random instants under load, and what is on the disk after each.
+"""kill -9 and power cuts at random instants under load, and behind single steps; what is on the disk after each.
 
-`python -m scripts.chaos [--kills N] [--cuts N] [--minutes M] [--seed S]` writes benchmarks/chaos.json, and with fewer
-kills or cuts than usual chaos_short.json; status 1 where anything acknowledged was missing, doubled or damaged, and
-then the homes are kept. Docs: docs/lab/reliability.md.
+`python -m scripts.chaos [--kills N] [--cuts N] [--steps N] [--minutes M] [--seed S]` writes benchmarks/chaos.json, and
+with fewer kills or cuts than usual chaos_short.json; status 1 where anything acknowledged was missing, doubled or
+damaged, and then the homes are kept. Docs: docs/lab/reliability.md.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from scripts.chaos import kills, power
+from scripts.chaos import kills, power, steps
 from scripts.harness.circumstances import commit, machine_name, now
 
 ROOT = Path(__file__).resolve().parents[2]
 AT_ONCE = 20  # kills between two words on how it goes
 CUTS_A_LIFE = 100
-KILLS, CUTS = 200, 500
+KILLS, CUTS, STEPS = 200, 500, 60
 
 
 async def killing(count: int, folder: Path, dice: random.Random, until: float) -> dict[str, Any]:
@@ -53,6 +53,22 @@ async def cutting(count: int, folder: Path, dice: random.Random, until: float) -
     return total
 
 
+async def stepping(count: int, folder: Path, dice: random.Random, until: float) -> dict[str, Any]:
+    """So many kills behind single acts of commits, and of an encrypted migration."""
+    found: dict[str, Any] = {}
+    for name in ("commits", "migration"):
+        some = folder / name
+        some.mkdir()
+        seed = dice.randrange(2**32)
+        if name == "commits":
+            tally = await steps.commits(count, some, seed, until)
+        else:
+            tally = await asyncio.to_thread(steps.migrations, count, some, seed, until)
+        added(found.setdefault(name, {}), tally, some)
+        print(f"{name}: killed behind {tally['instants']} of {count} acts, {len(tally['wrong'])} wrong", flush=True)
+    return found
+
+
 def added(total: dict[str, Any], tally: dict[str, Any], folder: Path) -> None:
     for name, value in tally.items():
         total[name] = total.get(name, [] if isinstance(value, list) else 0) + value
@@ -61,7 +77,7 @@ def added(total: dict[str, Any], tally: dict[str, Any], folder: Path) -> None:
 
 
 def is_short(options: argparse.Namespace) -> bool:
-    return bool(options.kills < KILLS or options.cuts < CUTS)
+    return bool(options.kills < KILLS or options.cuts < CUTS or options.steps < STEPS)
 
 
 async def main(options: argparse.Namespace) -> int:
@@ -74,12 +90,14 @@ async def main(options: argparse.Namespace) -> int:
     found["kills"] = await killing(options.kills, folder, dice, until)
     if (no := power.compiler()) is None:
         found["power_cuts"] = await cutting(options.cuts, folder, dice, until)
+        found |= await stepping(options.steps, folder, dice, until) if options.steps else {}
     else:
-        print(f"power cuts: none, {no}")
+        print(f"power cuts and kills behind single acts: none, {no}")
         found["power_cuts"] = {"none": no, "wrong": []}
     found["seconds"] = round(time.monotonic() - began, 1)
-    wrong = [*found["kills"].get("wrong", []), *found["power_cuts"].get("wrong", [])]
-    found["ok"] = not wrong and found["kills"].get("instants") == options.kills
+    parts = [found[name] for name in ("kills", "power_cuts", "commits", "migration") if name in found]
+    wrong = [one for part in parts for one in part.get("wrong", [])]
+    found["ok"] = not wrong and found["kills"].get("instants", 0) == options.kills
     target = options.json or ROOT / "benchmarks" / ("chaos_short.json" if is_short(options) else "chaos.json")
     target.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
     print(json.dumps(found, indent=1, ensure_ascii=False))
@@ -94,6 +112,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=KILLS)
     parser.add_argument("--cuts", type=int, default=CUTS)
+    parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--minutes", type=float, default=30.0, help="no life begins after that")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--json", type=Path)

@@ -79,7 +79,7 @@ async def _one_home(
             else:
                 await _life(nursery, people, ledger, dice)
             tally["instants"] += 1
-            tally["wrong"] += await asyncio.to_thread(_after, home, ledger)
+            tally["wrong"] += await asyncio.to_thread(after_a_kill, home, ledger)
         await nursery.born()  # and once to the end: what was cut is sent again, and the stop is in order
         async with nursery.client(await nursery.answers()) as http:
             await asyncio.gather(*(person.again(http) for person in people))
@@ -111,8 +111,8 @@ async def _some_life(ledger: Ledger, told: int) -> None:
         await asyncio.sleep(0.002)
 
 
-def _after(home: Path, ledger: Ledger) -> list[str]:
-    """On a copy: the next proxy must find the write-ahead log as the dead one left it."""
+def after_a_kill(home: Path, ledger: Ledger) -> list[str]:
+    """What is wrong, looked for on a copy: the next proxy must find the write-ahead log as the dead one left it."""
     with tempfile.TemporaryDirectory(dir=home.parent) as scratch:
         for name in (NAME, f"{NAME}-wal"):
             if (home / name).exists():

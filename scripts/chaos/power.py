@@ -30,6 +30,7 @@ SECTOR = 512
 HEAD = struct.Struct("<cc6xQQ")
 FILES = {b"d": NAME, b"w": f"{NAME}-wal", b"j": f"{NAME}-journal"}
 FOLDER = b"f"
+OTHERS = b"o"
 SOURCE = Path(__file__).with_name("told_disk.c")
 
 
@@ -42,13 +43,15 @@ class Act:
     bytes: bytes
 
 
-def acts(told: bytes) -> Iterator[Act]:
+def acts(told: bytes, *, others: bool = False) -> Iterator[Act]:
+    """With `others` also those on files that are not of the database."""
     at = 0
     while at < len(told):
         op, file, offset, length = HEAD.unpack_from(told, at)
         start = at + HEAD.size
         at = start + length
-        yield Act(at, op, file, offset, told[start:at])
+        if others or file != OTHERS:
+            yield Act(at, op, file, offset, told[start:at])
 
 
 @dataclass
@@ -133,10 +136,16 @@ class Disk:
                 (folder / name).write_bytes(left)
 
 
+def built(folder: Path) -> Path:
+    """The library between a process and the C library."""
+    library = folder / "told_disk.so"
+    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", str(library), str(SOURCE), "-ldl"], check=True)
+    return library
+
+
 async def lived(folder: Path, seed: int, told_to: int) -> tuple[Ledger, bytes]:
     """One life from the very first start, under load, killed; and all that it told its disk."""
-    library, told, home = folder / "told_disk.so", folder / "told", folder / "home"
-    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", str(library), str(SOURCE), "-ldl"], check=True)
+    library, told, home = built(folder), folder / "told", folder / "home"
     backend = FakeBackend()
     await backend.start()
     ledger = Ledger()

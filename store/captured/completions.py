@@ -272,10 +272,10 @@ class CompletionStore(StorePart):
     async def finish(self, rows: Sequence[FinishedCompletion]) -> None:
         await self._writer.submit(lambda db: finish(db, rows))
 
-    async def record(self, new: Sequence[NewCompletion], finished: Sequence[FinishedCompletion]) -> None:
-        """Begin and finish in one operation, each as one row."""
+    def record(self, new: Sequence[NewCompletion], finished: Sequence[FinishedCompletion]) -> asyncio.Future[None]:
+        """Begin and finish in one operation, each as one row. It is queued when this returns."""
         rows = list(zip(new, finished, strict=True))
-        await self._writer.submit(lambda db: record(db, rows))
+        return self._writer.submit(lambda db: record(db, rows))
 
     async def get(self, id: str) -> Completion | None:
         return (await load(self._reader, [id])).get(id)

@@ -20,7 +20,7 @@ from proxy.core.metrics import Metrics
 from proxy.core.offload import LARGE, off_loop, weight
 from proxy.core.tasks import Tasks
 from proxy.dialects import Reply
-from proxy.relay.capture import Capture
+from proxy.relay.capture import Capture, MakesRow
 from scripts.harness.in_process import Proxy
 from store.records import NewCompletion
 
@@ -67,14 +67,20 @@ async def test_a_long_prompt_is_stored_whole_and_its_answer_with_it(proxy: Proxy
     assert found.end is not None and found.end.status == "done"
 
 
-async def test_a_row_that_cannot_be_made_costs_nobody_the_answer(proxy: Proxy) -> None:
+async def broken_later() -> NewCompletion:
+    raise TypeError("odd")
+
+
+def broken_now() -> NewCompletion:
+    raise TypeError("odd")
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("broken", [broken_later, broken_now])
+async def test_a_row_that_cannot_be_made_costs_nobody_the_answer(proxy: Proxy, broken: MakesRow, at_once: bool) -> None:
     tasks, health = Tasks(), Health()
     capture = Capture(proxy.store, Metrics(), health, Events(), Redactor(Redaction()), Underway(), "rl-1", 1)
-
-    async def broken() -> NewCompletion:
-        raise TypeError("odd")
-
-    capture.begin_beside(tasks, broken, lambda _: None)
+    capture.begin_beside(tasks, broken, lambda _: None, at_once=at_once)
     assert not await capture.finish("done", [Reply(0)])
     assert health.problem is not None and "odd" in health.problem
     assert await proxy.store.completions.get("rl-1") is None

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 
 import aiohttp
@@ -21,6 +22,11 @@ async def stored(proxy: Proxy, status: str) -> str:
                 if (found.end.status if found.end else "pending") == status:
                     return found.new.id
             await asyncio.sleep(0.01)
+
+
+async def metrics(proxy: Proxy) -> str:
+    async with proxy.http.get("/metrics") as answer:
+        return await answer.text()
 
 
 async def settled(proxy: Proxy) -> int:
@@ -62,6 +68,38 @@ async def test_a_client_that_leaves_leaves_its_question(
     backend.hold.set()
     found = await proxy.store.completions.get(id)
     assert found is not None and b"hello" in found.new.prompt[0].body
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("beside_s", [0.0, 60.0], ids=["begun", "not yet begun"])
+async def test_a_client_that_leaves_while_its_answer_is_committed_leaves_all_of_it(
+    proxy: Proxy, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch, beside_s: float, stream: bool
+) -> None:
+    monkeypatch.setattr(capture, "BESIDE_S", beside_s)
+    await settled(proxy)
+    backend.hold.clear()
+    asking = asyncio.create_task(proxy.say("hello", stream=stream))
+    async with asyncio.timeout(SOON_S):
+        while not backend.requests:
+            await asyncio.sleep(0.01)
+        if not beside_s:
+            await stored(proxy, "pending")
+        taken, held = threading.Event(), threading.Event()
+        proxy.store._writer.submit(lambda _: taken.set() or held.wait(SOON_S))
+        while not taken.is_set():
+            await asyncio.sleep(0.01)
+        before = proxy.store._writer.waiting
+        backend.hold.set()
+        while proxy.store._writer.waiting == before:  # then the end of the answer waits for its commit
+            await asyncio.sleep(0.01)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        await asyncio.sleep(0.1)  # in which the proxy sees that its client has left
+        held.set()
+        id = await stored(proxy, "done")
+        while 'rlproxy_completions_total{status="done"} 1.0' not in await metrics(proxy):
+            await asyncio.sleep(0.01)
+    assert [row.new.id for row in await proxy.store.completions.page()] == [id]
 
 
 @pytest.mark.parametrize("beside_s", [0.0, 60.0], ids=["begun", "not yet begun"])

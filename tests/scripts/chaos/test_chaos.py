@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from scripts.chaos import kills, power
+from scripts.chaos import kills, power, steps
 from scripts.chaos.check import possible, wrong
 from scripts.chaos.people import Answer, Ledger, Reward, Step
 from scripts.harness.records import put, rating
 from store.learning.episodes import NewReward
+from store.safety.db_key import Secret
 from store.schema import NAME
 from store.store import Store
 
@@ -37,6 +38,25 @@ async def test_power_cuts(tmp_path: Path) -> None:
 
     lying = [act for act in told if (act.op, act.file) != (b"s", b"w")]
     assert power.cut(8, tmp_path, dice, ledger, lying)["wrong"]
+
+
+async def test_kills_behind_single_acts_of_commits(tmp_path: Path) -> None:
+    if (no := power.compiler()) is not None:
+        pytest.skip(no)
+    tally = await steps.commits(8, tmp_path, seed=random.randrange(2**32))
+    assert tally["wrong"] == [], tally
+    assert tally["instants"] == 8 and tally["inside_a_commit"] + tally["behind_a_sync"] and tally["asked"], tally
+
+
+def test_kills_behind_single_acts_of_an_encrypted_migration(tmp_path: Path) -> None:
+    pytest.importorskip("sqlcipher3")
+    if (no := power.compiler()) is not None:
+        pytest.skip(no)
+    tally = steps.migrations(4, tmp_path, seed=random.randrange(2**32))
+    assert tally["wrong"] == [] and tally["instants"] == 4, tally
+    expected = steps.older(tmp_path / "other", secret := Secret(steps.KEY))
+    expected["rl-1"] = ("what nobody asked", "and nobody answered")
+    assert "other words" in steps.after(tmp_path / "other", secret, expected, tally)[0]
 
 
 async def test_what_is_lost_doubled_or_damaged_is_found(tmp_path: Path) -> None:

@@ -73,7 +73,9 @@
     const form = from.closest(".form");
     if (!form) return;
     form.replaceChildren();
-    focusOn(form.closest("article.turn"));
+    const turn = form.closest("article.turn");
+    focusOn(turn);
+    if (turn && stale.has(turn.dataset.id)) renew(turn.dataset.id);
   }
 
   // Clicks that need no server
@@ -109,6 +111,11 @@
   let had = null;
   document.addEventListener("htmx:beforeSwap", (event) => {
     const turn = event.detail.target?.closest?.("article.turn");
+    if (turn === event.detail.requestConfig.elt && turn && busy(turn)) {
+      stale.add(turn.dataset.id); // a form was opened while the row was on its way
+      event.detail.shouldSwap = false;
+      return;
+    }
     had = turn && event.detail.target === turn && turn.contains(document.activeElement) ? turn.id : null;
   });
   document.addEventListener("htmx:afterSettle", (event) => {
@@ -157,12 +164,21 @@
     }
   }
 
+  // Rows that others' ratings have changed. One is renewed when nobody types in it and nothing else is asked for it.
+  const stale = new Set();
+  const busy = (turn) => turn.querySelector(".form form, .htmx-request") !== null;
+
   function rated(id) {
+    stale.add(id);
+    renew(id);
+  }
+
+  function renew(id) {
     const turn = [...document.querySelectorAll("article.turn")].find((one) => one.dataset.id === id);
-    const busy = turn && (turn.querySelector(".form form") || turn.querySelector(".htmx-request"));
-    if (turn && !busy) {
-      htmx.ajax("GET", "/page/completions/" + encodeURIComponent(id), { target: turn, swap: "outerHTML" });
-    }
+    if (!turn || busy(turn) || turn.matches(".htmx-request")) return;
+    stale.delete(id);
+    htmx.ajax("GET", "/page/completions/" + encodeURIComponent(id), { source: turn, target: turn, swap: "outerHTML" })
+      .then(() => stale.has(id) && renew(id));
   }
 
   async function captured() {

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import Browser, Page, async_playwright, expect
+from playwright.async_api import Browser, Page, Route, async_playwright, expect
 
 from scripts.harness.in_process import Proxy
 from scripts.harness.seeding import history, newest
@@ -52,6 +52,18 @@ class Watched:
         await page.goto(path)
         await live(page)
         return page
+
+
+class Held:
+    """A request of the page that waits until it may go."""
+
+    def __init__(self) -> None:
+        self.came, self.may_go = asyncio.Event(), asyncio.Event()
+
+    async def hold(self, route: Route) -> None:
+        self.came.set()
+        await self.may_go.wait()
+        await route.continue_()
 
 
 @pytest.fixture
@@ -119,6 +131,29 @@ async def test_every_act_of_the_inbox_by_keyboard(proxy: Proxy, watched: Watched
     await page.keyboard.press("j")
     await page.keyboard.press("g")
     await expect(page.locator(".rating")).to_contain_text("good")
+
+
+@pytest.mark.parametrize("form_first", [True, False])
+async def test_a_rating_from_elsewhere_takes_no_form_away(proxy: Proxy, watched: Watched, form_first: bool) -> None:
+    """A person presses a key while the row that another's rating changed is on its way."""
+    (answer,) = await asked(proxy, "first")
+    page = await watched.open()
+    await page.keyboard.press("j")
+    row, form = Held(), Held()
+    await page.route(f"**/page/completions/{answer}", row.hold)
+    await page.route(f"**/page/completions/{answer}/correct", form.hold)
+    await proxy.rate(completion_id=answer, rating="good", rater="ann")
+    await asyncio.wait_for(row.came.wait(), 10)
+    await page.keyboard.press("e")
+    await asyncio.wait_for(form.came.wait(), 10)
+    for held, path in ((form, "/correct"), (row, "")) if form_first else ((row, ""), (form, "/correct")):
+        async with page.expect_response(f"**/page/completions/{answer}{path}"):
+            held.may_go.set()
+    await expect(page.locator("textarea")).to_be_focused()
+    await page.keyboard.type("typed ")
+    await expect(page.locator("textarea")).to_have_value("You said: first typed ")
+    await page.keyboard.press("Escape")
+    await expect(page.locator("article.turn .rating")).to_contain_text("good by ann")
 
 
 async def test_what_is_copied_from_an_answer_is_a_signal(proxy: Proxy, watched: Watched) -> None:

@@ -1,0 +1,209 @@
+"""kill -9 right behind one act on the disk, and what is there after each.
+
+Owns two things that random instants hardly ever meet: a kill inside one commit, and one inside a migration of an
+encrypted database. Acts are writes, truncations, syncs and unlinks of files in the home. A process that is killed
+between two of them leaves what the first one left, so this is every step that there is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final
+
+from scripts.chaos import power
+from scripts.chaos.check import wrong
+from scripts.chaos.kills import LIVES_A_HOME, LONGEST_S, Tally, after_a_kill, clients, flags
+from scripts.chaos.nursery import ROOT, Nursery
+from scripts.chaos.people import NEVER, Ledger, living
+from scripts.fakes.backend import FakeBackend
+from store import driver, schema
+from store.captured import completions
+from store.errors import StoreError
+from store.records import FinishedCompletion, Message, NewCompletion
+from store.safety import backup, integrity
+from store.safety.db_key import VARIABLE, Secret
+
+MOST: Final = 400  # acts of a life: about thirty commits
+SYNCS: Final = 40  # of every other life, which ends behind one
+KEY: Final = "5e" * 32
+PLANTED: Final = "xylophone-quagmire-0451"
+OLDER: Final = 27  # the newest schema but one: what comes after it rewrites the largest table
+ANSWERS: Final = 200  # in the database that is brought up to date
+
+# Open the home in argv and close it again.
+OPEN: Final = """
+import asyncio, sys
+from pathlib import Path
+from store.safety.db_key import find
+from store.store import Store
+async def main(home):
+    await (await Store.open(home, find("env", home))).close()
+asyncio.run(main(Path(sys.argv[1])))
+"""
+
+
+async def commits(count: int, folder: Path, seed: int, until: float = float("inf")) -> Tally:
+    """So many lives under load, each killed right behind one of its acts: in turn any of them, and any of its syncs,
+    which is between a commit and the last byte of the answers that wait for it."""
+    tally = Tally(instants=0, inside_a_commit=0, behind_a_sync=0, elsewhere=0, asked=0, whole=0, acts=0, rewards=0)
+    library, dice = power.built(folder), random.Random(seed)
+    backend = FakeBackend()
+    backend.pause_s = 0.001
+    await backend.start()
+    try:
+        while tally["instants"] < count and time.monotonic() < until:
+            left = min(LIVES_A_HOME, count - tally["instants"])
+            await _one_home(left, folder / f"home{tally['instants']}", library, backend, dice, tally)
+    finally:
+        await backend.stop()
+    return tally
+
+
+async def _one_home(
+    lives: int, home: Path, library: Path, backend: FakeBackend, dice: random.Random, tally: Tally
+) -> None:
+    ledger, told, dies = Ledger(), home.with_suffix(".told"), home.with_suffix(".dies")
+    people = clients(ledger, time.monotonic, dice)
+    env = {"LD_PRELOAD": str(library), "TOLD_DISK": str(told), "TOLD_HOME": str(home), "TOLD_DIES": str(dies)}
+    nursery = Nursery(home, flags(backend), **env)
+    await nursery.open()
+    try:
+        for n in range(lives):
+            dies.write_text(str(dice.randint(1, MOST) if n % 2 else -dice.randint(1, SYNCS)))
+            told.unlink(missing_ok=True)
+            await nursery.born()
+            ended = asyncio.create_task(nursery.ended())
+            life = asyncio.create_task(_life(nursery, people))
+            await asyncio.wait({ended}, timeout=LONGEST_S)
+            if not ended.done():
+                os.kill(nursery.pid, signal.SIGKILL)
+            if (status := await ended) != -signal.SIGKILL:
+                tally["wrong"].append(f"a life ended with {status}: {nursery.log.read_text()[-500:]}")
+            life.cancel()
+            await asyncio.gather(life, return_exceptions=True)
+            tally["instants"] += 1
+            tally[_last(told)] += 1
+            tally["wrong"] += await asyncio.to_thread(after_a_kill, home, ledger)
+        dies.unlink()
+        await nursery.born()
+        async with nursery.client(await nursery.answers()) as http:
+            await asyncio.gather(*(person.again(http) for person in people))
+        if (status := await nursery.stop()) != 0:
+            tally["wrong"].append(f"the last stop ended with {status}")
+        tally["wrong"] += await asyncio.to_thread(wrong, home, ledger)
+    finally:
+        await nursery.close()
+    tally["asked"] += ledger.asked
+    tally["whole"] += len(ledger.answers)
+    tally["acts"] += ledger.acknowledged
+    tally["rewards"] += sum(one.acknowledged_at < NEVER for one in ledger.rewards.values())
+
+
+async def _life(nursery: Nursery, people: list[Any]) -> None:
+    async with nursery.client(await nursery.answers()) as http:
+        await asyncio.gather(*(person.again(http) for person in people))
+        async with living(people, http):
+            await asyncio.Event().wait()  # until it is cancelled: the proxy is dead
+
+
+def _last(told: Path) -> str:
+    """Where a life ended: its last act on the database."""
+    last = None
+    for last in power.acts(told.read_bytes() if told.exists() else b""):  # noqa: B007
+        pass
+    if last is None or last.file != b"w":
+        return "elsewhere"
+    return {b"w": "inside_a_commit", b"s": "behind_a_sync"}.get(last.op, "elsewhere")
+
+
+def migrations(count: int, folder: Path, seed: int, until: float = float("inf")) -> Tally:
+    """So many kills of a process that brings an encrypted database up to date, at acts spread over all of them."""
+    tally = Tally(instants=0, acts=0, not_yet=0, done=0)
+    before, library, dice = folder / "before", power.built(folder), random.Random(seed)
+    expected = older(before, Secret(KEY))
+    _, tally["acts"] = _opened(shutil.copytree(before, folder / "counted"), library, None)
+    moments = [dice.randint(1 + tally["acts"] * n // count, tally["acts"] * (n + 1) // count) for n in range(count)]
+    for act in moments:
+        if time.monotonic() > until:
+            break
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            home = shutil.copytree(before, Path(scratch) / "home")
+            status, _ = _opened(home, library, act)
+            found = [] if status == -signal.SIGKILL else [f"the process ended with {status}"]
+            found += _in_the_clear(home) + after(home, Secret(KEY), expected, tally)
+            tally["wrong"] += [f"killed behind act {act}: {one}" for one in found]
+        tally["instants"] += 1
+    return tally
+
+
+def older(home: Path, secret: Secret) -> dict[str, tuple[str, str]]:
+    """An encrypted home of an earlier schema; question and answer of each completion in it."""
+    home.mkdir(mode=0o700)
+    said = {f"rl-{n}": (f"{PLANTED} question {n} " * 40, f"{PLANTED} answer {n} " * 40) for n in range(ANSWERS)}
+    with closing(driver.connect(home / schema.NAME, secret, named=True)) as db:
+        for pragma in schema.PRAGMAS:
+            db.execute(pragma)
+        for number, script in sorted(schema.numbers().items()):
+            if number <= OLDER:
+                db.executescript(f"BEGIN; {script.read_text()}; PRAGMA user_version = {number}; COMMIT")
+        db.execute("BEGIN")
+        completions.record(db, [_answer(id, *both) for id, both in said.items()])
+        db.execute("COMMIT")
+    return said
+
+
+def _answer(id: str, question: str, answer: str) -> tuple[NewCompletion, FinishedCompletion]:
+    new = NewCompletion(
+        id=id, request_id=id, choice=0, created_at=1.0, dialect="chat", backend="openai", model="m", served_model="m",
+        version=0, session=None, user=None, turn="main", turn_rule="default", streamed=False,
+        prompt=(Message("user", question.encode()),), request=b"{}",
+    )  # fmt: skip
+    return new, FinishedCompletion(id, "done", 2.0, Message("assistant", answer.encode()), answer)
+
+
+def _opened(home: Path, library: Path, dies: int | None) -> tuple[int, int]:
+    """Its status after a start, killed behind that act, and how many acts it came to."""
+    told, number = home.with_suffix(".told"), home.with_suffix(".dies")
+    number.write_text(str(dies or 0))
+    env = {**os.environ, VARIABLE: KEY, "PYTHONPATH": str(ROOT), "LD_PRELOAD": str(library), "TOLD_DISK": str(told),
+           "TOLD_HOME": str(home), "TOLD_DIES": str(number)}  # fmt: skip
+    status = os.spawnve(os.P_WAIT, sys.executable, [sys.executable, "-c", OPEN, str(home)], env)
+    return status, sum(1 for _ in power.acts(told.read_bytes(), others=True)) if told.exists() else 0
+
+
+def _in_the_clear(home: Path) -> list[str]:
+    files = (path for path in home.rglob("*") if path.is_file())
+    return [f"{path.name} has words in the clear" for path in files if PLANTED.encode() in path.read_bytes()]
+
+
+def after(home: Path, secret: Secret, expected: dict[str, tuple[str, str]], tally: Tally) -> list[str]:
+    """Opened again as a start does: all is there, once, and the database is up to date."""
+    path = home / schema.NAME
+    with closing(driver.connect(path, secret, read_only=True)) as db:
+        (number,) = db.execute("PRAGMA user_version").fetchone()
+    tally["done" if number > OLDER else "not_yet"] += 1
+    try:
+        with closing(schema.open_database(path, backup.before_migration, secret)) as db:
+            integrity.check(db, path)
+            schema.begin(db)
+            found = [row[0] for row in db.execute("PRAGMA integrity_check") if row[0] != "ok"]
+            found += [f"foreign key of {tuple(row)}" for row in db.execute("PRAGMA foreign_key_check")]
+            rows = db.execute(
+                """SELECT c.id, p.body AS question, r.body AS answer FROM completions c
+                JOIN messages p ON p.hash = c.prompt_hash JOIN messages r ON r.hash = c.reply_hash"""
+            ).fetchall()
+    except driver.errors(StoreError) as error:
+        return [str(error)]
+    stored = {row["id"]: (row["question"].decode(), row["answer"].decode()) for row in rows}
+    if stored != expected or len(rows) != len(expected):
+        found.append(f"{len(rows)} completions where {len(expected)} were, or other words")
+    return found + _in_the_clear(home)
