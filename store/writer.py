@@ -88,8 +88,8 @@ class Writer:
         return future
 
     def submit_soon(self, operation: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
-        """The same, with all that come so in this turn of the loop as one group. Woken by the first of them, the thread
-        would contend with the loop for the interpreter, and commit once for it and once for the others."""
+        """The same, with all that come so in this turn of the loop as one group. A thread that the first of them woke
+        would commit once for it and once for the others."""
         if self._stopping or self._integrity.refusal is not None:
             return self.submit(operation)
         if not self._handing:
