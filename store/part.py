@@ -18,6 +18,8 @@ T = TypeVar("T")
 class Writes(Protocol):
     def submit(self, operation: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]: ...
 
+    def submit_soon(self, operation: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]: ...
+
 
 class StorePart:
     def __init__(self, reader: Reader, writer: Writes) -> None:

@@ -68,6 +68,7 @@ class Writer:
         self._slice: _Slice | None = None  # what is to be overwritten at the next checkpoint
         self._loop = asyncio.get_running_loop()
         self._queue: SimpleQueue[_Queued | None] = SimpleQueue()
+        self._handing: list[_Queued] = []  # handed to the thread at the end of this turn of the loop
         self._room = asyncio.Event()
         self._stopping = False
         # A daemon, so that a process that never called stop can still end; what was acknowledged is on disk.
@@ -82,17 +83,33 @@ class Writer:
         elif (refusal := self._integrity.refusal) is not None:
             future.set_exception(refusal)
         else:
+            self._hand_over()
             self._queue.put(_Queued(operation, future))
         return future
 
+    def submit_soon(self, operation: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
+        """The same, with all that come so in this turn of the loop as one group. A thread that the first of them woke
+        would commit once for it and once for the others."""
+        if self._stopping or self._integrity.refusal is not None:
+            return self.submit(operation)
+        if not self._handing:
+            self._loop.call_soon(self._hand_over)
+        self._handing.append(_Queued(operation, self._loop.create_future()))
+        return self._handing[-1].future
+
+    def _hand_over(self) -> None:
+        for queued in self._handing:
+            self._queue.put(queued)
+        self._handing.clear()
+
     @property
     def waiting(self) -> int:
-        return self._queue.qsize()
+        return self._queue.qsize() + len(self._handing)
 
     async def room(self) -> None:
         """Returns once fewer than ROOM operations wait. Clients that leave and ask again would fill the memory, where
         the disk is slower than they are."""
-        while self._queue.qsize() >= ROOM:
+        while self._queue.qsize() + len(self._handing) >= ROOM:
             self._room.clear()
             await self._room.wait()
 
@@ -122,18 +139,20 @@ class Writer:
 
     async def stop(self) -> None:
         """Refuse new operations, end those that are queued, close the connection."""
-        if not self._stopping:
-            self._stopping = True
-            self._queue.put(None)
+        self._end()
         await asyncio.to_thread(self._thread.join)
 
     def end_at_once(self, within_s: float) -> bool:
         """The same where the loop is about to go: blocks until the thread has ended, False if it takes longer."""
-        if not self._stopping:
-            self._stopping = True
-            self._queue.put(None)
+        self._end()
         self._thread.join(within_s)
         return not self._thread.is_alive()
+
+    def _end(self) -> None:
+        if not self._stopping:
+            self._stopping = True
+            self._hand_over()
+            self._queue.put(None)
 
     def _work(self) -> None:
         stopping = False

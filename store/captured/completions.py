@@ -275,7 +275,7 @@ class CompletionStore(StorePart):
     def record(self, new: Sequence[NewCompletion], finished: Sequence[FinishedCompletion]) -> asyncio.Future[None]:
         """Begin and finish in one operation, each as one row. It is queued when this returns."""
         rows = list(zip(new, finished, strict=True))
-        return self._writer.submit(lambda db: record(db, rows))
+        return self._writer.submit_soon(lambda db: record(db, rows))
 
     async def get(self, id: str) -> Completion | None:
         return (await load(self._reader, [id])).get(id)

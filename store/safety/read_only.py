@@ -30,6 +30,9 @@ class _NoWriter:
     def submit(self, operation: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
         raise StoreError("The store is open for reading only, so nothing was changed.")
 
+    def submit_soon(self, operation: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
+        return self.submit(operation)
+
 
 class Looking:
     """Read as `Store` does; each call has the name that it has there."""

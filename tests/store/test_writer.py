@@ -187,3 +187,20 @@ async def test_while_another_program_holds_the_database_writes_fail_and_then_go_
     other.execute("ROLLBACK")
     other.close()
     assert await writer.submit(insert(1)) == 1
+
+
+async def test_what_comes_soon_in_one_turn_of_the_loop_is_one_commit_and_keeps_its_place(writer: Writer) -> None:
+    soon = [writer.submit_soon(insert(value)) for value in range(50)]
+    assert writer.waiting == 50
+    await asyncio.gather(*soon)
+    assert writer.commits == 1
+    first, then = writer.submit_soon(insert("first")), writer.submit(values)
+    assert (await then)[-1] == "first" and first.done()
+
+
+async def test_a_stop_does_not_forget_what_comes_soon(writer: Writer) -> None:
+    stored = writer.submit_soon(insert(1))
+    await writer.stop()
+    assert await stored == 1
+    with pytest.raises(StoreClosed):
+        await writer.submit_soon(insert(2))

@@ -147,7 +147,7 @@ async def test_a_missing_extra_is_offered_with_its_size_and_enter_installs_nothi
             await terminal.expect("]")
             terminal.type("\n")
         shown = await terminal.expect("Asking pip how much that is")
-        assert "needs the extra train" in shown and "pip install torch==" in shown
+        assert "needs the extra train" in shown and "pip install 'rlproxy[train]'" in shown
         assert "0 packages, 0.0 GB to download" in await terminal.expect("now? [y/N]")
         terminal.type("\n")
         assert await terminal.ended() == 1 and "nothing trains yet" in terminal.shown
@@ -179,7 +179,7 @@ async def test_yes_takes_the_defaults_and_installs_nothing(person: Newcomer) -> 
     assert code == 1 and "Cannot get meta-llama/Llama-3.2-3B-Instruct, because no hub answered" in found["problem"]
     assert found["settings"]["train.weights"] == "meta-llama/Llama-3.2-3B-Instruct" and found["agents"] == []
     assert "Weights   meta-llama/Llama-3.2-3B-Instruct: a guess" in err, "who was not asked is told, too"
-    assert "pip install" in found["missing"] and "torch==" in found["missing"] and found["proof"] is None
+    assert "pip install 'rlproxy[train]'" in found["missing"] and found["proof"] is None
     assert found["missing"] == found["next"] and 'weights = "meta-llama' in person.settings
 
 
