@@ -181,6 +181,8 @@ def _prove(console: Console, agreed: Agreed, *, runs: bool) -> dict[str, Any]:
         smoke_test.until_ready(settings, wait, lambda: False, settings.home / "logs" / smoke_test.LOG)
     elif not runs:
         console.say("\nrlproxy starts…")
+        if settings.backend.kind == "builtin":
+            console.say("Its model is loaded first, and fetched where it is not here yet: a minute or more.")
         process = smoke_test.start(settings, wait)
     console.say(f"One question: {smoke_test.QUESTION}")
     proof = smoke_test.prove(

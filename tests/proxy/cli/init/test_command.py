@@ -299,3 +299,11 @@ async def test_a_folder_is_written_by_its_whole_path(person: Newcomer, ollama: F
     code, _, err = await person.run("init", "--no-start", "--answers", answers)
     assert code == 1 and "holds no model" in err
     assert f'weights = "{ROOT}/scripts/fakes"' in person.settings
+
+
+async def test_who_takes_the_builtin_server_is_told_that_its_model_takes_a_minute(
+    person: Newcomer, tiny_weights: Path
+) -> None:
+    given = person.answers(backend="builtin", weights=str(tiny_weights))
+    code, _, err = await person.run("init", "--answers", given, "--json")
+    assert code == 0 and "Its model is loaded first" in err, err
