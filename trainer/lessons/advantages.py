@@ -54,13 +54,16 @@ def of_tokens(
     taught: Taught,
     scorer: Scorer,
     progress: Progress,
+    *,
+    trusted: bool = False,
 ) -> Pushed:
-    """The push of each token: its rating, balanced, by the token's credit or spared, and what a teacher adds."""
+    """The push of each token: its rating, balanced, by the token's credit or spared, and what a teacher adds. A critic
+    of whole replies that is `trusted` is trusted with their tokens, too."""
     compared = preset.objective not in ("grpo", "kto")  # which have balances of their own
     if preset.balance and compared:
         values = objective.balanced(values)
     if preset.match == "distribution" and compared:
-        _told_apart(values, preset, samples, taught, scorer, progress)
+        _told_apart(values, preset, samples, taught, scorer, progress, trusted=trusted)
     # What should have been said instead is known there: pushing away from what was said as well only does harm.
     known: Collection[str] = taught.teaching if preset.match == "distribution" else ()
     sizes = [0.0 if s.rating in known else abs(a) for s, a in zip(samples, values, strict=True)]
@@ -68,7 +71,7 @@ def of_tokens(
     alone = bool(known) and all(a > 0 for a, size in zip(values, sizes, strict=True) if size)
     earned = None
     if compared and any(sizes):
-        earned = _earned(values, preset, samples, scorer, progress, alone=alone)
+        earned = _earned(values, preset, samples, scorer, progress, alone=alone, trusted=trusted)
     if earned is not None:
         credited = frozenset(s.rating for s, size in zip(samples, sizes, strict=True) if size)
         each = [size * tokens for size, tokens in zip(sizes, earned, strict=True)]
@@ -91,6 +94,8 @@ def _told_apart(
     taught: Taught,
     scorer: Scorer,
     progress: Progress,
+    *,
+    trusted: bool,
 ) -> None:
     """Leave out hints of a judge where a critic tells what was complained about from what was not.
 
@@ -101,7 +106,7 @@ def _told_apart(
     both = {v > 0 for v, s in zip(values, samples, strict=True) if s.labelled and v}
     if not hints or len(both) < 2 or preset.credit == 1:
         return
-    earned = _earned(values, preset, samples, scorer, progress, alone=False)
+    earned = _earned(values, preset, samples, scorer, progress, alone=False, trusted=trusted)
     if earned is None:
         return
     for rating in hints:
@@ -134,6 +139,7 @@ def _earned(
     progress: Progress,
     *,
     alone: bool,
+    trusted: bool,
 ) -> list[Floats] | None:
     """(T,) of each sample: its tokens' credit; None where nobody can tell."""
     if preset.credit == 1:
@@ -145,7 +151,8 @@ def _earned(
     now = critic.labels([samples[i] for i in rated], states, sizes)
     before = critic.read(scorer.kept(), now.features.shape[1])
     found = credit_assignment.credit(states, sizes, now, scorer.spec.seed, before)
-    told = found.explained >= preset.credit and found.by_chance <= BY_CHANCE and any(e.any() for e in found.tokens)
+    told = trusted or (found.explained >= preset.credit and found.by_chance <= BY_CHANCE)
+    told = told and any(e.any() for e in found.tokens)
     of = f"these replies and {found.earlier} earlier ones" if found.earlier else "these replies"
     why = f"a critic of {of} explains {found.explained:.0%} of the ratings at the ends of replies it has not seen"
     if found.explained:

@@ -166,7 +166,9 @@ def prepare(
         pushed = advantages.of_episodes(spec, preset, samples, lessons.metrics, progress)
     else:
         of_ratings, flawed = advantages.of_ratings(spec, preset, samples)
-        pushed = advantages.of_tokens(of_ratings, preset, samples, old, ref, taught, scorer, progress)
+        pushed = advantages.of_tokens(
+            of_ratings, preset, samples, old, ref, taught, scorer, progress, trusted=lessons.critic.trusted
+        )
         if preset.objective != "kto":
             after = hindsight.pushes(preset, template, samples, old, scorer, progress)
             each = [after.get(s.rating, a) for s, a in zip(samples, pushed.each, strict=True)]
