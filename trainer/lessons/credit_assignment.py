@@ -5,10 +5,10 @@ numpy. Not here: what becomes of the credit (advantages), the critic of whole re
 
 V is a projection of the policy's last hidden state on one direction, scaled once. The direction is the critic's: the
 weights of its ridge-logistic regression on the mean and on the last state of each reply, added up. What speaks to the
-reader shows in the mean, how a reply ends in its last state. A very strong ridge would make it the difference of the
-means of liked and disliked replies (Marks and Tegmark, arXiv 2310.06824), which explains half as much. V is asked only
-about conversations that it was not made of. What it has learned shows at their ends. Where that explains too little of
-the ratings, all tokens of a reply are pushed alike, as ever.
+reader shows in the mean, how a reply ends in its last state. A very strong ridge would make it the difference of their
+means (Marks and Tegmark, arXiv 2310.06824), which explains half as much. V is asked only about conversations that it
+was not made of. What it has learned shows at their ends. Where that explains too little of the ratings, and the critic
+is not trusted either, all tokens of a reply are pushed alike.
 """
 
 from __future__ import annotations
@@ -44,6 +44,9 @@ def credit(
     as the critic sees them; `before`: those of earlier runs. An earlier run's ratings may be of another taste, so V is
     also made without them, and the one that explains more counts."""
     y, size = now.sign, np.abs(np.asarray(values, float))
+    if len(np.unique(now.group)) < min(critic.FOLDS, len(y)):
+        # Of a few long conversations none can be left out whole. Earlier labels may be of these very replies.
+        now, before = now._replace(group=np.arange(len(y))), None
     last = np.stack([one[-1] for one in states]).astype(np.float64)  # (R, H)
     mean, spread = last.mean(0), _spread(states)
     ends = (last - mean) / spread
@@ -66,7 +69,8 @@ def _spread(states: Sequence[States]) -> Floats:
     """(H,) deviation of every feature over all tokens."""
     tokens = sum(map(len, states))
     mean = sum(one.sum(0, dtype=np.float64) for one in states) / tokens
-    return np.sqrt(sum(((one - mean) ** 2).sum(0) for one in states) / tokens) + 1e-6
+    variance: Floats = sum(((one - mean) ** 2).sum(0) for one in states) / tokens
+    return np.sqrt(variance) + 1e-6
 
 
 class _Ratings(NamedTuple):
@@ -110,6 +114,8 @@ class _Ratings(NamedTuple):
         of = self.fold[len(self.earlier) :]
         for part in np.unique(of):
             rest = np.flatnonzero(self.fold != part)[-critic.MOST :]
+            if not len(rest):
+                continue
             weight, _ = critic.fitted(self.kernel[np.ix_(rest, rest)], sign[rest], self.ridge)
             both = weight @ self.features[rest] / width
             found[of == part] = both[:width] + both[width:]

@@ -225,9 +225,11 @@ def _cross_validated(kernel: Floats, y: Floats, fold: NDArray[np.int64]) -> Floa
 
 
 def _left_out(kernel: Floats, y: Floats, fold: NDArray[np.int64], ridge: float) -> Floats:
-    scores = np.empty(len(y))
+    scores = np.zeros(len(y))
     for part in np.unique(fold):
         out, rest = fold == part, fold != part
+        if not rest.any():
+            continue
         weight, bias = fitted(kernel[np.ix_(rest, rest)], y[rest], ridge)
         scores[out] = kernel[np.ix_(out, rest)] @ weight + bias
     return scores

@@ -78,6 +78,17 @@ def test_no_critic_is_asked_about_a_conversation_that_it_was_made_of():
     assert found.explained < 0.2 < 0.3 < other.explained and other.by_chance <= 0.02 < found.by_chance
 
 
+@pytest.mark.parametrize("conversations", [1, 3])
+def test_of_one_long_conversation_each_reply_is_left_out_by_itself(conversations):
+    states, values, turns = replies()
+    now = seen(states, values)
+    now = now._replace(group=np.arange(len(values)) % conversations)
+    found = module.credit(states, values, now, 1, now)
+    assert found.explained > 0.5 and found.by_chance == 0.01 and found.earlier == 0
+    assert np.mean([t.argmax() == turn for t, turn in zip(found.tokens[:8], turns[:8], strict=True)]) > 0.8
+    assert module.credit(states[:1], [1.0], seen(states[:1], [1.0]), 0, seen(states[:1], [1.0])).explained == 0
+
+
 def test_too_few_of_one_sign_are_not_heard():
     states, values, _ = replies(count=16, liked=LEAST - 1)
     found = credit(states, values, seed=0)
