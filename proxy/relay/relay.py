@@ -300,6 +300,7 @@ class Relay:
     async def _rule_aside(self, row: NewCompletion, asked: Asked, heavy: int) -> str | None:
         store, whose = self.parts.store, [Asker(row.key, row.user)]
         if row.above is None:
+            await self.parts.underway.begin_before(row.id, whose[0])  # it may quote a question that has no row yet
             lately = await store.answers.main_turns_of(whose, limit=QUOTABLE)
             quoted = await off_loop(heavy, quotes, asked.messages, lately)
             return QUOTATION if quoted else None

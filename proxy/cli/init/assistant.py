@@ -20,7 +20,7 @@ from proxy.backends.lmstudio import FOLDER
 from proxy.cli.common import command_for, masked, some
 from proxy.cli.init import discovery, environment, extras, plan, smoke_test
 from proxy.cli.init.answers import Answers, read
-from proxy.cli.init.console import Console
+from proxy.cli.init.console import Console, Interrupted
 from proxy.cli.init.extras import CannotInstall
 from proxy.cli.init.plan import InitPlan, NotWritable
 from proxy.cli.init.questions import Choices, Interview, Surroundings, keys
@@ -130,7 +130,7 @@ def carry_out(console: Console, agreed: Agreed, *, start: bool) -> dict[str, Any
             report["problem"] = f"Answers are kept and rated, and nothing trains yet. {choices.out_of_reach}"
     except (NotWritable, CannotInstall, Unproven, NoService) as error:
         report["problem"] = str(error)
-    except KeyboardInterrupt:
+    except (Interrupted, KeyboardInterrupt):
         report["problem"] = f"Interrupted; what was written stays, and `{serve}` starts it."
     if report["problem"]:
         print(f"rlproxy: {report['problem']}", file=sys.stderr)

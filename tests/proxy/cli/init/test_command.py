@@ -138,7 +138,10 @@ def lacks_torch(person: Newcomer) -> None:
     person.env["PYTHONPATH"] += f":{hidden}"
 
 
-async def test_a_missing_extra_is_offered_with_its_size_and_enter_installs_nothing(person: Newcomer) -> None:
+@pytest.mark.parametrize(("key", "end"), [("\n", "nothing trains yet"), (CTRL_C, "what was written stays")])
+async def test_a_missing_extra_is_offered_with_its_size_and_enter_installs_nothing(
+    person: Newcomer, key: str, end: str
+) -> None:
     """All of it is here but hidden, so the real pip finds nothing to download and asks no index."""
     lacks_torch(person)
     async with Terminal("init", env=person.env) as terminal:
@@ -149,8 +152,8 @@ async def test_a_missing_extra_is_offered_with_its_size_and_enter_installs_nothi
         shown = await terminal.expect("Asking pip how much that is")
         assert "needs the extra train" in shown and "pip install 'rlproxy[train]'" in shown
         assert "0 packages, 0.0 GB to download" in await terminal.expect("now? [y/N]")
-        terminal.type("\n")
-        assert await terminal.ended() == 1 and "nothing trains yet" in terminal.shown
+        terminal.type(key)
+        assert await terminal.ended() == 1 and end in terminal.shown and "Traceback" not in terminal.shown
     assert "weights" in person.settings
 
 
