@@ -1,9 +1,8 @@
 """One thread, one connection, group commit: all who wait share one fsync.
 
-Operations are plain callables on the connection. Rows of one kind that come one after the other are one operation of a
-group. One that fails undoes only itself: where one does, the group is
-undone and run again with a savepoint each. Nobody hears of success before the commit. So an operation may be run twice:
-it must do nothing but read and write the database.
+Operations are plain callables on the connection; rows of one kind that come one after the other are one operation of
+a group. One that fails undoes only itself: where one does, the group is undone and run again with a savepoint each. Nobody hears of success before the commit. So an operation may be run
+twice: it must do nothing but read and write the database.
 
 While the file's integrity is in doubt the log is not moved into it; once it is damaged nothing is written any more.
 
@@ -79,6 +78,7 @@ class Writer:
         self._slice: _Slice | None = None  # what is to be overwritten at the next checkpoint
         self._loop = asyncio.get_running_loop()
         self._queue: SimpleQueue[_Queued | None] = SimpleQueue()
+        self._handing: list[_Queued] = []  # handed to the thread at the end of this turn of the loop
         self._room = asyncio.Event()
         self._stopping = False
         # A daemon, so that a process that never called stop can still end; what was acknowledged is on disk.
@@ -87,34 +87,45 @@ class Writer:
 
     def submit(self, operation: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
         """Queue an operation now; the future ends when it is on disk or has failed."""
-        future: asyncio.Future[T] = self._loop.create_future()
-        self._queue_up(_Queued(operation, future))
-        return future
+        queued = _Queued(operation, self._loop.create_future())
+        if not self._refuses(queued):
+            self._hand_over()
+            self._queue.put(queued)
+        return queued.future
 
     def submit_rows(
         self, together: Callable[[sqlite3.Connection, Sequence[R]], None], rows: Sequence[R]
     ) -> asyncio.Future[None]:
-        """Queue rows now; `together` stores them, with those of others in the same commit where it can."""
-        future: asyncio.Future[None] = self._loop.create_future()
-        self._queue_up(_Queued(together, future, rows))
-        return future
+        """Queue rows; `together` stores them and those of others that come in this turn of the loop. A thread that the
+        first of them woke would commit once for it and once for the others."""
+        queued = _Queued(together, self._loop.create_future(), rows)
+        if not self._refuses(queued):
+            if not self._handing:
+                self._loop.call_soon(self._hand_over)
+            self._handing.append(queued)
+        return queued.future
 
-    def _queue_up(self, queued: _Queued) -> None:
+    def _refuses(self, queued: _Queued) -> bool:
+        refusal: Exception | None = self._integrity.refusal
         if self._stopping:
-            queued.future.set_exception(StoreClosed("The store is closed, this was not stored."))
-        elif (refusal := self._integrity.refusal) is not None:
+            refusal = StoreClosed("The store is closed, this was not stored.")
+        if refusal is not None:
             queued.future.set_exception(refusal)
-        else:
+        return refusal is not None
+
+    def _hand_over(self) -> None:
+        for queued in self._handing:
             self._queue.put(queued)
+        self._handing.clear()
 
     @property
     def waiting(self) -> int:
-        return self._queue.qsize()
+        return self._queue.qsize() + len(self._handing)
 
     async def room(self) -> None:
         """Returns once fewer than ROOM operations wait. Clients that leave and ask again would fill the memory, where
         the disk is slower than they are."""
-        while self._queue.qsize() >= ROOM:
+        while self._queue.qsize() + len(self._handing) >= ROOM:
             self._room.clear()
             await self._room.wait()
 
@@ -144,18 +155,20 @@ class Writer:
 
     async def stop(self) -> None:
         """Refuse new operations, end those that are queued, close the connection."""
-        if not self._stopping:
-            self._stopping = True
-            self._queue.put(None)
+        self._end()
         await asyncio.to_thread(self._thread.join)
 
     def end_at_once(self, within_s: float) -> bool:
         """The same where the loop is about to go: blocks until the thread has ended, False if it takes longer."""
-        if not self._stopping:
-            self._stopping = True
-            self._queue.put(None)
+        self._end()
         self._thread.join(within_s)
         return not self._thread.is_alive()
+
+    def _end(self) -> None:
+        if not self._stopping:
+            self._stopping = True
+            self._hand_over()
+            self._queue.put(None)
 
     def _work(self) -> None:
         stopping = False

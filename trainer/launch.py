@@ -67,6 +67,7 @@ __all__ = [
     "default_threads",
     "hinted",
     "is_sealed",
+    "last_line",
     "local",
     "neutral",
     "open_log",

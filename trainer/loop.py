@@ -338,7 +338,7 @@ def _learn(
         if elsewhere:
             run.progress.choice("w_elsewhere", float(f"{tries.preset.w_elsewhere:.3g}"), tries.weighed)
         trained, checks, no = _try(run, model, learned, teaching, tries)
-        if trained is not None and (by_token or run.weak or run.less) and lost_sense(checks):
+        if trained is not None and lost_sense(checks):
             trained, checks, no = _half_way_back(run, model, learned, teaching, trained, start, str(no))
         if no is None or not tries.again(no, checks, elsewhere=elsewhere):
             return trained, checks, no

@@ -140,7 +140,7 @@ RULES: Final[Mapping[str, Rule]] = {
         "POST /page/question/later",
         "GET /page/training",
         "POST /page/training/{act}",
-        "GET /page/numbers",
+        "GET /page/plots",
         "GET /page/lineage",
         "POST /page/versions/{act}",
         "POST /page/compare",

@@ -13,7 +13,6 @@ from typing import Annotated, Any
 import typer
 
 from proxy.cli.common import AsJson, Home, client_of, fail, show, some
-from proxy.core.version_names import listed
 
 
 class Kind(StrEnum):
@@ -74,6 +73,8 @@ def _told(found: dict[str, Any], went: str, retrain: bool = False, purge: bool =
         lines.append(f"Copies that could not be read: {', '.join(copies['unread'])}.")
     if not found["trained"]:
         return "\n".join([*lines, "No version was trained on them."])
+    from proxy.core.version_names import listed
+
     heirs = f"; built on those: {listed(found['heirs'])}" if found["heirs"] else ""
     lines.append(f"Trained on them: {listed(found['trained'])}{heirs}.")
     if found.get("rebuild"):

@@ -118,12 +118,17 @@ def is_subagent(goes_on: Sequence[GoesOn], system: Sequence[str], *, tools: bool
     A person who goes on under another prompt counts as one, too, for that first turn. A mode of an agent mostly shares
     more than half of its prompt with the others.
     """
-    if not goes_on:
+    if not goes_on or not may_be_subagent(tools=tools, new_words=new_words):
         return False
     if not new_words:  # the next step of what the reply above began
         return (goes_on[0].turn, goes_on[0].rule) == ("side", SUBAGENT)
     mains = [one for one in goes_on if one.turn == "main"]
-    return tools and bool(mains) and all(_differ(one.system, system) for one in mains)
+    return bool(mains) and all(_differ(one.system, system) for one in mains)
+
+
+def may_be_subagent(*, tools: bool, new_words: bool) -> bool:
+    """Tell whether the replies that a request repeats have to be looked up: one that asks anew has tools."""
+    return tools or not new_words
 
 
 def _differ(one: Sequence[str], other: Sequence[str]) -> bool:

@@ -6,12 +6,16 @@ the store, pending. Not here: what the events of a stream mean (dialects), what 
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import Protocol
 
 from proxy.dialects import Reply
+from store.records import Asker
 
 
 class Answering(Protocol):
+    asker: Asker | None  # whose it is
+
     def replies(self) -> list[Reply]:
         """The answer so far."""
         ...
@@ -38,6 +42,12 @@ class Underway:
             return False
         await answer.begin_now()
         return True
+
+    async def begin_before(self, id: str, asker: Asker) -> None:
+        """Have the rows stored of what this asker asked before `id`. No two answers wait for each other here."""
+        for other in [*takewhile(lambda one: one != id, self._answers)]:
+            if (answer := self._answers.get(other)) is not None and answer.asker == asker:
+                await answer.begin_now()
 
     def text(self, id: str) -> str:
         """The stream so far; empty for what is not under way, and where nothing has come."""

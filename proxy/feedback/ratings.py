@@ -48,11 +48,6 @@ _SOURCES: Final = frozenset(("http", "chat", "cli", "page", "open-webui", *PLATF
 _STARS: Final = re.compile(r"([1-5])(?:/5)?")
 
 
-def value_of(rating: Any, scale: str | None = None) -> float:
-    """The value alone of what `judged` says. Raises BadRequest."""
-    return judged(rating, scale)[0]
-
-
 def judged(rating: Any, scale: str | None = None) -> tuple[float, Scale]:
     """A rating in [-1, 1]: "good", "bad", a number from -1 to 1, or 1 to 5 stars; and which. Raises BadRequest.
 

@@ -33,7 +33,7 @@ from proxy.dialects import CHAT, Dialect, Reply
 from proxy.relay.completion_id import choice_id
 from store.captured.rows import IDS, LOGPROBS
 from store.errors import DuplicateCompletion, StoreError, UnknownCompletion
-from store.records import FinishedCompletion, NewCompletion, Status
+from store.records import Asker, FinishedCompletion, NewCompletion, Status
 from store.store import Store
 
 log = structlog.get_logger()
@@ -77,6 +77,7 @@ class Capture:
         self._unread_size = 0
         self._splitter: EventSplitter
         self._n = n
+        self.asker: Asker | None = None
         self.guessed: str | None = None  # why it is not known how the server samples, where it is not
         self.logprobs_of: str | None = None  # what the backend's log-probs are of (proxy.backends.base)
         self._rows: list[NewCompletion] = []

@@ -35,7 +35,7 @@ from proxy.relay.parts import Parts
 from proxy.relay.unknown_model import unknown_model
 from proxy.versions.live_version import Lease
 from store.errors import DuplicateCompletion
-from store.records import NewCompletion, PromptLesson
+from store.records import Asker, NewCompletion, PromptLesson
 
 log = structlog.get_logger()
 
@@ -117,6 +117,7 @@ class Exchange:
             self._keepable,
             self._dialect,
         )
+        found.asker = Asker(self._call.who.key, self._call.speaker.user)
         found.guessed = served.guessed(self._asked.sampling)
         found.logprobs_of = served.logprobs_of or parts.backend.capabilities.logprobs_of
         return found

@@ -31,7 +31,15 @@ from proxy.conversation.history_cache import History, Telling
 from proxy.conversation.redaction import WORTH_A_THREAD, places
 from proxy.conversation.retries import Retries, key_of
 from proxy.conversation.secret_shapes import LONGEST
-from proxy.conversation.side_requests import QUOTATION, SUBAGENT, SYSTEM, is_subagent, may_quote, quotes
+from proxy.conversation.side_requests import (
+    QUOTATION,
+    SUBAGENT,
+    SYSTEM,
+    is_subagent,
+    may_be_subagent,
+    may_quote,
+    quotes,
+)
 from proxy.conversation.turns import DEFAULT, turn_of
 from proxy.conversation.typed_words import marked_errors, typed_in
 from proxy.conversation.user_text import SHOWN, may_be_commands, words
@@ -292,15 +300,16 @@ class Relay:
     async def _rule_aside(self, row: NewCompletion, asked: Asked, heavy: int) -> str | None:
         store, whose = self.parts.store, [Asker(row.key, row.user)]
         if row.above is None:
+            await self.parts.underway.begin_before(row.id, whose[0])  # it may quote a question that has no row yet
             lately = await store.answers.main_turns_of(whose, limit=QUOTABLE)
             quoted = await off_loop(heavy, quotes, asked.messages, lately)
             return QUOTATION if quoted else None
-        newest = next((m.role for m in reversed(row.prompt) if m.role not in ASIDE), "")
         goes_on = await store.answers.goes_on_from(row.above, whose, SYSTEM)
         # A character has at most four bytes.
         bodies = [message.body[: 4 * SYSTEM] for message in row.prompt if message.role in ASIDE]
         system = [body.decode(errors="ignore") for body in bodies[:SYSTEM_TEXTS]]
-        return SUBAGENT if is_subagent(goes_on, system, tools=bool(asked.tools), new_words=newest == "user") else None
+        new_words = _says_something_new(row)
+        return SUBAGENT if is_subagent(goes_on, system, tools=bool(asked.tools), new_words=new_words) else None
 
     def _remember(self, dialect: Dialect, question: Question, lease: Lease, row: NewCompletion) -> None:
         if lease.version is not None and not lease.pinned:
@@ -385,7 +394,13 @@ def _may_be_aside(row: NewCompletion, asked: Asked) -> bool:
     """Tell whether what was answered lately may show that this is a side turn."""
     if row.turn_rule != DEFAULT:
         return False
-    return may_quote(asked.messages) if row.above is None else bool(row.asides)
+    if row.above is None:
+        return may_quote(asked.messages)
+    return bool(row.asides) and may_be_subagent(tools=bool(asked.tools), new_words=_says_something_new(row))
+
+
+def _says_something_new(row: NewCompletion) -> bool:
+    return next((m.role for m in reversed(row.prompt) if m.role not in ASIDE), "") == "user"
 
 
 def _row(

@@ -203,7 +203,7 @@ async def main(count: int, with_browser: bool, kept: Path | None) -> None:
                 "/?unrated=1",
                 "/?q=func+argu",
                 "/progress",
-                "/page/numbers",
+                "/page/plots",
                 "/versions",
                 "/data",
                 "/completions/c99999",

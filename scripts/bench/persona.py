@@ -92,7 +92,7 @@ class Chat:
             "liked": sum(liked) / len(liked),
             "base_nll": float(nll),
             "text_nll": float(text_nll),
-            "topic": float(topic.measure(self.policy, replies).mean()),
+            "topic": float(topic.measure(self.policy, replies)[0].mean()),
             "distinct_2": len(set(pairs)) / len(pairs),
             "tokens": float(np.mean([len(r.reply) for r in replies])),
             "seconds": time.monotonic() - start,

@@ -24,8 +24,8 @@ from typing import Any
 import aiohttp
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from scripts.demo.person import CLI, HOME, ROOT, Person, chat_and_rate, console, held_out
-from scripts.demo.report import coherence, report
+from scripts.demo.person import CLI, HOME, ROOT, Person, Told, chat_and_rate, console, held_out
+from scripts.demo.report import Scoring, report
 from scripts.harness.circumstances import commit
 
 ADAPTERS = ROOT / "adapters_out" / "demo"
@@ -73,7 +73,8 @@ async def story(url: str, quick: bool, ratings: int) -> dict[str, Any]:
     person = Person(url, MODEL)
     stop = asyncio.Event()
     asker = asyncio.create_task(person.keep_asking(prompts["rate"][::-1], stop))
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = [{"version": 0, "ratings": 0}]
+    measured: dict[int, asyncio.Task[list[Told]]] = {}  # by version
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -83,27 +84,34 @@ async def story(url: str, quick: bool, ratings: int) -> dict[str, Any]:
     )
     try:
         with Progress(*columns, console=console) as progress:
+
+            def measure(version: int) -> None:
+                if version not in measured:
+                    measured[version] = asyncio.create_task(held_out(person, held, version, progress))
+
             for start in range(0, len(rated), ROUND):
                 before = await person.status()
                 last_rating = await chat_and_rate(person, rated[start : start + ROUND], progress, before["live"])
                 if before["ratings"]["needed"] > before["ratings"]["fresh"] + ROUND:
                     continue  # the gate said no last time, and wants more ratings than this round brought
+                measure(before["live"])  # beside the run: the server answers somebody all the while anyway
                 status = await person.watch_run(before, progress)
                 live = status["live"]
                 if live == before["live"]:
                     continue
                 while f"v{live}" not in person.loop.first_seen:
                     await asyncio.sleep(0.05)
-                if not rows:  # only now: the first version is what somebody waits for
-                    rows.append({"version": 0, "told": await held_out(person, held, 0, progress), "ratings": 0})
-                told = await held_out(person, held, live, progress)
                 rows.append({
-                    "version": live, "told": told, "ratings": start + ROUND, "run": status["last_run"],
+                    "version": live, "ratings": start + ROUND, "run": status["last_run"],
                     "rating_to_live_s": person.loop.first_seen[f"v{live}"] - last_rating,
                     "rated_at": time.time() - (time.monotonic() - last_rating),
                 })  # fmt: skip
-            if not rows:
-                rows.append({"version": 0, "told": await held_out(person, held, 0, progress), "ratings": 0})
+            scoring = Scoring()  # begins while the last version is asked
+            for row in rows:
+                measure(row["version"])
+            for row in rows:
+                row["told"] = await measured[row["version"]]
+                await asyncio.to_thread(scoring.add, row["version"], row["told"])
         await asyncio.sleep(1)
     finally:
         stop.set()
@@ -112,7 +120,7 @@ async def story(url: str, quick: bool, ratings: int) -> dict[str, Any]:
         await person.close()
     loop = person.loop
     loop.in_swap = sum(began <= swap <= ended for swap in person.swaps for began, ended in loop.started)
-    return {"rows": rows, "loop": loop, "channels": person.channels, "status": final}
+    return {"rows": rows, "loop": loop, "channels": person.channels, "status": final, "scoring": scoring}
 
 
 def main() -> int:
@@ -133,7 +141,7 @@ def main() -> int:
     finally:
         server.terminate()
         server.wait(60)
-    figures = report(found, coherence(found["rows"]), time.monotonic() - began, tree)
+    figures = report(found, found["scoring"].found(), time.monotonic() - began, tree)
     target = args.json or HOME / "result.json"
     target.write_text(json.dumps(figures, indent=1) + "\n")
     console.print(

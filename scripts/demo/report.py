@@ -6,29 +6,45 @@ Owns figures and their look. How coherent the replies are is measured in a proce
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from rich.table import Table
 
-from scripts.demo.person import ROOT, console
+from scripts.demo.person import HOME, ROOT, Told, console
 from scripts.harness.circumstances import machine_name, now
 
 
-def coherence(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """What the base model makes of each version's held-out replies (coherence.py), in a process of its own."""
-    lines = [
-        json.dumps({"group": str(row["version"]), "prompt_token_ids": t.prompt_token_ids, "token_ids": t.token_ids})
-        for row in rows
-        for t in row["told"]
-    ]
-    with console.status("scoring the replies under the base model"):
-        done = subprocess.run(
-            [sys.executable, "-m", "scripts.demo.coherence"],
-            input="\n".join(lines), capture_output=True, text=True, check=True, cwd=ROOT,
-        )  # fmt: skip
-    return dict(json.loads(done.stdout))
+class Scoring:
+    """What the base model makes of held-out replies (coherence.py): a process that works while others are asked."""
+
+    def __init__(self) -> None:
+        with (HOME / "scoring.log").open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "scripts.demo.coherence"],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, cwd=ROOT,
+                env=os.environ | {"OMP_WAIT_POLICY": "PASSIVE"},
+            )  # fmt: skip
+
+    def add(self, version: int, told: Sequence[Told]) -> None:
+        """May block while the process loads the model."""
+        assert self._process.stdin is not None
+        for one in told:
+            line = {"group": str(version), "prompt_token_ids": one.prompt_token_ids, "token_ids": one.token_ids}
+            self._process.stdin.write(json.dumps(line) + "\n")
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+
+    def found(self) -> dict[str, dict[str, Any]]:
+        """By version. Raises RuntimeError where the process failed."""
+        with console.status("scoring the replies under the base model"):
+            out, _ = self._process.communicate()
+        if self._process.returncode:
+            raise RuntimeError(f"scoring the replies ended with {self._process.returncode}: see {HOME}/scoring.log")
+        return dict(json.loads(out))
 
 
 def phases(run: dict[str, Any], rated_at: float, to_live_s: float) -> dict[str, float]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from xml.etree import ElementTree
 
-from proxy.cli.report.svg import HEIGHT, WIDTH, Plot
+from proxy.web.pages.svg import HEIGHT, WIDTH, Plot
 
 STYLE = """
 text { font: 10.5px system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", sans-serif; fill: #625e56; }

@@ -13,7 +13,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from config import presets
-from proxy.cli.report.svg import HEIGHT, LEFT, TOP, WIDTH, Plot, plain
+from proxy.web.pages.svg import HEIGHT, LEFT, TOP, WIDTH, Plot, plain
 from scripts.docs.canvas import Canvas, write
 from scripts.docs.filling import settle
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from xml.etree import ElementTree
 
-from proxy.cli.report.svg import LEFT, TOP, WIDTH, Plot
+from proxy.web.pages.svg import LEFT, TOP, WIDTH, Plot
 from scripts.docs.canvas import Canvas, write
 from scripts.docs.filling import settle
 

@@ -86,7 +86,6 @@ async def serving(home: Path, *, seeded: bool, retention_days: int = 60) -> Asyn
 async def shoot(page: Page, url: str, name: str, *, whole: bool = False) -> None:
     await page.goto(url)
     if await page.locator("#plots").count():
-        await page.wait_for_selector("#plots[data-drawn]")
         await page.wait_for_selector("#training progress")
     await page.wait_for_timeout(200)
     await page.screenshot(path=IMAGES / f"page-{name}.png", full_page=whole)

@@ -202,7 +202,7 @@ GETS = (
     "/", "/completions/{id}", "/versions/{version}", "/progress", "/versions", "/compare", "/data", "/login",
     "/episodes", "/episodes/{id}", "/page/rows",
     "/page/completions/{id}", "/page/completions/{id}/{form}", "/page/pulse", "/page/training", "/page/lineage",
-    "/page/numbers", "/static/{name}", "/healthz", "/readyz", "/metrics", "/openapi.json", "/rl/status", "/rl/events",
+    "/page/plots", "/static/{name}", "/healthz", "/readyz", "/metrics", "/openapi.json", "/rl/status", "/rl/events",
     "/rl/completions", "/rl/completions", "/rl/completions/{id}", "/rl/adapters", "/rl/runs", "/rl/runs/{run}",
     "/rl/capture", "/rl/export", "/rl/webhooks/whatsapp", "/v1/models", "/v1/responses/{id}", "/rl/keys", "/rl/audit",
 )  # fmt: skip

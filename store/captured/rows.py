@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import sqlite3
 from array import array
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import orjson
 
@@ -20,6 +22,7 @@ from store.records import (
     Run,
 )
 
+T = TypeVar("T")
 IDS = "I"  # uint32; of the kinds of an array the one that is made fastest
 LOGPROBS = "f"  # float32: what the backends compute in
 
@@ -64,6 +67,16 @@ def from_json(text: str | None) -> Any:
     return None if text is None else orjson.loads(text)
 
 
+def to_record(kind: Callable[..., T], row: sqlite3.Row, **apart: Any) -> T:
+    """A record of the columns that have its fields' names, and of `apart`. IndexError: there is no such column."""
+    return kind(**{name: row[name] for name in _columns(kind, *apart)}, **apart)
+
+
+@functools.cache
+def _columns(kind: Any, *apart: str) -> list[str]:
+    return [field.name for field in dataclasses.fields(kind) if field.name not in apart]
+
+
 def to_completion(
     row: sqlite3.Row,
     reply: bytes | None,
@@ -97,91 +110,42 @@ def to_completion(
         forms=from_json(row["forms"]),
         typed=row["typed"],
     )
-    return Completion(
-        seq=row["seq"],
+    return to_record(
+        Completion,
+        row,
         new=new,
         end=None if row["status"] == "pending" else _end(row, reply, prompt_ids),
-        status=row["status"],
-        prompt_hash=row["prompt_hash"],
-        reply_hash=row["reply_hash"],
         ratings=ratings,
     )
 
 
 def _end(row: sqlite3.Row, reply: bytes | None, prompt_ids: bytes | None) -> FinishedCompletion:
-    return FinishedCompletion(
-        id=row["id"],
-        status=row["status"],
-        finished_at=row["finished_at"],
+    return to_record(
+        FinishedCompletion,
+        row,
         reply=None if reply is None else Message(row["reply_role"], reply),
-        text=row["text"],
-        finish_reason=row["finish_reason"],
         usage=from_json(row["usage"]),
         prompt_token_ids=unpack(IDS, prompt_ids),
         token_ids=unpack(IDS, row["token_ids"]),
         logprobs=unpack(LOGPROBS, row["logprobs"]),
         pieces=unpack_pieces(row["pieces"]),
-        logprobs_of=row["logprobs_of"],
         exact=bool(row["exact"]),
-        inexact_reason=row["inexact_reason"],
-        error=row["error"],
-        thread=row["thread"],
         translated=bool(row["translated"]),
-        untrainable=row["untrainable"],
         redacted=tuple(from_json(row["redacted"]) or ()),
+        items=(),
     )
 
 
 def to_rating(row: sqlite3.Row) -> Rating:
-    return Rating(
-        id=row["id"],
-        completion_id=row["completion_id"],
-        rater=row["rater"],
-        value=row["value"],
-        comment=row["comment"],
-        correction=row["correction"],
-        weight=row["weight"],
-        source=row["source"],
-        source_event_id=row["source_event_id"],
-        created_at=row["created_at"],
-        live=bool(row["live"]),
-        retracted_at=row["retracted_at"],
-        replaced=row["replaced"],
-        scale=row["scale"],
-        human=bool(row["human"]),
-    )
+    return to_record(Rating, row, live=bool(row["live"]), human=bool(row["human"]), duplicate=False)
 
 
 def to_run(row: sqlite3.Row) -> Run:
-    return Run(
-        id=row["id"],
-        status=row["status"],
-        model=row["model"],
-        version=row["version"],
-        parent=row["parent"],
-        folder=row["folder"],
-        attempts=row["attempts"],
-        created_at=row["created_at"],
-        started_at=row["started_at"],
-        ended_at=row["ended_at"],
-        reason=row["reason"],
-        samples=row["samples"],
-        held=row["held"],
-        result=from_json(row["result"]),
-    )
+    return to_record(Run, row, result=from_json(row["result"]))
 
 
 def to_adapter(row: sqlite3.Row) -> Adapter:
-    return Adapter(
-        version=row["version"],
-        parent=row["parent"],
-        run_id=row["run_id"],
-        model=row["model"],
-        path=row["path"],
-        created_at=row["created_at"],
-        manifest=from_json(row["manifest"]),
-        withdrawn=row["withdrawn"],
-    )
+    return to_record(Adapter, row, manifest=from_json(row["manifest"]))
 
 
 def to_pointer(row: sqlite3.Row) -> Pointer:

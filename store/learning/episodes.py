@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
-from store.captured.rows import from_json, to_json
+from store.captured.rows import from_json, to_json, to_record
 from store.errors import (
     EpisodeEnded,
     EpisodeTaken,
@@ -302,27 +302,8 @@ def of_session(db: sqlite3.Connection, id: str, key: str | None, split: Split = 
 
 
 def to_episode(row: sqlite3.Row) -> Episode:
-    return Episode(
-        seq=row["seq"],
-        id=row["id"],
-        key=row["key"],
-        posted=bool(row["posted"]),
-        task=row["task"],
-        group=row["team"],
-        group_size=row["team_size"],
-        split=row["split"],
-        meta=from_json(row["meta"]),
-        version=row["version"],
-        opened_at=row["opened_at"],
-        reward=row["reward"],
-        comment=row["comment"],
-        error=row["error"],
-        ended_at=row["ended_at"],
-        left_out=row["left_out"],
-        scored_by=row["scored_by"],
-        turns=row["turns"],
-        run=row["run"],
-    )
+    group, meta = row["team"], from_json(row["meta"])
+    return to_record(Episode, row, posted=bool(row["posted"]), group=group, group_size=row["team_size"], meta=meta)
 
 
 class EpisodeStore(StorePart):

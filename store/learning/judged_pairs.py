@@ -17,7 +17,6 @@ from store.part import StorePart
 from store.records import NewRating, Shared
 
 AFTER: Final = "ranked_after"  # the newest completion that was looked at, by seq
-COMPARE: Final = "compare"  # the session of answers that somebody asked for side by side
 MOST: Final = 6  # answers of a group: the newest
 QUIET_S: Final = 20.0  # after its newest answer: the others of a group may still come
 _GROUPED: Final = "(c.turn = 'main' OR c.session = 'compare') AND c.status = 'done' AND c.text <> ''"

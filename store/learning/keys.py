@@ -11,9 +11,10 @@ import sqlite3
 import time
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from store import driver
+from store.captured.rows import to_record
 from store.errors import NameTaken, UnknownKey
 from store.learning import meta
 from store.part import StorePart, Writes
@@ -46,7 +47,7 @@ def revoke(db: sqlite3.Connection, given: str, actor: str) -> Key:
     now = time.time()
     db.execute("UPDATE keys SET revoked_at = ? WHERE id = ?", (now, row["id"]))
     meta.audit(db, actor, "key revoked", {"id": row["id"], "name": row["name"]})
-    return _key({**dict(row), "revoked_at": now})
+    return to_record(Key, row, revoked_at=now)
 
 
 def known(db: sqlite3.Connection) -> list[Key]:
@@ -84,18 +85,6 @@ def used(db: sqlite3.Connection, when: Mapping[str, float]) -> None:
     db.executemany("UPDATE keys SET last_used = ? WHERE id = ?", [(at, id) for id, at in when.items()])
 
 
-def _key(row: Any) -> Key:
-    return Key(
-        id=row["id"],
-        name=row["name"],
-        role=row["role"],
-        hash=row["hash"],
-        created_at=row["created_at"],
-        last_used=row["last_used"],
-        revoked_at=row["revoked_at"],
-    )
-
-
 class KeyStore(StorePart):
     def __init__(self, reader: Reader, writer: Writes, home: Path) -> None:
         super().__init__(reader, writer)
@@ -103,7 +92,7 @@ class KeyStore(StorePart):
 
     async def all(self) -> list[Key]:
         """All there ever were, oldest first."""
-        return [_key(row) for row in await self._reader.rows("SELECT * FROM keys ORDER BY created_at, id")]
+        return [to_record(Key, row) for row in await self._reader.rows("SELECT * FROM keys ORDER BY created_at, id")]
 
     async def add(self, key: Key, actor: str) -> None:
         """Raises NameTaken."""

@@ -17,7 +17,7 @@ import typer.core
 import typer.main
 
 from proxy.cli.app import app
-from proxy.cli.service import Systemd, find
+from proxy.cli.service.managers import Systemd, find
 from scripts.fakes.ollama import FakeOllama
 from tests.harness import tiny
 from tests.harness.newcomer import Newcomer

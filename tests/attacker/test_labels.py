@@ -280,7 +280,7 @@ async def test_an_impossible_number_costs_its_line_and_no_page(proxy: Proxy) -> 
     assert [one["line"] for one in found["refused"]] == [n + 1 for n in range(len(texts)) if n != len(IMPOSSIBLE)]
     assert all(one["why"] for one in found["refused"])
     assert [c.new.id for c in await proxy.store.completions.page()] == ["good"]
-    for path in ("/", "/progress", "/page/numbers", "/completions/good", "/rl/completions", "/rl/export", "/versions"):
+    for path in ("/", "/progress", "/page/plots", "/completions/good", "/rl/completions", "/rl/export", "/versions"):
         async with proxy.http.get(path) as response:
             assert response.status == 200, path
 
@@ -307,6 +307,7 @@ async def test_the_plot_has_only_the_try_that_counts(proxy: Proxy) -> None:  # n
     told += [{"event": "phase", "phase": "train", "again": True}]
     told += [{"event": "step", "step": n, "loss": 0.5, "acceptance": 0.9} for n in range(1, 3)]
     (Path(run.folder) / "progress.jsonl").write_bytes(b"".join(orjson.dumps(one) + b"\n" for one in told))
-    steps = (await proxy.get("/page/numbers"))["steps"]
-    assert steps == [[1, 0.5, 0.9], [2, 0.5, 0.9]]
-    assert [[s["step"], s["loss"], s["acceptance"]] for s in (await proxy.get(f"/rl/runs/{run.id}"))["steps"]] == steps
+    steps = (await proxy.get(f"/rl/runs/{run.id}"))["steps"]
+    assert [[s["step"], s["loss"], s["acceptance"]] for s in steps] == [[1, 0.5, 0.9], [2, 0.5, 0.9]]
+    async with proxy.http.get("/page/plots") as response:
+        assert "from 0.5 to 0.5 in 2 steps" in await response.text()

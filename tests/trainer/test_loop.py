@@ -458,17 +458,18 @@ def test_what_the_gate_refuses_is_kept_beside_the_run(tmp_path, model, lines):
 
 @pytest.fixture(scope="module")
 def borderline(tmp_path_factory, model, lines):
-    """Bounds that a run at rate 0.02 breaks, and one at half of it does not."""
+    """A bound that a run at rate 0.02 breaks, and one at half of it does not; not of base_nll, where half of the way
+    back comes first."""
     place = tmp_path_factory.mktemp("borderline")
     values = []
     for rate in (0.02, 0.01):
         changes = {"overrides": {"learning_rate": rate, "drift_bound": 50.0}}
         result, _ = go(tiny.run_folder(place / str(rate) / "run", model, lines, **changes))
-        values.append(result["gate"]["base_nll"]["value"])
-    assert values[0] > values[1]
+        values.append(result["gate"]["entropy"]["value"])
+    assert values[0] < values[1]
     return {
         "overrides": {"learning_rate": 0.02, "drift_bound": 50.0},
-        "gate": tiny.LOOSE | {"base_nll_rise": sum(values) / 2},
+        "gate": tiny.LOOSE | {"min_entropy_ratio": sum(values) / 2},
     }, place / "0.01" / "out" / "v0001"
 
 
@@ -479,25 +480,28 @@ def test_a_refused_candidate_has_a_second_try_at_half_the_rate(tmp_path, model, 
     result, events = go(tiny.run_folder(tmp_path / "run", model, lines, **changes))
     assert result["status"] == "passed", result
     assert len(of(events, "warning")) == 1  # nothing is said of the first try's checkpoint
-    assert "base_nll" in result["retried"]
+    assert "entropy" in result["retried"]
     assert "That was a second try, at half the rate; the first was dropped: " in result["reason"]
     assert [e["step"] for e in of(events, "step")] == [1, 2, 3, 4, 1, 2, 3, 4]
     assert any("once more" in e["message"] for e in of(events, "warning"))
-    assert len(asked) == 1 + 2 + 2  # the parent once, each candidate twice
+    assert len(asked) == 1 + 1 + 1  # the parent once for both tries, each candidate once
     assert verify_adapter(tmp_path / "out" / "v0001")["preset"]["learning_rate"] == 0.01
     again = tensors(tmp_path / "out" / "v0001")
     for name, tensor in tensors(half).items():  # nothing of the first try is left in it
         np.testing.assert_array_equal(again[name], tensor)
 
 
-def test_a_run_by_token_that_lost_sense_goes_half_of_the_way_back(tmp_path, model):
+@pytest.mark.parametrize("pushed", ["by token", "even"])
+def test_a_run_that_lost_sense_goes_half_of_the_way_back(tmp_path, model, pushed):
     lines = ended(model, tiny.sample_lines(model, 40))
     wild = {"learning_rate": 1.5e-2, "passes": 4, "drift_bound": 50.0, "drift_credited": 50.0, "w_stay": 0.0}
+    wild |= {"credit": 0.25 if pushed == "by token" else 1.0}
     whole, steps = go(tiny.run_folder(tmp_path / "whole" / "run", model, lines, overrides=wild))
     bounds = tiny.LOOSE | {"base_nll_rise": whole["gate"]["base_nll"]["value"] * 0.99}
     folder = tiny.run_folder(tmp_path / "run", model, lines, overrides=wild, gate=bounds)
     result, events = go(folder)
     assert result["status"] == "passed", result
+    assert {e["name"]: e["value"] for e in of(events, "choice")}.get("pushed", "even") == pushed
     assert "Half of what it had learned was taken back" in result["reason"]
     assert len(of(events, "gate")) == 3  # the ratings', and two
     assert result["retried"] is None and "base_nll" in result["back"]

@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -273,8 +275,17 @@ class MlxPolicy:
     # --- replies and files ---
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], *, max_tokens: int, temperature: float, seed: int
+        self, prompts: Sequence[Sequence[int]], *, max_tokens: int, temperature: float, seed: int | Sequence[int]
     ) -> list[list[int]]:
+        if not isinstance(seed, int):  # one after the other: mlx-lm draws a whole batch from one stream
+            parts = [list(part) for _, part in groupby(zip(seed, prompts, strict=True), key=itemgetter(0))]
+            return [
+                reply
+                for part in parts
+                for reply in self.generate(
+                    [prompt for _, prompt in part], max_tokens=max_tokens, temperature=temperature, seed=part[0][0]
+                )
+            ]
         key = mx.random.key(seed)
 
         def sample(logprobs: Array) -> Array:

@@ -96,9 +96,12 @@ class Policy(Protocol):
         """Put what `optimiser()` gave back; nothing: as before its first step."""
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], *, max_tokens: int, temperature: float, seed: int
+        self, prompts: Sequence[Sequence[int]], *, max_tokens: int, temperature: float, seed: int | Sequence[int]
     ) -> list[list[int]]:
-        """One reply a prompt, in one batch, with its end token where it ended."""
+        """One reply a prompt, in one batch, with its end token where it ended.
+
+        `seed`: one, or one a prompt. Neighbours with the same one get the replies that they get when asked alone.
+        """
 
     def save(self, folder: Path) -> None:
         """The adapter as a PEFT folder."""

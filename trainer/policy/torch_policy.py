@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch import Tensor
-from transformers import AutoTokenizer, GenerationConfig
+from transformers import AutoTokenizer, GenerationConfig, LogitsProcessorList
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.pytorch_utils import Conv1D
 from transformers.utils import logging as transformers_logging
@@ -33,6 +33,7 @@ from trainer.objective import Terms
 from trainer.policy import autoscale, eos, torch_load, tree, tree_attention
 from trainer.policy.packing import Budget, Packed, States, padded
 from trainer.policy.policy import LogProbs, Loss, OutOfMemory, State, Surprise, Teaching
+from trainer.policy.torch_draws import Draws
 from trainer.policy.torch_head import by_rows, chunks, recomputed_by_rows
 from trainer.policy.torch_memory import Hoard, MemoryPlan, give_back_at_once, is_out_of_memory
 
@@ -354,7 +355,7 @@ class TorchPolicy:
     # --- replies and files ---
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], *, max_tokens: int, temperature: float, seed: int
+        self, prompts: Sequence[Sequence[int]], *, max_tokens: int, temperature: float, seed: int | Sequence[int]
     ) -> list[list[int]]:
         width = max(map(len, prompts))
         ids = torch.full((len(prompts), width), self._ends[0], device=self.device)  # (B, P), padded on the left
@@ -362,15 +363,17 @@ class TorchPolicy:
         for i, prompt in enumerate(prompts):
             ids[i, width - len(prompt) :] = torch.tensor(prompt)
             mask[i, width - len(prompt) :] = 1
-        torch.manual_seed(seed)
-        sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
+        seeds = [seed] * len(prompts) if isinstance(seed, int) else list(seed)
         with torch.inference_mode():
             out = self.model.generate(
                 input_ids=ids,
                 attention_mask=mask,
                 max_new_tokens=max_tokens,
                 pad_token_id=self._ends[0],
-                **(sampling if temperature > 0 else {"do_sample": False}),
+                do_sample=False,  # the next token is drawn before
+                logits_processor=LogitsProcessorList(
+                    [Draws(seeds, temperature, self.device)] if temperature > 0 else []
+                ),
             )[:, width:]  # (B, ≤ max_tokens)
         return [_until_end(row, self._ends) for row in out.tolist()]
 

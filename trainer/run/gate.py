@@ -34,6 +34,7 @@ from trainer.policy.policy import Policy
 from trainer.run import topic
 
 TIMES = 3  # replies to each, where the base is asked about them: what one of them brings is half chance
+OTHERS = (TIMES - 1) * len(NEUTRAL)
 REPLY_TOKENS = 48  # long enough to loop and to lose the thread, short enough for some seconds on 2 cores
 TEMPERATURE = 0.8  # looser than greedy, where every small model loops; tighter than 1, where its tail speaks
 GATE_SEED = 20  # always the same, so that parent and candidate, and every run, are compared alike
@@ -108,7 +109,8 @@ def judge(
     stop.check()
     checks["text_nll"] = text_nll(policy, template, bounds)
     stop.check()
-    candidate = ask(policy, template)
+    said = ask(policy, template, NEUTRAL * TIMES, [GATE_SEED] * len(NEUTRAL) + [GATE_SEED + 1] * OTHERS)
+    candidate = said[: len(NEUTRAL)]  # as the parent was asked
     stop.check()
     checks["empty"] = empty(candidate, template)
     checks["looping"] = looping(candidate, bounds)
@@ -118,12 +120,16 @@ def judge(
     stop.check()
     checks["topic"] = on_topic(policy, candidate, before, bounds)
     stop.check()
-    said = candidate + ask(policy, template, NEUTRAL * (TIMES - 1), GATE_SEED + 1)
     checks |= beside_the_base(policy, said, lessons, bounds, max(asked, granted(parent, bounds)))
     return checks
 
 
-def ask(policy: Policy, template: Template, questions: Sequence[str] = NEUTRAL, seed: int = GATE_SEED) -> list[Tokens]:
+def ask(
+    policy: Policy,
+    template: Template,
+    questions: Sequence[str] = NEUTRAL,
+    seed: int | Sequence[int] = GATE_SEED,
+) -> list[Tokens]:
     """Answers of the policy to ordinary questions, in one batch."""
     prompts = [template.question(text) for text in questions]
     said = policy.generate(prompts, max_tokens=REPLY_TOKENS, temperature=TEMPERATURE, seed=seed)
@@ -209,7 +215,7 @@ def refusals(replies: Sequence[Tokens], before: Sequence[Tokens], template: Temp
 
 def on_topic(policy: Policy, replies: Sequence[Tokens], before: Sequence[Tokens], bounds: Bounds) -> Check:
     """How much less replies depend on what was asked than the parent's, by what the base makes of both."""
-    now, was = topic.measure(policy, replies), topic.measure(policy, before)
+    now, was = topic.measure(policy, replies, before)
     change, bound, note = topic.compared(now, was, bounds.topic_fall)
     return Check(_round(change), _round(bound), change >= bound, note)
 

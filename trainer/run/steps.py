@@ -10,9 +10,10 @@ import hashlib
 import json
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +25,7 @@ from trainer.io.run_folder import RunError, RunSpec
 from trainer.lessons import pairs, trajectories
 from trainer.lessons.batch import loss_of, reference_point, score, terms
 from trainer.lessons.lessons import Lesson, metrics_of
+from trainer.objective import Floats
 from trainer.policy import packing
 from trainer.policy.policy import Loss, OutOfMemory, Policy, State
 from trainer.run import checkpoint, reach
@@ -35,11 +37,13 @@ LESS_MEMORY = (
     "train.share_gpu = true where the model's server has the same memory."
 )
 BACK = 3  # times that it is looked whether a run by token has moved too far
+POWERS = 1.0, 2.0  # of the way that the drift grows with: squared near the start, ever slower further on
 PROBE = 16  # lessons that the last step's drift is measured on: a second or two
 ROUNDED = 0.05  # nats a token: five times what bf16 rounds differently in other micro-batches
 REPLAYED = 8  # liked and disliked replies that the gate looks at once more, the newest: no more than the probe again
 
 
+NOTHING: Mapping[int, Floats] = MappingProxyType({})
 TOLD = ("loss", "grad_norm", "guarded", "kl_teacher", "kl_stay", "elsewhere")  # of the last step that counts
 
 
@@ -65,6 +69,7 @@ class Look(NamedTuple):
     moved: float  # mean drift from θ_old on its own replies, nats a token
     to_ref: float  # mean k3 to the reference
     changed: float  # mean |ℓ_θ − ℓ_old|
+    scored: Mapping[int, Floats]  # by place among the lessons: ℓ_θ (T,) of the probe
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -142,7 +147,7 @@ def train(
         # What went by token was heard by the critic, whether a step came to it or not.
         lessons=[lesson for i, lesson in enumerate(teaching) if i in stepped or lesson.credited],
         changed=_changed(policy, start, teaching, look),
-        replayed=replay(policy, teaching),
+        replayed=replay(policy, teaching, look.scored),
         metrics={"steps": at.step, **told, **look.metrics},
         seconds_before=seconds_before,
         early=early,
@@ -157,14 +162,14 @@ def by_token(teaching: Sequence[Lesson]) -> bool:
 
 def look(policy: Policy, teaching: Sequence[Lesson]) -> Look:
     """How far the policy is from where these lessons were made. Raises Diverged where it is out of the numbers."""
-    return _drift(policy, _probe(teaching))
+    return _drift(policy, teaching)
 
 
 def half_way(policy: Policy, start: State, teaching: Sequence[Lesson], trained: Trained, why: str) -> Trained:
     """Half of the way back to the start, measured again."""
     policy.wear(_between(start, policy.adapter(), 0.5))
-    look = _drift(policy, _probe(teaching))
-    metrics, again = trained.metrics | look.metrics, replay(policy, teaching)
+    look = _drift(policy, teaching)
+    metrics, again = trained.metrics | look.metrics, replay(policy, teaching, look.scored)
     return replace(trained, changed=_changed(policy, start, teaching, look), replayed=again, metrics=metrics, back=why)
 
 
@@ -198,11 +203,11 @@ def _back(
     What earned its rating pushes one way, and AdamW's steps are of one size: one may go too far. Weak evidence goes all
     the way first, so that every rating has its say in where it leads.
     """
-    way, first, told = 1.0, look.moved, ""
+    way, power, first, told = 1.0, 2.0, look.moved, ""
     for _ in range(BACK):
         if look.moved <= 1.1 * bound.nats:
             break
-        share = float(np.sqrt(bound.nats / look.moved))
+        share = float((bound.nats / look.moved) ** (1 / power))
         if bound.cost is not None:
             costs = reach.cost(policy, bound.said) - spent
             told = told or f" at a cost of {costs:.3f} nats of sense; {bound.cost:.2g} are let through"
@@ -211,17 +216,24 @@ def _back(
             further = min(reach.FULL / look.moved, bound.cost / costs if costs > 0 else np.inf, 0.9)
             share = max(share, float(np.sqrt(further)))
         policy.wear(_between(start, policy.adapter(), share))
-        way, look = way * share, _drift(policy, _probe(teaching))
+        was, look = look, _drift(policy, teaching)
+        way, power = way * share, _power(was.moved, look.moved, share)
     progress.choice("way", round(way, 3), f"it had moved {first:.3f} nats a token{told}; {bound.nats:.2g} are free")
     return look
+
+
+def _power(far: float, near: float, share: float) -> float:
+    """The power of the way by which the drift fell, when this share of the way was left."""
+    return float(np.clip(np.log(near / far) / np.log(share), *POWERS)) if near > 0 else POWERS[1]
 
 
 def _between(start: State, end: State, share: float) -> State:
     return {name: start[name] + share * (there - start[name]) for name, there in end.items()}
 
 
-def _probe(teaching: Sequence[Lesson]) -> list[Lesson]:
-    return list(teaching[:: max(1, len(teaching) // PROBE)])[:PROBE]
+def _probe(teaching: Sequence[Lesson]) -> range:
+    """Their places."""
+    return range(0, len(teaching), max(1, len(teaching) // PROBE))[:PROBE]
 
 
 def _gradient(
@@ -256,13 +268,13 @@ def _last_look(
     policy: Policy, teaching: Sequence[Lesson], at: Checkpoint, early: str | None, bound: float
 ) -> tuple[Look, str | None]:
     """Its drift where nothing has measured the last step yet, and the step before it where that went too far."""
-    look = _drift(policy, _probe(teaching))
+    look = _drift(policy, teaching)
     if early is None and look.moved > bound:
         moved = f"{look.moved:.3f} nats a token"
         early = f"the last step undone, as it had moved the model further than the drift bound ({moved})"
         policy.wear(at.good)
         at.step -= 1
-        look = _drift(policy, _probe(teaching))
+        look = _drift(policy, teaching)
     return look, early
 
 
@@ -360,40 +372,53 @@ def schedule(
     return plan
 
 
-def _drift(policy: Policy, probe: Sequence[Lesson]) -> Look:
-    now, made = np.concatenate(score(policy, [lesson.tokens for lesson in probe])), terms(probe, len(probe))
+def _drift(policy: Policy, teaching: Sequence[Lesson]) -> Look:
+    probe = [teaching[at] for at in _probe(teaching)]
+    scored = score(policy, [lesson.tokens for lesson in probe])
+    now, made = np.concatenate(scored), terms(probe, len(probe))
     if not np.isfinite(now).all():
         raise Diverged("log-probs are not finite after the last step; nothing was kept.")
     moved = objective.drift(np, made.old, now)[made.own > 0]
     kl_old, kl_ref = moved.mean() if len(moved) else 0.0, objective.k3(np, made.ref, now).mean()
-    return Look(float(kl_old), float(kl_ref), float(np.abs(now - made.old).mean()))
+    known = dict(zip(_probe(teaching), scored, strict=True))
+    return Look(float(kl_old), float(kl_ref), float(np.abs(now - made.old).mean()), known)
 
 
 def _changed(policy: Policy, start: State, teaching: Sequence[Lesson], look: Look) -> float:
     """Mean |ℓ_θ − ℓ_old| on the probe; where that may be rounding, of the start in these very micro-batches."""
     if look.changed > ROUNDED:
         return look.changed
-    tokens, end = [lesson.tokens for lesson in _probe(teaching)], policy.adapter()
-    now = np.concatenate(score(policy, tokens))
+    tokens, end = [teaching[at].tokens for at in look.scored], policy.adapter()
     policy.wear(start)
     before = np.concatenate(score(policy, tokens))
     policy.wear(end)
-    return float(np.abs(now - before).mean())
+    return float(np.abs(np.concatenate(list(look.scored.values())) - before).mean())
 
 
-def replay(policy: Policy, teaching: Sequence[Lesson]) -> float | None:
+def replay(policy: Policy, teaching: Sequence[Lesson], known: Mapping[int, Floats] = NOTHING) -> float | None:
     """How much more the last liked replies rose than the last disliked ones, nats a token; None without both. Where
-    ratings went by token, how much the tokens rose that earned them."""
-    if earned := [one for one in teaching if one.credited and (one.advantage > 0).any()][:REPLAYED]:
-        moved = score(policy, [lesson.tokens for lesson in earned])
-        weights = np.maximum(np.concatenate([lesson.advantage for lesson in earned]), 0.0)
-        return float(np.average(np.concatenate(moved) - np.concatenate([one.old for one in earned]), weights=weights))
-    sides = [[one for one in teaching if one.way * sign > 0][:REPLAYED] for sign in (1, -1)]
+    ratings went by token, how much the tokens rose that earned them.
+
+    `known`: what the policy as it is gives lessons by place, so that they are not asked about twice.
+    """
+    if earned := [at for at, one in enumerate(teaching) if one.credited and (one.advantage > 0).any()][:REPLAYED]:
+        weights = np.maximum(np.concatenate([teaching[at].advantage for at in earned]), 0.0)
+        return float(np.average(np.concatenate(_risen(policy, teaching, earned, known)), weights=weights))
+    sides = [[at for at, one in enumerate(teaching) if one.way * sign > 0][:REPLAYED] for sign in (1, -1)]
     if not all(sides):
         return None
-    scored = iter(score(policy, [lesson.tokens for side in sides for lesson in side]))
-    liked, disliked = (np.mean([(next(scored) - lesson.old).mean() for lesson in side]) for side in sides)
+    risen = iter(_risen(policy, teaching, [at for side in sides for at in side], known))
+    liked, disliked = (np.mean([next(risen).mean() for _ in side]) for side in sides)
     return float(liked - disliked)
+
+
+def _risen(
+    policy: Policy, teaching: Sequence[Lesson], places: Sequence[int], known: Mapping[int, Floats]
+) -> list[Floats]:
+    """ℓ_θ − ℓ_old (T,) of the lessons at these places."""
+    new = [at for at in places if at not in known]
+    now = {**known, **dict(zip(new, score(policy, [teaching[at].tokens for at in new]), strict=True))}
+    return [now[at] - teaching[at].old for at in places]
 
 
 def _fingerprint(spec: RunSpec, preset: Preset, teaching: Sequence[Lesson]) -> str:

@@ -21,13 +21,21 @@ SHIFT = 3  # questions on: the next one may be near in kind
 NOWHERE = 0.1  # nats a token: below it a reply hardly depends on its question
 
 
-def measure(policy: Policy, replies: Sequence[Tokens]) -> Floats:
-    """(R,) mean log-prob a token under the base after its own prompt, minus that after another one of these."""
-    away = [replies[(at + SHIFT) % len(replies)].prompt for at in range(len(replies))]
-    elsewhere = [Tokens(prompt, one.reply, one.temperature) for prompt, one in zip(away, replies, strict=True)]
+def measure(policy: Policy, *sides: Sequence[Tokens]) -> list[Floats]:
+    """(R,) of each side: mean log-prob a token under the base after its own prompt, minus that after another one of the
+    side's. All in one go, where every prompt is read once."""
+    pairs = [pair for side in sides for pair in zip(side, elsewhere(side), strict=True)]
     with policy.wearing(None):
-        own, other = score(policy, replies), score(policy, elsewhere)
-    return np.array([float((a - b).mean()) for a, b in zip(own, other, strict=True)])
+        scored = score(policy, [one for pair in pairs for one in pair])
+    depends = [float((own - other).mean()) for own, other in zip(scored[::2], scored[1::2], strict=True)]
+    ends = np.cumsum([len(side) for side in sides])
+    return np.split(np.array(depends), ends[:-1])
+
+
+def elsewhere(replies: Sequence[Tokens]) -> list[Tokens]:
+    """Each reply after the prompt of another one."""
+    away = [replies[(at + SHIFT) % len(replies)].prompt for at in range(len(replies))]
+    return [Tokens(prompt, one.reply, one.temperature) for prompt, one in zip(away, replies, strict=True)]
 
 
 def compared(now: Floats, before: Floats, slack: float) -> tuple[float, float, str]:

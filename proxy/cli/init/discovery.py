@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -207,41 +207,35 @@ def _list(found: Any, key: str) -> list[Any]:
 # What a server tells of one model, in the words of GGUF (`general.name`, `llama.embedding_length`, …)
 
 
-async def metadata(server: FoundServer, model: str, models_dir: Path, key: str | None = None) -> dict[str, Any]:
-    """Empty where nothing is told, or where the file is not on this machine."""
-    if server.kind == "ollama":
-        async with aiohttp.ClientSession() as http:
-            _, found, _ = await ServerProbe(http, server.url, key).ask("POST", "/api/show", {"model": model})
-        told = found if isinstance(found, dict) else {}
-        info = told.get("model_info")
-        head = await _head(_blob(server, told))  # Ollama leaves out the model's name and template
-        return {**head, **(info if isinstance(info, dict) else {}), "details": told.get("details") or {}}
-    return await _head(gguf_file(server, model, models_dir))
+class ModelFacts(NamedTuple):
+    about: Mapping[str, Any] = MappingProxyType({})  # empty where nothing is told and no file is here
+    file: Path | None = None  # on this machine, where we may read it
+    context: int | None = None  # Ollama's num_ctx, if the model has one
 
 
-async def _head(file: Path | None) -> dict[str, Any]:
-    try:
-        return await asyncio.to_thread(read_head, file) if file is not None else {}
-    except NoGguf:
-        return {}
-
-
-async def ollama_file(server: FoundServer, model: str, key: str | None = None) -> tuple[Path | None, int | None]:
-    """The file that an Ollama of this machine has the model in, where we may read it; its `num_ctx` if it has one."""
+async def model_facts(server: FoundServer, model: str, models_dir: Path, key: str | None = None) -> ModelFacts:
+    if server.kind != "ollama":
+        file = gguf_file(server, model, models_dir)
+        return ModelFacts(await asyncio.to_thread(_head, file), file)
     async with aiohttp.ClientSession() as http:
         _, found, _ = await ServerProbe(http, server.url, key).ask("POST", "/api/show", {"model": model})
     told = found if isinstance(found, dict) else {}
-    context = modelfile.parse(str(told.get("modelfile") or "")).parameters.get("num_ctx")
-    return _blob(server, told), context if isinstance(context, int) else None
+    info, details = told.get("model_info"), told.get("details") or {}
+    parsed = modelfile.parse(str(told.get("modelfile") or ""))
+    file = Path(parsed.files[0]) if parsed.files and _is_here(server) else None
+    if file is not None and not (file.is_absolute() and file.is_file()):
+        file = None
+    head = await asyncio.to_thread(_head, file)  # Ollama leaves out the model's name and template
+    about = {**head, **(info if isinstance(info, dict) else {}), "details": details}
+    context = parsed.parameters.get("num_ctx")
+    return ModelFacts(about, file, context if isinstance(context, int) else None)
 
 
-def _blob(server: FoundServer, told: Mapping[str, Any]) -> Path | None:
-    """The file that an Ollama of this machine has made the model from, where we may read it."""
-    if not _is_here(server):
-        return None
-    named = modelfile.parse(str(told.get("modelfile") or "")).files
-    file = Path(named[0]) if named else None
-    return file if file is not None and file.is_absolute() and file.is_file() else None
+def _head(file: Path | None) -> dict[str, Any]:
+    try:
+        return read_head(file) if file is not None else {}
+    except NoGguf:
+        return {}
 
 
 def _is_here(server: FoundServer) -> bool:

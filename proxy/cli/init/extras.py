@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import re
 import subprocess
 import sys
 import urllib.request
@@ -30,13 +29,8 @@ class CannotInstall(Exception):
     """One sentence: what went wrong, and what to do."""
 
 
-class Needed(NamedTuple):
-    extras: tuple[str, ...]
-    command: list[str]
-
-
 class Download(NamedTuple):
-    packages: list[str]  # name and version
+    packages: list[str]  # as torch==2.13.0
     gb: float | None  # None: some index did not tell
     cuda: bool  # the build for NVIDIA GPUs is among them
 
@@ -52,35 +46,23 @@ def missing(kind: str, weights: str, accelerator: str) -> tuple[str, ...]:
     return tuple(extra for extra in wanted if any(find_spec(module) is None for module in MODULES[extra]))
 
 
-def needed(extras: tuple[str, ...]) -> Needed:
-    """The command, naming each package: rlproxy itself may come from anywhere. Raises CannotInstall."""
+def command(extras: tuple[str, ...]) -> list[str]:
+    """pip finds rlproxy installed, asks no index for it, and takes what its metadata say of these extras.
+
+    Raises CannotInstall.
+    """
+    names = ",".join(extras)
+    pip = [sys.executable, "-P", "-m", "pip", "install"]
     try:
-        declared = metadata.requires("rlproxy") or []
-    except metadata.PackageNotFoundError:
+        metadata.version("rlproxy")
+    except metadata.PackageNotFoundError:  # an index may have another one of that name
         raise CannotInstall(
             f"rlproxy is not installed in this environment; in its folder: {sys.executable} -m pip install -e "
-            f"'.[{','.join(extras)}]'"
+            f"'.[{names}]'"
         ) from None
     if find_spec("pip") is None:
-        raise CannotInstall(
-            f"{sys.prefix} has no pip; install the extra {', '.join(extras)} with what made this environment."
-        )
-    packages = [text for extra in extras for text in requirements(declared, extra)]
-    packages.sort(key=lambda text: not text.startswith("torch"))  # the largest is read first
-    return Needed(extras, [sys.executable, "-P", "-m", "pip", "install", *dict.fromkeys(packages)])
-
-
-def requirements(declared: list[str], extra: str) -> list[str]:
-    """Requirements of one extra; `declared` as the metadata have them: `torch==2.13.0; extra == "train"`."""
-    found = []
-    for line in declared:
-        requirement, _, marker = line.partition(";")
-        names = re.search(r"extra\s*==\s*['\"]([\w-]+)['\"]", marker)
-        if names is None or names[1] != extra:
-            continue
-        rest = re.sub(r"(\s+and\s+)?\(?\s*extra\s*==\s*['\"][\w-]+['\"]\s*\)?", "", marker).strip()
-        found.append(requirement.strip() + (f"; {rest.removeprefix('and ').strip()}" if rest else ""))
-    return found
+        raise CannotInstall(f"{sys.prefix} has no pip; install the extra {names} with what made this environment.")
+    return [*pip, f"rlproxy[{names}]"]
 
 
 def download(command: list[str]) -> Download:
@@ -98,7 +80,7 @@ def download(command: list[str]) -> Download:
 
 def _download(report: dict[str, Any]) -> Download:
     install = report["install"]
-    packages = [f"{one['metadata']['name']} {one['metadata']['version']}" for one in install]
+    packages = [f"{one['metadata']['name']}=={one['metadata']['version']}" for one in install]
     sizes = [_size(one["download_info"]["url"]) for one in install]
     gb = None if None in sizes else sum(size or 0 for size in sizes) / 1e9
     cuda = any(name.lower().startswith(("nvidia-", "cuda-")) for name in packages)
@@ -118,20 +100,14 @@ def _size(url: str) -> int | None:
         return None
 
 
-def install(needed: Needed) -> None:
+def install(command: list[str]) -> None:
     """With pip's own progress bar, on stderr. Raises CannotInstall."""
-    done = subprocess.run(needed.command, stdout=sys.stderr, stdin=subprocess.DEVNULL)
+    done = subprocess.run(command, stdout=sys.stderr, stdin=subprocess.DEVNULL)
     importlib.invalidate_caches()
     if done.returncode != 0:
         raise CannotInstall(
             f"pip ended with status {done.returncode}; the settings are written, try the command again."
         )
-
-
-def in_words(command: list[str]) -> str:
-    import shlex
-
-    return shlex.join(command)
 
 
 def _last_line(text: str) -> str:

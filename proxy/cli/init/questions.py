@@ -7,10 +7,10 @@ interruption leaves nothing behind.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from config.sections import BackendSection
 from config.settings import Settings
@@ -18,11 +18,12 @@ from proxy.cli.common import command_for
 from proxy.cli.init import discovery, own_server, weights_search
 from proxy.cli.init.answers import Answers, BadAnswers
 from proxy.cli.init.console import Console, Wrong
-from proxy.cli.init.discovery import FoundServer, ListedModel
+from proxy.cli.init.discovery import FoundServer, ListedModel, ModelFacts, model_facts
 from proxy.cli.init.environment import InstalledAgent, ThisMachine
 from proxy.cli.init.own_server import Offer
 from proxy.cli.init.weights_search import Proposal
 
+T = TypeVar("T")
 SHOWN: Final = 12  # models of one server
 PRESETS: Final = {
     "careful": "small steps, held nearer to the model as it was",
@@ -52,7 +53,6 @@ class Choices:
     agents: tuple[str, ...]
     preset: str
     start_at_login: bool
-    note: str = ""  # of the server
     why_weights: str = ""
     out_of_reach: str = ""  # why these weights cannot be had
     presets: str = ""
@@ -71,25 +71,34 @@ class Interview:
 
     def choices(self) -> Choices:
         server, model = self._backend()
-        written = self._found.now.backend.url if self._stays(server) else ""  # as the person wrote it
-        weights = self._weights(server, model)
-        other = self._own_server(server, model)
+        key = self._keys.get(server.url)
+        asks = bool(model.name) and server.kind != "builtin"
+        facts = asyncio.run(model_facts(server, model.name, self._models_dir, key)) if asks else ModelFacts()
+        weights = self._weights(server, model, facts.about)
+        other = own_server.offer(server, model.name, facts.file, facts.context, self._found.machine)
         takes = other is not None and self._takes(other)
-        agents = self._agents()
-        preset = self._preset()
-        at_login = self._at_login()
         choices = Choices(
-            server.kind, written or server.url, model.name, model.window, weights.spec, agents, preset, at_login,
-            server.note, weights.why, weights_search.out_of_reach(weights.spec) or "", server.presets, "",
-            "", self._stale(server, model),
-        )  # fmt: skip
+            kind=server.kind,
+            url=(self._stays(server) and self._found.now.backend.url) or server.url,  # as the person wrote it
+            model=model.name,
+            window=model.window,
+            weights=weights.spec,
+            agents=self._agents(),
+            preset=self._preset(),
+            start_at_login=self._at_login(),
+            why_weights=weights.why,
+            out_of_reach=weights_search.out_of_reach(weights.spec) or "",
+            presets=server.presets,
+            stale=self._stale(server, model),
+        )
         if other is None:
             return choices
         if not takes:
-            return replace(choices, offered="" if self._console is not None else other.note)
+            told = self._console is not None or self._answers.own_server is False
+            return choices if told else replace(choices, offered=other.note)
         stale = {*choices.stale, "backend.replicas", "backend.presets", "backend.gguf", "backend.models_dir"}
         return replace(
-            choices, kind="llamacpp", url="", note="", presets="", command=other.command,
+            choices, kind="llamacpp", url="", presets="", command=other.command,
             stale=tuple(sorted(stale - {"backend.command"})),
         )  # fmt: skip
 
@@ -97,6 +106,11 @@ class Interview:
         """With its number among those that are asked."""
         self._asked += 1
         return f"\n{self._asked}  {text}"
+
+    def _pick(self, question: str, options: Iterable[str], default: str, read: Callable[[str], T]) -> T:
+        assert self._console is not None
+        self._console.say("\n".join([question, *(f"  {n}  {option}" for n, option in enumerate(options, 1))]))
+        return self._console.ask(f"   [{default}]", read)
 
     # Which server, and which of its models
 
@@ -106,10 +120,8 @@ class Interview:
         pairs = self._pairs(self._found.servers)
         question = self._question("Which model shall learn? A number, or the address of another server.")
         while True:
-            lines = [f"  {n}  {_pair(*pair)}" for n, pair in enumerate(pairs, 1)]
-            self._console.say(question)
-            self._console.say("\n".join(lines))
-            given = self._console.ask("   [1]", _number(len(pairs), address=True))
+            options = (_pair(*pair) for pair in pairs)
+            given = self._pick(question, options, "1", _number(len(pairs), address=True))
             if isinstance(given, int):
                 return pairs[given - 1]
             pairs = self._pairs(self._ask_there(given)) or pairs
@@ -185,13 +197,6 @@ class Interview:
 
     # Where versions would be large: who runs it
 
-    def _own_server(self, server: FoundServer, model: ListedModel) -> Offer | None:
-        if server.kind != "ollama" or self._answers.own_server is False or not model.name:
-            return None
-        key = self._keys.get(server.url)
-        file, context = asyncio.run(discovery.ollama_file(server, model.name, key))
-        return own_server.offer(server, model.name, file, context, self._found.machine)
-
     def _takes(self, other: Offer) -> bool:
         if self._answers.own_server is not None or self._console is None:
             return bool(self._answers.own_server)
@@ -200,33 +205,27 @@ class Interview:
 
     # What trains for it
 
-    def _weights(self, server: FoundServer, model: ListedModel) -> Proposal:
+    def _weights(self, server: FoundServer, model: ListedModel, about: Mapping[str, Any]) -> Proposal:
         if self._answers.weights is not None:
             return Proposal(_lasting(self._answers.weights), "as answered", True)
         now = self._found.now
         if server.kind == "builtin":
             own = now.train.weights if now.backend.kind == "builtin" else ""
             return Proposal(own, "the built-in server trains what it serves", True)
-        key = self._keys.get(server.url)
-        about = asyncio.run(discovery.metadata(server, model.name, self._models_dir, key)) if model.name else {}
         proposals = weights_search.propose(server.kind, model.name, model.root, about)
         if now.train.weights and (same := self._now()) is not None and _same(same, (server, model)):
-            kept = Proposal(
-                now.train.weights, "as in the settings now", weights_search.local(now.train.weights) is not None
-            )
+            here = weights_search.local(now.train.weights) is not None
+            kept = Proposal(now.train.weights, "as in the settings now", here)
             proposals = [kept, *(p for p in proposals if p.spec != kept.spec)]
         if self._console is None:
             return proposals[0] if proposals else Proposal("", "none were found", True)
-        self._console.say(
-            self._question(
-                f"Which weights train for {model.name or 'it'}? They must be of this very model, in Hugging Face form."
-            )
-            + "\n   A number, a folder, a hub id, or - for none: then answers are kept and rated, and nothing trains."
+        question = self._question(
+            f"Which weights train for {model.name or 'it'}? They must be of this very model, in Hugging Face form.\n"
+            "   A number, a folder, a hub id, or - for none: then answers are kept and rated, and nothing trains."
         )
         size = weights_search.download_gb(about)
-        self._console.say("\n".join(f"  {n}  {_proposal(p, size)}" for n, p in enumerate(proposals, 1)))
-        default = "1" if proposals else "-"
-        return self._console.ask(f"   [{default}]", _weights_given(proposals, about))
+        options = (_proposal(proposal, size) for proposal in proposals)
+        return self._pick(question, options, "1" if proposals else "-", _weights_given(proposals, about))
 
     # Agents, how far, and when
 
@@ -239,25 +238,20 @@ class Interview:
             return tuple(dict.fromkeys(self._answers.agents))
         if self._console is None or not there:
             return ()
-        self._console.say(
-            self._question(
-                "Which agents shall talk to it? Numbers, or Enter for none: "
-                f"{command_for('rlproxy connect AGENT', self._found.now)} does it at any time."
-            )
+        question = self._question(
+            "Which agents shall talk to it? Numbers, or Enter for none: "
+            f"{command_for('rlproxy connect AGENT', self._found.now)} does it at any time."
         )
-        self._console.say("\n".join(f"  {n}  {a.name} ({a.where})" for n, a in enumerate(there, 1)))
-        return self._console.ask("   [none]", _several([a.name for a in there]))
+        return self._pick(question, (f"{a.name} ({a.where})" for a in there), "none", _several([a.name for a in there]))
 
     def _preset(self) -> str:
         if self._answers.preset is not None or self._console is None:
             return self._answers.preset or self._found.now.train.preset
-        self._console.say(self._question("How far may one training run move the model?"))
-        self._console.say("\n".join(f"  {n}  {name}: {why}" for n, (name, why) in enumerate(PRESETS.items(), 1)))
         names = list(PRESETS)
-        now = self._found.now.train.preset
-        default = names.index(now) + 1 if now in names else 2
-        given = self._console.ask(f"   [{default}]", _number(3, default=default))
-        return names[int(given) - 1]
+        default = names.index(self._found.now.train.preset) + 1
+        question = self._question("How far may one training run move the model?")
+        options = (f"{name}: {why}" for name, why in PRESETS.items())
+        return names[int(self._pick(question, options, str(default), _number(len(names), default=default))) - 1]
 
     def _at_login(self) -> bool:
         if self._answers.start_at_login is not None:

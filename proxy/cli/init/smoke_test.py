@@ -19,7 +19,7 @@ from proxy.cli.common import command_for
 from proxy.cli.http import HomeClient
 from proxy.client import Refused, Unreachable
 from proxy.core.address_file import owner
-from trainer.launch import open_log
+from trainer.launch import last_line, open_log
 
 START_S: Final = 900.0  # the built-in server may have to get its model first
 MATCH_S: Final = 180.0  # three short answers and one look at weights that are here
@@ -92,7 +92,7 @@ def until_ready(settings: Settings, wait: Callable[[float], None], ended: Callab
             if time.monotonic() - began > settings.backend.ready_timeout_s:
                 break
         if ended():
-            raise Unproven(f"rlproxy did not start: {_last_line(log).removeprefix('rlproxy: ')}")
+            raise Unproven(f"rlproxy did not start: {last_line(log).removeprefix('rlproxy: ')}")
         wait(time.monotonic() - began)
         time.sleep(POLL_S)
     raise Unproven(f"rlproxy was started and is not ready: {why} (its log: {log}).")
@@ -150,11 +150,3 @@ def _match(client: HomeClient, found: dict[str, Any], wait: Callable[[float], No
         time.sleep(POLL_S)
         found = client.ask("GET", "/rl/status")["match"]
     return None if found["state"] == "unasked" else str(found["line"])
-
-
-def _last_line(log: Path) -> str:
-    try:
-        lines = log.read_text(errors="replace").splitlines()
-    except OSError:
-        lines = []
-    return next((line.strip() for line in reversed(lines) if line.strip()), f"see {log}")

@@ -121,10 +121,8 @@ def _named_in(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield base, "the model's file says so (general.base_model)"
     elif base and tune.lower() in TUNES:  # a model card's base is what an instruct model was tuned from: another model
         yield f"{base}-{tune}", f"a guess: the model's file calls itself the {tune} tune of {base}"
-    if guess := _guess(about):
-        yield guess, "a guess from the name that the model's file has; look whether it is the one"
-    elif guess := _of_family(about):
-        yield guess, f"a guess from the model's file, whose tune is called {tune}; look whether it is the one"
+    if guess := _of_family(about):
+        yield guess
 
 
 def _same_tune(base: str, tune: str, about: Mapping[str, Any]) -> bool:
@@ -135,20 +133,16 @@ def _same_tune(base: str, tune: str, about: Mapping[str, Any]) -> bool:
     return bool(tune) and _plain(tune) in _plain(base) and family in _plain(base)
 
 
-def _guess(about: Mapping[str, Any]) -> str | None:
-    parts = [str(about.get(f"general.{key}") or "") for key in ("basename", "size_label", "finetune")]
-    if not parts[0] or not parts[1] or (parts[2] and parts[2].lower() not in TUNES):
-        return None
-    return _published("-".join(part.replace(" ", "-") for part in parts if part), about)
-
-
-def _of_family(about: Mapping[str, Any]) -> str | None:
-    """Where its tune has no usual name: the model of that family and size, tuned to chat if it has a template."""
-    base, size = (str(about.get(f"general.{key}") or "") for key in ("basename", "size_label"))
+def _of_family(about: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The model of that family, size and tune. A tune of no usual name: the one tuned to chat, if it has a template."""
+    base, size, tune = (str(about.get(f"general.{key}") or "") for key in ("basename", "size_label", "finetune"))
     if not base or not size:
         return None
-    tuned = "-Instruct" if about.get("tokenizer.chat_template") else ""
-    return _published(f"{base}-{size}{tuned}".replace(" ", "-"), about)
+    usual = not tune or tune.lower() in TUNES
+    known_as = tune if usual else "Instruct" if about.get("tokenizer.chat_template") else ""
+    spec = _published("-".join(part.replace(" ", "-") for part in (base, size, known_as) if part), about)
+    what = "the name that the model's file has" if usual else f"the model's file, whose tune is called {tune}"
+    return (spec, f"a guess from {what}; look whether it is the one") if spec else None
 
 
 def _published(name: str, about: Mapping[str, Any]) -> str | None:

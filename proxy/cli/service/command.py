@@ -11,7 +11,7 @@ import typer
 from proxy.cli.common import AsJson, Home, fail, settings_of
 
 if TYPE_CHECKING:
-    from proxy.cli.service import Manager
+    from proxy.cli.service.managers import Manager
 
 service_app = typer.Typer(
     help="rlproxy as a service of yours: started at login, and again when it fails (systemd, launchd).",
@@ -27,7 +27,7 @@ def install(
     as_json: AsJson = False,
 ) -> None:
     """Start rlproxy now and at every login, with the settings of its home."""
-    from proxy.cli.service import NoService
+    from proxy.cli.service.managers import NoService
 
     manager = _manager(home)
     found = {"file": str(manager.file), "kind": manager.kind, "name": manager.name, "text": manager.text()}
@@ -49,7 +49,7 @@ def install(
 @service_app.command()
 def remove(home: Home = None, as_json: AsJson = False) -> None:
     """Stop it and take it out; what rlproxy keeps stays."""
-    from proxy.cli.service import NoService
+    from proxy.cli.service.managers import NoService
 
     manager = _manager(home)
     try:
@@ -65,7 +65,7 @@ def remove(home: Home = None, as_json: AsJson = False) -> None:
 @service_app.command()
 def status(home: Home = None, as_json: AsJson = False) -> None:
     """Tell whether it runs. Exit codes: 0 it does, 1 it does not or is not installed."""
-    from proxy.cli.service import NoService
+    from proxy.cli.service.managers import NoService
 
     manager = _manager(home)
     try:
@@ -101,7 +101,7 @@ def logs(
 
 
 def _manager(home: Path | None) -> Manager:
-    from proxy.cli.service import find
+    from proxy.cli.service.managers import find
 
     manager: Manager | None = find(settings_of({"home": home}).home.absolute())
     if manager is None:

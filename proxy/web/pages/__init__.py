@@ -91,7 +91,7 @@ class Pages:
             ("/completions/{id}", self._why.page),
             ("/progress", self._progress.page),
             ("/page/training", self._progress.training),
-            ("/page/numbers", self._progress.numbers),
+            ("/page/plots", self._progress.plots),
             ("/episodes", self._episodes.page),
             ("/episodes/{id}", self._episodes.one),
             ("/versions", self._versions.page),

@@ -22,7 +22,7 @@ def version(number: int | None) -> str:
 
 def sentence(line: str) -> str:
     """A line of `status` where it stands alone."""
-    return f"{line[:1].upper()}{line[1:]}."
+    return f"{line[:1].upper()}{line[1:].removesuffix('.')}."
 
 
 def moment(form: str, at: float) -> str:
@@ -39,6 +39,11 @@ def clock(at: float) -> str:
     if moment("%Y %j", at) == time.strftime("%Y %j", now):
         return moment("%H:%M", at)
     return moment("%-d %b %H:%M" if moment("%Y", at) == str(now.tm_year) else "%-d %b %Y %H:%M", at)
+
+
+def day(at: float) -> str:
+    """Local time with its date, for what may be read another day."""
+    return moment("%-d %b %Y %H:%M", at)
 
 
 def iso(at: float) -> str:

@@ -1,6 +1,6 @@
 """Progress: what training does now, and whether the ratings get better from version to version.
 
-Owns the numbers of the plots (the page's script draws them) and the buttons of a run. Not here: the rules of training
+Owns what the plots are made of and the buttons of a run. Not here: how they are drawn (plots), the rules of training
 (run_supervisor, schedule_rules).
 """
 
@@ -15,19 +15,20 @@ from aiohttp import web
 
 from proxy.access.security import require_admin
 from proxy.core.errors import NotFound
-from proxy.core.json_response import json_response
 from proxy.core.version_names import version_in_words
 from proxy.signals.judging import Judging
 from proxy.training import run_folder
 from proxy.training.admin_acts import AdminActs
 from proxy.training.preconditions import Preconditions
 from proxy.training.run_supervisor import RunSupervisor
+from proxy.web.pages import plots
 from proxy.web.pages.filters import wilson
 from proxy.web.pages.notices import texts
 from proxy.web.pages.view import View, html
 from proxy.web.status import StatusReport, run_json, under_way
 from store.store import Store
 
+DAY: Final = 86400
 DAYS: Final = 90
 OFFERED: Final = ("train", "pause", "resume", "cancel")
 
@@ -55,14 +56,13 @@ class ProgressPage:
         return self._view.page(
             request,
             "progress.html",
-            under_way=self._learner.state.run is not None,
             shares=await self._shares(),
             runs=[run_json(run) for run in await self._store.runs.recent(limit=12)],
-            days=DAYS,
             judge=await self._judging.report(),
             episodes=await self._status.episodes(),
             prompts=(prompts := self._status.prompts()),
             texts=texts(prompts),
+            **await self._plots(),
         )
 
     async def training(self, request: web.Request) -> web.Response:
@@ -76,18 +76,26 @@ class ProgressPage:
         await self._acts.do(act, "admin")
         return await self.training(request)
 
-    async def numbers(self, request: web.Request) -> web.Response:
-        """Data of the plots."""
+    async def plots(self, request: web.Request) -> web.Response:
+        """The plots alone."""
+        return html(self._view.render(request, "plots.html", **await self._plots()))
+
+    async def _plots(self) -> dict[str, Any]:
+        """Plots of the ratings of 90 days, and of the run under way, else of the last one."""
         now = time.time()
-        offset = float(time.localtime(now).tm_gmtoff)
-        days = await self._store.stats.days(now - DAYS * 86400, offset)
-        found = {
-            "days": [[day.at, day.good, day.bad, day.rated] for day in days],
-            "versions": [[a.created_at, f"v{a.version}"] for a in await self._store.versions.all()],
-            "shares": await self._shares(),
-            "steps": await self._steps(),
+        days = await self._store.stats.days(now - DAYS * DAY, float(time.localtime(now).tm_gmtoff))
+        spans = [plots.RatedSpan(day.at, day.good, day.bad) for day in days]
+        versions = [plots.MadeVersion(a.version, a.created_at) for a in await self._store.versions.all()]
+        under_way = self._learner.state.run
+        run = under_way or next(iter(await self._store.runs.recent(limit=1)), None)
+        told = await asyncio.to_thread(run_folder.progress, Path(run.folder)) if run else []
+        return {
+            "unit": "day",
+            "share_plot": plots.share(DAY, spans, versions),
+            "count_plot": plots.counts(DAY, spans, versions),
+            "curves": list(plots.curves(run.id, run_folder.steps(told))) if run else [],
+            "under_way": under_way is not None,
         }
-        return json_response(found)
 
     async def _now(self) -> dict[str, Any]:
         due, fresh, run = await self._when.due(), await self._when.fresh(), self._learner.state.run
@@ -121,11 +129,3 @@ class ProgressPage:
                     }
                 )
         return found
-
-    async def _steps(self) -> list[list[float | None]]:
-        """Step, loss and acceptance of the run under way, else of the last one."""
-        last = self._learner.state.run or next(iter(await self._store.runs.recent(limit=1)), None)
-        if last is None:
-            return []
-        told = await asyncio.to_thread(run_folder.progress, Path(last.folder))
-        return [[step["step"], step.get("loss"), step.get("acceptance")] for step in run_folder.steps(told)]

@@ -48,24 +48,8 @@ class View:
 
     @cached_property
     def _env(self) -> Environment:
-        import jinja2  # with the first page, not with every start
-
-        env = jinja2.Environment(
-            loader=jinja2.FileSystemLoader(HERE / "templates"),
-            autoescape=True,
-            trim_blocks=True,
-            lstrip_blocks=True,
-            undefined=jinja2.StrictUndefined,
-            auto_reload=False,  # it would look at the file of every row of a list
-        )
+        env = environment()
         env.globals["asset"] = self.assets.address
-        env.filters |= {
-            "version": filters.version, "clock": filters.clock, "iso": filters.iso, "short": filters.short,
-            "seconds": filters.seconds, "verdict": filters.verdict, "stars": filters.stars, "own": filters.own,
-            "calls": filters.calls, "parts": filters.parts, "model_name": version_in_words,
-            "sentence": filters.sentence, "question": question,
-            "path": lambda text: quote(text, safe=""),
-        }  # fmt: skip
         return env
 
     def page(self, request: web.Request, template: str, status: int = 200, **values: Any) -> web.Response:
@@ -102,3 +86,24 @@ class View:
 
 def html(text: str, status: int = 200) -> web.Response:
     return web.Response(status=status, text=text, content_type="text/html")
+
+
+def environment(*folders: Path) -> Environment:
+    """With the page's templates and those in `folders`."""
+    import jinja2  # with the first page, not with every start
+
+    env = jinja2.Environment(
+        loader=jinja2.FileSystemLoader([*folders, HERE / "templates"]),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+        auto_reload=False,  # it would look at the file of every row of a list
+    )
+    env.filters |= {
+        "version": filters.version, "clock": filters.clock, "day": filters.day, "iso": filters.iso,
+        "short": filters.short, "seconds": filters.seconds, "verdict": filters.verdict, "stars": filters.stars,
+        "own": filters.own, "calls": filters.calls, "parts": filters.parts, "model_name": version_in_words,
+        "sentence": filters.sentence, "question": question, "path": lambda text: quote(text, safe=""),
+    }  # fmt: skip
+    return env

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from typer.testing import CliRunner
 
 from proxy.cli.app import app
+from scripts.harness.command import python
 from scripts.harness.in_process import Proxy
 from store import driver, schema
 from store.safety import backup
@@ -221,25 +222,19 @@ async def test_killed_anywhere_the_same_command_finishes_it(tmp_path: Path) -> N
         (home / "runs" / f"r{n:05d}" / "cache").mkdir(parents=True)
         for name in ("samples.jsonl", "calibration.jsonl", "cache/a.json"):
             (home / "runs" / f"r{n:05d}" / name).write_text(f"{PLANTED} {n} {name}")
-    env = {**{k: v for k, v in os.environ.items() if not k.startswith("RLPROXY_")}, "RLPROXY_STORE_KEY": HEX}
-
-    def go(home: Path, act: str, at: int) -> subprocess.CompletedProcess[bytes]:
-        command = [sys.executable, "-c", CHILD, str(home), act, str(at)]
-        return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, check=False)
-
     for act in ("encrypt", "decrypt"):
         at = 0
         while True:
             at += 1 if act == "encrypt" else 3  # each step once; back again is the same code in another order
             shutil.copytree(home, tmp_path / "try")
-            killed = go(tmp_path / "try", act, at)
-            if killed.returncode == 0:
+            status, seen, err = await python(CHILD, str(tmp_path / "try"), act, str(at), RLPROXY_STORE_KEY=HEX)
+            if status == 0:
                 break
-            assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+            assert status == -signal.SIGKILL, err
             rlproxy(tmp_path / "try", act, *(["--key", "env"] if act == "encrypt" else []), RLPROXY_STORE_KEY=HEX)
             await whole(tmp_path / "try", encrypted=act == "encrypt")
             shutil.rmtree(tmp_path / "try")
-        assert at > int(killed.stdout) > 12
+        assert at > int(seen) > 12
         await whole(tmp_path / "try", encrypted=act == "encrypt")
         shutil.rmtree(home)
         (tmp_path / "try").rename(home)

@@ -142,3 +142,33 @@ async def test_an_answer_is_rated_while_its_first_second_runs(
     await asking
     found = await proxy.store.completions.get("rl-known")
     assert found is not None and len(found.ratings) == 1 and found.status == "done"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_title_that_is_asked_for_beside_its_question_is_a_side_turn(
+    proxy: Proxy, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    """Some agents ask for it at once. Whether it quotes the question is looked up when that has a row."""
+    monkeypatch.setattr(capture, "BESIDE_S", 60.0)
+    ids = iter(["rl-main", "rl-other", "rl-side"])
+    monkeypatch.setattr(relay, "new_id", lambda: next(ids))
+    backend.hold.clear()
+    question = asyncio.create_task(proxy.chat("list my files", stream=stream))
+    await asked(backend, 1)
+    other = asyncio.create_task(proxy.say("hello", user="another"))
+    await asked(backend, 2)
+    title = asyncio.create_task(proxy.say("Name this.\n\nUser: list my files\n\nAssistant:", max_tokens=40))
+    await asked(backend, 3)
+    assert await stored(proxy, "pending") == "rl-main"
+    backend.hold.set()
+    await asyncio.gather(other, title)
+    async with await question as answer:
+        await answer.read()
+    found = {row.new.id: row.new.turn_rule for row in await proxy.store.completions.page()}
+    assert found == {"rl-main": "default", "rl-other": "default", "rl-side": "quotation"}
+
+
+async def asked(backend: FakeBackend, count: int) -> None:
+    async with asyncio.timeout(SOON_S):
+        while len(backend.requests) < count:
+            await asyncio.sleep(0.01)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from scripts.harness.command import python
 from scripts.harness.records import end, new
 from store import driver, schema
 from store.errors import (
@@ -266,8 +267,8 @@ getattr(encryption, act)(home, Secret("ab" * 32), told)
 async def test_killed_at_each_step(tmp_path: Path, act: str, at: str) -> None:
     was = KEY if act == "decrypt" else None
     await fill(tmp_path, was, rows=5)
-    child = [sys.executable, "-c", CHILD, str(tmp_path), act, at]
-    assert subprocess.run(child, cwd=ROOT).returncode == -signal.SIGKILL
+    status, _, err = await python(CHILD, str(tmp_path), act, at)
+    assert status == -signal.SIGKILL, err
     form = KEY if encryption.is_encrypted(tmp_path) else None  # and tidies up
     assert (form == was) == (at not in ("wipe", "done"))
     assert [f.name for f in tmp_path.glob("rlproxy.db*")] == [schema.NAME]

@@ -433,7 +433,10 @@ def test_replies_are_those_of_the_seed_and_end_at_the_end_token(llama):
     prompts = [(1, 50 + i, 60) for i in range(16)]
     first = other.generate(prompts, max_tokens=60, temperature=1.0, seed=3)
     assert first == other.generate(prompts, max_tokens=60, temperature=1.0, seed=3)
-    assert first != other.generate(prompts, max_tokens=60, temperature=1.0, seed=4)
+    later = other.generate(prompts, max_tokens=60, temperature=1.0, seed=4)
+    assert first != later
+    seeds = [3] * 16 + [4] * 16
+    assert other.generate(prompts * 2, max_tokens=60, temperature=1.0, seed=seeds) == first + later
     assert all(2 not in reply[:-1] for reply in first)
     ended = [reply for reply in first if reply[-1] == 2]
     assert 0 < len(ended) < 16

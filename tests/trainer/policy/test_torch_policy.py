@@ -280,6 +280,23 @@ def test_replies_are_those_of_the_seed_and_end_where_they_end(policy):
         assert 2 not in reply[:-1]
 
 
+def test_a_seed_draws_what_transformers_would_draw(policy):
+    prompts = [(1, 50, 60), (1, 51, 61), (1, 52, 62)]
+    torch.manual_seed(3)
+    with torch.inference_mode():
+        ids = policy.model.generate(
+            input_ids=torch.tensor(prompts),
+            attention_mask=torch.ones(3, 3, dtype=torch.long),
+            max_new_tokens=20,
+            do_sample=True,
+            temperature=0.8,
+            top_k=0,
+            pad_token_id=2,
+        )[:, 3:].tolist()
+    theirs = [row[: row.index(2) + 1] if 2 in row else row for row in ids]
+    assert policy.generate(prompts, max_tokens=20, temperature=0.8, seed=3) == theirs
+
+
 @pytest.mark.parametrize("setting", [{"repetition_penalty": 1.3}, {"no_repeat_ngram_size": 1}, {"min_p": 0.5}])
 def test_replies_are_the_policys_whatever_the_model_recommends(tmp_path, policy, setting):
     """Servers draw from the policy as the client asks; with a penalty, a candidate that loops would not show it."""

@@ -55,6 +55,14 @@ def of_parent(policy, template):
         return gate.ask(policy, template)
 
 
+def test_replies_of_two_seeds_are_asked_for_at_once_and_are_what_each_alone_would_be(policy, template, broken):
+    broken(0.1)
+    seeds = [gate.GATE_SEED] * 8 + [gate.GATE_SEED + 1] * 16
+    alone = gate.ask(policy, template) + gate.ask(policy, template, gate.NEUTRAL * 2, gate.GATE_SEED + 1)
+    assert gate.ask(policy, template, gate.NEUTRAL * 3, seeds) == alone
+    assert alone[:8] != alone[8:16]
+
+
 def judge(policy, template, held=(), lessons=(), changed=1.0, replayed=0.1, bounds=WIDE):
     return gate.judge(
         policy,

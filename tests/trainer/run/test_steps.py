@@ -58,6 +58,18 @@ def test_the_gate_sees_the_last_liked_and_disliked_replies_again(model, lines):
     assert steps.replay(policy, [rose(0.5, True)] * 3) is None
 
 
+def test_what_the_last_look_scored_is_not_scored_again(model, lines):
+    policy, template = tiny.policy(model), samples.Template(tiny.tokenizer())
+    parsed = [samples.parse(x, x["rating"], template, max_seq_len=999) for x in lines]
+    teaching = [replace(tiny.lesson(s, s.behaviour), advantage=np.full(len(s.behaviour), s.reward)) for s in parsed * 4]
+    look = steps.look(policy, teaching)
+    assert 0 < len(look.scored) < len(teaching)
+    assert steps.replay(policy, teaching, look.scored) == pytest.approx(steps.replay(policy, teaching), abs=1e-6)
+    every = {at: look.scored.get(at, np.zeros(len(one.old))) for at, one in enumerate(teaching)}
+    policy.wear({name: np.full_like(tensor, np.nan) for name, tensor in policy.adapter().items()})
+    assert np.isfinite(steps.replay(policy, teaching, every))
+
+
 def test_the_gate_sees_what_earned_the_ratings_where_they_went_by_token(model, lines):
     policy, template = tiny.policy(model), samples.Template(tiny.tokenizer())
     sample = samples.parse(lines[0], "rt-1", template, max_seq_len=999)

@@ -21,15 +21,22 @@ def said(policy):
 
 
 def test_what_a_model_says_to_a_question_depends_on_it(policy, said):
-    found = topic.measure(policy, said)
+    (found,) = topic.measure(policy, said)
     assert found.shape == (8,) and found.mean() > 0.1
-    again = topic.measure(policy, said)
+    (again,) = topic.measure(policy, said)
     assert (found == again).all()
+
+
+def test_two_sides_are_measured_in_one_go_as_each_alone(policy, said):
+    other = [Tokens(one.prompt, one.reply[::-1]) for one in said[:5]]
+    alone = [*topic.measure(policy, said), *topic.measure(policy, other)]
+    for together, apart in zip(topic.measure(policy, said, other), alone, strict=True):
+        assert together == pytest.approx(apart, abs=1e-5)
 
 
 def test_where_all_questions_are_one_nothing_depends_on_it(policy, said):
     same = [Tokens(said[0].prompt, one.reply) for one in said]
-    assert topic.measure(policy, same) == pytest.approx(np.zeros(8), abs=1e-5)
+    assert topic.measure(policy, same)[0] == pytest.approx(np.zeros(8), abs=1e-5)
 
 
 def test_answers_to_other_questions_do_not_go_live(policy, said):

@@ -162,7 +162,6 @@
     for (const at of document.querySelectorAll(`[data-slowly~="${kind}"]`)) {
       soon(at.id + " slowly", () => refresh(at.id), 3000); // counting all ratings is work
     }
-    document.dispatchEvent(new CustomEvent("rl:" + kind, { detail: data }));
   }
 
   // Rows that others' ratings have changed. One is renewed when nobody types in it and nothing else is asked for it.

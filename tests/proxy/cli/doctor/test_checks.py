@@ -204,7 +204,7 @@ def counted(ids: int | None, **backend: Any) -> dict[str, Any]:
         ("prompts", {"status": status(cut=None, rehearsal=verdict([], 8, "their words are not looked at"))}, "unknown",
          "take the prompts of the newest 8 answers; their words", None),
         ("prompts", {"status": status(cut=None, rehearsal=verdict([], 8))}, "ok", "take the newest 8 answers", None),
-        ("prompts", {"status": status(cut=None, rehearsal=UNTRIED)}, "unknown", "after the first answers", None),
+        ("prompts", {"status": status(cut=None, rehearsal=UNTRIED)}, "unknown", "after the first 2 answers", None),
         ("prompts", {"status": status(cut=None, rehearsal=verdict(["no"], 8))}, "note", "refuse 1: no", "template"),
         ("prompts", {"status": status(cut=None, rehearsal=verdict(["no"], 1))}, "problem", "all: no", "template"),
         ("prompts", {"status": status(cut="it read 33 tokens of 24,000 characters; set num_ctx",

@@ -138,7 +138,10 @@ def lacks_torch(person: Newcomer) -> None:
     person.env["PYTHONPATH"] += f":{hidden}"
 
 
-async def test_a_missing_extra_is_offered_with_its_size_and_enter_installs_nothing(person: Newcomer) -> None:
+@pytest.mark.parametrize(("key", "end"), [("\n", "nothing trains yet"), (CTRL_C, "what was written stays")])
+async def test_a_missing_extra_is_offered_with_its_size_and_enter_installs_nothing(
+    person: Newcomer, key: str, end: str
+) -> None:
     """All of it is here but hidden, so the real pip finds nothing to download and asks no index."""
     lacks_torch(person)
     async with Terminal("init", env=person.env) as terminal:
@@ -147,10 +150,10 @@ async def test_a_missing_extra_is_offered_with_its_size_and_enter_installs_nothi
             await terminal.expect("]")
             terminal.type("\n")
         shown = await terminal.expect("Asking pip how much that is")
-        assert "needs the extra train" in shown and "pip install torch==" in shown
+        assert "needs the extra train" in shown and "pip install 'rlproxy[train]'" in shown
         assert "0 packages, 0.0 GB to download" in await terminal.expect("now? [y/N]")
-        terminal.type("\n")
-        assert await terminal.ended() == 1 and "nothing trains yet" in terminal.shown
+        terminal.type(key)
+        assert await terminal.ended() == 1 and end in terminal.shown and "Traceback" not in terminal.shown
     assert "weights" in person.settings
 
 
@@ -179,7 +182,7 @@ async def test_yes_takes_the_defaults_and_installs_nothing(person: Newcomer) -> 
     assert code == 1 and "Cannot get meta-llama/Llama-3.2-3B-Instruct, because no hub answered" in found["problem"]
     assert found["settings"]["train.weights"] == "meta-llama/Llama-3.2-3B-Instruct" and found["agents"] == []
     assert "Weights   meta-llama/Llama-3.2-3B-Instruct: a guess" in err, "who was not asked is told, too"
-    assert "pip install" in found["missing"] and "torch==" in found["missing"] and found["proof"] is None
+    assert "pip install 'rlproxy[train]'" in found["missing"] and found["proof"] is None
     assert found["missing"] == found["next"] and 'weights = "meta-llama' in person.settings
 
 
@@ -299,3 +302,11 @@ async def test_a_folder_is_written_by_its_whole_path(person: Newcomer, ollama: F
     code, _, err = await person.run("init", "--no-start", "--answers", answers)
     assert code == 1 and "holds no model" in err
     assert f'weights = "{ROOT}/scripts/fakes"' in person.settings
+
+
+async def test_who_takes_the_builtin_server_is_told_that_its_model_takes_a_minute(
+    person: Newcomer, tiny_weights: Path
+) -> None:
+    given = person.answers(backend="builtin", weights=str(tiny_weights))
+    code, _, err = await person.run("init", "--answers", given, "--json")
+    assert code == 0 and "Its model is loaded first" in err, err

@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 
 from proxy.cli.init import discovery
-from proxy.cli.init.discovery import ListedModel, look, metadata
+from proxy.cli.init.discovery import ListedModel, look, model_facts
 from scripts.fakes.backend import FakeBackend
 from scripts.fakes.cloud import FakeCloud
 from scripts.fakes.listening import Listening
@@ -162,13 +162,13 @@ async def test_what_ollama_says_of_a_model(tmp_path: Path) -> None:
     await ollama.start()
     try:
         (server,) = await look([ollama.url])
-        about = await metadata(server, "fake", tmp_path)
+        about = (await model_facts(server, "fake", tmp_path)).about
         assert about == {"general.architecture": "llama", "details": {"parameter_size": "3.2B"}}
-        assert (await metadata(server, "unheard-of", tmp_path))["details"] == {}
+        assert (await model_facts(server, "unheard-of", tmp_path)).about["details"] == {}
         head = tmp_path / "head.gguf"  # of which Ollama tells but a part
         write_head(head, {"general.basename": "smollm2", "tokenizer.chat_template": "{{ x }}"})
         ollama.models["fake:latest"]["files"] = [ollama.keep(head.read_bytes())]
-        about = await metadata(server, "fake", tmp_path)
+        about = (await model_facts(server, "fake", tmp_path)).about
         assert about["tokenizer.chat_template"] == "{{ x }}" and about["general.architecture"] == "llama"
     finally:
         await ollama.stop()
@@ -183,13 +183,13 @@ async def test_the_file_that_llama_server_and_lm_studio_have_loaded(tmp_path: Pa
     await studio.start()
     try:
         (one, two) = await look([llama.url, studio.url])
-        assert (await metadata(one, "fake", tmp_path))["general.name"] == "Some Model"
-        assert await metadata(two, "fake", tmp_path) == {}, "it is no GGUF file at all"
+        assert (await model_facts(one, "fake", tmp_path)).about["general.name"] == "Some Model"
+        assert (await model_facts(two, "fake", tmp_path)).about == {}, "it is no GGUF file at all"
         write_head(studio.file, {"general.name": "Fake 1B"})
-        assert (await metadata(two, "fake", tmp_path))["general.name"] == "Fake 1B"
+        assert (await model_facts(two, "fake", tmp_path)).about["general.name"] == "Fake 1B"
         llama.file = "/nowhere.gguf"
         (one,) = await look([llama.url])
-        assert await metadata(one, "fake", tmp_path) == {}
+        assert (await model_facts(one, "fake", tmp_path)).about == {}
     finally:
         await llama.stop()
         await studio.stop()

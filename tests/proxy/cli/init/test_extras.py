@@ -11,26 +11,16 @@ from typing import Any
 import pytest
 
 from proxy.cli.init import extras
-from proxy.cli.init.extras import CannotInstall, download, install, missing, needed, requirements
+from proxy.cli.init.extras import CannotInstall, command, download, install, missing
 from tests.proxy.cli.init.wheels import tiny_wheel
 
-DECLARED = [
-    "aiohttp<4,>=3.14", 'torch==2.13.0; extra == "train"', "gguf<0.20; extra == 'gguf'",
-    'mlx[cpu]<0.33,>=0.32; sys_platform == "linux" and extra == "mlx"', 'mlx-lm>=0.32; extra == "mlx"',
-]  # fmt: skip
 
-
-def test_the_requirements_of_an_extra() -> None:
-    assert requirements(DECLARED, "train") == ["torch==2.13.0"]
-    assert requirements(DECLARED, "mlx") == ['mlx[cpu]<0.33,>=0.32; sys_platform == "linux"', "mlx-lm>=0.32"]
-    assert requirements(DECLARED, "unheard-of") == []
-
-
-def test_the_command_names_every_package_of_the_real_extra() -> None:
-    command = needed(("train",)).command
-    assert command[:5] == [sys.executable, "-P", "-m", "pip", "install"]
-    assert [word for word in command if word.startswith("torch")] == ["torch==2.13.0"]
-    assert any(word.startswith("peft") for word in command) and not any("extra" in word for word in command)
+def test_pip_takes_the_extras_of_what_is_installed() -> None:
+    """And asks no index for rlproxy: another one may have that name there."""
+    found = command(("mlx", "gguf"))
+    assert found == [sys.executable, "-P", "-m", "pip", "install", "rlproxy[mlx,gguf]"]
+    without_index = [*found[:-1], "--no-index", "--no-deps", found[-1]]
+    assert download(without_index) == extras.Download([], 0.0, False)
 
 
 @pytest.mark.parametrize(
@@ -60,19 +50,19 @@ def test_what_the_real_pip_would_take_and_takes(tmp_path: Path) -> None:
     """A wheel of ours, into a folder of its own: no index is asked."""
     wheel = tiny_wheel(tmp_path, "rlproxy-tiny", "1.2")
     target = tmp_path / "target"
-    command = [sys.executable, "-m", "pip", "install", "--no-index", "--no-deps", "--target", str(target), str(wheel)]
-    found = download(command)
-    assert found.packages == ["rlproxy-tiny 1.2"] and found.gb == 0 and not found.cuda and not target.exists()
-    install(extras.Needed(("train",), command))
+    pip = [sys.executable, "-m", "pip", "install", "--no-index", "--no-deps", "--target", str(target), str(wheel)]
+    found = download(pip)
+    assert found.packages == ["rlproxy-tiny==1.2"] and found.gb == 0 and not found.cuda and not target.exists()
+    install(pip)
     assert (target / "rlproxy_tiny.py").exists()
 
 
 def test_what_pip_cannot_find(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pip", "install", "--no-index", "rlproxy-is-not-there"]
+    pip = [sys.executable, "-m", "pip", "install", "--no-index", "rlproxy-is-not-there"]
     with pytest.raises(CannotInstall, match="pip cannot install it"):
-        download(command)
+        download(pip)
     with pytest.raises(CannotInstall, match="status 1"):
-        install(extras.Needed(("train",), command))
+        install(pip)
 
 
 def test_the_cuda_build_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:

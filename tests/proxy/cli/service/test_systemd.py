@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from proxy.cli.service import find, name_of
 from proxy.cli.service.manager import NoService, run
+from proxy.cli.service.managers import find, name_of
 from proxy.cli.service.systemd import Systemd, _state, unit
 from scripts.fakes.ollama import FakeOllama
 from tests.harness.newcomer import Newcomer

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from proxy.web.pages.filters import seconds, short, verdict, wilson
+from proxy.web.pages.filters import seconds, sentence, short, verdict, wilson
 from scripts.fakes.cloud import KEY, FakeCloud
 from scripts.harness.in_process import Proxy
 from scripts.harness.seeding import history
@@ -56,17 +56,28 @@ async def test_progress_says_what_training_waits_for(proxy: Proxy, visit: Visit)
     assert '<a href="/versions/1">v1</a>' in page and "2 of 2" in page
 
 
-async def test_the_numbers_of_the_plots(proxy: Proxy) -> None:
+@pytest.mark.parametrize("line", ["no model `m`", "no model `m`."])
+def test_a_sentence_ends_once(line: str) -> None:
+    assert sentence(line) == "No model `m`."
+
+
+async def test_the_plots(proxy: Proxy) -> None:
     await seeded(proxy)
     visit = await again(proxy)
-    async with visit.http.get("/page/numbers") as response:
-        found = await response.json()
-    assert 25 <= len(found["days"]) <= 31 and all(good + bad <= rated for _, good, bad, rated in found["days"])
-    assert [name for _, name in found["versions"]] == ["v1", "v2"]
-    shares = {share["version"]: share for share in found["shares"]}
-    assert set(shares) == {0, 1, 2} and shares[2]["low"] < shares[2]["share"] < shares[2]["high"]
-    assert [step[0] for step in found["steps"]] == list(range(1, 9))
+    page, plots = await visit.get("/progress"), await visit.get("/page/plots")
+    assert plots in page, "they are there at once"
+    assert "Share of good ratings over time" in plots and "good ratings: each day (dots)" in plots
+    assert 25 <= plots.count(" bad</title>") <= 31, "a dot for each day, which says what it is of"
+    assert plots.count('class="mark-line"') == 4, "two versions, in two plots"
+    assert "in 8 steps" in plots and "<h2>The last run, by step</h2>" in plots
+    assert page.count('class="interval"') == 3 and "style=" not in plots
     await visit.http.close()
+
+
+async def test_plots_of_nothing_and_of_one_day(proxy: Proxy, visit: Visit) -> None:
+    assert "Nothing has been rated yet." in await visit.get("/page/plots")
+    await rated(proxy, 2)
+    assert "All ratings are of one day" in await visit.get("/page/plots")
 
 
 async def test_versions_and_why(proxy: Proxy) -> None:

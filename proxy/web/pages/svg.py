@@ -1,13 +1,14 @@
 """Small plots as SVG, without a script: lines, dots, bars and marks in a frame with two axes.
 
 Owns geometry and ticks. Colours are classes: the page's stylesheet knows light and dark. The elements are made by a
-library that escapes what is put into them. Not here: which numbers are drawn (page).
+library that escapes what is put into them. Not here: which numbers are drawn (plots, scripts/docs).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 from typing import Final
 from xml.etree import ElementTree
 
@@ -50,9 +51,12 @@ class Plot:
         said = " ".join(f"{self.across(x):.1f},{self.up(y):.1f}" for x, y in points)
         self._add("polyline", kind, points=said)
 
-    def dots(self, points: Iterable[Point], radius: float = 2.5, kind: str = "dot") -> None:
-        for x, y in points:
-            self._add("circle", kind, cx=self.across(x), cy=self.up(y), r=radius)
+    def dots(self, points: Sequence[Point], radius: float = 2.5, kind: str = "dot", said: Sequence[str] = ()) -> None:
+        """`said` of each is shown under the pointer."""
+        for (x, y), words in zip_longest(points, said):
+            dot = self._add("circle", kind, cx=self.across(x), cy=self.up(y), r=radius)
+            if words:
+                ElementTree.SubElement(dot, "title").text = words
 
     def bar(self, x: float, width: float, low: float, high: float, kind: str) -> None:
         left, right = self.across(x), self.across(x + width)

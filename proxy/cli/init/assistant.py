@@ -1,0 +1,242 @@
+"""The flow of `rlproxy init`: looks, asks, shows, writes, installs, proves.
+
+Owns the order of these and the words between them. Until the person has agreed to what is shown, nothing is written;
+what is done by `proxy.cli.init`'s modules says what went wrong in one sentence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from config.settings import Settings
+from proxy.backends.lmstudio import FOLDER
+from proxy.cli.common import command_for, masked, some
+from proxy.cli.init import discovery, environment, extras, plan, smoke_test
+from proxy.cli.init.answers import Answers, read
+from proxy.cli.init.console import Console, Interrupted
+from proxy.cli.init.extras import CannotInstall
+from proxy.cli.init.plan import InitPlan, NotWritable
+from proxy.cli.init.questions import Choices, Interview, Surroundings, keys
+from proxy.cli.init.smoke_test import Proof, Unproven
+from proxy.cli.service.managers import Manager, NoService, find
+from proxy.core.address_file import address
+
+WITHOUT_WEIGHTS = ("ollama", "lmstudio", "llamacpp", "openai")  # kinds that do not tell their weights themselves
+
+
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """The plan as the person saw it, and all that carrying it out needs."""
+
+    plan: InitPlan
+    choices: Choices
+    machine: environment.ThisMachine
+    service: Manager | None  # what starts rlproxy at login, if that was chosen
+    asks: bool  # whether somebody is there to be asked more
+    installs: bool  # whether pip may run without a question
+
+
+def agree(console: Console, settings: Settings, answers: Path | None, *, asks: bool) -> Agreed | None:
+    """Nothing is written in here; None where the person says no. Raises BadAnswers, NotWritable, Interrupted."""
+    given = read(answers) if answers else Answers()
+    home = settings.home.absolute()
+    manager = find(home)
+    urls = [url for url in (given.url, settings.backend.url, os.environ.get("OLLAMA_HOST", "")) if url]
+    servers = asyncio.run(discovery.look([*urls, *discovery.loopback()], keys(settings.backend, given.url)))
+    agents = environment.agents(settings.home)
+    found = Surroundings(servers, agents, environment.machine(home), settings, manager.kind if manager else None)
+    _show_found(console, found)
+    models_dir = settings.backend.models_dir or Path(FOLDER).expanduser()
+    choices = Interview(found, given, console if asks else None, models_dir).choices()
+    made = plan.make(home, choices)
+    service = manager if choices.start_at_login else None
+    _show_plan(console, made, choices, service)
+    if asks and (made.changes or service) and not console.agree("Write this?", default=True):
+        return None
+    return Agreed(made, choices, found.machine, service, asks, bool(given.install))
+
+
+def _show_found(console: Console, found: Surroundings) -> None:
+    console.say(f"Machine   {found.machine.line}")
+    for server in found.servers:
+        models = ", ".join(m.name for m in server.models[:6]) or "no model"
+        more = f" and {len(server.models) - 6} more" if len(server.models) > 6 else ""
+        console.say(f"Server    {server.kind} {server.version}".rstrip() + f" at {server.url}: {models}{more}")
+        if server.note:
+            console.say(f"          {server.note}")
+    if not found.servers:
+        console.say("Server    none runs on the usual ports; the built-in one needs none")
+    names = [f"{a.name}{' (connected)' if a.connected else ''}" for a in found.agents]
+    console.say(f"Agents    {', '.join(names) or 'none that I know'}")
+
+
+def _show_plan(console: Console, made: InitPlan, choices: Choices, service: Manager | None) -> None:
+    if choices.weights and choices.why_weights:  # a guess has to be looked at, also by who was not asked
+        console.say(f"Weights   {choices.weights}: {choices.why_weights}")
+    console.say()
+    for change in made.changes:
+        console.say(masked(change.diff().rstrip("\n"), *made.keys))
+    if service is not None:
+        console.say(f"+++ {service.file}\n" + "\n".join(f"+{line}" for line in service.text().splitlines()))
+    if made.backup:
+        console.say(f"The settings as they were are kept: {made.backup.file}")
+    if not (made.changes or service):
+        console.say("Nothing has to be written: the settings are these already.")
+    for note in made.notes:
+        console.say(f"Note: {note}")
+    if choices.out_of_reach:
+        console.say(f"Note: {choices.out_of_reach}")
+    if not choices.weights and choices.kind in WITHOUT_WEIGHTS:
+        console.say("Note: without weights to train, answers are kept and rated, and nothing trains.")
+
+
+# From then on
+
+
+def carry_out(console: Console, agreed: Agreed, *, start: bool) -> dict[str, Any]:
+    """The report that `--json` prints. A failure is its `problem`; steps that follow from it are left out."""
+    made, choices = agreed.plan, agreed.choices
+    report = {
+        "file": str(made.file.file), "changed": made.file.changes, "settings": plan.values(choices),
+        "backup": made.backup and str(made.backup.file), "agents": list(made.agents), "notes": made.notes,
+        "why_weights": choices.why_weights, "written": [], "missing": None, "proof": None, "next": None,
+        "problem": None,
+    }  # fmt: skip
+    serve = command_for("rlproxy serve", made.settings).strip("`")
+    try:
+        was_running = smoke_test.running(made.settings) if start or agreed.service else None
+        plan.write(made)
+        report["written"] = [str(change.file) for change in made.changes]
+        for agent in made.agents:
+            undo = command_for(f"rlproxy disconnect {agent}", made.settings)
+            console.say(f"{agent} is connected. {undo} undoes it.")
+        report["missing"] = _install(console, agreed)
+        if report["missing"] or not start:
+            report["next"] = report["missing"] or serve
+        elif was_running is not None and made.file.changes and not agreed.service:
+            process = f" (process {was_running})" if was_running else ""
+            console.say(f"rlproxy runs{process} with the settings from before: stop it, and start it again.")
+            report["next"] = serve
+        else:
+            report["proof"] = _prove(console, agreed, runs=was_running is not None)
+        if choices.out_of_reach:
+            report["problem"] = f"Answers are kept and rated, and nothing trains yet. {choices.out_of_reach}"
+    except (NotWritable, CannotInstall, Unproven, NoService) as error:
+        report["problem"] = str(error)
+    except (Interrupted, KeyboardInterrupt):
+        report["problem"] = f"Interrupted; what was written stays, and `{serve}` starts it."
+    if report["problem"]:
+        print(f"rlproxy: {report['problem']}", file=sys.stderr)
+    return report
+
+
+def _install(console: Console, agreed: Agreed) -> str | None:
+    """The command that has still to be run, or None where nothing is missing any more."""
+    wanted = (agreed.choices.kind, agreed.choices.weights, agreed.machine.kind)
+    if not (names := extras.missing(*wanted)):
+        return None
+    command = extras.command(names)
+    words = shlex.join(command)
+    console.say(f"\nTraining here needs the extra {', '.join(names)}, which is not installed:\n  {words}")
+    if not (agreed.asks or agreed.installs):
+        return words
+    console.say("Asking pip how much that is…")
+    _show_download(console, extras.download(command), agreed.machine)
+    if agreed.asks and not console.agree(f"Install it into {sys.prefix} now?", default=False):
+        return words
+    extras.install(command)
+    if still := extras.missing(*wanted):
+        raise CannotInstall(f"pip is done, and {', '.join(still)} is still not whole: look at what it said.")
+    return None
+
+
+def _show_download(console: Console, what: extras.Download, machine: environment.ThisMachine) -> None:
+    size = "of unknown size, as some index does not tell it" if what.gb is None else f"{what.gb:.1f} GB to download"
+    console.say(f"{len(what.packages)} packages, {size}: {', '.join(what.packages)}")
+    if what.cuda and machine.kind == "cpu":
+        torch = next((package for package in what.packages if package.startswith("torch==")), "torch")
+        console.say(
+            "There is no NVIDIA GPU here, and these are PyTorch's packages for one. Its build for CPUs is a tenth of "
+            f"that: install it first, with `pip install {torch} --index-url …` as PyTorch's start page says for CPU, "
+            "then this."
+        )
+
+
+def _prove(console: Console, agreed: Agreed, *, runs: bool) -> dict[str, Any]:
+    settings, service, wait = agreed.plan.settings, agreed.service, _waiting(console)
+    process: int | None = None
+    if service is not None:
+        if runs and not service.state().running:  # by hand: the two would fight for the home folder
+            install = command_for("rlproxy service install", settings)
+            raise Unproven(f"rlproxy runs already, started by hand: stop it, then {install}.")
+        service.install()
+        console.say(f"{service.name} starts now, and at every login.")
+        smoke_test.until_ready(settings, wait, lambda: False, settings.home / "logs" / smoke_test.LOG)
+    elif not runs:
+        console.say("\nrlproxy starts…")
+        if settings.backend.kind == "builtin":
+            console.say("Its model is loaded first, and fetched where it is not here yet: a minute or more.")
+        process = smoke_test.start(settings, wait)
+    console.say(f"One question: {smoke_test.QUESTION}")
+    proof = smoke_test.prove(
+        settings, agreed.choices.model, wait, lambda proof, more: _show_seen(console, proof, compares=more)
+    )
+    _show_end(console, settings, proof, process)
+    ratings = proof.status["ratings"]
+    return {
+        "completion_id": proof.completion, "answer": proof.answer, "rated": proof.rated, "seconds": proof.seconds,
+        "fresh": ratings["fresh"], "needed": ratings["needed"], "match": proof.match, "process": process,
+        "waits_for": proof.status["training"]["waits_for"],
+    }  # fmt: skip
+
+
+def _show_seen(console: Console, proof: Proof, *, compares: bool) -> None:
+    ratings, training = proof.status["ratings"], proof.status["training"]
+    console.say(f"  {' '.join(proof.answer.split()) or '(an empty answer)'}")
+    console.say(f"kept as {proof.completion}, after {proof.seconds:.1f} s; rated good, and the status shows it:")
+    console.say(f"  {some(ratings['fresh'], 'rating')}; training {training['line']}")
+    if compares:
+        console.say(
+            "Does the server run the weights that would train? Both are asked the same; a minute or so on a CPU…"
+        )
+
+
+def _show_end(console: Console, settings: Settings, proof: Proof, process: int | None) -> None:
+    if proof.match:
+        console.say(f"  {proof.match}")
+    elif proof.asked:
+        console.say(f"  Not known yet; {command_for('rlproxy doctor', settings)} will say it.")
+    console.say("That rating is taken back: it was not an opinion.\n")
+    url = address(settings)
+    console.say(f"Point your agent's base URL here: {url}/v1    The page: {url}/")
+    good, bad, chat, watch = (
+        command_for(f"rlproxy {what}", settings) for what in ("good", "bad too long", "chat", "status --watch")
+    )
+    console.say(f"Rate its answers: {good} or {bad}, `/rl good` as a message in your agent, or on the page.")
+    console.say(f"Talk to it right here with {chat}; {watch} shows what it waits for and what it learns.")
+    if process is not None:
+        console.say(
+            f"rlproxy runs in the background as process {process}; `kill {process}` stops it, and "
+            f"{command_for('rlproxy serve', settings)} starts it again."
+        )
+
+
+def _waiting(console: Console) -> Callable[[float], None]:
+    """Says now and then that it still waits."""
+    said = [0.0]
+
+    def wait(seconds: float) -> None:
+        if seconds - said[0] >= 10:
+            said[0] = seconds
+            console.say(f"  still waiting, {seconds:.0f} s")
+        elif seconds < said[0]:
+            said[0] = 0.0
+
+    return wait

@@ -1,0 +1,115 @@
+"""The plots of ratings, versions and runs, for the page and for `rlproxy report`.
+
+Owns which numbers are drawn, and the words for who does not see a plot. Not here: geometry and ticks (svg), colours
+(the stylesheet).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from markupsafe import Markup
+
+from proxy.web.pages.svg import Plot, plain, ticks, when
+
+RECENT: Final = 7  # hours, days or weeks that the line of the shares runs over
+LABELS: Final = 8  # under a curve
+CURVES: Final = {
+    "loss": "Loss", "acceptance": "Tokens accepted", "kl_old": "KL from where the run began",
+    "kl_ref": "KL to the base",
+}  # fmt: skip
+
+
+class RatedSpan(NamedTuple):
+    """Ratings of one hour, day or week from `at` on."""
+
+    at: float
+    good: int
+    bad: int
+
+
+class MadeVersion(NamedTuple):
+    version: int
+    at: float
+    base_nll: Any = None  # as its gate measured it
+
+
+def share(each: float, spans: Sequence[RatedSpan], versions: Sequence[MadeVersion]) -> Markup | None:
+    """The share of good ones in each span, over some of them, and when versions were made."""
+    judged = [span for span in spans if span.good + span.bad]
+    if len(judged) < 2:  # one point is not a curve
+        return None
+    dots = [(span.at + each / 2, span.good / (span.good + span.bad)) for span in judged]
+    line = []
+    for now in judged:
+        near = [span for span in judged if now.at - RECENT * each < span.at <= now.at]
+        good, bad = sum(span.good for span in near), sum(span.bad for span in near)
+        line.append((now.at + each / 2, good / (good + bad)))
+    first, last = dots[0][1], line[-1][1]
+    label = f"Share of good ratings over time: {first:.0%} at first, {last:.0%} of late"
+    plot = _over_time(label, each, spans, versions, (0, 1), [(n / 4, f"{n / 4:.0%}") for n in range(5)])
+    plot.dots(dots, said=[f"{span.good} good, {span.bad} bad" for span in judged])
+    plot.line(line)
+    return plot.drawn()
+
+
+def counts(each: float, spans: Sequence[RatedSpan], versions: Sequence[MadeVersion]) -> Markup | None:
+    """Good ones up, bad ones down."""
+    if not spans:
+        return None
+    most = max(max(span.good, span.bad) for span in spans) or 1
+    levels = [(tick, f"{abs(tick):.0f}") for tick in ticks(-most, most) if tick == int(tick)]
+    plot = _over_time("Good ratings up, bad ones down, over time", each, spans, versions, (-most, most), levels, 130)
+    for span in spans:
+        plot.bar(span.at, each, 0, span.good, "bar-good")
+        plot.bar(span.at, each, -span.bad, 0, "bar-bad")
+    return plot.drawn()
+
+
+def _over_time(
+    label: str, each: float, spans: Sequence[RatedSpan], versions: Iterable[MadeVersion], y: tuple[float, float],
+    levels: Iterable[tuple[float, str]], height: int = 170,
+) -> Plot:  # fmt: skip
+    low, high = spans[0].at, spans[-1].at + each
+    plot = Plot(label, (low, high), y, height=height)
+    plot.axes(when([span.at for span in spans], each), levels)
+    plot.marks((made.at, f"v{made.version}") for made in versions if low <= made.at <= high)
+    return plot
+
+
+def base_nll(versions: Iterable[MadeVersion]) -> Markup | None:
+    """By version, lowest first."""
+    points = [(float(made.version), float(made.base_nll)) for made in versions if _is_number(made.base_nll)]
+    if len(points) < 2:
+        return None
+    low, high = min(0.0, *(y for _, y in points)), max(0.3, *(y for _, y in points))
+    label = "Base NLL of each version, as the gate measured it"
+    return _curve(label, points, (low, high), [(t, plain(t)) for t in ticks(low, high)], "v", 170)
+
+
+def curves(run: int, steps: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Markup]]:
+    """The title and the plot of each figure that the steps of a run tell."""
+    for name, title in CURVES.items():
+        points = [(float(step["step"]), float(step[name])) for step in steps if _is_number(step.get(name))]
+        if len(points) < 2:
+            continue
+        ys = [y for _, y in points]
+        low, high = (0.0, 1.0) if name == "acceptance" else (min(0.0, *ys), max(0.0, *ys))
+        label = f"{title}, run {run}: from {plain(ys[0])} to {plain(ys[-1])} in {len(points)} steps"
+        yield title, _curve(label, points, (low, high), [(t, plain(t)) for t in ticks(low, high, 3)], "", 130)
+
+
+def _curve(
+    label: str, points: Sequence[tuple[float, float]], y: tuple[float, float], levels: Iterable[tuple[float, str]],
+    letter: str, height: int,
+) -> Markup:  # fmt: skip
+    plot = Plot(label, (points[0][0], points[-1][0]), y, height=height)
+    plot.axes([(x, f"{letter}{x:.0f}") for x, _ in points[:: -(-len(points) // LABELS)]], levels)
+    plot.line(points)
+    plot.dots(points, said=[f"{letter}{x:.0f}: {plain(value)}" for x, value in points])
+    return plot.drawn()
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
