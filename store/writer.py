@@ -1,8 +1,9 @@
 """One thread, one connection, group commit: all who wait share one fsync.
 
 Operations are plain callables on the connection; rows of one kind that come one after the other are one operation of
-a group. One that fails undoes only itself: where one does, the group is undone and run again with a savepoint each. Nobody hears of success before the commit. So an operation may be run
-twice: it must do nothing but read and write the database.
+a group. One that fails undoes only itself: where one does, the group is undone and run again with a savepoint each.
+Nobody hears of success before the commit. So an operation may be run twice: it must do nothing but read and write the
+database.
 
 While the file's integrity is in doubt the log is not moved into it; once it is damaged nothing is written any more.
 

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -60,7 +59,7 @@ def talk(dice: random.Random, name: str) -> list[Answer]:
     return found
 
 
-def stored(folder: Path, groups: Sequence[Sequence[Answer]]) -> dict[str, list[tuple[Any, ...]]]:
+def stored(folder: Path, groups: Sequence[Sequence[Answer]]) -> dict[str, list[str]]:
     folder.mkdir()
     with closing(schema.open_database(folder / schema.NAME)) as db:
         for group in groups:
@@ -68,7 +67,7 @@ def stored(folder: Path, groups: Sequence[Sequence[Answer]]) -> dict[str, list[t
             record(db, group)
             db.execute("COMMIT")
         assert db.execute("PRAGMA foreign_key_check").fetchall() == []
-        return {table: sorted(map(repr, map(tuple, db.execute(f"SELECT * FROM {table}")))) for table in TABLES}
+        return {table: sorted(repr(tuple(row)) for row in db.execute(f"SELECT * FROM {table}")) for table in TABLES}
 
 
 @pytest.mark.parametrize("seed", range(12))
