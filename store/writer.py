@@ -48,7 +48,7 @@ class _Queued:
 
     @property
     def together(self) -> Callable[..., Any] | None:
-        """What others may share with it."""
+        """The call that others of a group may share with it; None: it has one of its own."""
         return None if self.rows is None else self.operation
 
 
