@@ -36,15 +36,16 @@ from trainer.child_process import (
     spawn,
 )
 from trainer.formats import model_info
+from trainer.formats.manifest import AdapterError
+from trainer.formats.manifest import verify as verify_adapter
 from trainer.formats.weights import DEFAULT_HUB_ID, local, out_of_reach
 from trainer.io.encrypted_files import IN_THE_CLEAR, Seal, SealError, is_sealed, unfinished
 from trainer.io.encrypted_files import missing as sealing_lacks
 from trainer.lessons.prompts import HINT, NEUTRAL, hinted, neutral, together, told
 from trainer.limits import GB, in_use
 from trainer.low_priority import Standing, can_stand_still, standing
-from trainer.manifest import AdapterError
-from trainer.manifest import verify as verify_adapter
 from trainer.policy.autoscale import fit
+from trainer.run.scalars import NO_SCALARS
 from trainer.serve.__main__ import KEY_VARIABLE
 
 __all__ = [
@@ -84,9 +85,6 @@ __all__ = [
 GRACE_S = 30.0  # an optimiser step of a small model on a busy machine, and its checkpoint
 READY_S = 600.0  # the first start may download the weights
 MEASURE_S = 0.5  # between two looks at a run's memory, where that is bounded
-NO_SCALARS = (
-    "train.tensorboard is on and tensorboardX is not installed: `pip install 'rlproxy[tensorboard]'`, or turn it off"
-)
 OWN_WORDS = "error: "  # before a sentence of trainer.serve's that says it all
 
 

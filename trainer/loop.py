@@ -23,6 +23,7 @@ from config.errors import SettingsError
 from config.presets import Preset
 from trainer import objective, objective_kin, own_loss
 from trainer.formats import adapter, model_info, sidecar_files, weights
+from trainer.formats.manifest import AdapterError
 from trainer.io.cache import Cache
 from trainer.io.encrypted_files import IN_THE_CLEAR, Seal
 from trainer.io.progress import Progress, Stop
@@ -32,7 +33,6 @@ from trainer.lessons.acceptance import Outcome
 from trainer.lessons.lessons import Lesson, Lessons, metrics_of
 from trainer.lessons.preset_rules import Liked
 from trainer.lessons.samples import Sample, Unusable
-from trainer.manifest import AdapterError
 from trainer.policy import autoscale, optimizer_state, policies
 from trainer.policy.packing import Tokens
 from trainer.policy.policy import Policy, State

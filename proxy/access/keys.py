@@ -113,7 +113,7 @@ class Keys:
         if found is None and not self.needed:
             return _RATER if self._admin else _ADMIN
         raise Unauthorized(
-            f"This rlproxy needs a key that holds, and {'none came' if not given else 'this is none'}: send it as "
+            f"This rlproxy needs a key, and {'does not know this one' if given else 'none came'}: send one as "
             "`Authorization: Bearer KEY` (an SDK's api_key) or `x-api-key: KEY`; `rlproxy keys create --role use "
             "--name NAME` makes one."
         )

@@ -16,10 +16,11 @@ from typing import Annotated
 
 import typer
 
-from proxy.cli.common import AsJson, DryRun, Home, fail, print_json, settings_of, show
+from proxy.cli.common import AsJson, DryRun, Home, print_json, settings_of, show
 from proxy.cli.data import data_app
 from proxy.cli.encrypt import encrypt_app
 from proxy.cli.episodes import episodes_app
+from proxy.cli.failing import fail
 from proxy.cli.help_texts import Grouped
 from proxy.cli.init.command import init
 from proxy.cli.judge import judge_app

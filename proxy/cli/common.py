@@ -1,4 +1,4 @@
-"""Shared parts of all commands: the options that most of them have, how they fail, print JSON and count.
+"""Shared parts of all commands: the options that most of them have, how they print JSON and count.
 
 Not here: any command. Heavy imports are inside the functions: `--help` must be quick.
 """
@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from proxy.cli.failing import fail
 from proxy.core.terminal import in_json
 
 if TYPE_CHECKING:
@@ -26,18 +26,6 @@ Home = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be written, and write nothing.")]
-
-
-def fail(message: str, code: int = 1) -> NoReturn:
-    said = f"rlproxy: {message}"
-    if sys.stderr.isatty():  # for a program it stays one line
-        import shutil
-        import textwrap
-
-        width = shutil.get_terminal_size().columns
-        said = textwrap.fill(said, width, break_long_words=False, break_on_hyphens=False)
-    print(said, file=sys.stderr)
-    raise typer.Exit(code)
 
 
 def client_of(home: Path | None) -> HomeClient:

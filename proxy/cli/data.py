@@ -15,7 +15,8 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
-from proxy.cli.common import AsJson, Home, client_of, fail, print_json, secret_of, settings_of, show, some
+from proxy.cli.common import AsJson, Home, client_of, print_json, secret_of, settings_of, show, some
+from proxy.cli.failing import fail
 from proxy.cli.forget import forget
 from proxy.cli.imports.command import import_
 from proxy.core.terminal import in_json

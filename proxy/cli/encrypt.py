@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from proxy.cli.common import AsJson, Home, fail, print_json, settings_of
+from proxy.cli.common import AsJson, Home, print_json, settings_of
+from proxy.cli.failing import fail
 from proxy.core.terminal import plain, styled
 
 if TYPE_CHECKING:

@@ -90,4 +90,6 @@ def _reward(value: float | None) -> str:
 
 
 def _version(version: int | None) -> str:
-    return "" if version is None else f"v{version}" if version else "base"
+    from proxy.core.version_names import label
+
+    return "" if version is None else label(version)

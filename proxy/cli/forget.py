@@ -12,7 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
-from proxy.cli.common import AsJson, Home, client_of, fail, show, some
+from proxy.cli.common import AsJson, Home, client_of, show, some
+from proxy.cli.failing import fail
 
 
 class Kind(StrEnum):

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from config.settings import Settings
-from proxy.cli.common import fail
+from proxy.cli.failing import fail
 from proxy.client import Refused, Unreachable, send, why_not
 
 PIECE: Final = 65536
@@ -46,9 +46,9 @@ class HomeClient:
             return self._loaded(self._read(self._send("POST", path, lines)))
 
     def lines(self, path: str) -> Iterator[str]:
-        """Asked now, not at the first line: who opens a file for them opens none where there are none.
+        """Send the request now, before the first line is read: a caller creates its file only once there is an answer.
 
-        They raise Unreachable where they break off.
+        Reading a line raises Unreachable where the connection breaks.
         """
         with self._or_fail():
             response = self._send("GET", path, None)

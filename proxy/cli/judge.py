@@ -51,6 +51,7 @@ def _show(found: dict[str, Any]) -> None:
     from rich.table import Table
 
     from proxy.cli.tables import console
+    from proxy.core.version_names import label
 
     out = console()
     out.print(f"mode {found['mode']}" + (f", judge {found['model']} at {found['url']}" if found["model"] else ""))
@@ -82,6 +83,6 @@ def _show(found: dict[str, Any]) -> None:
         for turn in one["disagreements"]:
             out.print(f"  {turn['completion_id']}: people {turn['person']:+.1f}, the judge {turn['judge']:+.1f}")
     for version in found["by_version"]:
-        name = f"v{version['version']}" if version["version"] else "base"
+        name = label(version["version"])
         praise = version["praise"] or 0.0
         out.print(f"{name}: {version['characters'] or 0:.0f} characters an answer, {praise:.0%} praise their reader")

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from proxy.cli.common import AsJson, Home, fail, print_json, settings_of, show
+from proxy.cli.common import AsJson, Home, print_json, settings_of, show
+from proxy.cli.failing import fail
 
 if TYPE_CHECKING:
     from proxy.access.keys import Keys

@@ -9,7 +9,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from proxy.cli.common import AsJson, Home, client_of, fail, print_json, show
+from proxy.cli.common import AsJson, Home, client_of, print_json, show
+from proxy.cli.failing import fail
 from proxy.cli.forget import cancel
 
 learn_app = typer.Typer()

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from proxy.cli.common import AsJson, Home, client_of, fail, print_json, show
+from proxy.cli.common import AsJson, Home, client_of, print_json, show
+from proxy.cli.failing import fail
 
 rate_app = typer.Typer()
 

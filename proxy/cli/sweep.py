@@ -10,7 +10,8 @@ import sys
 import time
 from typing import Any, Final
 
-from proxy.cli.common import fail, print_json
+from proxy.cli.common import print_json
+from proxy.cli.failing import fail
 from proxy.cli.http import HomeClient
 
 LOOK_S: Final = 0.5

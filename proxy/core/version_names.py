@@ -13,8 +13,13 @@ def label(version: int | None) -> str:
 
 
 def version_in_words(version: int) -> str:
-    """In a sentence."""
+    """Within a sentence."""
     return "the base model" if version == BASE else f"v{version}"
+
+
+def version_first(version: int) -> str:
+    """At the beginning of a sentence."""
+    return version_in_words(version).replace("the", "The")
 
 
 def listed(versions: Iterable[int]) -> str:

@@ -93,7 +93,7 @@ class ChatCompletions(Dialect):
 
 
 def _no_message(messages: list[Any]) -> int | None:
-    """The first that is none. A long history is seen through at once."""
+    """Find the first item without a role, or None. One pass checks all types, so a long history costs little."""
     with contextlib.suppress(KeyError, TypeError, IndexError):
         if set(map(type, map(_ROLE, messages))) == {str} and set(map(type, messages)) == {dict}:
             return None

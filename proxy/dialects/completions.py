@@ -160,7 +160,7 @@ class TextFold(Fold):
 def _text(choice: Mapping[str, Any]) -> str:
     text = choice.get("text") or ""
     if not isinstance(text, str):
-        raise TypeError(f"a text that is none: {text!r}")
+        raise TypeError(f"not a text: {text!r}")
     return text
 
 

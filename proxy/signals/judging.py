@@ -2,8 +2,8 @@
 
 Two tasks, off the byte path. One looks at what was captured a few seconds ago, the other asks the judge. So a judge
 that thinks keeps no signal waiting. A label trains only in mode `on`, and only while the judge agrees with people. Else
-everything it rated is taken back before the next run claims. Not here: the judge's queue, hours and budget (asking),
-what a verdict is (judge), how agreement is measured (trust).
+everything it rated is taken back before the next run claims. Not here: the judge's queue, hours and budget
+(judge_queue), what a verdict is (judge), how agreement is measured (trust).
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from proxy.core.errors import Conflict
 from proxy.core.events import Events
 from proxy.core.own_code.child import OwnCodeFailed
 from proxy.signals import rules
-from proxy.signals.asking import NOT_MAIN, JudgeQueue, day_of, turn_of
 from proxy.signals.bodies import JudgeBrief, JudgeCost, JudgeReport, OneJudge, OwnReport, SharedTurn
 from proxy.signals.follower import Follower
 from proxy.signals.hindsight import CONFIG, SAID, Hindsight
+from proxy.signals.judge_queue import NOT_MAIN, JudgeQueue, day_of, turn_of
 from proxy.signals.judge_server import JudgeServer
 from proxy.signals.own import WEIGHT, Own
 from proxy.signals.trust import WINDOW, Trust, trust

@@ -1,7 +1,7 @@
 """A home that was moved or copied: what it works on is in it, and not where the database saw that last.
 
 Owns finding its versions and runs again at start, and what is this home's own. What is elsewhere may be another home's,
-so it is read at most, never written or deleted. Not here: whether an adapter is still what it was (trainer.manifest;
+so it is read at most, never written or deleted. Not here: whether an adapter is still what it was (manifest;
 each load asks).
 """
 

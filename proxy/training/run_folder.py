@@ -282,7 +282,7 @@ def settle(folder: Path) -> None:
 
 
 def others(runs: Path, known: Iterable[str]) -> list[Path]:
-    """Run folders that are none of these: an older backup was restored, and they are of after it. Blocking."""
+    """List run folders that are not `known`: made after the backup that was restored. Blocking."""
     there = {Path(folder).resolve() for folder in known}
     return [folder for folder in runs.glob("r*") if folder.resolve() not in there]
 

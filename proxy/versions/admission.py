@@ -47,7 +47,7 @@ class Door:
             self.leave()
 
     async def enter(self, beat: Beat | None = None, *, wait: bool = True) -> None:
-        """Returns inside, where one stays until `leave`; otherwise as `through`."""
+        """Wait until the door is open, and hold it open until `leave`. Raises as `through`."""
         if self.closed is None:
             self._inside += 1
             return

@@ -21,7 +21,7 @@ from proxy.backends.base import Backend, Misfit
 from proxy.core.errors import BackendBroke, BackendDown, Conflict, NotFound, ProxyError, StorageFailed, Unsupported
 from proxy.core.events import Events
 from proxy.core.tasks import Tasks
-from proxy.core.version_names import label
+from proxy.core.version_names import label, version_first, version_in_words
 from proxy.versions.admission import Door
 from proxy.versions.warm_up import WarmUp
 from store.errors import StoreError
@@ -138,7 +138,7 @@ class Swap:
                 continue
             broken = f"v{self._pointer.live} {'cannot answer' if isinstance(error, Misfit) else 'is damaged'}"
             self._pointer = await self._store.versions.point(version, f"{broken}: {error}", "rlproxy")
-            self._failed(f"{broken}, {self._label(version)} answers instead: {error}")
+            self._failed(f"{broken}, {version_in_words(version)} answers instead: {error}")
             return
 
     # Requests
@@ -234,11 +234,13 @@ class Swap:
     async def _change(self, version: int, reason: str, actor: str, instead_of: int | None) -> Pointer:
         async with self._door.through(wait=False), self._changing:
             if version == self.live:
-                raise Conflict(f"{self._label(version)} is live already.")
+                raise Conflict(f"{version_first(version)} is live already.")
             if not self._backend.capabilities.adapters:
                 raise Unsupported(self._backend.capabilities.why_not)
             if instead_of not in (None, self.live):  # changed while this one waited for its turn
-                raise Overtaken(f"{self._label(instead_of)} is not live any more; {self._label(self.live)} stays.")
+                raise Overtaken(
+                    f"{version_first(instead_of)} is not live any more; {version_in_words(self.live)} stays."
+                )
             if version != BASE:  # one that is loaded may be gone for good; a slip of whoever asks is not a problem here
                 await self._adapter(version)
             began, at_once = time.perf_counter(), version == self._pointer.previous
@@ -252,7 +254,9 @@ class Swap:
                     warm = time.perf_counter()
                     self._pointer = await self._store.versions.point(version, reason, actor)
             except (ProxyError, AdapterError, StoreError) as error:
-                self._failed(f"{self._label(version)} did not go live: {error} {self._label(self.live)} still answers.")
+                self._failed(
+                    f"{version_first(version)} did not go live: {error} {version_first(self.live)} still answers."
+                )
                 self._tasks.spawn("unload-failed", self._unload_unused())  # what cannot answer is in the way
                 if isinstance(error, AdapterError):
                     raise Conflict(str(self.problem)) from error
@@ -276,20 +280,20 @@ class Swap:
         if not self._backend.capabilities.wears_one:
             yield
             return
-        with self._door.shut(f"{self._label(version)} is being put on"):
+        with self._door.shut(f"{version_first(version)} is being put on"):
             yield
 
     async def rollback(self, actor: str) -> Pointer:
         """Back to the version that was live before. Raises Conflict where there is none, or where it is withdrawn."""
         live, version = self.live, self._pointer.previous
         if version == live:
-            raise Conflict(f"{self._label(live)} is live, and there is no version before it to go back to.")
+            raise Conflict(f"{version_first(live)} is live, and there is no version before it to go back to.")
         if (why := await self._withdrawn(version)) is not None:
             raise Conflict(
-                f"{self._label(live)} stays live, since v{version} before it is withdrawn: {why}; "
+                f"{version_first(live)} stays live, since v{version} before it is withdrawn: {why}; "
                 f"`rlproxy promote v{version}` takes it back all the same."
             )
-        return await self.to(version, f"rollback from {self._label(live)}", actor)
+        return await self.to(version, f"rollback from {version_in_words(live)}", actor)
 
     async def way_back(self) -> int:
         """Where rlproxy goes back to by itself: the version before, or the base where that one is withdrawn."""
@@ -312,9 +316,6 @@ class Swap:
         self.problem = problem
         log.error("swap failed", problem=problem)
         self._events.emit("problem", message=problem)
-
-    def _label(self, version: int) -> str:
-        return "The base model" if version == BASE else f"v{version}"
 
     def _kept(self) -> set[int]:
         kept = {BASE, self._pointer.live, self._pointer.previous}
@@ -347,7 +348,7 @@ class Swap:
                 while self._in_use[version]:
                     await asyncio.sleep(0.05)
         except TimeoutError:
-            message = f"The backend holds {places} models at once, and {self._label(version)} is still in use."
+            message = f"The backend holds {places} models at once, and {version_in_words(version)} is still in use."
             raise BackendDown(message, retry_after=30) from None
         await self._unload(version)
 

@@ -182,13 +182,13 @@ async def test_a_model_that_ollama_has_not_pulled(proxy: Proxy, tmp_path: Path) 
 async def test_a_key_that_is_missing(proxy: Proxy, person: Newcomer) -> None:
     await proxy.stop()
     await proxy.start(server__api_key="k" * 20)
-    for headers, says in (({}, "none came"), ({"authorization": "Bearer wrong"}, "this is none")):
+    for headers, says in (({}, "none came"), ({"authorization": "Bearer wrong"}, "does not know this one")):
         response = await proxy.chat("hi", headers=headers)
         sentence = (await response.json())["error"]["message"]
         assert (
             response.status == 401 and says in sentence and "`rlproxy keys create --role use --name NAME`" in sentence
         )
-    checked(sentence.replace("this is none", "none came"))
+    checked(sentence.replace("does not know this one", "none came"))
     code, _, err = await person.run("serve", "--host", "0.0.0.0", "--backend", "openai", "--backend-url", NOBODY)
     assert code == 1 and "`rlproxy keys create --role admin --name YOU`" in checked(err)
 

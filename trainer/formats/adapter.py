@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from trainer.formats import sidecar_files
+from trainer.formats.manifest import FORMAT, MANIFEST, AdapterError, sha256, verify
 from trainer.io.run_folder import sync_folder
-from trainer.manifest import FORMAT, MANIFEST, AdapterError, sha256, verify
 
 READABLE = 0o022  # umask: the server that reads it may be another user; who gets so far is up to the folder around it
 

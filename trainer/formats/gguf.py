@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from safetensors import deserialize
 
 from trainer.formats import model_info, peft_folder
+from trainer.formats.manifest import AdapterError
 from trainer.formats.peft_folder import LoraPair
-from trainer.manifest import AdapterError
 
 Array = NDArray[np.float32]
 

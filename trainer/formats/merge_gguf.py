@@ -28,8 +28,8 @@ from gguf import GGMLQuantizationType as Type
 
 from trainer.formats import peft_folder
 from trainer.formats.gguf import ARCHITECTURES, Array, finite, in_order, layers_with_lora, load, tensor_name
+from trainer.formats.manifest import AdapterError
 from trainer.formats.peft_folder import LoraPair
-from trainer.manifest import AdapterError
 
 Say = Callable[[str], None]
 

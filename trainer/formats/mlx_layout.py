@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from trainer.formats import peft_folder
+from trainer.formats.manifest import AdapterError
 from trainer.io.run_folder import sync_folder
-from trainer.manifest import AdapterError
 
 ALL_LAYERS: Final = -1  # what mlx-lm's own trainer writes for that
 _BLOCK: Final = re.compile(r"(?:.+\.)?layers\.\d+\.(?P<key>.+)")

@@ -17,7 +17,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from trainer.manifest import MANIFEST, AdapterError, verify
+from trainer.formats.manifest import MANIFEST, AdapterError, verify
 
 PREFIX = "base_model.model."
 _KEY = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<side>[AB])\.weight")

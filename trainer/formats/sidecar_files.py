@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from trainer.manifest import MANIFEST, sha256
+from trainer.formats.manifest import MANIFEST, sha256
 
 OPTIMISER = "optimiser.safetensors"
 CRITIC = "critic.safetensors"

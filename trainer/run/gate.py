@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from trainer.formats.manifest import MANIFEST
 from trainer.io.progress import Stop
 from trainer.io.run_folder import RunError
 from trainer.lessons.batch import score
@@ -26,7 +27,6 @@ from trainer.lessons.degenerate import loops, repeated
 from trainer.lessons.lessons import HeldBack, Lesson
 from trainer.lessons.prompts import NEUTRAL
 from trainer.lessons.samples import Template
-from trainer.manifest import MANIFEST
 from trainer.objective import Floats
 from trainer.policy import packing
 from trainer.policy.packing import Tokens

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from trainer.io.run_folder import RunError
-from trainer.launch import NO_SCALARS
 
 FLUSH_S = 5
+NO_SCALARS = (
+    "train.tensorboard is on and tensorboardX is not installed: `pip install 'rlproxy[tensorboard]'`, or turn it off"
+)
 STEP = {
     "loss": "loss",
     "acceptance": "acceptance",

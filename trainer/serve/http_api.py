@@ -20,7 +20,7 @@ from typing import Any
 
 from aiohttp import web
 
-from trainer.manifest import AdapterError
+from trainer.formats.manifest import AdapterError
 from trainer.serve.batched_lora import BatchedAdapter, read_adapter
 from trainer.serve.chat_wire import (
     ChatRequest,

@@ -12,6 +12,7 @@ from typing import Any, Final
 from proxy.cli.doctor import machine_checks
 from proxy.cli.doctor.facts import DoctorCheck, Facts, State, gather, holder
 from proxy.cli.rendering_words import side_by_side
+from proxy.core.version_names import version_in_words
 from store.errors import KeyProblem
 from store.safety import db_key
 
@@ -135,7 +136,7 @@ def model(facts: Facts) -> DoctorCheck:
         return _unknown("model")
     served, live = facts.status["model"], facts.status["live"]
     if served in facts.models:
-        return DoctorCheck("model", "ok", f"{served}, {f'v{live}' if live else 'the base model'} answers")
+        return DoctorCheck("model", "ok", f"{served}, {version_in_words(live)} answers")
     line = f"the backend does not serve {served or 'any model'}; it has {', '.join(facts.models) or 'none'}"
     return DoctorCheck("model", "problem", line, "load it there, or set backend.model to one that it has")
 

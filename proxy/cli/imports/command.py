@@ -13,7 +13,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from proxy.cli.common import AsJson, Home, client_of, fail, print_json, some
+from proxy.cli.common import AsJson, Home, client_of, print_json, some
+from proxy.cli.failing import fail
 
 
 def import_(

@@ -16,7 +16,8 @@ from typing import Any, Final
 
 import typer
 
-from proxy.cli.common import client_of, fail, print_json, some
+from proxy.cli.common import client_of, print_json, some
+from proxy.cli.failing import fail
 from proxy.cli.http import NO_PROXY, HomeClient
 from proxy.cli.imports.export_file import UnreadableFile
 from proxy.client import Refused, Unreachable

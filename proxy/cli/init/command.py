@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from proxy.cli.common import Home, fail, settings_of
+from proxy.cli.common import Home, settings_of
+from proxy.cli.failing import fail
 
 
 def init(

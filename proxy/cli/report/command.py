@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from proxy.cli.common import Home, fail, print_json, secret_of, settings_of, some
+from proxy.cli.common import Home, print_json, secret_of, settings_of, some
+from proxy.cli.failing import fail
 
 if TYPE_CHECKING:
     from proxy.cli.report.sources import ReportData

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from proxy.cli.common import AsJson, Home, fail, settings_of
+from proxy.cli.common import AsJson, Home, settings_of
+from proxy.cli.failing import fail
 
 if TYPE_CHECKING:
     from proxy.cli.service.managers import Manager

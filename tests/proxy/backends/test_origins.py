@@ -80,7 +80,7 @@ async def test_where_those_weights_are_gone_the_model_itself_answers(proxy: Prox
     assert response.status in (200, 409)  # 409: the one request that found it out, where it cannot be asked again
     assert await said_by(proxy) == MODEL and len(ollama.created) == made
     status = await proxy.get("/rl/status")
-    assert status["live"] == 0 and "v1 cannot answer, The base model answers instead" in status["problem"]
+    assert status["live"] == 0 and "v1 cannot answer, the base model answers instead" in status["problem"]
     assert "before an update" in status["problem"] and "damaged" not in status["problem"]
     code, body = await proxy.post("/rl/promote/1")
     assert code == 409 and "before an update" in body["error"]["message"]

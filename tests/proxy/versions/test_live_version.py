@@ -180,7 +180,7 @@ async def test_a_withdrawn_version_does_not_replace_one_that_rotted(proxy: Proxy
     (versions[1] / "adapter_model.safetensors").write_bytes(b"rot")
     await proxy.start()
     assert await answered_by(proxy) == "base"
-    assert "v2 is damaged, The base model answers instead" in (await proxy.get("/rl/status"))["problem"]
+    assert "v2 is damaged, the base model answers instead" in (await proxy.get("/rl/status"))["problem"]
 
 
 async def test_a_backend_that_lost_its_adapters_gets_them_back(proxy: Proxy, versions: list[Path]) -> None:

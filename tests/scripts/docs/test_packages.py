@@ -5,7 +5,10 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter, defaultdict
+from graphlib import TopologicalSorter
 from pathlib import Path
+
+import grimp
 
 from scripts.docs.packages import Package, filled, packages, page, picture
 
@@ -41,6 +44,13 @@ def test_packages_that_import_each_other_share_a_box() -> None:
     one.imports, two.imports = Counter({"store.two": 1, "store.low": 2}), Counter({"store.one": 1})
     drawn = picture({package.name: package for package in (low, one, two)})
     assert "    [one 1.2k ⇄ two 1.2k]\n    [low 1.2k]\n" in drawn
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    """Not even inside a function; annotations are free to."""
+    graph = grimp.build_graph(*ROOMS, exclude_type_checking_imports=True)
+    imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    TopologicalSorter(imports).prepare()  # raises CycleError, with the modules
 
 
 def product() -> list[Path]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
 from trainer.formats.gguf import ARCHITECTURES, convert, permuted
-from trainer.manifest import AdapterError
+from trainer.formats.manifest import AdapterError
 
 HIDDEN, HEADS, GROUPS, DEEP = 32, 4, 2, 2
 PLAIN = {

@@ -26,8 +26,8 @@ from tests.trainer.formats.test_gguf import (
 )
 from trainer.formats import merge_gguf as fusing
 from trainer.formats.gguf import ARCHITECTURES
+from trainer.formats.manifest import AdapterError
 from trainer.formats.merge_gguf import fuse, kept
-from trainer.manifest import AdapterError
 
 KINDS = sorted({"llama" if kind == "mistral" else kind.removesuffix("_text") for kind in ARCHITECTURES})
 SHAPES = (PLAIN, FUSED)

@@ -7,8 +7,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from tests.trainer.formats.test_gguf import PLAIN, make_adapter
+from trainer.formats.manifest import AdapterError
 from trainer.formats.mlx_layout import convert, main
-from trainer.manifest import AdapterError
 
 LAYERS = {f"model.layers.{n}.{name}": shape for n in range(2) for name, shape in PLAIN.items()}
 

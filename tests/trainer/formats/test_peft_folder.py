@@ -10,7 +10,7 @@ from safetensors.numpy import load_file, save_file
 from scripts.harness.lora import random_adapter
 from tests.harness import tiny
 from trainer.formats import peft_folder
-from trainer.manifest import AdapterError
+from trainer.formats.manifest import AdapterError
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ from hypothesis.extra import numpy as arrays_of
 
 from scripts.fakes.launcher import NO_TENSORS
 from trainer.formats import adapter, sidecar_files
+from trainer.formats.manifest import MANIFEST, sha256
 from trainer.launch import verify_adapter
-from trainer.manifest import MANIFEST, sha256
 
 HEARD = {"replies": np.array([3.0, 11.0]), "means": np.arange(8, dtype=np.float32).reshape(2, 4)}
 

@@ -30,9 +30,9 @@ from scripts.harness.lora import random_adapter
 from tests.harness import tiny
 from tests.trainer.test_loop import StopAfter, go, of, tensors
 from trainer import loop, objective, objective_kin
+from trainer.formats.manifest import AdapterError
 from trainer.io.progress import Stop, Stopped
 from trainer.lessons.samples import Template
-from trainer.manifest import AdapterError
 from trainer.objective import Terms
 from trainer.policy.packing import Tokens, pack
 from trainer.serve.batched_lora import read_adapter

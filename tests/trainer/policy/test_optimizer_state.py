@@ -7,7 +7,7 @@ import pytest
 
 from scripts.fakes.launcher import NO_TENSORS
 from trainer.formats import adapter, sidecar_files
-from trainer.manifest import sha256
+from trainer.formats.manifest import sha256
 from trainer.policy import optimizer_state
 
 ADAPTER = {"a": np.ones((2, 3), np.float32)}

@@ -12,7 +12,8 @@ import pytest
 from tests.harness import tiny
 from tests.trainer.test_loop import go, lines, model  # noqa: F401  (fixtures)
 from trainer import launch
-from trainer.launch import NO_SCALARS, LocalLauncher
+from trainer.launch import LocalLauncher
+from trainer.run.scalars import NO_SCALARS
 
 
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:

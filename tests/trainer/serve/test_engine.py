@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig
 
 from tests.trainer.serving import QUESTIONS, Served, forward_logprobs, greedy, peft_model, until
-from trainer.manifest import AdapterError
+from trainer.formats.manifest import AdapterError
 from trainer.serve.batched_lora import read_adapter
 from trainer.serve.engine import Ask, Engine, EngineError, context_of
 from trainer.serve.sampling import Sampling
