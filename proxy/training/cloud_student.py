@@ -1,9 +1,9 @@
 """A local model learns from the rated replies of a cloud API, which answers.
 
 Owns what differs from training the model that answers: the objective, and which adapter a run goes on from. It also
-says what an adapter is good for that no backend serves. Such replies belong to no version, and only they train here. Not here: when
-a run starts (schedule_rules), the mathematics (trainer), serving once a backend of the local model is there
-(live_version).
+says what an adapter is good for that no backend serves. Such replies belong to no version, and only they train here.
+Not here: when a run starts (schedule_rules), the mathematics (trainer), serving once a backend of the local model is
+there (live_version).
 """
 
 from __future__ import annotations
