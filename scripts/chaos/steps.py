@@ -25,7 +25,7 @@ from scripts.chaos.nursery import ROOT, Nursery
 from scripts.chaos.people import Ledger, living
 from scripts.fakes.backend import FakeBackend
 from store import driver, schema
-from store.captured import completions
+from store.captured.recording import record
 from store.errors import StoreError
 from store.records import FinishedCompletion, Message, NewCompletion
 from store.safety import backup, integrity
@@ -146,7 +146,7 @@ def older(home: Path, secret: Secret) -> dict[str, tuple[str, str]]:
             if number <= OLDER:
                 db.executescript(f"BEGIN; {script.read_text()}; PRAGMA user_version = {number}; COMMIT")
         db.execute("BEGIN")
-        completions.record(db, [_answer(id, *both) for id, both in said.items()])
+        record(db, [_answer(id, *both) for id, both in said.items()])
         db.execute("COMMIT")
     return said
 
