@@ -27,12 +27,11 @@ from proxy.conversation.history_cache import History
 from proxy.conversation.redaction import Redactor
 from proxy.conversation.retries import Retries
 from proxy.conversation.underway import Underway
-from proxy.core import tasks as lifecycle
 from proxy.core.backend_http import Connections
 from proxy.core.errors import ProxyError
 from proxy.core.events import Events
 from proxy.core.metrics import Metrics
-from proxy.core.tasks import Tasks
+from proxy.core.tasks import TASKS, Tasks
 from proxy.dialects import COUNT_TOKENS, DIALECTS
 from proxy.feedback.chat_command import ChatCommands
 from proxy.feedback.episodes import Episodes
@@ -111,7 +110,7 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
         },
     )
     app[security.LOCAL] = wired.keys.local
-    app[lifecycle.TASKS] = wired.tasks
+    app[TASKS] = wired.tasks
     app.on_response_prepare.append(wired.guard.cors)
     app.add_routes(wired.routes())
     app.cleanup_ctx.append(wired.running)

@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 from store.reader import Reader
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Writes(Protocol):
     def submit(self, operation: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]: ...
 
-    def submit_soon(self, operation: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]: ...
+    def submit_rows(
+        self, together: Callable[[sqlite3.Connection, Sequence[R]], None], rows: Sequence[R]
+    ) -> asyncio.Future[None]: ...
 
 
 class StorePart:

@@ -1,8 +1,9 @@
 """One thread, one connection, group commit: all who wait share one fsync.
 
-Operations are plain callables on the connection. One that fails undoes only itself: where one does, the group is
-undone and run again with a savepoint each. Nobody hears of success before the commit. So an operation may be run twice:
-it must do nothing but read and write the database.
+Operations are plain callables on the connection; rows of one kind that come one after the other are one operation of
+a group. One that fails undoes only itself: where one does, the group is undone and run again with a savepoint each.
+Nobody hears of success before the commit. So an operation may be run twice: it must do nothing but read and write the
+database.
 
 While the file's integrity is in doubt the log is not moved into it; once it is damaged nothing is written any more.
 
@@ -14,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -27,6 +28,7 @@ from store.safety.page_gaps import Gaps
 from store.schema import CHECKPOINT_PAGES
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 GROUP = 256  # most operations in one commit: a long queue must not make its first wait for its last
 ROOM = 1024  # operations that wait, before those who would bring more have to
@@ -37,8 +39,17 @@ NOT_YET = "What was forgotten is deleted; copies in gaps of the database are ove
 
 @dataclass(frozen=True, slots=True)
 class _Queued:
-    operation: Callable[[sqlite3.Connection], Any]
+    operation: Callable[..., Any]  # on the connection, and on `rows` where there are some
     future: asyncio.Future[Any]
+    rows: Sequence[Any] | None = None
+
+    def run(self, db: sqlite3.Connection) -> Any:
+        return self.operation(db) if self.rows is None else self.operation(db, self.rows)
+
+    @property
+    def together(self) -> Callable[..., Any] | None:
+        """The call that others of a group may share with it; None: it has one of its own."""
+        return None if self.rows is None else self.operation
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,25 +88,31 @@ class Writer:
 
     def submit(self, operation: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
         """Queue an operation now; the future ends when it is on disk or has failed."""
-        future: asyncio.Future[T] = self._loop.create_future()
-        if self._stopping:
-            future.set_exception(StoreClosed("The store is closed, this was not stored."))
-        elif (refusal := self._integrity.refusal) is not None:
-            future.set_exception(refusal)
-        else:
+        queued = _Queued(operation, self._loop.create_future())
+        if not self._refuses(queued):
             self._hand_over()
-            self._queue.put(_Queued(operation, future))
-        return future
+            self._queue.put(queued)
+        return queued.future
 
-    def submit_soon(self, operation: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
-        """The same, with all that come so in this turn of the loop as one group. A thread that the first of them woke
-        would commit once for it and once for the others."""
-        if self._stopping or self._integrity.refusal is not None:
-            return self.submit(operation)
-        if not self._handing:
-            self._loop.call_soon(self._hand_over)
-        self._handing.append(_Queued(operation, self._loop.create_future()))
-        return self._handing[-1].future
+    def submit_rows(
+        self, together: Callable[[sqlite3.Connection, Sequence[R]], None], rows: Sequence[R]
+    ) -> asyncio.Future[None]:
+        """Queue rows; `together` stores them and those of others that come in this turn of the loop. A thread that the
+        first of them woke would commit once for it and once for the others."""
+        queued = _Queued(together, self._loop.create_future(), rows)
+        if not self._refuses(queued):
+            if not self._handing:
+                self._loop.call_soon(self._hand_over)
+            self._handing.append(queued)
+        return queued.future
+
+    def _refuses(self, queued: _Queued) -> bool:
+        refusal: Exception | None = self._integrity.refusal
+        if self._stopping:
+            refusal = StoreClosed("The store is closed, this was not stored.")
+        if refusal is not None:
+            queued.future.set_exception(refusal)
+        return refusal is not None
 
     def _hand_over(self) -> None:
         for queued in self._handing:
@@ -195,7 +212,7 @@ class Writer:
             ours = self._ours(error)
             return [_Outcome(queued.future, error=ours) for queued in group]
         try:
-            outcomes = [_Outcome(queued.future, result=queued.operation(self._db)) for queued in group]
+            outcomes = [outcome for run in _runs(group) for outcome in self._run_at_once(run)]
             self._db.execute("COMMIT")
         except Exception as error:
             self._undo()
@@ -205,6 +222,12 @@ class Writer:
             return self._commit_apart(group)
         self.commits += 1
         return outcomes
+
+    def _run_at_once(self, run: list[_Queued]) -> list[_Outcome]:
+        if len(run) == 1:
+            return [_Outcome(run[0].future, result=run[0].run(self._db))]
+        run[0].operation(self._db, [row for queued in run for row in queued.rows or ()])
+        return [_Outcome(queued.future) for queued in run]
 
     def _commit_apart(self, group: list[_Queued]) -> list[_Outcome]:
         """The same where one of them fails: the others shall not."""
@@ -227,7 +250,7 @@ class Writer:
     def _run(self, queued: _Queued) -> _Outcome:
         self._db.execute("SAVEPOINT operation")
         try:
-            outcome = _Outcome(queued.future, result=queued.operation(self._db))
+            outcome = _Outcome(queued.future, result=queued.run(self._db))
         except Exception as error:
             if not self._db.in_transaction:
                 raise  # SQLite has undone the whole group
@@ -265,6 +288,17 @@ class Writer:
         except errors(NotOverwritten) as error:
             ours = self._ours(error)
             slice.error = ours if isinstance(ours, (StoreDamaged, NotOverwritten)) else NotOverwritten(str(ours))
+
+
+def _runs(group: list[_Queued]) -> list[list[_Queued]]:
+    """Those that share one call, in the order in which they came."""
+    runs: list[list[_Queued]] = []
+    for queued in group:
+        if runs and queued.together is not None and queued.together is runs[-1][0].together:
+            runs[-1].append(queued)
+        else:
+            runs.append([queued])
+    return runs
 
 
 def _order_slice(writer: Writer, slice: _Slice) -> Callable[[sqlite3.Connection], None]:

@@ -1,4 +1,4 @@
-"""Child processes of ours: how one is started, what it prints, and how it ends.
+"""Child processes: how one is started, what it prints, and how it ends.
 
 Owns their limits (limits), their environment (no secret of rlproxy goes in), and their standard input. That is a pipe
 which closes with rlproxy, so that no orphan outlives a killed proxy. Not here: what they are for (launch).

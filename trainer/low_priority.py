@@ -115,7 +115,7 @@ def can_stand_still() -> bool:
 
 
 def stand_still(pid: int, *, still: bool) -> bool:
-    """Stop this child of ours and all of its group, or let them go on. False: it is not yet, or no longer, that far."""
+    """Stop this child process and all of its group, or let them go on. False: it is not yet, or no longer, that far."""
     with contextlib.suppress(OSError):
         command = Path(f"/proc/{pid}/cmdline").read_bytes()  # empty for a moment, while the kernel starts it
         if still and (not command or os.fsencode(__file__) in command):

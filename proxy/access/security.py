@@ -237,7 +237,7 @@ def who_asks(request: web.Request) -> Who:
 def outgoing_headers(
     headers: CIMultiDict[str], *, settings: ServerSection, backend: Mapping[str, str]
 ) -> CIMultiDict[str]:
-    """The client's headers as the backend may see them: no key of ours, no `x-rl-…`, the backend's own key."""
+    """The client's headers as the backend may see them: no key of rlproxy's, no `x-rl-…`, the backend's own key."""
     own = [k.get_secret_value() for k in (settings.api_key, settings.admin_key) if k]
     kept: CIMultiDict[str] = CIMultiDict()
     for name, value in headers.items():

@@ -1,4 +1,4 @@
-"""One server process of ours, on a free port: started, kept alive, ended with us.
+"""One server process that rlproxy starts, on a free port: kept alive, and ended with rlproxy.
 
 Owns its port, its log, its restarts with a growing pause, and that it never outlives rlproxy. What it serves is its
 command's.

@@ -213,7 +213,7 @@ class Chat:
 
 
 def _dim(text: str, end: str = "\n") -> None:
-    """Words of ours, beside those of the model."""
+    """Print a line of rlproxy's, apart from those of the model."""
     print(f"{DIM}{plain(text)}{PLAIN}", end=end, file=styled(sys.stdout), flush=True)
 
 

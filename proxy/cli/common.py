@@ -45,7 +45,7 @@ def settings_of(flags: dict[str, Any]) -> Any:
 
 
 def command_for(text: str, settings: Settings) -> str:
-    """A command of ours as it has to be typed to mean this home, which need not be the usual one."""
+    """Spell an rlproxy command so that it means this home, which need not be the usual one."""
     from config.settings import HOME
 
     home = settings.home.absolute()

@@ -1,6 +1,6 @@
 """A prompt as the server reads it beside what the chat template of the weights makes of it, in words.
 
-Owns these two lines, for `checks`, `status` and the page. They are of a fixed question of ours (likeness.CHATS), never
+Owns these two lines, for `checks`, `status` and the page. They are of a fixed question (weights_compare.CHATS), never
 of what somebody has asked.
 """
 

@@ -55,5 +55,5 @@ def guard() -> None:
 
 
 def styled(stream: TextIO) -> TextIO:
-    """The stream below, for colours of ours around text that is plain already."""
+    """The stream below, for rlproxy's own colours around text that is plain already."""
     return stream.styled if isinstance(stream, Plain) else stream

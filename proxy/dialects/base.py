@@ -208,7 +208,7 @@ class Dialect(ABC):
         """The same request as chat completions. Raises BadRequest for what chat completions cannot say."""
 
     def names(self, body: Any) -> list[str]:
-        """Ids in the request that may stand for completions of ours."""
+        """Ids in the request that may stand for captured completions."""
         return []
 
     def refers_to(self, body: Any) -> list[str]:

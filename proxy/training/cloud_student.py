@@ -1,9 +1,9 @@
-"""A model of ours that learns from the rated replies of one that is not: a cloud API answers, a local model trains.
+"""A local model learns from the rated replies of a cloud API, which answers.
 
-Owns what differs from training the model that answers. That is the objective, which adapter a run goes on from, and
-what one is good for that no backend wears. Such replies belong to no version, and only they train
-here. Not here: when a run starts (schedule_rules), the mathematics (trainer), serving (swap, once a backend of the
-local model is there).
+Owns what differs from training the model that answers: the objective, and which adapter a run goes on from. It also
+says what an adapter is good for that no backend serves. Such replies belong to no version, and only they train here.
+Not here: when a run starts (schedule_rules), the mathematics (trainer), serving once a backend of the local model is
+there (live_version).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Foreign:
 
     @property
     def choices(self) -> list[dict[str, Any]]:
-        why = "another model gave these replies: there are no log-probs of ours to compare with"
+        why = "another model gave these replies: the model that trains has no log-probs of its own to compare with"
         return [{"name": "objective", "value": self.objective, "why": why}]
 
     def lacks(self) -> str | None:

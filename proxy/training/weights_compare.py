@@ -216,7 +216,7 @@ def _first_difference(a: str, b: str) -> int:
 
 
 def _log_probs(apart: float | None, regret: float | None) -> str | None:
-    other = "another model, another chat template, or it wears an adapter of its own"
+    other = "another model, another chat template, or it has an adapter on"
     if apart is not None and apart > APART:
         return f"its log-probs are {apart:.2f} nats a token off, {APART:g} may be quantisation ({other})"
     if apart is None and regret is not None and regret > REGRET:

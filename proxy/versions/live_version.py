@@ -273,7 +273,7 @@ class Swap:
 
     @contextlib.contextmanager
     def _alone(self, version: int) -> Iterator[None]:
-        """Where a server wears one version at a time: nobody is let in until this one is worn and live.
+        """Where a server has one version on at a time: nobody is let in until this one is on and live.
 
         A request for the old one would wait there all the same, and have it take the new one off again.
         """

@@ -80,18 +80,23 @@ async def _one_home(
                 await _life(nursery, people, ledger, dice)
             tally["instants"] += 1
             tally["wrong"] += await asyncio.to_thread(after_a_kill, home, ledger)
-        await nursery.born()  # and once to the end: what was cut is sent again, and the stop is in order
-        async with nursery.client(await nursery.answers()) as http:
-            await asyncio.gather(*(person.again(http) for person in people))
-        if (status := await nursery.stop()) != 0:
-            tally["wrong"].append(f"the last stop ended with {status}")
-        tally["wrong"] += await asyncio.to_thread(wrong, home, ledger)
+        await last_life(nursery, people, home, ledger, tally)
     finally:
         await nursery.close()
+    tally["cut"] += ledger.cut
+
+
+async def last_life(nursery: Nursery, people: list[Person], home: Path, ledger: Ledger, tally: Tally) -> None:
+    """Once to the end: what was cut is sent again, and the stop is in order. Counts what the ledger has."""
+    await nursery.born()
+    async with nursery.client(await nursery.answers()) as http:
+        await asyncio.gather(*(person.again(http) for person in people))
+    if (status := await nursery.stop()) != 0:
+        tally["wrong"].append(f"the last stop ended with {status}")
+    tally["wrong"] += await asyncio.to_thread(wrong, home, ledger)
     tally["asked"] += ledger.asked
     tally["whole"] += len(ledger.answers)
     tally["acts"] += ledger.acknowledged
-    tally["cut"] += ledger.cut
     tally["rewards"] += sum(one.acknowledged_at < NEVER for one in ledger.rewards.values())
 
 

@@ -20,13 +20,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from scripts.chaos import power
-from scripts.chaos.check import wrong
-from scripts.chaos.kills import LIVES_A_HOME, LONGEST_S, Tally, after_a_kill, clients, flags
+from scripts.chaos.kills import LIVES_A_HOME, LONGEST_S, Tally, after_a_kill, clients, flags, last_life
 from scripts.chaos.nursery import ROOT, Nursery
-from scripts.chaos.people import NEVER, Ledger, living
+from scripts.chaos.people import Ledger, living
 from scripts.fakes.backend import FakeBackend
 from store import driver, schema
-from store.captured import completions
+from store.captured.recording import record
 from store.errors import StoreError
 from store.records import FinishedCompletion, Message, NewCompletion
 from store.safety import backup, integrity
@@ -94,18 +93,9 @@ async def _one_home(
             tally[_last(told)] += 1
             tally["wrong"] += await asyncio.to_thread(after_a_kill, home, ledger)
         dies.unlink()
-        await nursery.born()
-        async with nursery.client(await nursery.answers()) as http:
-            await asyncio.gather(*(person.again(http) for person in people))
-        if (status := await nursery.stop()) != 0:
-            tally["wrong"].append(f"the last stop ended with {status}")
-        tally["wrong"] += await asyncio.to_thread(wrong, home, ledger)
+        await last_life(nursery, people, home, ledger, tally)
     finally:
         await nursery.close()
-    tally["asked"] += ledger.asked
-    tally["whole"] += len(ledger.answers)
-    tally["acts"] += ledger.acknowledged
-    tally["rewards"] += sum(one.acknowledged_at < NEVER for one in ledger.rewards.values())
 
 
 async def _life(nursery: Nursery, people: list[Any]) -> None:
@@ -156,7 +146,7 @@ def older(home: Path, secret: Secret) -> dict[str, tuple[str, str]]:
             if number <= OLDER:
                 db.executescript(f"BEGIN; {script.read_text()}; PRAGMA user_version = {number}; COMMIT")
         db.execute("BEGIN")
-        completions.record(db, [_answer(id, *both) for id, both in said.items()])
+        record(db, [_answer(id, *both) for id, both in said.items()])
         db.execute("COMMIT")
     return said
 

@@ -14,7 +14,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Final
@@ -159,7 +159,7 @@ def filled(text: str) -> str:
 def main() -> int:
     found = packages()
     if "--json" in sys.argv:
-        print(json.dumps({name: asdict(package) for name, package in found.items()}, indent=1))
+        print(json.dumps({name: vars(package) for name, package in found.items()}, indent=1))
         return 0
     if "--write" in sys.argv or "--check" in sys.argv:
         return settle({page(): filled(page().read_text(encoding="utf-8"))})

@@ -27,7 +27,7 @@ from typing import Any, Final
 from scripts.bench.store_alone import CACHE, message, pair, text
 from scripts.harness.circumstances import circumstances
 from store import schema
-from store.captured import completions
+from store.captured.recording import record
 from store.records import FinishedCompletion, NewCompletion
 from store.writer import CHECKPOINT_CHANGES
 
@@ -45,7 +45,7 @@ def answer(n: int) -> tuple[NewCompletion, FinishedCompletion]:
 
 def in_transaction(db: sqlite3.Connection, rows: Sequence[tuple[NewCompletion, FinishedCompletion]]) -> None:
     db.execute("BEGIN IMMEDIATE")
-    completions.record(db, rows)
+    record(db, rows)
 
 
 def measured(group: int, answers: int, folder: Path) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def measured(group: int, answers: int, folder: Path) -> dict[str, Any]:
         frames += log.stat().st_size // FRAME
         seen: list[str] = []
         db.set_trace_callback(seen.append)
-        completions.record(db, [answer(answers)])
+        record(db, [answer(answers)])
         statements = len(seen)
     cpu = {step: round(statistics.median(one[step] for one in windows[1:])) for step in ("record", "commit")}
     cpu["checkpoint"] = round(statistics.mean(one["checkpoint"] for one in windows))  # one in several windows

@@ -15,6 +15,7 @@ import aiosqlite
 import orjson
 
 from store.captured import blobs, conversations, items, prompt_ids, requests, tree
+from store.captured.recording import add_lessons, record
 from store.captured.rows import IDS, LOGPROBS, pack, pack_pieces, to_completion, to_json, to_rating
 from store.errors import CompletionEnded, DuplicateCompletion, UnknownCompletion
 from store.part import StorePart
@@ -82,7 +83,7 @@ def begin(db: sqlite3.Connection, rows: Iterable[NewCompletion]) -> None:
         if not done.rowcount:
             raise DuplicateCompletion(f"There is a completion {new.id!r} already.")
         tree.add_aside(db, new.id, new.prompt, new.nodes, new.asides)
-        _add_lessons(db, new)
+        add_lessons(db, new)
 
 
 def finish(db: sqlite3.Connection, rows: Iterable[FinishedCompletion]) -> None:
@@ -107,55 +108,6 @@ def finish(db: sqlite3.Connection, rows: Iterable[FinishedCompletion]) -> None:
             ),
         )  # fmt: skip
         items.add(db, end.id, end.items)
-
-
-def record(db: sqlite3.Connection, rows: Iterable[tuple[NewCompletion, FinishedCompletion]]) -> None:
-    """Do both `begin` and `finish`, for answers that ended before they were begun: each is one row, written once."""
-    for new, end in rows:
-        said, names = tree.said(new.prompt, new.nodes, new.asides)
-        prompt, reply = tree.add_with_reply(db, said, names, end.reply)
-        block, ids = prompt_ids.add(db, pack(IDS, end.prompt_token_ids))
-        conversation = conversations.of(db, new)
-        done = db.execute(
-            """INSERT INTO completions (id, request_id, choice, created_at, dialect, backend, model,
-            served_model, version, session, user, turn, turn_rule, streamed, sampling, request_hash, request,
-            untrainable, asked, redacted, key, forms, above, typed, tool_errors, prompt_hash, conversation,
-            status, finished_at, reply_hash, text, finish_reason, usage, prompt_block, prompt_token_ids, token_ids,
-            logprobs, pieces, logprobs_of, exact, inexact_reason, error, translated, thread)
-            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
-            ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-            ON CONFLICT (id) DO NOTHING""",
-            (
-                new.id, new.request_id, new.choice, new.created_at, new.dialect, new.backend, new.model,
-                new.served_model, new.version, new.session, new.user, new.turn, new.turn_rule, new.streamed,
-                to_json(new.sampling), *requests.add(db, new.request),
-                end.untrainable if new.untrainable is None else new.untrainable, new.asked,
-                to_json(end.redacted or new.redacted or None), new.key, to_json(new.forms), new.above, new.typed,
-                to_json(new.tool_errors or None), prompt, conversation,
-                end.status, end.finished_at, reply, end.text, end.finish_reason, to_json(end.usage), block, ids,
-                pack(IDS, end.token_ids), pack(LOGPROBS, end.logprobs), pack_pieces(end.pieces), end.logprobs_of,
-                end.exact, end.inexact_reason, end.error, end.translated, reply if end.thread is None else end.thread,
-            ),
-        )  # fmt: skip
-        if not done.rowcount:
-            raise DuplicateCompletion(f"There is a completion {new.id!r} already.")
-        tree.add_aside(db, new.id, new.prompt, new.nodes, new.asides)
-        _add_lessons(db, new)
-        db.execute(
-            """INSERT INTO listed (seq, turn, model, version, session, conversation)
-            VALUES (?, ?, ?, ?, ?, ?)""",
-            (done.lastrowid, new.turn, new.model, new.version, new.session, conversation or done.lastrowid),
-        )
-        items.add(db, end.id, end.items)
-
-
-def _add_lessons(db: sqlite3.Connection, new: NewCompletion) -> None:
-    """Keep what was in its prompt besides what its client sent (learning.lessons)."""
-    if new.lessons:
-        db.executemany(
-            "INSERT INTO completion_lessons VALUES (?, ?, ?, ?, ?)",
-            [(new.id, at, one.rating, one.text, one.left_out) for at, one in enumerate(new.lessons)],
-        )
 
 
 def recover(db: sqlite3.Connection) -> int:
@@ -275,7 +227,7 @@ class CompletionStore(StorePart):
     def record(self, new: Sequence[NewCompletion], finished: Sequence[FinishedCompletion]) -> asyncio.Future[None]:
         """Begin and finish in one operation, each as one row. It is queued when this returns."""
         rows = list(zip(new, finished, strict=True))
-        return self._writer.submit_soon(lambda db: record(db, rows))
+        return self._writer.submit_rows(record, rows)
 
     async def get(self, id: str) -> Completion | None:
         return (await load(self._reader, [id])).get(id)

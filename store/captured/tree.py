@@ -36,6 +36,9 @@ SYSTEM_OF_COMPLETIONS = """SELECT s.completion_id, s.at, m.*
 FROM completion_system s JOIN messages m ON m.hash = s.hash
 WHERE s.completion_id IN (SELECT value FROM json_each(?)) ORDER BY s.completion_id, s.at"""
 
+NewMessage = tuple[bytes, bytes | None, Message]  # its name, its parent's, itself
+
+ASIDES = "INSERT INTO completion_system VALUES (?, ?, ?)"
 _PUT = "INSERT INTO messages VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
 
 
@@ -61,22 +64,51 @@ def add(db: sqlite3.Connection, messages: Sequence[Message], hashes: Sequence[by
     if hashes is None:
         hashes = chain(messages)
     known = _known(db, hashes)
-    _put_all(db, ((hashes[at], hashes[at - 1] if at else None, messages[at]) for at in range(known, len(hashes))))
+    put(db, ((hashes[at], hashes[at - 1] if at else None, messages[at]) for at in range(known, len(hashes))))
     return hashes[-1] if hashes else None
 
 
-def add_with_reply(
-    db: sqlite3.Connection, messages: Sequence[Message], hashes: Sequence[bytes] | None, reply: Message | None
+def gather(
+    db: sqlite3.Connection,
+    messages: Sequence[Message],
+    hashes: Sequence[bytes] | None,
+    reply: Message | None,
+    new: dict[bytes, NewMessage],
 ) -> tuple[bytes | None, bytes | None]:
-    """The same with the answer to it; the hashes of the last message and of the answer."""
+    """Note in `new` what of this conversation and of the answer to it is neither stored nor noted there; `put` stores
+    it. The hashes of the last message and of the answer."""
     hashes = chain(messages) if hashes is None else hashes
-    known, last = _known(db, hashes), hashes[-1] if hashes else None
-    new = [(hashes[at], hashes[at - 1] if at else None, messages[at]) for at in range(known, len(hashes))]
-    key = None if reply is None else message_hash(last, reply.role, reply.body)
-    if reply is not None and key is not None:
-        new.append((key, last, reply))
-    _put_all(db, new)
+    known = _noted(hashes, new) or _known(db, hashes)
+    for at in range(known, len(hashes)):
+        new[hashes[at]] = (hashes[at], hashes[at - 1] if at else None, messages[at])
+    last = hashes[-1] if hashes else None
+    if reply is None:
+        return last, None
+    key = message_hash(last, reply.role, reply.body)
+    new[key] = (key, last, reply)
     return last, key
+
+
+def gather_aside(
+    db: sqlite3.Connection,
+    completion_id: str,
+    prompt: Sequence[Message],
+    hashes: Sequence[bytes] | None,
+    asides: Sequence[int] | None,
+    new: dict[bytes, NewMessage],
+) -> list[tuple[str, int, bytes]]:
+    """Note in `new` the system texts of a prompt; one that is known already costs a row, no text. Returns their places,
+    for `ASIDES`. `hashes`: of all of the prompt; `asides`: where its system texts are, each if it is known."""
+    found = places(prompt) if asides is None else asides
+    rows = []
+    for at in found:
+        one = prompt[at]
+        key = message_hash(None, one.role, one.body) if hashes is None else hashes[at]
+        # A second look costs less than a long text.
+        if key not in new and (len(one.body) < SHORT or not _exists(db, key)):
+            new[key] = (key, None, one)
+        rows.append((completion_id, at, key))
+    return rows
 
 
 def add_aside(
@@ -86,18 +118,12 @@ def add_aside(
     hashes: Sequence[bytes] | None = None,
     asides: Sequence[int] | None = None,
 ) -> None:
-    """Store the system texts of a prompt with their places; one that is known already costs a row, no text. `hashes`:
-    of all of the prompt; `asides`: where its system texts are, each if it is known."""
-    found = places(prompt) if asides is None else asides
-    if not found:
-        return
-    keys = [message_hash(None, prompt[at].role, prompt[at].body) if hashes is None else hashes[at] for at in found]
-    texts = {key: prompt[at] for key, at in zip(keys, found, strict=True)}
-    # A second look costs less than a long text.
-    new = ((key, None, one) for key, one in texts.items() if len(one.body) < SHORT or not _exists(db, key))
-    _put_all(db, new)
-    rows = ((completion_id, at, key) for key, at in zip(keys, found, strict=True))
-    db.executemany("INSERT INTO completion_system VALUES (?, ?, ?)", rows)
+    """Store the system texts of a prompt with their places."""
+    new: dict[bytes, NewMessage] = {}
+    rows = gather_aside(db, completion_id, prompt, hashes, asides, new)
+    if rows:
+        put(db, new.values())
+        db.executemany(ASIDES, rows)
 
 
 def places(prompt: Sequence[Message]) -> tuple[int, ...]:
@@ -141,7 +167,7 @@ def woven(items: Sequence[T], aside: Iterable[tuple[int, T]]) -> list[T]:
 
 def add_child(db: sqlite3.Connection, parent: bytes | None, message: Message) -> bytes:
     key = message_hash(parent, message.role, message.body)
-    _put_all(db, [(key, parent, message)])
+    put(db, [(key, parent, message)])
     return key
 
 
@@ -204,6 +230,13 @@ def _exists(db: sqlite3.Connection, key: bytes) -> bool:
     return db.execute("SELECT 1 FROM messages WHERE hash = ?", (key,)).fetchone() is not None
 
 
+def _noted(hashes: Sequence[bytes], new: Mapping[bytes, NewMessage]) -> int:
+    """How many of the first of them are noted, or stored before those; 0 where none is noted."""
+    if not hashes or hashes[0] not in new:
+        return 0
+    return next(at for at in range(len(hashes), 0, -1) if hashes[at - 1] in new)
+
+
 def _known(db: sqlite3.Connection, hashes: Sequence[bytes]) -> int:
     """How many of the first of them are stored, without the last one, which is mostly new. Each that is stored has all
     before it stored, too."""
@@ -220,7 +253,7 @@ def _known(db: sqlite3.Connection, hashes: Sequence[bytes]) -> int:
     return low
 
 
-def _put_all(db: sqlite3.Connection, new: Iterable[tuple[bytes, bytes | None, Message]]) -> None:
+def put(db: sqlite3.Connection, new: Iterable[NewMessage]) -> None:
     """Store those that are new, each after its parent."""
     rows: list[tuple[bytes, bytes | None, str, bytes, bool]] = []
     for key, parent, message in new:

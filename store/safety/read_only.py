@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
+from typing import Final
 
 from store import driver, schema
 from store.captured.export import TransferStore
@@ -21,17 +22,21 @@ from store.learning.ratings import RatingStore
 from store.learning.runs import RunStore
 from store.learning.samples import SampleStore
 from store.learning.versions import VersionStore
-from store.part import T
+from store.part import R, T
 from store.reader import Reader
 from store.safety.db_key import Secret
+
+READ_ONLY: Final = "The store is open for reading only, so nothing was changed."
 
 
 class _NoWriter:
     def submit(self, operation: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
-        raise StoreError("The store is open for reading only, so nothing was changed.")
+        raise StoreError(READ_ONLY)
 
-    def submit_soon(self, operation: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
-        return self.submit(operation)
+    def submit_rows(
+        self, together: Callable[[sqlite3.Connection, Sequence[R]], None], rows: Sequence[R]
+    ) -> asyncio.Future[None]:
+        raise StoreError(READ_ONLY)
 
 
 class Looking:

@@ -4,7 +4,7 @@ import asyncio
 import resource
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,10 @@ async def writer(tmp_path: Path) -> AsyncIterator[Writer]:
 
 def insert(value: Any) -> Any:
     return lambda db: db.execute("INSERT INTO t VALUES (?)", (value,)).rowcount
+
+
+def insert_all(db: sqlite3.Connection, rows: Sequence[Any]) -> None:
+    db.executemany("INSERT INTO t VALUES (?)", [(row,) for row in rows])
 
 
 def values(db: sqlite3.Connection) -> list[Any]:
@@ -189,18 +193,31 @@ async def test_while_another_program_holds_the_database_writes_fail_and_then_go_
     assert await writer.submit(insert(1)) == 1
 
 
-async def test_what_comes_soon_in_one_turn_of_the_loop_is_one_commit_and_keeps_its_place(writer: Writer) -> None:
-    soon = [writer.submit_soon(insert(value)) for value in range(50)]
+async def test_rows_of_one_turn_of_the_loop_are_one_call_in_one_commit_and_keep_their_place(writer: Writer) -> None:
+    calls: list[int] = []
+
+    def counted(db: sqlite3.Connection, rows: Sequence[Any]) -> None:
+        calls.append(len(rows))
+        insert_all(db, rows)
+
+    waiting = [writer.submit_rows(counted, [value]) for value in range(50)]
     assert writer.waiting == 50
-    await asyncio.gather(*soon)
-    assert writer.commits == 1
-    first, then = writer.submit_soon(insert("first")), writer.submit(values)
+    await asyncio.gather(*waiting)
+    assert (writer.commits, calls) == (1, [50])
+    first, then = writer.submit_rows(insert_all, ["first"]), writer.submit(values)
     assert (await then)[-1] == "first" and first.done()
 
 
-async def test_a_stop_does_not_forget_what_comes_soon(writer: Writer) -> None:
-    stored = writer.submit_soon(insert(1))
+async def test_of_rows_that_share_a_call_only_those_that_fail_are_told_so(writer: Writer) -> None:
+    waiting = [writer.submit_rows(insert_all, [value]) for value in (1, 2, 2, 3)]
+    outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [type(None), type(None), StoreError, type(None)]
+    assert await writer.submit(values) == [1, 2, 3]
+
+
+async def test_a_stop_does_not_forget_rows(writer: Writer) -> None:
+    stored = writer.submit_rows(insert_all, [1])
     await writer.stop()
-    assert await stored == 1
+    await stored
     with pytest.raises(StoreClosed):
-        await writer.submit_soon(insert(2))
+        await writer.submit_rows(insert_all, [2])

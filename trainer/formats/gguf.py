@@ -175,7 +175,7 @@ def _array(name: str, about: Mapping[str, Any]) -> Array:
     elif about["dtype"] in ("F16", "F32"):
         array = np.frombuffer(about["data"], {"F16": np.float16, "F32": np.float32}[about["dtype"]]).astype(np.float32)
     else:
-        raise AdapterError(f"{name} is in {about['dtype']}, which no LoRA of ours is.")
+        raise AdapterError(f"{name} is in {about['dtype']}; rlproxy's adapters are in BF16, F16 or F32.")
     return array.reshape(about["shape"])
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from trainer.policy import eos as ends
+from trainer.policy import eos
 from trainer.serve.batched_lora import BatchedAdapter, LoraRows
 from trainer.serve.kv import RowCache, gathered
 from trainer.serve.reply_text import ReplyText
@@ -163,7 +163,7 @@ class Engine:
         head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         token_bytes = 2 * self._layers * heads * head * next(model.parameters()).element_size()
         self._columns = max(self.context, CACHE_BYTES // token_bytes)  # one row of full length always fits
-        self._ends = frozenset(ends.of_replies(model.generation_config.eos_token_id, tokenizer))
+        self._ends = frozenset(eos.of_replies(model.generation_config.eos_token_id, tokenizer))
         self._max_rows = max_rows
         self._lora = LoraRows(model)
         self._wake = threading.Condition()

@@ -57,7 +57,9 @@ class CompletionRequest(_Choices):
 class ResponsesRequest(_Sampled):
     input: str | list[dict[str, Any]] | None = None
     instructions: str | None = None
-    previous_response_id: str | None = Field(None, description="An answer of ours is spelled out for the backend.")
+    previous_response_id: str | None = Field(
+        None, description="The id of a captured answer; the backend gets its messages."
+    )
     include: list[Any] | None = None
     tools: list[dict[str, Any]] | None = None
 

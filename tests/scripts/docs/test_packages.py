@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections import Counter, defaultdict
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 import grimp
+import pytest
 
-from scripts.docs.packages import Package, filled, packages, page, picture
+from scripts.docs.packages import Package, filled, main, packages, page, picture
 
 ROOT = Path(__file__).resolve().parents[3]
 ROOMS = ("config", "store", "trainer", "proxy")
@@ -37,6 +39,13 @@ def test_who_imports_whom() -> None:
     assert found["config"].modules > 3 and found["config"].imports.keys() == set()
     assert not any(name.startswith(("proxy", "store", "scripts")) for name in found["trainer"].imports)
     assert found["scripts.docs"].imports["scripts.harness"] >= 1
+
+
+def test_programs_read_the_same_as_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.argv", ["packages", "--json"])
+    assert main() == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["trainer"] == vars(packages()["trainer"])
 
 
 def test_packages_that_import_each_other_share_a_box() -> None:

@@ -1,0 +1,124 @@
+"""Answers that ended before they were begun, stored by the group: each is one row of a table, written once.
+
+Owns the order in which the rows of a group go into the tables. All of one table go by one statement, which costs a
+tenth less than one statement an answer. Not here: which answers share a group (writer), what was begun (completions).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+from typing import Any, Final
+
+from store.captured import conversations, items, prompt_ids, requests, tree
+from store.captured.rows import IDS, LOGPROBS, pack, pack_pieces, to_json
+from store.errors import DuplicateCompletion
+from store.records import FinishedCompletion, NewCompletion
+
+_COMPLETION: Final = """INSERT INTO completions (seq, id, request_id, choice, created_at, dialect, backend, model,
+served_model, version, session, user, turn, turn_rule, streamed, sampling, request_hash, request,
+untrainable, asked, redacted, key, forms, above, typed, tool_errors, prompt_hash, conversation,
+status, finished_at, reply_hash, text, finish_reason, usage, prompt_block, prompt_token_ids, token_ids,
+logprobs, pieces, logprobs_of, exact, inexact_reason, error, translated, thread)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
+?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"""
+_LISTED: Final = "INSERT INTO listed (seq, turn, model, version, session, conversation) VALUES (?, ?, ?, ?, ?, ?)"
+MOST: Final = 32  # rows of one statement: their token ids are in memory twice until then
+_LAST: Final = "SELECT seq FROM sqlite_sequence WHERE name = 'completions'"
+
+
+def record(db: sqlite3.Connection, rows: Iterable[tuple[NewCompletion, FinishedCompletion]]) -> None:
+    """Raises DuplicateCompletion, and then nothing of it may stay."""
+    group = _Group(db)
+    for new, end in rows:
+        if group.is_full or group.may_have_above(new):
+            group.put()
+        group.add(new, end)
+    group.put()
+
+
+def add_lessons(db: sqlite3.Connection, new: NewCompletion) -> None:
+    """Keep what was in its prompt besides what its client sent (learning.lessons)."""
+    if new.lessons:
+        db.executemany(
+            "INSERT INTO completion_lessons VALUES (?, ?, ?, ?, ?)",
+            [(new.id, at, one.rating, one.text, one.left_out) for at, one in enumerate(new.lessons)],
+        )
+
+
+class _Group:
+    """Rows on their way into the tables."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+        last = db.execute(_LAST).fetchone()
+        self._seq = 0 if last is None else int(last["seq"])
+        self._clear()
+
+    def _clear(self) -> None:
+        self._messages: dict[bytes, tree.NewMessage] = {}  # by their names, each after its parent
+        self._completions: list[tuple[Any, ...]] = []
+        self._listed: list[tuple[Any, ...]] = []
+        self._asides: list[tuple[str, int, bytes]] = []
+        self._rest: list[tuple[NewCompletion, FinishedCompletion]] = []  # with lessons or items
+        self._threads: set[bytes | None] = set()
+        self._sessions: set[str | None] = set()
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._completions) >= MOST
+
+    def may_have_above(self, new: NewCompletion) -> bool:
+        """Tell whether it may go on with an answer of this group, which the tables do not have yet."""
+        above = new.above
+        return above is not None and (above in self._threads or new.session in self._sessions)
+
+    def add(self, new: NewCompletion, end: FinishedCompletion) -> None:
+        db = self._db
+        self._seq += 1
+        said, names = tree.said(new.prompt, new.nodes, new.asides)
+        prompt, reply = tree.gather(db, said, names, end.reply, self._messages)
+        self._asides += tree.gather_aside(db, new.id, new.prompt, new.nodes, new.asides, self._messages)
+        block, ids = prompt_ids.add(db, pack(IDS, end.prompt_token_ids))
+        conversation = conversations.of(db, new)
+        thread = reply if end.thread is None else end.thread
+        self._completions.append(
+            (
+                self._seq, new.id, new.request_id, new.choice, new.created_at, new.dialect, new.backend, new.model,
+                new.served_model, new.version, new.session, new.user, new.turn, new.turn_rule, new.streamed,
+                to_json(new.sampling), *requests.add(db, new.request),
+                end.untrainable if new.untrainable is None else new.untrainable, new.asked,
+                to_json(end.redacted or new.redacted or None), new.key, to_json(new.forms), new.above, new.typed,
+                to_json(new.tool_errors or None), prompt, conversation,
+                end.status, end.finished_at, reply, end.text, end.finish_reason, to_json(end.usage), block, ids,
+                pack(IDS, end.token_ids), pack(LOGPROBS, end.logprobs), pack_pieces(end.pieces), end.logprobs_of,
+                end.exact, end.inexact_reason, end.error, end.translated, thread,
+            )
+        )  # fmt: skip
+        self._listed.append((self._seq, new.turn, new.model, new.version, new.session, conversation or self._seq))
+        self._threads.add(thread)
+        if new.session is not None:
+            self._sessions.add(new.session)
+        if new.lessons or end.items:
+            self._rest.append((new, end))
+
+    def put(self) -> None:
+        """Store all of them. Raises DuplicateCompletion."""
+        if not self._completions:
+            return
+        db = self._db
+        tree.put(db, self._messages.values())
+        if db.executemany(_COMPLETION, self._completions).rowcount != len(self._completions):
+            raise DuplicateCompletion(f"There is a completion {self._taken()!r} already.")
+        db.executemany(_LISTED, self._listed)
+        db.executemany(tree.ASIDES, self._asides)
+        for new, end in self._rest:
+            add_lessons(db, new)
+            items.add(db, end.id, end.items)
+        self._clear()
+
+    def _taken(self) -> str:
+        """The first id that was there before."""
+        where = "SELECT seq FROM completions WHERE id = ?"
+        ids = ((seq, id) for seq, id, *_ in self._completions)
+        return next(str(id) for seq, id in ids if self._db.execute(where, (id,)).fetchone()["seq"] != seq)
