@@ -489,10 +489,7 @@ def _passed(trained: Trained, tries: Tries, used: int, again: int) -> str:
 def _save(policy: Policy, learned: Lessons, folder: Path) -> None:
     policy.save(folder)
     sidecar_files.write(folder, sidecar_files.OPTIMISER, policy.optimiser())
-    known = [one.arrays() for one in (learned.heard, learned.labels) if one is not None]
-    sidecar_files.write(
-        folder, sidecar_files.CRITIC, learned.handed_on | {n: each for one in known for n, each in one.items()}
-    )
+    sidecar_files.write(folder, sidecar_files.CRITIC, learned.labels)
 
 
 def _outcome(outcome: Outcome) -> dict[str, Any]:

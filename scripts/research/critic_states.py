@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,12 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import numpy as np
 
-from scripts.bench.persona import Chat, prompts
+from scripts.bench import persona
+from scripts.bench.persona import Chat
 from scripts.research.reply_pool import CACHE
 from trainer.formats import weights
 from trainer.policy import packing
-from trainer.policy.packing import Tokens
+from trainer.policy.packing import States, Tokens
 
 CHUNK, TOKENS = 24, 64
 FOLDER = CACHE / "critic"
@@ -33,7 +35,7 @@ def main() -> None:
     parser.add_argument("--replies", type=int, default=240)
     asked = parser.parse_args()
     FOLDER.mkdir(parents=True, exist_ok=True)
-    texts = random.Random(5).sample(prompts()["rate"], 120)
+    texts = random.Random(5).sample(persona.prompts()["rate"], 120)
     chat: Chat | None = None
     for chunk in range(asked.replies // CHUNK):
         path = FOLDER / f"{chunk:03d}.npz"
@@ -48,15 +50,8 @@ def main() -> None:
 def _write(path: Path, chat: Chat, texts: list[str], seed: int) -> None:
     asked = [chat.template.prompt([{"role": "user", "content": text}]) for text in texts]
     out = chat.policy.generate(asked, max_tokens=TOKENS, temperature=0.8, seed=seed)
-    # One token more, whichever: what is before it is what comes after the reply.
-    after = [Tokens(p, (*r, r[-1]), 0.8) for p, r in zip(asked, out, strict=True)]
-    mean: list[Any] = [None] * len(after)
-    last: list[Any] = [None] * len(after)
-    for members in packing.group(after, chat.policy.budget):
-        packed = packing.pack([after[i] for i in members])
-        parts = np.split(chat.policy.states(packed), np.cumsum(packed.lengths)[:-1])
-        for i, states in zip(members, parts, strict=True):
-            mean[i], last[i] = states[1:].mean(0), states[-1]
+    found = states(chat, asked, out)
+    mean, last = [one[1:].mean(0) for one in found], [one[-1] for one in found]
     said = [
         {
             "prompt": text,
@@ -69,6 +64,19 @@ def _write(path: Path, chat: Chat, texts: list[str], seed: int) -> None:
     with path.with_suffix(".tmp").open("wb") as file:
         np.savez(file, mean=np.stack(mean), last=np.stack(last), said=np.array(json.dumps(said)))
     path.with_suffix(".tmp").rename(path)
+
+
+def states(chat: Chat, prompts: Sequence[Sequence[int]], replies: Sequence[Sequence[int]]) -> list[States]:
+    """(T + 1, H) of each reply: before each of its tokens, and after the last."""
+    # One token more, whichever: what is before it is what comes after the reply.
+    after = [Tokens(tuple(p), (*r, r[-1]), 0.8) for p, r in zip(prompts, replies, strict=True)]
+    found: list[Any] = [None] * len(after)
+    for members in packing.group(after, chat.policy.budget):
+        packed = packing.pack([after[i] for i in members])
+        parts = np.split(chat.policy.states(packed), np.cumsum(packed.lengths)[:-1])
+        for i, one in zip(members, parts, strict=True):
+            found[i] = one.copy()
+    return found
 
 
 def read() -> tuple[np.ndarray, np.ndarray, list[dict[str, Any]]]:

@@ -1,8 +1,8 @@
-"""Files of a version that are useful and not needed: the optimiser's state, and what its critic has heard.
+"""Files of a version that are useful and not needed: the optimiser's state, and the labels of its critic.
 
 Owns these files in an adapter folder. A version without them serves and is trained on all the same, so they may be
 deleted. One that is not as it was written is left alone, with the reason. Not here: what is in them (optimizer_state,
-credit_assignment).
+critic).
 """
 
 from __future__ import annotations

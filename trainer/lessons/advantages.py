@@ -15,8 +15,7 @@ from config.presets import Preset
 from trainer import objective, objective_kin
 from trainer.io.progress import Progress
 from trainer.io.run_folder import RunSpec
-from trainer.lessons import credit_assignment, trajectories
-from trainer.lessons.credit_assignment import Heard
+from trainer.lessons import credit_assignment, critic, trajectories
 from trainer.lessons.degenerate import Flag
 from trainer.lessons.samples import Sample
 from trainer.lessons.scoring import Scorer
@@ -33,7 +32,6 @@ class Pushed(NamedTuple):
 
     each: list[Floats]  # (T,) of each sample
     credited: frozenset[str]  # the ratings that went by token; their samples train even where no token earned any
-    heard: Heard | None = None  # what the next run's critic shall have heard
 
 
 def of_ratings(spec: RunSpec, preset: Preset, samples: Sequence[Sample]) -> tuple[list[float], dict[str, Flag | None]]:
@@ -56,21 +54,24 @@ def of_tokens(
     taught: Taught,
     scorer: Scorer,
     progress: Progress,
+    *,
+    trusted: bool = False,
 ) -> Pushed:
-    """The push of each token: its rating, balanced, by the token's credit or spared, and what a teacher adds."""
+    """The push of each token: its rating, balanced, by the token's credit or spared, and what a teacher adds. A critic
+    of whole replies that is `trusted` is trusted with their tokens, too."""
     compared = preset.objective not in ("grpo", "kto")  # which have balances of their own
     if preset.balance and compared:
         values = objective.balanced(values)
     if preset.match == "distribution" and compared:
-        _told_apart(values, preset, samples, taught, scorer, progress)
+        _told_apart(values, preset, samples, taught, scorer, progress, trusted=trusted)
     # What should have been said instead is known there: pushing away from what was said as well only does harm.
     known: Collection[str] = taught.teaching if preset.match == "distribution" else ()
     sizes = [0.0 if s.rating in known else abs(a) for s, a in zip(samples, values, strict=True)]
     # Pushed whole, likes with no dislike beside them only make surer what is said already.
     alone = bool(known) and all(a > 0 for a, size in zip(values, sizes, strict=True) if size)
-    earned, heard = None, None
+    earned = None
     if compared and any(sizes):
-        earned, heard = _earned(values, preset, samples, scorer, progress, alone=alone)
+        earned = _earned(values, preset, samples, scorer, progress, alone=alone, trusted=trusted)
     if earned is not None:
         credited = frozenset(s.rating for s, size in zip(samples, sizes, strict=True) if size)
         each = [size * tokens for size, tokens in zip(sizes, earned, strict=True)]
@@ -83,7 +84,7 @@ def of_tokens(
             each = [objective.spared(a, now.plain, likely) for a, now in zip(each, old, strict=True)]
     pulls = _pulls(preset, samples, old, taught, scorer)
     each = [a + pulls[s.rating] if s.rating in pulls else a for s, a in zip(samples, each, strict=True)]
-    return Pushed(each, credited, heard)
+    return Pushed(each, credited)
 
 
 def _told_apart(
@@ -93,6 +94,8 @@ def _told_apart(
     taught: Taught,
     scorer: Scorer,
     progress: Progress,
+    *,
+    trusted: bool,
 ) -> None:
     """Leave out hints of a judge where a critic tells what was complained about from what was not.
 
@@ -103,7 +106,7 @@ def _told_apart(
     both = {v > 0 for v, s in zip(values, samples, strict=True) if s.labelled and v}
     if not hints or len(both) < 2 or preset.credit == 1:
         return
-    earned, _ = _earned(values, preset, samples, scorer, progress, alone=False)
+    earned = _earned(values, preset, samples, scorer, progress, alone=False, trusted=trusted)
     if earned is None:
         return
     for rating in hints:
@@ -136,19 +139,21 @@ def _earned(
     progress: Progress,
     *,
     alone: bool,
-) -> tuple[list[Floats] | None, Heard | None]:
-    """(T,) of each sample: its tokens' credit, None where nobody can tell; and what the critic has heard."""
+    trusted: bool,
+) -> list[Floats] | None:
+    """(T,) of each sample: its tokens' credit; None where nobody can tell."""
     if preset.credit == 1:
         if alone:
             progress.choice("pushed", "none", ALONE)
-        return None, None
+        return None
     rated = [i for i, a in enumerate(values) if a]
-    states = scorer.states([samples[i].tokens for i in rated])
-    before = scorer.heard(states[0].shape[1])
-    again = [samples[i].replayed for i in rated]
-    found = credit_assignment.credit(states, [values[i] for i in rated], scorer.spec.seed, before, again)
-    told = found.explained >= preset.credit and found.by_chance <= BY_CHANCE and any(e.any() for e in found.tokens)
-    of = f"these replies and {found.earlier:.0f} earlier ones" if found.earlier else "these replies"
+    states, sizes = scorer.states([samples[i].tokens for i in rated]), [values[i] for i in rated]
+    now = critic.labels([samples[i] for i in rated], states, sizes)
+    before = critic.read(scorer.kept(), now.features.shape[1])
+    found = credit_assignment.credit(states, sizes, now, scorer.spec.seed, before)
+    told = trusted or (found.explained >= preset.credit and found.by_chance <= BY_CHANCE)
+    told = told and any(e.any() for e in found.tokens)
+    of = f"these replies and {found.earlier} earlier ones" if found.earlier else "these replies"
     why = f"a critic of {of} explains {found.explained:.0%} of the ratings at the ends of replies it has not seen"
     if found.explained:
         why += f", and as much of {found.by_chance:.0%} of ratings drawn at random"
@@ -156,11 +161,11 @@ def _earned(
         progress.choice("pushed", "by token", why)
     else:
         progress.choice("pushed", *(("none", f"{why}; {ALONE}") if alone else ("even", why)))
-        return None, found.heard
+        return None
     earned = [np.zeros(len(s.tokens.reply)) for s in samples]
     for i, tokens in zip(rated, found.tokens, strict=True):
         earned[i] = tokens
-    return earned, found.heard
+    return earned
 
 
 def _raw(spec: RunSpec, preset: Preset, samples: Sequence[Sample]) -> list[float]:

@@ -2,8 +2,9 @@
 
 Owns the judge of whole replies: logistic regression with a ridge on the mean and the last hidden state of each. Some
 tens of labels are enough for that (arXiv 2408.03414, 2505.12225). Its own grouped cross-validation says whether it is
-to be trusted. It decides how far a run may move (trainer.run.reach) and never feeds the gate. Pure numpy. Not here:
-which token earned a rating (credit_assignment), where states come from (scoring).
+to be trusted. It decides how far a run may move (trainer.run.reach) and never feeds the gate. Its weights say how a
+reply is going, too. Pure numpy. Not here: which token earned a rating (credit_assignment), where states come from
+(scoring).
 """
 
 from __future__ import annotations
@@ -73,14 +74,14 @@ class Critic(NamedTuple):
 NOTHING = Critic(0.5, 0.0, 0.5, 1.0, 0, np.empty(0))
 
 
-def labels(samples: Sequence[Sample], states: Sequence[States]) -> Labels:
-    """Data of rated replies with an opinion; `states` (T + 1, H) each, before every token and after the last."""
-    said = [(s, one) for s, one in zip(samples, states, strict=True) if s.reward]
+def labels(samples: Sequence[Sample], states: Sequence[States], values: Sequence[float]) -> Labels:
+    """Data of rated replies; `states` (T + 1, H) each, before every token and after the last. `values` have the
+    opinion's sign."""
     return Labels(
-        np.array([_features(one) for _, one in said], np.float32),
-        np.log([len(one) for _, one in said]),
-        np.sign([s.reward for s, _ in said]),
-        np.array([conversation(s) for s, _ in said], np.int64),
+        np.array([_features(one) for one in states], np.float32),
+        np.log([len(one) for one in states]),
+        np.sign(values),
+        np.array([conversation(s) for s in samples], np.int64),
     )
 
 
@@ -111,7 +112,7 @@ def of_run(scorer: Scorer, samples: Sequence[Sample], progress: Progress) -> tup
     rated = [s for s in samples if s.human and s.reward and not s.replayed]
     if not rated:
         return None, NOTHING
-    now = labels(rated, scorer.states([s.tokens for s in rated]))
+    now = labels(rated, scorer.states([s.tokens for s in rated]), [s.reward for s in rated])
     known = joined(read(scorer.kept(), now.features.shape[1]), now)
     found = judged(known, scorer.spec.seed)
     progress.choice("critic", "trusted" if found.trusted else "not trusted", found.why)
@@ -146,10 +147,10 @@ def judged(known: Labels, seed: int) -> Critic:
     if min((y > 0).sum(), (y < 0).sum()) < LEAST or len(np.unique(known.group)) < FOLDS:
         return NOTHING
     fold = folds(known.group, seed)
-    kernel = _kernel(known.features)
+    kernel = kernel_of(scaled(known.features))
     scores = _cross_validated(kernel, y, fold)
     found = auc(scores, y)
-    short = _kernel(np.stack([known.length, np.ones(len(y))], 1).astype(np.float32))
+    short = kernel_of(scaled(np.stack([known.length, np.ones(len(y))], 1).astype(np.float32)))
     of_length = auc(_cross_validated(short, y, fold), y)
     shuffle = np.random.default_rng(seed)
     as_good = 0
@@ -163,11 +164,10 @@ def judged(known: Labels, seed: int) -> Critic:
 def asked(known: Labels, features: NDArray[np.float32], seed: int) -> Floats:
     """(N,) log-odds that replies with these features (N, F) are liked; the ridge is that of cross-validation."""
     count = len(known.sign)
-    kernel = _kernel(np.concatenate([known.features, features]))
+    kernel = kernel_of(scaled(np.concatenate([known.features, features])))
     inside = kernel[:count, :count]
-    scores = [_left_out(inside, known.sign, folds(known.group, seed), ridge) for ridge in RIDGES]
-    best = min(range(len(RIDGES)), key=lambda at: _surprise(scores[at], known.sign))
-    weight, bias = _fitted(inside, known.sign, RIDGES[best])
+    ridge = likeliest_ridge(inside, known.sign, folds(known.group, seed))
+    weight, bias = fitted(inside, known.sign, ridge)
     found: Floats = kernel[count:, :count] @ weight + bias
     return found
 
@@ -200,26 +200,37 @@ def deviation(area: float, y: Floats) -> float:
     return max(math.sqrt(max(spread, 0.0) / (up * down)), 0.5 / math.sqrt(up * down))
 
 
-def _kernel(features: NDArray[np.float32]) -> Floats:
-    """(R, R) of features centred, each of deviation 1, and scaled so that a reply's length is about 1."""
+def scaled(features: NDArray[np.float32]) -> Floats:
+    """(R, F) features centred, each of deviation 1."""
     x = features.astype(np.float64)
     x = x - x.mean(0)
-    x = x / (x.std(0) + 1e-6)
+    found: Floats = x / (x.std(0) + 1e-6)
+    return found
+
+
+def kernel_of(x: Floats) -> Floats:
+    """(R, R) of scaled features (R, F): a reply's length is about 1."""
     gram: Floats = x @ x.T / x.shape[1]
     return gram
 
 
+def likeliest_ridge(kernel: Floats, y: Floats, fold: NDArray[np.int64]) -> float:
+    """The one of RIDGES under which labels that were left out are likeliest."""
+    return min(RIDGES, key=lambda ridge: _surprise(_left_out(kernel, y, fold, ridge), y))
+
+
 def _cross_validated(kernel: Floats, y: Floats, fold: NDArray[np.int64]) -> Floats:
-    """(R,) log-odds of each reply without its fold, at the ridge under which what was left out is likeliest."""
-    tried = [_left_out(kernel, y, fold, ridge) for ridge in RIDGES]
-    return min(tried, key=lambda scores: _surprise(scores, y))
+    """(R,) log-odds of each reply without its fold, at the likeliest ridge."""
+    return _left_out(kernel, y, fold, likeliest_ridge(kernel, y, fold))
 
 
 def _left_out(kernel: Floats, y: Floats, fold: NDArray[np.int64], ridge: float) -> Floats:
-    scores = np.empty(len(y))
+    scores = np.zeros(len(y))
     for part in np.unique(fold):
         out, rest = fold == part, fold != part
-        weight, bias = _fitted(kernel[np.ix_(rest, rest)], y[rest], ridge)
+        if not rest.any():
+            continue
+        weight, bias = fitted(kernel[np.ix_(rest, rest)], y[rest], ridge)
         scores[out] = kernel[np.ix_(out, rest)] @ weight + bias
     return scores
 
@@ -229,7 +240,7 @@ def _surprise(scores: Floats, y: Floats) -> float:
     return float(np.logaddexp(0.0, -y * scores).mean())
 
 
-def _fitted(kernel: Floats, y: Floats, ridge: float) -> tuple[Floats, float]:
+def fitted(kernel: Floats, y: Floats, ridge: float) -> tuple[Floats, float]:
     """Kernel logistic regression by Newton's method, both signs weighing one half: dual weights (R,) and a bias.
 
     It minimises Σ_i c_i log(1 + exp(−y_i f_i)) · R + ridge/2 · αᵀKα with f = Kα + b.

@@ -15,6 +15,7 @@ import numpy as np
 
 from config.presets import Preset
 from trainer import objective
+from trainer.formats import sidecar_files
 from trainer.io.cache import Cache
 from trainer.io.progress import Progress, Stop
 from trainer.io.run_folder import RunSpec
@@ -32,7 +33,6 @@ from trainer.lessons import (
 )
 from trainer.lessons.acceptance import Outcome
 from trainer.lessons.anchor import Hold
-from trainer.lessons.credit_assignment import Heard
 from trainer.lessons.degenerate import Flag
 from trainer.lessons.late import Late
 from trainer.lessons.pairs import Pair
@@ -100,9 +100,7 @@ class Lessons:
     held: list[HeldBack] = field(default_factory=list)
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
-    handed_on: dict[str, Any] = field(default_factory=dict)  # what earlier critics knew, where this run has none
-    heard: Heard | None = None  # by the critic of tokens, for the next run's
-    labels: critic.Labels | None = None  # the same of the critic of replies
+    labels: sidecar_files.Arrays = field(default_factory=dict)  # of this run and earlier ones, for the next critic
     critic: critic.Critic = critic.NOTHING
     guesses: dict[str, float] = field(default_factory=dict)  # of unrated answers, by a trusted critic
 
@@ -129,6 +127,7 @@ def prepare(
     samples = [s for s in samples if not s.held and _eligible(s, spec, preset, lessons)]
     unrated, calibration = calibration, _up_to(calibration, CALIBRATION_ENOUGH)
     scorer = Scorer(policy, spec, cache, stop)
+    lessons.labels = scorer.kept()
 
     # ℓ_old of everything
     taught = Taught()
@@ -154,8 +153,9 @@ def prepare(
     behaviour = [now.plain for now in old] if foreign else scorer.behaviour(samples, old, ref)
 
     if not foreign:
-        lessons.labels, lessons.critic = critic.of_run(scorer, samples, progress)
-        lessons.guesses = critic.guesses(lessons.labels, lessons.critic, scorer, unrated)
+        labels, lessons.critic = critic.of_run(scorer, samples, progress)
+        lessons.guesses = critic.guesses(labels, lessons.critic, scorer, unrated)
+        lessons.labels = labels.arrays() if labels else lessons.labels
 
     # the filter, the advantages
     band = acceptance.band_of(
@@ -163,16 +163,17 @@ def prepare(
     )
     if trajectories.any_of(samples):
         flawed: dict[str, Flag | None] = {}
-        lessons.handed_on = dict(scorer.kept())
         pushed = advantages.of_episodes(spec, preset, samples, lessons.metrics, progress)
     else:
         of_ratings, flawed = advantages.of_ratings(spec, preset, samples)
-        pushed = advantages.of_tokens(of_ratings, preset, samples, old, ref, taught, scorer, progress)
+        pushed = advantages.of_tokens(
+            of_ratings, preset, samples, old, ref, taught, scorer, progress, trusted=lessons.critic.trusted
+        )
         if preset.objective != "kto":
             after = hindsight.pushes(preset, template, samples, old, scorer, progress)
             each = [after.get(s.rating, a) for s, a in zip(samples, pushed.each, strict=True)]
             pushed = pushed._replace(each=each)
-    lessons.heard, staying = pushed.heard, anchor.staying(preset, samples, pushed, scorer)
+    staying = anchor.staying(preset, samples, pushed, scorer)
     spreads = dict(zip((s.rating for s in samples), trajectories.spreads(samples), strict=True))
     said_before = late.trusted(spec, preset, samples, old, behaviour, pushed.each, progress)
     for sample, now, base, was, advantage in zip(samples, old, ref, behaviour, pushed.each, strict=True):

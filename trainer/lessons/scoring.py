@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -18,8 +19,6 @@ from trainer.formats import sidecar_files as kept
 from trainer.io.cache import Cache
 from trainer.io.progress import Stop
 from trainer.io.run_folder import RunSpec
-from trainer.lessons import credit_assignment
-from trainer.lessons.credit_assignment import Heard
 from trainer.lessons.samples import Sample
 from trainer.objective import Floats
 from trainer.policy import packing
@@ -27,6 +26,7 @@ from trainer.policy.packing import NOTHING, States, Tokens
 from trainer.policy.policy import LogProbs, Policy
 
 REMEMBERED = 256 << 20  # bytes of hidden states; what is past them is computed each time it is asked for
+WIDEST = 1024  # features that a critic looks at; of wider states a fixed random projection
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +92,9 @@ class Scorer:
 
     def states(self, sequences: Sequence[Tokens]) -> list[States]:
         """(T + 1, H) as a critic looks at them, before each token of a reply and after its last; under the parent."""
-        found = {one: credit_assignment.narrow(self.known[one]) for one in sequences if one in self.known}
+        found = {one: narrow(self.known[one]) for one in sequences if one in self.known}
         for one, states in self._states([one for one in sequences if one not in found]):
-            found[one] = credit_assignment.narrow(states)
+            found[one] = narrow(states)
         return [found[one] for one in sequences]
 
     def _remember(self, sequences: Sequence[Tokens]) -> None:
@@ -114,10 +114,6 @@ class Scorer:
             packed = packing.pack([after[i] for i in members])
             parts = np.split(self.policy.states(packed), np.cumsum(packed.lengths)[:-1])
             yield from zip([sequences[i] for i in members], parts, strict=True)
-
-    def heard(self, width: int) -> Heard | None:
-        """Labels that critics of earlier versions have heard, of states of this width."""
-        return credit_assignment.heard(self.kept(), width)
 
     def kept(self) -> kept.Arrays:
         """Files that critics have left with the parent."""
@@ -153,3 +149,17 @@ class Scorer:
                     flat[:, bounds[i] : bounds[i + 1]] = part
             self.cache.keep_arrays(name, flat=flat)
         return [LogProbs(*flat[:, a:b]) for a, b in pairwise(bounds)]
+
+
+def narrow(states: States) -> States:
+    """At most WIDEST features: distances stay, nearly (Johnson and Lindenstrauss)."""
+    if states.shape[1] <= WIDEST:
+        return states
+    narrowed: States = states @ _projection(states.shape[1])
+    return narrowed
+
+
+@lru_cache(maxsize=1)  # millions of random numbers, the same for each reply of a run
+def _projection(width: int) -> States:
+    drawn: States = np.random.default_rng(0).standard_normal((width, WIDEST), np.float32) / np.sqrt(np.float32(WIDEST))
+    return drawn

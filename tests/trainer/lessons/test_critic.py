@@ -89,8 +89,8 @@ def test_the_area_is_the_share_of_pairs_in_order(drawn):
 
 def test_the_fit_is_where_the_gradient_of_the_likelihood_is_0():
     known = rated(count=24, signal=1.0)
-    kernel, y, ridge = critic._kernel(known.features), known.sign, 3.0
-    weight, bias = critic._fitted(kernel, y, ridge)
+    kernel, y, ridge = critic.kernel_of(critic.scaled(known.features)), known.sign, 3.0
+    weight, bias = critic.fitted(kernel, y, ridge)
     f = kernel @ weight + bias
     slope = -y / (1 + np.exp(y * f))  # dL/df of log(1 + exp(−y f)); both signs are as many here, so c = 1
     assert slope + ridge * weight == pytest.approx(np.zeros(24), abs=1e-4)
@@ -113,7 +113,7 @@ def test_what_it_sees_of_a_reply_is_the_mean_and_the_last_state(tmp_path_factory
     model = tiny.make_model(tmp_path_factory.mktemp("models") / "tiny")
     samples = tiny.rated(model, 4)
     states = [np.arange(3.0 * (len(s.tokens.reply) + 1)).reshape(-1, 3).astype(np.float32) for s in samples]
-    found = critic.labels([*samples, replace(samples[0], reward=0.0)], [*states, states[0]])
+    found = critic.labels(samples, states, [s.reward for s in samples])
     assert found.features.shape == (4, 6)
     assert found.features[0, :3] == pytest.approx(states[0][1:].mean(0))
     assert found.features[0, 3:] == pytest.approx(states[0][-1])
