@@ -32,6 +32,7 @@ from trainer import objective, objective_kin
 from trainer.formats import weights
 from trainer.lessons import anchor, credit_assignment
 from trainer.lessons.advantages import BY_CHANCE
+from trainer.lessons.critic import Labels
 from trainer.objective import Terms
 from trainer.policy import packing
 from trainer.policy.packing import Tokens
@@ -195,7 +196,9 @@ def credited(chat: Chat, used: list[Tokens], made: list[float], v: dict[str, flo
         parts = np.split(chat.policy.states(packed), np.cumsum(packed.lengths)[:-1])
         for i, one in zip(members, parts, strict=True):
             states[i] = one
-    found = credit_assignment.credit(states, made, seed)
+    features = np.array([np.concatenate([one[1:].mean(0), one[-1]]) for one in states], np.float32)
+    now = Labels(features, np.log([len(one) for one in states]), np.sign(made), np.arange(len(states)))
+    found = credit_assignment.credit(states, made, now, seed)
     print(f"  critic: explains {found.explained:.2f}", flush=True)
     if found.explained < v["credit"] or found.by_chance > BY_CHANCE:
         return [np.full(len(one.reply), a) for one, a in zip(used, made, strict=True)]
