@@ -14,6 +14,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from proxy.relay.early_stream import KEEPALIVE
 from scripts.fakes.launcher import FakeLauncher
 from scripts.fakes.recorded import RecordedBackend
 from scripts.harness.in_process import Proxy
@@ -86,6 +87,7 @@ async def test_it_ends_in_half_a_character_or_half_an_event(
     body, found = await streamed(proxy, raw, [WHOLE[0], 0.05, half, 0.05])
     before, error = error_of(body)
     assert error["code"] == "backend_broke"
+    before = before.replace(KEEPALIVE, b"")  # a slow machine has signs of life in between
     assert before.count(b"data: ") == 1 and before.endswith(b"null}]}\n\n") and b"H\xc3\xa9" in before
     assert found.status == "partial" and found.end is not None and found.end.text == "Hé"
     await recovered(proxy, raw)

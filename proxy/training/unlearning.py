@@ -72,6 +72,7 @@ class Rebuilding:
         self._foreign = foreign
         self._events = events
         self.problem: str | None = None  # why such a version still answers
+        self._stepping = asyncio.Lock()  # whoever forgets, and the supervisor at its next look
 
     async def start(self) -> None:
         """Before any version is loaded: one that is gone is not what the pointer names."""
@@ -128,23 +129,26 @@ class Rebuilding:
 
     async def _step_back(self) -> bool:
         """Tell whether neither the live version nor the one that a rollback finds is gone."""
-        adapters, pointer = await self._store.versions.all(), await self._store.versions.pointer()
-        if self._foreign:
-            await self._foreign.step_back(adapters)
-        to = clean_of(adapters, pointer.live)
-        try:
-            if to == pointer.live:
-                await self._swap.read_again()
-            elif self._backend.capabilities.adapters:
-                await self._swap.to(to, _because(pointer.live), ACTOR)
-            else:
-                await self._store.versions.point(to, _because(pointer.live), ACTOR)
-        except (ProxyError, StoreError) as error:
-            self.problem = f"{label(pointer.live)} still answers, though it learned from what was forgotten: {error}"
-            log.error("a version that is gone still answers; it is tried again", error=str(error))
-            return False
-        self.problem = None
-        return True
+        async with self._stepping:
+            adapters, pointer = await self._store.versions.all(), await self._store.versions.pointer()
+            if self._foreign:
+                await self._foreign.step_back(adapters)
+            to = clean_of(adapters, pointer.live)
+            try:
+                if to == pointer.live:
+                    await self._swap.read_again()
+                elif self._backend.capabilities.adapters:
+                    await self._swap.to(to, _because(pointer.live), ACTOR)
+                else:
+                    await self._store.versions.point(to, _because(pointer.live), ACTOR)
+            except (ProxyError, StoreError) as error:
+                self.problem = (
+                    f"{label(pointer.live)} still answers, though it learned from what was forgotten: {error}"
+                )
+                log.error("a version that is gone still answers; it is tried again", error=str(error))
+                return False
+            self.problem = None
+            return True
 
     async def _end(self, state: Rebuild, line: str) -> None:
         """The old versions' files go, then it is on record that this is over."""

@@ -167,6 +167,22 @@ async def test_a_backend_that_does_not_take_the_clean_one_is_asked_again(proxy: 
     assert status["live"] == 4 and status["problem"] is None
 
 
+async def test_who_steps_back_second_has_no_problem_with_it(proxy: Proxy) -> None:
+    """Whoever forgets does it at once, and the supervisor at its next look."""
+    await lineage(proxy)  # v1 is not loaded any more
+    proxy.launcher.hold = True
+    proxy.backend.hold_load.clear()
+    forgetting = asyncio.create_task(forget(proxy, session="s", retrain=True))
+    while not (await proxy.store.unlearning.state()):
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.2)  # ten looks
+    proxy.backend.hold_load.set()
+    told = await forgetting
+    assert "still answers" not in told["rebuild"]["line"]
+    status = await proxy.get("/rl/status")
+    assert status["live"] == 1 and "still answers" not in status["rebuild"]["line"] and status["problem"] is None
+
+
 async def test_not_under_a_run_that_builds_on_it(proxy: Proxy) -> None:
     await lineage(proxy)
     proxy.launcher.hold = True
