@@ -8,6 +8,8 @@ parses. Not here: which headers are sent, and what the bytes mean. Source: RFC 9
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import ssl
 import zlib
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -274,6 +276,8 @@ class _Connection(asyncio.Protocol):
         self.resume_writing()
         if self._timer is not None:
             self._timer.cancel()
+        if isinstance(error, ConnectionError) and self._head is not None and not self.address.tls:
+            self._read_rest()
         if self._answer is None:
             return
         if error is None and self._answer.until_closed:
@@ -284,6 +288,13 @@ class _Connection(asyncio.Protocol):
             self._fail(ConnectionError("the connection was closed in the middle of it"))
         else:
             self._fail(Disconnected("the connection was closed"))
+
+    def _read_rest(self) -> None:
+        """Take what came before a write failed: a server may answer a question that it does not read to its end."""
+        with contextlib.suppress(OSError):
+            descriptor = self.to.get_extra_info("socket").fileno()  # it is closed after this
+            while self._answer is not None and (data := os.read(descriptor, HELD)):
+                self.data_received(data)
 
     def _look(self) -> None:
         """Break off where it is silent for too long; a slow reader or question is not its doing."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
+import threading
 from collections.abc import AsyncIterator
 
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from multidict import CIMultiDict
 
 from proxy.core.backend_http import Answer, Connections, Disconnected, NoHttp, NotConnected, Silent
 from proxy.core.errors import BackendBroke
@@ -287,3 +290,30 @@ async def test_a_large_body_goes_out_whole() -> None:
         url = str(server.make_url("")).rstrip("/")
         assert await whole(await http.ask("POST", url, "/", {}, b"x" * 5_000_000)) == b"5000000"
         assert await whole(await http.ask("POST", url, "/", {}, pieces())) == b"5000000"
+
+
+async def test_an_answer_to_a_question_that_its_server_did_not_read_is_not_lost() -> None:
+    """It answers, and closes with most of the question unread. Here the next write fails before anything was read."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        refused = threading.Thread(target=_refuse, args=(listener,))
+        refused.start()
+
+        async def body() -> AsyncIterator[bytes]:
+            yield b"x" * 1000
+            refused.join()  # no turn of the loop: nothing is read meanwhile
+            for _ in range(9):
+                yield b"x" * 1000
+
+        async with connections() as http:
+            url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            answer = await http.ask("POST", url, "/", CIMultiDict({"content-length": "10000"}), body())
+            assert (answer.status, await whole(answer)) == (413, b"no")
+    refused.join()
+
+
+def _refuse(listener: socket.socket) -> None:
+    taken, _ = listener.accept()
+    with taken:
+        head = taken.recv(1)
+        assert head == b"P"
+        taken.sendall(b"HTTP/1.1 413 Too Large\r\ncontent-length: 2\r\n\r\nno")
