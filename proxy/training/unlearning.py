@@ -72,7 +72,7 @@ class Rebuilding:
         self._foreign = foreign
         self._events = events
         self.problem: str | None = None  # why such a version still answers
-        self._stepping = asyncio.Lock()  # whoever forgets, and the supervisor at its next look
+        self._stepping = asyncio.Lock()  # a request that forgets and the supervisor may step back at once
 
     async def start(self) -> None:
         """Before any version is loaded: one that is gone is not what the pointer names."""

@@ -287,7 +287,7 @@ class Swap:
         """Back to the version that was live before. Raises Conflict where there is none, or where it is withdrawn."""
         live, version = self.live, self._pointer.previous
         if version == live:
-            raise Conflict(f"{version_first(live)} is live, and there is no version before it to go back to.")
+            raise Conflict(f"{version_first(live)} is live, and no other version was live before it.")
         if (why := await self._withdrawn(version)) is not None:
             raise Conflict(
                 f"{version_first(live)} stays live, since v{version} before it is withdrawn: {why}; "

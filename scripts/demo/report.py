@@ -19,7 +19,7 @@ from scripts.harness.circumstances import machine_name, now
 
 
 class Scoring:
-    """What the base model makes of held-out replies (coherence.py): a process that works while others are asked."""
+    """Scores held-out replies under the base model, in a process beside the demo (coherence.py)."""
 
     def __init__(self) -> None:
         with (HOME / "scoring.log").open("wb") as log:

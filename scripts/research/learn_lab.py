@@ -28,11 +28,11 @@ from transformers import LogitsProcessor, LogitsProcessorList
 from config.presets import resolve
 from scripts.bench.persona import MAX_TOKENS, ROOT, TEMPERATURE, Chat, prompts
 from scripts.research import lab_judge
+from scripts.research.critic_states import states
 from trainer import objective, objective_kin
 from trainer.formats import weights
-from trainer.lessons import anchor, credit_assignment
+from trainer.lessons import anchor, credit_assignment, critic
 from trainer.lessons.advantages import BY_CHANCE
-from trainer.lessons.critic import Labels
 from trainer.objective import Terms
 from trainer.policy import packing
 from trainer.policy.packing import Tokens
@@ -189,16 +189,8 @@ def own_replies(chat: Chat, known: list[Rated], texts: list[str], v: dict[str, f
 
 def credited(chat: Chat, used: list[Tokens], made: list[float], v: dict[str, float], seed: int) -> list[Any]:
     """(T,) advantages: of each reply by what its tokens earned, as in the trainer; all alike, where nobody can tell."""
-    after = [Tokens(r.prompt, (*r.reply, chat.template.end), r.temperature) for r in used]  # one state more
-    states: list[Any] = [None] * len(used)
-    for members in packing.group(after, chat.policy.budget):
-        packed = packing.pack([after[i] for i in members])
-        parts = np.split(chat.policy.states(packed), np.cumsum(packed.lengths)[:-1])
-        for i, one in zip(members, parts, strict=True):
-            states[i] = one
-    features = np.array([np.concatenate([one[1:].mean(0), one[-1]]) for one in states], np.float32)
-    now = Labels(features, np.log([len(one) for one in states]), np.sign(made), np.arange(len(states)))
-    found = credit_assignment.credit(states, made, now, seed)
+    read = states(chat, [r.prompt for r in used], [r.reply for r in used])
+    found = credit_assignment.credit(read, made, critic.labels(read, made, range(len(read))), seed)
     print(f"  critic: explains {found.explained:.2f}", flush=True)
     if found.explained < v["credit"] or found.by_chance > BY_CHANCE:
         return [np.full(len(one.reply), a) for one, a in zip(used, made, strict=True)]

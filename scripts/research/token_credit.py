@@ -70,10 +70,7 @@ def measured(read: list[States], y: Floats, now: range, earlier: range) -> dict[
 
 
 def _labels(read: list[States], y: Floats, which: range) -> Labels:
-    features = np.array([np.concatenate([read[i][1:].mean(0), read[i][-1]]) for i in which], np.float32)
-    return Labels(
-        features, np.log([len(read[i]) for i in which]), np.sign(y[which.start : which.stop]), np.array(which)
-    )
+    return critic.labels([read[i] for i in which], y[which.start : which.stop].tolist(), which)
 
 
 def _mean_difference(read: list[States], of: Labels) -> float:

@@ -231,7 +231,7 @@ def _exists(db: sqlite3.Connection, key: bytes) -> bool:
 
 
 def _noted(hashes: Sequence[bytes], new: Mapping[bytes, NewMessage]) -> int:
-    """How many of the first of them are noted, or stored before those; 0 where none is noted."""
+    """Count the first of them up to the last one that is noted; those before it are noted or stored. 0 without any."""
     if not hashes or hashes[0] not in new:
         return 0
     return next(at for at in range(len(hashes), 0, -1) if hashes[at - 1] in new)

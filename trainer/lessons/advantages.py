@@ -148,7 +148,7 @@ def _earned(
         return None
     rated = [i for i, a in enumerate(values) if a]
     states, sizes = scorer.states([samples[i].tokens for i in rated]), [values[i] for i in rated]
-    now = critic.labels([samples[i] for i in rated], states, sizes)
+    now = critic.labels(states, sizes, [critic.conversation(samples[i]) for i in rated])
     before = critic.read(scorer.kept(), now.features.shape[1])
     found = credit_assignment.credit(states, sizes, now, scorer.spec.seed, before)
     told = trusted or (found.explained >= preset.credit and found.by_chance <= BY_CHANCE)

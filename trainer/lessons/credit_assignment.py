@@ -6,7 +6,7 @@ numpy. Not here: what becomes of the credit (advantages), the critic of whole re
 V is a projection of the policy's last hidden state on one direction, scaled once. The direction is the critic's: the
 weights of its ridge-logistic regression on the mean and on the last state of each reply, added up. What speaks to the
 reader shows in the mean, how a reply ends in its last state. A very strong ridge would make it the difference of their
-means (Marks and Tegmark, arXiv 2310.06824), which explains half as much. V is asked only about conversations that it
+means (Marks and Tegmark, arXiv 2310.06824), which explains less. V is asked only about conversations that it
 was not made of. What it has learned shows at their ends. Where that explains too little of the ratings, and the critic
 is not trusted either, all tokens of a reply are pushed alike.
 """

@@ -74,14 +74,14 @@ class Critic(NamedTuple):
 NOTHING = Critic(0.5, 0.0, 0.5, 1.0, 0, np.empty(0))
 
 
-def labels(samples: Sequence[Sample], states: Sequence[States], values: Sequence[float]) -> Labels:
+def labels(states: Sequence[States], values: Sequence[float], group: Sequence[int]) -> Labels:
     """Data of rated replies; `states` (T + 1, H) each, before every token and after the last. `values` have the
-    opinion's sign."""
+    opinion's sign, `group` is the same for replies of one conversation."""
     return Labels(
         np.array([_features(one) for one in states], np.float32),
         np.log([len(one) for one in states]),
         np.sign(values),
-        np.array([conversation(s) for s in samples], np.int64),
+        np.array(group, np.int64),
     )
 
 
@@ -112,7 +112,8 @@ def of_run(scorer: Scorer, samples: Sequence[Sample], progress: Progress) -> tup
     rated = [s for s in samples if s.human and s.reward and not s.replayed]
     if not rated:
         return None, NOTHING
-    now = labels(rated, scorer.states([s.tokens for s in rated]), [s.reward for s in rated])
+    states = scorer.states([s.tokens for s in rated])
+    now = labels(states, [s.reward for s in rated], [conversation(s) for s in rated])
     known = joined(read(scorer.kept(), now.features.shape[1]), now)
     found = judged(known, scorer.spec.seed)
     progress.choice("critic", "trusted" if found.trusted else "not trusted", found.why)

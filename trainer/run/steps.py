@@ -42,7 +42,6 @@ PROBE = 16  # lessons that the last step's drift is measured on: a second or two
 ROUNDED = 0.05  # nats a token: five times what bf16 rounds differently in other micro-batches
 REPLAYED = 8  # liked and disliked replies that the gate looks at once more, the newest: no more than the probe again
 
-
 NOTHING: Mapping[int, Floats] = MappingProxyType({})
 TOLD = ("loss", "grad_norm", "guarded", "kl_teacher", "kl_stay", "elsewhere")  # of the last step that counts
 
@@ -144,7 +143,7 @@ def train(
     told = {name: value for name, value in last.items() if name in TOLD}
     stepped = {i for indices in plan[: at.step] for i in indices}
     return Trained(
-        # What went by token was heard by the critic, whether a step came to it or not.
+        # A rating that went by token made the critic, whether a step came to it or not.
         lessons=[lesson for i, lesson in enumerate(teaching) if i in stepped or lesson.credited],
         changed=_changed(policy, start, teaching, look),
         replayed=replay(policy, teaching, look.scored),

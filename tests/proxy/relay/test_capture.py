@@ -150,8 +150,6 @@ async def test_a_title_that_is_asked_for_beside_its_question_is_a_side_turn(
 ) -> None:
     """Some agents ask for it at once. Whether it quotes the question is looked up when that has a row."""
     monkeypatch.setattr(capture, "BESIDE_S", 60.0)
-    ids = iter(["rl-main", "rl-other", "rl-side"])
-    monkeypatch.setattr(relay, "new_id", lambda: next(ids))
     backend.hold.clear()
     question = asyncio.create_task(proxy.chat("list my files", stream=stream))
     await asked(backend, 1)
@@ -159,13 +157,15 @@ async def test_a_title_that_is_asked_for_beside_its_question_is_a_side_turn(
     await asked(backend, 2)
     title = asyncio.create_task(proxy.say("Name this.\n\nUser: list my files\n\nAssistant:", max_tokens=40))
     await asked(backend, 3)
-    assert await stored(proxy, "pending") == "rl-main"
+    pending = await stored(proxy, "pending")
     backend.hold.set()
     await asyncio.gather(other, title)
     async with await question as answer:
         await answer.read()
-    found = {row.new.id: row.new.turn_rule for row in await proxy.store.completions.page()}
-    assert found == {"rl-main": "default", "rl-other": "default", "rl-side": "quotation"}
+        assert answer.headers["x-rl-completion-id"] == pending
+    rows = [row.new for row in await proxy.store.completions.page()]
+    found = {(row.user, row.id == pending): row.turn_rule for row in rows}
+    assert found == {(None, True): "default", ("another", False): "default", (None, False): "quotation"}
 
 
 async def asked(backend: FakeBackend, count: int) -> None:

@@ -168,7 +168,7 @@ async def test_a_backend_that_does_not_take_the_clean_one_is_asked_again(proxy: 
 
 
 async def test_who_steps_back_second_has_no_problem_with_it(proxy: Proxy) -> None:
-    """Whoever forgets does it at once, and the supervisor at its next look."""
+    """A request that forgets steps back at once, the supervisor at its next look: here in the middle of that."""
     await lineage(proxy)  # v1 is not loaded any more
     proxy.launcher.hold = True
     proxy.backend.hold_load.clear()

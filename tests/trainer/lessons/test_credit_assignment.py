@@ -6,18 +6,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainer.lessons import credit_assignment as module
+from trainer.lessons import critic
 from trainer.lessons.credit_assignment import LEAST
-from trainer.lessons.critic import Labels, joined
+from trainer.lessons.critic import joined
 from trainer.lessons.scoring import WIDEST, narrow
 
 WIDTH, SAYS = 24, 12
 
 
 def seen(states, values, first=0):
-    """As the critic sees them, each of a conversation of its own."""
-    features = np.array([np.concatenate([s[1:].mean(0), s[-1]]) for s in states], np.float32)
-    groups = np.arange(first, first + len(states))
-    return Labels(features, np.log([len(s) for s in states]), np.sign(values), groups)
+    """Labels of these replies; each reply is its own conversation."""
+    return critic.labels(states, values, range(first, first + len(states)))
 
 
 def credit(states, values, seed, before=None):
@@ -68,7 +67,7 @@ def test_ratings_that_follow_nothing_explain_nothing():
 
 
 def test_no_critic_is_asked_about_a_conversation_that_it_was_made_of():
-    """Of noise: whoever knew the reply from an earlier run would explain its rating."""
+    """The states are noise. A critic explains the ratings only if it has seen these very replies in an earlier run."""
     rng = np.random.default_rng(3)
     states = [rng.normal(0, 1, (15, WIDTH)).astype(np.float32) for _ in range(24)]
     values = [1.0 if i < 8 else -1.0 for i in rng.permutation(24)]

@@ -113,7 +113,7 @@ def test_what_it_sees_of_a_reply_is_the_mean_and_the_last_state(tmp_path_factory
     model = tiny.make_model(tmp_path_factory.mktemp("models") / "tiny")
     samples = tiny.rated(model, 4)
     states = [np.arange(3.0 * (len(s.tokens.reply) + 1)).reshape(-1, 3).astype(np.float32) for s in samples]
-    found = critic.labels(samples, states, [s.reward for s in samples])
+    found = critic.labels(states, [s.reward for s in samples], [critic.conversation(s) for s in samples])
     assert found.features.shape == (4, 6)
     assert found.features[0, :3] == pytest.approx(states[0][1:].mean(0))
     assert found.features[0, 3:] == pytest.approx(states[0][-1])
