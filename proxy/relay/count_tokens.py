@@ -1,9 +1,10 @@
 """`POST /v1/messages/count_tokens`: how long a prompt is, in the backend's own tokens.
 
 A backend that has this route answers itself, byte for byte. For one that has not, the request is said as chat
-completions, as its answer would be asked for. The backend's tokenizer counts what its chat template makes of it. Owns
-which of these ways there is. Where there is none the answer is an error that says so, since a guess would be taken for
-a count. What agents do with it (when to compact) they do better with a guess of their own.
+completions, as its answer would be asked for. The backend's tokenizer counts what its chat template makes of it. Where
+it has none and the model is one of OpenAI's, tiktoken counts. Owns which of these ways there is. Where there is none
+the answer is an error that says so: what agents do with a count (when to compact) they do better with a guess of their
+own.
 """
 
 from __future__ import annotations
@@ -25,11 +26,13 @@ from proxy.core.json_edit import dumps, loads, rewrite
 from proxy.core.offload import off_loop, weight
 from proxy.core.upstream import answer_headers, message_in, no_http, target_of, whole
 from proxy.dialects import MESSAGES, Asked
+from proxy.relay import openai_tokens
 from proxy.relay.call import coding_of, parsed, unpacked
 from proxy.relay.parts import Parts
 
 # What a tokenizer needs of a chat request; the rest is for sampling.
 _COUNTED: Final = ("messages", "tools", "chat_template_kwargs")
+TABLE: Final = "x-rl-tiktoken"  # the table that counted, where it was not the server
 
 
 class CountTokens:
@@ -66,9 +69,12 @@ class CountTokens:
         chat = await off_loop(heavy, MESSAGES.to_chat, body, asked)
         if await off_loop(heavy, more_than_text, chat["messages"]) is not None:
             raise _cannot("of pictures, sounds or files", message_in(answer))
-        if (count := await self._counted(request, address, chat, heavy)) is None:
-            raise _cannot("of a prompt", message_in(answer))
-        return web.json_response({"input_tokens": count})
+        if (count := await self._counted(request, address, chat, heavy)) is not None:
+            return web.json_response({"input_tokens": count})
+        counted = await openai_tokens.count(loads(named["model"]) if "model" in named else asked.model, chat)
+        if isinstance(counted, str):
+            raise _cannot("of a prompt", f"{message_in(answer)}; {counted}")
+        return web.json_response({"input_tokens": counted.tokens}, headers={TABLE: counted.table})
 
     async def _counted(self, request: web.Request, address: Address, chat: Mapping[str, Any], heavy: int) -> int | None:
         """Ask as vLLM and the built-in backend have it, then as llama.cpp has it; None where there is neither."""

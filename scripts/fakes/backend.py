@@ -98,7 +98,7 @@ class FakeBackend(Listening):
         takes: dict[str, Any] = {} if self.window is None else {"max_model_len": self.window}
         takes |= {} if self.model_root is None else {"root": self.model_root}
         ours = [{"id": self.model, "object": "model", "created": 1, "owned_by": "vllm", "parent": None, **takes}]
-        ours += [{"id": name, "object": "model", "created": 1, "parent": MODEL} for name in self.adapters]
+        ours += [{"id": name, "object": "model", "created": 1, "parent": self.model} for name in self.adapters]
         return web.json_response({"object": "list", "data": ours})
 
     async def _version(self, request: web.Request) -> web.Response:

@@ -154,7 +154,7 @@ def _rendered(body: dict[str, Any]) -> str:
 
 
 async def tokenize(fake: Any, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
-    if body["model"] != "fake":
+    if body["model"] != fake.model:
         return web.json_response({"error": {"message": f"The model `{body['model']}` does not exist."}}, status=404)
     if "apply-template" in fake.speaks:  # as llama.cpp: another member than `content` is nothing to it
         return web.json_response({"tokens": [_id(word) for word in str(body.get("content") or "").split()]})
