@@ -3,8 +3,8 @@
 A backend that has this route answers itself, byte for byte. For one that has not, the request is said as chat
 completions, as its answer would be asked for. The backend's tokenizer counts what its chat template makes of it. Where
 it has none and the model is one of OpenAI's, tiktoken counts. Owns which of these ways there is. Where there is none
-the answer is an error that says so: what agents do with a count (when to compact) they do better with a guess of their
-own.
+the answer is an error that says so, since a guess would be taken for a count. What agents do with it (when to compact)
+they do better with a guess of their own.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How long a prompt is in the tokens of OpenAI's models, by tiktoken (extra `count`).
 
-For a server that serves one of them and cannot count. tiktoken knows models by their names and downloads a table of 2
+For a server that serves one of them and cannot count. tiktoken knows models by their names. It downloads a table of 2
 to 4 MB from OpenAI at its first use. Owns what is counted. Not here: whether the server counts itself (count_tokens).
 """
 
@@ -29,7 +29,7 @@ class Counted(NamedTuple):
 async def count(model: str, chat: Mapping[str, Any]) -> Counted | str:
     """The tokens of a chat request that has texts and tools only; where there is no count, why.
 
-    A text's tokens are exact. How a model is told its tools is not published: they count as the JSON that they came in.
+    A text's tokens are exact. How a model is told its tools is not published. They count as their JSON.
     """
     try:
         from tiktoken import encoding_name_for_model, get_encoding
