@@ -2,11 +2,11 @@
 
     python -m scripts.bench.budget [--only SHAPE …] [--seconds S] [--functions N] [--json FILE]
 
-rlproxy is started with a sampler in its process. Every few milliseconds of CPU the stack of each thread is looked at,
-and the CPU that the thread has used since the last look is noted for it. The innermost function of ours says which step
-that was (STEPS); the innermost function of all says whether it was our own code, a library's, or the kernel's
-(functions that do little but make a system call). A bare relay is measured in the same run. The sampler itself takes
-two to four per cent, which is in the figures of the steps.
+rlproxy is started with a sampler in its process. Every few milliseconds of CPU, the sampler looks at the stack of each
+thread. It notes the CPU that the thread has used since the last look. The innermost function of rlproxy says which step
+that was (STEPS). The innermost function of all says whose code it was: rlproxy's own, a library's, or the kernel's.
+Functions that do little but make a system call count as the kernel's. A bare relay is measured in the same run.
+The sampler itself takes two to four per cent, which is in the figures of the steps.
 """
 
 from __future__ import annotations

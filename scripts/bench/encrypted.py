@@ -1,9 +1,9 @@
-"""What encryption at rest costs the store: completions and ratings committed a second, in the clear and with SQLCipher.
+"""Measure the cost of encryption at rest: completions and ratings committed a second, in the clear and with SQLCipher.
 
 `python -m scripts.bench.encrypted [--rounds N] [--quick]` writes benchmarks/encrypted.json; `--quick` does one short
-round and writes nothing. Both forms in turns in one run, each round with new files, so that what else the machine does
-falls on both. 64 callers at once, each awaits its commit, as the proxy does; a completion has 2 kB of prompt
-and of answer.
+round and writes nothing. Both forms take turns in one run, each round with new files. So other work of the machine
+falls on both. 64 callers at once each await their commit, as the proxy does. A completion has 2 kB of prompt and 2 kB
+of answer.
 """
 
 from __future__ import annotations

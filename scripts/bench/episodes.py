@@ -37,7 +37,7 @@ TURNS: Final = 4  # of an episode, at most
 
 @dataclass
 class Told:
-    """What a client was told of one episode."""
+    """The answers that a client got about one episode."""
 
     id: str
     reward: float
@@ -90,7 +90,7 @@ async def settled(proxy: Proxy, started: int) -> None:
 
 
 async def wrong(proxy: Proxy, told: list[Told]) -> list[str]:
-    """What does not fit what clients were told."""
+    """List where the store contradicts the answers that clients got."""
     stored = {one.id: one for one in await proxy.store.episodes.page(limit=len(told) + 1)}
     found = [f"{len(stored)} episodes of {len(told)} are stored"] if len(stored) != len(told) else []
     runs = await proxy.store.runs.recent(limit=1000)

@@ -35,7 +35,7 @@ REPEATED = 10  # one in so many is sent twice
 
 @dataclass
 class Sent:
-    """What the caller was told."""
+    """Counts of the answers that the caller got."""
 
     stored: set[str] = field(default_factory=set)  # event ids that were answered 201 or 200
     new: int = 0  # 201

@@ -2,9 +2,13 @@
 
     python -m scripts.bench.gpu [--device cuda|cpu] [--part bf16,…] [--arch qwen3|llama|gemma|moe] [--small]
 
-Parts: `bf16` and `4bit` (log-probs and gradients beside float32), `tree` (FlexAttention against sequences one by one),
-`packing` (seconds of a tree against single sequences), `memory` (peak of a gradient), `run` (a complete run of a random
-model of 4 B parameters, from its folder to its adapter), `live` (`make demo QUICK=1`: seconds from rating to live).
+- `bf16` and `4bit`: log-probs and gradients beside float32
+- `tree`: FlexAttention against sequences one by one
+- `packing`: seconds of a tree against single sequences
+- `memory`: peak of a gradient
+- `run`: a complete run of a random model of 4 B parameters, from its folder to its adapter
+- `live`: `make demo QUICK=1`, seconds from rating to live
+
 `--small` takes a model of some thousand parameters. Each part is in benchmarks/gpu.json at once (another device:
 gpu_cpu.json, by architecture); one that fails says so there, and the command ends with 1.
 """

@@ -1,10 +1,10 @@
-"""What a token of a streamed reply costs the capture, by how long the reply is.
+"""Measure the CPU that capture takes for a token of a streamed reply, by the length of the reply.
 
     python -m scripts.bench.long_replies [--tree FOLDER] [--json FILE]
 
-Chunks as vLLM sends them, a token each, with token ids and log-probs and without, folded into a reply by the dialect's
-own fold: microseconds of CPU a chunk, the lowest of five; and the arguments of a tool call, as long. `--tree` measures
-another checkout.
+The dialect's own fold makes a reply of chunks as vLLM sends them: a token each, with token ids and log-probs and
+without. It does the same with the arguments of a tool call of that length. The figure is microseconds of CPU a chunk,
+the lowest of five. `--tree` measures another checkout.
 """
 
 from __future__ import annotations

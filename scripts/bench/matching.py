@@ -2,10 +2,10 @@
 
     python -m scripts.bench.matching [--cases 10000] [--seed 1] [--json FILE]
 
-Worlds of 30 conversations, with two people and nobody, sessions and none, questions and answers that are often the
-same, and a tenth of the answers not captured; through a whole proxy on loopback. Of each case it is counted whether the
-answer that was on screen was rated, none, or another. Writes benchmarks/matching.json, and exits with 1 where one was
-wrong. tests/test_matching.py has 300 of them.
+Each world has 30 conversations, with two people and nobody, with sessions and without. Questions and answers are often
+the same, and a tenth of the answers is not captured. Everything goes through a whole proxy on loopback. Each case
+counts as one of three: the answer on screen was rated, none was, or another one. Writes benchmarks/matching.json, and
+exits with 1 where a wrong answer was rated. tests/test_matching.py has 300 of them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Does it learn behind a real Ollama whose chat template is not that of the weights, as it does with the built-in one?
 
 `OLLAMA_BIN=…/ollama[:…/ollama] python -m scripts.bench.ollama_templates [--templates alpaca …] [--seeds 1 2]
-[--builtin]` puts what each did into benchmarks/ollama_templates.json, beside the others. Per server, template and seed:
-a real `rlproxy serve` on a fresh home, 32 answers rated by the persona `concise`, the run that they start, and held-out
-prompts before and after it. The models are the same SmolLM2-135M (Q4_1). Nothing is set but the address of the server.
+[--builtin]` puts what each did into benchmarks/ollama_templates.json, beside the others. Each server, template and seed
+gets a real `rlproxy serve` on a fresh home. The persona `concise` rates 32 answers, which start a run. Held-out prompts
+are asked before and after the run. The models are the same SmolLM2-135M (Q4_1). Nothing is set but the address of the
+server.
 """
 
 from __future__ import annotations
@@ -188,7 +189,7 @@ async def doctor_of(home: Path) -> tuple[int, list[str]]:
 
 
 def ran(home: Path, run: dict[str, Any] | None) -> dict[str, Any] | None:
-    """What the run folder has of it."""
+    """Read the figures of a run from its folder."""
     if run is None:
         return None
     folder = home / "runs" / f"r{run['id']:05}"

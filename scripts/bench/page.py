@@ -1,9 +1,9 @@
 """The page with 100,000 completions: queries of its lists, pages over loopback, and the first paint in Chromium.
 
 `python -m scripts.bench.page [--completions N] [--home DIR] [--no-browser]` writes benchmarks/page.json, with the plan
-of each query. The home is made up: answers of 120 words (of Python's own manual) with token ids and log-probs, two
-models, eight versions, conversations of 20 turns, one side turn in five, two ratings in five, all used by one run. Each
-query is asked 15 times, the median counts.
+of each query. The home is made up. Answers have 120 words (of Python's own manual), token ids and log-probs. There are
+two models, eight versions, and conversations of 20 turns. One turn in five is a side turn, two in five are rated, and
+one run has used all ratings. Each query is asked 15 times, the median counts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the learning benchmarks share: a persona who rates, the model as a server would have it, one run.
+"""Shared parts of the learning benchmarks: a persona that rates, the model as a server would have it, one run.
 
 Rounds of ratings become real run folders and real trainer processes; only the chat is in this process.
 """
@@ -55,7 +55,7 @@ class Chat:
             return self.ask_now(texts, seed)
 
     def ask_now(self, texts: list[str], seed: int) -> list[Tokens]:
-        """Of whatever the policy wears."""
+        """Sample replies from the policy with the adapter that it has at the moment."""
         return self.answer_now([[{"role": "user", "content": text}] for text in texts], seed)
 
     def answer_now(self, talks: list[list[dict[str, str]]], seed: int) -> list[Tokens]:
@@ -76,7 +76,7 @@ class Chat:
         return score(self.policy, replies)
 
     def said(self, reply: Tokens) -> Reply:
-        """As a persona reads it."""
+        """Decode a reply into the text that a persona reads."""
         return Reply(self.template.text(reply.reply), ended=reply.reply[-1] == self.template.end)
 
     def evaluate(self, persona: Persona, texts: list[str], adapter: Path | None, seed: int) -> dict[str, Any]:

@@ -1,10 +1,10 @@
-"""What rollouts cost a person who asks meanwhile, with the queue of `backend.episodes_at_once` and without it.
+"""Measure how long a person waits during rollouts, with the queue of `backend.episodes_at_once` and without it.
 
     python -m scripts.bench.rollouts [--clients 64] [--answers 8] [--turns 2] [--tokens 16] [--json FILE]
 
-A real `rlproxy serve` with the built-in backend, three times: a person alone, beside the clients with the setting as it
-comes, and beside them with room for all at the backend. Each client plays one episode after the other, of turns that
-resend their history. Nothing trains. Writes benchmarks/rollouts.json: compare the figures of one file.
+A real `rlproxy serve` with the built-in backend runs three times. The person asks alone, then beside the clients with
+the default setting, then beside them with room for all at the backend. Each client plays one episode after the other,
+of turns that resend their history. Nothing trains. Writes benchmarks/rollouts.json: compare the figures of one file.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def redaction(text: str) -> None:
 
 
 def commands(text: str) -> None:
-    """As each agent's message, and as the whole of a conversation that ends in it."""
+    """Look for a command in a conversation that ends in this text, as each agent's and as no agent's."""
     for agent in (None, *AGENTS):
         command_at([{"role": "user", "content": "hello"}, {"role": "user", "content": text}], agent)
 

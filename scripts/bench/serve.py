@@ -1,8 +1,8 @@
-"""Serving speed of the built-in backend: tokens/s at 1, 4 and 8 at once, base and adapter, with 1 and 2 threads, alone
-and with a training run beside it that has as many.
+"""Serving speed of the built-in backend: tokens/s at 1, 4 and 8 at once, for the base and an adapter.
 
-`python -m scripts.bench.serve [--tokens N] [--weights SPEC]` writes benchmarks/serve.json. Over HTTP and from a real
-server process, so what is measured is what a client gets; the time to read the prompt is part of it.
+Each is measured with 1 and 2 threads, alone and beside a training run that has as many threads.
+`python -m scripts.bench.serve [--tokens N] [--weights SPEC]` writes benchmarks/serve.json. Requests go over HTTP to a
+real server process, so the figures are those of a client. The time to read the prompt is part of them.
 """
 
 from __future__ import annotations

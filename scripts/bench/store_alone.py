@@ -45,7 +45,7 @@ def text(at: int, words: int) -> str:
 
 
 def as_ids(said: str) -> list[int]:
-    """As many as a tokenizer might make of it."""
+    """Make token ids, as many as a tokenizer might make of the text."""
     return [crc32(said[at : at + LETTERS_A_TOKEN].encode()) % 50_000 for at in range(0, len(said), LETTERS_A_TOKEN)]
 
 

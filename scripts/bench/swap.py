@@ -2,16 +2,16 @@
 
 `python -m scripts.bench.swap [--backend all|builtin|llamacpp|llamacpp-router|vllm|mlx …] [--resume] [--quick] [--swaps
 10] [--rollbacks 5] [--seconds 60] [--clients 8] [--tokens 32]` writes the figures of each backend to
-benchmarks/swap.json as soon as it has them, beside those of the others. It says how long it will take; a backend that
+benchmarks/swap.json as soon as it has them, beside those of the others. It says how long it will take. A backend that
 fails, or takes four times as long, does not keep the next one from being measured. With `--resume`, those that the file
 has already in this form and of this commit are left out.
 
-Each version answers each client's question otherwise (greedily), and what it says is asked for by its pin before
-anything is measured. A reply that is not word for word that of the version in its `x-rl-adapter` counts as mixed.
-"During" a change is from asking for it until two seconds after it was done; "before" is the rest of its window but
-for each client's first reply, as all of those begin in one moment.
-A second pair of figures counts as during until every client has had its first token of the new version: a server has
-to read each prompt anew for it.
+Each version answers each client's question otherwise (greedily). Its answers are asked for by its pin before anything
+is measured. A reply that is not word for word that of the version in its `x-rl-adapter` counts as mixed.
+"During" a change is from asking for it until two seconds after it was done. "Before" is the rest of its window, without
+each client's first reply, as all of those begin in one moment.
+A second pair of figures extends "during" until every client has had its first token of the new version. A server has to
+read each prompt anew for that version.
 """
 
 from __future__ import annotations
@@ -362,7 +362,7 @@ async def _in_time(seconds: float, work: Coroutine[Any, Any, dict[str, Any]]) ->
 
 
 def _has(path: Path, backend: str, form: dict[str, Any], swaps: int) -> bool:
-    """Whether these figures are there already. Having written some of them makes a commit dirty, not another one."""
+    """Tell whether the file has these figures. Writing some of them makes a commit dirty, but not another one."""
 
     def clean(found: dict[str, Any]) -> dict[str, Any]:
         return {**{key: found.get(key) for key in form}, "commit": str(found["commit"]).removesuffix("-dirty")}

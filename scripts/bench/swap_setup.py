@@ -1,7 +1,7 @@
-"""What a measurement of swaps needs: a proxy over a real server, and versions of a model that all say something else.
+"""Set up a measurement of swaps: a proxy over a real server, and versions of a model that all say something else.
 
 Owns the adapters (random, PEFT layout, as large as the presets'), their rows in the store, and the servers. Not here:
-who asks, and what is measured (swap).
+the clients and the measuring (swap).
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ async def adapters(weights: Path, folder: Path, count: int) -> None:
 
 
 async def publish(http: aiohttp.ClientSession, store: Store, home: Path, version: int, folder: Path) -> None:
-    """As a run leaves it: a rating claimed, an adapter on record. It is not live."""
+    """Put a version on record as a run leaves it, with a claimed rating. The version is not live."""
     said = {"model": MODEL, "messages": [{"role": "user", "content": f"Say {version}."}], "max_tokens": 1}
     async with http.post("/v1/chat/completions", json=said, raise_for_status=True) as response:
         rating = {"completion_id": (await response.json())["id"], "rating": "good"}

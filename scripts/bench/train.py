@@ -1,4 +1,4 @@
-"""What packing saves: samples one by one against one prefix tree, and a head in chunks against a whole one.
+"""Measure what packing saves: samples one by one against one prefix tree, and a head in chunks against a whole one.
 
 `python -m scripts.bench.train [--quick] [--part packing|compute|memory [--way WAY]]` writes benchmarks/train.json
 (`--quick`: train_quick.json, a shorter prompt and fewer samples). Forward and backward on the real small model with a
@@ -147,8 +147,11 @@ def timed(act: Callable[[], None]) -> float:
 def peak(policy: TorchPolicy, way: str, reply_tokens: int) -> dict[str, Any]:
     """MiB above the resident set after loading, of one forward and backward pass.
 
-    naive: logits of every position at once, then log-softmax. kept: reply tokens only and the head in chunks, with all
-    activations. bf16: the like in bfloat16. ours: the policy as it is. tight: as it is on a machine with little memory.
+    - naive: logits of every position at once, then log-softmax.
+    - kept: reply tokens only and the head in chunks, with all activations.
+    - bf16: the like in bfloat16.
+    - ours: the policy as it is.
+    - tight: as it is on a machine with little memory.
     """
     rows = samples(policy, reply_tokens // 128, 32, 128 + 8)
     rows = [Tokens(r.prompt, r.reply[:128], r.temperature) for r in rows]
@@ -269,7 +272,7 @@ def main() -> None:
 
 
 def conditions(options: argparse.Namespace) -> dict[str, Any]:
-    """Of a measurement: when, where, of which tree, with what."""
+    """Describe a measurement: when, where, of which tree, with which versions and model."""
     versions = {
         "python": platform.python_version(),
         "torch": torch.__version__,

@@ -1,10 +1,10 @@
-"""What a change costs or brings between agent and model: an earlier tree beside this one, in one run.
+"""Measure what a change costs or brings between agent and model: an earlier tree beside this one, in one run.
 
     python -m scripts.bench.trees COMMIT [SHAPE …] [--exact] [--rounds N] [--json FILE]
 
-The shapes are relay's (`turn-200`, `plain-1M-1`, …). The commit is checked out beside, both trees are served by
-this environment, and each is asked in turn, with the bare relay and nothing at all, in windows of under a second. CPU
-is that of all threads a request: its lowest window, because a neighbour can only make one dearer, and the median.
+The shapes are relay's (`turn-200`, `plain-1M-1`, …). The commit is checked out beside, and this environment serves both
+trees. Each is asked in turn, with the bare relay and nothing at all, in windows of under a second. CPU is that of all
+threads a request: its lowest window, because a neighbour can only make one dearer, and the median.
 With `--exact` token ids and log-probs are asked for and taken out again, as with vLLM.
 """
 
@@ -29,7 +29,7 @@ WINDOW_S = 0.8
 
 
 def cpu_us(target: Target) -> float:
-    """Of all its threads since they began; finer than the ticks of 10 ms that other counters have."""
+    """CPU of all threads of the target since they began; finer than the ticks of 10 ms that other counters have."""
     tasks = Path(f"/proc/{target.process.pid}/task").iterdir()
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1000
 

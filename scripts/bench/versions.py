@@ -1,13 +1,13 @@
-"""What a version of a large model costs at Ollama: as a whole model, as a LoRA file, and beside its own llama-server.
+"""Cost of a version of a large model at Ollama: as a whole model, as a LoRA file, and beside its own llama-server.
 
 `OLLAMA_LORA=…/ollama OLLAMA_WHOLE=…/ollama LLAMA_SERVER=…/llama-server scripts/bench/versions.py [--sizes 1B 3B 8B]
 [--kind Q4_0] [--ways whole lora llama-server]` puts the figures of each size and way into benchmarks/versions.json,
 beside those of the others. OLLAMA_LORA is one before 0.34.1, OLLAMA_WHOLE one since.
 
-The backends of rlproxy themselves load two versions, one after the other, of a model of Llama's shape with random
-weights; no version is asked for an answer longer than a token. Seconds of the wall, and of the processors for rlproxy
-with its children and for the server with its: the second do not depend on what else the machine does. Bytes are those
-of the folders: the most while the first version is made, and what two leave behind.
+The backends of rlproxy themselves load two versions, one after the other. The model has Llama's shape and random
+weights. No version is asked for an answer longer than a token. Seconds are of the wall and of the processors, for
+rlproxy with its children and for the server with its own. Processor seconds do not depend on what else the machine
+does. Bytes are those of the folders: the most while the first version is made, and what two leave behind.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What `--workers 2` could bring at most: two rlproxies that know nothing of each other, beside one.
+"""Measure the most that `--workers 2` could bring: two rlproxies that know nothing of each other, beside one.
 
     python -m scripts.bench.workers [--rounds N] [--json FILE]
 
-Each has its own home and store, so neither waits for the other and nothing that one process keeps in its memory (the
-live pointer, leases, slots, limits of a key, retries) is shared. Workers with one store owner would have to do all that
-and pass each row on, so they come out below this. Two clients ask, eight at once each: both the one, then each its own;
-the same of the bare relay. Client and upstream need their share of the cores, too: the figure is this machine's.
+Each has its own home and store, so neither waits for the other. They share nothing that one process keeps in its
+memory: the live pointer, leases, slots, limits of a key, retries. Workers with one store owner would have to do all
+that and pass each row on, so they come out below this. Two clients ask, eight at once each: both the one, then each its
+own; the same of the bare relay. Client and upstream need their share of the cores, too: the figure is this machine's.
 """
 
 from __future__ import annotations

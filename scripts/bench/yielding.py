@@ -1,14 +1,14 @@
-"""What a run costs those who ask meanwhile: answer time in each phase of it ÷ answer time without one.
+"""Measure how a run slows answers meanwhile: answer time in each phase of the run ÷ answer time without one.
 
 `python -m scripts.bench.yielding [--backend builtin|llamacpp|ollama …] [--before] [--busy] [--ratings 32] [--alone 60]
 [--pause 1] [--every 10] [--tokens 24] [--gguf FILE] [--quick]` puts the figures of each backend into
 benchmarks/yield.json, beside those of the others. A whole rlproxy runs, with the model's server as a person would run
-it: llama-server with its own choice of threads, Ollama in a session of its own (OLLAMA_BIN names the program).
+it. llama-server chooses its own number of threads. Ollama is in a session of its own (OLLAMA_BIN names the program).
 
-Three runs a backend: one while a client asks one question after the other, one under light load (a question every ten
-seconds), one with nobody there. The last two are for the run's own time. `--before` takes all yielding off, which is
-how rlproxy was before November 2026: its `nice 10` counted for nothing in a session of its own. It has the first run
-alone, as has `--busy`. What is measured is written with each phase of a run.
+Each backend has three runs. In the first, a client asks one question after the other. The second is under light load (a
+question every ten seconds), and in the third nobody asks. The last two are for the run's own time. `--before` takes all
+yielding off, which is how rlproxy was before November 2026: its `nice 10` counted for nothing in a session of its own.
+It has the first run alone, as has `--busy`. What is measured is written with each phase of a run.
 """
 
 from __future__ import annotations
@@ -106,8 +106,10 @@ class Asking:
         return "publish" if "end" in told else str(told.get("phase", {}).get("phase", "start"))
 
     async def during(self, pause: float | None, so_far: Callable[[dict[str, list[float]], float], None]) -> None:
-        """Answer times by the phase that the run was in when they were asked for, and the run's seconds: `so_far` is
-        told of them with each new phase and at the end."""
+        """Measure answer times by the phase of the run in which they were asked for, and the run's seconds.
+
+        `so_far` gets them with each new phase and at the end.
+        """
         await self.train()
         began, found = time.perf_counter(), dict[str, list[float]]()
         while (phase := await self._phase()) is not None:

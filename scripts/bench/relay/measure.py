@@ -1,17 +1,18 @@
-"""What stands between an agent and its model, and what it costs: rlproxy beside the other gateways, in one run.
+"""Measure the cost of a gateway between an agent and its model: rlproxy beside the other gateways, in one run.
 
     python -m scripts.bench.relay [--quick] [--only WORD …] [--before COMMIT] [--rounds N] [--resume] [--json FILE]
 
-Targets: direct, a bare relay of 30 lines in aiohttp, rlproxy (everything captured, each answer committed before its
-last byte), rlproxy-exact (the same, asking for token ids and log-probs and taking them out again), TensorZero, Portkey,
-LiteLLM. Upstream, client and targets are processes of their own on one machine. In each round every shape is asked of
-every target, one after the other, so that what else the machine does meets all of them; medians are over rounds, and
-ratios are of one round. `--only` takes targets and shapes (`rlproxy 'plain-1k-*'`); direct is always there.
+The targets are direct, a bare relay of 30 lines in aiohttp, rlproxy, rlproxy-exact, TensorZero, Portkey and LiteLLM.
+rlproxy captures everything and commits each answer before its last byte. rlproxy-exact also asks for token ids and
+log-probs and takes them out again. Upstream, client and targets are processes of their own on one machine. In each
+round every shape is asked of every target, one after the other. So other work of the machine meets all of them.
+Medians are over rounds, and ratios are of one round. `--only` takes targets and shapes (`rlproxy 'plain-1k-*'`);
+direct is always there.
 
-`--before` adds an earlier rlproxy. All of it takes 12 minutes and writes benchmarks/relay.json; after each round what
-there is is kept, and `--resume` goes on. `--quick` takes under 50 s, without the other gateways, and writes nothing
-unless told where. `--check` is for CI: the CPU of rlproxy and of the bare relay in one run. Their ratios must stay
-below BOUNDS.
+`--before` adds an earlier rlproxy. All of it takes 12 minutes and writes benchmarks/relay.json. The figures so far are
+kept after each round, and `--resume` goes on. `--quick` takes under 50 s, without the other gateways, and writes
+nothing unless told where. `--check` is for CI: the CPU of rlproxy and of the bare relay in one run. Their ratios must
+stay below BOUNDS.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ IDLE_S = 60.0  # for all idle streams to begin
 
 @dataclass(frozen=True)
 class Shape:
-    """What is asked."""
+    """One kind of request, and how many are under way at once."""
 
     name: str
     kind: str  # plain or stream
@@ -290,7 +291,7 @@ def _ratios(row: dict[str, Any], bare: dict[str, Any] | None) -> dict[str, float
 
 
 def picked(words: list[str]) -> tuple[list[str], list[Shape]]:
-    """What `--only` names; all of a kind where it names none of it."""
+    """The targets and shapes that `--only` names; all of a kind where it names none of it."""
     everything = shapes()
     targets = [t for t in STARTS if t in words] or list(STARTS)
     patterns = [w for w in words if w not in STARTS and w != "direct"]

@@ -1,4 +1,4 @@
-"""What scripts/bench/relay measures, and how each of them is started: one process tree each, on loopback.
+"""Start the targets that scripts/bench/relay measures: one process tree each, on loopback.
 
 Owns commands, settings files and addresses. The others are installed by scripts/setup_peers and run as their own pages
 say, with logging, telemetry and retries off. Not here: what is asked of them (load), what is made of it
@@ -53,7 +53,7 @@ class Target:
         return {"host": at.hostname, "port": at.port, "path": self.path, "model": self.model, "headers": headers}
 
     def cpu_s(self) -> float:
-        """Of all its processes since they began."""
+        """CPU seconds of all processes of the target since they began."""
         return sum(sum(p.cpu_times()[:2]) for p in self._processes())
 
     def rss_mb(self) -> float:

@@ -121,7 +121,7 @@ class Answers(asyncio.Protocol):
         self._answer(head, body)
 
     def _size(self, head: bytes, at: int) -> int | None:
-        """Of the body, as it stands on the wire; None where its end has not come."""
+        """Size of the body, as it stands on the wire; None where its end has not come."""
         if (found := re.search(rb"\r\ncontent-length: *(\d+)", head)) is not None:
             return int(found[1])
         if b"\r\ntransfer-encoding: chunked" not in head:

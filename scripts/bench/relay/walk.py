@@ -67,7 +67,7 @@ class Recorder:
 
 
 def _name(frame: FrameType) -> str | None:
-    """None where it is no function of ours."""
+    """Name the function of a frame; None where the function is not rlproxy's."""
     code = frame.f_code
     if code.co_filename.endswith("aiohttp/web_protocol.py") and code.co_name == "_handle_request":
         return "aiohttp:start"
@@ -98,12 +98,12 @@ def serve(arguments: list[str]) -> None:
 
 
 def median_walk(walks: list[list[str]]) -> list[str]:
-    """Of several requests the one with the median number of calls."""
+    """Pick the request with the median number of calls."""
     return sorted(walks, key=len)[len(walks) // 2]
 
 
 def cut(walk: list[str]) -> tuple[list[str], list[str]]:
-    """What comes before the question, and what after."""
+    """Split a walk into the calls before the question leaves and the calls after it."""
     at = next((n for n, name in enumerate(walk) if name == _QUESTION), len(walk))
     return walk[: at + 1], walk[at + 1 :]
 

@@ -6,10 +6,10 @@
 
 First the person rates 60 answers of the base model and goes on from each: that measures the judge. That is always the
 person of *concise*, and every other of these questions asks for one sentence, since trust takes ten answers of each
-kind. From there on nobody rates: after an answer that the person does not like come the words of WANTS, after another
-one thanks, a new task, or nothing. What is captured goes through the product's own code: signals, labels, trust,
-weights, hints, claims (home). The judge is scripts/harness/rule_judge, and turns `--flips` of
-its labels around. `--trusted` trains on a judge that the product would not trust, to show why. Writes
+kind. From there on nobody rates. After an answer that the person does not like come the words of WANTS. After another
+one come thanks, a new task, or nothing. All that is captured goes through the product's own code: signals, labels,
+trust, weights, hints, claims (home). The judge is scripts/harness/rule_judge, and turns `--flips` of its labels around.
+`--trusted` trains on a judge that the product would not trust, to show why. Writes
 benchmarks/follow_ups/PERSONA-NAME-seedN.json after each round, and PERSONA-base-seedN.json, which all of a persona
 share. `--rounds 0` writes the latter, and trust.json: how far flipped judges are trusted.
 """
@@ -51,7 +51,7 @@ PLEASED = ("thanks", "thank you!", None)  # None: nothing is said; else a new ta
 
 
 def follow_up(persona: Persona, liked: bool, number: int, next_task: str, user: str) -> str | None:
-    """What the scripted user says after an answer; None: nothing at all."""
+    """The scripted user's words after an answer; None where the user says nothing at all."""
     if user == "polite":
         return "thanks"
     if not liked:
@@ -150,7 +150,7 @@ def flipped(lines: Sequence[dict[str, Any]], share: float) -> dict[str, Any]:
 
 
 async def measure(judge: FakeJudge, lines: Sequence[dict[str, Any]]) -> list[Pair]:
-    """What the person and the judge say of the turns that they share."""
+    """Pair the person's label of each shared turn with the judge's."""
     await judge.start()
     try:
         async with aiohttp.ClientSession() as http:

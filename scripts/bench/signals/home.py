@@ -1,6 +1,6 @@
-"""A store with the proxy's own judging in it, for a scripted person who only follows up: what they say next becomes
-what a run trains on by the product's code alone.
+"""A store with the proxy's own judging in it, for a scripted person who only follows up.
 
+The product's code alone turns what that person says next into what a run trains on.
 Owns what is captured of each turn. Not here: what the person says, the model, the run (follow_ups).
 """
 
@@ -90,7 +90,7 @@ class Home:
         return await self.judging.trust(NAME, self.judging.server.config)
 
     async def labels(self) -> list[str]:
-        """Of all turns, in order; of those that are not labelled yet, nothing."""
+        """Labels of all turns, in order; an empty text where a turn has no label yet."""
         return [signal.label or "" for signal in await self._store.signals.everything()]
 
     async def claimed(self, version: int) -> tuple[int, list[dict[str, Any]]] | None:
@@ -103,7 +103,7 @@ class Home:
         return run.id, run_folder.lines(samples, [], [], Train(), Moments(0, 0.0, 0.0))
 
     async def ended(self, run: int, status: str, reason: str) -> None:
-        """What did not pass is given back."""
+        """End a run; a run that did not pass gives its samples back."""
         if status == "passed":
             await self._done(run)
         else:
