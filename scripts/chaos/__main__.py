@@ -1,8 +1,8 @@
 """kill -9 and power cuts at random instants under load, and behind single steps; what is on the disk after each.
 
-`python -m scripts.chaos [--kills N] [--cuts N] [--steps N] [--minutes M] [--seed S]` writes benchmarks/chaos.json, and
-with fewer kills or cuts than usual chaos_short.json; status 1 where anything acknowledged was missing, doubled or
-damaged, and then the homes are kept. Docs: docs/lab/reliability.md.
+`python -m scripts.chaos [--kills N] [--cuts N] [--steps N] [--minutes M] [--seed S]` writes benchmarks/chaos.json, or
+chaos_short.json with fewer kills or cuts than usual. It ends with status 1 where anything acknowledged was missing,
+doubled or damaged, and then the homes are kept. Docs: docs/lab/reliability.md.
 """
 
 from __future__ import annotations

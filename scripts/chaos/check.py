@@ -1,4 +1,4 @@
-"""What a database must hold, after whatever happened, for what people had been told by a moment."""
+"""Check that a database holds, after whatever happened, everything that people had been told by a moment."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _rewards(db: sqlite3.Connection, ledger: Ledger, at: float) -> list[str]:
 
 
 def possible(steps: list[Step], at: float) -> set[float | None]:
-    """What may be live: the last that was acknowledged by then, or the one that had been sent after it."""
+    """The values that may be live: the last that was acknowledged by then, or the one that had been sent after it."""
     told = [i for i, step in enumerate(steps) if step.acknowledged_at <= at]
     last = told[-1] if told else -1
     may = {steps[last].value if last >= 0 else None}

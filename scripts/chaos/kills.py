@@ -117,7 +117,7 @@ async def _some_life(ledger: Ledger, told: int) -> None:
 
 
 def after_a_kill(home: Path, ledger: Ledger) -> list[str]:
-    """What is wrong, looked for on a copy: the next proxy must find the write-ahead log as the dead one left it."""
+    """Look for damage on a copy: the next proxy must find the write-ahead log as the dead one left it."""
     with tempfile.TemporaryDirectory(dir=home.parent) as scratch:
         for name in (NAME, f"{NAME}-wal"):
             if (home / name).exists():

@@ -1,13 +1,13 @@
-"""What clients meet while things happen to a real Ollama: no answer of another version, and none that is lost.
+"""Ask a real Ollama while things happen to it: no answer may be of another version, and none may be lost.
 
 `OLLAMA_BIN=…/ollama[:…/ollama] scripts/chaos/ollama_faults.py [--faults killed …] [--each 8]` puts what each server did
-into benchmarks/ollama_faults.json, beside the others. A whole rlproxy runs in this process over a server of its own (as
-`make test-ollama` starts it), with three versions of SmolLM2-135M that all say something else. Two clients ask a fixed
-question, greedily, of the live version, the base and two pins in turn, before, during and after each fault.
+into benchmarks/ollama_faults.json, beside the others. A whole rlproxy runs in this process over a server of its own,
+started as `make test-ollama` does. It has three versions of SmolLM2-135M that all say something else. Two clients ask a
+fixed question, greedily, of the live version, the base and two pins in turn, before, during and after each fault.
 
-An answer is wrong where its text is not among those of the version that its header names, and lost where rlproxy has
-not stored it whole or does not take its rating. A question that fails is counted; what it was told is kept. The disk
-that is full is a small tmpfs, which needs root.
+An answer is wrong where its text is not among those of the version that its header names. An answer is lost where
+rlproxy has not stored it whole or does not take its rating. A question that fails is counted; what it was told is kept.
+The disk that is full is a small tmpfs, which needs root.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ DISK_MB = 1400
 
 @dataclass
 class Seen:
-    """What the clients met during one fault."""
+    """Answers and failures that the clients met during one fault."""
 
     answers: int = 0
     by: Counter[str] = field(default_factory=Counter)  # versions
@@ -110,7 +110,7 @@ class House:
             raise SystemExit(f"{path}: {status} {body}\n{self.server.log()}")
 
     async def learn(self, pin: str) -> None:
-        """What a version says, with the prompt read anew and out of the cache."""
+        """Note the texts of a version, with the prompt read anew and out of the cache."""
         label = pin.removeprefix("@")
         for _ in range(3):
             text, said_by, _ = await self.ask(pin)
@@ -134,7 +134,7 @@ class House:
 
 
 class Failed(Exception):
-    """What a client was told instead of an answer."""
+    """A client got an error instead of an answer."""
 
 
 async def client(house: House, seen: Seen, first: int) -> None:
@@ -341,7 +341,7 @@ def _keep(label: str, name: str, about: dict[str, Any], found: dict[str, Any]) -
 
 
 def version_of(binary: Path) -> str:
-    """As it says it where no server answers: the last word."""
+    """The program's version: the last word that it prints where no server answers."""
     env = {**os.environ, "OLLAMA_HOST": "127.0.0.1:1"}
     return subprocess.run([binary, "--version"], capture_output=True, text=True, env=env).stdout.split()[-1]
 

@@ -1,8 +1,8 @@
 """People who chat, rate, change their minds and undo, without end; and what they were told, to hold against the disk.
 
 A moment is a number that only grows (`now`): a clock, or how much a disk has been told. Everything is kept with the
-moment at which it was sent and the one at which it was acknowledged, so that what must be on a disk at any moment, and
-what may be, can be told apart.
+moment at which it was sent and the one at which it was acknowledged. For any moment, these two tell apart what must be
+on a disk and what may be.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Step:
 
 @dataclass
 class Reward:
-    """What a program said of an episode."""
+    """A program's reward for an episode."""
 
     episode: str
     by: str
@@ -62,7 +62,7 @@ class Reward:
 
 @dataclass
 class Ledger:
-    """What was sent and what was acknowledged."""
+    """The record of all that people sent, and of what was acknowledged."""
 
     answers: list[Answer] = field(default_factory=list)
     steps: dict[tuple[str, str], list[Step]] = field(default_factory=dict)  # of (completion, rater), in order
@@ -101,7 +101,7 @@ class Person:
             self._ledger.cut += 1
 
     async def again(self, http: aiohttp.ClientSession) -> None:
-        """What was under way when the proxy died, once more, as a client would: it must not count twice."""
+        """Send once more, as a client would, what was under way when the proxy died: it must not count twice."""
         for (completion, rater), steps in self._ledger.steps.items():
             if rater == self.name and steps[-1].acknowledged_at == NEVER:
                 await self._do(http, completion, steps[-1])

@@ -1,8 +1,8 @@
 """A power cut at any moment: made afterwards, from all that the proxy told its disk (`told_disk.c`).
 
-Owns the model of a disk. What was synced is there. Of what was written after the last sync of a file, any part may be:
-up to a moment, or any of it in any order, a write torn between two sectors too. A file that was unlinked may be back
-until its folder was synced. Nothing else is assumed; it is what SQLite itself asks of a disk.
+Owns the model of a disk. Bytes that were synced are there. Any part of the writes after the last sync of a file may be
+there: those up to a moment, or any in any order. A write may also be torn between two sectors. A file that was unlinked
+may be back until its folder was synced. Nothing else is assumed: SQLite itself asks just this of a disk.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def acts(told: bytes, *, others: bool = False) -> Iterator[Act]:
 
 @dataclass
 class File:
-    """What of it is safe, and what has been told since."""
+    """A file on the disk: its bytes that are safe, and the acts since its last sync."""
 
     safe: bytearray | None = None  # None: there is no such file
     since: list[Act] = field(default_factory=list)
@@ -80,7 +80,7 @@ class File:
 
 
 def torn(act: Act, dice: random.Random) -> Act:
-    """Of a write some sectors, from its beginning or its end."""
+    """Cut a write to some of its sectors, from its beginning or its end."""
     sectors = len(act.bytes) // SECTOR
     if act.op != b"w" or not sectors:
         return act
@@ -130,7 +130,7 @@ class Disk:
         return sum(len(file.since) for file in self._files.values())
 
     def cut(self, folder: Path, dice: random.Random) -> None:
-        """What somebody finds who comes with a torch."""
+        """Write into a folder the files as a power cut at this moment may leave them."""
         for file, name in FILES.items():
             if (left := self._files[file].after_a_cut(dice)) is not None:
                 (folder / name).write_bytes(left)

@@ -213,7 +213,7 @@ async def soak(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 async def settled(proxy: Proxy) -> dict[str, Any]:
-    """What is open when nobody asks any more; a run that is under way ends first."""
+    """Count what is open when nobody asks any more; a run that is under way ends first."""
     await asyncio.sleep(SETTLE_S)
     before: dict[str, Any] = {}
     now = await proxy.open()

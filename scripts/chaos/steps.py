@@ -51,8 +51,10 @@ asyncio.run(main(Path(sys.argv[1])))
 
 
 async def commits(count: int, folder: Path, seed: int, until: float = float("inf")) -> Tally:
-    """So many lives under load, each killed right behind one of its acts: in turn any of them, and any of its syncs,
-    which is between a commit and the last byte of the answers that wait for it."""
+    """Kill `count` lives under load, each right behind one of its acts: in turn any act, and any sync.
+
+    A kill right behind a sync falls between a commit and the last byte of the answers that wait for it.
+    """
     tally = Tally(instants=0, inside_a_commit=0, behind_a_sync=0, elsewhere=0, asked=0, whole=0, acts=0, rewards=0)
     library, dice = power.built(folder), random.Random(seed)
     backend = FakeBackend()

@@ -2,8 +2,8 @@
 
     python -m scripts.clients [NAME ...] [--json FILE]
 
-A NAME is that of a driver's file. benchmarks/clients.json keeps the newest result of every client, with its versions,
-date, and machine; `python -m scripts.docs.tables` makes the table of it.
+NAME is that of a driver's file. The file benchmarks/clients.json keeps the newest result of every client, with its
+versions, date, and machine. `python -m scripts.docs.tables` makes the table of it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def main() -> int:
 
 
 def _driven(driver: Driver, results: Path) -> bool:
-    """Whether all cells of it are as its head says. What a test printed is shown where one failed."""
+    """Tell whether all cells of a driver are as its head says. Where a test failed, its output is shown."""
     told, began = circumstances(), time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"

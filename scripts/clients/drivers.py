@@ -59,12 +59,12 @@ class Driver:
 
     @property
     def version(self) -> str:
-        """Of the client itself, which stands first."""
+        """The version of the client itself, which stands first."""
         return re.split(r"==|(?<!^)@", self.packages[0])[-1]
 
     @property
     def mark(self) -> str:
-        """Of what it is made from."""
+        """A hash of the packages that the environment is made from."""
         return hashlib.sha256("\n".join(self.packages).encode()).hexdigest()
 
     @property

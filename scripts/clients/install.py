@@ -1,7 +1,7 @@
 """Installs the clients of `make test-clients`, each into an environment of its own, where its head has changed.
 
-Owns ~/.cache/rlproxy/clients: uv and Node from PyPI, then a folder for each client. uv shares files between the
-environments, so that a hundred packages twice cost no room.
+Owns ~/.cache/rlproxy/clients: the tools uv and Node from PyPI, then a folder for each client. The environments share
+files through uv, so that a hundred packages twice cost no room.
 """
 
 from __future__ import annotations

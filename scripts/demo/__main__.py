@@ -1,8 +1,8 @@
 """`make demo`: watch a real model learn what one person likes, while it keeps answering.
 
 Plays a person who likes answers that come to an end by themselves (within 96 tokens). Chats through the official
-`openai` SDK pointed at a real `rlproxy serve`, rates by all three channels (in the chat, over HTTP, by the CLI), lets
-training start by itself, keeps one more client asking all the while, and measures on held-out prompts.
+`openai` SDK pointed at a real `rlproxy serve`, and rates by all three channels (in the chat, over HTTP, by the CLI).
+Training starts by itself, and one more client keeps asking all the while. Held-out prompts measure the result.
 
     python -m scripts.demo [--quick] [--ratings 64] [--json FILE]
 """

@@ -4,7 +4,7 @@ inspect_ai asks the tasks of integrations/inspect_ai/tasks.py through a real `rl
 groups of 8 attempts. Each round of episodes starts a run; success is measured on held-out questions by the version that
 is live then.
 `--shuffle` deals the rewards out at random: that control must not rise. `--resume` goes on after the last whole round
-of FILE, on the same rlproxy; what was asked in a round that was cut trains with the next.
+of FILE, on the same rlproxy. The episodes of a round that was cut train with the next.
 
     python -m scripts.demo.agent [--task two_turn] [--rounds 5] [--seed 0] [--shuffle] [--json FILE]
 """

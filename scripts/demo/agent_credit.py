@@ -13,8 +13,10 @@ from trainer.lessons.trajectories import advantages, part_of
 
 
 def by_turn(folder: Path) -> list[dict[str, Any]]:
-    """For each turn, the first one first: how many samples, and the mean advantage of those that are pushed up and of
-    those that are pushed down, in units of reward."""
+    """Count the samples of each turn, the first one first, with two mean advantages in units of reward.
+
+    One is the mean of the samples that are pushed up, the other that of those that are pushed down.
+    """
     spec = read_spec(folder)
     preset = presets.resolve(spec.preset, spec.overrides)
     parts = [part for _, line in read_lines(folder / SAMPLES) if line and (part := part_of(line)) is not None]

@@ -1,4 +1,4 @@
-"""What `make demo` shows at its end, and writes down: a table of versions, six answers before and after.
+"""The end of `make demo`, on the screen and in a file: a table of versions, six answers before and after.
 
 Owns figures and their look. How coherent the replies are is measured in a process of its own (coherence.py).
 """
