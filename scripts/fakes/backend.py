@@ -229,7 +229,7 @@ class FakeBackend(Listening):
         return words[: body.get("max_tokens")]
 
     def _thoughts(self, body: dict[str, Any]) -> list[str]:
-        """What a reasoning model says first; vLLM sends it apart from the content."""
+        """The thoughts that a reasoning model says first; vLLM sends them apart from the content."""
         asked = body.get("chat_template_kwargs", {}).get("enable_thinking")
         return ["Let ", "me ", "think. "] if asked or self.thinks else []
 

@@ -12,7 +12,7 @@ CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"
 
 
 def chunks(*said: bytes) -> bytes:
-    """As many as there are, and never the one that ends them."""
+    """A chunked answer with these chunks, and never the chunk that ends them."""
     return CHUNKED + b"".join(b"%x\r\n%s\r\n" % (len(each), each) for each in said)
 
 

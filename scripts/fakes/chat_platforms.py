@@ -1,4 +1,4 @@
-"""What rlproxy asks of Slack and Discord: the text of a message, and Discord's Gateway.
+"""Slack and Discord, as far as rlproxy asks them: the text of a message, and Discord's Gateway.
 
 Faithful to their public pages: `conversations.history` leaves out what is in a thread, `conversations.replies` has it;
 an error is a 200 with `ok: false`. Discord's is a plain GET with the bot's token.

@@ -1,7 +1,7 @@
 """Discord's Gateway over a real WebSocket: hello, identify, heartbeats, sessions that can be resumed, and bad days.
 
-Faithful to Discord's public pages (Gateway v10): the opcodes, `s` counting up in a session, missed events sent again
-after a resume, close codes for what is wrong for good.
+Faithful to Discord's public pages (Gateway v10): the opcodes, and `s` counting up in a session. Missed events are sent
+again after a resume, and close codes tell what is wrong for good.
 """
 
 from __future__ import annotations

@@ -153,7 +153,7 @@ class FakeLauncher:
 
 
 def _words(text: str) -> list[str]:
-    """As scripts.fakes.backend cuts them: a word, and the space after it."""
+    """Cut a text as scripts.fakes.backend does: a word, and the space after it."""
     return re.findall(r"\S+\s?", text)
 
 

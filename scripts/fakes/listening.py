@@ -1,4 +1,4 @@
-"""What all fake servers have in common: a real socket on loopback, and an end that cuts what is under way."""
+"""The base of all fake servers: a real socket on loopback, and an end that cuts what is under way."""
 
 from __future__ import annotations
 

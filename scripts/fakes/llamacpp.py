@@ -1,9 +1,15 @@
 """llama-server over a real socket, with no model behind it: a router over presets, or a plain server.
 
-Faithful to the recorded answers of b10434 in what a swap meets: a preset file that is read only when told to, instances
-that take a while to load, an unload (and a full router's choice of one to drop) that cuts running streams, an unknown
-model that is a 400, `/lora-adapters` that takes a `path` in silence and changes nothing, and a prompt cache that knows
-nothing of scales. Every word of a reply is the name of what answered.
+Faithful to the recorded answers of b10434 in what a swap meets:
+
+- A preset file is read only when told to.
+- Instances take a while to load.
+- An unload cuts running streams, and so does a full router's choice of one to drop.
+- An unknown model is a 400.
+- `/lora-adapters` takes a `path` in silence and changes nothing.
+- The prompt cache knows nothing of scales.
+
+Every word of a reply is the name of what answered.
 As a program it is a plain server: `python -m scripts.fakes.llamacpp --port N [--lora FILE] …`.
 """
 
@@ -65,7 +71,7 @@ class FakeLlama(Listening):
 
     @web.middleware
     async def _authorised(self, request: web.Request, handler: Any) -> Any:
-        """As llama-server: these few are for everybody."""
+        """Let everybody reach these few paths, as llama-server does; all others need the key."""
         free = request.path in ("/health", "/v1/health", "/models", "/v1/models")
         if self.key is None or free or request.headers.get("authorization") == f"Bearer {self.key}":
             return await handler(request)
@@ -168,7 +174,7 @@ class FakeLlama(Listening):
         return await self._stream(request, body, name)
 
     def _wears(self, body: dict[str, Any]) -> str:
-        """What a plain server answers with: this request's scales, or a cached prompt of other ones."""
+        """Name what a plain server answers with: this request's scales, or a cached prompt of other ones."""
         chosen = [one["id"] for one in body.get("lora") or () if one["scale"]]
         found = f"lora-{chosen[0]}" if chosen else MODEL
         if len(self.loras) == 1 and "lora" not in body and "--lora" in sys.argv:  # a process of its own

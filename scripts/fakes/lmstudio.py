@@ -1,8 +1,14 @@
 """LM Studio over a real socket, with no model behind it: fake, after the documentation of REST API v1 of April 2026.
 
-Faithful in what a swap meets: a folder `publisher/model/file.gguf` that it looks through when it lists, keys in small
-letters, instances with names of their own that it may drop, a route it does not have that is 200 and an error, and a
-name it does not know that another model answers for. Every word of a reply is the name of what answered.
+Faithful in what a swap meets:
+
+- It looks through a folder `publisher/model/file.gguf` when it lists.
+- Keys are in small letters.
+- Instances have names of their own, and it may drop them.
+- A route that it does not have is a 200 and an error.
+- Another model answers for a name that it does not know.
+
+Every word of a reply is the name of what answered.
 """
 
 from __future__ import annotations

@@ -1,10 +1,15 @@
 """mlx_lm.server over a real socket, with no model behind it.
 
-Faithful to the recorded answers of mlx-lm 0.32.2 in what a swap meets: an adapter is a folder that a request names,
-read with the first request that names it and not again; one adapter is worn at a time, and a request for another one
-waits until the running ones have ended; `default_model` ignores adapters; whatever fails is a 404; an empty list of
-models where the hub's cache was never used; keepalive comments, and no log-probs, in streams. Every word of a reply is
-the name of what answered.
+Faithful to the recorded answers of mlx-lm 0.32.2 in what a swap meets:
+
+- An adapter is a folder that a request names, read with the first request that names it and not again.
+- One adapter is applied at a time, and a request for another one waits until the running ones have ended.
+- `default_model` ignores adapters.
+- Whatever fails is a 404.
+- The list of models is empty where the hub's cache was never used.
+- Streams have keepalive comments, and no log-probs.
+
+Every word of a reply is the name of what answered.
 """
 
 from __future__ import annotations
@@ -47,7 +52,7 @@ class FakeMlx(Listening):
         await self.listen(app, port)
 
     async def stop(self) -> None:
-        """What it had read is gone, as with a process that ended."""
+        """Stop, and forget what was read, as a process that ends does."""
         await super().stop()
         self._worn, self._running = None, 0
         self.read.clear()
@@ -118,7 +123,7 @@ async def _as_http_server(request: web.Request, response: web.StreamResponse) ->
 
 
 def _name(folder: Path) -> str:
-    """Of the version that the test's converter wrote it from."""
+    """Name of the version that the test's converter wrote this folder from."""
     try:
         return Path(json.loads((folder / "adapter_config.json").read_text())["from"]).name
     except ValueError as error:

@@ -55,7 +55,7 @@ def flat(content: str | list[dict[str, Any]]) -> str:
 
 
 def said(fake: Any, asked: str) -> list[str]:
-    """What it is to say, as in chat completions; else what it was told."""
+    """The words that a fake is to say, as in chat completions; else it repeats what it was told."""
     if fake.says is None:
         return _words(asked)
     return [fake.says] if fake.letter else [word + " " for word in fake.says.split()]

@@ -24,7 +24,7 @@ def routes(fake: Any) -> list[web.RouteDef]:
 
 
 class Said(NamedTuple):
-    """What the model says, whatever the format."""
+    """The model's answer, whatever the format."""
 
     thoughts: list[str]
     words: list[str]

@@ -1,10 +1,17 @@
 """Ollama over a real socket, with no model behind it.
 
 It answers as the recordings do (tests/scripts/fakes/test_ollama_contract.py asks it what was asked of the real one):
-status, content type, members, words of errors. Faithful in what a swap meets: blobs by their digest, on disk; `create`
-with `adapters` before 0.34.1 and without them since; names that mean `:latest`; a model that is deleted takes its blobs
-along; a model that has to be loaded before it answers; ids that collide. Every word of a reply is the name of what
-answered. `version` decides which Ollama it is. Not here: what it says of a model, and prompts (ollama_texts).
+status, content type, members, words of errors. Faithful in what a swap meets:
+
+- Blobs are on disk, by their digest.
+- `create` has `adapters` before 0.34.1 and none since.
+- Names without a tag mean `:latest`.
+- A model that is deleted takes its blobs along.
+- A model has to be loaded before it answers.
+- Ids collide.
+
+Every word of a reply is the name of what answered. `version` decides which Ollama it is. Not here: what it says of a
+model, and prompts (ollama_texts).
 """
 
 from __future__ import annotations
@@ -288,7 +295,7 @@ class FakeOllama(Listening):
         return bool(body.get("_debug_render_only")) and not self._is_before(0, 11, 5)
 
     def _prompt(self, name: str, body: dict[str, Any]) -> str:
-        """What does not fit is left out in silence, by whole messages."""
+        """Make the prompt; messages that do not fit are left out whole and in silence."""
         system = [m for m in body["messages"] if m["role"] == "system"]
         rest = [m for m in body["messages"] if m["role"] != "system"]
         return texts.prompt(self.models[name], {**body, "messages": [*system, *rest[-self.room :]]})
@@ -390,7 +397,7 @@ def digest(model: dict[str, Any]) -> str:
 
 
 def _unfit(name: str, model: dict[str, Any], body: dict[str, Any]) -> str | None:
-    """What this model is not made for."""
+    """The error where a request asks for something that this model is not made for."""
     can = texts.capabilities(model)
     if body.get("tools") and "tools" not in can:
         return f"registry.ollama.ai/library/{name} does not support tools"

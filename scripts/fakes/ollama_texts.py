@@ -1,4 +1,4 @@
-"""What the fake Ollama says of a model, and the prompts that it makes: as recorded of the main branch of August 2026.
+"""The fake Ollama's words about a model, and the prompts that it makes: as recorded of the main branch of August 2026.
 
 Owns two templates of Ollama's, written in Python: its own ChatML, and one that knows tools and reasoning.
 """
@@ -69,7 +69,7 @@ def _each(parameters: dict[str, Any]) -> list[tuple[str, Any]]:
 
 
 def _quoted(text: str) -> str:
-    """As parser.go's `quote`."""
+    """Quote a text as parser.go's `quote` does."""
     if "\n" not in text and text == text.strip(" "):
         return text
     return f'"""{text}"""' if '"' in text else f'"{text}"'
@@ -79,7 +79,7 @@ def _quoted(text: str) -> str:
 
 
 def prompt(model: dict[str, Any], body: dict[str, Any]) -> str:
-    """What the model reads: messages that do not fit are left out from the front, the system message stays."""
+    """The text that the model reads: messages that do not fit are left out from the front, the system message stays."""
     messages = [dict(m) for m in body["messages"]]
     if model.get("system") and messages[0]["role"] != "system":
         messages.insert(0, {"role": "system", "content": model["system"]})

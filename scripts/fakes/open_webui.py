@@ -55,7 +55,7 @@ class FakeOpenWebUI:
         return self._add(chat, {key: value for key, value in message.items() if value is not None}, parent)
 
     async def thumb(self, chat: str, message_id: str, rating: int) -> str:
-        """What one click sends: the feedback, then its tags. The feedback's id."""
+        """Send what one click sends: the feedback, then its tags. Returns the feedback's id."""
         shown = self.chats[chat]["history"]["messages"][message_id]
         note = shown.setdefault("annotation", {})
         if note.get("rating") != rating:

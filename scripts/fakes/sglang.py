@@ -1,10 +1,15 @@
 """SGLang over a real socket, with no model behind it: written after sglang 0.5.23 as it is in its wheel, no recording.
 
-In what a swap meets: an adapter is named behind a colon, `model:adapter`, and one that was never loaded is a 400 before
-the first byte; a load and an unload answer `{success, error_message, loaded_adapters}`, with 400 where they failed;
-a name that is loaded is refused, and so is a rank over the server's; an unload waits for what runs on the adapter, and
-one that was unloaded comes back by itself when it is asked for; a chat stream that asks for token ids is refused. Every
-word of a reply is the name of what answered.
+Faithful in what a swap meets:
+
+- An adapter is named behind a colon, `model:adapter`, and one that was never loaded is a 400 before the first byte.
+- A load and an unload answer `{success, error_message, loaded_adapters}`, with 400 where they failed.
+- A load under a name that is loaded is refused, and so is a rank over the server's.
+- An unload waits for what runs on the adapter.
+- An adapter that was unloaded comes back by itself when it is asked for.
+- A chat stream that asks for token ids is refused.
+
+Every word of a reply is the name of what answered.
 """
 
 from __future__ import annotations

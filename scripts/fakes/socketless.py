@@ -35,7 +35,7 @@ from store.store import Store
 
 
 class Written(AbstractStreamWriter):
-    """What a client would have been sent after the head."""
+    """A writer that keeps the bytes that a client would have been sent after the head."""
 
     def __init__(self) -> None:
         self.raw = b""

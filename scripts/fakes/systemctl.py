@@ -1,9 +1,17 @@
 """`systemctl --user` where no systemd runs: a fake after systemctl(1), as a program.
 
-Faithful in what `rlproxy service` meets: a unit read only after `daemon-reload`, `restart` that starts what does
-not run, quoting and %% and $$ in ExecStart, an environment that is not the shell's, SIGTERM to the main process, `show`
-as KEY=value lines, and an error with status 1 or 5 for a unit that is not known. What it does not do is restart what
-failed: that is in the unit's text, which `systemd-analyze verify` reads. PYTHONPATH is passed on, for the tests' sake.
+Faithful in what `rlproxy service` meets:
+
+- A unit is read only after `daemon-reload`.
+- `restart` starts what does not run.
+- ExecStart knows quoting, %% and $$.
+- The environment is not the shell's.
+- SIGTERM goes to the main process.
+- `show` prints KEY=value lines.
+- A unit that is not known is an error with status 1 or 5.
+
+It does not restart what failed: that is in the unit's text, which `systemd-analyze verify` reads. PYTHONPATH is passed
+on, for the tests' sake.
 """
 
 from __future__ import annotations

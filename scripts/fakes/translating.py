@@ -1,7 +1,8 @@
 """A server that answers every dialect from one scripted chat completion, through the dialect's own translation.
 
-It stands where the proxy's engine stands, for tests of what client libraries make of our bytes: same routes, same
-order of calls, no store and no backend. With chat completions alone it is a backend that speaks nothing else.
+It stands where the proxy's engine stands, for tests of what client libraries make of rlproxy's bytes. It has the same
+routes and the same order of calls, but no store and no backend. With chat completions alone it is a backend that speaks
+nothing else.
 """
 
 from __future__ import annotations
