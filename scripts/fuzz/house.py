@@ -44,7 +44,7 @@ class House:
         return len(psutil.Process(self.process.pid).net_connections("tcp"))
 
     async def stop(self) -> None:
-        """As Ctrl-C does; what it says and how it ends are part of the verdict."""
+        """Stop the proxy as Ctrl-C does; what it says and how it ends are part of the verdict."""
         self.process.terminate()
         try:
             async with asyncio.timeout(STOP_S):
@@ -84,7 +84,7 @@ async def house(*, keys: bool) -> AsyncIterator[House]:
 
 
 def bugs(log: str) -> Counter[str]:
-    """What a log has of bugs, each with its last frame of ours; the same ones together."""
+    """Find the bugs in a log, each with its last frame in rlproxy's code; the same ones together."""
     found: Counter[str] = Counter()
     for block in re.split(r"\n(?=\{|Error handling|Unhandled|Task )", log):
         block = block.replace("\\n", "\n")

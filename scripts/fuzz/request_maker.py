@@ -81,7 +81,7 @@ METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "TRACE", 
 
 @dataclass
 class Known:
-    """What earlier answers have told: so that requests are about what there is."""
+    """Facts from earlier answers, so that requests are about what there is."""
 
     port: int
     key: str | None = None  # an admin's, where keys are on

@@ -4,8 +4,8 @@
 many of two and three at once. Paths go over a raw socket, so that no client puts them in order. Behind the proxy is a
 backend that notes the exact path it was sent, and inside it a middleware that notes which handler was reached.
 
-The judge has a list of its own: what a lesser role must not reach, with every reading of the path that a server may
-have. It shares nothing with `proxy.access.roles`, so a mistake there is not repeated here.
+The judge has a list of its own: what a lesser role must not reach. It takes every reading of the path that a server may
+have. The list shares nothing with `proxy.access.roles`, so a mistake there is not repeated here.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Asked(NamedTuple):
 
 @dataclass
 class Found:
-    """What one request has reached."""
+    """The handler and the backend paths that one request has reached."""
 
     handler: str | None = None
     upstream: list[tuple[str, bytes]] = field(default_factory=list)
@@ -242,7 +242,7 @@ def several(dice: random.Random, path: bytes) -> tuple[str, bytes]:
 
 
 def readings(raw: bytes) -> set[str]:
-    """What servers may make of it: decoded again and again, with each habit that one of them has."""
+    """The paths that servers may make of it: decoded again and again, with each habit that one of them has."""
     found, last = set(), raw.partition(b"?")[0]
     for _ in range(DEPTH):
         for kept in (last, last.partition(b"#")[0], last.partition(b"?")[0]):

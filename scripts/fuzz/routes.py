@@ -1,9 +1,12 @@
 """Requests to every route of a running rlproxy, sound and broken, by the ten thousand; then the store is read.
 
 `python -m scripts.fuzz.routes [--requests N] [--seed N] [--json FILE]`. Half of them to a proxy without keys whose
-backend has chat completions alone, half to one with keys whose backend has every format. What must hold: no 5xx of
-rlproxy's own (the backend is a sound fake, so none is anybody else's), each request answered or closed within a bound,
-every row whole, everything acknowledged there, no bug in the log, and memory that does not grow.
+backend has chat completions alone, half to one with keys whose backend has every format. All of this must hold:
+
+- No 5xx is rlproxy's own. The backend is a sound fake, so none is anybody else's.
+- Each request is answered or closed within a bound.
+- Every row is whole, and everything that was acknowledged is there.
+- The log has no bug, and memory does not grow.
 """
 
 from __future__ import annotations

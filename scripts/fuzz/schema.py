@@ -1,7 +1,7 @@
 """schemathesis on /openapi.json of a running rlproxy: `python -m scripts.fuzz.schema [--examples N] [--seed N]`.
 
-It makes requests out of the schemas, sound and unsound, and holds each answer against them: no 5xx, no status and no
-content type that is not written down, no answer of another shape, no unsound request accepted and no sound one refused.
+It makes requests out of the schemas, sound and unsound, and holds each answer against them. No answer may be a 5xx.
+Status, content type and shape must be written down. No unsound request may be accepted, and no sound one refused.
 Then the store is read as after every fuzz.
 """
 

@@ -1,6 +1,6 @@
-"""What the fuzz left in a home folder, read to the last row: is it whole, and is everything there that was promised?
+"""Read the home folder after a fuzz to the last row: is it whole, and is everything there that was promised?
 
-Owns the verdict on the store only. What was asked and answered is `routes`.
+Owns the verdict on the store only. What was asked and answered is in `routes`.
 """
 
 from __future__ import annotations
@@ -74,12 +74,12 @@ async def verdict(home: Path, tally: Tally) -> dict[str, Any]:
 
 
 def _odd(row: dict[str, Any]) -> list[str]:
-    """What no row may be, whatever was sent."""
+    """List the faults that no row may have, whatever was sent."""
     found = []
     try:
         json.dumps(row, allow_nan=False).encode()
     except ValueError as error:
-        found.append(f"it is no JSON: {error}")
+        found.append(f"it is not JSON: {error}")
     if row["status"] not in STATES:
         found.append(f"its status is {row['status']}")
     if not row["messages"] and row["dialect"] in ("chat", "messages"):

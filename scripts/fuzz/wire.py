@@ -29,7 +29,7 @@ class Answer:
 
 
 class Broken(Exception):
-    """What came is no HTTP."""
+    """The bytes that came are not HTTP."""
 
 
 BREAKS = (

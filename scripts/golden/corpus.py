@@ -1,7 +1,7 @@
 """The golden corpus as tests read it, and what a whole answer says, read apart from `proxy.dialects`.
 
-Owns the files under tests/golden and a second, plain reading of each format: what rlproxy captures from a stream is
-compared with this reading of the server's own whole answer.
+Owns the files under tests/golden and a second, plain reading of each format. The answer that rlproxy captures from a
+stream is compared with this reading of the server's own whole answer.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Case:
         return asked if asked is not None and asked.status == 200 else self.answers["plain", kind]
 
     def said(self) -> list[Said]:
-        """What the server's whole answer says, without the prompt that its client wanted to be repeated."""
+        """Read the server's whole answer, without the prompt that its client wanted to be repeated."""
         found = _READERS[self.dialect](json.loads(self.best("whole").body))
         if self.request.get("echo"):
             for one in found:

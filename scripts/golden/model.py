@@ -1,8 +1,9 @@
 """A small model that knows a dozen answers by heart, so that every server says the same when its streams are recorded.
 
-Owns the answers and the model: two layers with SmolLM2's tokenizer, four of whose unused special tokens are renamed to
-the tags that servers look for (`<think>`, `<tool_call>`), and a chat template in the manner of Qwen. Trained here in a
-minute. The servers that are recorded are real; only the model is made to order, since a small real one calls no tools.
+Owns the answers and the model: two layers, SmolLM2's tokenizer, and a chat template in the manner of Qwen. Four unused
+special tokens of the tokenizer are renamed to the tags that servers look for (`<think>`, `<tool_call>`). The model is
+trained here in a minute. The servers that are recorded are real; only the model is made to order, since a small real
+one calls no tools.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 `python -m scripts.golden.record [SERVER…]`.
 Each case is one deterministic request, streamed and whole, as a client asks and with what rlproxy asks beside it. The
 bytes are kept as they came, with the seams between the server's chunks. Servers run one after the other, each from its
-own environment under ~/.cache/rlproxy (docs/lab/dialects.md says how they are made); one that is not there is
-left out with a word. `tests/test_golden.py` replays the result.
+own environment under ~/.cache/rlproxy. docs/lab/dialects.md says how these are made. A server that is not there is left
+out with a word. `tests/test_golden.py` replays the result.
 """
 
 from __future__ import annotations
