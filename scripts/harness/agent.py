@@ -65,7 +65,7 @@ class Agent:
         assert code == 0, out + err
 
     async def run(self, *args: str) -> str:
-        """What it prints. A failure shows all that it said."""
+        """Run the program and return what it prints. A failure shows all that it said."""
         code, out, err = await self.tried(*args)
         assert code == 0, f"{out}\n{err}\n{self.serving.log}"
         return out
@@ -96,7 +96,7 @@ class Agent:
         raise AssertionError(f"no answer in five times {self.limit_s:.0f} s\n{self.serving.log}")
 
     async def rows(self) -> list[dict[str, Any]]:
-        """What was captured, oldest first."""
+        """The captured completions, oldest first."""
         async with self.serving.http.get("/rl/completions", params={"limit": "200"}) as response:
             return list(reversed((await response.json())["data"]))
 

@@ -72,7 +72,7 @@ def texts(*parts: str) -> list[dict[str, Any]]:
 
 
 def slash(line: str) -> list[str]:
-    """As Claude Code 2.1.329 sends a line with the command file of `rlproxy connect`; other text as it is."""
+    """Write a line as Claude Code 2.1.329 sends it with the command file of `rlproxy connect`; other text as it is."""
     args = line.removeprefix("/rl").strip()
     if not line.startswith("/rl"):
         return [line]

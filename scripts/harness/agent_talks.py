@@ -1,8 +1,8 @@
 """Agents' conversations, as they send them: which answer each request really follows, and which one a signal names.
 
-Owns a small world of conversations whose texts are often the same, with tool loops, titles, subagents, compaction,
-second tries of an SDK, regenerations and edits; and the count of signals that are right, wrong or missing. Used by
-tests/proxy/signals and scripts/bench/signals.
+Owns a small world of conversations whose texts are often the same. They have tool loops, titles, subagents, compaction,
+second tries of an SDK, regenerations and edits. It also owns the count of signals that are right, wrong or missing.
+Used by tests/proxy/signals and scripts/bench/signals.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def now() -> str:
 
 
 def commit() -> str:
-    """Of this checkout; `-dirty` where it holds more than that. Figures and pages do not count: they run nothing."""
+    """The commit of this checkout; `-dirty` where it holds more. Figures and pages do not count: they run nothing."""
     found = _git("describe", "--always")
     changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!benchmarks", ":!docs")
     return f"{found}-dirty" if changed else found

@@ -1,8 +1,8 @@
-"""The `rlproxy` command, and other Python of ours, in a process of its own, as a person runs it.
+"""The `rlproxy` command, and other Python of rlproxy, in a process of its own, as a person runs it.
 
-Owns the process that each is forked from. It has imported the command line once: a start of Python with these imports
-costs a quarter of a second or more, a fork some milliseconds. It ends with the process that asks it. How the command
-starts by itself is tested elsewhere (tests/proxy/cli/test_app.py, Newcomer, Terminal).
+Owns the process that each is forked from. That process has imported the command line once, and ends with the process
+that asks it. A start of Python with these imports costs a quarter of a second or more, a fork some milliseconds. How
+the command starts by itself is tested elsewhere (tests/proxy/cli/test_app.py, Newcomer, Terminal).
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class Proxy:
 
     @property
     def mark(self) -> str:
-        """What is in the names that this home gives to its versions at a server."""
+        """The mark in the names that this home gives to its versions at a server."""
         return mark_of(self.home)
 
     async def start(self, **flags: Any) -> None:

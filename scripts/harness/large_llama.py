@@ -1,8 +1,8 @@
 """Models of Llama's shapes with random weights, as large as one likes: what only their size is asked of.
 
-Owns the GGUF file, a Hugging Face folder that says the same shapes (its weights take no room on the disk: they are
-never read), and an adapter on all linear layers. The tokenizer is that of another GGUF file, so the vocabulary is as
-large as there. One random piece is repeated: nobody reads what such a model says.
+Owns the GGUF file, a Hugging Face folder that says the same shapes, and an adapter on all linear layers. The weights in
+the folder take no room on the disk: they are never read. The tokenizer is that of another GGUF file, so the vocabulary
+is as large as there. One random piece is repeated: nobody reads what such a model says.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Conversations rewritten as clients rewrite them, and which answer `/rl good` then rates.
 
-Owns a small world of conversations under a few keys and people, whose questions and answers are often the same; what
-clients do to a history before they send it again; and the count of what became of each command: right, cannot tell,
-wrong. Used by tests/test_matching.py and scripts/bench/matching.py.
+Owns a small world of conversations under a few keys and people, whose questions and answers are often the same. It also
+owns what clients do to a history before they send it again. Each command is counted by what became of it: right, cannot
+tell, wrong. Used by tests/test_matching.py and scripts/bench/matching.py.
 """
 
 from __future__ import annotations
@@ -330,7 +330,7 @@ def _text(talk: Talk, place: int) -> str:
 
 
 def _is_only(world: World, talk: Talk, place: int) -> bool:
-    """Whether nobody answered this person so in any other place: then whoever looks through it all knows which."""
+    """Tell whether this person got such an answer in no other place: then a look through all answers finds it."""
     mine = _text(talk, place)
     return bool(mine) and sum(_text(*one) == mine for one in _answers(world, talk.whose)) == 1
 
@@ -350,8 +350,10 @@ def _same_talk(world: World, talk: Talk, place: int, rated: str) -> bool:
 
 
 def _reads_the_same(world: World, talk: Talk, sent: Messages, rated: str) -> bool:
-    """Whether what was sent, but for a summary, is the end of the rated answer's conversation, word for word, and the
-    answer on screen was not captured: then nothing that is known tells them apart."""
+    """Tell whether what was sent, without a summary, is word for word the end of the rated answer's conversation.
+
+    Where the answer on screen was not captured either, nothing that is known tells the two apart.
+    """
     mine = _words(without_fillers(sent[1:-1], agent_of({}, sent)))  # type: ignore[arg-type]
     mine = [text for text in mine if text not in SUMMARIES]
     other, there = _place(world, talk.whose, rated)

@@ -1,7 +1,7 @@
 """A judge over a real socket with a rule in a model's place: it answers both questions as the prompts ask for it.
 
-`flips` is the share of its labels that it turns around, drawn from the texts themselves, so that the same turn always
-gets the same label. It can be down, slow, or return garbage.
+`flips` is the share of its labels that it turns around. The draw is made from the texts themselves, so that the same
+turn always gets the same label. The judge can be down, slow, or return garbage.
 """
 
 from __future__ import annotations

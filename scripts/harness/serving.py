@@ -60,7 +60,7 @@ class Serving:
         return await self.process.wait()
 
     async def kill(self) -> None:
-        """As a power button: no process of ours gets a last word. Children must end by themselves."""
+        """Kill it as a power button does: none of its processes gets a last word. Children must end by themselves."""
         children = psutil.Process(self.process.pid).children(recursive=True)
         self.process.kill()
         await self.process.wait()

@@ -1,7 +1,7 @@
-"""The commands of README.md and docs/start/quick-start.md, as they stand there, for who replays them.
+"""The commands of README.md and docs/start/quick-start.md, as they stand there, for the replay.
 
-Owns how they are found, and that each command of the README's quick start has a part in the replay: a page that says
-more, or less, than what is replayed is an error here.
+Owns how they are found. Each command of the README's quick start must have a part in the replay. A page that says more,
+or less, than what is replayed is an error here.
 """
 
 from __future__ import annotations

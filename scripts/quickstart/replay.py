@@ -1,9 +1,10 @@
 """`make quick-starts`: replay README.md and docs/start/quick-start.md word for word as a new user, and time it.
 
-A fresh clone of what is committed here, a fresh virtual environment, for each quick start an empty HOME, terminals
-that know nothing (`env -i`, a plain PATH), and the commands that stand in the pages (pages.py). What is shared
-with this machine: pip's settings, packages that were downloaded before (timed apart, then no index is asked), and
-XDG_CACHE_HOME, where the small model is. Real servers come from scripts/test_backends; Ollama and LM Studio are fakes.
+The replay has a fresh clone of what is committed here and a fresh virtual environment. Each quick start has an empty
+HOME and terminals that know nothing (`env -i`, a plain PATH). The commands are those of the pages (pages.py). The
+replay shares three things with this machine: pip's settings, XDG_CACHE_HOME, where the small model is, and packages
+that were downloaded before. That download is timed apart, and then no index is asked. Real servers come from
+scripts/test_backends; Ollama and LM Studio are fakes.
 
     python -m scripts.quickstart.replay [readme builtin llamacpp mlx ollama lmstudio demo]
 
@@ -116,7 +117,7 @@ class Replay:
         serving.interrupt()
 
     def restart(self, terminal: Terminal, process: int) -> Terminal:
-        """As init says: `kill` stops it, `rlproxy serve` starts it; what was rated is still there."""
+        """Restart the proxy as init says: `kill` stops it, `rlproxy serve` starts it; what was rated is still there."""
         with self.step("restart"):
             before = status_of(terminal)
             terminal.run(f"kill {process}")
@@ -199,7 +200,7 @@ def alive(process: int) -> bool:
 
 
 def clean(home: Path) -> dict[str, str]:
-    """What a new user's shell has, and what is shared with this machine."""
+    """The environment of a new user's shell, with what is shared with this machine."""
     shared = {key: value for key, value in os.environ.items() if key.startswith("PIP_")}
     return {
         **shared, "HOME": str(home), "PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "TERM": "dumb",

@@ -40,7 +40,7 @@ class Terminal:
         self._lines.put(None)
 
     def run(self, command: str, *, shows: str = "", limit_s: float = 900.0) -> str:
-        """What it said. Raises Failed where it fails, or does not show that."""
+        """Run a command and return what it said. Raises Failed where it fails, or does not show `shows`."""
         self._type(command)
         said, code = self._until(DONE, limit_s)
         if code != "0":
@@ -69,7 +69,7 @@ class Terminal:
         self._bash.stdin.flush()
 
     def _until(self, text: str, limit_s: float) -> tuple[str, str | None]:
-        """What was said before that text, and the rest of its line; None where it did not come."""
+        """Wait for a text: what was said before it, and the rest of its line; None where it did not come."""
         said, ends = "", time.monotonic() + limit_s
         while True:
             try:
