@@ -6,8 +6,8 @@
     send_signed.py --platform mattermost --person u1 --channel town --message m7 retraction 👍
     send_signed.py --platform matrix --person @ann:home --channel '!room:home' command 'bad too long'
 
-Prints rlproxy's answer. Exit code 0: taken; 1: refused, and it says why; 2: rlproxy could not be reached: send it
-again with the same --id, and it is stored once.
+Prints rlproxy's answer. Exit code 0: taken. 1: refused, and it says why. 2: rlproxy could not be reached; send it again
+with the same --id, and it is stored once.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python -m scripts.research.chance [--draws 60]
 
-Tastes are applied to the replies of the pool (reply_pool), with and without mistakes, drawn anew each time, and tested
-as a run tests them (trainer.run.permutation_test). Writes benchmarks/chance.json; the table is in
+Tastes are applied to the replies of the pool (reply_pool), with and without mistakes, drawn anew each time. They are
+tested as a run tests them (trainer.run.permutation_test). Writes benchmarks/chance.json; the table is in
 docs/lab/learning-rules.md.
 """
 

@@ -3,8 +3,8 @@
     python -m scripts.research.critic_states      first, once: some minutes
     python -m scripts.research.critic_auc [--splits 20]
 
-Writes benchmarks/critic.json: for each taste the AUC on replies of other conversations after 30, 100 and more labels,
-the same with one label in seven wrong, and how often the critic would have been trusted.
+Writes benchmarks/critic.json. For each taste it has the AUC on replies of other conversations, after 30, 100 and more
+labels. It has the same with one label in seven wrong, and how often the critic would have been trusted.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def excess(chat: Chat, picked: Sequence[Said], template: str | None) -> list[Floats]:
-    """Of each reply (T,), after its own prompt or after its message in another template."""
+    """Excess surprise of each reply (T,), after its own prompt or after its message in another template."""
     sequences = []
     for said in picked:
         prompt = tuple(rendered(chat, template, said.prompt)) if template else said.tokens.prompt
@@ -66,8 +66,10 @@ def excess(chat: Chat, picked: Sequence[Said], template: str | None) -> list[Flo
 
 
 def of_first(each: Sequence[Floats], first: int) -> dict[str, Any]:
-    """The first tokens together, in draws of a run's replies; `told`: share of draws that a run would not train on,
-    by the bound for so many tokens, where there is one."""
+    """Percentiles of the excess of the first tokens together, in draws of a run's replies.
+
+    `told` is the share of draws that a run would not train on, by the bound for so many tokens, where there is one.
+    """
     rng = np.random.default_rng(0)
     draws, sizes = [], []
     for _ in range(DRAWS):

@@ -2,9 +2,9 @@
 
     python -m scripts.research.follower_cost [--answers N] [--json FILE]
 
-Three kinds of answers of 1 kB: of conversations of one turn without a session, as benchmarks and pipelines ask; the
-first turns of sessions; and second turns of sessions. No judge. Nothing else runs in the process. To compare with an
-earlier tree run this file with that tree as the working directory and in PYTHONPATH.
+There are three kinds of answers of 1 kB. The first are of conversations of one turn without a session, as benchmarks
+and pipelines ask. The others are the first turns and the second turns of sessions. No judge. Nothing else runs in the
+process. To compare with an earlier tree run this file with that tree as the working directory and in PYTHONPATH.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python -m scripts.research.hinted --personas bullets,asks_back,lowercase,no_apology
 
-That is a run's teacher. Its liked share is what comments alone can teach, and the base NLL of its replies, once the
-comment is not there any more, is what a taste costs by being another style: no learner of it can be expected near 0.
-Writes benchmarks/hinted.json, a persona as soon as it is there.
+That is a run's teacher. Its liked share is what comments alone can teach. The base NLL of its replies, once
+the comment is not there any more, is what a taste costs by being another style. No learner of that taste can be
+expected near 0. Writes benchmarks/hinted.json, a persona as soon as it is there.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """For the lab: what plain looks at rated replies say of replies that nobody has rated.
 
-The looks are those of trainer.run.permutation_test. Of each a ridge regression on the ratings; the one whose left-out
-predictions tell good from bad best is the judge, if it tells them apart well enough. It judges only what is as plainly
-good as the median good one, or as plainly bad as the median bad one.
+The looks are those of trainer.run.permutation_test. Each look gets a ridge regression on the ratings. The one whose
+left-out predictions tell good from bad best is the judge, if it tells them apart well enough. It judges only what is as
+plainly good as the median good one, or as plainly bad as the median bad one.
 """
 
 from __future__ import annotations

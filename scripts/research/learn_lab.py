@@ -3,11 +3,11 @@
     python -m scripts.research.learn_lab "balanced:" "kept:kept=1" "full:batch=28,passes=4,rate=4e-4" \
         --seeds 1,2,3 --rounds 3
 
-Persona `concise`. Its liked share is not counted but computed, which takes much of the chance out of it: each held-out
-prompt is answered with the end token forbidden, and 1 − Π(1 − p_end) is how likely the reply would have ended. The mean
-over what is sampled so is unbiased. Base NLL is of those forced replies, so it is higher than of real ones; `reached`
-weighs each token by how likely a real reply gets there, as does `excess`, the gate's base_nll. Appends a line a seed to
-benchmarks/learn_lab/DATE.jsonl.
+The persona is `concise`. Its liked share is not counted but computed, which takes much of the chance out of it. Each
+held-out prompt is answered with the end token forbidden, and 1 − Π(1 − p_end) is how likely the reply would have ended.
+The mean over what is sampled so is unbiased. Base NLL is of those forced replies, so it is higher than of real ones.
+`reached` weighs each token by how likely a real reply gets there. So does `excess`, the gate's base_nll. Appends a line
+a seed to benchmarks/learn_lab/DATE.jsonl.
 """
 
 from __future__ import annotations
@@ -122,9 +122,12 @@ def evaluate(chat: Chat, texts: list[str]) -> dict[str, Any]:
 
 
 def beyond(chat: Chat, replies: list[Tokens], reached: Any) -> dict[str, float]:
-    """What the base finds odder than its own, nats a token over the whole vocabulary, each token by how likely a real
-    reply gets there; how much of it is the end token's; and where the policy ends: share of its chances to end that
-    are where the base would end with less than 1 %."""
+    """Measure how much odder than its own the base finds these replies, and where the policy ends.
+
+    - `excess`: nats a token over the whole vocabulary, each token weighed by how likely a real reply gets there.
+    - `excess_of_ends`: how much of that is the end token's.
+    - `ends_oddly`: share of the policy's chances to end that are where the base would end with less than 1 %.
+    """
     policy, end = chat.policy, chat.template.end
     found = np.zeros((3, *reached.shape))  # excess, log p_θ(end), log p_base(end)
     for members in packing.group(replies, policy.budget):
@@ -170,7 +173,7 @@ def looked_at(chat: Chat, reply: Tokens, reward: float = 0.0) -> permutation_tes
 
 
 def own_replies(chat: Chat, known: list[Rated], texts: list[str], v: dict[str, float], seed: int) -> list[Rated]:
-    """What the policy says by itself to the round's prompts, judged by what was rated so far."""
+    """Sample the policy's own replies to the round's prompts, judged by what was rated so far."""
     if not v["own"]:
         return []
     new = chat.ask_now([texts[i % len(texts)] for i in range(int(v["own"]))], seed)
@@ -198,7 +201,7 @@ def credited(chat: Chat, used: list[Tokens], made: list[float], v: dict[str, flo
 
 
 def expected(chat: Chat, used: list[Tokens], pushed: list[Any]) -> list[anchor.Hold]:
-    """What the policy expects before a run by token, as in the trainer (stay)."""
+    """The policy's expectations by token before a run, as in the trainer (anchor)."""
     earned = anchor.earners([one.reply for one in used], pushed)
     found: list[Any] = [None] * len(used)
     for members in packing.group(used, chat.policy.budget):

@@ -38,7 +38,7 @@ class Try:
 
 
 def line(said: Said, at: int, reward: float) -> Line:
-    """As the proxy writes it to samples.jsonl."""
+    """Make a line of samples.jsonl as the proxy writes it."""
     return {
         "rating": f"rt-{at}",
         "completion": f"rl-{at}",
@@ -115,8 +115,11 @@ def exploding(chat: Chat, persona: Persona, picked: Sequence[Said], rng: random.
 
 
 def template(chat: Chat, persona: Persona, picked: Sequence[Said], rng: random.Random, number: int) -> Try:
-    """Server and trainer render the conversation differently. Either the ids say so, or there are none and the trainer
-    renders the text by the template of its own folder, which is the wrong one."""
+    """Server and trainer render the conversation differently.
+
+    Either the ids say so, or there are no ids. Then the trainer renders the text by the template of its own folder,
+    which is the wrong one.
+    """
     name, wrong = list(TEMPLATES.items())[number // 2 % len(TEMPLATES)]
     lines = _rated(persona, picked)
     if number % 2:

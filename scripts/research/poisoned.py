@@ -2,10 +2,10 @@
 
     python -m scripts.research.poisoned --tries 20 [--kinds good,random]
 
-A try is a whole run of the trainer's loop, from a run folder to its result, on a model that is loaded once: 32 rated
-replies of the bare small model, drawn anew, 4 of them held back. It counts as stopped unless its status is `passed`.
-A line a try goes to benchmarks/poisoned.jsonl at once, and tries that are there already are not made again: start it
-as often as you like. benchmarks/poisoned.json sums up all lines and says which commits they are of.
+A try is a whole run of the trainer's loop, from a run folder to its result, on a model that is loaded once. It has 32
+rated replies of the bare small model, drawn anew, 4 of them held back. It counts as stopped unless its status is
+`passed`. A line a try goes to benchmarks/poisoned.jsonl at once. Tries that are there already are not made again, so
+start it as often as you like. The file benchmarks/poisoned.json sums up all lines and says which commits they are of.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the record of one answer of 1 kB costs the store's writer: its thread's CPU, pages of the log, statements.
+"""Measure the cost of recording one answer of 1 kB: CPU of the store's writer thread, pages of the log, statements.
 
     python -m scripts.research.record_cost [--answers N] [--json FILE]
 

@@ -35,7 +35,7 @@ class Said:
     reply: Reply
 
     def cut(self, most: int, chat: Chat) -> Said:
-        """As a smaller max_tokens would have left it."""
+        """Cut the reply as a smaller max_tokens would have."""
         if len(self.tokens.reply) <= most:
             return self
         tokens = Tokens(self.tokens.prompt, self.tokens.reply[:most], self.tokens.temperature)

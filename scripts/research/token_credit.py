@@ -2,9 +2,10 @@
 
     python -m scripts.research.token_credit [--replies 96]
 
-Writes benchmarks/token_credit.json. For each persona and each range of replies: the share of its ratings that the
-direction explains at the ends of replies of other conversations, and how often shuffled ratings are explained as well.
-"critic" is what a run takes. "mean difference" is what it took before: mean last state of liked minus disliked replies.
+Writes benchmarks/token_credit.json. For each persona and each range of replies it has two figures. One is the share of
+ratings that the direction explains at the ends of replies of other conversations. The other is how often shuffled
+ratings are explained as well. A run takes "critic". Before, it took "mean difference": mean last state of liked minus
+disliked replies.
 """
 
 from __future__ import annotations

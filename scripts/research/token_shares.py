@@ -1,10 +1,10 @@
 """How much of the captured tokens is exact, behind servers that send no token ids: ids, and log-probs.
 
 `python -m scripts.research.token_shares --backend ollama|llamacpp|mlx --url URL --model NAME [--name NAME IN THE TABLE]
-[--captures 200] [--tokens 32]` asks a server that runs, through a real `rlproxy serve`, half of it in streams, and puts
+[--captures 200] [--tokens 32]` asks a server that runs, through a real `rlproxy serve`, half of it in streams. It puts
 the shares by kind of text into benchmarks/token_shares.json, beside those of the others. A token counts as exact where
-the run that would train on it knows its id from the server (trainer.lessons.captured_tokens), and its log-prob where
-the server gave one.
+the run that would train on it knows its id from the server (trainer.lessons.captured_tokens). A log-prob counts as
+exact where the server gave one.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def measured(name: str) -> dict[str, float]:
         return of.read(third, of.known(third))
 
     def made_ready(of: SaidBefore) -> None:
-        """What follows from the body before it leaves."""
+        """Do everything that follows from the body before it leaves."""
         body = read(of)
         deeper(body.fresh, DEEPEST)
         with_members(third, body.parsed, NAMED, body.items)

@@ -1,7 +1,7 @@
 """Error rates of the watch after a swap: false alarms under equal shares, and how soon a worse version is found.
 
 `python -m scripts.research.watch_errors [--quick]` writes benchmarks/watch_errors.json. False alarms are computed
-exactly (every path that the ratings of the new version can take, with a look after each of them); the number of ratings
+exactly: every path that the ratings of the new version can take, with a look after each of them. The number of ratings
 until a worse version is found is simulated. Needs numpy, and a few minutes.
 """
 

@@ -5,9 +5,9 @@
 
 `learning`: three rounds of 32 ratings by the persona `concise`, each trainer on its own model's replies to the same
 prompts with the same seeds. How likely the held-out replies are to end, computed (learn_lab), after each round; the
-sampled liked share and sanity after the last. `cost`: CPU seconds and peak memory of a training of 32 short samples,
-and of 8 that share a prompt of 1,500 tokens, each in a process of its own. Every entry goes to benchmarks/versus.json
-as soon as it is there, over the one of the same name before.
+sampled liked share and sanity after the last. `cost`: CPU seconds and peak memory of two trainings, each in a process
+of its own. One has 32 short samples, the other 8 that share a prompt of 1,500 tokens. Every entry goes to
+benchmarks/versus.json as soon as it is there, over the one of the same name before.
 """
 
 from __future__ import annotations

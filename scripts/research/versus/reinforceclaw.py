@@ -2,7 +2,7 @@
 
     HOME=FOLDER python -m scripts.research.versus.reinforceclaw JOB.json
 
-Owns the stand-in for its CUDA backend and nothing of its training: ratings go in through its own database, and
+Owns the stand-in for its CUDA backend and nothing of its training. Ratings go in through its own database, and
 `trainer.train_result` is called as `reinforceclaw train` calls it, until it has nothing more to train on. HOME must be
 a folder of the comparison's own: ReinforceClaw keeps its database and adapters below it, from round to round.
 Prints one JSON line: the newest adapter's folder and what each training said. Imports nothing of rlproxy.
