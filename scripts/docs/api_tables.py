@@ -47,7 +47,7 @@ def _named(parameter: dict[str, Any]) -> str:
 
 
 def _members(said: dict[str, Any], body: dict[str, Any]) -> list[str]:
-    """Of a body that is one object; those that may be missing have a question mark."""
+    """List the members of a body that is one object; those that may be missing have a question mark."""
     reference = body.get("content", {}).get("application/json", {}).get("schema", {}).get("$ref", "")
     found = said["components"]["schemas"].get(reference.rpartition("/")[2], {})
     return [f"`{name}`" + ("" if name in found.get("required", ()) else "?") for name in found.get("properties", ())]

@@ -1,4 +1,4 @@
-"""What scripts make of the code and of measurements, put into files that are committed: tables into pages, pictures.
+"""Fill committed files with what scripts make of the code and of measurements: tables in pages, pictures.
 
 Owns the places, `<!-- NAME -->` to `<!-- /NAME -->`, and that `--check` compares and writes nothing. Not here: what is
 put there (tables, api_tables, settings_table, plot_learning).

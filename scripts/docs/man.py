@@ -72,7 +72,7 @@ def _one(text: str | None) -> str:
 
 
 def _text(text: str) -> str:
-    """As roff reads it back: no hyphen becomes a dash, and no line a request."""
+    """Escape a text so that roff reads it back: no hyphen becomes a dash, and no line a request."""
     return re.sub(r"^([.'])", r"\\&\1", text.replace("\\", "\\e").replace("-", "\\-"))
 
 

@@ -71,7 +71,7 @@ def names(plot: Plot, ends: Sequence[tuple[float, float, str]]) -> None:
 
 
 def curve(plot: Plot, record: Record, value: Callable[[Record, Record], float]) -> tuple[float, float, str]:
-    """What a persona's held-out prompts say after each run; hollow where nothing went live."""
+    """Draw the result of a persona's held-out prompts after each run; hollow where nothing went live."""
     each, base = record["arguments"]["ratings"], record["base"]
     points = [(0.0, value(base, base))]
     points += [(each * (n + 1), value(base, one["eval"])) for n, one in enumerate(record["rounds"])]
@@ -164,7 +164,7 @@ def tokens() -> str:
 
 
 def good_ones() -> str:
-    """Of runs without comments: how many of the ratings were good, and what the run then brought."""
+    """Draw runs without comments: how many of the ratings were good, and what the run then brought."""
     canvas = Canvas("More good ratings in a run, more learned from it", 2 * WIDTH, HEIGHT + 40)
     plot = Plot("Good ratings of 32, and the change of the liked share", (0, 32), (-0.1, 0.4))
     plot.axes(

@@ -1,4 +1,4 @@
-"""What issue 7 asks of relay, store and start, beside what was measured: the table of goals in docs/lab/benchmarks.md.
+"""The table of goals in docs/lab/benchmarks.md: issue 7's goals for relay, store and start, beside what was measured.
 
 Owns which figure of which shape answers which goal. Figures are of benchmarks/relay.json and, where there are any,
 start.json and workers.json; a goal without a figure says so. Not here: measuring (bench/relay, bench/start,

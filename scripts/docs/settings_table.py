@@ -1,7 +1,8 @@
 """Write the tables of docs/reference/settings.md from the settings classes and presets.toml. `--check` compares.
 
-Each stands between `<!-- settings-SECTION -->` and `<!-- /settings-SECTION -->`. What a key means is said once, beside
-the key: in the docstrings of `config.sections`, for the values of a preset in the comments of presets.toml.
+Each stands between `<!-- settings-SECTION -->` and `<!-- /settings-SECTION -->`. The meaning of a key is said once,
+beside the key. It is in the docstrings of `config.sections`, or for the values of a preset in the comments of
+presets.toml.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ BOUNDS = (("ge", "≥"), ("gt", ">"), ("le", "≤"), ("lt", "<"))
 
 
 def sections() -> list[str]:
-    """As in the file: `webhooks.slack` is one of its own; what stands in none is `home`."""
+    """List the sections as in the file: `webhooks.slack` is one of its own; what stands in none is `home`."""
     return list(dict.fromkeys(key.rpartition(".")[0] or key for key in fields()))
 
 
@@ -89,7 +90,7 @@ def kind(annotation: Any) -> str:
 
 
 def presets() -> str:
-    """What `train.overrides` may replace."""
+    """The table of values that `train.overrides` may replace."""
     said = dict(
         re.findall(r"(?m)^(\w+) = \S+ +# (.*)$", PRESETS.read_text(encoding="utf-8").partition("\n[careful]")[0])
     )

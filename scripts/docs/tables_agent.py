@@ -59,7 +59,7 @@ def _each(counts: Sequence[int]) -> str:
 
 
 def credit(found: Sequence[Mapping[str, Any]]) -> str:
-    """Of tasks with more than one turn."""
+    """The table of credit by turn, for tasks with more than one turn."""
     lines = ["| task | turn | of successes | of failures | samples |", "|---|---|---|---|---|"]
     for one in found:
         runs = [row["credit"] for row in one["rounds"] if row.get("credit")]

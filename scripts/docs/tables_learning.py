@@ -52,7 +52,7 @@ def loop(found: dict[str, Any]) -> str:
 
 
 def taught_by(record: dict[str, Any]) -> str:
-    """What it is that its runs learn from. Records of before `credit` pushed all tokens alike."""
+    """Name the signal that a record's runs learn from. Records of before `credit` pushed all tokens alike."""
     if any(one["run"]["metrics"].get("taught") for one in record["rounds"]):
         return "comments, and ratings"
     count = record["arguments"].get("ratings", 32)

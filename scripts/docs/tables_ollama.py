@@ -1,6 +1,10 @@
-"""The tables of docs/lab/ollama.md: what clients met while things happened, what was learned after other templates than
-the weights', what a version of a large model costs, the shares of exact tokens. Answer times during a run
-(docs/lab/operations.md).
+"""The tables of docs/lab/ollama.md, and one of docs/lab/operations.md.
+
+- what clients met while things happened
+- what was learned after other templates than the weights'
+- what a version of a large model costs
+- the shares of exact tokens
+- answer times during a run (docs/lab/operations.md)
 
 Owns their rows. Not here: putting them into the page (tables), the measurements (ollama_faults,
 bench.ollama_templates, bench.versions, bench.yielding).
@@ -46,7 +50,7 @@ def _met(fault: Mapping[str, Any] | None) -> str:
 
 
 def token_shares(found: Mapping[str, Any]) -> str:
-    """Of each kind of text: which share of the ids, and of the log-probs, is the server's own."""
+    """The table of each kind of text: which share of the ids, and of the log-probs, is the server's own."""
     kinds = list(dict.fromkeys(kind for one in found.values() for kind in one["shares"]))
     lines = [f"| ids, log-probs | {' | '.join(found)} |", "|---" * (len(found) + 1) + "|"]
     for kind in sorted(kinds, key=lambda kind: (kind in ("whole", "stream", "all"), kind == "all", kind)):
