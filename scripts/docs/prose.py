@@ -1,4 +1,4 @@
-"""Count what makes prose hard to read, in the user docs, README.md, docstrings, and texts that rlproxy says.
+"""Count what makes prose hard to read, in the user docs, README.md, docstrings, and texts that the code says.
 
 `python -m scripts.docs.prose` prints a table, `--json` the same as JSON, `--show FILE` each place in one file.
 `--check` ends with 1 where a page or code has any, or the pages have more than `MOST_WORDS`; `scripts/lint` runs that.
@@ -6,9 +6,12 @@
 | kind | what is counted |
 |---|---|
 | opening | docstrings that open with What, Who, Whether, Of, As, or That; on pages, sentences with the first four |
-| is no | "is no JSON" instead of "is not JSON"; "there is no file" is right |
+| is no | `is no JSON` instead of "is not JSON"; "there is no file" is right |
 | long | sentences over 25 words; a list of code spans is one word; names of tests, SQL and columns are none |
 | wide | lines over 100 columns of a paragraph that has several lines |
+
+Code is that of config, store, trainer, proxy and scripts. An indented paragraph has commands and is left out. A text
+with figures that a script in `FIGURES` writes into a page is a list: a semicolon in it ends a sentence.
 """
 
 from __future__ import annotations
@@ -24,8 +27,9 @@ from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 FOLDERS: Final = ("start", "guides", "reference", "explain")
-PACKAGES: Final = ("config", "store", "trainer", "proxy")
+PACKAGES: Final = ("config", "store", "trainer", "proxy", "scripts")
 KINDS: Final = ("opening", "is no", "long", "wide")
+FIGURES: Final = "scripts/docs/"
 LONGEST, WIDEST = 25, 100
 MOST_WORDS: Final = 35_000
 _OPENING: Final = re.compile(r"(What|Who|Whether|Of|As|That)\b")
@@ -126,6 +130,8 @@ def code(file: str, text: str) -> Iterator[Found]:
         if isinstance(node, ast.JoinedStr):
             docs.update(node.values)
             said = "".join(str(one.value) if isinstance(one, ast.Constant) else "`x`" for one in node.values)
+            if file.startswith(FIGURES):
+                said = said.replace("; ", ".\n\n")
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in docs:
             said = node.value
         else:
@@ -135,9 +141,13 @@ def code(file: str, text: str) -> Iterator[Found]:
 
 
 def _spoken(text: str) -> Iterator[str]:
-    """Its paragraphs, without lines in columns and trees."""
+    """Its paragraphs, without lines in columns and trees, and without commands, which are indented."""
     text = "" if _SQL.match(text) else "\n".join("" if _COLUMNS.search(line) else line for line in text.splitlines())
-    return (plain("\n".join(lines)) for _, lines in paragraphs(text))
+    return (plain("\n".join(lines)) for _, lines in paragraphs(text) if not _is_indented(lines))
+
+
+def _is_indented(lines: list[str]) -> bool:
+    return not _ITEM.match(lines[0]) and all(line.startswith("    ") for line in lines)
 
 
 def counted() -> list[Found]:

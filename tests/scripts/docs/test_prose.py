@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from scripts.docs import prose
 
 LONG = "Word and " * 13
+FIGURES = f'"""Holds."""\nsaid = f"In all {{n}} {LONG[:71].lower()}; {{n}} more {LONG[:60].lower()}."'
 
 
 @pytest.mark.parametrize(
@@ -37,10 +40,35 @@ def test_pages(text: str, kinds: list[str]) -> None:
         ('"""Holds."""\nsaid = "The body is no JSON."', ["is no"]),
         ('"""Holds."""\nsaid = f"The body {x} is no JSON."', ["is no"]),
         ('"""Holds."""\nsaid = "is no text"', []),
+        (f'"""Holds.\n\n    {LONG}\n\nEnds.\n"""', []),
+        (f'"""Holds.\n\nCommands:\n    {LONG}\n"""', ["long"]),
+        (f'"""Holds.\n\n    - {LONG}\n\nEnds.\n"""', ["long"]),
     ],
 )
 def test_code(text: str, kinds: list[str]) -> None:
     assert [one.kind for one in prose.code("code.py", text)] == kinds
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "kinds"),
+    [
+        ("scripts/docs/tables.py", FIGURES, []),
+        ("scripts/docs/tables.py", FIGURES.replace(";", ","), ["long"]),
+        ("scripts/docs/tables.py", FIGURES.replace('f"', '"'), ["long"]),
+        ("scripts/demo/report.py", FIGURES, ["long"]),
+    ],
+)
+def test_a_list_of_figures_for_a_page(file: str, text: str, kinds: list[str]) -> None:
+    assert [one.kind for one in prose.code(file, text)] == kinds
+
+
+@pytest.mark.parametrize("package", ["config", "store", "trainer", "proxy", "scripts"])
+def test_each_package_is_counted(package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "README.md").write_text("Short.\n")
+    (tmp_path / package / "deep").mkdir(parents=True)
+    (tmp_path / package / "deep" / "code.py").write_text('"""Whether it holds."""\n')
+    monkeypatch.setattr(prose, "ROOT", tmp_path)
+    assert [(one.file, one.kind) for one in prose.counted()] == [(f"{package}/deep/code.py", "opening")]
 
 
 def test_pages_and_code_have_none_and_the_pages_are_short(capsys: pytest.CaptureFixture[str]) -> None:
