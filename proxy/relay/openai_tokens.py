@@ -40,7 +40,8 @@ async def count(model: str, chat: Mapping[str, Any]) -> Counted | str:
     except KeyError:
         return f"tiktoken does not know a model {model!r}"
     try:
-        encoding = await asyncio.wait_for(asyncio.to_thread(get_encoding, table), TABLE_SECONDS)
+        async with asyncio.timeout(TABLE_SECONDS):
+            encoding = await asyncio.to_thread(get_encoding, table)
     except (OSError, ValueError) as error:  # no network, or another table than the one that it knows
         return f"tiktoken could not have its table {table} ({type(error).__name__})"
     return Counted(await asyncio.to_thread(_tokens, encoding, chat), table)

@@ -14,6 +14,7 @@ from scripts.fakes.backend import FakeBackend
 from scripts.fakes.launcher import FakeLauncher
 from scripts.harness.in_process import Proxy
 
+CALL = {"function": {"name": "f", "arguments": "{}"}}
 BYTES = {bytes([n]): n for n in range(256)}
 ASKED: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 8}
 
@@ -47,7 +48,7 @@ def told(*messages: dict[str, Any], **more: Any) -> dict[str, Any]:
         (told({"role": "system", "content": "é"}, {"role": "user", "content": "hi"}), 3 + 6 + len("systemuserhi") + 2),
         (told({"role": "user", "content": [{"type": "text", "text": "hi"}, {"type": "text", "text": "ho"}]}), 14),
         (told({"role": "user", "content": "<|endoftext|>"}), 6 + len("user<|endoftext|>")),  # words, not the token
-        (told({"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}), 18),
+        (told({"role": "assistant", "content": None, "tool_calls": [CALL]}), 18),
         (told({"role": "user", "content": "hi"}, tools=[{"type": "function"}]), 12 + len('[{"type":"function"}]')),
     ],
 )
