@@ -87,6 +87,18 @@ def _cut(text: str, opening: str, closing: str, goes_on: tuple[str, ...]) -> str
     return "".join(kept) + text[at:]
 
 
+def last_words(messages: Sequence[Mapping[str, Any]]) -> str | None:
+    """A person's last words where each message is one text, as most; None where one of them is in parts."""
+    for message in reversed(messages):
+        if message.get("role") == "user":
+            content = message.get("content")
+            if type(content) is not str:
+                return None
+            if said := without_blocks(content):
+                return said
+    return ""
+
+
 def words(messages: Sequence[Mapping[str, Any]], most: int = SHOWN) -> str:
     """A person's last words in this conversation, for lists and the search; agents' own messages are passed over.
 

@@ -185,7 +185,10 @@ def own_text(message: Mapping[str, Any], agent: Agent | None) -> str | None:
     """All that the person typed in this message; None where that is not certain, or where there is more than text."""
     if agent is NOBODY or STORED in message:
         return None
-    parts = [text for part in texts_of(message.get("content")) if (text := part.strip())]
+    content = message.get("content")
+    if agent is None and type(content) is str:  # as most
+        return content.strip() or None
+    parts = [text for part in texts_of(content) if (text := part.strip())]
     if agent is None:
         return parts[0] if len(parts) == 1 else None
     parts = [part for part in parts if not _is_block(part, agent.blocks)]

@@ -8,7 +8,7 @@ capture's, and which requests come here is relay's.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import aiohttp
@@ -55,11 +55,10 @@ class Exchange:
         question: Question,
         lease: Lease,
         row: MakesRow,
-        seen: Callable[[NewCompletion], None],
         held: HeldStream | None = None,
         taught: Sequence[PromptLesson] = (),
     ) -> None:
-        """`row` makes the row of what is captured, and `seen` is told of it."""
+        """`row` makes the row of what is captured."""
         self._parts = parts
         self._call = call
         self._request = call.request
@@ -71,7 +70,7 @@ class Exchange:
         self._attempt = call.attempt  # keeps the answer, should its SDK ask again
         self._begun = held.response if held is not None else None  # the stream, where it began while it waited
         self._capture: Capture | None = None
-        self._row, self._told_of = row, seen
+        self._row = row
         self._way: Codec  # once the answer begins
         self._finished = False
         self._gap = b""  # what ends the last event, where the backend did not
@@ -86,7 +85,7 @@ class Exchange:
         try:
             row = self._row()
             row = row if isinstance(row, NewCompletion) else await row
-            await self._capture.begin(row, self._told_of)
+            await self._capture.begin(row)
         except DuplicateCompletion:
             self._capture = None
             raise Conflict(
@@ -128,7 +127,7 @@ class Exchange:
             self._capture = self._made()
             # Nobody waits for a first byte of it, or its server reads it for longer than the record takes.
             at_once = not self._asked.stream or self._question.size >= LONG
-            self._capture.begin_beside(self._parts.tasks, self._row, self._told_of, at_once=at_once)
+            self._capture.begin_beside(self._parts.tasks, self._row, at_once=at_once)
 
     async def run(self) -> web.StreamResponse:
         """Ask, pass the answer on, and leave the completion stored, whatever happens."""
@@ -153,7 +152,8 @@ class Exchange:
             error = LEFT
             raise
         finally:
-            self._left()  # also of a question that nobody took
+            if self._capture is None:  # also of a question that nobody took
+                self._left()
             self._asking.leave()
             self._parts.memory.used(self._question.size)
             if self._capture is not None and not self._finished:

@@ -42,7 +42,7 @@ from proxy.conversation.side_requests import (
 )
 from proxy.conversation.turns import DEFAULT, turn_of
 from proxy.conversation.typed_words import marked_errors, typed_in
-from proxy.conversation.user_text import SHOWN, may_be_commands, words
+from proxy.conversation.user_text import SHOWN, last_words, may_be_commands, words
 from proxy.core.agent_wrappers import NOBODY, Agent, agent_of, as_typed
 from proxy.core.backend_http import NoHttp
 from proxy.core.errors import BackendBroke, BadRequest, ProxyError, StorageFailed
@@ -241,9 +241,8 @@ class Relay:
             taught = await self._lessons(call, asked, lease, held) if lessons else ()
             if taught:
                 sent = await off_loop(call.weight, _taught, call.dialect, question, taught)
-            row = partial(self._row, call, asked, lease, size, taught)
-            seen = partial(self._remember, call.dialect, question, lease)
-            exchange = Exchange(parts, call, sent, lease, row, seen, held, taught)
+            row = partial(self._row, call, question, lease, size, taught)
+            exchange = Exchange(parts, call, sent, lease, row, held, taught)
             if call.id is not None:
                 await exchange.room()
                 if call.attempt is not None:
@@ -263,39 +262,44 @@ class Relay:
         return await self.parts.lessons.for_request(call.dialect, asked, whose, lease.version)
 
     def _row(
-        self, call: Call, asked: Asked, lease: Lease, size: int, taught: tuple[PromptLesson, ...] = ()
+        self, call: Call, question: Question, lease: Lease, size: int, taught: tuple[PromptLesson, ...] = ()
     ) -> NewCompletion | Awaitable[NewCompletion]:
         """The row of a request; something to wait for, where it takes a thread or a look into the store."""
+        asked = question.asked
         if call.weight >= LARGE:
-            return self._row_later(call, asked, lease, size, taught)
+            return self._row_later(call, question, lease, size, taught)
         telling, request = _beside(self.parts.recent.history, call, asked, size)
         # What is new is looked at for secrets, and the members beside the messages each time.
-        if telling.fresh + len(request) >= WORTH_A_THREAD:
-            return self._row_later(call, asked, lease, size, taught, (telling, request))
+        if size >= WORTH_A_THREAD and telling.fresh + len(request) >= WORTH_A_THREAD:
+            return self._row_later(call, question, lease, size, taught, (telling, request))
         row = _row(call, asked, telling, request, lease, taught, self.parts)
-        return self._aside(row, asked, call.weight) if _may_be_aside(row, asked) else row
+        if _may_be_aside(row, asked):
+            return self._row_aside(row, call, question, lease)
+        return self._remember(row, call, question, lease)
 
     async def _row_later(
         self,
         call: Call,
-        asked: Asked,
+        question: Question,
         lease: Lease,
         size: int,
         taught: tuple[PromptLesson, ...],
         beside: tuple[Telling, bytes] | None = None,
     ) -> NewCompletion:
+        asked = question.asked
         if beside is None:
             beside = await off_loop(call.weight, _beside, self.parts.recent.history, call, asked, size)
         telling, request = beside
         row = await asyncio.to_thread(_row, call, asked, telling, request, lease, taught, self.parts)
-        aside = await off_loop(call.weight, _may_be_aside, row, asked)
-        return await self._aside(row, asked, call.weight) if aside else row
+        if await off_loop(call.weight, _may_be_aside, row, asked):
+            return await self._row_aside(row, call, question, lease)
+        return self._remember(row, call, question, lease)
 
-    async def _aside(self, row: NewCompletion, asked: Asked, heavy: int) -> NewCompletion:
-        """The row as that of a side turn, if what was answered lately to whom it is of shows that. `heavy`: what the
-        request counts as."""
-        rule = await self._rule_aside(row, asked, heavy)
-        return row if rule is None else replace(row, turn="side", turn_rule=rule)
+    async def _row_aside(self, row: NewCompletion, call: Call, question: Question, lease: Lease) -> NewCompletion:
+        """The row as that of a side turn, if what was answered lately to whom it is of shows that."""
+        rule = await self._rule_aside(row, question.asked, call.weight)
+        row = row if rule is None else replace(row, turn="side", turn_rule=rule)
+        return self._remember(row, call, question, lease)
 
     async def _rule_aside(self, row: NewCompletion, asked: Asked, heavy: int) -> str | None:
         store, whose = self.parts.store, [Asker(row.key, row.user)]
@@ -311,9 +315,10 @@ class Relay:
         new_words = _says_something_new(row)
         return SUBAGENT if is_subagent(goes_on, system, tools=bool(asked.tools), new_words=new_words) else None
 
-    def _remember(self, dialect: Dialect, question: Question, lease: Lease, row: NewCompletion) -> None:
+    def _remember(self, row: NewCompletion, call: Call, question: Question, lease: Lease) -> NewCompletion:
         if lease.version is not None and not lease.pinned:
-            self.parts.recent.note(row, dialect, question)
+            self.parts.recent.note(row, call.dialect, question)
+        return row
 
     async def _said(self, asked: Asked, asks: Asks, alone: bool) -> str:
         """Answer to a `/rl` line, which `asked` ends in: never sent to the model, never stored as a completion."""
@@ -417,7 +422,9 @@ def _row(
     beside: set[str] = set()
     redactor, backend, told = parts.redactor, parts.backend, telling.told()
     served, rules = backend.served, parts.settings.turns.rules
-    turn = turn_of(call.request.headers, call.body.parsed, asked.messages, asked.tools, rules, told.turns)
+    said = last_words(asked.messages)
+    turn = turn_of(call.request.headers, call.body.parsed, asked.messages, asked.tools, rules, told.turns, said)
+    shown = words(asked.messages, SHOWN + LONGEST) if said is None else said[: SHOWN + LONGEST]
     return NewCompletion(
         id=call.id,
         request_id=call.id,
@@ -441,10 +448,10 @@ def _row(
         thread=told.thread,
         above=told.above,
         untrainable=asked.untrainable or told.untrainable,
-        asked=redactor.text(words(asked.messages, SHOWN + LONGEST))[:SHOWN],
+        asked=redactor.text(shown)[:SHOWN],
         typed=typed_in(asked.messages, call.agent, redactor),
         tool_errors=marked_errors(asked.messages),
-        redacted=places(prompt=told.secrets, request=beside),
+        redacted=places(prompt=told.secrets, request=beside) if told.secrets or beside else (),
         key=call.who.key,
         forms=told.forms,
         lessons=taught,
@@ -453,8 +460,10 @@ def _row(
 
 def _beside(history: History, call: Call, asked: Asked, size: int) -> tuple[Telling, bytes]:
     """Knowledge of the messages, and the members beside them."""
-    beside = {k: v for k, v in call.body.parsed.items() if k not in call.dialect.carriers}
-    return history.telling(asked.messages, size), dumps(beside)
+    beside = dict(call.body.parsed)
+    for carrier in call.dialect.carriers:
+        beside.pop(carrier, None)
+    return Telling(history, asked.messages, size), dumps(beside)
 
 
 def _taught(dialect: Dialect, question: Question, taught: Sequence[PromptLesson]) -> Question:
