@@ -111,7 +111,8 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
     )
     app[security.LOCAL] = wired.keys.local
     app[TASKS] = wired.tasks
-    app.on_response_prepare.append(wired.guard.cors)
+    if settings.server.origins:
+        app.on_response_prepare.append(wired.guard.cors)
     app.add_routes(wired.routes())
     app.cleanup_ctx.append(wired.running)
     app.on_shutdown.append(wired.stop_learning)

@@ -257,7 +257,8 @@ class _Connection(asyncio.Protocol):
             try:
                 self._parser.feed_data(data)
             finally:
-                self._taken()
+                if self._pieces:
+                    self._taken()
         except httptools.HttpParserUpgrade:
             self._fail(NoHttp("it wants another protocol"))
         except (httptools.HttpParserError, zlib.error, NoHttp) as error:
@@ -344,15 +345,15 @@ class _Connection(asyncio.Protocol):
 
     def _taken(self) -> None:
         """The answer has all pieces of its body that have come."""
-        if self._pieces:
-            data = b"".join(self._pieces)
-            self._pieces.clear()
-            self._bodiless = 0
-            if self._answer is not None:
-                self._answer.take(data)
+        data = b"".join(self._pieces)
+        self._pieces.clear()
+        self._bodiless = 0
+        if self._answer is not None:
+            self._answer.take(data)
 
     def on_message_complete(self) -> None:
-        self._taken()
+        if self._pieces:
+            self._taken()
         answer = self._answer
         if answer is None:
             return
@@ -392,10 +393,6 @@ class Answer:
         self._waiting: asyncio.Future[None] | None = None
         self._since = 0.0  # of the read that is waited for
         self._beat: asyncio.TimerHandle | None = None
-
-    @property
-    def content_type(self) -> str:
-        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
     async def some(self, beat_s: float) -> bytes | None:
         """All that has come since; b"" at the end, and None where nothing came for `beat_s`.

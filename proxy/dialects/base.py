@@ -82,7 +82,7 @@ class Question:
 
     @property
     def size(self) -> int:
-        return len(self.raw) + sum(len(value) for value in self.add.values())
+        return len(self.raw) + sum(map(len, self.add.values()))
 
 
 @dataclass(frozen=True, slots=True)

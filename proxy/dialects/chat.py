@@ -34,6 +34,21 @@ SAMPLING = (
 )
 
 
+def choice_rules(self: Dialect, *, id: str, model: str | None, asked: Asked, ours: bool = True) -> Rules:
+    """For a body with choices. vLLM has the prompt's ids beside them in chat, and on each in legacy completions."""
+    choice: dict[str, bytes] = {}
+    top: dict[str, Any] = {"id": orjson.dumps(id)}
+    if model is not None:
+        top["model"] = orjson.dumps(model)
+    # null, not removed: that is what vLLM sends to those who did not ask.
+    if ours and not asked.wants_logprobs:
+        choice["logprobs"] = b"null"
+    if ours and not asked.wants_token_ids:
+        choice["token_ids"] = choice["prompt_token_ids"] = top["prompt_token_ids"] = b"null"
+        choice["response_token_ids"] = b"null"  # SGLang's name for them
+    return {**top, "choices": {EACH: choice}} if choice else top
+
+
 class ChatCompletions(Dialect):
     name: ClassVar[str] = "chat"
     marks: ClassVar[tuple[bytes, ...]] = (b"[DONE]",)
@@ -67,7 +82,25 @@ class ChatCompletions(Dialect):
         return {"messages": orjson.dumps([asked.messages[i] for i in kept])}
 
     def whole(self, body: Any) -> list[Reply]:
-        return [_whole(body, choice, i) for i, choice in enumerate(body["choices"])]
+        choices, replies = body["choices"], []
+        for place, choice in enumerate(choices):
+            found = choice.get("logprobs")
+            entries = found.get("content") if found else None
+            reply = Reply(
+                index=choice.get("index", place),
+                message=choice["message"],
+                finish_reason=choice.get("finish_reason"),
+                usage=body.get("usage"),
+                # SGLang has them on each choice.
+                prompt_token_ids=body.get("prompt_token_ids") or choice.get("prompt_token_ids"),
+                token_ids=choice.get("token_ids")
+                or choice.get("response_token_ids")
+                or (token_entries.named(entries) if entries else None),
+            )
+            if entries is not None:
+                token_entries.take(reply, entries)
+            replies.append(reply)
+        return replies
 
     def fold(self) -> Fold:
         return ChatFold()
@@ -79,8 +112,7 @@ class ChatCompletions(Dialect):
         choices = event.get("choices") or []
         return bool(choices) and not event.get("usage") and all(map(token_entries.alone, choices))
 
-    def rules(self, *, id: str, model: str | None, asked: Asked, ours: bool = True) -> Rules:
-        return choice_rules(id=id, model=model, asked=asked, ours=ours)
+    rules = choice_rules
 
     def to_chat(self, body: Any, asked: Asked) -> dict[str, Any]:
         return dict(body)
@@ -98,21 +130,6 @@ def _no_message(messages: list[Any]) -> int | None:
         if set(map(type, map(_ROLE, messages))) == {str} and set(map(type, messages)) == {dict}:
             return None
     return next(i for i, m in enumerate(messages) if not isinstance(m, dict) or not isinstance(m.get("role"), str))
-
-
-def choice_rules(*, id: str, model: str | None, asked: Asked, ours: bool) -> Rules:
-    """For a body with choices. vLLM has the prompt's ids beside them in chat, and on each in legacy completions."""
-    choice: dict[str, bytes] = {}
-    top: dict[str, Any] = {"id": orjson.dumps(id)}
-    if model is not None:
-        top["model"] = orjson.dumps(model)
-    # null, not removed: that is what vLLM sends to those who did not ask.
-    if ours and not asked.wants_logprobs:
-        choice["logprobs"] = b"null"
-    if ours and not asked.wants_token_ids:
-        choice["token_ids"] = choice["prompt_token_ids"] = top["prompt_token_ids"] = b"null"
-        choice["response_token_ids"] = b"null"  # SGLang's name for them
-    return {**top, "choices": {EACH: choice}} if choice else top
 
 
 class ChatRenderer(Renderer):
@@ -235,27 +252,3 @@ def _text_so_far(message: dict[str, Any], key: str) -> list[str]:
     if not isinstance(found, str):
         raise TypeError(f"a text for `{key}`, which was none before")
     return [found]
-
-
-def _whole(body: Mapping[str, Any], choice: dict[str, Any], place: int) -> Reply:
-    entries = _entries(choice)
-    reply = Reply(
-        index=choice.get("index", place),
-        message=choice["message"],
-        finish_reason=choice.get("finish_reason"),
-        usage=body.get("usage"),
-        # SGLang has them on each choice.
-        prompt_token_ids=body.get("prompt_token_ids") or choice.get("prompt_token_ids"),
-        token_ids=choice.get("token_ids")
-        or choice.get("response_token_ids")
-        or (token_entries.named(entries) if entries else None),
-    )
-    if entries is not None:
-        token_entries.take(reply, entries)
-    return reply
-
-
-def _entries(choice: dict[str, Any]) -> list[Any] | None:
-    """Sum of its log-probs, in nats; None where the backend sent none."""
-    found = choice.get("logprobs")
-    return found.get("content") if found else None

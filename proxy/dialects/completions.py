@@ -14,7 +14,6 @@ import orjson
 
 from proxy.core import sse
 from proxy.core.errors import BadRequest, ProxyError
-from proxy.core.json_edit import Rules
 from proxy.core.sse import Event
 from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply, given_up, longer
 from proxy.dialects.chat import SAMPLING, choice_rules
@@ -100,8 +99,7 @@ class Completions(Dialect):
     def terminal(self, event: Event) -> bool:
         return event.data == b"[DONE]"
 
-    def rules(self, *, id: str, model: str | None, asked: Asked, ours: bool = True) -> Rules:
-        return choice_rules(id=id, model=model, asked=asked, ours=ours)
+    rules = choice_rules
 
     def error_event(self, error: ProxyError, last: bytes | None = None) -> bytes:
         return sse.event(orjson.dumps(self.error(error)))

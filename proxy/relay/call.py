@@ -15,7 +15,6 @@ from typing import Final
 from aiohttp import web
 
 from config.settings import Settings
-from proxy.access.keys import Who
 from proxy.access.request_head import RequestHead
 from proxy.access.security import outgoing_headers
 from proxy.conversation.incremental_json import Body, KnownPrefix, SaidBefore
@@ -29,6 +28,7 @@ from proxy.core.upstream import end_to_end
 from proxy.dialects import Asked, Dialect
 from proxy.dialects.speaker import NamedByHead, Speaker, named, named_by_head, speaker
 from proxy.relay.capture_optout import says_off
+from store.records import Asker
 
 MOST: Final = 20_000  # messages; agents' conversations reach a few thousand
 _WINDOWS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}  # as zlib wants them
@@ -53,7 +53,7 @@ class Call:
     request: web.Request
     head: HeadFacts
     dialect: Dialect
-    who: Who
+    asker: Asker  # whose key, and whom it names
     speaker: Speaker
     agent: Agent | None  # that sent it, where that is known; NOBODY where no person types
     body: Body

@@ -70,9 +70,9 @@ class Capture:
         self._keepable = keepable
         self._events = events
         self._underway = underway
-        self._dialect = dialect
+        self.dialect = dialect  # that its answer comes in
         self._fold: Fold | None = None  # from the first event of a stream on
-        self._translated = False
+        self.translated = False  # its answer comes as chat completions, and is said again
         self._broken: str | None = None
         self._unread: list[bytes] = []  # whole events, not parsed yet
         self._unread_size = 0
@@ -88,10 +88,6 @@ class Capture:
         self._unmade: Exception | None = None  # why there are no rows
         self._making: Later | None = None
         self._begun: asyncio.Future[None] | None = None  # ends when the rows are on disk or were not taken
-
-    def reads(self, dialect: Dialect, *, translated: bool) -> None:
-        """Say what the backend answers in, before the first byte of the answer."""
-        self._dialect, self._translated = dialect, translated
 
     def begin_beside(self, tasks: Tasks, row: MakesRow, *, at_once: bool) -> None:
         """Note that the question is on its way. Its rows are made `at_once`, while the backend works on it, or else
@@ -212,7 +208,7 @@ class Capture:
         if self._broken is None:
             try:
                 if self._fold is None:
-                    self._fold = self._dialect.fold()
+                    self._fold = self.dialect.fold()
                 for one in said:
                     self._fold.add(one)
             except Exception as error:  # whatever a backend may send
@@ -231,7 +227,7 @@ class Capture:
         """Replies of the stream so far; none, and marked, where no reply can be made of it."""
         self._read()
         try:
-            return _numbered((self._fold or self._dialect.fold()).replies())
+            return _numbered((self._fold or self.dialect.fold()).replies())
         except Exception as error:  # whatever a backend may send
             self._broken = self._broken or f"the events of the stream make no reply: {error!r}"
             return []
@@ -239,7 +235,7 @@ class Capture:
     def whole(self, answer: WholeAnswer) -> list[Reply]:
         """The replies of a plain body; none, and marked, where it cannot be understood."""
         try:
-            return _numbered(self._dialect.whole(answer.parsed))
+            return _numbered(self.dialect.whole(answer.parsed))
         except Exception as error:
             self._broken = f"the answer could not be understood: {error!r}"
             return []
@@ -405,7 +401,7 @@ class Capture:
                 time.time(),
                 error=self._keep(missing),
                 inexact_reason=self._keep(self._broken),
-                translated=self._translated,
+                translated=self.translated,
                 redacted=row.redacted,
             )
         text = reply.text
@@ -451,10 +447,10 @@ class Capture:
             exact=reason is None,
             inexact_reason=reason,
             error=error,
-            translated=self._translated,
+            translated=self.translated,
             untrainable=UNTRAINABLE if said else None,
             redacted=redacted,
-            items=() if self._translated else reply.items,
+            items=() if self.translated else reply.items,
         )
 
 

@@ -24,6 +24,7 @@ from proxy.core.json_edit import WholeAnswer, dumps, loads
 from proxy.core.ndjson import Line, NdjsonSplitter
 from proxy.core.sse import Event, EventSplitter
 from proxy.core.upstream import answer_headers, message_in, splitter_for, whole
+from proxy.core.version_names import label
 from proxy.dialects.base import ODD, Question
 from proxy.relay.asking import Asking
 from proxy.relay.call import Call
@@ -35,12 +36,13 @@ from proxy.relay.parts import Parts
 from proxy.relay.unknown_model import unknown_model
 from proxy.versions.live_version import Lease
 from store.errors import DuplicateCompletion
-from store.records import Asker, NewCompletion, PromptLesson
+from store.records import NewCompletion, PromptLesson
 
 log = structlog.get_logger()
 
 GONE: Final = (aiohttp.ClientConnectionResetError, ConnectionResetError, BrokenPipeError)
 LEFT: Final = "the client went away"
+NOT_THEIRS: Final = frozenset({"content-length", "content-encoding", "x-request-id"})  # of an answer that is read here
 LONG: Final = 1 << 14  # bytes of a question
 KEEPALIVE_S = 3.0  # of silence; proxies and clients in between give up sooner or later
 
@@ -116,7 +118,7 @@ class Exchange:
             self._keepable,
             self._dialect,
         )
-        found.asker = Asker(self._call.who.key, self._call.speaker.user)
+        found.asker = self._call.asker
         found.guessed = served.guessed(self._asked.sampling)
         found.logprobs_of = served.logprobs_of or parts.backend.capabilities.logprobs_of
         return found
@@ -137,7 +139,7 @@ class Exchange:
             upstream = await self._asking.ask()
             self._way = self._asking.way
             if self._capture is not None:
-                self._capture.reads(self._way.reads, translated=self._way.translated)
+                self._capture.dialect, self._capture.translated = self._way.reads, self._way.translated
             try:
                 splitter = splitter_for(upstream)
                 if splitter is not None and upstream.status == 200:
@@ -167,12 +169,10 @@ class Exchange:
                     self._attempt.finishing = finishing
 
     def _headers(self, upstream: Answer) -> CIMultiDict[str]:
-        headers = answer_headers(upstream.headers)
-        for name in ("content-length", "content-encoding", "x-request-id"):
-            headers.popall(name, None)
+        headers = answer_headers(upstream.headers, NOT_THEIRS)
         if self._capture is not None:
             headers["x-rl-completion-id"] = self._capture.id
-        headers["x-rl-adapter"] = self._lease.label
+        headers["x-rl-adapter"] = label(self._lease.version)
         if self._taught and (named := ", ".join(one.rating for one in self._taught if not one.left_out)):
             headers[LESSONS] = named
         overhead = self._asking.left_at - self._call.started

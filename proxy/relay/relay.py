@@ -136,8 +136,8 @@ class Relay:
             if attempt and earlier and await self._retries.settle(attempt, earlier, asked.n):
                 return await attempt.again(request)
             call = Call(
-                request, head, dialect, reach.who, who, agent, said, heavy, as_came.previous, started, attempt,
-                (head.id or new_id()) if captured else None,
+                request, head, dialect, Asker(reach.who.key, user), who, agent, said, heavy, as_came.previous, started,
+                attempt, (head.id or new_id()) if captured else None,
             )  # fmt: skip
             response = await self._ask(call, body, asked, add, commands)
             if attempt is not None:
@@ -212,7 +212,8 @@ class Relay:
         live = swap.version_of(asked.model)
         live = None if live is None or swap.names_version(asked.model) else live
         begins = call.head.named.may_begin_episode
-        pin = await self.parts.episodes.pin(call.who.key, session, live, begins=begins)
+        assert call.asker.key is not None
+        pin = await self.parts.episodes.pin(call.asker.key, session, live, begins=begins)
         return pin is not None, None if live is None or pin is None else pin.version
 
     async def _let_in(
@@ -258,8 +259,7 @@ class Relay:
         told = held is not None and held.response is not None
         if self.parts.lessons is None or call.id is None or call.agent is NOBODY or told:
             return ()
-        whose = Asker(call.who.key, call.speaker.user)
-        return await self.parts.lessons.for_request(call.dialect, asked, whose, lease.version)
+        return await self.parts.lessons.for_request(call.dialect, asked, call.asker, lease.version)
 
     def _row(
         self, call: Call, question: Question, lease: Lease, size: int, taught: tuple[PromptLesson, ...] = ()
@@ -436,7 +436,7 @@ def _row(
         served_model=lease.model,
         version=lease.version,
         session=call.speaker.session,
-        user=call.speaker.user,
+        user=call.asker.user,
         turn=turn.turn,
         turn_rule=turn.rule,
         streamed=asked.stream,
@@ -452,7 +452,7 @@ def _row(
         typed=typed_in(asked.messages, call.agent, redactor),
         tool_errors=marked_errors(asked.messages),
         redacted=places(prompt=told.secrets, request=beside) if told.secrets or beside else (),
-        key=call.who.key,
+        key=call.asker.key,
         forms=told.forms,
         lessons=taught,
     )

@@ -21,7 +21,7 @@ from proxy.backends.base import Backend, Misfit
 from proxy.core.errors import BackendBroke, BackendDown, Conflict, NotFound, ProxyError, StorageFailed, Unsupported
 from proxy.core.events import Events
 from proxy.core.tasks import Tasks
-from proxy.core.version_names import label, version_first, version_in_words
+from proxy.core.version_names import version_first, version_in_words
 from proxy.versions.admission import Door
 from proxy.versions.warm_up import WarmUp
 from store.errors import StoreError
@@ -51,10 +51,6 @@ class Lease:
         if self._swap is not None:
             self._swap._release(self.version)
             self._swap = None
-
-    @property
-    def label(self) -> str:
-        return label(self.version)
 
 
 class Swap:
