@@ -41,8 +41,8 @@ from proxy.feedback.reward_function import RewardFunction
 from proxy.feedback.unconfirmed_fixes import UnconfirmedFixes
 from proxy.feedback.webhooks.routes import Webhooks
 from proxy.relay.capture_optout import Uncaptured
+from proxy.relay.codecs import Formats
 from proxy.relay.count_tokens import CountTokens
-from proxy.relay.dialect_support import Formats
 from proxy.relay.episode_queue import EpisodeQueue
 from proxy.relay.heap_trim import Memory
 from proxy.relay.lessons import PromptLessons

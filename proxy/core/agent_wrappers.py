@@ -226,8 +226,13 @@ def sender_of(messages: Sequence[Mapping[str, Any]], agent: Agent | None) -> str
 def named_by_newest(messages: Sequence[Mapping[str, Any]], agent: Agent | None) -> list[Any]:
     """The people that a person's newest message names. Agents do it in one way, and chat completions in another: by the
     member `name`, be it a name or not."""
-    found = (sender_of(messages, agent) if agent is not None else None, _typed(messages, agent).get("name"))
-    return [] if found == (None, None) else [one for one in found if one is not None]
+    if agent is not None:
+        found = sender_of(messages, agent), _typed(messages, agent).get("name")
+        return [one for one in found if one is not None]
+    for message in reversed(messages):
+        if message.get("role") == "user":
+            return [] if (name := message.get("name")) is None else [name]
+    return []
 
 
 def _typed(messages: Sequence[Mapping[str, Any]], agent: Agent | None) -> Mapping[str, Any]:

@@ -5,7 +5,6 @@ Owns this wire format, with vLLM's `token_ids` and `prompt_token_ids`.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any, ClassVar
@@ -18,9 +17,8 @@ from proxy.core.json_edit import EACH, Rules
 from proxy.core.sse import Event
 from proxy.dialects import token_entries
 from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply, given_up, longer
-from proxy.dialects.chat_form import Calls, a_text, is_for_words
+from proxy.dialects.chat_form import FOR_PROGRAMS, Calls, a_text, is_for_words
 from proxy.dialects.fields import basics, numbers
-from proxy.dialects.speaker import named
 
 _ROLE = itemgetter("role")
 SAMPLING = (
@@ -59,7 +57,11 @@ class ChatCompletions(Dialect):
         messages, tools, options = body.get("messages"), body.get("tools"), body.get("stream_options")
         if not isinstance(messages, list) or not messages:
             raise BadRequest("`messages` must be a list with at least one message.", param="messages")
-        if (odd := _no_message(messages)) is not None:
+        try:  # two passes at the speed of C, so a long history costs little
+            plain = set(map(type, map(_ROLE, messages))) == {str} and set(map(type, messages)) == {dict}
+        except (KeyError, TypeError, IndexError):
+            plain = False
+        if not plain and (odd := _no_message(messages)) is not None:
             raise BadRequest(f"`messages[{odd}]` must be an object with a `role`.", param=f"messages[{odd}]")
         return Asked(
             model=model,
@@ -70,9 +72,8 @@ class ChatCompletions(Dialect):
             wants_logprobs=body.get("logprobs") is True,
             wants_token_ids=body.get("return_token_ids") is True,
             wants_usage=isinstance(options, dict) and options.get("include_usage") is True,
-            named=named(body),
             tools=tools if isinstance(tools, list) else None,
-            typed=n == 1 and is_for_words(body, body.get("response_format")),
+            typed=n == 1 and (FOR_PROGRAMS.isdisjoint(body) or is_for_words(body, body.get("response_format"))),
         )
 
     def tools(self, body: Mapping[str, Any]) -> list[dict[str, Any]] | None:
@@ -125,11 +126,9 @@ class ChatCompletions(Dialect):
 
 
 def _no_message(messages: list[Any]) -> int | None:
-    """Find the first item without a role, or None. One pass checks all types, so a long history costs little."""
-    with contextlib.suppress(KeyError, TypeError, IndexError):
-        if set(map(type, map(_ROLE, messages))) == {str} and set(map(type, messages)) == {dict}:
-            return None
-    return next(i for i, m in enumerate(messages) if not isinstance(m, dict) or not isinstance(m.get("role"), str))
+    """Find the first item without a role, or None."""
+    odd = (i for i, m in enumerate(messages) if not isinstance(m, dict) or not isinstance(m.get("role"), str))
+    return next(odd, None)
 
 
 class ChatRenderer(Renderer):

@@ -18,7 +18,6 @@ from proxy.core.sse import Event
 from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply, given_up, longer
 from proxy.dialects.chat import SAMPLING, choice_rules
 from proxy.dialects.fields import MAX_CHOICES, an_object, count, member, numbers
-from proxy.dialects.speaker import named
 
 MAX_TOKENS = 16  # what a request gets that names no limit; chat completions have none
 # What goes to chat completions under the same name. Anything unknown does too.
@@ -61,7 +60,6 @@ class Completions(Dialect):
             wants_logprobs=bool(numbers(body, ("logprobs",))),
             wants_token_ids=body.get("return_token_ids") is True,
             wants_usage=isinstance(options, dict) and options.get("include_usage") is True,
-            named=named(body),
             body=body,
             typed=n == 1 and _is_line(prompts[0]) and all(body.get(k) in (None, plain) for k, plain in _NOT_TYPED),
         )

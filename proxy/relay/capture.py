@@ -31,7 +31,7 @@ from proxy.core.sse import Event, EventSplitter
 from proxy.core.tasks import Later, Tasks
 from proxy.dialects import CHAT, Dialect, Reply
 from proxy.dialects.base import Fold
-from proxy.relay.completion_id import choice_id
+from proxy.relay.call import choice_id
 from store.captured.rows import IDS, LOGPROBS
 from store.errors import DuplicateCompletion, StoreError, UnknownCompletion
 from store.records import Asker, FinishedCompletion, NewCompletion, Status

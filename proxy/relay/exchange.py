@@ -77,12 +77,8 @@ class Exchange:
         self._finished = False
         self._gap = b""  # what ends the last event, where the backend did not
 
-    async def room(self) -> None:
-        """Returns once there is room for one more record. Who comes while the disk is behind waits here, and takes no
-        more memory than that. Raises Conflict where the client chose an id that exists."""
-        await self._parts.store.room()
-        if self._call.head.id is None:
-            return  # the row is made while the backend is asked
+    async def begin(self) -> None:
+        """Store the row under the id that its client chose. Raises Conflict where that exists."""
         self._capture = self._made()
         try:
             row = self._row()

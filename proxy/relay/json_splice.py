@@ -12,7 +12,9 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from proxy.core.json_edit import EACH, HIDDEN, Rules, dumps, rewrite
+import orjson
+
+from proxy.core.json_edit import EACH, HIDDEN, Rules, rewrite
 from proxy.core.json_skip import past_white
 
 _STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
@@ -150,7 +152,7 @@ def with_members(
     for name, value in add.items():
         literal = b'"%s"' % name.encode()
         once = raw.count(literal, 0, start) + raw.count(literal, end) == 1
-        if not (once and name in parsed and dumps(parsed[name]) == value):
+        if not (once and name in parsed and orjson.dumps(parsed[name]) == value):
             break
     else:
         return raw  # each member is in it already, once, with this value

@@ -20,10 +20,9 @@ from weakref import WeakKeyDictionary
 import structlog
 from aiohttp import web
 
+from proxy.access.keys import Reach
 from proxy.access.limits import BODY, PacedStream
-from proxy.access.reach import Reach
-from proxy.access.request_head import HEAD, RequestHead
-from proxy.access.security import WHO
+from proxy.access.security import HEAD, WHO, RequestHead
 from proxy.access.unknown_route import MISSING, is_bare, lacking, mistaken
 from proxy.backends.ask import down
 from proxy.conversation.conversations import command_at, without_commands
@@ -53,8 +52,7 @@ from proxy.dialects import Asked, Dialect
 from proxy.dialects.base import Question
 from proxy.dialects.speaker import Speaker
 from proxy.feedback.chat_command import Asks, ChatCommands
-from proxy.relay.call import MOST, Call, HeadFacts, body_facts, head_facts, too_many, unpacked
-from proxy.relay.completion_id import new_id
+from proxy.relay.call import MOST, Call, HeadFacts, body_facts, head_facts, new_id, too_many, unpacked
 from proxy.relay.early_stream import HeldStream
 from proxy.relay.exchange import Exchange
 from proxy.relay.lessons import members
@@ -103,7 +101,7 @@ class Relay:
             raw = await unpacked(raw, head.coding, parts.settings.server.max_body_bytes)
         bodies = parts.recent.bodies
         known = bodies.known(raw)
-        heavy, facts = weight(raw, known.marks), (raw, bodies, known, dialect, head, request.headers)
+        heavy, facts = known.weight, (raw, bodies, known, dialect, head, request.headers)
         # Also what was said before has to be walked through: a thread for all of it, or none.
         read = body_facts(*facts) if heavy < LARGE else await asyncio.to_thread(body_facts, *facts)
         said, as_came, agent, who = read
@@ -122,7 +120,7 @@ class Relay:
         if commands := may_be_commands(typed, agent):
             typed = as_typed(typed, agent)
             at = command_at(typed, agent) if heavy < LARGE else await off_loop(heavy, command_at, typed, agent)
-        captured = not (head.off or parts.uncaptured.has(who.session))
+        captured = not (head.off or who.session in parts.uncaptured.sessions)
         # A command is no part of what is captured, and acts once also where nothing is.
         counted = head.counted and (captured or at is not None)
         key = await off_loop(len(raw), key_of, request, raw) if counted else None
@@ -245,7 +243,10 @@ class Relay:
             row = partial(self._row, call, question, lease, size, taught)
             exchange = Exchange(parts, call, sent, lease, row, held, taught)
             if call.id is not None:
-                await exchange.room()
+                # Who comes while the disk is behind waits here, and takes no more memory than that.
+                await parts.store.room()
+                if call.head.id is not None:  # else the row is made while the backend is asked
+                    await exchange.begin()
                 if call.attempt is not None:
                     call.attempt.completion = call.id
             return await exchange.run()

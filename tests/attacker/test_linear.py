@@ -40,7 +40,7 @@ from proxy.dialects.responses_chat import one_system
 from proxy.dialects.responses_items import to_messages
 from proxy.feedback.webhooks.emoji import plain
 from proxy.feedback.webhooks.text_match import match
-from proxy.relay.dialect_support import about_what_was_asked
+from proxy.relay.codecs import about_what_was_asked
 from proxy.relay.json_splice import Splicer, with_members
 from store.captured.inbox import sought
 from store.captured.tree import woven

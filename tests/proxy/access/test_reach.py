@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.access.keys import OWNERS, SHARED, Who
-from proxy.access.reach import Reach
+from proxy.access.keys import OWNERS, SHARED, Reach, Who
 from scripts.harness.records import new
 from store.records import Asker
 

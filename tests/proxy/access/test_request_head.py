@@ -7,7 +7,7 @@ from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 from multidict import CIMultiDict
 
-from proxy.access.request_head import KNOWN, RequestHeads
+from proxy.access.security import HEADS, RequestHeads
 from proxy.core.errors import BadRequest, HeadTooLarge
 from scripts.harness.in_process import Proxy
 from tests.proxy.conftest import backend, proxy  # noqa: F401
@@ -30,9 +30,9 @@ def test_the_same_head_is_read_once_whatever_the_length_of_its_body() -> None:
 def test_only_so_many_short_ones_are_remembered() -> None:
     heads = RequestHeads()
     first = heads.of(request(x_at="0"))
-    for at in range(1, KNOWN + 1):
+    for at in range(1, HEADS + 1):
         heads.of(request(x_at=str(at)))
-    assert heads.of(request(x_at="0")) is not first and len(heads._known) <= KNOWN
+    assert heads.of(request(x_at="0")) is not first and len(heads._known) <= HEADS
     assert heads.of(request(x_long="x" * 5000)) is not heads.of(request(x_long="x" * 5000))
     with pytest.raises(HeadTooLarge):
         heads.of(request(x_long="x" * 65_537))
