@@ -58,6 +58,14 @@ class PacedStream(web.StreamResponse):
         finally:
             timer.cancel()
 
+    async def write_eof(self, data: bytes = b"") -> None:
+        """The end, in one write with the last bytes, unless these have to wait for the client."""
+        waits = self._req is None or (to := self._req.transport) is None or to.get_write_buffer_size()
+        if data and (waits or len(data) >= SOON):
+            await PacedStream.write(self, data)
+            data = b""
+        await super().write_eof(data)
+
 
 class Limits:
     def __init__(self, settings: ServerSection) -> None:

@@ -400,6 +400,10 @@ class Answer:
         self._since = 0.0  # of the read that is waited for
         self._beat: asyncio.TimerHandle | None = None
 
+    @property
+    def is_read(self) -> bool:
+        return self.is_whole and not self._came
+
     async def some(self, beat_s: float) -> bytes | None:
         """All that has come since; b"" at the end, and None where nothing came for `beat_s`.
 

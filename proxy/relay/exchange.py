@@ -75,6 +75,8 @@ class Exchange:
         self._row = row
         self._way: Codec  # once the answer begins
         self._finished = False
+        self._upstream: Answer  # once it has begun
+        self._last = b""  # what leaves with the end of the stream
         self._gap = b""  # what ends the last event, where the backend did not
 
     async def begin(self) -> None:
@@ -132,7 +134,7 @@ class Exchange:
         error: str | None = None
         self._asking = Asking(self._parts, self._call, self._question, self._lease, self._left)
         try:
-            upstream = await self._asking.ask()
+            self._upstream = upstream = await self._asking.ask()
             self._way = self._asking.way
             if self._capture is not None:
                 self._capture.dialect, self._capture.translated = self._way.reads, self._way.translated
@@ -235,11 +237,10 @@ class Exchange:
             said = self._seen(half) if half is not None else b""
             if not self._finished:
                 await self._ended_without_terminal(response)
-            if said:
-                await response.write(said)
+            self._last += said
         except BackendBroke as error:
             await self._broken_off(response, error)
-        await response.write_eof()
+        await response.write_eof(self._last)
         return response
 
     async def _rest(self, response: web.StreamResponse, splitter: EventSplitter) -> Event | None:
@@ -247,6 +248,9 @@ class Exchange:
         is left out, or no client could read the error."""
         if not (rest := splitter.rest()):
             return None
+        if self._last:
+            await response.write(self._last)
+            self._last = b""
         line = isinstance(splitter, NdjsonSplitter)
         event = Line(rest) if line else Event(rest)
         if self._way.reads.terminal(event) or _is_whole(event):
@@ -298,7 +302,10 @@ class Exchange:
                     out.clear()
                 await self._finish("done")
                 self._said_all()
-                out += last
+                if self._upstream.is_read and event is events[-1]:
+                    self._last = last
+                else:
+                    out += last
         finally:
             try:
                 if out:  # also where a later event of the same piece broke the stream
@@ -343,8 +350,7 @@ class Exchange:
             await response.write(before)
         await self._finish("done")
         self._said_all()
-        if last:
-            await response.write(last)
+        self._last = last
 
     @property
     def _failed(self) -> str | None:
