@@ -37,9 +37,7 @@ class PacedStream(web.StreamResponse):
 
     async def write(self, data: bytes | bytearray | memoryview) -> None:
         request = self._req
-        if request is None or (transport := request.transport) is None or PATIENCE not in request:
-            return await super().write(data)
-        if len(data) < SOON and not transport.get_write_buffer_size():  # as most: it waits for nobody
+        if request is None or (transport := request.transport) is None or self._takes(len(data)):
             return await super().write(data)
         loop, patience = asyncio.get_running_loop(), request[PATIENCE]
         timer: asyncio.TimerHandle
@@ -58,10 +56,16 @@ class PacedStream(web.StreamResponse):
         finally:
             timer.cancel()
 
+    def _takes(self, size: int) -> bool:
+        """Tell whether so many bytes wait for nobody, as most, or for one whose patience is not known."""
+        request = self._req
+        if request is None or (to := request.transport) is None or PATIENCE not in request:
+            return True
+        return size < SOON and not to.get_write_buffer_size()
+
     async def write_eof(self, data: bytes = b"") -> None:
         """The end, in one write with the last bytes, unless these have to wait for the client."""
-        waits = self._req is None or (to := self._req.transport) is None or to.get_write_buffer_size()
-        if data and (waits or len(data) >= SOON):
+        if data and not self._takes(len(data)):
             await PacedStream.write(self, data)
             data = b""
         await super().write_eof(data)
