@@ -37,7 +37,9 @@ class PacedStream(web.StreamResponse):
 
     async def write(self, data: bytes | bytearray | memoryview) -> None:
         request = self._req
-        if request is None or (transport := request.transport) is None or self._takes(len(data)):
+        if request is None or (transport := request.transport) is None or PATIENCE not in request:
+            return await super().write(data)
+        if len(data) < SOON and not transport.get_write_buffer_size():  # as most: it waits for nobody
             return await super().write(data)
         loop, patience = asyncio.get_running_loop(), request[PATIENCE]
         timer: asyncio.TimerHandle
@@ -56,18 +58,13 @@ class PacedStream(web.StreamResponse):
         finally:
             timer.cancel()
 
-    def _takes(self, size: int) -> bool:
-        """Tell whether so many bytes wait for nobody, as most, or for one whose patience is not known."""
-        request = self._req
-        if request is None or (to := request.transport) is None or PATIENCE not in request:
-            return True
-        return size < SOON and not to.get_write_buffer_size()
-
     async def write_eof(self, data: bytes = b"") -> None:
         """The end, in one write with the last bytes, unless these have to wait for the client."""
-        if data and not self._takes(len(data)):
-            await PacedStream.write(self, data)
-            data = b""
+        request = self._req
+        if data and request is not None and request.transport is not None and PATIENCE in request:
+            if len(data) >= SOON or request.transport.get_write_buffer_size():
+                await PacedStream.write(self, data)
+                data = b""
         await super().write_eof(data)
 
 
