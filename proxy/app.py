@@ -41,8 +41,8 @@ from proxy.feedback.reward_function import RewardFunction
 from proxy.feedback.unconfirmed_fixes import UnconfirmedFixes
 from proxy.feedback.webhooks.routes import Webhooks
 from proxy.relay.capture_optout import Uncaptured
+from proxy.relay.codecs import Formats
 from proxy.relay.count_tokens import CountTokens
-from proxy.relay.dialect_support import Formats
 from proxy.relay.episode_queue import EpisodeQueue
 from proxy.relay.heap_trim import Memory
 from proxy.relay.lessons import PromptLessons
@@ -111,7 +111,8 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
     )
     app[security.LOCAL] = wired.keys.local
     app[TASKS] = wired.tasks
-    app.on_response_prepare.append(wired.guard.cors)
+    if settings.server.origins:
+        app.on_response_prepare.append(wired.guard.cors)
     app.add_routes(wired.routes())
     app.cleanup_ctx.append(wired.running)
     app.on_shutdown.append(wired.stop_learning)

@@ -57,6 +57,7 @@ class Store:
         self._reader = reader
         self._closed = False
         self._checked, self._damaged = asyncio.Event(), asyncio.Event()
+        self.room = writer.room  # returns once the disk has caught up enough for more to be asked of it
         # Captured
         self.completions = CompletionStore(reader, writer)
         self.answers = AnswerStore(reader, writer)
@@ -138,10 +139,6 @@ class Store:
     def commits(self) -> int:
         """Transactions committed since the store was opened."""
         return self._writer.commits
-
-    async def room(self) -> None:
-        """Returns once the disk has caught up enough for more to be asked of it."""
-        await self._writer.room()
 
     @property
     def waiting(self) -> int:

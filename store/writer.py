@@ -186,7 +186,13 @@ class Writer:
         self._db.close()
 
     def _tell(self, outcomes: list[_Outcome]) -> None:
-        _resolve(outcomes)
+        for outcome in outcomes:
+            if outcome.future.done():  # its caller was cancelled
+                continue
+            if outcome.error is not None:
+                outcome.future.set_exception(outcome.error)
+            else:
+                outcome.future.set_result(outcome.result)
         self._room.set()
 
     def _next_group(self) -> tuple[list[_Queued], bool]:
@@ -313,13 +319,3 @@ def _order_emptying(writer: Writer) -> Callable[[sqlite3.Connection], None]:
         writer._emptied = None
 
     return order
-
-
-def _resolve(outcomes: list[_Outcome]) -> None:
-    for outcome in outcomes:
-        if outcome.future.done():  # its caller was cancelled
-            continue
-        if outcome.error is not None:
-            outcome.future.set_exception(outcome.error)
-        else:
-            outcome.future.set_result(outcome.result)

@@ -58,6 +58,15 @@ class PacedStream(web.StreamResponse):
         finally:
             timer.cancel()
 
+    async def write_eof(self, data: bytes = b"") -> None:
+        """The end, in one write with the last bytes, unless these have to wait for the client."""
+        request = self._req
+        if data and request is not None and request.transport is not None and PATIENCE in request:
+            if len(data) >= SOON or request.transport.get_write_buffer_size():
+                await PacedStream.write(self, data)
+                data = b""
+        await super().write_eof(data)
+
 
 class Limits:
     def __init__(self, settings: ServerSection) -> None:

@@ -1,6 +1,7 @@
 """Permissions: each request's key, role, and name.
 
-Owns no listening off loopback without a key, foreign web pages kept out, and which headers leave for the backend. Three
+Owns no listening off loopback without a key, foreign web pages kept out, and which headers leave for the backend. It
+reads the head of a request, once: agents send the same head with every request, but for the length of its body. Three
 roles: `use` (models), `rate` (rate and read, too) and `admin` (everything). Not here: what each route needs (roles),
 whose key it is (keys), how much and how fast (limits).
 """
@@ -9,7 +10,9 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -17,15 +20,16 @@ from urllib.parse import unquote, urlsplit
 from weakref import WeakKeyDictionary
 
 from aiohttp import web
-from multidict import CIMultiDict
+from multidict import CIMultiDict, CIMultiDictProxy
 
 from config.sections import ServerSection
 from proxy.access.keys import FORM, Keys, Who, given_key, same
-from proxy.access.limits import Limits
-from proxy.access.request_head import HEAD, RequestHead, RequestHeads
-from proxy.access.roles import Rule
+from proxy.access.limits import HEAD_LIMIT, Limits
+from proxy.access.roles import Rule, least, rule
 from proxy.core.address_file import HOME_HEADER, is_home
-from proxy.core.errors import AnotherHome, BadRequest, Forbidden, ProxyError
+from proxy.core.errors import AnotherHome, BadRequest, Forbidden, HeadTooLarge, ProxyError
+from proxy.core.upstream import target_of
+from store.records import Role
 
 WHO: Final = web.RequestKey("who", Who)
 LOCAL: Final = web.AppKey("local", str)  # the key of this start, for commands of this machine
@@ -38,6 +42,11 @@ _RANK: Final[Mapping[str, int]] = {"use": 0, "rate": 1, "admin": 2}
 _OURS: Final = ("host", "content-length", "expect")
 _COOKIE: Final = "rl_"  # how those of the page begin, which a backend has no business with
 _LOCAL_NAMES: Final = ("localhost", "ip6-localhost")
+
+HEADS: Final = 256  # heads that are remembered
+SHORT: Final = 4096  # bytes of a head that is
+_SPLITS: Final = frozenset("/\\%")  # in a session's name: a second server could read another path
+_DOTS: Final = re.compile(r"(^|[/\\]|%2f|%5c)(\.|%2e){1,2}($|[/\\?#]|%2f|%5c)", re.IGNORECASE)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 ByCookie = Callable[[web.Request], Who | None]
@@ -67,6 +76,91 @@ def check_bind(settings: ServerSection, handed_out: bool = False) -> None:
             f"Listening on {settings.host} needs keys that nobody guesses: server.api_key and server.admin_key have at "
             f"least {SHORTEST_OFF_LOOPBACK} characters there, as `openssl rand -hex 16` makes them."
         )
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class RequestHead:
+    method: str
+    target: str  # the route at the backend, as it is sent there
+    headers: CIMultiDictProxy[str]
+    session: str | None  # in the path
+    rule: Rule
+    least: Role  # that a key needs
+    key: str  # that it shows; empty where there is none
+    by_page: bool  # a cookie of the page may say who asks
+
+
+HEAD: Final = web.RequestKey("head", RequestHead)
+
+
+class RequestHeads:
+    """The heads that came lately."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[object, RequestHead] = OrderedDict()
+
+    def of(self, request: web.Request) -> RequestHead:
+        """Raises HeadTooLarge, BadRequest. One header too long, and too many, are refused by the parser."""
+        said: list[tuple[bytes, bytes]] = []
+        size = 0
+        for pair in request.raw_headers:
+            size += len(pair[0]) + len(pair[1])
+            if len(pair[0]) != 14 or pair[0].lower() != b"content-length":
+                said.append(pair)
+        name = request.method, request.raw_path, *said
+        found = self._known.get(name)
+        if found is None:
+            if size > HEAD_LIMIT:
+                raise HeadTooLarge(f"The headers are over {HEAD_LIMIT} bytes together; nothing was done.")
+            found = read_head(request)
+            if size + len(request.raw_path) <= SHORT:
+                self._known[name] = found
+                if len(self._known) > HEADS:
+                    self._known.popitem(last=False)
+        return found
+
+
+def read_head(request: web.Request) -> RequestHead:
+    """Raises BadRequest."""
+    _check_path(request)
+    _check_own(request)
+    found, headers = rule(request), request.headers
+    keyed = "authorization" in headers or "x-api-key" in headers
+    return RequestHead(
+        request.method,
+        target_of(request),
+        headers,
+        request.match_info.get("session"),
+        found,
+        least(request, found),
+        given_key(headers),
+        not keyed and (request.method in ("GET", "HEAD") or found.kind == "page"),
+    )
+
+
+def _check_path(request: web.Request) -> None:
+    """Raises BadRequest for a path that is cut or put together in more than one way."""
+    path = request.raw_path
+    if not path.startswith("/") or "#" in path or _DOTS.search(path.partition("?")[0]):
+        raise BadRequest("A path starts with /, and has no # and no dots as a part; nothing was passed on.")
+    if not _SPLITS.isdisjoint(request.match_info.get("session", "")):
+        raise BadRequest("A session in the path has no slash, backslash or percent sign; x-rl-session takes any name.")
+
+
+def _check_own(request: web.Request) -> None:
+    """rlproxy's own headers are UTF-8, or they can be neither stored nor said again. Each says one thing, or a second
+    one could take back that nothing is to be kept. Other headers only pass through."""
+    said: dict[str, bytes] = {}
+    for name, value in request.raw_headers:
+        if name[:5].lower() != b"x-rl-":
+            continue
+        own = name.lower().decode("utf-8", "replace")
+        try:
+            value.decode()
+        except UnicodeDecodeError:
+            raise BadRequest(f"The header {own} is not UTF-8; nothing was done.", param=own) from None
+        if said.setdefault(own, value) != value:
+            raise BadRequest(f"The header {own} came twice and says two things; nothing was done.", param=own)
 
 
 class Guard:
@@ -125,7 +219,12 @@ class Guard:
                 self._for_this_home(request, "another home" if self._keys.needed else str(self._home))
                 if request.method == "OPTIONS" and "access-control-request-method" in request.headers:
                     return web.Response(status=204)  # an origin that may: what it may is set below
-            request[WHO] = self._identified(request, head)
+            found = self._by_cookie(request) if head.by_page and self._by_cookie is not None else None
+            request[WHO] = who = found or self._keys.who(head.key)
+            if self._settings.requests_per_minute:
+                limits.spend(who)
+            if _RANK.get(who.role, -1) < _RANK[head.least] and not (who.role == GUEST and kind == "page"):
+                raise _needs_more(request, head, who)
             await limits.body_in(request, stream=kind == "passed")
             return await handler(request)
         except ProxyError:  # the data routes answer their own: what comes here got no further
@@ -142,20 +241,6 @@ class Guard:
         ours = host is None or _host(host) in self._hosts or is_loopback(_host(host))
         self._plain[head] = plain = ours and not strange
         return plain
-
-    def _identified(self, request: web.Request, head: RequestHead) -> Who:
-        """Raises Unauthorized, Forbidden, TooMany."""
-        found = self._by_cookie(request) if head.by_page and self._by_cookie is not None else None
-        who = found or self._keys.who(head.key)
-        if self._settings.requests_per_minute:
-            self._limits.spend(who)
-        if _RANK.get(who.role, -1) < _RANK[head.least] and not (who.role == GUEST and head.rule.kind == "page"):
-            said = f"This needs a key with the role {head.least}, and yours has {who.role}."
-            if head.rule.kind in ("models", "passed") and head.least == "admin":
-                path = f"{request.method} {request.raw_path.partition('?')[0][:100]}"
-                said += f" Nothing was passed on: docs/reference/http-api.md does not list {path} for such a key."
-            raise Forbidden(said)
-        return who
 
     def _for_this_home(self, request: web.Request, served: str) -> None:
         """A command of this machine acts on no other home than its own, whoever has its port now."""
@@ -223,6 +308,14 @@ def _host(given: str) -> str:
         return (urlsplit(f"//{given}").hostname or "").rstrip(".")
     except ValueError:
         raise BadRequest("The Host header is neither a name nor an address.") from None
+
+
+def _needs_more(request: web.Request, head: RequestHead, who: Who) -> Forbidden:
+    said = f"This needs a key with the role {head.least}, and yours has {who.role}."
+    if head.rule.kind in ("models", "passed") and head.least == "admin":
+        path = f"{request.method} {request.raw_path.partition('?')[0][:100]}"
+        said += f" Nothing was passed on: docs/reference/http-api.md does not list {path} for such a key."
+    return Forbidden(said)
 
 
 def require_admin(request: web.Request) -> None:

@@ -59,6 +59,8 @@ class Served:
 
     def guessed(self, said: Collection[str]) -> str | None:
         """Why nobody knows how a request that says these members was sampled; None where it is known."""
+        if not self.unsure:
+            return None
         left = [name for name in self.sampling if name in self.unsure and name not in said]
         return f"the client left {', '.join(left)} to the server, which does not tell what it took" if left else None
 

@@ -11,10 +11,10 @@ from dataclasses import replace
 from typing import Any
 
 import aiohttp
+import orjson
 
 from proxy.backends.base import Address
 from proxy.backends.openai import OpenAICompatible
-from proxy.core.json_edit import dumps
 
 WANTS_KEY = (401, 403)
 
@@ -30,7 +30,7 @@ class Cloud(OpenAICompatible):
     )
 
     def address(self, model: str) -> Address:
-        return Address(self._url, {"model": dumps(model)} if model else {})
+        return Address(self._url, {"model": orjson.dumps(model)} if model else {})
 
     async def start(self, http: aiohttp.ClientSession, on_restart: Callable[[], Awaitable[None]]) -> None:
         self._http = http

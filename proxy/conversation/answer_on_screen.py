@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from proxy.access.reach import Reach
+from proxy.access.keys import Reach
 from proxy.conversation.conversations import as_chat, canonical, thread, without_commands
 from proxy.conversation.first_words import first_words, quote_of
 from proxy.conversation.inserted_messages import without_fillers

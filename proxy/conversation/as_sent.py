@@ -45,11 +45,6 @@ def form_of(message: Mapping[str, Any]) -> Form | None:
     return None if found == [*AS_STORED, None] else found
 
 
-def thought_in(form: Form | None) -> dict[str, str] | None:
-    """The reasoning, which has words in it."""
-    return None if form is None else form[-1]
-
-
 def _is_marked(content: list[Any]) -> bool:
     """A lone text with a mark of ours: servers get it as a string (chat_form.unmarked)."""
     return len(content) == 1 and ATTACHED in content[0]
@@ -94,8 +89,6 @@ def forms_of(each: Sequence[Form | None], newest: int) -> dict[str, Form]:
     """Left-out parts of a whole prompt, by the places of its messages. `newest`: of the last message of a person;
     templates leave out the reasoning of turns before it."""
     found: dict[str, Form] = {}
-    if not any(each):  # as in most
-        return found
     for at, form in [(at, form) for at, form in enumerate(each) if form is not None]:
         shown = [*form[:-1], None] if at < newest else form
         if shown != [*AS_STORED, None]:

@@ -27,7 +27,8 @@ _THINKING: Final = re.compile(r"\s*<(think|thinking|reasoning)>.*?</\1>", re.DOT
 
 def canonical(message: Mapping[str, Any]) -> Message:
     """The message as the tree keeps it. Equal for all the ways in which clients send the same message back."""
-    body: dict[str, Any] = {"content": _content(message.get("content"))}
+    content = message.get("content")
+    body: dict[str, Any] = {"content": content.strip() if type(content) is str else _content(content)}
     if calls := message.get("tool_calls"):
         body["tool_calls"] = [_tool_call(call) for call in calls if isinstance(call, dict)]
     for key in _IDENTITY:
@@ -109,24 +110,27 @@ def extend_thread(
 ) -> bytes | None:
     """`kept`: the message as it is stored; `node`: its name there, if it is stored right below `name`. That is the
     thread's name, too, where nothing in the message is passed over."""
-    if message.get("role") in ASIDE or silent(message):
+    role, content = message.get("role"), message.get("content")
+    if role in ASIDE:
         return name
-    if kept is not None and _is_loose(message):
-        return node or message_hash(name, kept.role, kept.body)
-    loose = keepable(canonical(_loose(message)))
-    return message_hash(name, loose.role, loose.body)
+    if type(content) is str:
+        said = content.strip()
+        loose: Any = _loose_text(said, role)
+        if role == "user" and not loose and said[:1] in ("", "<"):  # silent
+            return name
+        bare = not (message.get("tool_calls") or message.get("name") or message.get("tool_call_id"))
+        if kept is not None and bare and loose == said:  # as most: its canonical form is made once only
+            return node or message_hash(name, kept.role, kept.body)
+    elif silent(message):
+        return name
+    else:
+        loose = loose_content(message)
+    other = keepable(canonical(_loose(message, loose)))
+    return message_hash(name, other.role, other.body)
 
 
-def _is_loose(message: Mapping[str, Any]) -> bool:
-    """Tell whether there is nothing in it to pass over, as in most: then its canonical form is made once only."""
-    content = message.get("content")
-    if not isinstance(content, str) or any(message.get(key) for key in ("tool_calls", *_IDENTITY)):
-        return False
-    return bool(loose_content(message) == content.strip())
-
-
-def _loose(message: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {"role": message.get("role"), "content": loose_content(message)}
+def _loose(message: Mapping[str, Any], content: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {"role": message.get("role"), "content": content}
     if calls := message.get("tool_calls"):
         found["tool_calls"] = [{k: v for k, v in call.items() if k != "id"} for call in calls if isinstance(call, dict)]
     return found
@@ -136,10 +140,7 @@ def loose_content(message: Mapping[str, Any]) -> Any:
     """Without what clients change when they send it back."""
     content = _content(message.get("content"))
     if isinstance(content, str):
-        if message.get("role") == "assistant":
-            thought = _THINKING.match(content)
-            return content[thought.end() :].strip() if thought else content
-        return without_blocks(content) if message.get("role") == "user" else content
+        return _loose_text(content, message.get("role"))
     if not isinstance(content, list):
         return content
     parts = [{k: v for k, v in p.items() if k != "cache_control"} for p in content if isinstance(p, dict)]
@@ -148,6 +149,13 @@ def loose_content(message: Mapping[str, Any]) -> Any:
         for p in parts
     ]
     return [p for p in texts if p.get("text") != ""]
+
+
+def _loose_text(said: str, role: Any) -> str:
+    if role == "user":
+        return without_blocks(said)
+    thought = _THINKING.match(said) if role == "assistant" else None
+    return said[thought.end() :].strip() if thought else said
 
 
 def command_at(messages: Sequence[Mapping[str, Any]], agent: Agent | None = None) -> int | None:

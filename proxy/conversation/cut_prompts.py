@@ -60,8 +60,10 @@ def why_cut(prompt: Sequence[Message], usage: Mapping[str, Any] | None) -> str |
     tokens = (usage or {}).get("prompt_tokens")
     if type(tokens) is not int or tokens <= 0:
         return None
-    most = tokens * A_TOKEN
-    if (whole := sum(len(message.body) for message in prompt)) < WORTH or whole <= most:
+    most, whole = tokens * A_TOKEN, 0
+    for message in prompt:
+        whole += len(message.body)
+    if whole < WORTH or whole <= most:
         return None
     said = _characters([message.body for message in prompt if message.role in _READ])
     if said < WORTH or said <= most:

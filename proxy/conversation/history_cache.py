@@ -7,24 +7,25 @@ tree (store). What a canonical message, a thread or a secret is belongs to conve
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from proxy.conversation import turns
-from proxy.conversation.as_sent import Form, form_of, forms_of, thought_in
+from proxy.conversation.as_sent import Form, form_of, forms_of
 from proxy.conversation.conversations import canonical, extend_thread
 from proxy.conversation.modalities import more_than_text
 from proxy.conversation.redaction import Redactor
 from proxy.core.bounded_cache import Running, common
 from proxy.core.json_edit import dumps
 from proxy.core.offload import length
-from store.captured.tree import ASIDE, message_hash, without, woven
+from store.captured.tree import ASIDE, message_hash, woven
 from store.records import Message
 
 Said = dict[str, Any]  # a message in chat form
 S = TypeVar("S")
 
+_TEXT: Final = {str}
 LEAST: Final = 4096  # bytes of a request: less is worked out sooner than it is looked up
 
 
@@ -70,12 +71,11 @@ class HistoryFold(Generic[S]):
         """The state after each message. `size`: bytes of the request; `known`: what `known` said, is used up."""
         states, odd, before = known
         went_on = before is not None and len(states) >= len(before.messages) - 1
-        for at in range(len(states), len(messages)):
-            message = messages[at]
-            states.append(self._step(states[-1] if states else None, message))
-            if not all(type(value) is str for value in message.values()):
-                odd.append(at)
+        first = len(states)
+        for at in range(first, len(messages)):
+            states.append(self._step(states[-1] if states else None, messages[at]))
         if messages and size >= LEAST:
+            odd += [at for at in range(first, len(messages)) if not {*map(type, messages[at].values())} <= _TEXT]
             self._turns.remember(_Turn(messages, states, odd), size, before if went_on else None)
         return states
 
@@ -104,6 +104,9 @@ class Fact(NamedTuple):
     form: Form | None  # how the message itself was written
 
 
+NOTHING: Final = Fact(Message("", b""), b"", None, None, frozenset(), None, False, None)  # above the first message
+
+
 class ToldHistory(NamedTuple):
     """Knowledge of all the messages of a request."""
 
@@ -121,54 +124,60 @@ class ToldHistory(NamedTuple):
 class History:
     def __init__(self, redactor: Redactor) -> None:
         # System texts are not part of the conversation: agents change them from turn to turn.
-        self._said = HistoryFold(partial(_fact, redactor))
-        self._aside = HistoryFold(partial(_aside_fact, redactor))
-
-    def telling(self, messages: list[Said], size: int) -> Telling:
-        return Telling(self._said, self._aside, messages, size)
+        self.said = HistoryFold(partial(_fact, redactor))
+        self.aside = HistoryFold(partial(_aside_fact, redactor))
 
     def clear(self) -> None:
-        self._said.clear()
-        self._aside.clear()
+        self.said.clear()
+        self.aside.clear()
 
 
 class Telling:
     """One request's messages: what is known of them, and the way to know the rest."""
 
-    def __init__(
-        self,
-        said: HistoryFold[Fact],
-        aside: HistoryFold[Fact],
-        messages: list[Said],
-        size: int,
-    ) -> None:
-        self._size = size
-        self._places = tuple([at for at, message in enumerate(messages) if message.get("role") in ASIDE])
-        self._apart = [messages[at] for at in self._places]
-        together = list(without(messages, self._places))
-        self._parts = [(fold, fold.known(part, size), part) for fold, part in ((said, together), (aside, self._apart))]
-        new = (message for _, known, part in self._parts for message in part[len(known.states) :])
-        self.fresh = sum(map(_length, new))  # characters, about: what `told` still has to read
+    def __init__(self, history: History, messages: list[Said], size: int) -> None:
+        self._history, self._size = history, size
+        self._places: list[int] = []  # of system texts
+        self._apart: list[Said] = []
+        self._together: list[Said] = []
+        for at, message in enumerate(messages):
+            if message.get("role") in ASIDE:
+                self._places.append(at)
+                self._apart.append(message)
+            else:
+                self._together.append(message)
+        self._said, self._aside = history.said.known(self._together, size), history.aside.known(self._apart, size)
+
+    @property
+    def fresh(self) -> int:
+        """Characters, about: what `told` still has to read."""
+        new = [*self._together[len(self._said.states) :], *self._apart[len(self._aside.states) :]]
+        return sum(map(_length, new))
 
     def told(self) -> ToldHistory:
         """Once."""
-        said, aside = (fold.rest(known, part, self._size) for fold, known, part in self._parts)
-        facts = woven(said, zip(self._places, aside, strict=True))
-        last, apart = said[-1] if said else None, aside[-1] if aside else None
-        ends = [fact for fact in (apart, last) if fact is not None]
-        secrets = frozenset[str]().union(*(fact.secrets for fact in ends))
-        newest = next((at for at in range(len(facts) - 1, -1, -1) if facts[at].message.role == "user"), -1)
+        said = self._history.said.rest(self._said, self._together, self._size)
+        aside = self._history.aside.rest(self._aside, self._apart, self._size)
+        facts = woven(said, zip(self._places, aside, strict=True)) if aside else said
+        prompt, nodes, *_, forms = zip(*facts, strict=True) if facts else ((), (), ())
+        last, apart = said[-1] if said else NOTHING, aside[-1] if aside else NOTHING
+        secrets = apart.secrets | last.secrets
         return ToldHistory(
-            prompt=tuple([fact.message for fact in facts]),
-            nodes=tuple([fact.node for fact in facts]),
-            asides=self._places,
-            thread=last.thread if last else None,
-            above=last.above if last else None,
+            prompt=prompt,
+            nodes=nodes,
+            asides=tuple(self._places),
+            thread=last.thread,
+            above=last.above,
             secrets=secrets,
-            untrainable=next((fact.untrainable for fact in ends if fact.untrainable), None),
-            turns=turns.KnownTurn(self._apart, bool(last and last.used_tools)),
-            forms=None if secrets else forms_of([fact.form for fact in facts], newest),
+            untrainable=apart.untrainable or last.untrainable,
+            turns=turns.KnownTurn(self._apart, last.used_tools),
+            forms=None if secrets else forms_of(forms, _newest(prompt)) if any(forms) else {},
         )
+
+
+def _newest(prompt: Sequence[Message]) -> int:
+    """Where a person's last message is."""
+    return next((at for at in range(len(prompt) - 1, -1, -1) if prompt[at].role == "user"), -1)
 
 
 def _length(message: Said) -> int:
@@ -179,31 +188,27 @@ def _length(message: Said) -> int:
 def _fact(redactor: Redactor, above: Fact | None, message: Said) -> Fact:
     found: set[str] = set()
     kept, form = redactor.message(canonical(message), found), form_of(message)
-    if (thought := thought_in(form)) is not None:
+    if form is not None and (thought := form[-1]) is not None:
         redactor.value(thought, found)  # the token ids have the reasoning too
-    parent, name = (above.node, above.thread) if above else (None, None)
+    before, role = above or NOTHING, message.get("role")
+    parent = above.node if above is not None else None
     node = message_hash(parent, kept.role, kept.body)
-    thread = extend_thread(name, message, redactor.message, kept, node if name == parent else None)
+    thread = extend_thread(before.thread, message, redactor.message, kept, node if before.thread == parent else None)
     return Fact(
         kept,
         node,
         thread,
-        thread if message.get("role") == "assistant" else above.above if above else None,
-        _more(above, found),
-        (above and above.untrainable) or more_than_text([message]),
-        bool((above and above.used_tools) or message.get("role") == "tool" or message.get("tool_calls")),
+        thread if role == "assistant" else before.above,
+        before.secrets | found if found else before.secrets,
+        before.untrainable or (None if type(message.get("content")) is str else more_than_text([message])),
+        before.used_tools or role == "tool" or bool(message.get("tool_calls")),
         form,
     )
 
 
 def _aside_fact(redactor: Redactor, above: Fact | None, message: Said) -> Fact:
     found: set[str] = set()
-    kept, form = redactor.message(canonical(message), found), form_of(message)
-    untrainable = (above and above.untrainable) or more_than_text([message])
+    kept, form, before = redactor.message(canonical(message), found), form_of(message), above or NOTHING
+    untrainable = before.untrainable or (None if type(message.get("content")) is str else more_than_text([message]))
     node = message_hash(None, kept.role, kept.body)
-    return Fact(kept, node, None, None, _more(above, found), untrainable, False, form)
-
-
-def _more(above: Fact | None, found: set[str]) -> frozenset[str]:
-    before = above.secrets if above else frozenset()
-    return before | found if found else before
+    return Fact(kept, node, None, None, before.secrets | found if found else before.secrets, untrainable, False, form)

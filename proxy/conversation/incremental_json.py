@@ -17,7 +17,7 @@ import orjson
 from proxy.core.bounded_cache import Running, common
 from proxy.core.json_edit import loads, member
 from proxy.core.json_skip import past, past_rest, past_white
-from proxy.core.offload import LARGE, Marks, marks
+from proxy.core.offload import LARGE, LIGHT, Marks, marks, weight
 
 LEAST: Final = 16 * 1024  # bytes that have to be the same: fewer are parsed sooner than they are looked up
 
@@ -55,6 +55,7 @@ class KnownPrefix(NamedTuple):
     earlier: Body | None
     bytes: int
     marks: Marks | None  # of the whole body; None where it is large, and nobody wants to know
+    weight: int  # bytes that the whole body counts as
 
 
 class SaidBefore:
@@ -64,6 +65,8 @@ class SaidBefore:
         self._bodies: Running[Body] = Running()
 
     def known(self, raw: bytes) -> KnownPrefix:
+        if len(raw) < LIGHT:
+            return KnownPrefix(None, 0, Marks(raw.count(b"{"), raw.count(b"["), raw.count(b",")), len(raw))
         earlier, same = None, 0
         if len(raw) >= LEAST:
             for body in self._bodies:
@@ -71,8 +74,9 @@ class SaidBefore:
                 if raw.startswith(memoryview(body.raw)[:more]) and len(body.raw) >= more:  # nearly no other one
                     earlier, same = body, _common(body.raw, raw)
         if len(raw) >= LARGE:
-            return KnownPrefix(earlier, same, None)
-        return KnownPrefix(earlier, same, marks(raw) if earlier is None else _marks(raw, earlier, same))
+            return KnownPrefix(earlier, same, None, len(raw))
+        found = marks(raw) if earlier is None else _marks(raw, earlier, same)
+        return KnownPrefix(earlier, same, found, weight(raw, found))
 
     def read(self, raw: bytes, known: KnownPrefix) -> Body:
         """Read it as `wire.loads` does. Raises ValueError."""

@@ -13,7 +13,7 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from config.sections import Redaction
-from proxy.conversation.secret_shapes import BASE64_FINDERS, FINDERS, MARKS, Span, may_have, room_in
+from proxy.conversation.secret_shapes import BASE64_FINDERS, FINDERS, MARKS, STEP, Span, room_in
 from proxy.core.json_edit import dumps, loads
 from store.records import Message
 
@@ -52,7 +52,8 @@ class Redactor:
         if text == self._newest or (not self._any_length and len(text) < SHORTEST):
             return text
         whole = text
-        if self._any_length or may_have(text):
+        # Most texts have room for none, and that is seen at once. A longer one is not measured.
+        if self._any_length or room_in(text[: STEP + 1].encode("ascii", "replace")):
             text = self._without_secrets(text, kinds)
         if text is whole and len(whole) < WORTH_A_THREAD:
             self._newest = whole
@@ -68,24 +69,23 @@ class Redactor:
             text = _replaced(text, "own", (Span(*m.span()) for m in own.finditer(text)), kinds)
         return text
 
-    def clean(self, raw: bytes) -> bool:
-        """Tell if this JSON has no room for a secret, as most: seen in one pass. No secret has what JSON escapes."""
-        return not self._any_length and not room_in(raw)
+    # Most JSON has no room for a secret, and that is seen in one pass: no secret has what JSON escapes.
 
     def value(self, value: Any, kinds: Kinds | None = None) -> Any:
         """The same of any JSON value; the very same object where it has no secret."""
-        return value if self.clean(dumps(value)) else self._walked(value, kinds)
+        return self.walked(value, kinds) if self._any_length or room_in(dumps(value)) else value
 
-    def _walked(self, value: Any, kinds: Kinds | None) -> Any:
+    def walked(self, value: Any, kinds: Kinds | None = None) -> Any:
+        """Do `value` for JSON whose names have room for a secret, as `usage`."""
         if isinstance(value, str):
             return self.text(value, kinds)
         if isinstance(value, list):
-            items = [self._walked(item, kinds) for item in value]
+            items = [self.walked(item, kinds) for item in value]
             return value if all(new is old for new, old in zip(items, value, strict=True)) else items
         if isinstance(value, dict):
             pairs, same = [], True
             for key, item in value.items():
-                kept = item if type(item) is int and -LEAST_NUMBER < item < LEAST_NUMBER else self._walked(item, kinds)
+                kept = item if type(item) is int and -LEAST_NUMBER < item < LEAST_NUMBER else self.walked(item, kinds)
                 name = key if key in self._names else self._name(key, kinds)
                 pairs.append((name, kept))
                 same = same and name is key and kept is item
@@ -103,16 +103,16 @@ class Redactor:
 
     def json(self, raw: bytes, kinds: Kinds | None = None) -> bytes:
         """The same of JSON; the very same bytes where it has no secret."""
-        return raw if self.clean(raw) else self._looked_through(raw, kinds, in_order=False)
+        return self._looked_through(raw, kinds, in_order=False) if self._any_length or room_in(raw) else raw
 
     def _looked_through(self, raw: bytes, kinds: Kinds | None, *, in_order: bool) -> bytes:
         value = loads(raw)
-        found = self._walked(value, kinds)
+        found = self.walked(value, kinds)
         return raw if found is value else dumps(found, in_order=in_order)
 
     def message(self, message: Message, kinds: Kinds | None = None) -> Message:
         """A message in canonical form, in canonical form again."""
-        if self.clean(message.body):
+        if not (self._any_length or room_in(message.body)):
             return message
         key = blake2b(message.body, digest_size=16).digest()
         if key in self._clean:

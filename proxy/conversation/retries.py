@@ -67,6 +67,11 @@ class Recording(PacedStream):
         await super().write(data)
         self.left = len(self.sent)
 
+    async def write_eof(self, data: bytes = b"") -> None:
+        self.sent += data
+        await super().write_eof(data)
+        self.left = len(self.sent)
+
 
 class Attempt:
     """One try of a request that its SDK may send again."""

@@ -144,14 +144,9 @@ _DOMAIN: Final = re.compile(r"@(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,62})\.){1,8}[A-Za
 _NO_PERSON: Final = ("git", "hg", "svn")  # git@host is where a repository is
 
 
-def may_have(text: str) -> bool:
-    """Tell if there is room in it for any secret but an e-mail address: a run of letters, or digits as a card has them.
-    Most texts have neither, and that is seen at once."""
-    return len(text) > STEP or room_in(text.encode("ascii", "replace"))
-
-
 def room_in(letters: bytes) -> bool:
-    """The same of bytes, in any code of which ASCII is a part."""
+    """Tell if there is room in it for any secret but an e-mail address: a run of letters, or digits as a card has them.
+    The bytes are in any code of which ASCII is a part."""
     if len(letters) > STEP:
         return True
     if _ROOM in letters.translate(_LETTERS):

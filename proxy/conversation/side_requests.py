@@ -68,7 +68,10 @@ def _newest(messages: Sequence[Mapping[str, Any]]) -> str | None:
             said = message
         elif role not in ASIDE:
             return None
-    return None if said is None else _text(said)
+    if said is None:
+        return None
+    content = said.get("content")
+    return content if type(content) is str else _text(said)
 
 
 def _quoted(text: str, one: Lately) -> bool:

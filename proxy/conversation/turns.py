@@ -10,7 +10,7 @@ The prompts below were read in the packages of the agents (docs/guides/agents.md
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -110,26 +110,37 @@ def turn_of(
     tools: Sequence[Any] | None,
     rules: Sequence[TurnRule] = (),
     known: KnownTurn | None = None,
+    words: str | None = None,
 ) -> Decision:
-    """`known`: what of these messages need not be looked for.
+    """`known`: what of these messages need not be looked for; `words`: a person's last ones, likewise.
 
     Raises BadRequest where our header says neither main nor side.
     """
-    if (said := said_turn(headers)) is not None:
+    if "x-rl-turn" in headers and (said := said_turn(headers)) is not None:
         return Decision(said, "header")
     if known is None:
         known = KnownTurn([m for m in messages if m.get("role") in ASIDE], _used_tools(messages))
-    system, last = _ends("\n".join(text_of(m) or "" for m in known.system)), _ends(_said_last(messages))
+    system, last = _system_text(known.system), _said_last(messages) if words is None else words
+    if len(last) > HEAD + TAIL:
+        last = _ends(last)
     # Fixed words are searched for before their pattern is, in a text of ASCII alone.
     low_system = system.lower() if system.isascii() else None
     low_last = last.lower() if last.isascii() else None
     limit, toolless = _limit(body), not tools and known.used_tools and not _after_a_tool(messages)
     ours = _OURS if system else _OURS_WITHOUT_SYSTEM
     for rule, in_system, in_last in (*map(_ready, rules), *ours) if rules else ours:
+        if in_last is not None:
+            if low_last is not None and not (low_last.startswith(in_last.begins) and in_last.has in low_last):
+                continue
+            if in_last.found(last) is None:
+                continue
+        if in_system is not None:
+            if low_system is not None and not (low_system.startswith(in_system.begins) and in_system.has in low_system):
+                continue
+            if in_system.found(system) is None:
+                continue
         if (
-            (in_last is None or in_last.fits(last, low_last))
-            and (in_system is None or in_system.fits(system, low_system))
-            and (rule.header is None or bool(headers.get(rule.header)))
+            (rule.header is None or bool(headers.get(rule.header)))
             and (rule.max_tokens is None or (limit is not None and limit <= rule.max_tokens))
             and (rule.tools is None or toolless != rule.tools)
         ):
@@ -137,18 +148,12 @@ def turn_of(
     return Decision("main", DEFAULT)
 
 
-class _Search:
-    """A rule's pattern, and the words that are in every text that fits it."""
+class _Search(NamedTuple):
+    """A rule's pattern, and how every text begins that fits it, or what it has in it, in small letters."""
 
-    def __init__(self, pattern: str) -> None:
-        self._words, self._begins = _words(pattern), _begins(pattern)
-        self._found = re.compile(pattern).match if self._begins else re.compile(pattern).search
-
-    def fits(self, text: str, low: str | None) -> bool:
-        """`low`: the text in small letters, where it is ASCII."""
-        if low is not None and not (low.startswith(self._words) if self._begins else self._words in low):
-            return False
-        return self._found(text) is not None
+    found: Callable[[str], re.Match[str] | None]
+    begins: str
+    has: str
 
 
 class _Ready(NamedTuple):
@@ -164,7 +169,8 @@ def _ready(rule: TurnRule) -> _Ready:
 
 @lru_cache(maxsize=256)
 def _search(pattern: str) -> _Search:
-    return _Search(pattern)
+    compiled, words = re.compile(pattern), _words(pattern)
+    return _Search(compiled.match, words, "") if _begins(pattern) else _Search(compiled.search, "", words)
 
 
 def _words(pattern: str) -> str:
@@ -193,8 +199,19 @@ def _has_choice(pattern: str) -> bool:
 
 def _said_last(messages: Sequence[Mapping[str, Any]]) -> str:
     """Without agents' blocks."""
-    said = (_text(m) for m in reversed(messages) if m.get("role") == "user")
-    return next((text for text in said if text), "")
+    for message in reversed(messages):
+        if message.get("role") == "user" and (text := _text(message)):
+            return text
+    return ""
+
+
+def _system_text(messages: Sequence[Mapping[str, Any]]) -> str:
+    texts: list[str] = []
+    for message in messages:
+        content = message.get("content")
+        texts.append(content.strip() if type(content) is str else text_of(message) or "")
+    text = "\n".join(texts)
+    return text if len(text) <= HEAD + TAIL else _ends(text)
 
 
 def _text(message: Mapping[str, Any]) -> str:
@@ -205,7 +222,7 @@ def _text(message: Mapping[str, Any]) -> str:
 
 
 def _ends(text: str) -> str:
-    return text if len(text) <= HEAD + TAIL else f"{text[:HEAD]}\n{text[-TAIL:]}"
+    return f"{text[:HEAD]}\n{text[-TAIL:]}"
 
 
 def _limit(body: Any) -> int | None:
@@ -213,9 +230,12 @@ def _limit(body: Any) -> int | None:
     if not isinstance(body, Mapping):
         return None
     options = body.get("options")  # Ollama
-    values = [body.get(key) for key in _LIMITS] + [options.get("num_predict") if isinstance(options, Mapping) else None]
-    limits = [value for value in values if isinstance(value, int) and not isinstance(value, bool) and value > 0]
-    return min(limits, default=None)
+    said = [*map(body.get, _LIMITS), options.get("num_predict") if isinstance(options, Mapping) else None]
+    least: int | None = None
+    for value in said:
+        if isinstance(value, int) and not isinstance(value, bool) and value > 0 and (least is None or value < least):
+            least = value
+    return least
 
 
 def _after_a_tool(messages: Sequence[Mapping[str, Any]]) -> bool:

@@ -27,11 +27,13 @@ _OPENS: Final = re.compile(r"\s*<([A-Za-z][\w:.-]{0,60})\b[^<>\n]{0,2000}>")
 def typed_in(messages: Sequence[Mapping[str, Any]], agent: Agent | None, redactor: Redactor) -> str | None:
     """All that a person typed in the newest message, with its secrets out. None where the newest message is not a
     person's, and where it is not certain what in it was typed."""
-    newest = next((m for m in reversed(messages) if m.get("role") not in ASIDE and not added_after(m, agent)), None)
-    if newest is None or newest.get("role") != "user":
-        return None
-    said = own_text(newest, agent)
-    return redactor.text(said) if said and len(said) <= LONGEST else None
+    for message in reversed(messages):
+        role = message.get("role")
+        if role in ASIDE or (agent is not None and added_after(message, agent)):
+            continue
+        said = own_text(message, agent) if role == "user" else None
+        return redactor.text(said) if said and len(said) <= LONGEST else None
+    return None
 
 
 def own_words(typed: str) -> str:

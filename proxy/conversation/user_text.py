@@ -21,7 +21,6 @@ _BLOCKS: Final = (
 _OPENING: Final = re.compile("<(?:" + "|".join(_BLOCKS) + f")|{CONTEXT[0]}")
 _NAME_ENDS: Final = (">", " ", "\n")
 SHOWN: Final = 2000  # characters of a person's words that lists show
-_TEXT: Final = {str}
 _begins: Final = re.compile(r"\s*(?:/|[rR][lL]:)").match
 # With a slash; or without one, for clients that keep such lines for themselves: then with one of these words right
 # behind the colon, which nobody writes by accident.
@@ -34,8 +33,12 @@ def may_be_commands(messages: Sequence[Mapping[str, Any]], agent: Agent | None =
     """Tell whether any of them could be a `/rl` line: hardly any message begins like one."""
     if agent is not None:
         return True
-    texts: list[Any] = [message.get("content") for message in messages if message.get("role") == "user"]
-    return any(map(_begins, texts)) if set(map(type, texts)) <= _TEXT else True
+    for message in messages:
+        if message.get("role") == "user":
+            content = message.get("content")
+            if type(content) is not str or _begins(content):
+                return True
+    return False
 
 
 def command_of(message: Mapping[str, Any], agent: Agent | None = None) -> str | None:
@@ -85,6 +88,18 @@ def _cut(text: str, opening: str, closing: str, goes_on: tuple[str, ...]) -> str
         at = end + len(closing)
         start = text.find(opening, at)
     return "".join(kept) + text[at:]
+
+
+def last_words(messages: Sequence[Mapping[str, Any]]) -> str | None:
+    """A person's last words where each message is one text, as most; None where one of them is in parts."""
+    for message in reversed(messages):
+        if message.get("role") == "user":
+            content = message.get("content")
+            if type(content) is not str:
+                return None
+            if said := without_blocks(content):
+                return said
+    return ""
 
 
 def words(messages: Sequence[Mapping[str, Any]], most: int = SHOWN) -> str:

@@ -185,7 +185,10 @@ def own_text(message: Mapping[str, Any], agent: Agent | None) -> str | None:
     """All that the person typed in this message; None where that is not certain, or where there is more than text."""
     if agent is NOBODY or STORED in message:
         return None
-    parts = [text for part in texts_of(message.get("content")) if (text := part.strip())]
+    content = message.get("content")
+    if agent is None and type(content) is str:  # as most
+        return content.strip() or None
+    parts = [text for part in texts_of(content) if (text := part.strip())]
     if agent is None:
         return parts[0] if len(parts) == 1 else None
     parts = [part for part in parts if not _is_block(part, agent.blocks)]
@@ -223,8 +226,13 @@ def sender_of(messages: Sequence[Mapping[str, Any]], agent: Agent | None) -> str
 def named_by_newest(messages: Sequence[Mapping[str, Any]], agent: Agent | None) -> list[Any]:
     """The people that a person's newest message names. Agents do it in one way, and chat completions in another: by the
     member `name`, be it a name or not."""
-    found = (sender_of(messages, agent) if agent is not None else None, _typed(messages, agent).get("name"))
-    return [] if found == (None, None) else [one for one in found if one is not None]
+    if agent is not None:
+        found = sender_of(messages, agent), _typed(messages, agent).get("name")
+        return [one for one in found if one is not None]
+    for message in reversed(messages):
+        if message.get("role") == "user":
+            return [] if (name := message.get("name")) is None else [name]
+    return []
 
 
 def _typed(messages: Sequence[Mapping[str, Any]], agent: Agent | None) -> Mapping[str, Any]:

@@ -31,13 +31,13 @@ from proxy.core.http_message import (
     address_of,
     framed,
     header_lines,
-    question_head,
 )
 
 KEEPALIVE_S: Final = 4.0  # below uvicorn's 5 s, else a connection may be closed under a request
 LOOK_S: Final = 60.0  # a beat, where nobody is told of silences
 HEAD_LIMIT: Final = 256 * 1024  # bytes of an answer's head, and of all that has no byte of the body in it
 HELD: Final = 1 << 18  # bytes that wait for a slow reader before no more are read
+_BODILESS: Final = ("GET", "HEAD", "OPTIONS", "DELETE")
 _SAFE: Final = ("GET", "HEAD", "OPTIONS")
 
 
@@ -89,24 +89,30 @@ class Connections:
         """
         address = address_of(url)
         lines = headers if isinstance(headers, HeaderLines) else header_lines(headers)
-        head = question_head(method, address, target, lines, body)
-        if (kept := self._taken(address)) is not None:
+        # A second key would be refused, or be the one that counts.
+        said = lines.without_key if b"authorization:" in address.head else lines.lines
+        if isinstance(body, bytes):
+            length = b"content-length: %d\r\n" % len(body)
+        elif body is None:
+            length = b"" if method in _BODILESS else b"content-length: 0\r\n"
+        else:
+            length = b"transfer-encoding: chunked\r\n"
+        route = f"{method} {address.path}{target} HTTP/1.1\r\n".encode()
+        head = b"%s%s%s%s\r\n" % (route, address.head, said, length)
+        free = self._free.get(address[:3])
+        while free:
+            since, kept = free.pop()
+            if self._loop.time() - since >= KEEPALIVE_S or kept.to.is_closing():
+                kept.close()
+                continue
             try:
                 return await kept.ask(method, head, body, unpack, left)
             except (Disconnected, ConnectionResetError, BrokenPipeError):
                 if method not in _SAFE or body is not None:
                     raise
+                break
         connection = await self._connected(address)
         return await connection.ask(method, head, body, unpack, left)
-
-    def _taken(self, address: ServerAddress) -> _Connection | None:
-        free = self._free.get(address[:3])
-        while free:
-            since, connection = free.pop()
-            if self._loop.time() - since < KEEPALIVE_S and not connection.to.is_closing():
-                return connection
-            connection.close()
-        return None
 
     async def _connected(self, address: ServerAddress) -> _Connection:
         try:
@@ -257,7 +263,8 @@ class _Connection(asyncio.Protocol):
             try:
                 self._parser.feed_data(data)
             finally:
-                self._taken()
+                if self._pieces:
+                    self._taken()
         except httptools.HttpParserUpgrade:
             self._fail(NoHttp("it wants another protocol"))
         except (httptools.HttpParserError, zlib.error, NoHttp) as error:
@@ -344,15 +351,15 @@ class _Connection(asyncio.Protocol):
 
     def _taken(self) -> None:
         """The answer has all pieces of its body that have come."""
-        if self._pieces:
-            data = b"".join(self._pieces)
-            self._pieces.clear()
-            self._bodiless = 0
-            if self._answer is not None:
-                self._answer.take(data)
+        data = b"".join(self._pieces)
+        self._pieces.clear()
+        self._bodiless = 0
+        if self._answer is not None:
+            self._answer.take(data)
 
     def on_message_complete(self) -> None:
-        self._taken()
+        if self._pieces:
+            self._taken()
         answer = self._answer
         if answer is None:
             return
@@ -394,8 +401,8 @@ class Answer:
         self._beat: asyncio.TimerHandle | None = None
 
     @property
-    def content_type(self) -> str:
-        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+    def is_read(self) -> bool:
+        return self.is_whole and not self._came
 
     async def some(self, beat_s: float) -> bytes | None:
         """All that has come since; b"" at the end, and None where nothing came for `beat_s`.

@@ -1,4 +1,4 @@
-"""HTTP messages as they go over the wire: a question's head and body, and an answer's body unpacked as it comes.
+"""HTTP messages as they go over the wire: a question's headers and body, and an answer's body unpacked as it comes.
 
 Owns a server's address, and how much one read may become, so that a few bytes cannot fill the memory. Not here: the
 connection (backend_http), which headers are sent (upstream). Sources: RFC 9112, RFC 1952.
@@ -14,7 +14,6 @@ from typing import Any, Final, NamedTuple
 
 from yarl import URL
 
-_BODILESS: Final = ("GET", "HEAD", "OPTIONS", "DELETE")
 PIECE: Final = 1 << 16  # bytes of a large body that are written at once
 AT_ONCE: Final = 1 << 18  # bytes of a body that is not large: a turn of the loop costs more than to send them
 CODINGS: Final = ("gzip", "x-gzip", "deflate")
@@ -64,19 +63,6 @@ def header_lines(headers: Mapping[str, str]) -> HeaderLines:
     all_of_them = "".join([line for _, line in said])
     keyless = "".join([line for name, line in said if name.lower() != "authorization"])
     return HeaderLines(all_of_them.encode("utf-8", "surrogateescape"), keyless.encode("utf-8", "surrogateescape"))
-
-
-def question_head(method: str, address: ServerAddress, target: str, headers: HeaderLines, body: Body) -> bytes:
-    # A second key would be refused, or be the one that counts.
-    lines = headers.without_key if b"authorization:" in address.head else headers.lines
-    if isinstance(body, bytes):
-        length = b"content-length: %d\r\n" % len(body)
-    elif body is None:
-        length = b"" if method in _BODILESS else b"content-length: 0\r\n"
-    else:
-        length = b"transfer-encoding: chunked\r\n"
-    route = f"{method} {address.path}{target} HTTP/1.1\r\n".encode()
-    return b"%s%s%s%s\r\n" % (route, address.head, lines, length)
 
 
 async def framed(body: bytes | AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -15,6 +15,7 @@ T = TypeVar("T")
 LARGE: Final = 1 << 20
 OBJECT: Final = 256  # bytes that an object counts as: an empty message is looked at as often as any other
 ITEM: Final = 16  # bytes that any other member, or a list, does
+LIGHT: Final = LARGE // (OBJECT + ITEM)  # bytes that are never large, whatever they say
 
 
 class Marks(NamedTuple):
@@ -36,7 +37,7 @@ def weight(raw: bytes, counted: Marks | None = None) -> int:
     A bracket or a comma in a text counts, too. That costs a thread where none is needed, and no count can be evaded.
     `counted`: its marks, where they are known.
     """
-    if len(raw) * (OBJECT + ITEM) < LARGE or len(raw) >= LARGE:  # as nearly all requests; or large in any case
+    if len(raw) < LIGHT or len(raw) >= LARGE:  # or large in any case
         return len(raw)
     found = counted or marks(raw)
     return len(raw) + OBJECT * found.objects + ITEM * (found.commas + found.lists)

@@ -23,21 +23,12 @@ class Tasks:
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._later: set[Later] = set()
-
-    def later(self, seconds: float, name: str, work: Work) -> Later:
-        """Have `work` begin so long from now, unless it is taken back before."""
-        found = Later(self, seconds, name, work)
-        self._later.add(found)
-        return found
+        self.later: set[Later] = set()  # what has not begun
 
     def hurry(self) -> None:
         """All that was to begin later begins now."""
-        for later in list(self._later):
+        for later in list(self.later):
             later.begin()
-
-    def _no_longer(self, later: Later) -> None:
-        self._later.discard(later)
 
     def spawn(self, name: str, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.create_task(work, name=name)
@@ -67,12 +58,13 @@ class Tasks:
 
 
 class Later:
-    """Work that has its time to begin; made by `Tasks.later`."""
+    """Work that begins so long from now, unless it is taken back before."""
 
     def __init__(self, tasks: Tasks, seconds: float, name: str, work: Work) -> None:
         self.task: asyncio.Task[Any] | None = None  # once it has begun
         self._tasks, self._name, self._work = tasks, name, work
         self._due = asyncio.get_running_loop().call_later(seconds, self.begin)
+        tasks.later.add(self)
 
     def begin(self) -> None:
         if self.take_back():
@@ -82,7 +74,7 @@ class Later:
         """Tell whether it had not begun; now it never does."""
         waited = not self._due.cancelled() and self.task is None
         self._due.cancel()
-        self._tasks._no_longer(self)
+        self._tasks.later.discard(self)
         return waited
 
 

@@ -6,7 +6,7 @@ Owns nothing of what the bytes mean.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Final
 from urllib.parse import quote
 
@@ -46,23 +46,33 @@ def target_of(request: web.Request) -> str:
 
 
 def end_to_end(headers: MultiMapping[str]) -> CIMultiDict[str]:
-    """All but what belongs to one connection only. There may be several `Connection` headers, each with a list."""
-    lists = (*headers.getall("connection", ()), *headers.getall("proxy-connection", ()))
-    named = {name.strip().lower() for listed in lists for name in listed.split(",")}
-    return CIMultiDict([(k, v) for k, v in headers.items() if (low := k.lower()) not in HOP and low not in named])
+    """All but what belongs to one connection only."""
+    gone = _of_the_connection(headers)
+    return CIMultiDict([(name, value) for name, value in headers.items() if name.lower() not in gone])
 
 
-def answer_headers(headers: MultiMapping[str]) -> CIMultiDict[str]:
+def answer_headers(headers: MultiMapping[str], leave_out: Set[str] = frozenset()) -> CIMultiDict[str]:
     """The same of an answer, without what a backend allows web pages: that is not what rlproxy allows them."""
-    found = end_to_end(headers)
-    for name in [name for name in found if name[:15].lower() == "access-control-"]:
-        found.popall(name, None)
+    gone = _of_the_connection(headers)
+    found: CIMultiDict[str] = CIMultiDict()
+    for name, value in headers.items():
+        low = name.lower()
+        if low not in gone and low not in leave_out and not low.startswith("access-control-"):
+            found.add(name, value)
     return found
+
+
+def _of_the_connection(headers: MultiMapping[str]) -> Set[str]:
+    """There may be several `Connection` headers, each with a list."""
+    if "connection" not in headers and "proxy-connection" not in headers:
+        return HOP
+    lists = (*headers.getall("connection", ()), *headers.getall("proxy-connection", ()))
+    return HOP.union(name.strip().lower() for listed in lists for name in listed.split(","))
 
 
 def splitter_for(upstream: Answer) -> sse.EventSplitter | None:
     """The cutter of this body into events; None for a plain body."""
-    kind = _STREAMS.get(upstream.content_type)
+    kind = _STREAMS.get(upstream.headers.get("content-type", "").partition(";")[0].strip().lower())
     return None if kind is None else kind()
 
 

@@ -15,7 +15,6 @@ from typing import Any, ClassVar, Final, Literal
 from proxy.core.errors import ProxyError
 from proxy.core.json_edit import Rules
 from proxy.core.sse import Event
-from proxy.dialects.speaker import Named
 from store.records import Item
 
 # What comes of JSON that is not what it should be, deep in a renderer.
@@ -56,7 +55,6 @@ class Asked:
     wants_logprobs: bool
     wants_token_ids: bool
     wants_usage: bool  # a usage chunk at the end of a stream
-    named: Named  # whom its body names
     # The item of the request's own list that each message came from; None: from elsewhere (`system`). Empty: itself.
     origins: tuple[int | None, ...] = ()
     tools: list[dict[str, Any]] | None = None  # in chat form
@@ -82,7 +80,7 @@ class Question:
 
     @property
     def size(self) -> int:
-        return len(self.raw) + sum(len(value) for value in self.add.values())
+        return len(self.raw) + sum(map(len, self.add.values()))
 
 
 @dataclass(frozen=True, slots=True)

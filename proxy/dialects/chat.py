@@ -5,7 +5,6 @@ Owns this wire format, with vLLM's `token_ids` and `prompt_token_ids`.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any, ClassVar
@@ -18,9 +17,8 @@ from proxy.core.json_edit import EACH, Rules
 from proxy.core.sse import Event
 from proxy.dialects import token_entries
 from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply, given_up, longer
-from proxy.dialects.chat_form import Calls, a_text, is_for_words
+from proxy.dialects.chat_form import FOR_PROGRAMS, Calls, a_text, is_for_words
 from proxy.dialects.fields import basics, numbers
-from proxy.dialects.speaker import named
 
 _ROLE = itemgetter("role")
 SAMPLING = (
@@ -34,73 +32,7 @@ SAMPLING = (
 )
 
 
-class ChatCompletions(Dialect):
-    name: ClassVar[str] = "chat"
-    marks: ClassVar[tuple[bytes, ...]] = (b"[DONE]",)
-    paths: ClassVar[tuple[str, ...]] = ("/v1/chat/completions",)
-
-    def parse(self, body: Any) -> Asked:
-        model, stream, n = basics(body)
-        messages, tools, options = body.get("messages"), body.get("tools"), body.get("stream_options")
-        if not isinstance(messages, list) or not messages:
-            raise BadRequest("`messages` must be a list with at least one message.", param="messages")
-        if (odd := _no_message(messages)) is not None:
-            raise BadRequest(f"`messages[{odd}]` must be an object with a `role`.", param=f"messages[{odd}]")
-        return Asked(
-            model=model,
-            messages=messages,
-            stream=stream,
-            n=n,
-            sampling=numbers(body, SAMPLING),
-            wants_logprobs=body.get("logprobs") is True,
-            wants_token_ids=body.get("return_token_ids") is True,
-            wants_usage=isinstance(options, dict) and options.get("include_usage") is True,
-            named=named(body),
-            tools=tools if isinstance(tools, list) else None,
-            typed=n == 1 and is_for_words(body, body.get("response_format")),
-        )
-
-    def tools(self, body: Mapping[str, Any]) -> list[dict[str, Any]] | None:
-        return body["tools"] if isinstance(body.get("tools"), list) else None
-
-    def keep(self, body: Any, asked: Asked, kept: Sequence[int]) -> dict[str, bytes]:
-        return {"messages": orjson.dumps([asked.messages[i] for i in kept])}
-
-    def whole(self, body: Any) -> list[Reply]:
-        return [_whole(body, choice, i) for i, choice in enumerate(body["choices"])]
-
-    def fold(self) -> Fold:
-        return ChatFold()
-
-    def terminal(self, event: Event) -> bool:
-        return event.data == b"[DONE]"
-
-    def only_tokens(self, event: Mapping[str, Any]) -> bool:
-        choices = event.get("choices") or []
-        return bool(choices) and not event.get("usage") and all(map(token_entries.alone, choices))
-
-    def rules(self, *, id: str, model: str | None, asked: Asked, ours: bool = True) -> Rules:
-        return choice_rules(id=id, model=model, asked=asked, ours=ours)
-
-    def to_chat(self, body: Any, asked: Asked) -> dict[str, Any]:
-        return dict(body)
-
-    def renderer(self, *, id: str, asked: Asked, created: int) -> Renderer:
-        return ChatRenderer()
-
-    def error_event(self, error: ProxyError, last: bytes | None = None) -> bytes:
-        return sse.event(orjson.dumps(self.error(error)))
-
-
-def _no_message(messages: list[Any]) -> int | None:
-    """Find the first item without a role, or None. One pass checks all types, so a long history costs little."""
-    with contextlib.suppress(KeyError, TypeError, IndexError):
-        if set(map(type, map(_ROLE, messages))) == {str} and set(map(type, messages)) == {dict}:
-            return None
-    return next(i for i, m in enumerate(messages) if not isinstance(m, dict) or not isinstance(m.get("role"), str))
-
-
-def choice_rules(*, id: str, model: str | None, asked: Asked, ours: bool) -> Rules:
+def choice_rules(self: Dialect, *, id: str, model: str | None, asked: Asked, ours: bool = True) -> Rules:
     """For a body with choices. vLLM has the prompt's ids beside them in chat, and on each in legacy completions."""
     choice: dict[str, bytes] = {}
     top: dict[str, Any] = {"id": orjson.dumps(id)}
@@ -113,6 +45,90 @@ def choice_rules(*, id: str, model: str | None, asked: Asked, ours: bool) -> Rul
         choice["token_ids"] = choice["prompt_token_ids"] = top["prompt_token_ids"] = b"null"
         choice["response_token_ids"] = b"null"  # SGLang's name for them
     return {**top, "choices": {EACH: choice}} if choice else top
+
+
+class ChatCompletions(Dialect):
+    name: ClassVar[str] = "chat"
+    marks: ClassVar[tuple[bytes, ...]] = (b"[DONE]",)
+    paths: ClassVar[tuple[str, ...]] = ("/v1/chat/completions",)
+
+    def parse(self, body: Any) -> Asked:
+        model, stream, n = basics(body)
+        messages, tools, options = body.get("messages"), body.get("tools"), body.get("stream_options")
+        if not isinstance(messages, list) or not messages:
+            raise BadRequest("`messages` must be a list with at least one message.", param="messages")
+        try:  # two passes at the speed of C, so a long history costs little
+            plain = set(map(type, map(_ROLE, messages))) == {str} and set(map(type, messages)) == {dict}
+        except (KeyError, TypeError, IndexError):
+            plain = False
+        if not plain and (odd := _no_message(messages)) is not None:
+            raise BadRequest(f"`messages[{odd}]` must be an object with a `role`.", param=f"messages[{odd}]")
+        return Asked(
+            model=model,
+            messages=messages,
+            stream=stream,
+            n=n,
+            sampling=numbers(body, SAMPLING),
+            wants_logprobs=body.get("logprobs") is True,
+            wants_token_ids=body.get("return_token_ids") is True,
+            wants_usage=isinstance(options, dict) and options.get("include_usage") is True,
+            tools=tools if isinstance(tools, list) else None,
+            typed=n == 1 and (FOR_PROGRAMS.isdisjoint(body) or is_for_words(body, body.get("response_format"))),
+        )
+
+    def tools(self, body: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+        return body["tools"] if isinstance(body.get("tools"), list) else None
+
+    def keep(self, body: Any, asked: Asked, kept: Sequence[int]) -> dict[str, bytes]:
+        return {"messages": orjson.dumps([asked.messages[i] for i in kept])}
+
+    def whole(self, body: Any) -> list[Reply]:
+        choices, replies = body["choices"], []
+        for place, choice in enumerate(choices):
+            found = choice.get("logprobs")
+            entries = found.get("content") if found else None
+            reply = Reply(
+                index=choice.get("index", place),
+                message=choice["message"],
+                finish_reason=choice.get("finish_reason"),
+                usage=body.get("usage"),
+                # SGLang has them on each choice.
+                prompt_token_ids=body.get("prompt_token_ids") or choice.get("prompt_token_ids"),
+                token_ids=choice.get("token_ids")
+                or choice.get("response_token_ids")
+                or (token_entries.named(entries) if entries else None),
+            )
+            if entries is not None:
+                token_entries.take(reply, entries)
+            replies.append(reply)
+        return replies
+
+    def fold(self) -> Fold:
+        return ChatFold()
+
+    def terminal(self, event: Event) -> bool:
+        return event.data == b"[DONE]"
+
+    def only_tokens(self, event: Mapping[str, Any]) -> bool:
+        choices = event.get("choices") or []
+        return bool(choices) and not event.get("usage") and all(map(token_entries.alone, choices))
+
+    rules = choice_rules
+
+    def to_chat(self, body: Any, asked: Asked) -> dict[str, Any]:
+        return dict(body)
+
+    def renderer(self, *, id: str, asked: Asked, created: int) -> Renderer:
+        return ChatRenderer()
+
+    def error_event(self, error: ProxyError, last: bytes | None = None) -> bytes:
+        return sse.event(orjson.dumps(self.error(error)))
+
+
+def _no_message(messages: list[Any]) -> int | None:
+    """Find the first item without a role, or None."""
+    odd = (i for i, m in enumerate(messages) if not isinstance(m, dict) or not isinstance(m.get("role"), str))
+    return next(odd, None)
 
 
 class ChatRenderer(Renderer):
@@ -235,27 +251,3 @@ def _text_so_far(message: dict[str, Any], key: str) -> list[str]:
     if not isinstance(found, str):
         raise TypeError(f"a text for `{key}`, which was none before")
     return [found]
-
-
-def _whole(body: Mapping[str, Any], choice: dict[str, Any], place: int) -> Reply:
-    entries = _entries(choice)
-    reply = Reply(
-        index=choice.get("index", place),
-        message=choice["message"],
-        finish_reason=choice.get("finish_reason"),
-        usage=body.get("usage"),
-        # SGLang has them on each choice.
-        prompt_token_ids=body.get("prompt_token_ids") or choice.get("prompt_token_ids"),
-        token_ids=choice.get("token_ids")
-        or choice.get("response_token_ids")
-        or (token_entries.named(entries) if entries else None),
-    )
-    if entries is not None:
-        token_entries.take(reply, entries)
-    return reply
-
-
-def _entries(choice: dict[str, Any]) -> list[Any] | None:
-    """Sum of its log-probs, in nats; None where the backend sent none."""
-    found = choice.get("logprobs")
-    return found.get("content") if found else None

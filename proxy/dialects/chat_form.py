@@ -17,6 +17,7 @@ _FORMS: Final = frozenset((
     "guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "json_schema", "grammar",
     "regex", "ebnf",
 ))  # fmt: skip
+FOR_PROGRAMS: Final = _FORMS | {"response_format", "tool_choice"}  # a request without any is answered in words
 _ONE_TOOL: Final = ("function", "custom", "tool")
 
 

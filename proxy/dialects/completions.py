@@ -14,12 +14,10 @@ import orjson
 
 from proxy.core import sse
 from proxy.core.errors import BadRequest, ProxyError
-from proxy.core.json_edit import Rules
 from proxy.core.sse import Event
 from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply, given_up, longer
 from proxy.dialects.chat import SAMPLING, choice_rules
 from proxy.dialects.fields import MAX_CHOICES, an_object, count, member, numbers
-from proxy.dialects.speaker import named
 
 MAX_TOKENS = 16  # what a request gets that names no limit; chat completions have none
 # What goes to chat completions under the same name. Anything unknown does too.
@@ -62,7 +60,6 @@ class Completions(Dialect):
             wants_logprobs=bool(numbers(body, ("logprobs",))),
             wants_token_ids=body.get("return_token_ids") is True,
             wants_usage=isinstance(options, dict) and options.get("include_usage") is True,
-            named=named(body),
             body=body,
             typed=n == 1 and _is_line(prompts[0]) and all(body.get(k) in (None, plain) for k, plain in _NOT_TYPED),
         )
@@ -100,8 +97,7 @@ class Completions(Dialect):
     def terminal(self, event: Event) -> bool:
         return event.data == b"[DONE]"
 
-    def rules(self, *, id: str, model: str | None, asked: Asked, ours: bool = True) -> Rules:
-        return choice_rules(id=id, model=model, asked=asked, ours=ours)
+    rules = choice_rules
 
     def error_event(self, error: ProxyError, last: bytes | None = None) -> bytes:
         return sse.event(orjson.dumps(self.error(error)))

@@ -30,7 +30,6 @@ from proxy.dialects.messages_chat import (
     template_kwargs,
 )
 from proxy.dialects.messages_render import MessagesRenderer, event
-from proxy.dialects.speaker import named
 
 _FINISHED: Final = {
     "end_turn": "stop",
@@ -82,7 +81,6 @@ class Messages(Dialect):
             wants_logprobs=False,
             wants_token_ids=False,
             wants_usage=True,  # part of the format
-            named=named(body),
             origins=origins,
             tools=self.tools(body),
             typed=is_for_words(body, answer_format(body)),

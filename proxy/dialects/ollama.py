@@ -30,7 +30,6 @@ from proxy.dialects.ollama_chat import (
     prompt_messages,
     template_kwargs,
 )
-from proxy.dialects.speaker import named
 
 
 class _Ollama(Dialect):
@@ -59,7 +58,6 @@ class _Ollama(Dialect):
             wants_logprobs=body.get("logprobs") is True,
             wants_token_ids=False,
             wants_usage=True,  # part of the format
-            named=named(body),
             tools=self.tools(body),
             typed=not body.get("format") and beside is None,
             untrainable=beside,

@@ -29,7 +29,6 @@ from proxy.dialects.responses_object import (
     unfinished,
 )
 from proxy.dialects.responses_renderer import ResponsesRenderer
-from proxy.dialects.speaker import named
 from store.records import Item
 
 MESSAGE, CALL, OTHER = "message", "call", "other"  # what an item may be
@@ -64,7 +63,6 @@ class Responses(Dialect):
             wants_logprobs=LOGPROBS in include,
             wants_token_ids=body.get("enable_response_messages") is True,
             wants_usage=True,
-            named=named(body),
             origins=tuple(origins),
             tools=self.tools(body),
             previous=member(body, "previous_response_id", str, "") or None,

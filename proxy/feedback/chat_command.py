@@ -10,7 +10,7 @@ import json
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from proxy.access.reach import Reach
+from proxy.access.keys import Reach
 from proxy.conversation.answer_on_screen import CannotTell, OnScreen, Place
 from proxy.conversation.first_words import first_words, quote_of
 from proxy.conversation.user_text import PREFIX, command_of

@@ -14,8 +14,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from aiohttp import web
 
-from proxy.access.keys import Who
-from proxy.access.reach import Reach
+from proxy.access.keys import Reach, Who
 from proxy.access.security import who_asks
 from proxy.conversation.answer_on_screen import OURS, Ambiguous, CannotTell, OnScreen, Place
 from proxy.conversation.first_words import quoted

@@ -14,8 +14,7 @@ from typing import Any, Final, TypeVar
 from aiohttp import web
 
 from config.webhooks import PLATFORMS
-from proxy.access.keys import Who
-from proxy.access.reach import Reach
+from proxy.access.keys import Reach, Who
 from proxy.access.security import who_asks
 from proxy.conversation.answer_on_screen import OnScreen
 from proxy.conversation.first_words import quote_of

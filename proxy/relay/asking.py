@@ -29,10 +29,8 @@ from proxy.core.offload import LARGE, off_loop
 from proxy.core.upstream import no_http, whole
 from proxy.dialects import CHAT
 from proxy.dialects.base import Question
-from proxy.relay.call import Call
-from proxy.relay.codecs import Codec, Native, Translated
-from proxy.relay.completion_id import new_id
-from proxy.relay.dialect_support import about_what_was_asked
+from proxy.relay.call import Call, new_id
+from proxy.relay.codecs import Codec, Native, Translated, about_what_was_asked
 from proxy.relay.parts import Parts
 from proxy.versions.live_version import Lease
 

@@ -1,12 +1,14 @@
 """A request as the relay knows it: its head, its body and whose it is. Each is read once, before the model is asked.
 
-Owns these facts, and the errors of a body: its limit, its packing, that it is JSON. What a body means belongs to the
-dialects; what is done because of it, to relay.
+Owns these facts, the ids of its completions, and the errors of a body: its limit, its packing, that it is JSON. What a
+body means belongs to the dialects; what is done because of it, to relay.
 """
 
 from __future__ import annotations
 
 import asyncio
+import secrets
+import time
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,9 +17,7 @@ from typing import Final
 from aiohttp import web
 
 from config.settings import Settings
-from proxy.access.keys import Who
-from proxy.access.request_head import RequestHead
-from proxy.access.security import outgoing_headers
+from proxy.access.security import RequestHead, outgoing_headers
 from proxy.conversation.incremental_json import Body, KnownPrefix, SaidBefore
 from proxy.conversation.retries import COUNT, Attempt
 from proxy.conversation.turns import marked_side
@@ -29,8 +29,13 @@ from proxy.core.upstream import end_to_end
 from proxy.dialects import Asked, Dialect
 from proxy.dialects.speaker import NamedByHead, Speaker, named, named_by_head, speaker
 from proxy.relay.capture_optout import says_off
+from store.records import Asker
 
 MOST: Final = 20_000  # messages; agents' conversations reach a few thousand
+_ALPHABET: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
+IDS_AT_ONCE: Final = 256
+_RANDOM: Final[list[bytes]] = []
+_PAIRS: Final = [a + b for a in _ALPHABET for b in _ALPHABET]
 _WINDOWS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}  # as zlib wants them
 
 
@@ -53,7 +58,7 @@ class Call:
     request: web.Request
     head: HeadFacts
     dialect: Dialect
-    who: Who
+    asker: Asker  # whose key, and whom it names
     speaker: Speaker
     agent: Agent | None  # that sent it, where that is known; NOBODY where no person types
     body: Body
@@ -114,8 +119,7 @@ def body_facts(
     """The body, what its dialect makes of it, the agent that sent it, and whose it is. Raises BadRequest."""
     body, asked = parsed(raw, bodies, known, dialect)
     agent = agent_of(headers, asked.messages)
-    claude_code = agent is not None and agent.name == CLAUDE_CODE
-    said = named(body.parsed, claude_code=True) if claude_code else asked.named
+    said = named(body.parsed, claude_code=agent is not None and agent.name == CLAUDE_CODE)
     return body, asked, agent, speaker(head.named, said, named_by_newest(asked.messages, agent))
 
 
@@ -141,3 +145,21 @@ def too_many(count: int) -> BadRequest:
         f"The conversation has {count:,} messages, and rlproxy takes {MOST:,} at most; nothing was passed on. "
         "Send fewer of them: begin it anew, or sum up what was said."
     )
+
+
+def new_id() -> str:
+    """`rl-` and 24 characters: milliseconds first, so that ids sort by time, then 80 random bits."""
+    if not _RANDOM:  # many at once: the call gives the interpreter lock away, and has to get it back
+        fresh = secrets.token_bytes(10 * IDS_AT_ONCE)
+        _RANDOM.extend([fresh[at : at + 10] for at in range(0, len(fresh), 10)])
+    number = (time.time_ns() // 1_000_000) << 80 | int.from_bytes(_RANDOM.pop(), "big")
+    digits = []
+    for _ in range(12):
+        number, pair = divmod(number, 36 * 36)
+        digits.append(_PAIRS[pair])
+    return "rl-" + "".join(reversed(digits))
+
+
+def choice_id(request_id: str, choice: int) -> str:
+    """The id to rate choice `choice` by: the response's own id for the first, then `<id>.1`, `<id>.2`, …"""
+    return request_id if choice == 0 else f"{request_id}.{choice}"

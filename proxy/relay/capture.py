@@ -30,7 +30,8 @@ from proxy.core.offload import ITEM, length, off_loop_above
 from proxy.core.sse import Event, EventSplitter
 from proxy.core.tasks import Later, Tasks
 from proxy.dialects import CHAT, Dialect, Reply
-from proxy.relay.completion_id import choice_id
+from proxy.dialects.base import Fold
+from proxy.relay.call import choice_id
 from store.captured.rows import IDS, LOGPROBS
 from store.errors import DuplicateCompletion, StoreError, UnknownCompletion
 from store.records import Asker, FinishedCompletion, NewCompletion, Status
@@ -69,9 +70,9 @@ class Capture:
         self._keepable = keepable
         self._events = events
         self._underway = underway
-        self._dialect = dialect
-        self._fold = dialect.fold()
-        self._translated = False
+        self.dialect = dialect  # that its answer comes in
+        self._fold: Fold | None = None  # from the first event of a stream on
+        self.translated = False  # its answer comes as chat completions, and is said again
         self._broken: str | None = None
         self._unread: list[bytes] = []  # whole events, not parsed yet
         self._unread_size = 0
@@ -83,27 +84,18 @@ class Capture:
         self._rows: list[NewCompletion] = []
         self._tasks: Tasks
         self._row_of: MakesRow
-        self._seen: Callable[[NewCompletion], None]
         self._made_beside: asyncio.Task[None] | None = None
         self._unmade: Exception | None = None  # why there are no rows
         self._making: Later | None = None
         self._begun: asyncio.Future[None] | None = None  # ends when the rows are on disk or were not taken
 
-    def reads(self, dialect: Dialect, *, translated: bool) -> None:
-        """Say what the backend answers in, before the first byte of the answer."""
-        self._translated = translated
-        if dialect is not self._dialect:
-            self._dialect, self._fold = dialect, dialect.fold()
-
-    def begin_beside(
-        self, tasks: Tasks, row: MakesRow, seen: Callable[[NewCompletion], None], *, at_once: bool
-    ) -> None:
+    def begin_beside(self, tasks: Tasks, row: MakesRow, *, at_once: bool) -> None:
         """Note that the question is on its way. Its rows are made `at_once`, while the backend works on it, or else
         BESIDE_S from now, when nobody waits for the answer's first byte. They are queued BESIDE_S from now. An answer
         that ends sooner is stored in one operation, with the rows that it has or that are made then."""
-        self._tasks, self._row_of, self._seen = tasks, row, seen
+        self._tasks, self._row_of = tasks, row
         self._underway.begun(self.id, self)
-        self._making = tasks.later(BESIDE_S, f"begin-{self.id}", self._queue)
+        self._making = Later(tasks, BESIDE_S, f"begin-{self.id}", self._queue)
         if at_once:
             self._make()
 
@@ -116,7 +108,7 @@ class Capture:
         try:
             found = self._row_of()
             if isinstance(found, NewCompletion):
-                self._number(found, self._seen)
+                self._number(found)
             else:
                 self._made_beside = self._tasks.spawn(f"row-{self.id}", self._number_later(found))
         except Exception as error:  # it must not cost the client its answer
@@ -124,7 +116,7 @@ class Capture:
 
     async def _number_later(self, row: Awaitable[NewCompletion]) -> None:
         try:
-            self._number(await row, self._seen)
+            self._number(await row)
         except Exception as error:
             self._unmade = error
 
@@ -146,9 +138,9 @@ class Capture:
         if self._begun is not None:
             await asyncio.wait({self._begun})
 
-    async def begin(self, row: NewCompletion, seen: Callable[[NewCompletion], None]) -> None:
+    async def begin(self, row: NewCompletion) -> None:
         """The rows, stored. Raises DuplicateCompletion."""
-        self._number(row, seen)
+        self._number(row)
         try:
             self._begun = self._store.completions.begin(self._rows)
             await asyncio.shield(self._begun)  # it is stored whether or not its client stays
@@ -169,9 +161,9 @@ class Capture:
         await self.finish("partial", error=error)
         return True
 
-    def _number(self, row: NewCompletion, seen: Callable[[NewCompletion], None]) -> None:
-        seen(row)
-        self._rows = [row, *(replace(row, id=choice_id(self.id, i), choice=i) for i in range(1, self._n))]
+    def _number(self, row: NewCompletion) -> None:
+        more = [replace(row, id=choice_id(self.id, i), choice=i) for i in range(1, self._n)] if self._n > 1 else ()
+        self._rows = [row, *more]
 
     def keep(self, piece: bytes, splitter: EventSplitter) -> None:
         """Whole events of the stream, as the backend sent them. They are read together: later, and off the way of
@@ -215,6 +207,8 @@ class Capture:
         """Up to the first that cannot be understood."""
         if self._broken is None:
             try:
+                if self._fold is None:
+                    self._fold = self.dialect.fold()
                 for one in said:
                     self._fold.add(one)
             except Exception as error:  # whatever a backend may send
@@ -227,13 +221,13 @@ class Capture:
     def failed(self) -> str | None:
         """Why the backend gave up, where it said so inside its stream."""
         self._read()
-        return self._fold.failed
+        return None if self._fold is None else self._fold.failed
 
     def replies(self) -> list[Reply]:
         """Replies of the stream so far; none, and marked, where no reply can be made of it."""
         self._read()
         try:
-            return _numbered(self._fold.replies())
+            return _numbered((self._fold or self.dialect.fold()).replies())
         except Exception as error:  # whatever a backend may send
             self._broken = self._broken or f"the events of the stream make no reply: {error!r}"
             return []
@@ -241,7 +235,7 @@ class Capture:
     def whole(self, answer: WholeAnswer) -> list[Reply]:
         """The replies of a plain body; none, and marked, where it cannot be understood."""
         try:
-            return _numbered(self._dialect.whole(answer.parsed))
+            return _numbered(self.dialect.whole(answer.parsed))
         except Exception as error:
             self._broken = f"the answer could not be understood: {error!r}"
             return []
@@ -319,8 +313,10 @@ class Capture:
         self, status: Status, replies: Sequence[Reply] | None, error: str | None
     ) -> tuple[dict[int, Reply], Status, str | None]:
         """The replies by their choices, and how it ended."""
-        found = {r.index: r for r in (self.replies() if replies is None else replies)}
-        if status == "done" and self.failed:
+        found: dict[int, Reply] = {}
+        for reply in self.replies() if replies is None else replies:
+            found[reply.index] = reply
+        if status == "done" and replies is None and self.failed:
             status, error = "error", self.failed
         if status == "done" and not found:
             status, error = "error", error or self._broken or "the backend answered nothing"
@@ -328,9 +324,12 @@ class Capture:
 
     def _size(self, found: Mapping[int, Reply]) -> int:
         """Characters to look at. The prompt counts, too: whether it was cut is seen in all of it."""
-        return sum([length(reply.message) for reply in found.values()]) + ITEM * sum(
-            [len(row.prompt) for row in self._rows]
-        )
+        size = 0
+        for row in self._rows:
+            size += ITEM * len(row.prompt)
+        for reply in found.values():
+            size += length(reply.message)
+        return size
 
     def _kept(self, status: Status, count: int) -> bool:
         self._health.problem = None
@@ -383,14 +382,14 @@ class Capture:
         return None if text is None else self._redactor.text(text)
 
     def _ends(self, found: dict[int, Reply], status: Status, error: str | None) -> list[FinishedCompletion]:
-        return [self._row(row, found.get(row.choice), status, error) for row in self._rows]
-
-    def _row(self, row: NewCompletion, reply: Reply | None, status: Status, error: str | None) -> FinishedCompletion:
-        try:
-            return self._ended(row, reply, status, error)
-        except Exception as failed:  # a member of a type that nothing here expects must not cost the client its answer
-            self._broken = self._broken or f"the answer could not be understood: {failed!r}"
-            return self._ended(row, None, status, self._broken)
+        ends: list[FinishedCompletion] = []
+        for row in self._rows:
+            try:
+                ends.append(self._ended(row, found.get(row.choice), status, error))
+            except Exception as failed:  # a member of an odd type must not cost the client its answer
+                self._broken = self._broken or f"the answer could not be understood: {failed!r}"
+                ends.append(self._ended(row, None, status, self._broken))
+        return ends
 
     def _ended(self, row: NewCompletion, reply: Reply | None, status: Status, error: str | None) -> FinishedCompletion:
         if reply is None:
@@ -402,10 +401,11 @@ class Capture:
                 time.time(),
                 error=self._keep(missing),
                 inexact_reason=self._keep(self._broken),
-                translated=self._translated,
+                translated=self.translated,
                 redacted=row.redacted,
             )
-        orjson.dumps((reply.text, reply.finish_reason, reply.usage))  # what the store takes; else TypeError
+        text = reply.text
+        orjson.dumps((text, reply.finish_reason, reply.usage))  # what the store takes; else TypeError
         if not isinstance(reply.finish_reason, str | None) or not isinstance(reply.usage, dict | None):
             self._broken = self._broken or "the backend's finish reason or usage is none"
             reply = replace(reply, finish_reason=None, usage=None)
@@ -417,14 +417,15 @@ class Capture:
         said: set[str] = set()
         # All of it: the token ids have the reasoning too.
         clean = self._redactor.value(reply.message, said) is reply.message
-        redacted = (*row.redacted, *places(reply=said))
+        redacted = (*row.redacted, *places(reply=said)) if said else row.redacted
         cut = None if row.untrainable or numbers.prompt_ids is not None else why_cut(row.prompt, reply.usage)
         if row.choice == 0 and (line := self._health.cut.seen(cut)) is not None:
             log.warning("a prompt was cut", completion=row.id, why=cut)
             self._events.emit("problem", message=line)
         odd = reply.inexact_reason() or self.guessed or self._other_logprobs(row.sampling)
         odd = odd if cut is None else f"{CUT}{cut}"
-        reason = self._broken or (INEXACT if redacted else odd)
+        broken = self._broken and self._redactor.text(self._broken)  # our own words are not searched
+        reason = broken or (INEXACT if redacted else odd)
         if redacted:  # its token ids would spell the secret out
             numbers = _NONE
         message = {**reply.message, "role": "assistant"}
@@ -435,21 +436,21 @@ class Capture:
             finished_at=time.time(),
             reply=kept,
             thread=extend_thread(row.thread, message, self._redactor.message, kept),
-            text=reply.text if clean else self._redactor.text(reply.text),
-            finish_reason=self._keep(reply.finish_reason),
-            usage=self._redactor.value(reply.usage),
+            text=text if clean else self._redactor.text(text),
+            finish_reason=reply.finish_reason and self._redactor.text(reply.finish_reason),
+            usage=reply.usage and self._redactor.walked(reply.usage),
             prompt_token_ids=numbers.prompt_ids,
             token_ids=numbers.ids,
             logprobs=numbers.logprobs,
             pieces=numbers.pieces,
             logprobs_of=self.logprobs_of if numbers.logprobs is not None else None,
             exact=reason is None,
-            inexact_reason=self._keep(reason),
+            inexact_reason=reason,
             error=error,
-            translated=self._translated,
+            translated=self.translated,
             untrainable=UNTRAINABLE if said else None,
             redacted=redacted,
-            items=() if self._translated else reply.items,
+            items=() if self.translated else reply.items,
         )
 
 
@@ -475,6 +476,8 @@ _NONE: Final = _Numbers(None, None, None, None)
 def _packed(reply: Reply) -> _Numbers:
     """Raises TypeError, ValueError and OverflowError for what are not numbers."""
     prompt_ids, ids, logprobs = reply.prompt_token_ids, reply.token_ids, reply.logprobs
+    if prompt_ids is ids is logprobs is None:
+        return _NONE
     return _Numbers(
         None if prompt_ids is None else array(IDS, prompt_ids),
         None if ids is None else array(IDS, ids),

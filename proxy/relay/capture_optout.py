@@ -49,19 +49,16 @@ class Captured(TypedDict):
 class Uncaptured:
     def __init__(self, store: Store, recent: Recent, retries: Retries) -> None:
         self._store, self._recent, self._retries = store, recent, retries
-        self._sessions: set[str] = set()
+        self.sessions: set[str] = set()
 
     async def start(self) -> None:
-        self._sessions = set(await self._store.meta.get(UNCAPTURED, []))
-
-    def has(self, session: str | None) -> bool:
-        return session in self._sessions
+        self.sessions = set(await self._store.meta.get(UNCAPTURED, []))
 
     def routes(self) -> list[web.RouteDef]:
         return [web.get("/rl/capture", self.get), web.post("/rl/capture", self.post)]
 
     async def get(self, request: web.Request) -> web.Response:
-        return json_response(Captures(off=sorted(self._sessions)))
+        return json_response(Captures(off=sorted(self.sessions)))
 
     async def post(self, request: web.Request) -> web.Response:
         """Answers when it is on disk and in force."""
@@ -75,13 +72,13 @@ class Uncaptured:
         capture = capture.strip().lower() if isinstance(capture, str) else None
         if capture not in ("on", "off"):
             raise BadRequest("`capture` must be on or off.", param="capture")
-        found = self._sessions | {session} if capture == "off" else self._sessions - {session}
+        found = self.sessions | {session} if capture == "off" else self.sessions - {session}
         if len(found) > MOST:
             raise BadRequest(f"{MOST} sessions are off already; turn some on again.", param="session")
         self._recent.clear()  # what it said a moment ago, too
-        self._sessions |= found  # before it is stored: of a request that comes meanwhile nothing is kept
+        self.sessions |= found  # before it is stored: of a request that comes meanwhile nothing is kept
         self._retries.forget_session(session)
         await self._store.meta.set(UNCAPTURED, sorted(found))
-        self._sessions = found
+        self.sessions = found
         await self._store.meta.audit("use", "capture", {"session": session, "capture": capture})
         return json_response(Captured(session=session, capture="on" if capture == "on" else "off"))

@@ -1,16 +1,17 @@
 """How a request is said to the backend: in the client's own dialect, or as chat completions.
 
-Owns the body that is sent, with what we ask for beside it, and how the answer becomes the client's bytes again. When
-each is sent, and when which is chosen, belongs to the exchange.
+Owns the body that is sent, with what we ask for beside it, and how the answer becomes the client's bytes again. It
+knows which formats the backend has: those that it declares, and those that asking it has shown. When each is sent
+belongs to asking.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from proxy.backends.base import Capabilities
 from proxy.core import sse
@@ -28,8 +29,12 @@ class Codec(ABC):
 
     translated: ClassVar[bool]
     path: str | None  # at the backend; None: as the client asked
-    reads: Dialect  # the format that the backend answers in
     asks: Mapping[str, bytes]
+
+    @property
+    @abstractmethod
+    def reads(self) -> Dialect:
+        """The format that the backend answers in."""
 
     @abstractmethod
     def body(self, named: Mapping[str, bytes], *, asking: bool) -> bytes:
@@ -72,15 +77,19 @@ class Native(Codec):
     ) -> None:
         """`id`: of the completion, if it is captured; `model`: the name that its client asked for, where the backend
         knows it by another."""
-        self.reads = dialect.of(question.body)
         self._hides = bool(capabilities.leaves_out) and not question.asked.wants_logprobs
         self._role = b""  # who speaks, where only an event that was left out has said it
-        wished = wishes(dialect, question.body, capabilities)
+        some = capabilities.asks or capabilities.asks_whole
+        wished = wishes(dialect, question.body, capabilities) if some else {}
         self.asks = _missing(wished, question.body) if wished else {}
         self._ours, self._leaves_out = bool(wished), capabilities.leaves_out
         self._dialect, self._question, self._id, self._model = dialect, question, id, model
         self._last: bytes | None = None  # the data of the newest event
         self._through = b""  # the newest events, where they went through at once
+
+    @cached_property
+    def reads(self) -> Dialect:
+        return self._dialect.of(self._question.body)
 
     @cached_property
     def _rules(self) -> Rules:
@@ -222,8 +231,6 @@ class Translated(Codec):
 
 def wishes(dialect: Dialect, body: Mapping[str, Any], capabilities: Capabilities) -> Mapping[str, bytes]:
     """Members added to a request; nothing, where its client would notice."""
-    if not capabilities.asks and not capabilities.asks_whole:
-        return {}
     found, whole = capabilities.asks.get(dialect.name, {}), capabilities.asks_whole.get(dialect.name, {})
     if not (found or whole) or dialect.bends(body):
         return {}
@@ -255,3 +262,74 @@ def _missing(asks: Mapping[str, bytes], body: Mapping[str, Any]) -> dict[str, by
         elif theirs is None or theirs is False:
             found[key] = wish
     return found
+
+
+class Formats:
+    def __init__(self, capabilities: Capabilities, translate: Collection[str] = ()) -> None:
+        """`translate`: what is to be translated though the backend has it."""
+        self._capabilities = capabilities
+        self._translate = frozenset(translate)
+        self._shown: dict[str, bool] = {}
+
+    def native(self, dialect: str) -> bool:
+        """Tell whether to ask in this dialect; if not, chat completions, which every backend has, say it."""
+        if dialect in self._translate:
+            return False
+        return self._shown.get(dialect, self._capabilities.tries or dialect in self._capabilities.dialects)
+
+    def has(self, dialect: str) -> None:
+        self._shown[dialect] = True
+
+    def shown(self, dialect: str) -> bool:
+        """Tell whether it has answered in this dialect."""
+        return self._shown.get(dialect, False)
+
+    def lacks(self, dialect: str) -> None:
+        """From now on it is translated, unless it has answered in it; a backend that learns it is asked again after a
+        restart of rlproxy."""
+        self._shown.setdefault(dialect, False)
+
+    def table(self, dialects: Iterable[str]) -> dict[str, Literal["native", "translated", "untried"]]:
+        """For `status`: how a request in each dialect reaches the backend."""
+        return {
+            name: "translated" if not self.native(name)
+            else "native" if name in self._shown or name in self._capabilities.dialects
+            else "untried"
+            for name in dialects
+        }  # fmt: skip
+
+    def inexact(self, dialects: Iterable[str]) -> list[str]:
+        """Those that are passed through and whose answers have no token ids, though the backend has them in others."""
+        wishes = self._capabilities
+        if not (wishes.token_ids and wishes.logprobs):
+            return []
+        return [name for name in dialects if self.native(name) and name not in wishes.asks]
+
+
+def about_what_was_asked(answer: bytes, model: str, path: str) -> bool:
+    """Tell if a 404 names a parameter or the model, so that the route is there. Else only asking elsewhere tells."""
+    try:
+        body = loads(answer)
+        error = body.get("error") or body
+        if isinstance(error.get("param"), str):
+            return True
+        said = str(error["message"])
+    except (ValueError, KeyError, AttributeError):
+        return False
+    return bool(model) and path not in said and _names(said, model)
+
+
+def _names(said: str, model: str) -> bool:
+    """Tell if the model's name stands in it, and not as a part of a longer word. Each place is looked at once: as a
+    regular expression a name of a megabyte takes a second to compile."""
+    at = said.find(model)
+    while at >= 0:
+        end = at + len(model)
+        if not (_is_word(said[at - 1 : at]) or _is_word(said[end : end + 1])):
+            return True
+        at = said.find(model, end)
+    return False
+
+
+def _is_word(letter: str) -> bool:
+    return letter.isalnum() or letter == "_"

@@ -23,7 +23,7 @@ from proxy.conversation.modalities import more_than_text
 from proxy.core.backend_http import NoHttp
 from proxy.core.errors import NotFound
 from proxy.core.json_edit import dumps, loads, rewrite
-from proxy.core.offload import off_loop, weight
+from proxy.core.offload import off_loop
 from proxy.core.upstream import answer_headers, message_in, no_http, target_of, whole
 from proxy.dialects import MESSAGES, Asked
 from proxy.relay import openai_tokens
@@ -47,7 +47,7 @@ class CountTokens:
             raw = await unpacked(raw, coding, self._parts.settings.server.max_body_bytes)
         bodies = self._parts.recent.bodies
         known = bodies.known(raw)
-        heavy = weight(raw, known.marks)
+        heavy = known.weight
         read_as, asked = await off_loop(heavy, parsed, raw, bodies, known, MESSAGES)
         async with self._parts.door.through():
             await self._parts.backend.ready()

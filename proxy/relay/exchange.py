@@ -8,7 +8,7 @@ capture's, and which requests come here is relay's.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import aiohttp
@@ -24,6 +24,7 @@ from proxy.core.json_edit import WholeAnswer, dumps, loads
 from proxy.core.ndjson import Line, NdjsonSplitter
 from proxy.core.sse import Event, EventSplitter
 from proxy.core.upstream import answer_headers, message_in, splitter_for, whole
+from proxy.core.version_names import label
 from proxy.dialects.base import ODD, Question
 from proxy.relay.asking import Asking
 from proxy.relay.call import Call
@@ -35,12 +36,13 @@ from proxy.relay.parts import Parts
 from proxy.relay.unknown_model import unknown_model
 from proxy.versions.live_version import Lease
 from store.errors import DuplicateCompletion
-from store.records import Asker, NewCompletion, PromptLesson
+from store.records import NewCompletion, PromptLesson
 
 log = structlog.get_logger()
 
 GONE: Final = (aiohttp.ClientConnectionResetError, ConnectionResetError, BrokenPipeError)
 LEFT: Final = "the client went away"
+NOT_THEIRS: Final = frozenset({"content-length", "content-encoding", "x-request-id"})  # of an answer that is read here
 LONG: Final = 1 << 14  # bytes of a question
 KEEPALIVE_S = 3.0  # of silence; proxies and clients in between give up sooner or later
 
@@ -55,11 +57,10 @@ class Exchange:
         question: Question,
         lease: Lease,
         row: MakesRow,
-        seen: Callable[[NewCompletion], None],
         held: HeldStream | None = None,
         taught: Sequence[PromptLesson] = (),
     ) -> None:
-        """`row` makes the row of what is captured, and `seen` is told of it."""
+        """`row` makes the row of what is captured."""
         self._parts = parts
         self._call = call
         self._request = call.request
@@ -71,22 +72,20 @@ class Exchange:
         self._attempt = call.attempt  # keeps the answer, should its SDK ask again
         self._begun = held.response if held is not None else None  # the stream, where it began while it waited
         self._capture: Capture | None = None
-        self._row, self._told_of = row, seen
+        self._row = row
         self._way: Codec  # once the answer begins
         self._finished = False
+        self._upstream: Answer  # once it has begun
+        self._last = b""  # what leaves with the end of the stream
         self._gap = b""  # what ends the last event, where the backend did not
 
-    async def room(self) -> None:
-        """Returns once there is room for one more record. Who comes while the disk is behind waits here, and takes no
-        more memory than that. Raises Conflict where the client chose an id that exists."""
-        await self._parts.store.room()
-        if self._call.head.id is None:
-            return  # the row is made while the backend is asked
+    async def begin(self) -> None:
+        """Store the row under the id that its client chose. Raises Conflict where that exists."""
         self._capture = self._made()
         try:
             row = self._row()
             row = row if isinstance(row, NewCompletion) else await row
-            await self._capture.begin(row, self._told_of)
+            await self._capture.begin(row)
         except DuplicateCompletion:
             self._capture = None
             raise Conflict(
@@ -117,7 +116,7 @@ class Exchange:
             self._keepable,
             self._dialect,
         )
-        found.asker = Asker(self._call.who.key, self._call.speaker.user)
+        found.asker = self._call.asker
         found.guessed = served.guessed(self._asked.sampling)
         found.logprobs_of = served.logprobs_of or parts.backend.capabilities.logprobs_of
         return found
@@ -128,17 +127,17 @@ class Exchange:
             self._capture = self._made()
             # Nobody waits for a first byte of it, or its server reads it for longer than the record takes.
             at_once = not self._asked.stream or self._question.size >= LONG
-            self._capture.begin_beside(self._parts.tasks, self._row, self._told_of, at_once=at_once)
+            self._capture.begin_beside(self._parts.tasks, self._row, at_once=at_once)
 
     async def run(self) -> web.StreamResponse:
         """Ask, pass the answer on, and leave the completion stored, whatever happens."""
         error: str | None = None
         self._asking = Asking(self._parts, self._call, self._question, self._lease, self._left)
         try:
-            upstream = await self._asking.ask()
+            self._upstream = upstream = await self._asking.ask()
             self._way = self._asking.way
             if self._capture is not None:
-                self._capture.reads(self._way.reads, translated=self._way.translated)
+                self._capture.dialect, self._capture.translated = self._way.reads, self._way.translated
             try:
                 splitter = splitter_for(upstream)
                 if splitter is not None and upstream.status == 200:
@@ -153,7 +152,8 @@ class Exchange:
             error = LEFT
             raise
         finally:
-            self._left()  # also of a question that nobody took
+            if self._capture is None:  # also of a question that nobody took
+                self._left()
             self._asking.leave()
             self._parts.memory.used(self._question.size)
             if self._capture is not None and not self._finished:
@@ -167,12 +167,10 @@ class Exchange:
                     self._attempt.finishing = finishing
 
     def _headers(self, upstream: Answer) -> CIMultiDict[str]:
-        headers = answer_headers(upstream.headers)
-        for name in ("content-length", "content-encoding", "x-request-id"):
-            headers.popall(name, None)
+        headers = answer_headers(upstream.headers, NOT_THEIRS)
         if self._capture is not None:
             headers["x-rl-completion-id"] = self._capture.id
-        headers["x-rl-adapter"] = self._lease.label
+        headers["x-rl-adapter"] = label(self._lease.version)
         if self._taught and (named := ", ".join(one.rating for one in self._taught if not one.left_out)):
             headers[LESSONS] = named
         overhead = self._asking.left_at - self._call.started
@@ -239,11 +237,10 @@ class Exchange:
             said = self._seen(half) if half is not None else b""
             if not self._finished:
                 await self._ended_without_terminal(response)
-            if said:
-                await response.write(said)
+            self._last += said
         except BackendBroke as error:
             await self._broken_off(response, error)
-        await response.write_eof()
+        await response.write_eof(self._last)
         return response
 
     async def _rest(self, response: web.StreamResponse, splitter: EventSplitter) -> Event | None:
@@ -251,6 +248,9 @@ class Exchange:
         is left out, or no client could read the error."""
         if not (rest := splitter.rest()):
             return None
+        if self._last:
+            await response.write(self._last)
+            self._last = b""
         line = isinstance(splitter, NdjsonSplitter)
         event = Line(rest) if line else Event(rest)
         if self._way.reads.terminal(event) or _is_whole(event):
@@ -302,7 +302,10 @@ class Exchange:
                     out.clear()
                 await self._finish("done")
                 self._said_all()
-                out += last
+                if self._upstream.is_read and event is events[-1]:
+                    self._last = last
+                else:
+                    out += last
         finally:
             try:
                 if out:  # also where a later event of the same piece broke the stream
@@ -347,8 +350,7 @@ class Exchange:
             await response.write(before)
         await self._finish("done")
         self._said_all()
-        if last:
-            await response.write(last)
+        self._last = last
 
     @property
     def _failed(self) -> str | None:

@@ -12,7 +12,9 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from proxy.core.json_edit import EACH, HIDDEN, Rules, dumps, rewrite
+import orjson
+
+from proxy.core.json_edit import EACH, HIDDEN, Rules, rewrite
 from proxy.core.json_skip import past_white
 
 _STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
@@ -150,7 +152,7 @@ def with_members(
     for name, value in add.items():
         literal = b'"%s"' % name.encode()
         once = raw.count(literal, 0, start) + raw.count(literal, end) == 1
-        if not (once and name in parsed and dumps(parsed[name]) == value):
+        if not (once and name in parsed and orjson.dumps(parsed[name]) == value):
             break
     else:
         return raw  # each member is in it already, once, with this value
@@ -212,7 +214,10 @@ def _places(rules: Rules) -> dict[str, _Place] | None:
             within = place.within if before is place else before.within + place.within
             places[key] = _Place(place.literal, before.top or place.top, within, place.new)
     # Of two neighbours that go, the comma between them is both's.
-    return None if sum(place.new is None for place in places.values()) > 1 else places
+    gone = 0
+    for place in places.values():
+        gone += place.new is None
+    return None if gone > 1 else places
 
 
 def _edits(
@@ -249,8 +254,10 @@ def _values(raw: bytes, literal: bytes, at: int) -> list[tuple[int, int]] | None
         colon = _COLON.match(raw, end) if raw[at - 1] != 0x5C else None  # a backslash
         if colon is not None:  # else it is a text, or the end of one
             start = colon.end()
-            if (end := _end(raw, start)) < 0:
+            value = _VALUE.match(raw, start)
+            if value is None and (end := _end_of_list(raw, start)) < 0:
                 return None
+            end = value.end() if value is not None else end
             found.append((start, end))
         at = raw.find(literal, end)
     return found
@@ -267,11 +274,10 @@ def _with_comma(raw: bytes, start: int, end: int) -> tuple[int, int]:
     return start, past_white(raw, after + 1) if raw[after] == 0x2C else end
 
 
-def _end(raw: bytes, start: int) -> int:
-    """The byte after a value; -1 where that is nothing simple."""
+def _end_of_list(raw: bytes, start: int) -> int:
+    """The byte after a list; -1 where that is nothing simple."""
     if raw[start] != 0x5B:  # [
-        value = _VALUE.match(raw, start)
-        return -1 if value is None else value.end()
+        return -1
     # Lists of numbers may be long; those of objects are log-probs.
     end = raw.find(b"]", start)
     if not any(raw.find(mark, start + 1, end) >= 0 for mark in (b"[", b'"', b"{")):

@@ -22,7 +22,7 @@ from proxy.core.tasks import Tasks
 from proxy.core.upstream import end_to_end
 from proxy.feedback.episodes import Episodes
 from proxy.relay.capture_optout import Uncaptured
-from proxy.relay.dialect_support import Formats
+from proxy.relay.codecs import Formats
 from proxy.relay.episode_queue import EpisodeQueue
 from proxy.relay.heap_trim import Memory
 from proxy.relay.lessons import PromptLessons

@@ -10,14 +10,14 @@ from typing import Any, Final
 
 import orjson
 
-from proxy.access.reach import Reach
+from proxy.access.keys import Reach
 from proxy.conversation.conversations import as_chat, canonical
 from proxy.conversation.redaction import Redactor
 from proxy.core.agent_wrappers import STORED
 from proxy.core.json_edit import loads
 from proxy.core.wrapped_ids import bare
 from proxy.dialects import Asked, Dialect, Earlier
-from proxy.relay.completion_id import new_id
+from proxy.relay.call import new_id
 from store.captured.items import ItemPlace
 from store.records import Completion
 from store.store import Store

@@ -20,10 +20,9 @@ from weakref import WeakKeyDictionary
 import structlog
 from aiohttp import web
 
+from proxy.access.keys import Reach
 from proxy.access.limits import BODY, PacedStream
-from proxy.access.reach import Reach
-from proxy.access.request_head import HEAD, RequestHead
-from proxy.access.security import WHO
+from proxy.access.security import HEAD, WHO, RequestHead
 from proxy.access.unknown_route import MISSING, is_bare, lacking, mistaken
 from proxy.backends.ask import down
 from proxy.conversation.conversations import command_at, without_commands
@@ -42,7 +41,7 @@ from proxy.conversation.side_requests import (
 )
 from proxy.conversation.turns import DEFAULT, turn_of
 from proxy.conversation.typed_words import marked_errors, typed_in
-from proxy.conversation.user_text import SHOWN, may_be_commands, words
+from proxy.conversation.user_text import SHOWN, last_words, may_be_commands, words
 from proxy.core.agent_wrappers import NOBODY, Agent, agent_of, as_typed
 from proxy.core.backend_http import NoHttp
 from proxy.core.errors import BackendBroke, BadRequest, ProxyError, StorageFailed
@@ -53,8 +52,7 @@ from proxy.dialects import Asked, Dialect
 from proxy.dialects.base import Question
 from proxy.dialects.speaker import Speaker
 from proxy.feedback.chat_command import Asks, ChatCommands
-from proxy.relay.call import MOST, Call, HeadFacts, body_facts, head_facts, too_many, unpacked
-from proxy.relay.completion_id import new_id
+from proxy.relay.call import MOST, Call, HeadFacts, body_facts, head_facts, new_id, too_many, unpacked
 from proxy.relay.early_stream import HeldStream
 from proxy.relay.exchange import Exchange
 from proxy.relay.lessons import members
@@ -103,7 +101,7 @@ class Relay:
             raw = await unpacked(raw, head.coding, parts.settings.server.max_body_bytes)
         bodies = parts.recent.bodies
         known = bodies.known(raw)
-        heavy, facts = weight(raw, known.marks), (raw, bodies, known, dialect, head, request.headers)
+        heavy, facts = known.weight, (raw, bodies, known, dialect, head, request.headers)
         # Also what was said before has to be walked through: a thread for all of it, or none.
         read = body_facts(*facts) if heavy < LARGE else await asyncio.to_thread(body_facts, *facts)
         said, as_came, agent, who = read
@@ -122,7 +120,7 @@ class Relay:
         if commands := may_be_commands(typed, agent):
             typed = as_typed(typed, agent)
             at = command_at(typed, agent) if heavy < LARGE else await off_loop(heavy, command_at, typed, agent)
-        captured = not (head.off or parts.uncaptured.has(who.session))
+        captured = not (head.off or who.session in parts.uncaptured.sessions)
         # A command is no part of what is captured, and acts once also where nothing is.
         counted = head.counted and (captured or at is not None)
         key = await off_loop(len(raw), key_of, request, raw) if counted else None
@@ -136,8 +134,8 @@ class Relay:
             if attempt and earlier and await self._retries.settle(attempt, earlier, asked.n):
                 return await attempt.again(request)
             call = Call(
-                request, head, dialect, reach.who, who, agent, said, heavy, as_came.previous, started, attempt,
-                (head.id or new_id()) if captured else None,
+                request, head, dialect, Asker(reach.who.key, user), who, agent, said, heavy, as_came.previous, started,
+                attempt, (head.id or new_id()) if captured else None,
             )  # fmt: skip
             response = await self._ask(call, body, asked, add, commands)
             if attempt is not None:
@@ -212,7 +210,8 @@ class Relay:
         live = swap.version_of(asked.model)
         live = None if live is None or swap.names_version(asked.model) else live
         begins = call.head.named.may_begin_episode
-        pin = await self.parts.episodes.pin(call.who.key, session, live, begins=begins)
+        assert call.asker.key is not None
+        pin = await self.parts.episodes.pin(call.asker.key, session, live, begins=begins)
         return pin is not None, None if live is None or pin is None else pin.version
 
     async def _let_in(
@@ -241,11 +240,13 @@ class Relay:
             taught = await self._lessons(call, asked, lease, held) if lessons else ()
             if taught:
                 sent = await off_loop(call.weight, _taught, call.dialect, question, taught)
-            row = partial(self._row, call, asked, lease, size, taught)
-            seen = partial(self._remember, call.dialect, question, lease)
-            exchange = Exchange(parts, call, sent, lease, row, seen, held, taught)
+            row = partial(self._row, call, question, lease, size, taught)
+            exchange = Exchange(parts, call, sent, lease, row, held, taught)
             if call.id is not None:
-                await exchange.room()
+                # Who comes while the disk is behind waits here, and takes no more memory than that.
+                await parts.store.room()
+                if call.head.id is not None:  # else the row is made while the backend is asked
+                    await exchange.begin()
                 if call.attempt is not None:
                     call.attempt.completion = call.id
             return await exchange.run()
@@ -259,43 +260,47 @@ class Relay:
         told = held is not None and held.response is not None
         if self.parts.lessons is None or call.id is None or call.agent is NOBODY or told:
             return ()
-        whose = Asker(call.who.key, call.speaker.user)
-        return await self.parts.lessons.for_request(call.dialect, asked, whose, lease.version)
+        return await self.parts.lessons.for_request(call.dialect, asked, call.asker, lease.version)
 
     def _row(
-        self, call: Call, asked: Asked, lease: Lease, size: int, taught: tuple[PromptLesson, ...] = ()
+        self, call: Call, question: Question, lease: Lease, size: int, taught: tuple[PromptLesson, ...] = ()
     ) -> NewCompletion | Awaitable[NewCompletion]:
         """The row of a request; something to wait for, where it takes a thread or a look into the store."""
+        asked = question.asked
         if call.weight >= LARGE:
-            return self._row_later(call, asked, lease, size, taught)
+            return self._row_later(call, question, lease, size, taught)
         telling, request = _beside(self.parts.recent.history, call, asked, size)
         # What is new is looked at for secrets, and the members beside the messages each time.
-        if telling.fresh + len(request) >= WORTH_A_THREAD:
-            return self._row_later(call, asked, lease, size, taught, (telling, request))
+        if size >= WORTH_A_THREAD and telling.fresh + len(request) >= WORTH_A_THREAD:
+            return self._row_later(call, question, lease, size, taught, (telling, request))
         row = _row(call, asked, telling, request, lease, taught, self.parts)
-        return self._aside(row, asked, call.weight) if _may_be_aside(row, asked) else row
+        if _may_be_aside(row, asked):
+            return self._row_aside(row, call, question, lease)
+        return self._remember(row, call, question, lease)
 
     async def _row_later(
         self,
         call: Call,
-        asked: Asked,
+        question: Question,
         lease: Lease,
         size: int,
         taught: tuple[PromptLesson, ...],
         beside: tuple[Telling, bytes] | None = None,
     ) -> NewCompletion:
+        asked = question.asked
         if beside is None:
             beside = await off_loop(call.weight, _beside, self.parts.recent.history, call, asked, size)
         telling, request = beside
         row = await asyncio.to_thread(_row, call, asked, telling, request, lease, taught, self.parts)
-        aside = await off_loop(call.weight, _may_be_aside, row, asked)
-        return await self._aside(row, asked, call.weight) if aside else row
+        if await off_loop(call.weight, _may_be_aside, row, asked):
+            return await self._row_aside(row, call, question, lease)
+        return self._remember(row, call, question, lease)
 
-    async def _aside(self, row: NewCompletion, asked: Asked, heavy: int) -> NewCompletion:
-        """The row as that of a side turn, if what was answered lately to whom it is of shows that. `heavy`: what the
-        request counts as."""
-        rule = await self._rule_aside(row, asked, heavy)
-        return row if rule is None else replace(row, turn="side", turn_rule=rule)
+    async def _row_aside(self, row: NewCompletion, call: Call, question: Question, lease: Lease) -> NewCompletion:
+        """The row as that of a side turn, if what was answered lately to whom it is of shows that."""
+        rule = await self._rule_aside(row, question.asked, call.weight)
+        row = row if rule is None else replace(row, turn="side", turn_rule=rule)
+        return self._remember(row, call, question, lease)
 
     async def _rule_aside(self, row: NewCompletion, asked: Asked, heavy: int) -> str | None:
         store, whose = self.parts.store, [Asker(row.key, row.user)]
@@ -311,9 +316,10 @@ class Relay:
         new_words = _says_something_new(row)
         return SUBAGENT if is_subagent(goes_on, system, tools=bool(asked.tools), new_words=new_words) else None
 
-    def _remember(self, dialect: Dialect, question: Question, lease: Lease, row: NewCompletion) -> None:
+    def _remember(self, row: NewCompletion, call: Call, question: Question, lease: Lease) -> NewCompletion:
         if lease.version is not None and not lease.pinned:
-            self.parts.recent.note(row, dialect, question)
+            self.parts.recent.note(row, call.dialect, question)
+        return row
 
     async def _said(self, asked: Asked, asks: Asks, alone: bool) -> str:
         """Answer to a `/rl` line, which `asked` ends in: never sent to the model, never stored as a completion."""
@@ -417,7 +423,9 @@ def _row(
     beside: set[str] = set()
     redactor, backend, told = parts.redactor, parts.backend, telling.told()
     served, rules = backend.served, parts.settings.turns.rules
-    turn = turn_of(call.request.headers, call.body.parsed, asked.messages, asked.tools, rules, told.turns)
+    said = last_words(asked.messages)
+    turn = turn_of(call.request.headers, call.body.parsed, asked.messages, asked.tools, rules, told.turns, said)
+    shown = words(asked.messages, SHOWN + LONGEST) if said is None else said[: SHOWN + LONGEST]
     return NewCompletion(
         id=call.id,
         request_id=call.id,
@@ -429,7 +437,7 @@ def _row(
         served_model=lease.model,
         version=lease.version,
         session=call.speaker.session,
-        user=call.speaker.user,
+        user=call.asker.user,
         turn=turn.turn,
         turn_rule=turn.rule,
         streamed=asked.stream,
@@ -441,11 +449,11 @@ def _row(
         thread=told.thread,
         above=told.above,
         untrainable=asked.untrainable or told.untrainable,
-        asked=redactor.text(words(asked.messages, SHOWN + LONGEST))[:SHOWN],
+        asked=redactor.text(shown)[:SHOWN],
         typed=typed_in(asked.messages, call.agent, redactor),
         tool_errors=marked_errors(asked.messages),
-        redacted=places(prompt=told.secrets, request=beside),
-        key=call.who.key,
+        redacted=places(prompt=told.secrets, request=beside) if told.secrets or beside else (),
+        key=call.asker.key,
         forms=told.forms,
         lessons=taught,
     )
@@ -453,8 +461,10 @@ def _row(
 
 def _beside(history: History, call: Call, asked: Asked, size: int) -> tuple[Telling, bytes]:
     """Knowledge of the messages, and the members beside them."""
-    beside = {k: v for k, v in call.body.parsed.items() if k not in call.dialect.carriers}
-    return history.telling(asked.messages, size), dumps(beside)
+    beside = dict(call.body.parsed)
+    for carrier in call.dialect.carriers:
+        beside.pop(carrier, None)
+    return Telling(history, asked.messages, size), dumps(beside)
 
 
 def _taught(dialect: Dialect, question: Question, taught: Sequence[PromptLesson]) -> Question:

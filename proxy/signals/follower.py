@@ -13,8 +13,7 @@ from typing import Any, Final
 import orjson
 import structlog
 
-from proxy.access.keys import Who
-from proxy.access.reach import Reach
+from proxy.access.keys import Reach, Who
 from proxy.conversation.answer_on_screen import CannotTell, OnScreen, Place
 from proxy.conversation.conversations import as_chat
 from proxy.conversation.typed_words import own_words

@@ -13,6 +13,7 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
@@ -21,7 +22,7 @@ from proxy.backends.base import Backend, Misfit
 from proxy.core.errors import BackendBroke, BackendDown, Conflict, NotFound, ProxyError, StorageFailed, Unsupported
 from proxy.core.events import Events
 from proxy.core.tasks import Tasks
-from proxy.core.version_names import label, version_first, version_in_words
+from proxy.core.version_names import version_first, version_in_words
 from proxy.versions.admission import Door
 from proxy.versions.warm_up import WarmUp
 from store.errors import StoreError
@@ -38,23 +39,19 @@ class Overtaken(Conflict):
     """Another version went live before this one could."""
 
 
+@dataclass(slots=True)
 class Lease:
     """One request's hold on a version: while it is held, the version stays loaded."""
 
-    def __init__(self, swap: Swap, version: int | None, model: str, pinned: bool) -> None:
-        self.version = version
-        self.model = model  # what to ask the backend for
-        self.pinned = pinned
-        self._swap: Swap | None = swap
+    swap: Swap | None  # None: it was given back
+    version: int | None
+    model: str  # what to ask the backend for
+    pinned: bool
 
     def release(self) -> None:
-        if self._swap is not None:
-            self._swap._release(self.version)
-            self._swap = None
-
-    @property
-    def label(self) -> str:
-        return label(self.version)
+        swap, self.swap = self.swap, None
+        if swap is not None and self.version is not None:
+            swap._release(self.version)
 
 
 class Swap:
@@ -202,9 +199,7 @@ class Swap:
                 await self._fall_back(error)
             raise Conflict(f"v{version} cannot be loaded: {error}") from error
 
-    def _release(self, version: int | None) -> None:
-        if version is None:
-            return
+    def _release(self, version: int) -> None:
         self._in_use[version] -= 1
         if not self._in_use[version]:
             del self._in_use[version]

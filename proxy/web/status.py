@@ -11,7 +11,7 @@ from proxy.core.errors import ProxyError
 from proxy.core.version_names import version_in_words
 from proxy.dialects import DIALECTS
 from proxy.feedback.episodes import Episodes
-from proxy.relay.dialect_support import Formats
+from proxy.relay.codecs import Formats
 from proxy.relay.episode_queue import EpisodeQueue
 from proxy.signals.judging import Judging
 from proxy.training.gpu_sharing import Lending

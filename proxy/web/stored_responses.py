@@ -9,7 +9,7 @@ from typing import Any
 
 from aiohttp import web
 
-from proxy.access.reach import Reach
+from proxy.access.keys import Reach
 from proxy.access.security import who_asks
 from proxy.conversation.conversations import as_chat
 from proxy.core.errors import Conflict

@@ -37,13 +37,13 @@ OURS: Final = ("config", "proxy", "store")
 
 # Which step a function is part of: the first that fits, by `module` or `module:function`.
 STEPS: Final = (
-    ("guard: roles, limits, headers", ("proxy.access.security", "proxy.access.request_head", "proxy.access.keys",
+    ("guard: roles, limits, headers", ("proxy.access.security", "proxy.access.keys",
                                        "proxy.access.roles", "proxy.access.limits", "proxy.web.error_middleware")),
     ("read and parse", ("proxy.relay.call", "proxy.conversation.incremental_json", "proxy.core.json_skip",
                         "proxy.dialects.chat:ChatCompletions.parse", "proxy.dialects.fields",
                         "proxy.core.json_edit:deeper")),
     ("determine: route, person, command, version", (
-        "proxy.relay.relay", "proxy.dialects.speaker", "proxy.access.reach", "proxy.core.agent_wrappers",
+        "proxy.relay.relay", "proxy.dialects.speaker", "proxy.core.agent_wrappers",
         "proxy.conversation.user_text", "proxy.conversation.retries", "proxy.versions", "proxy.relay.capture_optout",
         "proxy.conversation.conversations:without_commands", "proxy.conversation.conversations:command_at",
         "proxy.training.giving_way")),

@@ -22,8 +22,7 @@ from multidict import CIMultiDict
 from config.settings import load
 from proxy.access.keys import Who
 from proxy.access.limits import BODY
-from proxy.access.request_head import HEAD, read_head
-from proxy.access.security import WHO
+from proxy.access.security import HEAD, WHO, read_head
 from proxy.app import make_app
 from proxy.backends import make_backend
 from proxy.backends.openai import OpenAICompatible
@@ -56,9 +55,9 @@ class Answering:
     """The backend's end: `Connections` and its answer, as far as an exchange uses them."""
 
     def __init__(self, status: int, kind: str, pieces: Iterable[bytes]) -> None:
-        self.status, self.content_type = status, kind.partition(";")[0]
+        self.status = status
         self.headers = CIMultiDict({"content-type": kind})
-        self.is_whole = False  # its last byte is still to be read
+        self.is_whole = self.is_read = False  # its last byte is still to be read
         self._pieces = iter(pieces)
 
     async def some(self, beat_s: float) -> bytes:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from config.sections import Redaction
-from proxy.conversation.history_cache import History
+from proxy.conversation.history_cache import History, Telling
 from proxy.conversation.incremental_json import SaidBefore
 from proxy.conversation.redaction import Redactor
 from proxy.core.json_edit import DEEPEST, deeper, loads, rewrite
@@ -68,7 +68,7 @@ def measured(name: str) -> dict[str, float]:
 
     def known() -> History:
         history = History(Redactor(Redaction()))
-        history.telling(loads(first)["messages"], len(first)).told()
+        Telling(history, loads(first)["messages"], len(first)).told()
         return history
 
     messages, parsed = loads(third)["messages"], loads(third)
@@ -78,9 +78,9 @@ def measured(name: str) -> dict[str, float]:
         "body read, depth, model named; nothing remembered": best(SaidBefore, made_ready),
         "body read, depth, model named; with incremental_json": best(remembered, made_ready),
         "messages told, nothing remembered": best(
-            lambda: History(Redactor(Redaction())), lambda of: of.telling(messages, len(third)).told()
+            lambda: History(Redactor(Redaction())), lambda of: Telling(of, messages, len(third)).told()
         ),
-        "messages told, with history_cache": best(known, lambda of: of.telling(messages, len(third)).told()),
+        "messages told, with history_cache": best(known, lambda of: Telling(of, messages, len(third)).told()),
         "model named, each token looked at": best(lambda: None, lambda _: rewrite(third, {}, NAMED)),
         "model named, with json_splice": best(lambda: None, lambda _: with_members(third, parsed, NAMED)),
     }

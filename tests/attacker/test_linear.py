@@ -22,7 +22,7 @@ from config.sections import Redaction, ServerSection
 from proxy.access.security import outgoing_headers, without_keys
 from proxy.cli.doctor import bundle
 from proxy.conversation.conversations import command_at, thread, without_commands
-from proxy.conversation.history_cache import History
+from proxy.conversation.history_cache import History, Telling
 from proxy.conversation.incremental_json import LEAST, SaidBefore
 from proxy.conversation.redaction import Redactor
 from proxy.conversation.same_text import MessageText, alike, broken_off, together
@@ -40,7 +40,7 @@ from proxy.dialects.responses_chat import one_system
 from proxy.dialects.responses_items import to_messages
 from proxy.feedback.webhooks.emoji import plain
 from proxy.feedback.webhooks.text_match import match
-from proxy.relay.dialect_support import about_what_was_asked
+from proxy.relay.codecs import about_what_was_asked
 from proxy.relay.json_splice import Splicer, with_members
 from store.captured.inbox import sought
 from store.captured.tree import woven
@@ -186,7 +186,7 @@ def asked(dialect: Dialect, body: dict[str, Any]) -> None:
         found: Asked = dialect.parse(read.parsed)
         assert command_at(found.messages) is None
         kept = without_commands(found.messages)
-        told = history.telling(found.messages, len(raw)).told()
+        told = Telling(history, found.messages, len(raw)).told()
         turn_of({}, read.parsed, found.messages, None, (), told.turns)
         dialect.keep(read.parsed, found, kept)
         dialect.names(read.parsed)

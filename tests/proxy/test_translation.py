@@ -19,8 +19,7 @@ from proxy.core import sse
 from proxy.dialects import CHAT, DIALECTS, Dialect, Reply, dialect_at
 from proxy.dialects.base import Question
 from proxy.relay import exchange
-from proxy.relay.codecs import Translated
-from proxy.relay.dialect_support import Formats, about_what_was_asked
+from proxy.relay.codecs import Formats, Translated, about_what_was_asked
 from scripts.fakes import backend as fake
 from scripts.harness.in_process import Proxy
 from tests.harness.chat_strategies import unhurried

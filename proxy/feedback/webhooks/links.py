@@ -12,7 +12,7 @@ from typing import Any, Final
 from aiohttp import web
 from typing_extensions import TypedDict
 
-from proxy.access.reach import Reach
+from proxy.access.keys import Reach
 from proxy.access.security import who_asks
 from proxy.core.errors import BadRequest, Forbidden, NotFound
 from proxy.core.json_response import json_object

@@ -340,7 +340,7 @@ def test_as_claude_code_and_codex_really_send_it() -> None:
 def test_the_messages_dialect_tells_claude_codes_session() -> None:
     body = {"model": "m", "max_tokens": 9, "messages": CLAUDE_CODE_COMMAND, "metadata": {"user_id": CLAUDE}}
     asked = Messages().parse(body)
-    assert asked.named == named(body)
+    assert named(body).user == CLAUDE
     assert who(CLAUDE_CODE, body=named(body, claude_code=True)) == ("01234567-89ab-cdef-0123-456789abcdef", None)
     agent = agent_of(CLAUDE_CODE, asked.messages)
     at = command_at(asked.messages, agent)

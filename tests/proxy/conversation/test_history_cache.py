@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from config.sections import Redaction
 from proxy.conversation.conversations import canonical, thread_and_above, without_commands
-from proxy.conversation.history_cache import LEAST, History, HistoryFold, Said
+from proxy.conversation.history_cache import LEAST, History, HistoryFold, Said, Telling
 from proxy.conversation.modalities import more_than_text
 from proxy.conversation.redaction import Redactor
 from proxy.conversation.turns import turn_of
@@ -47,7 +47,7 @@ def test_what_is_remembered_is_what_would_be_worked_out(
     for back, more, agent in [(len(first), [], None), *turns]:
         talk = [*talk[:back], *more]
         kept = [talk[at] for at in without_commands(talk, agent)]
-        told = known.telling(kept, 100).told()
+        told = Telling(known, kept, 100).told()
         assert told.asides == tuple(at for at, m in enumerate(kept) if m["role"] in tree.ASIDE)
         secrets: set[str] = set()
         assert told.prompt == tuple(redactor.message(canonical(m), secrets) for m in kept)
@@ -133,8 +133,8 @@ def test_memory_is_bounded_in_bytes_and_in_time(monkeypatch: Any) -> None:
 def test_a_message_is_measured_by_what_is_in_it() -> None:
     known = History(Redactor(Redaction()))
     talk = say("12345", [{"type": "text", "text": "1234567890"}])
-    assert 15 <= known.telling(talk, LEAST).fresh < 60
-    known.telling(talk, LEAST).told()
-    assert known.telling([*talk, *say("abc")], LEAST).fresh < 10
+    assert 15 <= Telling(known, talk, LEAST).fresh < 60
+    Telling(known, talk, LEAST).told()
+    assert Telling(known, [*talk, *say("abc")], LEAST).fresh < 10
     known.clear()
-    assert known.telling(talk, LEAST).fresh >= 15
+    assert Telling(known, talk, LEAST).fresh >= 15

@@ -538,7 +538,7 @@ async def _captured(store: Store, found: list[str], chance: random.Random) -> No
         thread=thread(messages, ALL.message), redacted=tuple(sorted(kinds)),
     )  # fmt: skip
     capture = Capture(store, Metrics(), Health(), Events(), ALL, Underway(), "rl-1", 1)
-    await capture.begin(new, lambda _: None)
+    await capture.begin(new)
     call = {
         "id": "c",
         "type": "function",

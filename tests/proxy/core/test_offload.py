@@ -80,7 +80,7 @@ def broken_now() -> NewCompletion:
 async def test_a_row_that_cannot_be_made_costs_nobody_the_answer(proxy: Proxy, broken: MakesRow, at_once: bool) -> None:
     tasks, health = Tasks(), Health()
     capture = Capture(proxy.store, Metrics(), health, Events(), Redactor(Redaction()), Underway(), "rl-1", 1)
-    capture.begin_beside(tasks, broken, lambda _: None, at_once=at_once)
+    capture.begin_beside(tasks, broken, at_once=at_once)
     assert not await capture.finish("done", [Reply(0)])
     assert health.problem is not None and "odd" in health.problem
     assert await proxy.store.completions.get("rl-1") is None
