@@ -27,10 +27,10 @@ async def test_kill_of_proxy_and_servers(
     env = {"RLPROXY_TRAIN__ENABLED": "false", "RLPROXY_BACKEND__KIND": "llamacpp", "RLPROXY_BACKEND__COMMAND": command}
     served = Serving(tmp_path / "home", weights, **env)
     await served.start()
-    texts = await texts_of(served)
-    await the_proxy_dies(served, texts)
-    await served.post("/rl/rollback?base")
     try:
+        texts = await texts_of(served)
+        await the_proxy_dies(served, texts)
+        await served.post("/rl/rollback?base")
         await a_server_dies(served, texts)
     finally:
         assert await served.stop() == 0, served.log
