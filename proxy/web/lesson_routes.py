@@ -45,10 +45,11 @@ class LessonRoutes:
         return json_response(LessonsBody(enabled=self.enabled, data=found))
 
     async def edit(self, request: web.Request) -> web.Response:
-        """Other words, every question instead of its topic, or active again. What is not named stays."""
+        """Other words, every question instead of its topic, or active again. What is not named, or null, stays."""
         require_admin(request)
-        body = await json_object(request)
-        if not body or not body.keys() <= MEMBERS.keys():
+        given = await json_object(request)
+        body = {name: value for name, value in given.items() if value is not None}
+        if not body or not given.keys() <= MEMBERS.keys():
             raise BadRequest("The body must be a JSON object with `text`, `always` or `active`.")
         for name, value in body.items():
             if not isinstance(value, MEMBERS[name]):

@@ -205,6 +205,7 @@ GETS = (
     "/page/plots", "/static/{name}", "/healthz", "/readyz", "/metrics", "/openapi.json", "/rl/status", "/rl/events",
     "/rl/completions", "/rl/completions", "/rl/completions/{id}", "/rl/adapters", "/rl/runs", "/rl/runs/{run}",
     "/rl/capture", "/rl/export", "/rl/webhooks/whatsapp", "/v1/models", "/v1/responses/{id}", "/rl/keys", "/rl/audit",
+    "/rl/episodes", "/rl/episodes/{episode}", "/rl/lessons", "/rl/judge",
 )  # fmt: skip
 POSTS: dict[str, Body | None] = {
     "/rl/train": None, "/rl/pause": None, "/rl/resume": None, "/rl/cancel": None, "/rl/rollback": None,
@@ -236,6 +237,25 @@ FILLS = {
     "run": ("1", "2", "99"),
 }
 FILLS |= {"form": ("comment", "correction"), "name": ("style.css", "page.js", "icon.svg")}
+FILLS |= {"episode": ("e1", "e2", "e3", "s1", "nobody")}
+
+
+def _learning(dice: random.Random) -> tuple[str, str, Body | None]:
+    """Of episodes, lessons and the judge: method, path, body."""
+    id, reward = dice.choice(FILLS["episode"]), {"reward": dice.choice((1, 0, -0.5)), "comment": "so"}
+    lines = [{"episode": id, **reward}, {"episode": id, "error": "out of time"}, {"episode": "nobody"}]
+    return dice.choice((
+        ("POST", "/rl/episodes", {"id": id, "task": "sums", "group": "g1", "group_size": 4, "meta": {"a": [1]}}),
+        ("POST", "/rl/episodes", {"split": "eval"}),
+        ("POST", "/rl/episodes/{episode}/reward", {**reward, "group": "g1"}),
+        ("POST", "/rl/episodes/{episode}/reward", {**reward, "completion_id": "KNOWN", "final": False}),
+        ("POST", "/rl/episodes/{episode}/reward", {"error": "out of time"}),
+        ("POST", "/rl/episodes/rewards", b"\n".join(json.dumps(line).encode() for line in lines)),
+        ("PATCH", "/rl/lessons/{rating}", {"text": "use a table", "always": True, "active": None}),
+        ("DELETE", "/rl/lessons/{rating}", None),
+        ("POST", "/rl/judge/accept", None),
+        ("POST", "/rl/rescore", {"episodes": dice.random() < 0.5}),
+    ))  # fmt: skip
 
 
 def made(dice: random.Random, known: Known) -> tuple[Request, bool]:
@@ -270,6 +290,9 @@ def _sound(dice: random.Random, known: Known, sound: bool) -> Request:
         headers = [("content-type", b"application/x-www-form-urlencoded"), ("cookie", known.cookie.encode())]
         body = urlencode({**form, "token": known.token}).encode()
         return Request("POST", _filled(dice, known, path), [], headers, body, f"POST {path}")
+    if kind < 0.62:
+        method, path, told = _learning(dice)
+        return _json(dice, known, method, _filled(dice, known, path).decode(), path, told)
     if kind < 0.72:
         path, given = dice.choice(list(POSTS.items()))
         return _json(dice, known, "POST", _filled(dice, known, path).decode(), path, given)
@@ -290,7 +313,8 @@ def _sound(dice: random.Random, known: Known, sound: bool) -> Request:
 
 
 def _json(dice: random.Random, known: Known, method: str, path: str, route: str, body: Body | None) -> Request:
-    raw = None if body is None else json.dumps(body).replace("KNOWN", dice.choice(known.completions)).encode()
+    text = body.decode() if isinstance(body, bytes) else json.dumps(body)
+    raw = None if body is None else text.replace("KNOWN", dice.choice(known.completions)).encode()
     headers = [("content-type", b"application/json")] if raw is not None else []
     return Request(method, path.encode(), [], headers, raw, f"{method} {route}")
 

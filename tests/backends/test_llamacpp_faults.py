@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scripts.harness.serving import Serving
-from tests.backends.test_llamacpp import SERVER, base_gguf, plain  # noqa: F401
+from tests.backends.test_llamacpp import SERVER, plain
 from tests.harness.llama_faults import a_server_dies, texts_of, the_proxy_dies
 from tests.test_swap_faults import published, with_manifest
 
@@ -19,7 +19,7 @@ async def test_kill_of_proxy_and_servers(
     tmp_path: Path,
     weights: Path,
     adapters: list[Path],
-    base_gguf: Path,  # noqa: F811
+    base_gguf: Path,
 ) -> None:
     versions = [with_manifest(Path(shutil.copytree(one, tmp_path / one.name))) for one in adapters]
     await published(tmp_path / "home", versions)
@@ -27,10 +27,10 @@ async def test_kill_of_proxy_and_servers(
     env = {"RLPROXY_TRAIN__ENABLED": "false", "RLPROXY_BACKEND__KIND": "llamacpp", "RLPROXY_BACKEND__COMMAND": command}
     served = Serving(tmp_path / "home", weights, **env)
     await served.start()
-    texts = await texts_of(served)
-    await the_proxy_dies(served, texts)
-    await served.post("/rl/rollback?base")
     try:
+        texts = await texts_of(served)
+        await the_proxy_dies(served, texts)
+        await served.post("/rl/rollback?base")
         await a_server_dies(served, texts)
     finally:
         assert await served.stop() == 0, served.log

@@ -13,7 +13,7 @@ import pytest
 from proxy.training.weights_compare import APART
 from scripts.harness.in_process import Proxy
 from scripts.harness.tiny_model import make_tiny_model
-from tests.backends.test_llamacpp import base_gguf, plain, running, start  # noqa: F401
+from tests.backends.test_llamacpp import plain, running, start
 
 pytestmark = [pytest.mark.backends, pytest.mark.timeout(1200)]
 
@@ -49,7 +49,7 @@ async def compared(proxy: Proxy) -> tuple[str, float | None, str]:
     return found["state"], found["apart"], found["line"]
 
 
-async def test_it_is_the_same_model_quantised_or_not(tmp_path: Path, weights: Path, base_gguf: Path) -> None:  # noqa: F811
+async def test_it_is_the_same_model_quantised_or_not(tmp_path: Path, weights: Path, base_gguf: Path) -> None:
     q4 = quantised(base_gguf, tmp_path / "q4.gguf", gguf.GGMLQuantizationType.Q4_0)
     for name, file, bound in (("f32", base_gguf, 1e-3), ("q4_0", q4, APART)):
         async with running(tmp_path, *plain(file)) as port:
@@ -64,7 +64,7 @@ async def test_it_is_the_same_model_quantised_or_not(tmp_path: Path, weights: Pa
                 await proxy.stop()
 
 
-async def test_another_model_is_not(tmp_path: Path, weights: Path, base_gguf: Path) -> None:  # noqa: F811
+async def test_another_model_is_not(tmp_path: Path, weights: Path, base_gguf: Path) -> None:
     """And another template is told of."""
     tiny = make_tiny_model(weights, tmp_path / "tiny")
     other = shutil.copytree(weights, tmp_path / "template", ignore=shutil.ignore_patterns("*.safetensors"))

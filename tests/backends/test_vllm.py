@@ -19,7 +19,7 @@ from scripts.harness.lora import peft_on_transformers, random_adapter
 from scripts.harness.versions import ASKED, with_real_versions
 from store.records import FinishedCompletion
 from tests.backends.conftest import TOKENS, Say
-from tests.backends.vllm_server import VLLMServer
+from tests.backends.vllm_server import VLLMServer, named
 
 pytestmark = [pytest.mark.backends, pytest.mark.timeout(1200)]
 
@@ -187,10 +187,10 @@ async def test_a_version_stays_until_its_last_reply_has_ended(proxy: Proxy, serv
     assert running.headers["x-rl-adapter"] == "v1"
     for act in ("promote/2", "promote/base"):  # v1 is now neither live nor the one before
         assert (await proxy.post(f"/rl/{act}"))[0] == 200
-    assert server.models() == {"fake", "fake@v1", "fake@v2"}
+    assert server.models() == named(proxy.home, "v1", "v2")
     assert await whole_stream(running) == expected
     async with asyncio.timeout(30):
-        while "fake@v1" in await asyncio.to_thread(server.models):
+        while await asyncio.to_thread(server.models) != named(proxy.home, "v2"):
             await asyncio.sleep(0.1)
 
 
@@ -263,4 +263,4 @@ async def test_a_kill_in_the_middle_is_repaired_before_a_request_is_sent(
     said = await kept(proxy, response)
     ids, logprobs = await asyncio.to_thread(said_by_peft, adapters[0])
     assert list(said.token_ids or ()) == ids[: len(said.token_ids or ())] and away(said, logprobs) < NATS
-    assert "fake@v1" in server.models()
+    assert server.models() == named(proxy.home, "v1")

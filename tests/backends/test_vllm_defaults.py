@@ -14,6 +14,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from proxy.backends import openai
 from proxy.backends.sampling_defaults import FILE, MEMBERS, Odds, apart, in_force, likeliest
 from proxy.backends.vllm import ASK
 from scripts.harness.in_process import Proxy, proxy_before
@@ -54,7 +55,10 @@ def server(
 
 
 @pytest.fixture
-async def proxy(tmp_path: Path, with_a_way: Path, server: tuple[str, VLLMServer]) -> AsyncIterator[Proxy]:
+async def proxy(
+    tmp_path: Path, with_a_way: Path, server: tuple[str, VLLMServer], monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Proxy]:
+    monkeypatch.setattr(openai, "LOOKS_S", 120.0)  # on a busy machine, too
     proxy = proxy_before(tmp_path / "home", backend__url=server[1].url, train__weights=str(with_a_way))
     await proxy.start()
     yield proxy
@@ -120,5 +124,7 @@ async def test_what_is_recorded_is_how_it_sampled(
 
 
 async def test_what_a_client_says_goes_before(proxy: Proxy, server: tuple[str, VLLMServer]) -> None:
+    """Exact, unless its log-probs are those of before the temperature."""
     sampling, said = await captured(proxy, temperature=0.9, top_p=1, top_k=-1)
-    assert sampling["temperature"] == 0.9 and sampling["top_p"] == 1 and said.exact is True
+    assert sampling["temperature"] == 0.9 and sampling["top_p"] == 1
+    assert said.exact is ("raw" not in server[0]), said.inexact_reason

@@ -16,7 +16,7 @@ import pytest
 from scripts.harness.in_process import Proxy, proxy_before
 from scripts.harness.versions import ASKED, with_real_versions
 from tests.backends.conftest import TOKENS
-from tests.backends.vllm_server import VLLMServer
+from tests.backends.vllm_server import VLLMServer, named
 
 pytestmark = [pytest.mark.backends, pytest.mark.timeout(1800)]
 
@@ -62,7 +62,7 @@ async def test_a_version_is_in_both_and_one_that_dies_fails_nobody(
     try:
         await with_real_versions(proxy, adapters)
         assert (await proxy.post("/rl/promote/1"))[0] == 200
-        assert [server.models() for server in two] == [{"fake", "fake@v1"}] * 2
+        assert [server.models() for server in two] == [named(proxy.home, "v1")] * 2
         alone = await says(proxy)
         assert alone[1] == "v1" and {await says(proxy) for _ in range(2)} == {alone}  # by turns, of both
         asked = [asyncio.create_task(says(proxy)) for _ in range(4)]
@@ -72,8 +72,8 @@ async def test_a_version_is_in_both_and_one_that_dies_fails_nobody(
         await until_said(proxy, "1 of 2")
         await asyncio.to_thread(two[1].start)
         await until_said(proxy, "2 of 2")
-        assert two[1].models() == {"fake", "fake@v1"}, "it is given back what it had, unasked"
+        assert two[1].models() == named(proxy.home, "v1"), "it is given back what it had, unasked"
         assert (await proxy.post("/rl/promote/2"))[0] == 200
-        assert [server.models() for server in two] == [{"fake", "fake@v1", "fake@v2"}] * 2
+        assert [server.models() for server in two] == [named(proxy.home, "v1", "v2")] * 2
     finally:
         await proxy.stop()

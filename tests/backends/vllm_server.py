@@ -13,6 +13,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any, Final
 
+from proxy.backends.installed import mark_of
 from trainer.formats.weights import cache_folder
 
 VENV: Final = cache_folder() / "venvs" / "vllm"  # made by scripts/setup_vllm
@@ -22,6 +23,11 @@ OPTIONS: Final = (
     # So many that the last place stays empty: what is in it answers for the base, too, in a batch with an adapter.
     "--enable-lora", "--max-lora-rank", "16", "--max-loras", "16", "--logprobs-mode", "processed_logprobs",
 )  # fmt: skip
+
+
+def named(home: Path, *versions: str) -> set[str]:
+    """What a server is to list: the model, and these versions under the names that this home gives them there."""
+    return {"fake", *(f"fake@{version}-{mark_of(home)}" for version in versions)}
 
 
 class VLLMServer:

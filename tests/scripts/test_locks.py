@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from importlib import metadata
@@ -96,3 +99,12 @@ def test_they_are_the_versions_that_the_tests_ran_with_and_name_no_host(path: st
         if name in tried:
             assert pinned.specifier == Requirement(tried[name]).specifier, name
     assert not NOT_LOCKED & locked(path).keys()
+
+
+def test_the_environment_with_mlx_has_its_extras_and_the_developers_group() -> None:
+    environ = {**os.environ, "PYTHON": sys.executable}
+    ran = subprocess.run([ROOT / "scripts/setup_mlx", "--requirements"], env=environ, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    extras, groups = PROJECT["optional-dependencies"], PYPROJECT["dependency-groups"]
+    wanted = [*PROJECT["dependencies"], *extras["train"], *extras["client"], *extras["mlx"], *groups["dev"]]
+    assert ran.stdout.splitlines() == wanted

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
+
+from store.learning.lessons import LONGEST
 
 
 class LessonBody(TypedDict):
@@ -27,7 +29,19 @@ class LessonsBody(TypedDict):
     data: list[LessonBody]
 
 
+ONE_AT_LEAST: Final[dict[str, Any]] = {
+    "anyOf": [
+        {"required": [name], "properties": {name: {"type": kind}}}
+        for name, kind in (("text", "string"), ("always", "boolean"), ("active", "boolean"))
+    ]
+}
+
+
 class LessonWanted(BaseModel):
-    text: str | None = Field(default=None, min_length=1, max_length=2000)
+    """A member that is null is not named."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra=ONE_AT_LEAST)
+
+    text: Annotated[str, Field(max_length=LONGEST, pattern=r"\S")] | None = None
     always: bool | None = None
     active: bool | None = None

@@ -156,10 +156,13 @@ async def test_a_lesson_is_edited_removed_and_brought_back(taught: Proxy) -> Non
     async with taught.http.delete(path) as response:
         assert (await response.json())["state"] == "removed"
     assert await named(taught, AGAIN) is None
-    async with taught.http.patch(path, json={"active": True}) as response:
-        assert (await response.json())["state"] == "active"
+    async with taught.http.patch(path, json={"active": True, "text": None, "always": None}) as response:
+        brought_back = await response.json()
+        assert (brought_back["state"], brought_back["text"]) == ("active", "use a table")
     assert await named(taught, AGAIN) == lesson
-    for wrong in ({}, {"text": ""}, {"text": 1}, {"other": 1}, {"always": "yes"}, [], {"text": "x" * 2001}):
+    texts: list[Any] = ["", " ", 1, "x" * 2001]
+    others: list[Any] = [{}, [], {"active": None}, {"other": 1}, {"always": True, "other": None}, {"always": "yes"}]
+    for wrong in (*others, *({"text": text} for text in texts)):
         async with taught.http.patch(path, json=wrong) as response:
             assert response.status == 400, wrong
     async with taught.http.delete("/rl/lessons/rt-none") as response:
