@@ -241,7 +241,7 @@ FILLS |= {"episode": ("e1", "e2", "e3", "s1", "nobody")}
 
 
 def _learning(dice: random.Random) -> tuple[str, str, Body | None]:
-    """Of episodes, lessons and the judge: method, path, body."""
+    """Requests about episodes, lessons and the judge: method, path, body."""
     id, reward = dice.choice(FILLS["episode"]), {"reward": dice.choice((1, 0, -0.5)), "comment": "so"}
     lines = [{"episode": id, **reward}, {"episode": id, "error": "out of time"}, {"episode": "nobody"}]
     return dice.choice((
