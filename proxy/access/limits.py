@@ -60,11 +60,10 @@ class PacedStream(web.StreamResponse):
 
     async def write_eof(self, data: bytes = b"") -> None:
         """The end, in one write with the last bytes, unless these have to wait for the client."""
-        request = self._req
-        if data and request is not None and request.transport is not None and PATIENCE in request:
-            if len(data) >= SOON or request.transport.get_write_buffer_size():
-                await PacedStream.write(self, data)
-                data = b""
+        to = None if self._req is None or PATIENCE not in self._req else self._req.transport
+        if data and to is not None and (len(data) >= SOON or to.get_write_buffer_size()):
+            await PacedStream.write(self, data)
+            data = b""
         await super().write_eof(data)
 
 

@@ -65,7 +65,7 @@ class SaidBefore:
         self._bodies: Running[Body] = Running()
 
     def known(self, raw: bytes) -> KnownPrefix:
-        if len(raw) < LIGHT:
+        if len(raw) < LIGHT and len(raw) < LEAST:
             return KnownPrefix(None, 0, Marks(raw.count(b"{"), raw.count(b"["), raw.count(b",")), len(raw))
         earlier, same = None, 0
         if len(raw) >= LEAST:

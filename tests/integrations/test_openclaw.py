@@ -165,7 +165,7 @@ async def claw(backend: FakeBackend, tmp_path: Path) -> AsyncIterator[Claw]:  # 
 
 
 READ = """
-import { reactionOf } from "PLUGIN/dist/reactions.js";
+import { reactionOf, Reactions } from "PLUGIN/dist/reactions.js";
 import { signature } from "PLUGIN/dist/rlproxy.js";
 import { Messages, Turns } from "PLUGIN/dist/turns.js";
 
@@ -184,10 +184,20 @@ const both = await turns.of("id");
 turns.answered("s", { id: "a", text: "**Yes**, it is. And more." });
 turns.answered("s", { id: "b", text: "No." });
 const shown = ["Yes, it is.", "And more.", "…", "Other"].map((text) => turns.shown("s", text)?.id ?? null);
+const messages = new Messages();
+const sent = ({ platform, chat, message }) => messages.of(platform, chat, message) !== undefined;
+const reactions = new Reactions();
+const at = (now) => reactions.due(sent, now).map(({ id }) => id);
+const queue = ["7", "8"].map((m) => ({ id: m, ts: 1, contextKey: `telegram:reaction:add:1:${m}:42:👍` }));
+reactions.see(queue, 0);
+const early = at(500);
+messages.sent("telegram", "7", { channel: "telegram:1", text: "Yes.", session: "s" });
+reactions.see(queue, 1000);
+const due = [early, at(1000), at(9000), at(10000), at(20000)];
 const keys = JSON.parse(process.argv[1]);
 console.log(JSON.stringify({
   reactions: keys.map(reactionOf), signature: signature(process.argv[2], "m1", 1700000000, "{}"),
-  people: [one, again, none, both].map(({ person }) => person ?? null), shown,
+  people: [one, again, none, both].map(({ person }) => person ?? null), shown, due,
 }));
 """
 
@@ -219,6 +229,8 @@ async def test_what_it_reads_and_how_it_signs() -> None:
     assert found["signature"] == Webhook(OPENCLAW_SECRET).sign("m1", at, "{}")
     assert found["people"] == ["telegram:1", "telegram:1", None, None]
     assert found["shown"] == ["a", "a", None, None]
+    # A reaction waits until its message is known, at most ten seconds, and is told once.
+    assert found["due"] == [[], ["7"], [], ["8"], []]
 
 
 async def test_from_the_chat_to_ratings_and_back(claw: Claw, backend: FakeBackend) -> None:  # noqa: F811

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
@@ -21,17 +22,19 @@ from trainer.policy.policy import State
 
 @dataclass
 class Checkpoint:
-    fingerprint: str  # of everything that decides what a step does
+    fingerprint: str  # of everything that decides what a step does, but for `pushed`
     step: int = 0  # optimiser steps done
     seconds: float = 0.0  # spent training, over all processes
     history: list[dict[str, float]] = field(default_factory=list)  # the step events
     adapter: State = field(default_factory=dict)
     good: State = field(default_factory=dict)  # the last adapter whose drift was measured and within the bound
     optimiser: State = field(default_factory=dict)
+    pushed: State = field(default_factory=dict)  # the advantages of each lesson (T,), by its place
 
 
 FOLDER = "checkpoint"  # of a run's folder
-TENSORS = ("adapter", "good", "optimiser")
+TENSORS = ("adapter", "good", "optimiser", "pushed")
+CLOSE = 1e-3  # advantages may come of log-probs, which frameworks and machines compute with other last digits
 
 
 def write(folder: Path, checkpoint: Checkpoint) -> None:
@@ -50,7 +53,7 @@ def write(folder: Path, checkpoint: Checkpoint) -> None:
     sync_folder(folder)
 
 
-def read(folder: Path, fingerprint: str) -> Checkpoint | str | None:
+def read(folder: Path, fingerprint: str, pushed: State) -> Checkpoint | str | None:
     """The checkpoint; a sentence on why the one there cannot be used; None when there is none."""
     path = folder / "state.safetensors"
     if not path.exists():
@@ -65,6 +68,13 @@ def read(folder: Path, fingerprint: str) -> Checkpoint | str | None:
         found = Checkpoint(**counters, **parts)
     except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
         return f"the checkpoint cannot be read ({error}); starting over"
-    if found.fingerprint != fingerprint:
+    if found.fingerprint != fingerprint or not _close(found.pushed, pushed):
         return "the checkpoint is of other samples or settings; starting over"
     return found
+
+
+def _close(ones: State, others: State) -> bool:
+    return ones.keys() == others.keys() and all(
+        one.shape == others[name].shape and np.allclose(one, others[name], rtol=0, atol=CLOSE)
+        for name, one in ones.items()
+    )

@@ -101,7 +101,7 @@ def train(
     credited = by_token(teaching)
     start = policy.adapter()
     spent = reach.cost(policy, bound.said) if bound is not None and bound.said else 0.0
-    at = _begun(policy, _fingerprint(spec, preset, teaching), folder, progress)
+    at = _begun(policy, teaching, _fingerprint(spec, preset, teaching), folder, progress)
     seconds_before, clock = at.seconds, time.monotonic()
 
     for step in range(at.step, len(plan)):
@@ -126,7 +126,8 @@ def train(
         elapsed = seconds_before + time.monotonic() - clock
         line = {**metrics_of(now), "grad_norm": round(norm, 6), "acceptance": _acceptance(batch)}
         history = [*at.history, line]
-        at = Checkpoint(at.fingerprint, step + 1, elapsed, history, policy.adapter(), good, policy.optimiser())
+        at = replace(at, step=step + 1, seconds=elapsed, history=history)
+        at.adapter, at.good, at.optimiser = policy.adapter(), good, policy.optimiser()
         checkpoint.write(folder / checkpoint.FOLDER, at)
         eta = elapsed / (step + 1) * (len(plan) - step - 1)
         progress.event("step", step=step + 1, steps=len(plan), **line, rate=rate, eta_s=round(eta, 1))
@@ -172,9 +173,12 @@ def half_way(policy: Policy, start: State, teaching: Sequence[Lesson], trained: 
     return replace(trained, changed=_changed(policy, start, teaching, look), replayed=again, metrics=metrics, back=why)
 
 
-def _begun(policy: Policy, fingerprint: str, folder: Path, progress: Progress) -> Checkpoint:
+def _begun(
+    policy: Policy, teaching: Sequence[Lesson], fingerprint: str, folder: Path, progress: Progress
+) -> Checkpoint:  # fmt: skip
     """Where this run stands: at its checkpoint, which the policy then wears, or at its start."""
-    match checkpoint.read(folder / checkpoint.FOLDER, fingerprint):
+    pushed = {str(place): np.asarray(lesson.advantage) for place, lesson in enumerate(teaching)}
+    match checkpoint.read(folder / checkpoint.FOLDER, fingerprint, pushed):
         case str(problem):
             progress.warning(problem)
         case Checkpoint() as found:
@@ -183,7 +187,7 @@ def _begun(policy: Policy, fingerprint: str, folder: Path, progress: Progress) -
             progress.choice("resume", found.step, "a checkpoint of this run was there")
             return found
     start = policy.adapter()
-    return Checkpoint(fingerprint, adapter=start, good=start)
+    return Checkpoint(fingerprint, adapter=start, good=start, pushed=pushed)
 
 
 def _back(
@@ -421,12 +425,9 @@ def _risen(
 
 
 def _fingerprint(spec: RunSpec, preset: Preset, teaching: Sequence[Lesson]) -> str:
-    """Hash everything that decides what a step does."""
+    """Hash everything that decides what a step does, but for the advantages: a checkpoint has these as numbers."""
     decides = [
         [spec.weights, spec.parent, spec.seed, preset.model_dump(), *([spec.loss.sha256] if spec.loss else [])],
-        [
-            [lesson.sample.rating, lesson.sample.comment, lesson.advantage.tolist(), lesson.tokens.reply]
-            for lesson in teaching
-        ],
+        [[lesson.sample.rating, lesson.sample.comment, lesson.tokens.reply] for lesson in teaching],
     ]
     return hashlib.sha256(json.dumps(decides).encode()).hexdigest()

@@ -71,11 +71,12 @@ function register(api: OpenClawPluginApi): void {
   // Reactions.
 
   const look = async (): Promise<void> => {
-    for (const key of turns.sessions) {
-      for (const { id, at, reaction } of reactions.fresh(peekSystemEventEntries(key))) {
-        const event = aboutMessage(reaction, messages);
-        if (event) await passedOn(`${reaction.what} on ${reaction.message}`, rlproxy.tell({ ...event, at }, id));
-      }
+    const now = Date.now();
+    for (const key of turns.sessions) reactions.see(peekSystemEventEntries(key), now);
+    const sent = ({ platform, chat, message }: Reaction) => messages.of(platform, chat, message) !== undefined;
+    for (const { id, at, reaction } of reactions.due(sent, now)) {
+      const event = aboutMessage(reaction, messages);
+      if (event) await passedOn(`${reaction.what} on ${reaction.message}`, rlproxy.tell({ ...event, at }, id));
     }
   };
   let timer: NodeJS.Timeout | undefined;

@@ -33,21 +33,30 @@ export function reactionOf(contextKey: string | null | undefined): Reaction | nu
 }
 
 const SEEN = 5000;
+const WAIT_MS = 10_000; // OpenClaw may tell of a reaction before it tells that the message was sent
+
+export type Found = { id: string; at: number; reaction: Reaction };
 
 export class Reactions {
   readonly #seen = new Set<string>();
+  #waiting: (Found & { until: number })[] = [];
 
-  /** Those of a queue that are new, each with its name: the same event has the same name in every look. */
-  fresh(queue: readonly Queued[]): { id: string; at: number; reaction: Reaction }[] {
-    const found = [];
+  /** What is new in a queue waits here. The same event has the same name in every look. */
+  see(queue: readonly Queued[], now: number): void {
     for (const event of queue) {
       const reaction = reactionOf(event.contextKey);
       const id = event.id ?? `${event.ts}-${event.contextKey}`;
       if (!reaction || this.#seen.has(id)) continue;
       this.#seen.add(id);
       if (this.#seen.size > SEEN) this.#seen.delete(this.#seen.values().next().value as string);
-      found.push({ id, at: event.ts / 1000, reaction });
+      this.#waiting.push({ id, at: event.ts / 1000, reaction, until: now + WAIT_MS });
     }
-    return found;
+  }
+
+  /** Those whose message is known by now, and those that have waited for it long enough: each once, oldest first. */
+  due(known: (reaction: Reaction) => boolean, now: number): Found[] {
+    const due = this.#waiting.filter(({ reaction, until }) => until <= now || known(reaction));
+    this.#waiting = this.#waiting.filter((one) => !due.includes(one));
+    return due;
   }
 }

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 
+import aiohttp
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from multidict import CIMultiDict
 
 from config.sections import ServerSection
 from proxy.access.keys import Who
-from proxy.access.limits import Limits
+from proxy.access.limits import PATIENCE, SOON, Limits
+from proxy.conversation.retries import Recording
 from proxy.core.errors import BackendDown, TooMany
 from scripts.harness.in_process import Proxy
 
@@ -83,3 +88,21 @@ async def test_a_body_that_passes_through_and_stops_is_not_waited_for(proxy: Pro
     async with asyncio.timeout(10):
         assert b" 408 " in await reader.readline()
     writer.close()
+
+
+@pytest.mark.parametrize("first", [b"a", b"x" * (1 << 22)])
+@pytest.mark.parametrize("last", [b"", b"end", b"y" * (SOON + 1)])
+async def test_the_end_of_a_stream_comes_whole_whether_or_not_its_client_keeps_up(first: bytes, last: bytes) -> None:
+    async def handler(request: web.Request) -> web.StreamResponse:
+        request[PATIENCE] = 30.0
+        response = Recording(200, CIMultiDict())
+        await response.prepare(request)
+        await response.write(first)
+        await response.write_eof(last)
+        assert bytes(response.sent) == first + last and response.left == len(response.sent)
+        return response
+
+    app = web.Application()
+    app.router.add_get("/", handler)
+    async with TestServer(app) as server, aiohttp.ClientSession() as http, http.get(server.make_url("/")) as response:
+        assert await response.read() == first + last
