@@ -15,6 +15,7 @@ from store.part import StorePart
 from store.records import Day, Verdicts
 
 DAY: Final = 86400
+# The plus keeps SQLite from walking over all that are done for those of today.
 COUNTS: Final = """SELECT
 (SELECT count(*) FROM completions c WHERE c.status = 'pending') AS pending,
 (SELECT count(*) FROM completions c WHERE c.status = 'done') AS done,
@@ -22,7 +23,7 @@ COUNTS: Final = """SELECT
 (SELECT count(*) FROM completions c WHERE c.status = 'error') AS error,
 (SELECT count(*) FROM ratings r WHERE r.live = 1 AND r.human = 1 AND r.value > 0) AS good,
 (SELECT count(*) FROM ratings r WHERE r.live = 1 AND r.human = 1 AND r.value < 0) AS bad,
-(SELECT count(*) FROM completions c WHERE c.status = 'done' AND c.created_at >= ?) AS captured_today"""
+(SELECT count(*) FROM completions c WHERE +c.status = 'done' AND c.created_at >= ?) AS captured_today"""
 
 
 class Counts(TypedDict):

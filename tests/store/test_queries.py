@@ -10,6 +10,7 @@ from pathlib import Path
 from scripts.harness.records import HELLO, HI, adapter, claim, end, new, put, rated, rating
 from store import schema
 from store.captured.export import Filter
+from store.captured.stats import COUNTS
 from store.captured.tree import chain
 from store.learning.labels import Trusted
 from store.records import Asker, Link, NewReaction, SentBack, Wanted
@@ -150,6 +151,12 @@ async def test_narrow_queries_use_their_narrow_index(store: Store, tmp_path: Pat
                 assert next(wanted) in plan
                 assert "TEMP B-TREE" not in plan
     assert next(wanted, None) is None
+
+
+def test_the_count_of_today_reads_nothing_of_before(tmp_path: Path) -> None:
+    with closing(schema.open_database(tmp_path / "x.db")) as db:
+        plan = [row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {COUNTS}", (0.0,))]
+    assert plan[-1] == "SEARCH c USING INDEX completions_created (created_at>?)"
 
 
 async def test_a_list_reads_neither_prompts_nor_tokens(store: Store) -> None:
