@@ -8,11 +8,14 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[1]
 WHERE = ("backends", "clients", "integrations", "proxy/web/pages", "trainer/policy/test_mlx_policy.py")
 OPTIONS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
 
 
+@pytest.mark.timeout(900)
 def test_every_test_that_is_left_out_has_its_fixtures() -> None:
     left_out = re.findall(r"not (\w+)", OPTIONS["addopts"])
     assert left_out

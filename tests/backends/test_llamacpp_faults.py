@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from scripts.harness.serving import Serving
+from tests import test_swap_faults
 from tests.backends.test_llamacpp import SERVER, plain
+from tests.harness import llama_faults
 from tests.harness.llama_faults import a_server_dies, texts_of, the_proxy_dies
 from tests.test_swap_faults import published, with_manifest
 
@@ -20,7 +22,10 @@ async def test_kill_of_proxy_and_servers(
     weights: Path,
     adapters: list[Path],
     base_gguf: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    for module in (test_swap_faults, llama_faults):
+        monkeypatch.setattr(module, "ENOUGH_S", 400.0)  # on a busy machine, too: each version is converted first
     versions = [with_manifest(Path(shutil.copytree(one, tmp_path / one.name))) for one in adapters]
     await published(tmp_path / "home", versions)
     command = " ".join([str(SERVER), "--offline", *plain(base_gguf)])
