@@ -83,6 +83,8 @@ def open_database(
             _migrate_or_drop(db, path, seen, copy)
         else:
             migrate(db)
+            if not seen:
+                meta.set_meta(db, CLEAN, True)
     except BaseException as error:
         driver.let_go(db, path, secret)
         if isinstance(error, driver.errors()):
@@ -92,8 +94,8 @@ def open_database(
 
 
 def was_closed(db: sqlite3.Connection) -> bool:
-    """Tell whether the last stop was a clean one; then the file needs no check."""
-    return bool(meta.read_meta(db, CLEAN, True))
+    """Tell whether the last stop was a clean one; then the file needs no check. Where nothing says so it was not."""
+    return bool(meta.read_meta(db, CLEAN, False))
 
 
 def begin(db: sqlite3.Connection) -> None:

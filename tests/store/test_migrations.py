@@ -44,7 +44,7 @@ async def test_from(script: Path, tmp_path: Path) -> None:
     try:
         newest = int(script.stem) == max(schema.numbers())
         assert newest == (told == []) and newest == (not list((tmp_path / "backups").glob("*.db")))
-        assert newest or str(next((tmp_path / "backups").glob("*.db"))) in told[1]
+        assert newest or str(next((tmp_path / "backups").glob("*.db"))) in told[-1]
         found = await store.completions.get("rl-a")
         assert found is not None and found.end is not None
         assert [m.body for m in found.new.prompt] == [b'{"content":"hi"}']

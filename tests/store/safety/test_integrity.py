@@ -190,6 +190,16 @@ def test_damage_in_each_kind_of_page_is_found(
         assert found_and_left_alone(bytes(data), tmp_path), page
 
 
+@pytest.mark.parametrize("at", [4, 9], ids=["no rows", "another place of the first"])
+def test_who_cannot_tell_how_the_last_stop_was_checks(filled: bytes, tmp_path: Path, at: int) -> None:
+    (tmp_path / "whole.db").write_bytes(filled)
+    with closing(sqlite3.connect(tmp_path / "whole.db")) as db:
+        (page,) = db.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'meta'").fetchone()
+    data = bytearray(filled)
+    data[(page - 1) * PAGE + at] ^= 4
+    assert verdict(bytes(data), tmp_path, None) and found_and_left_alone(bytes(data), tmp_path)
+
+
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     where=st.floats(0, 1, exclude_max=True), at=st.integers(0, PAGE - 1), flip=st.integers(1, 255), first=st.booleans()
