@@ -92,7 +92,7 @@ MODELS: Final = (
     ),
     Operation(
         "post", "/v1/messages/count_tokens", "models",
-        "The backend's own answer, or a count by its tokenizer, or 404.", {200: passthrough.TokenCount},
+        "The backend's own answer, a count by its tokenizer or by tiktoken, or 404.", {200: passthrough.TokenCount},
         takes=passthrough.MessagesRequest, fails=passthrough.RelayedError, more="dialects.md#counting-tokens",
     ),
     _model(
