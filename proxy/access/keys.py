@@ -105,8 +105,8 @@ class Reach(NamedTuple):
         return self.covers(found) or (not self.names and found.key in self._keys)
 
     def own(self, *, unnamed: bool = False) -> list[Asker]:
-        """Whose answers somebody means who does not say which: never another user's. `unnamed`: those of no user, too,
-        as for the owner."""
+        """List those whose answers a request may mean that names none: never another user. `unnamed`: also answers of
+        no user, which are the owner's."""
         users = {self.user or self.who.name}
         if unnamed or (self.user is None and self.who.role == "admin"):
             users.add(None)

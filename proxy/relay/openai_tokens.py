@@ -27,14 +27,14 @@ class Counted(NamedTuple):
 
 
 async def count(model: str, chat: Mapping[str, Any]) -> Counted | str:
-    """The tokens of a chat request that has texts and tools only; where there is no count, why.
+    """Count the tokens of a chat request that has only texts and tools. A string says why there is no count.
 
-    A text's tokens are exact. How a model is told its tools is not published. They count as their JSON.
+    Texts count exactly. OpenAI does not publish how a model is told its tools, so tools count as their JSON.
     """
     try:
         from tiktoken import encoding_name_for_model, get_encoding
     except ImportError:
-        return "tiktoken is not installed (the extra `count`)"
+        return "tiktoken, which counts for OpenAI's models, is not installed: pip install 'rlproxy[count]'"
     try:
         table = encoding_name_for_model(model.removeprefix("openai/"))
     except KeyError:

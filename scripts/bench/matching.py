@@ -4,7 +4,7 @@
 
 Each world has 30 conversations, with two people and nobody, with sessions and without. Questions and answers are often
 the same, and a tenth of the answers is not captured. Everything goes through a whole proxy on loopback. Each case
-counts as one of three: the answer on screen was rated, none was, or another one. Writes benchmarks/matching.json, and
+is one of three: the answer on screen was rated, no answer was, or a wrong one. Writes benchmarks/matching.json, and
 exits with 1 where a wrong answer was rated. tests/test_matching.py has 300 of them.
 """
 

@@ -3,7 +3,7 @@
 `python -m scripts.fuzz.routes [--requests N] [--seed N] [--json FILE]`. Half of them to a proxy without keys whose
 backend has chat completions alone, half to one with keys whose backend has every format. All of this must hold:
 
-- No 5xx is rlproxy's own. The backend is a sound fake, so none is anybody else's.
+- No answer is a 5xx: the backend is a fake that never fails, so a 5xx would be rlproxy's own.
 - Each request is answered or closed within a bound.
 - Every row is whole, and everything that was acknowledged is there.
 - The log has no bug, and memory does not grow.

@@ -117,8 +117,8 @@ def exploding(chat: Chat, persona: Persona, picked: Sequence[Said], rng: random.
 def template(chat: Chat, persona: Persona, picked: Sequence[Said], rng: random.Random, number: int) -> Try:
     """Server and trainer render the conversation differently.
 
-    Either the ids say so, or there are no ids. Then the trainer renders the text by the template of its own folder,
-    which is the wrong one.
+    Token ids show that, where there are any. Without them the trainer renders the text by the template of its own
+    folder, which is the wrong one.
     """
     name, wrong = list(TEMPLATES.items())[number // 2 % len(TEMPLATES)]
     lines = _rated(persona, picked)

@@ -26,7 +26,7 @@ OPTIONS: Final = (
 
 
 def named(home: Path, *versions: str) -> set[str]:
-    """What a server is to list: the model, and these versions under the names that this home gives them there."""
+    """Name the models that a server lists: the base, and these versions as this home names them there."""
     return {"fake", *(f"fake@{version}-{mark_of(home)}" for version in versions)}
 
 

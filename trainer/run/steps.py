@@ -175,7 +175,7 @@ def half_way(policy: Policy, start: State, teaching: Sequence[Lesson], trained: 
 
 def _begun(
     policy: Policy, teaching: Sequence[Lesson], fingerprint: str, folder: Path, progress: Progress
-) -> Checkpoint:  # fmt: skip
+) -> Checkpoint:
     """Where this run stands: at its checkpoint, which the policy then wears, or at its start."""
     pushed = {str(place): np.asarray(lesson.advantage) for place, lesson in enumerate(teaching)}
     match checkpoint.read(folder / checkpoint.FOLDER, fingerprint, pushed):

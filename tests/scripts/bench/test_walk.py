@@ -1,4 +1,4 @@
-"""How many functions of ours run before a question leaves, and after it. Counts: they depend on no load or machine."""
+"""Count the functions of ours that run before a question leaves, and after it. No load or machine changes a count."""
 
 from __future__ import annotations
 
