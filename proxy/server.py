@@ -44,6 +44,7 @@ STOP_S: Final = 30.0  # how long running answers may take to end
 AT_ONCE_S: Final = 2.0  # how long a second signal waits for the disk to take what was begun
 LET_IN_S: Final = 0.05  # from the last connection to its first turn
 KEEPALIVE_S: Final = 75.0  # for a head to come to its end, and between two requests
+YOUNG: Final = 5_000  # objects between two looks for garbage among the newest; Python has 700
 
 
 class Unfailing(io.TextIOBase):
@@ -192,6 +193,7 @@ async def serve(settings: Settings, secret: Secret | None = None) -> None:
     starting = asyncio.create_task(stop.wait(), name="stop")
     async with serving(settings, secret, stores.append) as url:
         gc.freeze()  # what is there now stays: no collection need look at it again, nor one here, of 50 ms
+        gc.set_threshold(YOUNG)  # a request leaves next to nothing to collect, and streams under way hold a lot
         gc.enable()  # the command turned it off
         print(f"rlproxy is ready. Point your agent's base URL here: {url}/v1", file=Unfailing(), flush=True)
         await starting

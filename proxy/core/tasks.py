@@ -62,17 +62,20 @@ class Later:
 
     def __init__(self, tasks: Tasks, seconds: float, name: str, work: Work) -> None:
         self.task: asyncio.Task[Any] | None = None  # once it has begun
-        self._tasks, self._name, self._work = tasks, name, work
+        self._tasks, self._name = tasks, name
+        self._work: Work | None = work  # until then: who waits for it is in it, and no cycle must outlive a request
         self._due = asyncio.get_running_loop().call_later(seconds, self.begin)
         tasks.later.add(self)
 
     def begin(self) -> None:
-        if self.take_back():
-            self.task = self._tasks.spawn(self._name, self._work())
+        work = self._work
+        if self.take_back() and work is not None:
+            self.task = self._tasks.spawn(self._name, work())
 
     def take_back(self) -> bool:
         """Tell whether it had not begun; now it never does."""
-        waited = not self._due.cancelled() and self.task is None
+        waited = self._work is not None
+        self._work = None
         self._due.cancel()
         self._tasks.later.discard(self)
         return waited

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 import aiohttp
@@ -17,7 +18,6 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from proxy.access.limits import PacedStream
-from proxy.access.security import without_keys
 from proxy.core.backend_http import Answer, cut
 from proxy.core.errors import BackendBroke, BackendRefused, BrokeOff, Conflict, ProxyError, UnknownModel
 from proxy.core.json_edit import WholeAnswer, dumps, loads
@@ -64,6 +64,7 @@ class Exchange:
         self._parts = parts
         self._call = call
         self._request = call.request
+        self._keepable = partial(parts.keepable, call.request)
         self._dialect = call.dialect
         self._question = question
         self._asked = question.asked
@@ -155,6 +156,7 @@ class Exchange:
             if self._capture is None:  # also of a question that nobody took
                 self._left()
             self._asking.leave()
+            del self._asking  # it knows this exchange: what no cycle holds needs no collector
             self._parts.memory.used(self._question.size)
             if self._capture is not None and not self._finished:
                 status = "partial" if error == LEFT else "error"
@@ -376,9 +378,6 @@ class Exchange:
             return
         replies = self._capture.whole(whole) if whole is not None else None
         await self._capture.finish(status, replies, error=error)
-
-    def _keepable(self, said: str) -> str:
-        return self._parts.redactor.text(without_keys(said, self._parts.request_headers(self._request)))
 
 
 def _is_whole(event: Event) -> bool:

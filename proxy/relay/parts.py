@@ -9,7 +9,7 @@ from multidict import CIMultiDict
 
 from config.settings import Settings
 from proxy.access.limits import Limits
-from proxy.access.security import outgoing_headers
+from proxy.access.security import outgoing_headers, without_keys
 from proxy.backends.base import Backend
 from proxy.conversation.active_conversations import Recent
 from proxy.conversation.capture_health import Health
@@ -62,3 +62,7 @@ class Parts:
         return outgoing_headers(
             end_to_end(request.headers), settings=self.settings.server, backend=self.backend.headers()
         )
+
+    def keepable(self, request: web.Request, said: str) -> str:
+        """What may be stored of an error."""
+        return self.redactor.text(without_keys(said, self.request_headers(request)))
