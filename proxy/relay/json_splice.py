@@ -44,7 +44,8 @@ class Splicer:
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
         self._places = _places(rules)
-        self._names = [b'"%s"' % name.encode() for name in _leaves(rules)]
+        # The deepest go first: they have the most bytes, and what they say is not to be searched for the others.
+        self._in_turn = sorted((self._places or {}).items(), key=_is_top)
         self._head: _Head | None = None
         self._looked = False  # for a head
 
@@ -63,29 +64,43 @@ class Splicer:
         All that is edited must stand in the head of an event, in the very bytes of the first one. None where a name to
         edit stands anywhere else, or nothing was edited yet.
         """
-        if b"\\u00" in piece:
+        if self._places is None or _may_be_escaped(piece):
             return None
-        if not any(name in piece for name in self._names):
+        head, there = self._head, []
+        for _, place in self._in_turn:
+            if place.literal in piece:
+                if head is None or place.literal not in head.was:
+                    return None
+                there.append(place.literal)
+        if head is None or not there:
             return piece
-        if self._head is None:
-            return None
-        count = piece.count(self._head.was)
-        if any(piece.count(name) != (count if name in self._head.was else 0) for name in self._names):
-            return None
-        return piece.replace(self._head.was, self._head.now)
+        count = piece.count(head.was)
+        return piece.replace(head.was, head.now) if all([piece.count(name) == count for name in there]) else None
 
     def edited_all(self, piece: bytes, parsed: Sequence[Any]) -> bytes | None:
         """Whole objects of one stream, edited by their parsed copies: as `edited` each, with one search a name for all
         of them. None where that does not settle it."""
-        if self._places is None or b"\\u00" in piece:
+        if self._places is None or _may_be_escaped(piece):
             return None
         if not self._looked and parsed and type(parsed[0]) is dict:
-            self.edited(piece[piece.find(b"{") : piece.find(b"\n")], parsed[0])  # for its head
-        for name, place in self._places.items():
+            start, end = piece.find(b"{"), piece.find(b"\n")
+            first = self.edited(piece[start:end], parsed[0])  # for its head
+            if len(parsed) == 1:
+                return piece[:start] + first + piece[end:]
+        objects = [one for one in parsed if type(one) is dict]
+        items: dict[str, list[Any]] = {}  # of the lists in which a place is
+        for name, place in self._in_turn:
             count = piece.count(place.literal)
             if not count:
                 continue
-            if place.new is HIDDEN or count != place.expected_in(parsed, name):
+            for key in place.within:
+                if key not in items:
+                    lists = [found for one in objects if type(found := one.get(key)) is list]
+                    items[key] = [item for one in lists for item in one if type(item) is dict]
+            expected = sum([name in item for key in place.within for item in items[key]])
+            if place.top:
+                expected += sum([name in one for one in objects])
+            if place.new is HIDDEN or count != expected:
                 return None
             start = piece.find(place.literal) + len(place.literal)
             colon = _COLON.match(piece, start)
@@ -101,6 +116,11 @@ class Splicer:
         return piece
 
 
+def _may_be_escaped(raw: bytes) -> bool:
+    """Tell if a name may be written with an escape. Most bodies have no backslash, and one byte is found at once."""
+    return b"\\" in raw and b"\\u00" in raw
+
+
 @lru_cache(maxsize=64)
 def _member(name: bytes) -> re.Pattern[bytes]:
     """A member: `name`, with its colon, and a value that is nothing but simple, or a list of what is."""
@@ -111,14 +131,6 @@ def _member(name: bytes) -> re.Pattern[bytes]:
 def _after_comma(name: bytes) -> re.Pattern[bytes]:
     """A member that is not the first, with the comma before it; its value may be a list of objects, too."""
     return re.compile(rb",[ \t\r\n]*+%s(?:%s|%s)" % (re.escape(name), _VALUE.pattern, _LIST.pattern), re.DOTALL)
-
-
-def _leaves(rules: Rules) -> set[str]:
-    """The names whose values are edited, wherever they are."""
-    found: set[str] = set()
-    for name, rule in rules.items():
-        found |= _leaves(rule) if isinstance(rule, Mapping) else {name}
-    return found
 
 
 class _Head(NamedTuple):
@@ -176,13 +188,6 @@ class _Place(NamedTuple):
     within: tuple[str, ...]  # those of each object in these lists
     new: bytes | None  # None: the member is taken out
 
-    def expected_in(self, parsed: Sequence[Any], name: str) -> int:
-        """The same of several bodies, some of which may be no objects."""
-        objects = [one for one in parsed if type(one) is dict]
-        if not self.within:
-            return sum([name in one for one in objects]) if self.top else 0
-        return sum([self.expected(one, name) for one in objects])
-
     def expected(self, parsed: Mapping[str, Any], name: str) -> int:
         count = 1 if self.top and name in parsed else 0
         for key in self.within:
@@ -192,6 +197,10 @@ class _Place(NamedTuple):
                     if type(item) is dict and name in item:
                         count += 1
         return count
+
+
+def _is_top(named: tuple[str, _Place]) -> bool:
+    return named[1].top
 
 
 def _places(rules: Rules) -> dict[str, _Place] | None:
@@ -224,7 +233,7 @@ def _edits(
     raw: bytes, parsed: Mapping[str, Any], places: Mapping[str, _Place] | None
 ) -> list[tuple[int, int, bytes]] | None:
     """None where a search does not settle it."""
-    if places is None or (b"\\u00" in raw and _ESCAPED.search(raw) is not None):
+    if places is None or (_may_be_escaped(raw) and _ESCAPED.search(raw) is not None):
         return None
     edits: list[tuple[int, int, bytes]] = []
     for name, place in places.items():
