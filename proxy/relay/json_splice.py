@@ -45,7 +45,8 @@ class Splicer:
         self._rules = rules
         self._places = _places(rules)
         # The deepest go first: they have the most bytes, and what they say is not to be searched for the others.
-        self._in_turn = sorted((self._places or {}).items(), key=_is_top)
+        named = (self._places or {}).items()
+        self._in_turn = [one for one in named if not one[1].top] + [one for one in named if one[1].top]
         self._head: _Head | None = None
         self._looked = False  # for a head
 
@@ -87,6 +88,8 @@ class Splicer:
             first = self.edited(piece[start:end], parsed[0])  # for its head
             if len(parsed) == 1:
                 return piece[:start] + first + piece[end:]
+            if self._head is not None and (said := self.through(piece)) is not None:
+                return said
         objects = [one for one in parsed if type(one) is dict]
         items: dict[str, list[Any]] = {}  # of the lists in which a place is
         for name, place in self._in_turn:
@@ -199,10 +202,6 @@ class _Place(NamedTuple):
         return count
 
 
-def _is_top(named: tuple[str, _Place]) -> bool:
-    return named[1].top
-
-
 def _places(rules: Rules) -> dict[str, _Place] | None:
     """By name. None where a search cannot be enough."""
     places: dict[str, _Place] = {}
@@ -217,11 +216,12 @@ def _places(rules: Rules) -> dict[str, _Place] | None:
             return None
         for place in found:
             key = place.literal[1:-1].decode()
-            before = places.get(key, place)
-            if before.new != place.new or (before.new is HIDDEN) != (place.new is HIDDEN):
-                return None
-            within = place.within if before is place else before.within + place.within
-            places[key] = _Place(place.literal, before.top or place.top, within, place.new)
+            before = places.get(key)
+            if before is not None:
+                if before.new != place.new or (before.new is HIDDEN) != (place.new is HIDDEN):
+                    return None
+                place = _Place(place.literal, before.top or place.top, before.within + place.within, place.new)
+            places[key] = place
     # Of two neighbours that go, the comma between them is both's.
     gone = 0
     for place in places.values():
