@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -222,11 +223,7 @@ def _places(rules: Rules) -> dict[str, _Place] | None:
                     return None
                 place = _Place(place.literal, before.top or place.top, before.within + place.within, place.new)
             places[key] = place
-    # Of two neighbours that go, the comma between them is both's.
-    gone = 0
-    for place in places.values():
-        gone += place.new is None
-    return None if gone > 1 else places
+    return places
 
 
 def _edits(
@@ -251,7 +248,9 @@ def _edits(
             old = raw[start:end]
             if old != new and not (new is HIDDEN and old == b"[]"):
                 edits.append((start, end, new))
-    return edits
+    edits.sort()
+    # Of two neighbours that go, the first of which begins its object, the comma between them would be both's.
+    return None if any([one[1] > another[0] for one, another in pairwise(edits)]) else edits
 
 
 def _values(raw: bytes, literal: bytes, at: int) -> list[tuple[int, int]] | None:
@@ -300,7 +299,7 @@ def _spliced(raw: bytes, found: list[tuple[int, int, bytes]]) -> bytes:
         return raw
     out: list[bytes] = []
     at = 0
-    for start, end, new in sorted(found):
+    for start, end, new in found:
         out += (raw[at:start], new)
         at = end
     out.append(raw[at:])
