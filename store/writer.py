@@ -37,7 +37,7 @@ CHECKPOINT_CHANGES = 4000  # rows between two checkpoints, about 16 MiB of WAL a
 NOT_YET = "What was forgotten is deleted; copies in gaps of the database are overwritten once the check of it is over."
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Queued:
     operation: Callable[..., Any]  # on the connection, and on `rows` where there are some
     future: asyncio.Future[Any]
@@ -52,7 +52,7 @@ class _Queued:
         return None if self.rows is None else self.operation
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Outcome:
     future: asyncio.Future[Any]
     result: Any = None

@@ -37,9 +37,10 @@ class PacedStream(web.StreamResponse):
 
     async def write(self, data: bytes | bytearray | memoryview) -> None:
         request = self._req
-        if request is None or (transport := request.transport) is None or PATIENCE not in request:
+        if request is None or (transport := request.transport) is None:
             return await super().write(data)
-        if len(data) < SOON and not transport.get_write_buffer_size():  # as most: it waits for nobody
+        at_once = len(data) < SOON and not transport.get_write_buffer_size()  # as most: it waits for nobody
+        if at_once or PATIENCE not in request:
             return await super().write(data)
         loop, patience = asyncio.get_running_loop(), request[PATIENCE]
         timer: asyncio.TimerHandle
@@ -60,7 +61,7 @@ class PacedStream(web.StreamResponse):
 
     async def write_eof(self, data: bytes = b"") -> None:
         """The end, in one write with the last bytes, unless these have to wait for the client."""
-        to = None if self._req is None or PATIENCE not in self._req else self._req.transport
+        to = None if self._req is None else self._req.transport
         if data and to is not None and (len(data) >= SOON or to.get_write_buffer_size()):
             await PacedStream.write(self, data)
             data = b""

@@ -46,9 +46,9 @@ class Capabilities:
     lost: frozenset[int] = frozenset({404})  # what it answers where it does not know the model asked for
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Served:
-    """The model a server answers with when no adapter is asked for."""
+    """The model a server answers with when no adapter is asked for. Nobody changes it; each request makes two."""
 
     model: str
     sampling: Mapping[str, float]  # in force where the client sets nothing

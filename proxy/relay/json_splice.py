@@ -76,8 +76,8 @@ class Splicer:
                 there.append(place.literal)
         if head is None or not there:
             return piece
-        count = piece.count(head.was)
-        return piece.replace(head.was, head.now) if all([piece.count(name) == count for name in there]) else None
+        same = {piece.count(name) for name in there} == {piece.count(head.was)}
+        return piece.replace(head.was, head.now) if same else None
 
     def edited_all(self, piece: bytes, parsed: Sequence[Any]) -> bytes | None:
         """Whole objects of one stream, edited by their parsed copies: as `edited` each, with one search a name for all
@@ -250,7 +250,7 @@ def _edits(
                 edits.append((start, end, new))
     edits.sort()
     # Of two neighbours that go, the first of which begins its object, the comma between them would be both's.
-    return None if any([one[1] > another[0] for one, another in pairwise(edits)]) else edits
+    return None if any(one[1] > another[0] for one, another in pairwise(edits)) else edits
 
 
 def _values(raw: bytes, literal: bytes, at: int) -> list[tuple[int, int]] | None:

@@ -64,5 +64,5 @@ class Parts:
         )
 
     def keepable(self, request: web.Request, said: str) -> str:
-        """What may be stored of an error."""
+        """An error as it may be stored: without keys and secrets."""
         return self.redactor.text(without_keys(said, self.request_headers(request)))
