@@ -254,13 +254,13 @@ def _missing(asks: Mapping[str, bytes], body: Mapping[str, Any]) -> dict[str, by
     """Our wishes as far as the client does not wish for the same or more."""
     found: dict[str, bytes] = {}
     for key, wish in asks.items():
-        theirs, ours = body.get(key), loads(wish)
         if key == "top_logprobs" and body.get("logprobs"):
             continue  # how many they get is their own choice, also where they leave it to the server
-        if isinstance(ours, list) and isinstance(theirs, Sequence) and not isinstance(theirs, str):
-            found[key] = dumps([*theirs, *(one for one in ours if one not in theirs)])
-        elif theirs is None or theirs is False:
+        theirs = body.get(key)
+        if theirs is None or theirs is False:
             found[key] = wish
+        elif isinstance(theirs, list) and isinstance(ours := loads(wish), list):
+            found[key] = dumps([*theirs, *(one for one in ours if one not in theirs)])
     return found
 
 
