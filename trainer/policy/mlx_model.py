@@ -7,8 +7,9 @@ without the head, and the head by itself, checked against the model's own logits
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,19 @@ class MlxLora(nn.Module):  # type: ignore[misc]  # mlx is Any where it is not in
         return y + (x @ self.lora_a.T @ self.lora_b.T) * self.scale if "lora_a" in self else y
 
 
+class _Changed:
+    """A layer, and what is made of what comes out of it."""
+
+    def __init__(self, layer: Any, change: Callable[[Array], Array]) -> None:
+        self._layer, self._change = layer, change
+
+    def __getattr__(self, name: str) -> Any:  # some models ask their layers which mask they want
+        return getattr(self._layer, name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Array:
+        return self._change(self._layer(*args, **kwargs))
+
+
 class MlxModel:
     def __init__(self, weights: Path) -> None:
         raw = json.loads((weights / "config.json").read_bytes())
@@ -79,6 +93,19 @@ class MlxModel:
     def hidden(self, ids: Array) -> Array:
         """(B, S) -> (B, S, H). No mask is given: mlx-lm's own is causal, and padding is on the right."""
         return self.trunk(ids)
+
+    @contextlib.contextmanager
+    def halfway(self, change: Callable[[Array], Array]) -> Iterator[None]:
+        """Inside it `change` gets what comes out of the layer with as many below it as above, (B, S, H), and says what
+        goes on from there."""
+        layers = self.whole.layers
+        at = (len(layers) - 1) // 2
+        layer = layers[at]
+        layers[at] = _Changed(layer, change)
+        try:
+            yield
+        finally:
+            layers[at] = layer
 
     def head(self, hidden: Array) -> Array:
         """(…, H) -> (…, V) in fp32."""
