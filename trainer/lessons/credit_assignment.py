@@ -37,9 +37,11 @@ class Credit(NamedTuple):
     earlier: int  # replies of earlier runs that V was made of, too
 
 
-def explained_whole(now: Labels, sizes: Sequence[float], seed: int, before: Labels | None = None) -> tuple[float, float]:
-    """How much of the ratings the mean states of whole replies explain, of conversations that a direction was not made
-    of; and how often shuffled ratings are explained as well. As `credit`, which goes by how replies end."""
+def explained_whole(
+    now: Labels, sizes: Sequence[float], seed: int, before: Labels | None = None
+) -> tuple[float, float]:
+    """Share of the ratings that the mean states of whole replies explain, and how often shuffled ratings are explained
+    as well. Like `credit`, it asks only about conversations that a direction was not made of."""
     now, before = _apart(now, before)
     y, size, width = now.sign, np.abs(np.asarray(sizes, float)), now.features.shape[1] // 2
     means = critic.scaled(now.features[:, :width])
@@ -73,7 +75,8 @@ def credit(
 
 
 def _apart(now: Labels, before: Labels | None) -> tuple[Labels, Labels | None]:
-    """Of a few long conversations none can be left out whole. Earlier labels may be of these very replies."""
+    """The same labels, each reply by itself where there are few conversations: none can be left out whole then. Earlier
+    labels may be of these very replies."""
     if len(np.unique(now.group)) >= min(critic.FOLDS, len(now.sign)):
         return now, before
     return now._replace(group=np.arange(len(now.sign))), None
@@ -110,9 +113,7 @@ class _Ratings(NamedTuple):
     ridge: float
 
     @classmethod
-    def of(
-        cls, now: Labels, before: Labels | None, ends: Floats, size: Floats, seed: int, *, whole: bool
-    ) -> _Ratings:
+    def of(cls, now: Labels, before: Labels | None, ends: Floats, size: Floats, seed: int, *, whole: bool) -> _Ratings:
         parts = [now] if before is None else [before, now]
         features = critic.scaled(np.concatenate([one.features for one in parts]))
         features = features[:, : ends.shape[1]] if whole else features

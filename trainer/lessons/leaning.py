@@ -1,8 +1,8 @@
 """A taste that shows all over a reply is taught by the model itself, leaning towards what was liked.
 
 Which words speak to the reader, say, shows in the mean of a reply's states better than at its end. A push by token
-teaches such a taste slowly: each token of it earns little. The difference of the mean states of liked and disliked
-replies, halfway up the layers, points to it at once (contrastive activation addition, Rimsky et al., arXiv 2312.06681).
+teaches such a taste slowly: each token of it earns little. Halfway up the layers, the difference of the mean states
+of liked and disliked replies points to it at once: contrastive activation addition (Rimsky et al., arXiv 2312.06681).
 The policy that is about to be trained reads its own replies with that difference added. What it then expects is a
 teacher, as it is with a comment in its prompt. Owns when that is done, the direction, and what it may cost. Not here:
 how much states explain (credit_assignment), the pass (policies), the loss (objective_kin).
@@ -38,8 +38,8 @@ def room(spent: float, most: float) -> float:
 def teachings(
     preset: Preset, samples: Sequence[Sample], values: Sequence[float], scorer: Scorer, progress: Progress
 ) -> Mapping[str, Teaching]:
-    """What each rated reply is taught by the leaning policy; nothing where the ratings do not ask for it. `values`:
-    the advantage of each by its rating."""
+    """Lessons of the leaning policy on each rated reply; none where the ratings do not ask for it. `values`: the
+    advantage of each reply by its rating."""
     rated = [(s, a) for s, a in zip(samples, values, strict=True) if a]
     if preset.objective not in OBJECTIVES or preset.credit == 1 or not _alike(samples):
         return {}
@@ -71,7 +71,7 @@ def teachings(
 
 
 def _alike(samples: Sequence[Sample]) -> bool:
-    """Whether people's thumbs, each on a prompt of its own, are all that there is."""
+    """Tell whether people's thumbs, each on a prompt of its own, are all that there is."""
     own = all(s.human and not s.labelled and s.hindsight is None and s.correction is None for s in samples)
     prompts = [s.tokens.prompt for s in samples]
     return own and len(set(prompts)) == len(prompts) and not any(map(teacher.comment_of, samples))

@@ -180,7 +180,15 @@ def prepare(
             leant = leaning.teachings(preset, samples, of_ratings, scorer, progress)
         lessons.leans = bool(leant)
         pushed = advantages.of_tokens(
-            [0.0] * len(samples) if leant else of_ratings, preset, samples, old, ref, taught, scorer, progress, trusted=lessons.critic.trusted
+            [0.0] * len(samples) if leant else of_ratings,
+            preset,
+            samples,
+            old,
+            ref,
+            taught,
+            scorer,
+            progress,
+            trusted=lessons.critic.trusted,
         )
         if preset.objective != "kto":
             after = hindsight.pushes(preset, template, samples, old, scorer, progress)

@@ -96,8 +96,7 @@ class MlxModel:
 
     @contextlib.contextmanager
     def halfway(self, change: Callable[[Array], Array]) -> Iterator[None]:
-        """Inside it `change` gets what comes out of the layer with as many below it as above, (B, S, H), and says what
-        goes on from there."""
+        """Inside it `change` gets what comes out of the middle layer, (B, S, H), and gives what goes on from there."""
         layers = self.whole.layers
         at = (len(layers) - 1) // 2
         layer = layers[at]

@@ -16,7 +16,8 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 def layer(causal: Any) -> nn.Module:
     """The one with as many layers below it as above, or one fewer."""
     layers = [m for m in causal.base_model.modules() if isinstance(m, GradientCheckpointingLayer)]
-    return layers[(len(layers) - 1) // 2]
+    found: nn.Module = layers[(len(layers) - 1) // 2]
+    return found
 
 
 @contextlib.contextmanager

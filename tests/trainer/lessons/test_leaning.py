@@ -87,7 +87,15 @@ def test_ratings_at_random_are_not(tmp_path, model):
 
 @pytest.mark.parametrize(
     "why",
-    ["a comment", "a correction", "a judge's label", "one prompt twice", "few of one sign", "another objective", "even"],
+    [
+        "a comment",
+        "a correction",
+        "a judge's label",
+        "one prompt twice",
+        "few of one sign",
+        "another objective",
+        "even",
+    ],
 )
 def test_other_feedback_teaches_in_its_own_way(tmp_path, model, why):
     samples, overrides = written(model), {}
