@@ -1,8 +1,9 @@
 """A taste that shows all over a reply is taught by the model itself, leaning towards what was liked.
 
 Which words speak to the reader, say, shows in the mean of a reply's states better than at its end. A push by token
-teaches such a taste slowly: each token of it earns little. Halfway up the layers, the difference of the mean states
-of liked and disliked replies points to it at once: contrastive activation addition (Rimsky et al., arXiv 2312.06681).
+teaches such a taste slowly: each token of it earns little. Halfway up the layers, the mean states of liked and of
+disliked replies differ, and that difference points to it at once. That is contrastive activation addition (Rimsky et
+al., arXiv 2312.06681).
 The policy that is about to be trained reads its own replies with that difference added. What it then expects is a
 teacher, as it is with a comment in its prompt. Owns when that is done, the direction, and what it may cost. Not here:
 how much states explain (credit_assignment), the pass (policies), the loss (objective_kin).

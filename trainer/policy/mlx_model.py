@@ -56,19 +56,6 @@ class MlxLora(nn.Module):  # type: ignore[misc]  # mlx is Any where it is not in
         return y + (x @ self.lora_a.T @ self.lora_b.T) * self.scale if "lora_a" in self else y
 
 
-class _Changed:
-    """A layer, and what is made of what comes out of it."""
-
-    def __init__(self, layer: Any, change: Callable[[Array], Array]) -> None:
-        self._layer, self._change = layer, change
-
-    def __getattr__(self, name: str) -> Any:  # some models ask their layers which mask they want
-        return getattr(self._layer, name)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Array:
-        return self._change(self._layer(*args, **kwargs))
-
-
 class MlxModel:
     def __init__(self, weights: Path) -> None:
         raw = json.loads((weights / "config.json").read_bytes())
@@ -97,14 +84,13 @@ class MlxModel:
     @contextlib.contextmanager
     def halfway(self, change: Callable[[Array], Array]) -> Iterator[None]:
         """Inside it `change` gets what comes out of the middle layer, (B, S, H), and gives what goes on from there."""
-        layers = self.whole.layers
-        at = (len(layers) - 1) // 2
-        layer = layers[at]
-        layers[at] = _Changed(layer, change)
+        layer = self.whole.layers[(len(self.whole.layers) - 1) // 2]
+        kind = type(layer)
+        layer.__class__ = _changed(kind, change)
         try:
             yield
         finally:
-            layers[at] = layer
+            layer.__class__ = kind
 
     def head(self, hidden: Array) -> Array:
         """(…, H) -> (…, V) in fp32."""
@@ -188,6 +174,14 @@ def _tensor_names(weights: Path) -> set[str]:
         with safe_open(path, framework="numpy") as file:
             names.update(file.keys())
     return names
+
+
+def _changed(kind: Any, change: Callable[[Array], Array]) -> Any:
+    class Changed(kind):  # type: ignore[misc]  # whatever this model's layers are
+        def __call__(self, *args: Any, **kwargs: Any) -> Array:
+            return change(super().__call__(*args, **kwargs))
+
+    return Changed
 
 
 def _recomputed(kind: Any) -> Any:
