@@ -44,7 +44,7 @@ def teachings(
     rated = [(s, a) for s, a in zip(samples, values, strict=True) if a]
     if preset.objective not in OBJECTIVES or preset.credit == 1 or not _alike(samples):
         return {}
-    liked = np.array([a > 0 for _, a in rated])
+    liked = np.array([a > 0 for _, a in rated], bool)
     if min(liked.sum(), (~liked).sum()) < LEAST:
         return {}
     states, sizes = scorer.states([s.tokens for s, _ in rated]), [a for _, a in rated]

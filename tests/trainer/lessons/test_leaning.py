@@ -94,6 +94,7 @@ def test_ratings_at_random_are_not(tmp_path, model):
         "one prompt twice",
         "few of one sign",
         "another objective",
+        "none",
         "even",
     ],
 )
@@ -113,6 +114,8 @@ def test_other_feedback_teaches_in_its_own_way(tmp_path, model, why):
             samples = samples[:16] + samples[16 : 15 + leaning.LEAST]
         case "another objective":
             overrides = {"objective": "combine"}
+        case "none":
+            samples = []
         case "even":
             overrides = {"credit": 1.0}
     assert taught(tmp_path, model, samples, **overrides) == ({}, [])
