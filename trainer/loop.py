@@ -28,7 +28,7 @@ from trainer.io.cache import Cache
 from trainer.io.encrypted_files import IN_THE_CLEAR, Seal
 from trainer.io.progress import Progress, Stop
 from trainer.io.run_folder import SAMPLES, RunError, RunSpec, read_lines, read_spec, write_atomic
-from trainer.lessons import acceptance, lessons, preset_rules, replay, samples, trajectories
+from trainer.lessons import acceptance, leaning, lessons, preset_rules, replay, samples, trajectories
 from trainer.lessons.acceptance import Outcome
 from trainer.lessons.lessons import Lesson, Lessons, metrics_of
 from trainer.lessons.preset_rules import Liked
@@ -282,6 +282,7 @@ def _lessons(run: TrainingRun, model: TrainedModel, read: Read) -> tuple[Lessons
         read.usable,
         read.unusable,
         read.calibration,
+        room=_room(run, model),
         cache=Cache(run.folder / "cache", run.seal),
         progress=run.progress,
         stop=run.stop,
@@ -304,7 +305,7 @@ def _lessons(run: TrainingRun, model: TrainedModel, read: Read) -> tuple[Lessons
     run.preset = _tuned(run, model, teaching)
     if not trajectories.any_of(left):
         run.preset = preset_rules.pace(run.preset, teaching, run.progress)
-    if run.weak and (learned.critic.trusted or steps.by_token(teaching)):
+    if run.weak and (learned.critic.trusted or learned.leans or steps.by_token(teaching)):
         run.evidence, run.weak = 1.0, None  # a critic sees what that test does not
     elif run.weak and not taught:
         moves = reach.nats(run.preset, run.evidence, credited=False)
@@ -364,12 +365,20 @@ def _try(
 
 def _bound(run: TrainingRun, model: TrainedModel, teaching: Sequence[Lesson], preset: Preset) -> Bound | None:
     """How far this try may move the policy, which wears what it starts from; None: as far as its steps go."""
+    if any(one.leaning for one in teaching):
+        _ask_parent(run, model)
+        return Bound(0.0, _room(run, model), run.before)
     if any(one.taught for one in teaching):
         return None
     by_token = steps.by_token(teaching)
     if run.evidence < 1 and not by_token:
         _ask_parent(run, model)
     return reach.bound(preset, run.evidence, credited=by_token, most=run.bounds.base_nll_rise, said=run.before)
+
+
+def _room(run: TrainingRun, model: TrainedModel) -> float:
+    """Nats a token of base NLL that this run may spend on leaning."""
+    return leaning.room(gate.spent(model.parent, run.bounds), run.bounds.base_nll_rise)
 
 
 def _ask_parent(run: TrainingRun, model: TrainedModel) -> None:
@@ -411,7 +420,8 @@ def _judged(
         held=learned.held,
         changed=trained.changed,
         replayed=trained.replayed,
-        asked=0.0 if run.less else trained.asked,  # the parent's allowance stays
+        # The parent's allowance stays. Ratings get none, by whatever way they teach.
+        asked=0.0 if run.less or learned.leans else trained.asked,
         stop=run.stop,
     )
     run.clock.lap("gate")

@@ -190,6 +190,38 @@ def test_a_run_by_token_moves_as_far_as_it_may_and_has_heard_every_rating(tmp_pa
     assert all(result["samples"][line["rating"]]["used"] for line in lines if line["split"] == "train")
 
 
+def leaning_lines(model, count=40):
+    """Replies whose ratings show in most of their letters, not in the last one, with the model's own log-probs."""
+    rng, rows, lines = np.random.default_rng(0), [], tiny.sample_lines(model, count)
+    for i, line in enumerate(lines):
+        letters = rng.integers(*((100, 108) if i % 2 else (40, 48)), 10)
+        letters[rng.random(10) < 0.3] = 75
+        rows.append(packing.Tokens(tuple(line["prompt_token_ids"]), (*letters[:-1].tolist(), 75), 1.0))
+    packed = packing.pack(rows)
+    logprobs = np.split(tiny.policy(model).log_probs(packed).sampled, np.cumsum(packed.lengths)[:-1])
+    return [
+        line | {"token_ids": list(row.reply), "logprobs": part.tolist(), "sampling": {"temperature": 1.0}}
+        for line, row, part in zip(lines, rows, logprobs, strict=True)
+    ]
+
+
+def test_a_taste_all_over_a_reply_is_taught_by_leaning_at_a_bounded_price(tmp_path, model, monkeypatch):
+    monkeypatch.setattr(reply_checks, "odd", lambda *given: {})  # letters at random are not what this model says
+    lines, gate_bounds = leaning_lines(model), {**tiny.LOOSE, "base_nll_rise": 0.15}
+    overrides = {"learning_rate": 2e-2, "drift_bound": 100.0}
+    result, events = go(tiny.run_folder(tmp_path / "run", model, lines, overrides=overrides, gate=gate_bounds))
+    told = {e["name"]: (e["value"], e["why"]) for e in of(events, "choice")}
+    assert told["pushed"][0] == "by leaning" and "mean states" in told["pushed"][1]
+    assert result["status"] == "passed", result["reason"]
+    assert all("kl_teacher" in e for e in of(events, "step"))
+    assert "taught" not in result["metrics"]  # by ratings, not by what somebody said
+    check = result["gate"]["base_nll"]
+    assert check["bound"] == 0.15  # which ratings do not raise
+    assert 0 < told["way"][0] < 1 and "of sense" in told["way"][1] and check["ok"]
+    used = [line["rating"] for line in lines if line["split"] == "train"]
+    assert all(result["samples"][rating]["used"] for rating in used)
+
+
 def test_a_runaway_by_token_is_stopped_and_not_brought_back(tmp_path, model):
     lines = ended(model, tiny.sample_lines(model, 40))
     result, events = go(tiny.run_folder(tmp_path / "run", model, lines, overrides={"learning_rate": 1.0}))

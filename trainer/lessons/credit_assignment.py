@@ -37,32 +37,60 @@ class Credit(NamedTuple):
     earlier: int  # replies of earlier runs that V was made of, too
 
 
+def explained_whole(
+    now: Labels, sizes: Sequence[float], seed: int, before: Labels | None = None
+) -> tuple[float, float]:
+    """Share of the ratings that the mean states of whole replies explain, and how often shuffled ratings are explained
+    as well. Like `credit`, it asks only about conversations that a direction was not made of."""
+    now, before = _apart(now, before)
+    y, size, width = now.sign, np.abs(np.asarray(sizes, float)), now.features.shape[1] // 2
+    means = critic.scaled(now.features[:, :width])
+    tried = [_Ratings.of(now, one, means, size, seed, whole=True) for one in _with(before)]
+    _, found, _ = _best(tried, y)
+    return found, _by_chance(tried, y, found, seed) if found > 0 else 1.0
+
+
 def credit(
     states: Sequence[States], values: Sequence[float], now: Labels, seed: int, before: Labels | None = None
 ) -> Credit:
     """`values`: the advantage of each reply, whose sign is the rating and whose size its weight. `now`: these replies
     as the critic sees them; `before`: those of earlier runs. An earlier run's ratings may be of another taste, so V is
     also made without them, and the one that explains more counts."""
+    now, before = _apart(now, before)
     y, size = now.sign, np.abs(np.asarray(values, float))
-    if len(np.unique(now.group)) < min(critic.FOLDS, len(y)):
-        # Of a few long conversations none can be left out whole. Earlier labels may be of these very replies.
-        now, before = now._replace(group=np.arange(len(y))), None
     last = np.stack([one[-1] for one in states]).astype(np.float64)  # (R, H)
     mean, spread = last.mean(0), _spread(states)
     ends = (last - mean) / spread
-    tried = [_Ratings.of(now, one, ends, size, seed) for one in ([None] if before is None else [before, None])]
+    tried = [_Ratings.of(now, one, ends, size, seed, whole=False) for one in _with(before)]
     best, found, slope = _best(tried, y)
     if found <= 0:
         return Credit([np.zeros(len(s) - 1) for s in states], 0.0, 1.0, 0)
-    shuffle = np.random.default_rng(seed)
-    chance = sum(_best(tried, shuffle.permutation(y))[1] >= found for _ in range(SHUFFLES))
     directions = best.directions(y)
     said = (((one - mean) / spread) @ each for one, each in zip(states, directions, strict=True))
     values_after = [np.clip(slope * each, -1.0, 1.0) for each in said]  # (T + 1,) of each reply
     changes = [np.diff(v) for v in values_after]
     usual = CHANCE * float(np.median(np.abs(np.concatenate(changes))))
     tokens = [len(c) * np.maximum(c - usual, 0.0) for c in changes]
-    return Credit(tokens, found, (1 + chance) / (1 + SHUFFLES), len(best.earlier))
+    return Credit(tokens, found, _by_chance(tried, y, found, seed), len(best.earlier))
+
+
+def _apart(now: Labels, before: Labels | None) -> tuple[Labels, Labels | None]:
+    """The same labels, each reply by itself where there are few conversations: none can be left out whole then. Earlier
+    labels may be of these very replies."""
+    if len(np.unique(now.group)) >= min(critic.FOLDS, len(now.sign)):
+        return now, before
+    return now._replace(group=np.arange(len(now.sign))), None
+
+
+def _with(before: Labels | None) -> list[Labels | None]:
+    return [None] if before is None else [before, None]
+
+
+def _by_chance(tried: Sequence[_Ratings], y: Floats, found: float, seed: int) -> float:
+    """How often shuffled ratings are explained as well as these."""
+    shuffle = np.random.default_rng(seed)
+    as_well = sum(_best(tried, shuffle.permutation(y))[1] >= found for _ in range(SHUFFLES))
+    return (1 + as_well) / (1 + SHUFFLES)
 
 
 def _spread(states: Sequence[States]) -> Floats:
@@ -77,17 +105,18 @@ class _Ratings(NamedTuple):
     """Replies that are rated, and what else a direction is made of: E earlier ones, then the R of this run."""
 
     earlier: Floats  # (E,) their signs
-    ends: Floats  # (R, H) last states of this run's
+    ends: Floats  # (R, H) last states of this run's; where whole replies count, their means
     size: Floats  # (R,) how much each weighs
-    features: Floats  # (E + R, 2 H) as the critic sees them
+    features: Floats  # (E + R, 2 H) as the critic sees them; (E + R, H) their means alone
     kernel: Floats  # (E + R, E + R)
     fold: NDArray[np.int64]  # (E + R,) conversations whole
     ridge: float
 
     @classmethod
-    def of(cls, now: Labels, before: Labels | None, ends: Floats, size: Floats, seed: int) -> _Ratings:
+    def of(cls, now: Labels, before: Labels | None, ends: Floats, size: Floats, seed: int, *, whole: bool) -> _Ratings:
         parts = [now] if before is None else [before, now]
         features = critic.scaled(np.concatenate([one.features for one in parts]))
+        features = features[:, : ends.shape[1]] if whole else features
         group = np.concatenate([one.group for one in parts])
         earlier = np.empty(0) if before is None else before.sign
         kernel, fold = critic.kernel_of(features), critic.folds(group, seed)
@@ -117,8 +146,8 @@ class _Ratings(NamedTuple):
             if not len(rest):
                 continue
             weight, _ = critic.fitted(self.kernel[np.ix_(rest, rest)], sign[rest], self.ridge)
-            both = weight @ self.features[rest] / width
-            found[of == part] = both[:width] + both[width:]
+            parts = weight @ self.features[rest] / width
+            found[of == part] = parts.reshape(-1, width).sum(0)  # of the mean and of the last state, added up
         return found
 
 

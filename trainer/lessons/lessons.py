@@ -26,6 +26,7 @@ from trainer.lessons import (
     critic,
     hindsight,
     late,
+    leaning,
     pairs,
     reply_checks,
     teacher,
@@ -62,6 +63,7 @@ class Lesson:
     own: bool = True  # a version of this model said it
     extra: bool = False  # a correction, or a reply that the teacher wrote
     teaching: Teaching | None = None
+    leaning: bool = False  # the teacher is the policy itself, leaning towards what was liked
     staying: Hold | None = None  # instead: what the policy expected, where no token earned anything
     credited: bool = False  # its rating went by token
     spread: int | None = None  # reply tokens that its share of the loss is spread over; None: its own
@@ -70,6 +72,10 @@ class Lesson:
     @property
     def taught(self) -> bool:
         """By a comment or a correction, not by a rating."""
+        return self.has_teacher and not self.leaning
+
+    @property
+    def has_teacher(self) -> bool:
         return self.extra or self.teaching is not None
 
     @property
@@ -77,7 +83,7 @@ class Lesson:
         """Above 0 where it is a reply to say more often."""
         if self.credited and self.pair is None:  # beside what a judge finds bad, what it does not is one to say
             return 1.0 if self.sample.labelled and not self.sample.reward else self.sample.reward
-        return float(self.advantage.mean())
+        return self.sample.reward if self.leaning else float(self.advantage.mean())
 
     @property
     def teaches(self) -> bool:
@@ -102,6 +108,7 @@ class Lessons:
     metrics: dict[str, float] = field(default_factory=dict)
     labels: sidecar_files.Arrays = field(default_factory=dict)  # of this run and earlier ones, for the next critic
     critic: critic.Critic = critic.NOTHING
+    leans: bool = False  # the ratings teach by leaning
     guesses: dict[str, float] = field(default_factory=dict)  # of unrated answers, by a trusted critic
 
 
@@ -114,11 +121,13 @@ def prepare(
     unusable: Sequence[Unusable],
     calibration: Sequence[Sample],
     *,
+    room: float = 0.0,
     cache: Cache,
     progress: Progress,
     stop: Stop,
 ) -> Lessons:
-    """The samples' lessons for a policy that wears what it starts from."""
+    """The samples' lessons for a policy that wears what it starts from. `room`: nats a token of sense that leaning
+    may cost; 0: it does not lean."""
     lessons, foreign = Lessons(), preset.objective == "kto"  # another model gave the replies
     for line in unusable:
         lessons.outcomes[line.rating] = Outcome(False, line.cause, 0, 0, False, line.reason)
@@ -161,13 +170,25 @@ def prepare(
     band = acceptance.band_of(
         preset, spec, samples, old, behaviour, calibration, old_calibration, lessons.metrics, progress
     )
+    leant: Mapping[str, Teaching] = {}
     if trajectories.any_of(samples):
         flawed: dict[str, Flag | None] = {}
         pushed = advantages.of_episodes(spec, preset, samples, lessons.metrics, progress)
     else:
         of_ratings, flawed = advantages.of_ratings(spec, preset, samples)
+        if room > 0 and not foreign:
+            leant = leaning.teachings(preset, samples, of_ratings, scorer, progress)
+        lessons.leans = bool(leant)
         pushed = advantages.of_tokens(
-            of_ratings, preset, samples, old, ref, taught, scorer, progress, trusted=lessons.critic.trusted
+            [0.0] * len(samples) if leant else of_ratings,
+            preset,
+            samples,
+            old,
+            ref,
+            taught,
+            scorer,
+            progress,
+            trusted=lessons.critic.trusted,
         )
         if preset.objective != "kto":
             after = hindsight.pushes(preset, template, samples, old, scorer, progress)
@@ -189,7 +210,9 @@ def prepare(
             np.isfinite(was) if preset.objective in UNFILTERED else verdict.keep,
             advantage,
             own=not foreign,
-            teaching=taught.teaching.get(sample.rating) if preset.match == "distribution" else None,
+            teaching=leant.get(sample.rating)
+            or (taught.teaching.get(sample.rating) if preset.match == "distribution" else None),
+            leaning=sample.rating in leant,
             staying=staying.get(sample.rating),
             credited=sample.rating in pushed.credited,
             spread=spreads[sample.rating],

@@ -111,12 +111,12 @@ def pace(preset: Preset, lessons: Sequence[Lesson], progress: Progress) -> Prese
     """Set the rate that this mixture of ratings and teachers bears. A teacher says more a token, and so does a rating
     that went by token. Where those are mostly likes, less is left to change: what is liked is what it says already."""
     rated = [lesson for lesson in lessons if lesson.own and not lesson.extra]
-    disliked = sum((lesson.sample.reward if lesson.taught else lesson.way) < 0 for lesson in rated)
+    disliked = sum((lesson.sample.reward if lesson.has_teacher else lesson.way) < 0 for lesson in rated)
     left = min(1.0, 2 * disliked / len(rated)) if rated else 1.0
     few = f", and only {disliked} of {len(rated)} rated ones are disliked" if left < 1 else ""
-    taught = sum(lesson.taught for lesson in lessons)
-    credited = sum(lesson.credited and not lesson.taught for lesson in lessons)
-    even = sum(not (lesson.credited or lesson.taught) for lesson in rated)
+    taught = sum(lesson.has_teacher for lesson in lessons)
+    credited = sum(lesson.credited and not lesson.has_teacher for lesson in lessons)
+    even = sum(not (lesson.credited or lesson.has_teacher) for lesson in rated)
     shares = (
         (taught, "have a teacher", preset.rate_taught),
         (credited, f"go by token{few}", preset.rate_credited * left),

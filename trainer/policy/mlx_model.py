@@ -7,8 +7,9 @@ without the head, and the head by itself, checked against the model's own logits
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,17 @@ class MlxModel:
     def hidden(self, ids: Array) -> Array:
         """(B, S) -> (B, S, H). No mask is given: mlx-lm's own is causal, and padding is on the right."""
         return self.trunk(ids)
+
+    @contextlib.contextmanager
+    def halfway(self, change: Callable[[Array], Array]) -> Iterator[None]:
+        """Inside it `change` gets what comes out of the middle layer, (B, S, H), and gives what goes on from there."""
+        layer = self.whole.layers[(len(self.whole.layers) - 1) // 2]
+        kind = type(layer)
+        layer.__class__ = _changed(kind, change)
+        try:
+            yield
+        finally:
+            layer.__class__ = kind
 
     def head(self, hidden: Array) -> Array:
         """(…, H) -> (…, V) in fp32."""
@@ -162,6 +174,14 @@ def _tensor_names(weights: Path) -> set[str]:
         with safe_open(path, framework="numpy") as file:
             names.update(file.keys())
     return names
+
+
+def _changed(kind: Any, change: Callable[[Array], Array]) -> Any:
+    class Changed(kind):  # type: ignore[misc]  # whatever this model's layers are
+        def __call__(self, *args: Any, **kwargs: Any) -> Array:
+            return change(super().__call__(*args, **kwargs))
+
+    return Changed
 
 
 def _recomputed(kind: Any) -> Any:

@@ -53,6 +53,7 @@ class MlxPolicy:
         self._weights_name = weights.name
         self._about = model_info.read(weights)
         self._config = self._start(preset, parent, seed)
+        self._reply_rows: NDArray[np.int64] = np.empty(0, np.int64)  # (N,) of the pass that is under way
         self._gradient: dict[str, Array] = {}
         self._optimiser = _adamw(preset.learning_rate)
         self.budget = Budget(tokens=max(UNRELATED, preset.max_seq_len), trees=False)
@@ -139,6 +140,30 @@ class MlxPolicy:
     def states(self, packed: Packed) -> States:
         return np.array(self._hidden(packed).astype(mx.float32))
 
+    def middle(self, packed: Packed) -> States:
+        ids, at = padded(packed.sequences)
+        seen: list[Array] = []
+
+        def look(states: Array) -> Array:
+            seen.append(states)
+            return states
+
+        with self._model.halfway(look):
+            self._model.hidden(mx.array(ids))
+        return np.array(seen[0].reshape(-1, seen[0].shape[-1])[mx.array(at)].astype(mx.float32))
+
+    @contextlib.contextmanager
+    def leaning(self, direction: NDArray[np.float32]) -> Iterator[None]:
+        towards = mx.array(direction)
+
+        def lean(states: Array) -> Array:
+            leans = np.zeros(states.shape[0] * states.shape[1], np.float32)
+            leans[self._reply_rows] = 1.0
+            return states + mx.array(leans.reshape(*states.shape[:2], 1)) * towards
+
+        with self._model.halfway(lean):
+            yield
+
     def surprise(self, packed: Packed) -> Surprise:
         worn = self._hidden(packed)  # (N, H)
         with self.wearing(None):
@@ -194,9 +219,9 @@ class MlxPolicy:
         return Teaching(np.concatenate(ids).astype(np.int32), np.concatenate(values).astype(np.float32))
 
     def _hidden(self, packed: Packed) -> Array:
-        ids, at = padded(packed.sequences)
+        ids, self._reply_rows = padded(packed.sequences)
         states = self._model.hidden(mx.array(ids))  # (B, S, H)
-        return states.reshape(-1, states.shape[-1])[mx.array(at)]  # (N, H)
+        return states.reshape(-1, states.shape[-1])[mx.array(self._reply_rows)]  # (N, H)
 
     def _known(self, states: States) -> Array:
         """(N, H) as `_hidden` gave them."""

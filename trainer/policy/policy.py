@@ -68,6 +68,13 @@ class Policy(Protocol):
     def states(self, packed: Packed) -> States:
         """(N, H) the last hidden state before each reply token, without gradient."""
 
+    def middle(self, packed: Packed) -> States:
+        """(N, H) likewise, but halfway up the layers: where states say what a text is about and how it is said."""
+
+    def leaning(self, direction: NDArray[np.float32]) -> AbstractContextManager[None]:
+        """Inside it `log_probs`, `states` and `teach` add the direction (H,) to those states, and the layers above go
+        on from there."""
+
     def surprise(self, packed: Packed) -> Surprise:
         """KL of the adapted model and the bare base, position by position, over the whole vocabulary and at
         temperature 1."""

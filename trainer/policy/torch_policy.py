@@ -30,7 +30,7 @@ from trainer.formats import model_info
 from trainer.formats.lora_files import load_tensors, save_adapter
 from trainer.io.run_folder import Compute
 from trainer.objective import Terms
-from trainer.policy import autoscale, eos, torch_load, tree, tree_attention
+from trainer.policy import autoscale, eos, torch_load, torch_midway, tree, tree_attention
 from trainer.policy.packing import Budget, Packed, States, padded
 from trainer.policy.policy import LogProbs, Loss, OutOfMemory, State, Surprise, Teaching
 from trainer.policy.torch_draws import Draws
@@ -82,6 +82,8 @@ class TorchPolicy:
         self._kernel, why = tree_attention.prepare(self._causal, self.device, max_seq_len=preset.max_seq_len)
         told = why if self._kernel else f"{why}: rows of like length, padded to the longest"
         self.choices.append(("shared_prefixes", self._kernel or False, told))
+        self._halfway = torch_midway.layer(self._causal)
+        self._reply_rows: NDArray[np.int64] = np.empty(0, np.int64)  # (N,) of the pass that is under way
         self._hoard = Hoard()
         self._plan = self._plan_memory(preset)
         self.budget = Budget(self._plan.largest, self._plan.unrelated, trees=self._kernel is not None)
@@ -179,6 +181,23 @@ class TorchPolicy:
             found: States = self._hidden(packed).float().cpu().numpy()
         return found
 
+    def middle(self, packed: Packed) -> States:
+        seen: list[Tensor] = []
+        with torch.inference_mode(), torch_midway.seen(self._halfway, seen.append):
+            self._hidden(packed)
+            found: States = seen[0][self._tensor(self._reply_rows)].float().cpu().numpy()
+        return found
+
+    @contextlib.contextmanager
+    def leaning(self, direction: NDArray[np.float32]) -> Iterator[None]:
+        towards = self._tensor(direction)
+
+        def lean(states: Tensor) -> None:
+            states[self._tensor(np.unique(self._reply_rows))] += towards.to(states.dtype)
+
+        with torch_midway.seen(self._halfway, lean):
+            yield
+
     def surprise(self, packed: Packed) -> Surprise:
         with torch.inference_mode():
             worn = self._hidden(packed)  # (N, H)
@@ -244,14 +263,14 @@ class TorchPolicy:
             forest = tree.grow(packed.sequences)
             self._prepare_layers(len(forest.ids), training=training)
             layout = tree_attention.Layout(forest, self.device, flex=self._kernel == "flex")
+            self._reply_rows = tree.reply_columns(forest, packed.sequences)
             states = forward(**layout.inputs()).last_hidden_state[0]  # (S, H)
-            at = tree.reply_columns(forest, packed.sequences)
         else:
             # No attention mask: padding is on the right, and a causal or sliding mask never looks there.
-            ids, at = padded(packed.sequences)
+            ids, self._reply_rows = padded(packed.sequences)
             self._prepare_layers(ids.size, training=training)
             states = forward(input_ids=self._tensor(ids), use_cache=False).last_hidden_state.flatten(0, 1)  # (B·S, H)
-        gathered: Tensor = states[self._tensor(at)]
+        gathered: Tensor = states[self._tensor(self._reply_rows)]
         return gathered
 
     def _prepare_layers(self, tokens: int, *, training: bool) -> None:

@@ -94,8 +94,8 @@ def train(
     why = f"{passes} over {len(teaching)} samples in batches of {preset.batch}"
     if trajectories.any_of([lesson.sample for lesson in teaching]):
         why = f"{passes} over {len(teaching)} turns of episodes in batches of {preset.batch_episodes} episodes"
-    if any(lesson.taught for lesson in teaching):
-        why += f", {max(preset.passes, preset.passes_taught)} over what comments and corrections teach"
+    if any(lesson.has_teacher for lesson in teaching):
+        why += f", {max(preset.passes, preset.passes_taught)} over what has a teacher"
     progress.choice("steps", len(plan), why)
     loss, early = loss_of(preset, own_loss.load(folder, spec.loss)), None
     credited = by_token(teaching)
@@ -221,7 +221,8 @@ def _back(
         policy.wear(_between(start, policy.adapter(), share))
         was, look = look, _drift(policy, teaching)
         way, power = way * share, _power(was.moved, look.moved, share)
-    progress.choice("way", round(way, 3), f"it had moved {first:.3f} nats a token{told}; {bound.nats:.2g} are free")
+    free = f"; {bound.nats:.2g} are free" if bound.nats else ""
+    progress.choice("way", round(way, 3), f"it had moved {first:.3f} nats a token{told}{free}")
     return look
 
 
@@ -323,8 +324,8 @@ def accumulate(
 
 
 def plan_of(teaching: Sequence[Lesson], preset: Preset, seed: int) -> list[list[int]]:
-    """Indices of each step: every lesson `passes` times, an episode's turns together, then what comments and
-    corrections teach some more.
+    """Indices of each step: every lesson `passes` times, an episode's turns together, then what has a teacher
+    some more.
 
     A rating's second pass only pushes on what has already moved; a teacher's has a place to arrive at.
     """
@@ -338,7 +339,7 @@ def plan_of(teaching: Sequence[Lesson], preset: Preset, seed: int) -> list[list[
         order = schedule(ways, batch=batch, passes=passes, seed=seed, sizes=sizes)
         return [[i for at in step for i in chosen[at]] for step in order]
 
-    taught = [unit for unit in units if any(teaching[i].taught for i in unit)]
+    taught = [unit for unit in units if any(teaching[i].has_teacher for i in unit)]
     more = max(0, preset.passes_taught - preset.passes) if taught else 0
     return steps(units, preset.passes, seed) + steps(taught, more, seed + 1)
 

@@ -51,6 +51,25 @@ def test_the_token_that_made_the_difference_has_the_credit():
             assert tokens[turn] == 0  # it made things worse: nothing is pushed up there
 
 
+def test_what_shows_all_over_a_reply_is_told_from_what_shows_at_its_end():
+    rng = np.random.default_rng(2)
+    values = [1.0 if i < 12 else -1.0 for i in range(32)]
+
+    def all_over(value):
+        states = rng.normal(0, 1, (21, WIDTH)).astype(np.float32)
+        states[:-1, :SAYS] += 0.8 * value
+        return states
+
+    states = [all_over(value) for value in values]
+    found, by_chance = module.explained_whole(seen(states, values), values, 1)
+    assert found > 0.5 and by_chance == 0.01
+    assert credit(states, values, 1).explained < found
+    other = [float(v) for v in rng.permutation(values)]
+    assert module.explained_whole(seen(states, other), other, 1)[1] > 0.05
+    turned, values, _ = replies()
+    assert module.explained_whole(seen(turned, values), values, 1)[0] < credit(turned, values, 1).explained
+
+
 def test_ratings_that_follow_nothing_explain_nothing():
     rng = np.random.default_rng(3)
     told, taken, likely = [], 0, []

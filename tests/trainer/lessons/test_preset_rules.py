@@ -25,7 +25,7 @@ def lessons(liked=0, disliked=0, *, taught=0, noted=0, credited=True, own=True):
 def lesson(way, *, taught=False, credited=False, extra=False, own=True):
     sample = SimpleNamespace(reward=way)
     return SimpleNamespace(
-        taught=taught, credited=credited, extra=extra, own=own, sample=sample, way=0 if taught else way
+        has_teacher=taught, credited=credited, extra=extra, own=own, sample=sample, way=0 if taught else way
     )
 
 

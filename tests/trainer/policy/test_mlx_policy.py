@@ -152,6 +152,20 @@ def test_log_probs_and_surprise_are_torchs(model):
     assert np.abs(one.surprise(packed).excess).max() > 1e-2
 
 
+def test_halfway_states_and_leaning_are_torchs(model):
+    one, other = both(model)
+    packed = pack(ROWS)
+    halfway = one.middle(packed)
+    np.testing.assert_allclose(other.middle(packed), halfway, atol=1e-4 * np.abs(halfway).max())
+    direction = np.random.default_rng(0).normal(0, np.abs(halfway).mean(), halfway.shape[1]).astype(np.float32)
+    upright = one.log_probs(packed).plain
+    with one.leaning(direction), other.leaning(direction):
+        leant = one.log_probs(packed).plain
+        np.testing.assert_allclose(other.log_probs(packed).plain, leant, atol=1e-3)
+    assert np.abs(leant - upright).max() > 1e-2
+    np.testing.assert_allclose(other.log_probs(packed).plain, upright, atol=1e-4)
+
+
 def test_from_known_states_only_the_head_is_left(model, monkeypatch):
     policy, packed = both(model)[1], pack(ROWS)
     computed, told = policy.log_probs(packed), policy.teach(packed, 8, also=[5])

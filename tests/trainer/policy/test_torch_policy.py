@@ -54,6 +54,14 @@ def plain(model, row, top_p=1.0, top_k=0):
     return found
 
 
+def plain_of(causal, row):
+    """(T,) log-probs of a reply, one token after the other."""
+    with torch.no_grad():
+        logits = causal(torch.tensor([row.prompt + row.reply])).logits[0].double()[len(row.prompt) - 1 : -1]
+    log_probs = (logits / row.temperature).log_softmax(-1)
+    return [float(each[token]) for each, token in zip(log_probs, row.reply, strict=True)]
+
+
 def test_what_is_restored_has_no_gradient_of_a_step_that_was_not_taken(model):
     """A run that is stopped between the two, or that diverges there, begins its second try from nothing."""
     policy = tiny.policy(model)
@@ -104,6 +112,35 @@ def test_truncated_sampling_is_compared_under_the_same_truncation(model, policy,
     expected = np.concatenate([plain(model, r, top_p, top_k) for r in rows])
     np.testing.assert_allclose(got.sampled, expected, atol=2e-5)
     np.testing.assert_allclose(got.plain, np.concatenate([plain(model, r) for r in rows]), atol=2e-5)
+
+
+def test_halfway_states_are_those_that_transformers_gives(model, policy):
+    causal = AutoModelForCausalLM.from_pretrained(model)
+    found = np.split(policy.middle(pack(ROWS)), np.cumsum([len(r.reply) for r in ROWS])[:-1])
+    for row, states in zip(ROWS, found, strict=True):
+        with torch.no_grad():
+            all_layers = causal(torch.tensor([row.prompt + row.reply]), output_hidden_states=True).hidden_states
+        # Of two layers the first has as many above it as below, but for one.
+        np.testing.assert_allclose(states, all_layers[1][0, len(row.prompt) - 1 : -1].numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("trees", [True, False])
+def test_who_leans_reads_on_from_states_that_are_moved_at_the_replies_alone(model, policy, monkeypatch, trees):
+    if not trees:
+        monkeypatch.setattr(policy, "_kernel", None)
+    rows = [*ROWS, Tokens(ROWS[0].prompt, (70, 81, 2), 0.8)]  # shares its first reply token with another
+    direction = np.random.default_rng(0).normal(0, 2, 64).astype(np.float32)
+    before = policy.log_probs(pack(rows)).plain
+    with policy.leaning(direction):
+        found = np.split(policy.log_probs(pack(rows)).plain, np.cumsum([len(r.reply) for r in rows])[:-1])
+    causal = AutoModelForCausalLM.from_pretrained(model)
+    for row, leant in zip(rows, found, strict=True):
+        move = torch.zeros(1, len(row.prompt) + len(row.reply), 64)
+        move[:, len(row.prompt) - 1 :] = torch.from_numpy(direction)
+        causal.model.layers[1].register_forward_pre_hook(lambda _, given, move=move: (given[0] + move, *given[1:]))
+        np.testing.assert_allclose(leant, plain_of(causal, row), atol=1e-4)
+        causal.model.layers[1]._forward_pre_hooks.clear()
+    np.testing.assert_array_equal(policy.log_probs(pack(rows)).plain, before)  # and stands up again
 
 
 def test_a_soft_cap_on_the_logits_is_applied(tmp_path):

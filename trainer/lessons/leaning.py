@@ -1,0 +1,92 @@
+"""A taste that shows all over a reply is taught by the model itself, leaning towards what was liked.
+
+Which words speak to the reader, say, shows in the mean of a reply's states better than at its end. A push by token
+teaches such a taste slowly: each token of it earns little. Halfway up the layers, the mean states of liked and of
+disliked replies differ, and that difference points to it at once. That is contrastive activation addition (Rimsky et
+al., arXiv 2312.06681).
+The policy that is about to be trained reads its own replies with that difference added. What it then expects is a
+teacher, as it is with a comment in its prompt. Owns when that is done, the direction, and what it may cost. Not here:
+how much states explain (credit_assignment), the pass (policies), the loss (objective_kin).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from config.presets import Preset
+from trainer.io.progress import Progress
+from trainer.lessons import credit_assignment, critic, teacher
+from trainer.lessons.advantages import BY_CHANCE
+from trainer.lessons.samples import Sample
+from trainer.lessons.scoring import Scorer
+from trainer.policy import packing
+from trainer.policy.policy import Teaching
+
+OBJECTIVES = ("mis-po",)
+LEAST = 8  # replies of each sign, below which a difference of means points nowhere
+MOST_SPENT = 0.5  # of the base NLL that the gate lets a version lose, past which there is no room to lean
+SPENDS = 0.6  # of it, that a version may have spent after it
+
+
+def room(spent: float, most: float) -> float:
+    """Nats a token of base NLL that a run may spend on leaning, by the share of `most` that its parent has `spent`."""
+    return (SPENDS - spent) * most if spent <= MOST_SPENT else 0.0
+
+
+def teachings(
+    preset: Preset, samples: Sequence[Sample], values: Sequence[float], scorer: Scorer, progress: Progress
+) -> Mapping[str, Teaching]:
+    """Lessons of the leaning policy on each rated reply; none where the ratings do not ask for it. `values`: the
+    advantage of each reply by its rating."""
+    rated = [(s, a) for s, a in zip(samples, values, strict=True) if a]
+    if preset.objective not in OBJECTIVES or preset.credit == 1 or not _alike(samples):
+        return {}
+    liked = np.array([a > 0 for _, a in rated], bool)
+    if min(liked.sum(), (~liked).sum()) < LEAST:
+        return {}
+    states, sizes = scorer.states([s.tokens for s, _ in rated]), [a for _, a in rated]
+    now = critic.labels(states, sizes, [critic.conversation(s) for s, _ in rated])
+    before = critic.read(scorer.kept(), now.features.shape[1])
+    whole, by_chance = credit_assignment.explained_whole(now, sizes, scorer.spec.seed, before)
+    if whole < preset.credit or by_chance > BY_CHANCE:
+        return {}
+    at_end = credit_assignment.credit(states, sizes, now, scorer.spec.seed, before).explained
+    if whole <= at_end:
+        return {}
+    direction = _direction(scorer, [s for s, _ in rated], liked)
+    with scorer.policy.leaning(direction):
+        found = teacher.teachings(
+            scorer.policy,
+            [s.tokens for s, _ in rated],
+            preset.teacher_k,
+            who=f"{scorer.spec.weights} {scorer.parent} leaning {direction.tobytes().hex()}",
+            cache=scorer.cache,
+            stop=scorer.stop,
+        )
+    why = f"the mean states of replies it has not seen explain {whole:.0%} of the ratings, their ends {at_end:.0%}"
+    progress.choice("pushed", "by leaning", f"{why}; as much of {by_chance:.0%} of ratings drawn at random")
+    return {s.rating: teaching for (s, _), teaching in zip(rated, found, strict=True)}
+
+
+def _alike(samples: Sequence[Sample]) -> bool:
+    """Tell whether people's thumbs, each on a prompt of its own, are all that there is."""
+    own = all(s.human and not s.labelled and s.hindsight is None and s.correction is None for s in samples)
+    prompts = [s.tokens.prompt for s in samples]
+    return own and len(set(prompts)) == len(prompts) and not any(map(teacher.comment_of, samples))
+
+
+def _direction(scorer: Scorer, samples: Sequence[Sample], liked: NDArray[np.bool_]) -> NDArray[np.float32]:
+    """(H,) from the mean states of disliked replies to those of liked ones, halfway up the layers."""
+    sequences = [s.tokens for s in samples]
+    means: dict[int, NDArray[np.float32]] = {}
+    for members in packing.group(sequences, scorer.policy.budget):
+        scorer.stop.check()
+        packed = packing.pack([sequences[i] for i in members])
+        parts = np.split(scorer.policy.middle(packed), np.cumsum(packed.lengths)[:-1])
+        means |= {i: part.mean(0) for i, part in zip(members, parts, strict=True)}
+    each = np.stack([means[i] for i in range(len(sequences))])  # (R, H)
+    found: NDArray[np.float32] = (each[liked].mean(0) - each[~liked].mean(0)).astype(np.float32)
+    return found

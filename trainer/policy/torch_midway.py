@@ -1,0 +1,35 @@
+"""The layer halfway up a transformers model: what comes out of it can be read, or changed before it goes on.
+
+Owns the hook. Not here: which rows are of replies (torch_policy), where to the states are moved (lessons.leaning).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch import Tensor, nn
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+
+def layer(causal: Any) -> nn.Module:
+    """The one with as many layers below it as above, or one fewer."""
+    layers = [m for m in causal.base_model.modules() if isinstance(m, GradientCheckpointingLayer)]
+    found: nn.Module = layers[(len(layers) - 1) // 2]
+    return found
+
+
+@contextlib.contextmanager
+def seen(halfway: nn.Module, look: Callable[[Tensor], None]) -> Iterator[None]:
+    """Inside it `look` is given what comes out of that layer, (rows, H) in each pass, and may change it in place."""
+
+    def hook(module: nn.Module, given: Any, out: Any) -> None:
+        states = out[0] if isinstance(out, tuple) else out  # (B, S, H)
+        look(states.view(-1, states.shape[-1]))
+
+    handle = halfway.register_forward_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()
