@@ -52,14 +52,21 @@ async def verdict(home: Path, tally: Tally) -> dict[str, Any]:
         lost = 0
         for rating_id, completion in tally.rated.items():  # with its completion a rating goes, too
             lost += completion in ids and await store.ratings.get(rating_id) is None
+        forgotten = await store.erasure.forgotten()
         counts = await store.stats.counts()
         runs, adapters = await store.runs.recent(limit=10**6), await store.versions.all()
     finally:
         await store.close()
-    missing = tally.acknowledged - ids - tally.unheard
-    if len(missing) > tally.gone:
+    missing = tally.acknowledged.keys() - ids
+    asked = missing & (tally.deleted | tally.unheard)
+    lost_ids = sorted(one for one in missing if one not in forgotten)  # nobody can have had them deleted
+    if lost_ids:
+        wrong.append(f"{len(lost_ids)} acknowledged completions are lost: {_told(tally, lost_ids)}")
+    unasked = sorted(missing - asked - set(lost_ids))
+    if len(unasked) > tally.forgotten:
         wrong.append(
-            f"{len(missing)} acknowledged completions are missing, {tally.gone} were deleted: {list(missing)[:5]}"
+            f"{len(unasked)} acknowledged completions were deleted, {tally.forgotten} of those by a request to forget: "
+            f"{_told(tally, unasked)}"
         )
     if lost > tally.ratings_gone:
         wrong.append(f"{lost} acknowledged ratings are missing, {tally.ratings_gone} were forgotten")
@@ -67,10 +74,15 @@ async def verdict(home: Path, tally: Tally) -> dict[str, Any]:
         wrong.append(f"{counts['pending']} completions never ended")
     return {
         "completions": len(ids), "by_state": states, "acknowledged": len(tally.acknowledged), "missing": len(missing),
-        "deleted": tally.gone, "ratings_acknowledged": len(tally.rated), "ratings_missing": lost,
+        "deleted": len(missing & tally.deleted), "deleted_unheard": len((missing & tally.unheard) - tally.deleted),
+        "forgotten": len(unasked), "lost": len(lost_ids), "ratings_acknowledged": len(tally.rated), "ratings_missing": lost,
         "witnesses": len(tally.witnesses), "witnesses_whole": witnessed, "runs": len(runs), "adapters": len(adapters),
         "integrity": said,
     }  # fmt: skip
+
+
+def _told(tally: Tally, ids: list[str]) -> str:
+    return ", ".join(f"{id} ({tally.acknowledged[id]})" for id in ids[:5])
 
 
 def _odd(row: dict[str, Any]) -> list[str]:
