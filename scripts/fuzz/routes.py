@@ -115,7 +115,8 @@ class Fuzz:
                 if dice.random() < 0.5 or how == "early-close":
                     await socket.close()
                     tally.statuses["left"] += 1
-                    return tally.never_heard(request)
+                    tally.never_heard(request)
+                    return
             if how != "no-end":  # that one holds on, until it is told that it is too slow
                 await socket.half_close()
         else:

@@ -137,8 +137,8 @@ def broken(dice: random.Random, request: Request, known: Known, how: str) -> lis
 class Socket:
     """A connection that is used again while both sides keep it."""
 
-    def __init__(self, port: int) -> None:
-        self._port = port
+    def __init__(self, port: int, bound_s: float = BOUND_S) -> None:
+        self._port, self._bound_s = port, bound_s
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
         self.opened = 0
@@ -170,12 +170,12 @@ class Socket:
                 await self._writer.wait_closed()
         self._reader = self._writer = None
 
-    async def answer(self, method: str, bound_s: float = BOUND_S) -> Answer:
+    async def answer(self, method: str) -> Answer:
         """The next one. Raises Broken, TimeoutError."""
         assert self._reader is not None
         try:
-            async with asyncio.timeout(bound_s) as bound:
-                found = await _read(self._reader, method, partial(_extend, bound, bound_s))
+            async with asyncio.timeout(self._bound_s) as bound:
+                found = await _read(self._reader, method, partial(_extend, bound, self._bound_s))
         except TimeoutError:  # an OSError, too
             raise
         except OSError:  # reset: closed, and less politely
