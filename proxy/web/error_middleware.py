@@ -6,10 +6,13 @@ exceptions (errors), what goes wrong in the middle of an answer (exchange).
 
 from __future__ import annotations
 
+import socket
+import struct
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 import structlog
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from proxy.core.errors import NotFound, ProxyError, StorageFailed
 from proxy.dialects import dialect_at
@@ -18,6 +21,7 @@ from store.errors import StoreError
 
 log = structlog.get_logger()
 
+RESET: Final = struct.pack("ii", 1, 0)  # to linger no second
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -25,10 +29,12 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 async def shaped(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(request)
-    except ProxyError as error:
+    except (ProxyError, StoreError) as error:
+        if request.writer.output_size:
+            return _broken_off(request, error)
+        if isinstance(error, StoreError):
+            return StorageFailed(f"The store did not take it: {error}").response()
         return _shaped(request, error)
-    except StoreError as error:
-        return StorageFailed(f"The store did not take it: {error}").response()
     except web.HTTPNotFound:
         return NotFound(
             f"There is nothing at {request.method} {request.path}: an agent's base URL is "
@@ -53,6 +59,19 @@ async def shaped(request: web.Request, handler: Handler) -> web.StreamResponse:
             request,
             ProxyError(f"rlproxy itself failed at this request ({what}), which is a bug; its log has more. Ask again."),
         )
+
+
+def _broken_off(request: web.Request, error: Exception) -> web.Response:
+    """End an answer that has begun, so that its client sees that it is not whole."""
+    log.error("an answer was broken off", path=request.path, error=str(error))
+    if (transport := request.transport) is not None:
+        if request.version >= HttpVersion11:
+            transport.close()  # what was written still goes; the last chunk is missing
+        else:  # a quiet end would be that of a whole answer, so the connection is reset
+            if (its := transport.get_extra_info("socket")) is not None:
+                its.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+            transport.abort()
+    return web.Response(status=499)  # nobody can be told more
 
 
 def _shaped(request: web.Request, error: ProxyError) -> web.Response:

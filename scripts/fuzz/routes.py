@@ -23,6 +23,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from scripts.fuzz import wire
 from scripts.fuzz.house import House, house
@@ -51,13 +52,19 @@ class Tally:
     slowest_s: float = 0.0
     slowest: str = ""
     sent: int = 0
-    acknowledged: set[str] = field(default_factory=set)  # ids of answers that came whole
+    acknowledged: dict[str, str] = field(default_factory=dict)  # ids of answers that came whole; seed and route
     witnesses: dict[str, str] = field(default_factory=dict)  # completion to its rating
     rated: dict[str, str] = field(default_factory=dict)  # rating to its completion
     own_5xx: int = 0
-    gone: int = 0  # completions that an answer says are deleted
-    unheard: set[str] = field(default_factory=set)  # ids that a client asked to delete, and left before the answer
+    deleted: set[str] = field(default_factory=set)  # ids that an answer says are deleted
+    unheard: set[str] = field(default_factory=set)  # ids that a client asked to delete, and no answer came
+    forgotten: int = 0  # completions of sessions, users and raters; the answer tells how many, not which
     ratings_gone: int = 0  # ratings likewise; those of such completions are not all told
+
+    def never_heard(self, request: Request) -> None:
+        """No answer came: what was asked may be done all the same."""
+        if request.method == "DELETE":
+            self.unheard.add(unquote(request.path.rpartition(b"/")[2].decode(errors="replace")))
 
     def fails(self, seed: int, request: Request, why: str) -> None:
         if len(self.failures) < 200:
@@ -81,9 +88,11 @@ class Fuzz:
                 await self._one(seed, dice, socket, request, sound, how)
             except TimeoutError:
                 self._tally.fails(seed, request, f"neither answered nor closed in {wire.BOUND_S:g} s {how}")
+                self._tally.never_heard(request)
                 await socket.close()
             except Broken as error:
                 self._tally.fails(seed, request, f"what came is no HTTP: {error} {how}")
+                self._tally.never_heard(request)
                 await socket.close()
             took = time.perf_counter() - started
             if took > self._tally.slowest_s:
@@ -106,14 +115,15 @@ class Fuzz:
                 if dice.random() < 0.5 or how == "early-close":
                     await socket.close()
                     tally.statuses["left"] += 1
-                    if request.method == "DELETE":
-                        tally.unheard.add(request.path.rpartition(b"/")[2].decode(errors="replace"))
+                    tally.never_heard(request)
                     return
             if how != "no-end":  # that one holds on, until it is told that it is too slow
                 await socket.half_close()
         else:
             await socket.send([wire.sound(dice, request, self._known)])
         answer = await socket.answer(request.method)
+        if not answer.whole:
+            tally.never_heard(request)
         if answer.status == 0 and not how:
             await socket.send([wire.sound(dice, request, self._known)], fresh=True)  # it closed an idle one
             answer = await socket.answer(request.method)
@@ -135,7 +145,7 @@ class Fuzz:
         if sound and not request.route.startswith("*") and (odd or not answer.whole):
             tally.fails(seed, request, f"a sound request: {answer.status} {answer.body[:200]!r}")
         if answer.status == 200 and answer.whole and (id := answer.headers.get("x-rl-completion-id")):
-            tally.acknowledged.add(id)
+            tally.acknowledged[id] = f"seed {seed} {request.route}"
             self._known.completions.append(id)
         if answer.headers.get("content-type", "").startswith("application/json") and answer.whole and answer.body:
             try:
@@ -153,10 +163,10 @@ class Fuzz:
                     self._tally.rated[one["id"]] = one["completion_id"]
                     self._known.ratings.append(one["id"])
         if said.get("forgotten") is True:
-            self._tally.gone += said["completions"]
+            self._tally.forgotten += said["completions"]
             self._tally.ratings_gone += said["ratings"]
         if said.get("deleted") is True:
-            self._tally.gone += 1
+            self._tally.deleted.add(str(said.get("id")))
 
     async def _witness(self, seed: int, socket: Socket) -> None:
         """Sound, in the middle of all this: whoever behaves is served."""

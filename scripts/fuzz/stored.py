@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from store import schema
 from store.captured.export import Filter
 from store.safety.backup import audit_verdict
+from store.safety.tombstones import GoneForGood
 from store.store import Store
 
 if TYPE_CHECKING:
@@ -52,25 +53,48 @@ async def verdict(home: Path, tally: Tally) -> dict[str, Any]:
         lost = 0
         for rating_id, completion in tally.rated.items():  # with its completion a rating goes, too
             lost += completion in ids and await store.ratings.get(rating_id) is None
+        forgotten = await store.erasure.forgotten()
         counts = await store.stats.counts()
         runs, adapters = await store.runs.recent(limit=10**6), await store.versions.all()
     finally:
         await store.close()
-    missing = tally.acknowledged - ids - tally.unheard
-    if len(missing) > tally.gone:
-        wrong.append(
-            f"{len(missing)} acknowledged completions are missing, {tally.gone} were deleted: {list(missing)[:5]}"
-        )
+    gone = _gone(tally, ids, forgotten)
     if lost > tally.ratings_gone:
         wrong.append(f"{lost} acknowledged ratings are missing, {tally.ratings_gone} were forgotten")
     if counts["pending"]:
         wrong.append(f"{counts['pending']} completions never ended")
     return {
-        "completions": len(ids), "by_state": states, "acknowledged": len(tally.acknowledged), "missing": len(missing),
-        "deleted": tally.gone, "ratings_acknowledged": len(tally.rated), "ratings_missing": lost,
+        "completions": len(ids), "by_state": states, "acknowledged": len(tally.acknowledged), **gone,
+        "ratings_acknowledged": len(tally.rated), "ratings_missing": lost,
         "witnesses": len(tally.witnesses), "witnesses_whole": witnessed, "runs": len(runs), "adapters": len(adapters),
         "integrity": said,
     }  # fmt: skip
+
+
+def _gone(tally: Tally, ids: set[str], forgotten: GoneForGood) -> dict[str, int]:
+    """Count what was acknowledged and is not there: deleted, or lost.
+
+    The store knows what was deleted from it, and the clients know what they asked for. Both have to say so.
+    """
+    missing = tally.acknowledged.keys() - ids
+    lost = {one for one in missing if one not in forgotten}
+    if lost:
+        tally.failures.append(f"{len(lost)} acknowledged completions are lost: {_told(tally, lost)}")
+    others = missing - lost - tally.deleted - tally.unheard
+    if len(others) > tally.forgotten:
+        tally.failures.append(
+            f"{len(others)} acknowledged completions were deleted, {tally.forgotten} of those by a request to forget: "
+            f"{_told(tally, others)}"
+        )
+    return {
+        "missing": len(missing), "deleted": len(missing & tally.deleted),
+        "deleted_unheard": len((missing & tally.unheard) - tally.deleted - lost), "forgotten": len(others),
+        "lost": len(lost),
+    }  # fmt: skip
+
+
+def _told(tally: Tally, ids: set[str]) -> str:
+    return ", ".join(f"{id} ({tally.acknowledged[id]})" for id in sorted(ids)[:5])
 
 
 def _odd(row: dict[str, Any]) -> list[str]:

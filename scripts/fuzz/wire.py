@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 from scripts.fuzz.request_maker import Known, Request
 
-BOUND_S = 20.0  # in which each request is answered or its connection closed
+BOUND_S = 20.0  # in which each request is answered or its connection closed; for a stream, in which more of it comes
 PATIENT_S = 0.05  # of a client that stops in the middle and then hangs up
 EVENTS = b"text/event-stream"
 
@@ -135,8 +137,8 @@ def broken(dice: random.Random, request: Request, known: Known, how: str) -> lis
 class Socket:
     """A connection that is used again while both sides keep it."""
 
-    def __init__(self, port: int) -> None:
-        self._port = port
+    def __init__(self, port: int, bound_s: float = BOUND_S) -> None:
+        self._port, self._bound_s = port, bound_s
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
         self.opened = 0
@@ -172,8 +174,10 @@ class Socket:
         """The next one. Raises Broken, TimeoutError."""
         assert self._reader is not None
         try:
-            async with asyncio.timeout(BOUND_S):
-                found = await _read(self._reader, method)
+            async with asyncio.timeout(self._bound_s) as bound:
+                found = await _read(self._reader, method, partial(_extend, bound, self._bound_s))
+        except TimeoutError:  # an OSError, too
+            raise
         except OSError:  # reset: closed, and less politely
             found = Answer(0, {}, b"", False, True)
         if found.closed or found.headers.get("connection", "").lower() == "close":
@@ -181,7 +185,11 @@ class Socket:
         return found
 
 
-async def _read(reader: asyncio.StreamReader, method: str) -> Answer:
+def _extend(bound: asyncio.Timeout, bound_s: float) -> None:
+    bound.reschedule(asyncio.get_running_loop().time() + bound_s)
+
+
+async def _read(reader: asyncio.StreamReader, method: str, extend: Callable[[], None]) -> Answer:
     while True:
         try:
             top = await reader.readuntil(b"\r\n\r\n")
@@ -206,15 +214,19 @@ async def _read(reader: asyncio.StreamReader, method: str) -> Answer:
         return Answer(status, headers, b"", True, True)  # what did not read the method may send a body all the same
     if headers.get("content-type", "").encode().startswith(EVENTS) and "x-rl-adapter" not in headers:
         return Answer(status, headers, b"", True, True)  # of /rl/events, which has no end; a command's is short
-    return await _body(reader, status, headers)
+    return await _body(reader, status, headers, extend)
 
 
-async def _body(reader: asyncio.StreamReader, status: int, headers: dict[str, str]) -> Answer:
+async def _body(
+    reader: asyncio.StreamReader, status: int, headers: dict[str, str], extend: Callable[[], None]
+) -> Answer:
+    """An export of the whole store may take long: each chunk has the bound anew."""
     body = b""
     try:
         if "chunked" in headers.get("transfer-encoding", ""):
             while size := int((await reader.readuntil(b"\r\n"))[:-2].partition(b";")[0], 16):
                 body += await reader.readexactly(size)
+                extend()
                 if await reader.readexactly(2) != b"\r\n":
                     raise Broken("a chunk is longer than it says")
             if await reader.readuntil(b"\r\n") != b"\r\n":
@@ -224,7 +236,7 @@ async def _body(reader: asyncio.StreamReader, status: int, headers: dict[str, st
         else:
             body = await reader.read(-1)
             return Answer(status, headers, body, True, True)
-    except (asyncio.IncompleteReadError, OSError):
+    except (asyncio.IncompleteReadError, OSError):  # the bound is not among these: it cancels
         return Answer(status, headers, body, False, True)
     except ValueError as error:
         raise Broken(f"a size that is none: {error}") from None

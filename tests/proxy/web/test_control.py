@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 
 import pytest
+from yarl import URL
 
 from scripts.harness.in_process import Proxy
+from scripts.harness.records import end, new
+from store import schema
 from tests.harness.runs import rated, until
 
 
@@ -76,6 +80,34 @@ async def test_export(proxy: Proxy) -> None:
     assert len(rows) == 2
     async with proxy.http.get("/rl/export?rated") as response:
         assert len((await response.text()).splitlines()) == 1
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+async def test_an_export_of_a_damaged_store_breaks_off(proxy: Proxy, version: str) -> None:
+    """An answer that has begun cannot become an error: its end says so, and nothing else is put into it."""
+    for at in range(150):
+        await proxy.store.completions.record([new(f"c{at}")], [end(f"c{at}", text=os.urandom(20_000).hex())])
+    await proxy.stop()
+    file = proxy.home / schema.NAME
+    raw = file.read_bytes()
+    kept = len(raw) * 2 // 3
+    file.write_bytes(raw[:kept] + bytes(len(raw) - kept))
+    await proxy.start()
+    reader, writer = await asyncio.open_connection("127.0.0.1", URL(proxy.url).port)
+    writer.write(f"GET /rl/export HTTP/{version}\r\nhost: {URL(proxy.url).authority}\r\n\r\n".encode())
+    came, broken = b"", False
+    try:
+        async with asyncio.timeout(20):
+            while piece := await reader.read(2**20):
+                came += piece
+    except ConnectionResetError:
+        broken = True
+    writer.close()
+    assert b"storage_failed" not in came and not came.endswith(b"0\r\n\r\n")
+    assert came.count(b"HTTP/1.") <= 1
+    assert broken or version == "1.1"  # a client of HTTP/1.0 cannot tell a quiet end from the whole
+    if version == "1.1":
+        assert came.startswith(b"HTTP/1.1 200 ") and came.count(b'"format":') >= 50
 
 
 async def test_the_front_page_says_where_to_point_an_agent(proxy: Proxy) -> None:
