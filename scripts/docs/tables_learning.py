@@ -59,6 +59,8 @@ def taught_by(record: dict[str, Any]) -> str:
     more = "" if count == 32 else f"; {count} a round"
     if record["arguments"].get("siblings", 1) > 1:
         return f"pairs, two answers to a question{more}"
+    if any(one["run"].get("choices", {}).get("pushed") == "by leaning" for one in record["rounds"]):
+        return f"ratings, leaning first{more}"
     return "ratings, " + ("what earned them" if record["preset"].get("credit", 1) < 1 else "all tokens alike") + more
 
 
