@@ -96,6 +96,7 @@ class TrainingRun:
     evidence: float = 1.0  # how much the ratings say, 0 to 1 (reach)
     weak: str | None = None  # why that is little
     less: str | None = None  # why a teacher is asked for less
+    room: float = 0.0  # nats a token of base NLL that it may spend on leaning
     tuned: float | None = None  # the learning rate that a sweep on this model found
 
 
@@ -274,6 +275,7 @@ def _heed_ratings(run: TrainingRun, model: TrainedModel, read: Read) -> None:
 
 def _lessons(run: TrainingRun, model: TrainedModel, read: Read) -> tuple[Lessons, list[Lesson]]:
     """Everything about the samples that has no θ in it, and which of them teach."""
+    run.room = leaning.room(gate.spent(model.parent, run.bounds), run.bounds.base_nll_rise)
     learned = lessons.prepare(
         run.spec,
         run.preset,
@@ -282,14 +284,13 @@ def _lessons(run: TrainingRun, model: TrainedModel, read: Read) -> tuple[Lessons
         read.usable,
         read.unusable,
         read.calibration,
-        room=_room(run, model),
+        room=run.room,
         cache=Cache(run.folder / "cache", run.seal),
         progress=run.progress,
         stop=run.stop,
     )
     run.result["samples"] = {name: _outcome(o) for name, o in learned.outcomes.items()}
-    run.result["metrics"] = metrics_of(learned.metrics)
-    run.result["guesses"] = learned.guesses
+    run.result |= {"metrics": metrics_of(learned.metrics), "guesses": learned.guesses}
     run.progress.event("filter", **run.result["metrics"])
     teaching = [lesson for lesson in learned.train if lesson.teaches]
     new = [outcome for rating, outcome in learned.outcomes.items() if rating not in read.repeated]
@@ -367,18 +368,13 @@ def _bound(run: TrainingRun, model: TrainedModel, teaching: Sequence[Lesson], pr
     """How far this try may move the policy, which wears what it starts from; None: as far as its steps go."""
     if any(one.leaning for one in teaching):
         _ask_parent(run, model)
-        return Bound(0.0, _room(run, model), run.before)
+        return Bound(0.0, run.room, run.before)
     if any(one.taught for one in teaching):
         return None
     by_token = steps.by_token(teaching)
     if run.evidence < 1 and not by_token:
         _ask_parent(run, model)
     return reach.bound(preset, run.evidence, credited=by_token, most=run.bounds.base_nll_rise, said=run.before)
-
-
-def _room(run: TrainingRun, model: TrainedModel) -> float:
-    """Nats a token of base NLL that this run may spend on leaning."""
-    return leaning.room(gate.spent(model.parent, run.bounds), run.bounds.base_nll_rise)
 
 
 def _ask_parent(run: TrainingRun, model: TrainedModel) -> None:
@@ -420,8 +416,7 @@ def _judged(
         held=learned.held,
         changed=trained.changed,
         replayed=trained.replayed,
-        # The parent's allowance stays. Ratings get none, by whatever way they teach.
-        asked=0.0 if run.less or learned.leans else trained.asked,
+        asked=0.0 if run.less or learned.leans else trained.asked,  # the parent's allowance stays
         stop=run.stop,
     )
     run.clock.lap("gate")
@@ -481,14 +476,13 @@ def _write(
     adapter.write(out, partial(_save, model.policy, learned), manifest)
     run.result |= {"status": "rejected" if no else "passed", "adapter": str(out)}
     if no:
-        too = f" {tries.how} too" if tries.why else ""
-        run.result["reason"] = f"The gate said no{too}: {no}."
+        run.result["reason"] = f"The gate said no{f' {tries.how} too' if tries.why else ''}: {no}."
 
 
 def _passed(trained: Trained, tries: Tries, used: int, again: int) -> str:
-    what = f"{int(trained.metrics['steps'])} steps on {used} samples"
-    what += f" and {again} of earlier runs" if again else ""
-    reason = f"{what}, {trained.early}; it passed the gate." if trained.early else f"{what} passed the gate."
+    earlier = f" and {again} of earlier runs" if again else ""
+    what = f"{int(trained.metrics['steps'])} steps on {used} samples{earlier}"
+    reason = f"{what}{f', {trained.early}; it' if trained.early else ''} passed the gate."
     if tries.why:
         reason += f" That was a second try, {tries.how}; the first was dropped: {tries.why}. Nothing is left to do."
     if trained.back:

@@ -89,13 +89,12 @@ def test_what_the_pages_say_of_the_measured_runs() -> None:
     begun = [one["rounds"][0] for one in bullets]
     assert all(one["good"] <= 1 and one["eval"]["liked"] > 0.8 for one in begun)  # more than eight answers of ten
     assert [round(one["eval"]["liked"], 3) for one in begun] == [0.875, 0.812, 0.825]
-    assert all(one["base"]["liked"] < 0.02 for one in bullets) and "from 1 % to 88, 81 and 82 %" in WELL
+    well = (ROOT / "docs/lab/rating-well.md").read_text(encoding="utf-8")
+    assert all(one["base"]["liked"] < 0.02 for one in bullets) and "from 1 % to 88, 81 and 82 %" in well
     liked = {one["seed"]: [round(r["eval"]["liked"], 2) for r in one["rounds"]] for one in concise}
     first, last = ([liked[seed][at] for seed in (1, 2, 3)] for at in (0, 2))
     assert first == [0.79, 0.51, 0.75] and "79 %, 51 % and 75 % after 32" in HOW
     assert last == [1.0, 0.93, 0.84] and "100 %, 93 % and 84 % after 96" in HOW
-    limits = (ROOT / "docs/explain/limits.md").read_text(encoding="utf-8")
-    assert "at 1.00 and 0.93 liked after 96 ratings, and one is at 0.84" in limits
     alike = [json.loads(file.read_bytes()) for file in sorted((ROOT / "benchmarks/learn").glob("concise-even-*"))]
     ended = [one["rounds"][2]["eval"]["liked"] for one in alike]
     assert round(max(ended), 2) == 0.81 and "81 % with one seed" in HOW
