@@ -42,7 +42,7 @@ def teachings(
     """Lessons of the leaning policy on each rated reply; none where the ratings do not ask for it. `values`: the
     advantage of each reply by its rating."""
     rated = [(s, a) for s, a in zip(samples, values, strict=True) if a]
-    if preset.objective not in OBJECTIVES or preset.credit == 1 or not _alike(samples):
+    if preset.objective not in OBJECTIVES or preset.credit == 1 or not scorer.policy.leans or not _alike(samples):
         return {}
     liked = np.array([a > 0 for _, a in rated], bool)
     if min(liked.sum(), (~liked).sum()) < LEAST:

@@ -53,6 +53,7 @@ class MlxPolicy:
         self._weights_name = weights.name
         self._about = model_info.read(weights)
         self._config = self._start(preset, parent, seed)
+        self.leans = True
         self._reply_rows: NDArray[np.int64] = np.empty(0, np.int64)  # (N,) of the pass that is under way
         self._gradient: dict[str, Array] = {}
         self._optimiser = _adamw(preset.learning_rate)

@@ -51,6 +51,7 @@ class Policy(Protocol):
     why: str  # why this device
     choices: list[tuple[str, Any, str]]  # what was decided while loading: name, value, reason
     tokenizer: Any
+    leans: bool  # it has `middle` and `leaning`: its middle layer is known
     budget: Budget  # how much goes through the model at once; the loop lowers it when memory runs out
 
     def wearing(self, adapter: Path | None) -> AbstractContextManager[None]:

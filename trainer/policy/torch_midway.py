@@ -13,16 +13,16 @@ from torch import Tensor, nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 
-def layer(causal: Any) -> nn.Module:
-    """The one with as many layers below it as above, or one fewer."""
-    layers = [m for m in causal.base_model.modules() if isinstance(m, GradientCheckpointingLayer)]
-    found: nn.Module = layers[(len(layers) - 1) // 2]
-    return found
+def layer(causal: Any) -> nn.Module | None:
+    """The one with as many layers below it as above, or one fewer; None where the model names no layers."""
+    layers = [m for m in causal.get_decoder().modules() if isinstance(m, GradientCheckpointingLayer)]
+    return layers[(len(layers) - 1) // 2] if layers else None
 
 
 @contextlib.contextmanager
-def seen(halfway: nn.Module, look: Callable[[Tensor], None]) -> Iterator[None]:
+def seen(halfway: nn.Module | None, look: Callable[[Tensor], None]) -> Iterator[None]:
     """Inside it `look` is given what comes out of that layer, (rows, H) in each pass, and may change it in place."""
+    assert halfway is not None, "this model does not lean"
 
     def hook(module: nn.Module, given: Any, out: Any) -> None:
         states = out[0] if isinstance(out, tuple) else out  # (B, S, H)

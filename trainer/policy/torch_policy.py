@@ -83,6 +83,7 @@ class TorchPolicy:
         told = why if self._kernel else f"{why}: rows of like length, padded to the longest"
         self.choices.append(("shared_prefixes", self._kernel or False, told))
         self._halfway = torch_midway.layer(self._causal)
+        self.leans = self._halfway is not None
         self._reply_rows: NDArray[np.int64] = np.empty(0, np.int64)  # (N,) of the pass that is under way
         self._hoard = Hoard()
         self._plan = self._plan_memory(preset)

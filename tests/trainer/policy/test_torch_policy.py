@@ -12,6 +12,7 @@ from tests.harness import tiny
 from trainer import objective
 from trainer.lessons.samples import Template
 from trainer.objective import OFF, Band, Terms
+from trainer.policy import torch_midway
 from trainer.policy.packing import Tokens, pack
 from trainer.policy.torch_policy import _peft
 
@@ -122,6 +123,11 @@ def test_halfway_states_are_those_that_transformers_gives(model, policy):
             all_layers = causal(torch.tensor([row.prompt + row.reply]), output_hidden_states=True).hidden_states
         # Of two layers the first has as many above it as below, but for one.
         np.testing.assert_allclose(states, all_layers[1][0, len(row.prompt) - 1 : -1].numpy(), atol=1e-5)
+
+
+def test_a_model_that_names_no_layers_does_not_lean(model, monkeypatch):
+    monkeypatch.setattr(torch_midway, "GradientCheckpointingLayer", torch.nn.Conv1d)
+    assert not tiny.policy(model).leans and not torch_midway.layer(AutoModelForCausalLM.from_pretrained(model))
 
 
 @pytest.mark.parametrize("trees", [True, False])
