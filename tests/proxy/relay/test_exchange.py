@@ -69,7 +69,8 @@ async def test_a_request_leaves_nothing_for_the_garbage_collector(proxy: Proxy, 
         finally:
             gc.set_debug(0)
             gc.garbage.clear()
-    assert left == set()
+    # A connection to the backend is a cycle by itself. One may have been closed meanwhile, but not for each request.
+    assert left <= {"_Connection"}
 
 
 # Compression
