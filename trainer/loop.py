@@ -28,16 +28,16 @@ from trainer.io.cache import Cache
 from trainer.io.encrypted_files import IN_THE_CLEAR, Seal
 from trainer.io.progress import Progress, Stop
 from trainer.io.run_folder import SAMPLES, RunError, RunSpec, read_lines, read_spec, write_atomic
-from trainer.lessons import acceptance, leaning, lessons, preset_rules, replay, samples, trajectories
+from trainer.lessons import acceptance, leaning, lessons, replay, samples, trajectories
 from trainer.lessons.acceptance import Outcome
 from trainer.lessons.lessons import Lesson, Lessons, metrics_of
-from trainer.lessons.preset_rules import Liked
 from trainer.lessons.samples import Sample, Unusable
 from trainer.policy import autoscale, optimizer_state, policies
 from trainer.policy.packing import Tokens
 from trainer.policy.policy import Policy, State
-from trainer.run import gate, rate_finder, ratings, reach, steps
+from trainer.run import gate, preset_rules, rate_finder, ratings, reach, steps
 from trainer.run.gate import Check
+from trainer.run.preset_rules import Liked
 from trainer.run.reach import Bound
 from trainer.run.retry import Clock, Tries, lost_sense
 from trainer.run.scalars import Scalars

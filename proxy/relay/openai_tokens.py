@@ -27,7 +27,7 @@ class Counted(NamedTuple):
 
 
 async def count(model: str, chat: Mapping[str, Any]) -> Counted | str:
-    """Count the tokens of a chat request that has only texts and tools. A string says why there is no count.
+    """Count the tokens of a chat request with texts and tools, or return why they cannot be counted.
 
     Texts count exactly. OpenAI does not publish how a model is told its tools, so tools count as their JSON.
     """

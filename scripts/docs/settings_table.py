@@ -30,7 +30,7 @@ BOUNDS = (("ge", "≥"), ("gt", ">"), ("le", "≤"), ("lt", "<"))
 
 
 def sections() -> list[str]:
-    """List the sections as in the file. `webhooks.slack` is its own section; what is in none is `home`."""
+    """List the sections in the order of the file; a setting outside all sections is `home`."""
     return list(dict.fromkeys(key.rpartition(".")[0] or key for key in fields()))
 
 

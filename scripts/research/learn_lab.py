@@ -32,7 +32,7 @@ from scripts.research.critic_states import states
 from trainer import objective, objective_kin
 from trainer.formats import weights
 from trainer.lessons import anchor, credit_assignment, critic
-from trainer.lessons.advantages import BY_CHANCE
+from trainer.lessons.credit_assignment import BY_CHANCE
 from trainer.objective import Terms
 from trainer.policy import packing
 from trainer.policy.packing import Tokens

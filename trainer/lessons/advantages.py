@@ -24,7 +24,6 @@ from trainer.objective import Floats
 from trainer.policy.policy import LogProbs
 
 ALONE = "every disliked reply has a comment, which teaches, and likes alone compare nothing"
-BY_CHANCE = 0.02  # how often ratings drawn at random may be explained as well as these, for tokens to be told apart
 
 
 class Pushed(NamedTuple):
@@ -151,7 +150,7 @@ def _earned(
     now = critic.labels(states, sizes, [critic.conversation(samples[i]) for i in rated])
     before = critic.read(scorer.kept(), now.features.shape[1])
     found = credit_assignment.credit(states, sizes, now, scorer.spec.seed, before)
-    told = trusted or (found.explained >= preset.credit and found.by_chance <= BY_CHANCE)
+    told = trusted or (found.explained >= preset.credit and found.by_chance <= credit_assignment.BY_CHANCE)
     told = told and any(e.any() for e in found.tokens)
     of = f"these replies and {found.earlier} earlier ones" if found.earlier else "these replies"
     why = f"a critic of {of} explains {found.explained:.0%} of the ratings at the ends of replies it has not seen"

@@ -27,6 +27,7 @@ from trainer.policy.packing import States  # here (T + 1, H): one more, after th
 SIGNS = (1.0, -1.0)
 LEAST = 4  # replies of each sign, of this run or an earlier one, below which nothing is explained
 SHUFFLES = 99  # of the ratings, to see what a critic explains by chance
+BY_CHANCE = 0.02  # how often ratings drawn at random may be explained as well as these, for a run to go by it
 CHANCE = 3.0  # medians of a token's change of V: less is no news
 
 

@@ -3,10 +3,9 @@
 Which words speak to the reader, say, shows in the mean of a reply's states better than at its end. A push by token
 teaches such a taste slowly: each token of it earns little. Halfway up the layers, the mean states of liked and of
 disliked replies differ, and that difference points to it at once. That is contrastive activation addition (Rimsky et
-al., arXiv 2312.06681).
-The policy that is about to be trained reads its own replies with that difference added. What it then expects is a
-teacher, as it is with a comment in its prompt. Owns when that is done, the direction, and what it may cost. Not here:
-how much states explain (credit_assignment), the pass (policies), the loss (objective_kin).
+al., arXiv 2312.06681). The policy that is about to be trained reads its own replies with that difference added. What it
+then expects is a teacher, as it is with a comment in its prompt. Owns when that is done, the direction, and what it may
+cost. Not here: how much states explain (credit_assignment), the pass (policies), the loss (objective_kin).
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 from config.presets import Preset
 from trainer.io.progress import Progress
 from trainer.lessons import credit_assignment, critic, teacher
-from trainer.lessons.advantages import BY_CHANCE
+from trainer.lessons.credit_assignment import BY_CHANCE
 from trainer.lessons.samples import Sample
 from trainer.lessons.scoring import Scorer
 from trainer.policy import packing
@@ -27,8 +26,8 @@ from trainer.policy.policy import Teaching
 
 OBJECTIVES = ("mis-po",)
 LEAST = 8  # replies of each sign, below which a difference of means points nowhere
-MOST_SPENT = 0.5  # of the base NLL that the gate lets a version lose, past which there is no room to lean
-SPENDS = 0.6  # of it, that a version may have spent after it
+MOST_SPENT = 0.5  # share of the gate's bound on base NLL; no run leans whose parent has used up more of it
+SPENDS = 0.6  # share of that bound that a version may have used up after leaning
 
 
 def room(spent: float, most: float) -> float:

@@ -176,7 +176,7 @@ def prepare(
         pushed = advantages.of_episodes(spec, preset, samples, lessons.metrics, progress)
     else:
         of_ratings, flawed = advantages.of_ratings(spec, preset, samples)
-        if room > 0 and not foreign:
+        if room > 0:
             leant = leaning.teachings(preset, samples, of_ratings, scorer, progress)
         lessons.leans = bool(leant)
         pushed = advantages.of_tokens(

@@ -1,4 +1,4 @@
-"""Count the functions of ours that run before a question leaves, and after it. No load or machine changes a count."""
+"""Bounds on how many of our own functions run before a question leaves, and after it. No machine changes a count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the fuzz counts: no lost completion hides behind a deleted one, no hang behind a closed connection."""
+"""A lost completion is not counted as a deleted one, and a request that hangs is not counted as closed."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def written(model, count=32, liked=0.5, mixed=0.3, seed=0):
 
 
 def taught(folder, model, samples, **overrides):
-    """What is taught, and what is said of it."""
+    """Return the lessons by rating, and the choices that were announced."""
     preset = presets.resolve("balanced", {"teacher_k": K} | overrides)
     out = io.StringIO()
     folder.mkdir(exist_ok=True)

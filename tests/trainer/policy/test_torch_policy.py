@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, GPTNeoXJapaneseConfig
 
 from tests.harness import tiny
 from trainer import objective
@@ -125,9 +125,10 @@ def test_halfway_states_are_those_that_transformers_gives(model, policy):
         np.testing.assert_allclose(states, all_layers[1][0, len(row.prompt) - 1 : -1].numpy(), atol=1e-5)
 
 
-def test_a_model_that_names_no_layers_does_not_lean(model, monkeypatch):
-    monkeypatch.setattr(torch_midway, "GradientCheckpointingLayer", torch.nn.Conv1d)
-    assert not tiny.policy(model).leans and not torch_midway.layer(AutoModelForCausalLM.from_pretrained(model))
+def test_a_model_that_names_no_layers_does_not_lean(policy):
+    sizes = {"vocab_size": 99, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    nameless = AutoModelForCausalLM.from_config(GPTNeoXJapaneseConfig(**sizes))
+    assert torch_midway.layer(nameless) is None and policy.leans
 
 
 @pytest.mark.parametrize("trees", [True, False])

@@ -10,8 +10,8 @@ from config import presets
 from tests.harness import tiny
 from trainer import loop
 from trainer.io.progress import Progress, Stop
-from trainer.lessons import preset_rules
-from trainer.lessons.preset_rules import Liked
+from trainer.run import preset_rules
+from trainer.run.preset_rules import Liked
 
 BALANCED = presets.resolve("balanced", {})
 
