@@ -38,14 +38,16 @@ PLANTED: Final = "xylophone-quagmire-0451"
 OLDER: Final = 27  # the newest schema but one: what comes after it rewrites the largest table
 ANSWERS: Final = 200  # in the database that is brought up to date
 
-# Open the home in argv and close it again.
+# Open the home in argv and close it again. A file that is still being checked would not be checkpointed.
 OPEN: Final = """
 import asyncio, sys
 from pathlib import Path
 from store.safety.db_key import find
 from store.store import Store
 async def main(home):
-    await (await Store.open(home, find("env", home))).close()
+    store = await Store.open(home, find("env", home))
+    await store.checked()
+    await store.close()
 asyncio.run(main(Path(sys.argv[1])))
 """
 

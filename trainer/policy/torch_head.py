@@ -34,10 +34,11 @@ def by_rows(hidden: Tensor, score: Score, vocabulary: int) -> Tensor:
 
 
 def recomputed_by_rows(hidden: Tensor, score: Score, vocabulary: int) -> Tensor:
-    """(N, H) -> (N, K): K numbers a row have K slopes, so the logits are computed once more on the way back."""
-    return torch.cat([
-        checkpoint(score, hidden[part], part, use_reentrant=False) for part in chunks(len(hidden), vocabulary)
-    ])  # fmt: skip
+    """(N, H) -> (N, K): K numbers a row have K slopes, so the logits are computed once more on the way back. Those of
+    the last chunk are kept: the way back begins with it."""
+    *earlier, last = chunks(len(hidden), vocabulary)
+    found = [checkpoint(score, hidden[part], part, use_reentrant=False) for part in earlier]
+    return torch.cat([*found, score(hidden[last], last)])
 
 
 class _ByRows(torch.autograd.Function):
