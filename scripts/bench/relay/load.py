@@ -202,8 +202,12 @@ class Load:
         return caller
 
     async def run(self) -> dict[str, Any]:
-        at_once = self.order["at_once"]
-        callers = [await self._connect() for _ in range(at_once)]
+        at_once, start = self.order["at_once"], time.perf_counter()
+        try:
+            callers = [await self._connect() for _ in range(at_once)]
+        except OSError as error:  # it has ended
+            self.errors.append(f"no connection: {error}")
+            return self._found(start)
         start = time.perf_counter()
         self._until, self._at_least, self._open = start + self.order["seconds"], self.order["at_least"], at_once
         for caller in callers:
@@ -213,6 +217,10 @@ class Load:
                 await self._stopped.wait()
         except TimeoutError:
             pass
+        return self._found(start)
+
+    def _found(self, start: float) -> dict[str, Any]:
+        """What there is since then; nobody asks again."""
         seconds = time.perf_counter() - start
         self._until, self._at_least = 0.0, 0
         for caller in self._callers:
@@ -260,14 +268,16 @@ async def idle(order: dict[str, Any], kept: list[asyncio.Transport]) -> dict[str
         to.write(prompt.next())
 
     start = time.perf_counter()
-    for at in range(0, order["at_once"], OPENED_AT_ONCE):
-        await asyncio.gather(*(one() for _ in range(min(OPENED_AT_ONCE, order["at_once"] - at))))
-        await asyncio.sleep(0.02)
     try:
+        for at in range(0, order["at_once"], OPENED_AT_ONCE):
+            await asyncio.gather(*(one() for _ in range(min(OPENED_AT_ONCE, order["at_once"] - at))))
+            await asyncio.sleep(0.02)
         async with asyncio.timeout(order["seconds"]):
             await all_in.wait()
     except TimeoutError:
         pass
+    except OSError as error:
+        return {"begun": begun, "error": f"no connection: {error}"}
     return {"begun": begun, "seconds": round(time.perf_counter() - start, 3)}
 
 

@@ -45,6 +45,7 @@ HALF = ROOT / "benchmarks/relay.half.json"  # what there is of an unfinished run
 QUICK = ("direct", "bare", "rlproxy")
 # CPU a request, rlproxy ÷ bare relay, in --check: about twice what it is, since machines differ.
 BOUNDS = {"plain-1k-16": 14.0, "stream-1k-16": 10.0, "plain-1M-1": 12.0}
+ENDED = "its process has ended"  # one that dies is left out of the rest
 IDLE_S = 60.0  # for all idle streams to begin
 
 
@@ -109,9 +110,8 @@ class Client:
         self._order({"op": "drop"})
 
     def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
+        with self._process:  # closes its pipes, and waits for it
+            pass
 
     def _order(self, order: dict[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None and self._process.stdout is not None
@@ -136,6 +136,8 @@ def cell(client: Client, shape: Shape, target: Target, seconds: float) -> dict[s
 
 
 def memory(client: Client, target: Target, streams: int) -> dict[str, Any]:
+    if not target.process.is_running():
+        return {"error": ENDED}
     before = target.rss_mb()
     shape = Shape(**(vars(IDLE) | {"at_once": streams}))
     found = client.idle(shape, target)
@@ -166,7 +168,8 @@ def measure(
                     HALF.write_text(json.dumps(found))
             for target in there.values():
                 if target.name != "direct":
-                    found["targets"][target.name]["rss_mb_after"] = round(target.rss_mb(), 1)
+                    if target.process.is_running():
+                        found["targets"][target.name]["rss_mb_after"] = round(target.rss_mb(), 1)
                     if streams:
                         found["memory"][target.name] = memory(client, target, streams)
                         print(f"{target.name:14} idle streams {found['memory'][target.name]}", flush=True)
@@ -206,7 +209,10 @@ def one_round(client: Client, chosen: list[Shape], targets: list[Target], n: int
         shift = (n + at) % len(targets)  # nobody always comes first
         made[shape.name] = {}
         for target in targets[shift:] + targets[:shift]:
-            found = cell(client, shape, target, shape.seconds * pace)
+            try:
+                found = cell(client, shape, target, shape.seconds * pace)
+            except psutil.NoSuchProcess:
+                found = {"error": ENDED, "answers": 0}
             made[shape.name][target.name] = found
             took = found.get("latency_ms") or {"p50": float("nan"), "p99": float("nan")}
             print(

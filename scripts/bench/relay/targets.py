@@ -228,6 +228,8 @@ def running(name: str, folder: Path, url: str) -> Iterator[Target]:
 
 def stop(process: psutil.Process) -> None:
     """A tree that we started, by its pids."""
+    if not process.is_running():
+        return
     tree = [process, *process.children(recursive=True)]
     process.terminate()
     _, alive = psutil.wait_procs(tree, STOP_S)

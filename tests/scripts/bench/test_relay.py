@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 
 from scripts.bench.relay.load import Load
-from scripts.bench.relay.measure import BOUNDS, Shape, shapes, summary
+from scripts.bench.relay.measure import BOUNDS, Client, Shape, memory, one_round, shapes, summary
 from scripts.bench.relay.targets import bare, stop
 from scripts.bench.relay.upstream import WORDS, Answers
 
@@ -99,6 +99,28 @@ async def test_the_bare_relay_passes_it_on(upstream: str, tmp_path: Path) -> Non
         assert target.rss_mb() > 1 and target.cpu_s() > 0
     finally:
         await asyncio.to_thread(stop, target.process)
+
+
+async def test_one_that_has_ended_is_left_out_of_the_rest(upstream: str, tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("a", "b")]
+    for folder in folders:
+        folder.mkdir()
+    targets = [await asyncio.to_thread(bare, folder, upstream) for folder in folders]
+    targets[0].name, shape, client = "gone", Shape("x", "plain", 2000, 3, 4), Client()
+    try:
+        await asyncio.to_thread(stop, targets[0].process)
+        made = {shape.name: (await asyncio.to_thread(one_round, client, [shape], targets, 0, 0.1))["x"]}
+        assert made["x"]["gone"]["answers"] == 0 and made["x"]["gone"]["error"]
+        assert made["x"]["bare"]["answers"] > 0 and made["x"]["bare"]["cpu_ms"] > 0
+        assert "error" in await asyncio.to_thread(memory, client, targets[0], 1)
+        made["x"]["direct"] = made["x"]["bare"]
+        assert set(summary({"targets": dict.fromkeys(("direct", "bare", "gone")), "rounds": [made]})["x"]) == {
+            "direct", "bare",
+        }  # fmt: skip
+    finally:
+        client.close()
+        for target in targets:
+            await asyncio.to_thread(stop, target.process)
 
 
 def test_what_a_target_adds_is_over_direct_in_the_same_round() -> None:
