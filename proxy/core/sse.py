@@ -19,6 +19,7 @@ from proxy.core.json_edit import loads
 # A blank line: two line ends in a row. A lone CR needs one more byte to tell it from CR LF.
 _END = re.compile(rb"(?:\r\n|\n|\r(?=[^\n]))(?:\r\n|\n|\r(?=[^\n]))")
 _LINE = re.compile(rb"\r\n|\n|\r")
+_WHITE: Final = b" \t\r\n"
 _BOM: Final = b"\xef\xbb\xbf"  # may begin a stream, and is no part of its first line
 
 
@@ -46,6 +47,18 @@ class Event:
         if self._json is _UNREAD:
             self._json = loads(self.data or b"")
         return self._json
+
+    @property
+    def begins_object(self) -> bool:
+        """Tell whether its data may be a JSON object."""
+        data = self.data
+        return data is not None and data.lstrip(_WHITE).startswith(b"{")
+
+    @property
+    def says_done(self) -> bool:
+        """Tell whether it ends a stream of OpenAI's. Their libraries look at how its data begins."""
+        data = self.data
+        return data is not None and data.lstrip(_WHITE).startswith(b"[DONE]")
 
     def _read(self) -> bytes | None:
         raw = self.raw
@@ -141,6 +154,8 @@ class EventSplitter:
         if not whole.startswith(b"data: ") or not whole.endswith(b"\n\n"):
             return None
         texts = whole[6:-2].split(b"\n\ndata: ")
+        if whole.count(b"\n") != 2 * len(texts):  # an event has more lines
+            return None
         try:
             found = orjson.loads(b"[%s]" % b",".join(texts))
         except orjson.JSONDecodeError:

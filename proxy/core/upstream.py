@@ -23,6 +23,7 @@ HOP: Final = frozenset({
     "connection", "proxy-connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer",
     "transfer-encoding", "upgrade",
 })  # fmt: skip
+_CONTROL: Final = re.compile(r"[\x00-\x08\n-\x1f\x7f]")
 _is_plain: Final = re.compile(r"[!-~]+").fullmatch
 _ASCII: Final = "".join(map(chr, range(0x21, 0x7F)))  # only what is not a character of a path is encoded
 _STREAMS: Final[Mapping[str, type[sse.EventSplitter]]] = {
@@ -57,7 +58,9 @@ def answer_headers(headers: MultiMapping[str], leave_out: Set[str] = frozenset()
     found: CIMultiDict[str] = CIMultiDict()
     for name, value in headers.items():
         low = name.lower()
-        if low not in gone and low not in leave_out and not low.startswith("access-control-"):
+        if low in gone or low in leave_out or low.startswith("access-control-"):
+            continue
+        if value.isprintable() or not _CONTROL.search(value):  # else nobody may send it on
             found.add(name, value)
     return found
 

@@ -107,7 +107,7 @@ class ChatCompletions(Dialect):
         return ChatFold()
 
     def terminal(self, event: Event) -> bool:
-        return event.data == b"[DONE]"
+        return event.says_done
 
     def only_tokens(self, event: Mapping[str, Any]) -> bool:
         choices = event.get("choices") or []

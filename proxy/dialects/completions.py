@@ -95,7 +95,7 @@ class Completions(Dialect):
         return TextFold(self._echoed, self._n)
 
     def terminal(self, event: Event) -> bool:
-        return event.data == b"[DONE]"
+        return event.says_done
 
     rules = choice_rules
 

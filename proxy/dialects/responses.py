@@ -130,9 +130,8 @@ class Responses(Dialect):
         raw = event.raw
         if not any(mark in raw for mark in self.marks):
             return False
-        data = event.data or b""
         try:
-            return data.startswith(b"{") and loads(data).get("type") in _ENDS
+            return event.begins_object and event.json().get("type") in _ENDS
         except ValueError:
             return False
 

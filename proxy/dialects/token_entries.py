@@ -7,15 +7,11 @@ knows which pieces of a stream are there for entries alone. Which ids the bytes 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
-from proxy.core.json_edit import dumps
 from proxy.dialects.base import Reply, longer
 
-_DELTA: Final = re.compile(rb'"delta"[ ]*:[ ]*\{')
-_ROLE: Final = re.compile(rb'"role"[ ]*:')
 LONGEST: Final = 65_535  # bytes of one piece, as the store packs them
 
 
@@ -44,22 +40,6 @@ def alone(choice: Any) -> bool:
     delta = choice.get("delta") or {}
     says = any(value for key, value in delta.items() if key != "role")
     return not says and bool(choice.get("logprobs")) and not choice.get("finish_reason")
-
-
-def role_in(event: Mapping[str, Any]) -> bytes:
-    """The role, as JSON, where a piece of a chat stream says that of its only choice."""
-    choices = event.get("choices")
-    role = choices[0].get("delta", {}).get("role") if choices and len(choices) == 1 else None
-    return dumps(role) if isinstance(role, str) else b""
-
-
-def with_role(raw: bytes, role: bytes) -> bytes:
-    """The next piece of that stream, which says it instead, unless it does already."""
-    found = _DELTA.search(raw)
-    if found is None or _ROLE.search(raw, found.end()) is not None:
-        return raw
-    head, rest = raw[: found.end()], raw[found.end() :]
-    return head + b'"role":' + role + (b"" if rest.lstrip().startswith(b"}") else b",") + rest
 
 
 def _bytes(entry: Any) -> bytes | None:

@@ -76,7 +76,7 @@ class Capture:
         self._broken: str | None = None
         self._unread: list[bytes] = []  # whole events, not parsed yet
         self._unread_size = 0
-        self._splitter: EventSplitter
+        self._kind: type[EventSplitter]
         self._n = n
         self.asker: Asker | None = None
         self.guessed: str | None = None  # why it is not known how the server samples, where it is not
@@ -167,8 +167,8 @@ class Capture:
 
     def keep(self, piece: bytes, splitter: EventSplitter) -> None:
         """Whole events of the stream, as the backend sent them. They are read together: later, and off the way of
-        those that come next. `splitter` knows how to cut them."""
-        self._splitter = splitter
+        those that come next. A splitter of the same kind will cut them: this one may know other line ends by then."""
+        self._kind = type(splitter)
         self._unread.append(piece)
         self._unread_size += len(piece)
         if self._unread_size >= READ_AT_ONCE:
@@ -180,8 +180,8 @@ class Capture:
         piece = b"".join(self._unread)
         self._unread.clear()
         self._unread_size = 0
-        said = self._splitter.objects(piece)
-        for event in self._splitter.events(piece) if said is None else ():
+        said = self._kind.objects(piece)
+        for event in self._kind().feed(piece) if said is None else ():
             self.add(event)
         self._fold_all(said or ())
 
@@ -193,8 +193,7 @@ class Capture:
     def add(self, event: Event) -> None:
         """One event of the stream, as the backend sent it."""
         self._read()
-        data = event.data
-        if data is None or data.strip() in (b"", b"[DONE]"):
+        if event.data is None or not event.data.strip() or event.says_done:
             return
         try:
             said = event.json()

@@ -20,7 +20,6 @@ from proxy.core.json_edit import Rules, WholeAnswer, dumps, loads, rewrite
 from proxy.core.sse import Event
 from proxy.dialects import CHAT, Dialect, Renderer
 from proxy.dialects.base import ODD, Question
-from proxy.dialects.token_entries import role_in, with_role
 from proxy.relay.json_splice import Splicer, edited_once, with_members
 
 
@@ -78,7 +77,7 @@ class Native(Codec):
         """`id`: of the completion, if it is captured; `model`: the name that its client asked for, where the backend
         knows it by another."""
         self._hides = bool(capabilities.leaves_out) and not question.asked.wants_logprobs
-        self._role = b""  # who speaks, where only an event that was left out has said it
+        self._spoken: set[Any] = set()  # choices whose speaker an event with nothing else has told
         some = capabilities.asks or capabilities.asks_whole
         wished = wishes(dialect, question.body, capabilities) if some else {}
         self.asks = _missing(wished, question.body) if wished else {}
@@ -114,26 +113,21 @@ class Native(Codec):
 
     def event(self, event: Event) -> bytes:
         data = event.data
-        if data is None or not data.startswith(b"{"):
+        if data is None or not event.begins_object:
             return event.raw
         self._last, self._through = data, b""
         if not self._rules:
             return event.raw
         try:
             said = event.json()
-            if self._hides and self.asks and self.reads.only_tokens(said):
-                self._role = self._role or role_in(said)
+            if self._only_tokens(said) and not self._names_speaker(said):
                 return b""
             changed = self._splicer.edited(data, said)
         except ODD:  # garbage is passed on as garbage, byte for byte; the capture has marked it
             return event.raw
-        if self._role:
-            changed, self._role = with_role(changed, self._role), b""
         return event.raw if changed == data else event.with_data(changed)
 
     def through(self, piece: bytes) -> bytes | None:
-        if self._role:
-            return None
         if not self._rules:
             said: bytes | None = piece
         else:
@@ -143,7 +137,7 @@ class Native(Codec):
         return said
 
     def edited(self, piece: bytes, parsed: Sequence[Any]) -> bytes | None:
-        if self._hides and self.asks and (self._role or any(map(self._only_tokens, parsed))):
+        if any(map(self._only_tokens, parsed)):
             return None
         said = self._splicer.edited_all(piece, parsed)
         if said is not None:
@@ -151,7 +145,19 @@ class Native(Codec):
         return said
 
     def _only_tokens(self, said: Any) -> bool:
-        return isinstance(said, dict) and self.reads.only_tokens(said)
+        """Tell if an event is there for what is hidden, and nothing else; what is odd says something."""
+        if not (self._hides and self.asks and isinstance(said, dict)):
+            return False
+        try:
+            return self.reads.only_tokens(said)
+        except ODD:
+            return False
+
+    def _names_speaker(self, said: Mapping[str, Any]) -> bool:
+        """Tell if such an event is the first that says who speaks in one of its choices: then it goes on."""
+        new = {one.get("index") for one in said.get("choices", ()) if one["delta"].get("role")} - self._spoken
+        self._spoken |= new
+        return bool(new)
 
     def end(self, event: Event | None) -> tuple[bytes, bytes]:
         return b"", b"" if event is None else self.event(event)
@@ -167,7 +173,7 @@ class Native(Codec):
 
     def broken(self, error: ProxyError) -> bytes:
         newest = sse.EventSplitter().feed(self._through) if self._dialect.framing == "sse" else ()
-        said = [one.data for one in newest if one.data is not None and one.data.startswith(b"{")]
+        said = [one.data for one in newest if one.begins_object]
         return self._dialect.error_event(error, said[-1] if said else self._last)
 
 
@@ -192,11 +198,10 @@ class Translated(Codec):
         return rewrite(self._chat, {}, {**(self.asks if asking else {}), **named})
 
     def event(self, event: Event) -> bytes:
-        data = event.data
-        if data is None or not data.startswith(b"{"):
+        if event.data is None or not event.begins_object:
             return b""  # a comment, or garbage that the capture has marked
         try:
-            chunk = loads(data)
+            chunk = loads(event.data)
         except ValueError:
             return b""
         if chunk.get("error"):

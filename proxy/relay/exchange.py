@@ -152,6 +152,9 @@ class Exchange:
         except (asyncio.CancelledError, *GONE):
             error = LEFT
             raise
+        except Exception as odd:
+            error = f"rlproxy failed while it answered ({type(odd).__name__}); its log says where."
+            raise
         finally:
             if self._capture is None:  # also of a question that nobody took
                 self._left()
@@ -229,7 +232,7 @@ class Exchange:
                 while (chunk := await upstream.some(KEEPALIVE_S)) != b"":
                     if chunk is not None:
                         await self._pass_on(response, splitter, chunk)
-                    elif alive:  # only whole events are written, so this is always between two
+                    elif alive and not self._finished:  # only whole events are written, so this is always between two
                         await response.write(KEEPALIVE)
             except BrokeOff as error:
                 broke = error

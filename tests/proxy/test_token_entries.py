@@ -19,7 +19,7 @@ from proxy.core.sse import Event
 from proxy.dialects import CHAT
 from proxy.dialects.base import Question, Reply
 from proxy.dialects.ollama import OllamaChat
-from proxy.dialects.token_entries import take, with_role
+from proxy.dialects.token_entries import take
 from proxy.relay.codecs import Native, wishes, without
 from proxy.relay.json_splice import Splicer
 from store.captured.rows import as_text, pack_pieces, unpack_pieces
@@ -86,14 +86,16 @@ def test_a_member_that_the_server_leaves_out_is_left_out() -> None:
 
 
 def test_an_event_for_log_probs_alone_is_not_passed_on() -> None:
-    """Ollama sends them while it holds a call back; the next one says who speaks, then."""
+    """Ollama sends them while it holds a call back; one that says who speaks goes on, without its log-probs."""
     stream = way(CHAT, Ollama.capabilities, stream=True)
     lone = {"logprobs": {"content": [ENTRY]}}
-    assert stream.event(event({"delta": {"role": "assistant", "content": ""}, **lone})) == b""
+    speaks = {"role": "assistant", "content": ""}
+    assert loads(stream.event(event({"delta": speaks, **lone}))[6:])["choices"][0]["delta"] == speaks
+    assert stream.event(event({"delta": speaks, **lone})) == b""
     assert stream.event(event({"delta": {"content": ""}, **lone})) == b""
     call = {"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": "{}"}}]}
     said = loads(stream.event(event({"delta": {"content": "", **call}, **lone}))[6:])
-    assert said["choices"][0]["delta"] == {"role": "assistant", "content": "", **call}
+    assert said["choices"][0]["delta"] == {"content": "", **call}
     last = {"delta": {"content": ""}, "finish_reason": "stop", **lone}
     assert b"logprobs" not in stream.event(event(last)) != b""
     theirs = way(CHAT, Ollama.capabilities, stream=True, logprobs=True)
@@ -107,12 +109,6 @@ def test_lines_of_ollama() -> None:
     said = {**held, "message": {"role": "assistant", "content": "a"}}
     line = Line(json.dumps(said).encode() + b"\n")
     assert loads(stream.event(line)) == {k: v for k, v in said.items() if k != "logprobs"}
-
-
-def test_who_speaks_is_said_once() -> None:
-    assert with_role(b'{"choices":[{"delta":{}}]}', b'"assistant"') == b'{"choices":[{"delta":{"role":"assistant"}}]}'
-    said = b'{"choices":[{"delta":{"role":"assistant"}}]}'
-    assert with_role(said, b'"assistant"') == said
 
 
 _values = st.recursive(
