@@ -15,7 +15,8 @@ rate_app = typer.Typer()
 
 Rater = Annotated[str | None, typer.Option(help="Who rates.", show_default="owner")]
 Session = Annotated[str | None, typer.Option(help="The last main turn of this session.")]
-Comment = Annotated[list[str] | None, typer.Argument(help="Why; it trains too.")]
+Comment = Annotated[list[str] | None, typer.Argument(help="Why; it is kept and shown.")]
+WhatIsWrong = Annotated[list[str] | None, typer.Argument(help="Why; it trains too.")]
 Completion = Annotated[str, typer.Option("--id", help="The completion; without it the last main turn.")]
 
 
@@ -30,7 +31,7 @@ def good(
 
 @rate_app.command()
 def bad(
-    comment: Comment = None, id: Completion = "", session: Session = None, rater: Rater = None, home: Home = None,
+    comment: WhatIsWrong = None, id: Completion = "", session: Session = None, rater: Rater = None, home: Home = None,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Rate an answer bad."""

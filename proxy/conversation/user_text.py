@@ -25,7 +25,7 @@ _begins: Final = re.compile(r"\s*(?:/|[rR][lL]:)").match
 # With a slash; or without one, for clients that keep such lines for themselves: then with one of these words right
 # behind the colon, which nobody writes by accident.
 PREFIX: Final = re.compile(
-    r"/rl(?=\s|$)|(?:rl|Rl|RL):(?=(?i:good|bad|[1-5]|👍|👎|fix|undo|status|help|train|pause|resume|rollback|reset)(?:[\s:,]|$))"
+    r"/(?:rl|Rl|RL)(?=\s|$)|(?:rl|Rl|RL):(?=(?i:good|bad|[1-5]|👍|👎|fix|undo|status|help|train|pause|resume|rollback|reset)(?:[\s:,]|$))"
 )
 
 

@@ -32,6 +32,7 @@ from trainer.launch import AdapterError, verify_adapter
 
 log = structlog.get_logger()
 
+ROLLED_BACK = "rollback from"  # how the reason of a rollback begins
 ROOM_S = 120.0  # that a swap waits for the last requests of a version whose place it needs
 
 
@@ -283,12 +284,17 @@ class Swap:
         live, version = self.live, self._pointer.previous
         if version == live:
             raise Conflict(f"{version_first(live)} is live, and no other version was live before it.")
+        if self._pointer.reason.startswith(ROLLED_BACK):
+            raise Conflict(
+                f"{version_first(live)} is live since a rollback. `rlproxy promote v{version}` takes that back, and "
+                "`rlproxy versions` lists the others."
+            )
         if (why := await self._withdrawn(version)) is not None:
             raise Conflict(
                 f"{version_first(live)} stays live, since v{version} before it is withdrawn: {why}; "
                 f"`rlproxy promote v{version}` takes it back all the same."
             )
-        return await self.to(version, f"rollback from {version_in_words(live)}", actor)
+        return await self.to(version, f"{ROLLED_BACK} {version_in_words(live)}", actor)
 
     async def way_back(self) -> int:
         """Where rlproxy goes back to by itself: the version before, or the base where that one is withdrawn."""

@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HOME = ROOT / ".demo"
 CLI = [sys.executable, "-m", "proxy.cli"]
 TEMPERATURE, MAX_TOKENS, AT_ONCE = 0.8, 96, 16
-PATIENCE_S = 900.0  # for one version; a demo that hangs should say so
+PATIENCE_S = 900.0  # without a sign of life; a demo that hangs should say so
 
 console = Console()
 
@@ -156,10 +156,12 @@ class Person:
     async def watch_run(self, before: dict[str, Any], progress: Progress) -> dict[str, Any]:
         """Until the run that the last rating set off has ended; shows its steps."""
         bar = progress.add_task("training starts by itself", total=None)
-        deadline = time.monotonic() + PATIENCE_S
+        heard, newest = time.monotonic(), None
         last_id = (before["last_run"] or {}).get("id", 0)
-        while time.monotonic() < deadline:
+        while time.monotonic() < heard + PATIENCE_S:
             status = await self.status()
+            if status["training"]["progress"] != newest:
+                heard, newest = time.monotonic(), status["training"]["progress"]
             run, live = status["last_run"], status["live"]
             if run and run["id"] > last_id and run["status"] in ("rejected", "empty", "failed"):
                 done(progress, bar, f"run {run['id']}: {run['status']}, {run['reason']}")
@@ -175,7 +177,7 @@ class Person:
             elif phase := seen.get("phase"):
                 progress.update(bar, description=f"training: {phase['phase']}")
             await asyncio.sleep(0.25)
-        raise RuntimeError(f"no version after {PATIENCE_S:.0f} s; see `rlproxy status --home {HOME}`")
+        raise RuntimeError(f"the run has said nothing for {PATIENCE_S:.0f} s")
 
 
 def done(progress: Progress, bar: TaskID, what: str) -> None:

@@ -216,6 +216,13 @@ def test_a_taste_all_over_a_reply_is_taught_by_leaning_at_a_bounded_price(tmp_pa
     assert all(result["samples"][rating]["used"] for rating in used)
 
 
+def test_a_reply_that_another_model_gave_teaches_no_leaning(tmp_path, model):
+    bounds, overrides = {**tiny.LOOSE, "base_nll_rise": 0.15}, {"learning_rate": 2e-2, "drift_bound": 100.0}
+    lines = [line | {"logprobs": [x - 3 for x in line["logprobs"]]} for line in rated_by_their_means(model)]
+    result, _ = go(tiny.run_folder(tmp_path / "run", model, lines, overrides=overrides, gate=bounds))
+    assert result["status"] == "empty" and "fresh-mismatch" in result["reason"]
+
+
 def test_a_runaway_by_token_is_stopped_and_not_brought_back(tmp_path, model):
     lines = ended(model, tiny.sample_lines(model, 40))
     result, events = go(tiny.run_folder(tmp_path / "run", model, lines, overrides={"learning_rate": 1.0}))

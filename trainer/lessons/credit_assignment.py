@@ -143,7 +143,10 @@ class _Ratings(NamedTuple):
         found = np.zeros_like(self.ends)
         of = self.fold[len(self.earlier) :]
         for part in np.unique(of):
-            rest = np.flatnonzero(self.fold != part)[-critic.MOST :]
+            rest = np.flatnonzero(self.fold != part)
+            # This run's come first, the newest of them before the others; of the earlier ones the newest is the last.
+            before = rest < len(self.earlier)
+            rest = np.concatenate([rest[~before], rest[before][::-1]])[: critic.MOST]
             if not len(rest):
                 continue
             weight, _ = critic.fitted(self.kernel[np.ix_(rest, rest)], sign[rest], self.ridge)

@@ -109,7 +109,7 @@ def read(arrays: Mapping[str, NDArray[Any]], width: int) -> Labels | None:
 
 def of_run(scorer: Scorer, samples: Sequence[Sample], progress: Progress) -> tuple[Labels | None, Critic]:
     """Fit a critic to people's ratings of this run and of the versions before it."""
-    rated = [s for s in samples if s.human and s.reward and not s.replayed]
+    rated = [s for s in samples if s.human and s.reward and not s.replayed][::-1]  # the newest came first
     if not rated:
         return None, NOTHING
     states = scorer.states([s.tokens for s in rated])

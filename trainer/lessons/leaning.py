@@ -10,6 +10,7 @@ cost. Not here: how much states explain (credit_assignment), the pass (policies)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -39,8 +40,9 @@ def teachings(
     preset: Preset, samples: Sequence[Sample], values: Sequence[float], scorer: Scorer, progress: Progress
 ) -> Mapping[str, Teaching]:
     """Lessons of the leaning policy on each rated reply; none where the ratings do not ask for it. `values`: the
-    advantage of each reply by its rating."""
-    rated = [(s, a) for s, a in zip(samples, values, strict=True) if a]
+    advantage of each reply by its rating, 0 for one that may not train. What is liked is the person's word for it, and
+    not which side of a baseline it is on."""
+    rated = [(s, math.copysign(a, s.reward)) for s, a in zip(samples, values, strict=True) if a and s.reward]
     if preset.objective not in OBJECTIVES or preset.credit == 1 or not scorer.policy.leans or not _alike(samples):
         return {}
     liked = np.array([a > 0 for _, a in rated], bool)
@@ -71,10 +73,12 @@ def teachings(
 
 
 def _alike(samples: Sequence[Sample]) -> bool:
-    """Tell whether people's thumbs, each on a prompt of its own, are all that there is."""
+    """Tell whether people's thumbs of one weight, each on a conversation of its own, are all that there is. Where two
+    replies are of one conversation, the second one's prompt has the first, and would lean with it."""
     own = all(s.human and not s.labelled and s.hindsight is None and s.correction is None for s in samples)
-    prompts = [s.tokens.prompt for s in samples]
-    return own and len(set(prompts)) == len(prompts) and not any(map(teacher.comment_of, samples))
+    conversations = {critic.conversation(s) for s in samples}
+    alike = len(conversations) == len(samples) and len({s.weight for s in samples}) == 1
+    return own and alike and not any(map(teacher.comment_of, samples))
 
 
 def _direction(scorer: Scorer, samples: Sequence[Sample], liked: NDArray[np.bool_]) -> NDArray[np.float32]:

@@ -177,7 +177,11 @@ def prepare(
     else:
         of_ratings, flawed = advantages.of_ratings(spec, preset, samples)
         if room > 0:
-            leant = leaning.teachings(preset, samples, of_ratings, scorer, progress)
+            fit = [
+                a if s.rating not in flawed and _is_its_own(s, now, was, spec, preset, band) else 0.0
+                for s, a, now, was in zip(samples, of_ratings, old, behaviour, strict=True)
+            ]
+            leant = leaning.teachings(preset, samples, fit, scorer, progress)
         lessons.leans = bool(leant)
         pushed = advantages.of_tokens(
             [0.0] * len(samples) if leant else of_ratings,
@@ -247,6 +251,11 @@ def _verdict(sample: Sample, now: LogProbs, was: Floats, preset: Preset, band: B
     # What was left out of its prompt made these tokens likely, or unlikely.
     unshortened = objective.verdict(now.sampled, sample.captured, token_low=low, token_high=high, band=OFF)
     return replace(verdict, tokens=verdict.tokens & unshortened.tokens)
+
+
+def _is_its_own(sample: Sample, now: LogProbs, was: Floats, spec: RunSpec, preset: Preset, band: Band) -> bool:
+    """Tell whether a reply is of an earlier version, or as likely under the parent as its server found it."""
+    return sample.version != spec.parent or _verdict(sample, now, was, preset, band, None).reply
 
 
 def _of_extra(one: Extra, now: LogProbs, base: LogProbs) -> Lesson:

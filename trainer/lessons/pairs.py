@@ -51,13 +51,14 @@ def made(
         return found
     free = {at for at, one in enumerate(lessons) if _free(one, preset, outcomes)}
     corrected = _corrected(lessons, free)
-    picked = _picked(lessons, free - {at for pair in corrected for at in pair})
+    trust = preset.w_rl if preset.objective == "combine" else 1.0  # of ratings; words of one's own are a teacher
+    picked = _picked(lessons, free - {at for pair in corrected for at in pair}) if trust else []
     for better, worse in [*corrected, *picked]:
         plus, minus = lessons[better], lessons[worse]
         gap = 2.0 if plus.extra else plus.sample.reward - minus.sample.reward
-        weight = gap / 2 * (plus.sample.weight + minus.sample.weight) / 2
+        weight = gap / 2 * (plus.sample.weight + minus.sample.weight) / 2 * (1.0 if plus.extra else trust)
         # A correction is imitated with all its weight, as ever; a reply of the model's own with little.
-        besides = float(plus.advantage.mean()) if plus.extra else preset.pair_nll
+        besides = float(plus.advantage.mean()) if plus.extra else preset.pair_nll * trust
         name = f"{plus.sample.rating} {minus.sample.rating}"
         both = {
             better: _side(plus, Pair(name, True, weight, besides)),

@@ -220,7 +220,7 @@ class Load:
         return self._found(start)
 
     def _found(self, start: float) -> dict[str, Any]:
-        """What there is since then; nobody asks again."""
+        """Stop asking, and sum up what came since then."""
         seconds = time.perf_counter() - start
         self._until, self._at_least = 0.0, 0
         for caller in self._callers:

@@ -1,4 +1,4 @@
-"""Streams as no server should send them, and some do: read in parts, edited, and stored as a reader of events sees them."""
+"""Streams as no server should send them, and some do: edited and stored as a reader of events sees them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DONE = b"data: [DONE]\n\n"
 
 def said(text: str, end: str | None = None, *, ids: Sequence[int] = (), **more: Any) -> dict[str, Any]:
     entries = [{"token": text, "logprob": -0.5, "bytes": None, "top_logprobs": []} for _ in ids]
-    choice = {"index": 0, "delta": {"content": text}, "finish_reason": end, "logprobs": {"content": entries} or None}
+    choice = {"index": 0, "delta": {"content": text}, "finish_reason": end, "logprobs": {"content": entries}}
     return {"id": "up-1", "object": "chat.completion.chunk", "created": 1, "model": "fake",
             "choices": [{**choice, "token_ids": list(ids), **more}]}  # fmt: skip
 

@@ -49,6 +49,8 @@ async def test_promote_and_roll_back(proxy: Proxy, versions: list[Path]) -> None
     await proxy.post("/rl/promote/2")
     status, pointer = await proxy.post("/rl/rollback")
     assert status == 200 and (pointer["live"], pointer["previous"]) == (1, 2)
+    status, again = await proxy.post("/rl/rollback")  # typed twice: v2 does not come back
+    assert status == 409 and "promote v2" in again["error"]["message"]
     assert (await proxy.post("/rl/rollback?base"))[1]["live"] == 0
     assert await answered_by(proxy) == "base"
 

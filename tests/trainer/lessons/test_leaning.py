@@ -92,6 +92,8 @@ def test_ratings_at_random_are_not(tmp_path, model):
         "a correction",
         "a judge's label",
         "one prompt twice",
+        "two replies of one conversation",
+        "another weight",
         "few of one sign",
         "another objective",
         "none",
@@ -110,6 +112,14 @@ def test_other_feedback_teaches_in_its_own_way(tmp_path, model, why):
         case "one prompt twice":
             prompt = samples[0].tokens.prompt
             samples[-1] = replace(samples[-1], tokens=replace(samples[-1].tokens, prompt=prompt))
+        case "two replies of one conversation":
+            first, last = samples[0], samples[-1]
+            prompt = (*first.tokens.prompt, *first.tokens.reply, 5)
+            talk = {"messages": ({"role": "user", "content": "hi"},)}
+            samples[0] = replace(first, **talk)
+            samples[-1] = replace(last, tokens=replace(last.tokens, prompt=prompt), **talk)
+        case "another weight":
+            samples[-1] = replace(samples[-1], weight=0.5)
         case "few of one sign":
             samples = samples[:16] + samples[16 : 15 + leaning.LEAST]
         case "another objective":
@@ -119,6 +129,18 @@ def test_other_feedback_teaches_in_its_own_way(tmp_path, model, why):
         case "even":
             overrides = {"credit": 1.0}
     assert taught(tmp_path, model, samples, **overrides) == ({}, [])
+
+
+def test_who_says_neither_is_on_no_side(tmp_path, model):
+    """Three stars are under the average of those who mostly like what they read, and no dislike all the same."""
+    samples = written(model)
+    neutral = [replace(s, rating=f"n{s.rating}", reward=0.0, messages=(), tokens=replace(s.tokens, prompt=(9, 9, at)))
+               for at, s in enumerate(samples[:4])]  # fmt: skip
+    preset = presets.resolve("balanced", {"teacher_k": K})
+    values = [s.reward - 0.2 for s in [*samples, *neutral]]
+    with Progress(tmp_path, io.StringIO()) as progress:
+        found = leaning.teachings(preset, [*samples, *neutral], values, tiny.scorer(tmp_path, model), progress)
+    assert found.keys() == {s.rating for s in samples}
 
 
 def test_room_is_what_is_left_of_the_sense_that_a_version_may_lose():

@@ -69,6 +69,17 @@ def test_the_liked_and_the_disliked_reply_to_one_prompt_are_a_pair(tmp_path):
     assert found[0].advantage == pytest.approx([-BETA / 2 * 4] * 4)
 
 
+@pytest.mark.parametrize("trust", [1.0, 0.1, 0.0])
+def test_picks_weigh_as_much_as_ratings_do_beside_a_teacher(tmp_path, trust):
+    rated = [lesson("bad", 1, -1.0, [-1.0] * 4), lesson("good", 1, 1.0, [-2.0] * 3)]
+    bad, good = made(tmp_path, rated, objective="combine", w_rl=trust)
+    if not trust:
+        assert [bad, good] == rated
+        return
+    assert good.advantage == pytest.approx([trust * (NLL + BETA / 2 * 3)] * 3)
+    assert bad.advantage == pytest.approx([-trust * BETA / 2 * 4] * 4)
+
+
 def test_no_reply_is_in_two_pairs_and_equal_ratings_make_none(tmp_path):
     rewards = [1.0, -1.0, 0.5, -0.5, 1.0, 0.2]
     found = made(tmp_path, [lesson(f"r{i}", 1, r, [-1.0]) for i, r in enumerate(rewards)])
