@@ -48,7 +48,7 @@ def explained_whole(
     means = critic.scaled(now.features[:, :width])
     tried = [_Ratings.of(now, one, means, size, seed, whole=True) for one in _with(before)]
     _, found, _ = _best(tried, y)
-    return found, _by_chance(tried, y, found, seed) if found > 0 else 1.0
+    return found, _by_chance(tried, y, found, seed, now.group) if found > 0 else 1.0
 
 
 def credit(
@@ -72,7 +72,7 @@ def credit(
     changes = [np.diff(v) for v in values_after]
     usual = CHANCE * float(np.median(np.abs(np.concatenate(changes))))
     tokens = [len(c) * np.maximum(c - usual, 0.0) for c in changes]
-    return Credit(tokens, found, _by_chance(tried, y, found, seed), len(best.earlier))
+    return Credit(tokens, found, _by_chance(tried, y, found, seed, now.group), len(best.earlier))
 
 
 def _apart(now: Labels, before: Labels | None) -> tuple[Labels, Labels | None]:
@@ -87,10 +87,10 @@ def _with(before: Labels | None) -> list[Labels | None]:
     return [None] if before is None else [before, None]
 
 
-def _by_chance(tried: Sequence[_Ratings], y: Floats, found: float, seed: int) -> float:
+def _by_chance(tried: Sequence[_Ratings], y: Floats, found: float, seed: int, group: NDArray[np.int64]) -> float:
     """How often shuffled ratings are explained as well as these."""
     shuffle = np.random.default_rng(seed)
-    as_well = sum(_best(tried, shuffle.permutation(y))[1] >= found for _ in range(SHUFFLES))
+    as_well = sum(_best(tried, critic.dealt(y, group, shuffle))[1] >= found for _ in range(SHUFFLES))
     return (1 + as_well) / (1 + SHUFFLES)
 
 

@@ -93,8 +93,8 @@ def _advantage(lesson: Lesson, beta: float, apart: float) -> Floats:
 
 
 def _side(lesson: Lesson, pair: Pair) -> Lesson:
-    """Without what its rating alone would have meant for its tokens."""
-    return replace(lesson, pair=pair, keep=np.isfinite(lesson.old), staying=None, credited=False)
+    """Without what its rating alone would have meant for its tokens. What the filter masks stays masked."""
+    return replace(lesson, pair=pair, keep=lesson.keep & np.isfinite(lesson.old), staying=None, credited=False)
 
 
 def _free(lesson: Lesson, preset: Preset, outcomes: Mapping[str, Outcome]) -> bool:

@@ -1,5 +1,6 @@
 """The critic of whole replies: right where there is something to see, and not trusted where there is not."""
 
+import io
 import math
 from dataclasses import replace
 
@@ -9,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.harness import tiny
-from trainer.lessons import critic
+from trainer.io.progress import Progress
+from trainer.lessons import credit_assignment, critic
 from trainer.lessons.critic import Labels
 
 WIDTH = 40
@@ -97,6 +99,30 @@ def test_the_fit_is_where_the_gradient_of_the_likelihood_is_0():
     assert slope.sum() == pytest.approx(0.0, abs=1e-3)
 
 
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=20), st.integers(0, 99))
+def test_ratings_are_dealt_out_by_conversation(group, seed):
+    group, y = np.array(group), np.arange(float(len(group)))
+    found = critic.dealt(y, group, np.random.default_rng(seed))
+    assert sorted(found) == sorted(y)
+    sizes = np.bincount(group)
+    if len(set(sizes[sizes > 0])) == 1:  # as many of each: they stay together
+        assert all(len(set(group[found[group == name].astype(int)])) == 1 for name in set(group))
+
+
+def test_a_topic_that_is_liked_is_no_taste():
+    """Ratings that follow their conversation, and nothing that carries over to another one."""
+    dice, taken = np.random.default_rng(0), 0
+    for _ in range(12):
+        group = np.repeat(np.arange(8), 4)
+        y = dice.permutation(np.repeat([1.0, -1.0], 4))[group]
+        topics = dice.normal(0, 1, (8, 32))[group]
+        states = [(t + dice.normal(0, 0.5, 32) + dice.normal(0, 1, (11, 32))).astype(np.float32) for t in topics]
+        found = critic.labels(states, y, group)
+        taken += credit_assignment.explained_whole(found, y, 0)[1] <= credit_assignment.BY_CHANCE
+        taken += credit_assignment.credit(states, y, found, 0).by_chance <= credit_assignment.BY_CHANCE
+    assert not taken
+
+
 def test_labels_go_with_a_version_and_the_newest_stay():
     old, new = rated(count=150), rated(count=100, seed=1)
     kept = critic.read({name: np.asarray(each) for name, each in old.arrays().items()}, WIDTH)
@@ -153,3 +179,11 @@ def test_unrated_answers_are_guessed_only_by_a_critic_that_is_trusted():
     assert all((odds[id] > 0) is (lean > 0) for id, lean in leans.items())
     assert critic.guesses(known, found._replace(lower=0.5), Seen({}), samples) == {}
     assert critic.guesses(None, found, Seen({}), samples) == {}
+
+
+def test_labels_of_a_run_have_the_newest_last(tmp_path):
+    """Samples come newest first."""
+    samples = [replace(s, reward=(-1.0) ** at) for at, s in enumerate(tiny.rated(tiny.make_model(tmp_path / "m"), 9))]
+    with Progress(tmp_path, io.StringIO()) as progress:
+        known, _ = critic.of_run(tiny.scorer(tmp_path, tmp_path / "m"), samples, progress)
+    assert known is not None and known.group.tolist() == [critic.conversation(s) for s in samples][::-1]

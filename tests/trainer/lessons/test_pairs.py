@@ -80,6 +80,12 @@ def test_picks_weigh_as_much_as_ratings_do_beside_a_teacher(tmp_path, trust):
     assert bad.advantage == pytest.approx([-trust * BETA / 2 * 4] * 4)
 
 
+def test_what_the_filter_masks_stays_masked_in_a_pair(tmp_path):
+    masked = np.array([True, False, True])
+    found = made(tmp_path, [lesson("bad", 1, -1.0, [-1.0] * 3), lesson("good", 1, 1.0, [-2.0] * 3, keep=masked)])
+    assert found[0].keep.all() and found[1].keep.tolist() == masked.tolist()
+
+
 def test_no_reply_is_in_two_pairs_and_equal_ratings_make_none(tmp_path):
     rewards = [1.0, -1.0, 0.5, -0.5, 1.0, 0.2]
     found = made(tmp_path, [lesson(f"r{i}", 1, r, [-1.0]) for i, r in enumerate(rewards)])
