@@ -186,8 +186,8 @@ def folds(group: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
 
 
 def dealt(y: Floats, group: NDArray[np.int64], dice: np.random.Generator) -> Floats:
-    """(R,) the ratings dealt out anew, those of one conversation together: they are often alike, and shuffled each by
-    itself they would be easier to beat than chance is."""
+    """(R,) the ratings dealt out anew, those of one conversation together. They are often alike; shuffled each by itself
+    they would be easier to beat than chance is."""
     names, at = np.unique(group, return_inverse=True)
     if len(names) == len(y):
         return dice.permutation(y)
