@@ -186,7 +186,7 @@ def folds(group: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
 
 
 def dealt(y: Floats, group: NDArray[np.int64], dice: np.random.Generator) -> Floats:
-    """(R,) the ratings dealt out anew, those of one conversation together. They are often alike; shuffled each by itself
+    """(R,) the ratings dealt out anew, those of one conversation together. They are often alike; shuffled one by one
     they would be easier to beat than chance is."""
     names, at = np.unique(group, return_inverse=True)
     if len(names) == len(y):
