@@ -76,7 +76,7 @@ class Capture:
         self._broken: str | None = None
         self._unread: list[bytes] = []  # whole events, not parsed yet
         self._unread_size = 0
-        self._kind: type[EventSplitter]
+        self._kind: type[EventSplitter]  # that cuts what is unread
         self._n = n
         self.asker: Asker | None = None
         self.guessed: str | None = None  # why it is not known how the server samples, where it is not

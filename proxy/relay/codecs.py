@@ -154,7 +154,7 @@ class Native(Codec):
             return False
 
     def _names_speaker(self, said: Mapping[str, Any]) -> bool:
-        """Tell if such an event is the first that says who speaks in one of its choices: then it goes on."""
+        """Note who speaks in the choices of such an event, and tell if one of them has not said it: then it goes on."""
         new = {one.get("index") for one in said.get("choices", ()) if one["delta"].get("role")} - self._spoken
         self._spoken |= new
         return bool(new)

@@ -152,8 +152,8 @@ class Exchange:
         except (asyncio.CancelledError, *GONE):
             error = LEFT
             raise
-        except Exception as odd:
-            error = f"rlproxy failed while it answered ({type(odd).__name__}); its log says where."
+        except Exception as fault:  # of ours; its words may be somebody's, and go to the log alone
+            error = f"rlproxy failed while it answered ({type(fault).__name__}); its log says where."
             raise
         finally:
             if self._capture is None:  # also of a question that nobody took

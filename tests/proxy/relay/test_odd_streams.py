@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
+from proxy.relay.codecs import Native
 from scripts.fakes.backend import FakeBackend
 from scripts.fakes.launcher import FakeLauncher
 from scripts.harness.in_process import Proxy
@@ -29,17 +31,18 @@ def event(value: Any, before: bytes = b"data: ", after: bytes = b"\n\n") -> byte
     return before + (value if isinstance(value, bytes) else json.dumps(value).encode()) + after
 
 
-@asynccontextmanager
+@contextlib.asynccontextmanager
 async def answered_with(
     home: Path, kind: str, *reads: bytes, headers: bytes = b"", **flags: Any
 ) -> AsyncIterator[Proxy]:
     """rlproxy before a server that answers each chat with these reads, some time apart."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
-        if b"/chat" not in head.split(b"\r\n", 1)[0]:
-            writer.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
-        else:
+        with contextlib.closing(writer), contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            head = await reader.readuntil(b"\r\n\r\n")
+            if b"/chat" not in head.split(b"\r\n", 1)[0]:
+                writer.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+                return
             writer.write(b"HTTP/1.1 200 OK\r\nconnection: close\r\n" + headers)
             writer.write(b"content-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
             for read in reads:
@@ -47,8 +50,6 @@ async def answered_with(
                 await writer.drain()
                 await asyncio.sleep(0.05)
             writer.write(b"0\r\n\r\n")
-        await writer.drain()
-        writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     proxy = Proxy(home, FakeBackend(), FakeLauncher())
@@ -63,7 +64,7 @@ async def answered_with(
 
 
 async def asked(proxy: Proxy, **more: Any) -> tuple[bytes, Any]:
-    """What a client gets, and the completion as it is stored then."""
+    """Ask, and return the bytes of the answer with the newest stored completion."""
     response = await proxy.chat("x", stream=True, temperature=1.0, top_p=1.0, **more)
     raw = await response.read()
     found, *_ = await proxy.store.completions.page(limit=5)
@@ -119,7 +120,7 @@ async def test_an_event_that_nobody_understands_is_passed_on(tmp_path: Path, kin
 
 @pytest.mark.parametrize("kind", ["openai", "vllm"])
 async def test_a_line_end_within_an_object_ends_its_line(tmp_path: Path, kind: str) -> None:
-    """What comes after it is no data: no reader of events has it, so it is not stored."""
+    """The text after it is not data. No reader of events sees it, so it is not stored."""
     odd = event(b'{"id":\n"up-1","x":{"id":1},"choices":[{"index":0,"delta":{"content":"unseen"}}]}')
     for reads in ([odd, event(said("he", "stop")), DONE], [event(said("he", "stop")), odd, DONE]):
         async with answered_with(tmp_path / str(len(reads[0])), kind, *reads) as proxy:
@@ -137,6 +138,22 @@ async def test_each_choice_says_who_speaks(tmp_path: Path) -> None:
     lines = [json.loads(line[6:]) for line in raw.split(b"\n") if line.startswith(b"data: {")]
     spoken = [choice["index"] for line in lines for choice in line["choices"] if choice["delta"].get("role")]
     assert spoken == [0, 1] and b"-0.5" not in raw
+
+
+async def test_a_fault_of_ours_is_told_where_the_answer_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(self: Native, piece: bytes) -> bytes:
+        raise RuntimeError("words of somebody")
+
+    monkeypatch.setattr(Native, "through", fails)
+    async with answered_with(tmp_path, "openai", event(said("he", "stop")), DONE) as proxy:
+        with pytest.raises(aiohttp.ClientError):
+            await asked(proxy)
+        async with asyncio.timeout(10):
+            while not (found := (await proxy.store.completions.page(limit=5))[0]).end:
+                await asyncio.sleep(0.01)
+    assert found.status == "error" and "RuntimeError" in found.end.error and "somebody" not in found.end.error
 
 
 async def test_a_header_that_nobody_may_send_is_left_out(tmp_path: Path) -> None:
