@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from scripts.docs.filling import put, settle
-from tests.wire.case import WireCase, cases
+from scripts.golden.wire import WireCase, cases
 
 NAME: Final = "wire"
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs/lab/wire.md"

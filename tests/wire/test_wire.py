@@ -14,9 +14,9 @@ import pytest
 from scripts.fakes.backend import FakeBackend
 from scripts.fakes.launcher import FakeLauncher
 from scripts.fakes.scripted import ScriptedServer
+from scripts.golden.wire import DIRECT, WireCase, WireRequest, cases
 from scripts.harness.in_process import Proxy
 from store.records import Completion
-from tests.wire.case import DIRECT, WireCase, WireRequest, cases
 
 SERVER_ID = "up-1"  # the id that scripted servers give to their answers
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from scripts.docs.wire_table import COLUMNS, PAGE, filled, table
-from tests.wire.case import cases
+from scripts.golden.wire import cases
 
 
 def test_the_page_counts_the_corpus() -> None:

@@ -1,4 +1,4 @@
-"""One case of the wire corpus, read from its TOML file. README.md describes the form."""
+"""One case of the wire corpus, read from its TOML file. tests/wire/README.md describes the form."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from scripts.fakes.scripted import ScriptedAnswer
 
-FOLDER: Final = Path(__file__).parent
+FOLDER: Final = Path(__file__).resolve().parents[2] / "tests" / "wire"
 DIRECT: Final = "direct"  # as `body`: what a client of the server itself sees
 
 
