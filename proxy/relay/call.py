@@ -23,7 +23,7 @@ from proxy.conversation.retries import COUNT, Attempt
 from proxy.conversation.turns import marked_side
 from proxy.core.agent_wrappers import CLAUDE_CODE, Agent, agent_of, named_by_newest
 from proxy.core.errors import BadRequest, TooLarge
-from proxy.core.http_message import HeaderLines, header_lines
+from proxy.core.http_message import header_lines
 from proxy.core.json_edit import DEEPEST, deeper
 from proxy.core.upstream import end_to_end
 from proxy.dialects import Asked, Dialect
@@ -50,7 +50,7 @@ class HeadFacts:
     id: str | None  # that its client chose for the completion
     coding: str  # in which its body is packed; empty where it is not
     target: str  # the route at the backend
-    lines: HeaderLines  # its headers, as the backend gets them
+    lines: bytes  # its headers, as the backend gets them
 
 
 @dataclass(slots=True)
