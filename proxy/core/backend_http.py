@@ -78,8 +78,8 @@ class Connections:
         unpack: bool = False,
         left: Callable[[], None] | None = None,
     ) -> Answer:
-        """The head of the answer. `target`: the route as at a server's root, in the bytes that are sent. `left` is called
-        once the question is on its way.
+        """The head of the answer. `target`: the route as at a server's root, in the bytes that are sent. `left` is
+        called once the question is on its way.
 
         A question that changes nothing is asked once more where a connection that was kept has just been closed.
 

@@ -58,10 +58,10 @@ class ServerProbe:
         return await self.ask("GET", path)
 
     async def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any, Mapping[str, str]]:
-        timeout = aiohttp.ClientTimeout(total=ASK_S)
+        timeout, url = aiohttp.ClientTimeout(total=ASK_S), route_url(self.url, path)
         try:
             async with self._http.request(
-                method, route_url(self.url, path), headers=self._headers, json=body, timeout=timeout, allow_redirects=False
+                method, url, headers=self._headers, json=body, timeout=timeout, allow_redirects=False
             ) as response:
                 raw, status, headers = await response.read(), response.status, response.headers
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError):
