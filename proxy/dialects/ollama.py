@@ -31,6 +31,7 @@ from proxy.dialects.ollama_chat import (
     template_kwargs,
 )
 
+RENDERS: Final = "_debug_render_only"  # Ollama then sends the prompt as the model would read it
 _NO_PROMPT: Final = "`{}` is empty: nothing was generated."
 
 
@@ -49,6 +50,8 @@ class _Ollama(Dialect):
 
     def parse(self, body: Any) -> Asked:
         body = an_object(body)
+        if body.get(RENDERS):
+            raise Unreadable(f"`{RENDERS}` asks for a prompt, and for no answer.", param=RENDERS)
         options = member(body, "options", dict, {})
         sampling, unclear = numbers(options, SAMPLING)
         beside = next((key for key in self.beside if body.get(key)), None)

@@ -366,8 +366,9 @@ class Relay:
             upstream = await parts.connections.ask(
                 request.method, parts.backend.url, target_of(request), parts.request_headers(request), body
             )
-            said = b"" if request.method == "HEAD" or upstream.status not in MISSING else await whole(upstream)
-            if said and is_bare(upstream.status, said):
+            may_be_bare = request.method != "HEAD" and upstream.status in MISSING
+            said = await whole(upstream) if may_be_bare else b""
+            if may_be_bare and is_bare(upstream.status, said):
                 return lacking(request, upstream.status, parts.backend.kind)
             response = PacedStream(status=upstream.status, headers=answer_headers(upstream.headers))
             await response.prepare(request)
