@@ -230,8 +230,8 @@ def _ends(text: str) -> str:
 
 
 def _limit(body: Any) -> int | None:
-    """How long the answer may be, in any dialect's word for it. At 0 a server reads the prompt and says nothing; to
-    Ollama that is no limit."""
+    """How long the answer may be, in any dialect's word for it. At 0 a server reads the prompt and says nothing, but
+    Ollama takes it for unlimited."""
     if not isinstance(body, Mapping):
         return None
     options = body.get("options")  # Ollama

@@ -188,7 +188,7 @@ class Dialect(ABC):
         """Raises BadRequest, naming the field; Unreadable where the backend may know better."""
 
     def unread(self, body: Mapping[str, Any], error: Unreadable) -> Asked:
-        """What can be said of a request that `parse` cannot read. Raises BadRequest without the name of a model."""
+        """Read the model alone of a request that `parse` cannot read. Raises BadRequest where even that is odd."""
         return Asked(
             model=member(body, "model", str, ""),
             messages=[],

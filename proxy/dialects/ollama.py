@@ -71,8 +71,7 @@ class _Ollama(Dialect):
         )
 
     def without_prompt(self, body: Mapping[str, Any], *, model: str, created: int) -> bytes | None:
-        """As Ollama answers once it has loaded or unloaded the model. It is one object, also where a stream was asked
-        for."""
+        """Ollama's answer once it has loaded or unloaded the model: one object, also where a stream was asked for."""
         head = {"model": model, "created_at": _time(created), **self.nothing}
         return dumps({**head, "done": True, "done_reason": "unload" if _is_zero(body.get("keep_alive")) else "load"})
 

@@ -1,7 +1,7 @@
 """Requests that rlproxy cannot read, and those without a prompt: passed on as they are, and never captured.
 
-Owns what their clients get: the backend's own answer. A backend that lacks the client's format is not asked; a request
-without a prompt, as Ollama's clients send to load a model, is then answered as its format has it.
+Owns what their clients get: the backend's own answer. A backend that lacks the client's format is not asked. Ollama's
+clients load a model without a prompt; then they get the answer that their format has for it.
 """
 
 from __future__ import annotations

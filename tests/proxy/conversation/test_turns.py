@@ -108,7 +108,7 @@ def test_main_turns(messages: list[dict[str, Any]]) -> None:
         {"max_tokens": 1.0},
         {"n_predict": 0},
         {"max_output_tokens": 0},
-    ],  # fmt: skip
+    ],
 )
 def test_probes(body: dict[str, Any]) -> None:
     assert turn_of({}, body, asks("quota"), None) == ("side", "probe")
