@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 
@@ -79,13 +80,38 @@ def _names_a_source(text: str) -> str:
 KeySource = Annotated[str, AfterValidator(_names_a_source)]
 
 
-def _without_login(url: str) -> str:
-    if "@" in url.partition("://")[2].partition("/")[0]:
+def _is_address(url: str) -> str:
+    """An `http://` or `https://` address to which a route can be added; empty for none."""
+    scheme, colon, place = url.partition("://")
+    if url.startswith("unix:"):
+        raise ValueError(
+            "rlproxy does not open Unix sockets; have the server listen on an address too, as http://127.0.0.1:8000"
+        )
+    if url and not colon:
+        raise ValueError("it has no scheme; write http:// before it, or https:// for a cloud")
+    if colon and scheme.lower() not in ("http", "https"):
+        raise ValueError("it should begin with http:// or https://")
+    if "@" in place.partition("/")[0]:
         raise ValueError("an address is shown and logged: put the key into backend.api_key")
+    if "?" in place or "#" in place:
+        raise ValueError("routes are added at its end; leave out `?` or `#` and what comes after it")
+    if not url.isprintable() or " " in url:
+        raise ValueError("it has a blank or a control character in it")
+    _check_host(url)
     return url
 
 
-Url = Annotated[str, AfterValidator(_without_login)]
+def _check_host(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        is_host = bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is none, an IPv6 address that does not end
+        is_host = False
+    if url and not is_host:
+        raise ValueError("it should name a machine, as http://127.0.0.1:8000")
+
+
+Url = Annotated[str, AfterValidator(_is_address)]
 
 
 class Section(BaseModel):

@@ -65,6 +65,7 @@ FLAGS = {
     "log.level": "--log-level",
     "store.key_from": "--key",
 }
+ADDRESSES = ("backend.url", "backend.replicas", "judge.url")  # whose queries may be keys
 HIDDEN = ("store.key_from",)  # where somebody may put a key by mistake, which no message should repeat
 PARSED = {**dict.fromkeys(TABLES, "object"), **dict.fromkeys(LISTS, "array")}  # JSON in the environment
 
@@ -274,7 +275,8 @@ def _sentence(error: ValidationError, given: Mapping[str, GivenSettings]) -> str
         return f"{path}: the values from {' and '.join(sorted(sources))} are not allowed: {allowed}."
     field = fields()[key]
     # A key, an address with one, or where somebody may have put one.
-    hidden = _is_secret(field) or key in HIDDEN or "@" in str(first["input"])
+    has_key = "@" in str(first["input"]) or ("?" in str(first["input"]) and key in ADDRESSES)
+    hidden = _is_secret(field) or key in HIDDEN or has_key
     value = "its value" if hidden else repr(first["input"])
     return f"{key}: {value} from {given[key].source} is not allowed: {allowed}."
 

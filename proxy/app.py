@@ -47,6 +47,7 @@ from proxy.relay.episode_queue import EpisodeQueue
 from proxy.relay.heap_trim import Memory
 from proxy.relay.lessons import PromptLessons
 from proxy.relay.models import Models
+from proxy.relay.ollama_routes import OllamaRoutes
 from proxy.relay.parts import Parts
 from proxy.relay.relay import Relay
 from proxy.signals.follower import Follower
@@ -195,10 +196,8 @@ class Wiring:
         self.counts = CountTokens(parts)
         self.forgetter = Forgetter(store, settings.home, run_files, rebuilding, recent, retries, unconfirmed, lessons)
         self.stored = StoredResponses(store, relay, self.forgetter)
-        # A list of somebody else's models is theirs alone, and a client's own key opens it.
-        models = Models(store, backend, swap, door, relay.passthrough)
-        self.models = relay.passthrough if backend.capabilities.foreign else models.list
-        self.passed = relay.passthrough if backend.capabilities.foreign else models.passed
+        self.models = models = Models(parts, relay.passthrough)
+        self.passed = OllamaRoutes(parts, models, relay.passthrough).passed
         if backend.kind == "ollama":  # imported where it is used, as the backends are
             from proxy.relay.ollama_lists import OllamaLists
 
@@ -242,7 +241,7 @@ class Wiring:
                 for p in rooms
             ),
             *(web.post(p + COUNT_TOKENS, self.counts.post) for p in rooms),
-            *(web.get(p + "/v1/models", self.models) for p in rooms),
+            *(web.get(p + "/v1/models", self.models.list) for p in rooms),
             *(web.get(p + "/v1/responses/{id}", self.stored.get) for p in rooms),
             *(web.delete(p + "/v1/responses/{id}", self.stored.delete) for p in rooms),
             web.post("/v1/feedback", self.feedback.post),

@@ -11,6 +11,7 @@ from config.sections import BackendSection
 from config.settings import Settings
 from proxy.backends.base import Backend, Capabilities, Told
 from proxy.core.errors import BadRequest
+from proxy.core.server_url import base_url
 from trainer.launch import Launcher
 
 
@@ -69,7 +70,7 @@ def _replicas(chosen: BackendSection, weights: str, home: Path) -> Backend:
 
     if chosen.kind != "vllm":
         raise BadRequest(f"backend.replicas are for vLLM, and backend.kind is {chosen.kind}.")
-    urls = dict.fromkeys(url.rstrip("/").removesuffix("/v1") for url in (chosen.url, *chosen.replicas))
+    urls = dict.fromkeys(base_url(url, is_root=True) for url in (chosen.url, *chosen.replicas))
     return Replicas([VLLM(chosen.model_copy(update={"url": url}), weights, home) for url in urls])
 
 

@@ -9,12 +9,14 @@ import errno
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
+from urllib.request import getproxies_environment, proxy_bypass_environment
 
 import aiohttp
 
 from proxy.backends.base import Address, Backend
 from proxy.core.errors import BackendDown
 from proxy.core.json_edit import dumps, loads
+from proxy.core.server_url import route_url
 
 # What starts each of them, for who forgot to.
 START: Final[Mapping[str, str]] = {
@@ -36,7 +38,9 @@ async def ask(
     with reaching(address.url, backend.kind, what, timeout_s):
         async with (
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=timeout_s)) as http,
-            http.post(f"{address.url}/v1/chat/completions", data=dumps({**body, **named}), headers=headers) as response,
+            http.post(
+                route_url(address.url, "/v1/chat/completions"), data=dumps({**body, **named}), headers=headers
+            ) as response,
         ):
             return response.status, await response.read()
 
@@ -57,11 +61,21 @@ def reaching(url: str, kind: str, what: str, timeout_s: float) -> Iterator[None]
 
 def down(url: str, error: BaseException, kind: str = "") -> BackendDown:
     start = f"start it (`{START[kind]}`)" if kind in START else "start it"
+    start += _unused_proxy(url)
     return BackendDown(
         f"The backend at {url} does not answer ({_why(error)}); {start}, or correct backend.url: `rlproxy init` finds "
         "what runs here. Nothing stored was lost.",
         retry_after=5,
     )
+
+
+def _unused_proxy(url: str) -> str:
+    """A clause on a proxy that the environment names for this address, since rlproxy goes through none."""
+    scheme, _, place = url.partition("://")
+    host = place.partition("/")[0]
+    if scheme not in getproxies_environment() or proxy_bypass_environment(host):
+        return ""
+    return f" ({scheme.upper()}_PROXY is set, and rlproxy goes through no proxy)"
 
 
 def _why(error: BaseException) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import aiohttp
 import orjson
@@ -20,6 +20,7 @@ WANTS_KEY = (401, 403)
 
 
 class Cloud(OpenAICompatible):
+    has_own_routes: ClassVar[bool] = False
     capabilities = replace(
         OpenAICompatible.capabilities,
         foreign=True,

@@ -26,6 +26,7 @@ from proxy.backends.installed import Made, write
 from proxy.backends.openai import OpenAICompatible
 from proxy.core.errors import BackendBroke, BackendDown, Unsupported
 from proxy.core.json_edit import dumps, loads
+from proxy.core.server_url import base_url
 from proxy.core.upstream import message_in
 from trainer.launch import Launcher, LaunchError
 
@@ -60,7 +61,7 @@ class LMStudio(OpenAICompatible):
 
     def __init__(self, settings: Settings, launcher: Launcher) -> None:
         super().__init__(settings.backend)
-        self._url = (settings.backend.url or URL).rstrip("/").removesuffix("/v1")
+        self._url = base_url(settings.backend.url or URL, is_root=True)
         self._weights = settings.train.weights or None
         self._given = settings.backend.gguf
         self._folder = settings.backend.models_dir or Path(FOLDER).expanduser()

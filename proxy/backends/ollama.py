@@ -29,6 +29,7 @@ from proxy.backends.openai import OpenAICompatible
 from proxy.backends.origins import Origins
 from proxy.core.errors import BackendBroke, BackendDown, ProxyError, Unsupported
 from proxy.core.json_edit import dumps, loads
+from proxy.core.server_url import base_url
 from proxy.core.upstream import message_in
 from trainer.launch import Launcher, LaunchError
 
@@ -76,7 +77,7 @@ class Ollama(OpenAICompatible):
 
     def __init__(self, settings: Settings, launcher: Launcher) -> None:
         super().__init__(settings.backend)
-        self._url = (settings.backend.url or URL).rstrip("/").removesuffix("/v1").removesuffix("/api")
+        self._url = base_url((settings.backend.url or URL).rstrip("/").removesuffix("/api"), is_root=True)
         self._model = _short(settings.backend.model)
         self._weights = settings.train.weights or None
         self._given = settings.backend.gguf

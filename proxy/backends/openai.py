@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import aiohttp
 
@@ -22,7 +22,9 @@ from proxy.backends.base import Address, Capabilities, Left, Prompt, Rendered, S
 from proxy.backends.installed import mark_of
 from proxy.backends.sampling_defaults import NEUTRAL, Defaults
 from proxy.core.errors import BackendBroke, BackendDown, Unsupported
+from proxy.core.http_message import address_of
 from proxy.core.json_edit import dumps, loads
+from proxy.core.server_url import base_url, route_url
 from proxy.core.upstream import message_in
 
 _VERSION: Final = re.compile(r".+@v\d+")
@@ -38,6 +40,7 @@ PASSING: Final = {"created", "modified_at", "permission", "status", "tags"}
 
 class OpenAICompatible:
     kind = "openai"
+    has_own_routes: ClassVar[bool] = True  # beside the API, so that its address may lack `/v1`
     capabilities = Capabilities(
         adapters=False,
         token_ids=False,
@@ -51,7 +54,7 @@ class OpenAICompatible:
         """`home`: of a backend whose versions are known to the server by name."""
         self._settings = settings
         self._marked_for = home
-        self._url = settings.url.rstrip("/").removesuffix("/v1")
+        self._url = base_url(settings.url, is_root=self.has_own_routes)
         self._model = settings.model
         self._http: aiohttp.ClientSession | None = None
         self._defaults = Defaults(NEUTRAL, "assumed, as OpenAI's API does")
@@ -157,25 +160,32 @@ class OpenAICompatible:
 
     async def models(self) -> list[dict[str, Any]]:
         status, body = await self._call("GET", "/v1/models")
+        request = f"GET {address_of(self._url).target('/v1/models')}"
         if status in (401, 403):
             raise BackendBroke(
-                f"The backend at {self._url} wants a key, or another one ({status} to GET /v1/models): set "
+                f"The backend at {self._url} wants a key, or another one ({status} to {request}): set "
                 f"RLPROXY_BACKEND__API_KEY, or backend.api_key in the settings."
             )
         if status == 404:
             raise BackendBroke(
-                f"What answers at {self._url} is not a model server (404 to GET /v1/models): correct backend.url; "
-                "`rlproxy init` finds the servers that run here."
+                f"What answers at {self._url} is not a model server (404 to {request}): correct backend.url; "
+                f"`rlproxy init` finds the servers that run here.{self._may_lack_version}"
             )
         if status != 200:
-            raise BackendBroke(f"The backend at {self._url} answered {status} to GET /v1/models; check its log.")
+            raise BackendBroke(f"The backend at {self._url} answered {status} to {request}; check its log.")
         try:
             return list(loads(body)["data"])
         except (ValueError, KeyError, TypeError) as error:
             raise BackendBroke(
-                f"The backend at {self._url} answered GET /v1/models with no model list: correct backend.url; "
-                "`rlproxy init` finds the servers that run here."
+                f"The backend at {self._url} answered {request} with no model list: correct backend.url; "
+                f"`rlproxy init` finds the servers that run here.{self._may_lack_version}"
             ) from error
+
+    @property
+    def _may_lack_version(self) -> str:
+        """A sentence on an address whose path does not end in `/v1`."""
+        path = address_of(self._url).path
+        return f" A path is taken as it is: should {path} be {path}/v1?" if path and not path.endswith("/v1") else ""
 
     async def tells(self) -> Told:
         """Its own entry in the model list: whatever a server puts there, but for what changes by itself."""
@@ -234,7 +244,7 @@ class OpenAICompatible:
         timeout = aiohttp.ClientTimeout(total=seconds)
         with reaching(self.url, self.kind, f"{method} {path}", seconds):
             async with self._http.request(
-                method, (url or self.url) + path, headers=self.headers(), timeout=timeout, **more
+                method, route_url(url or self.url, path), headers=self.headers(), timeout=timeout, **more
             ) as response:
                 return response.status, await response.read()
 

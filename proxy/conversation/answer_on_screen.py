@@ -122,6 +122,7 @@ class OnScreen:
 
     async def above(self, before: list[dict[str, Any]], place: Place) -> Lately:
         """The answer right above a command, which the messages `before` are in front of. Raises CannotTell."""
+        await self.underway.begin_all(place.reach.own())
         history = await asyncio.to_thread(_said_before, before, place.agent)
         if not any(message.get("role") not in ASIDE for message in history):
             raise CannotTell(NONE_SENT)
@@ -151,19 +152,21 @@ class OnScreen:
         return False
 
     async def last(self, askers: Sequence[Asker], session: str | None) -> Lately | None:
-        """The newest main turn of these, as far as it was shown. Raises CannotTell."""
+        """The main turn that these asked last, as far as it was shown. Raises CannotTell."""
+        await self.underway.begin_all(askers)
         return await self.settled(await self._store.answers.newest_of(askers, session=session))
 
     async def settled(self, newest: Lately | None) -> Lately | None:
         """This answer, with as much of it as has come. Raises CannotTell where that is nothing."""
         if newest is None:
             return None
-        newest = await self._so_far(newest)
+        newest = await self.so_far(newest)
         if newest.shown or newest.status in ("done", "error"):
             return newest
         raise CannotTell(NOT_BEGUN if newest.status == "pending" else CUT_SHORT)
 
-    async def _so_far(self, one: Lately) -> Lately:
+    async def so_far(self, one: Lately) -> Lately:
+        """This answer with the words that have come of it by now."""
         if one.status != "pending":
             return one
         if text := self.underway.text(one.id):
@@ -274,7 +277,7 @@ class OnScreen:
             return text, [], []
         longest = min(len(text) + len(text) // 2 + 1000, LONGEST)
         rows = await self._store.answers.said_to(askers, limit=LATELY, longest=longest, session=within)
-        rows = [await self._so_far(one) for one in rows]
+        rows = [await self.so_far(one) for one in rows]
         return text, await asyncio.to_thread(_close, reply, text, rows, forms, after_tool=after_tool), rows
 
     async def _below(self, one: Lately, place: Place) -> Lately:
@@ -286,7 +289,7 @@ class OnScreen:
             same = newer.conversation == one.conversation
             if not same and (place.session is None or newer.session != place.session):
                 continue
-            if newer.status == "pending" and (newer := await self._so_far(newer)).status == "pending":
+            if newer.status == "pending" and (newer := await self.so_far(newer)).status == "pending":
                 if same and newer.shown:
                     return newer
                 raise CannotTell(NOT_BEGUN if same else ANOTHER)
@@ -307,7 +310,7 @@ class OnScreen:
         close = [(one, Alike.EXACT) for one in turns]
         fits = await asyncio.to_thread(_fits, kept, close, whole, None, place, forms)
         enough = [fit for fit in fits if fit.run.messages and (fit.run.whole or fit.session == 2)]
-        found = [await self._so_far(one) for one in _best(enough, alone=False)]
+        found = [await self.so_far(one) for one in _best(enough, alone=False)]
         shown = [one for one in found if one.shown]
         if len(shown) == 1:
             return shown[0]

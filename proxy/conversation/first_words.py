@@ -30,7 +30,10 @@ def quoted(text: str, calls: Message | None = None) -> str:
 
 
 def quote_of(one: Lately) -> str:
-    return quoted(one.text, one.calls)
+    """How an answer begins, as far as it has come."""
+    if one.status != "pending":
+        return quoted(one.text, one.calls)
+    return f"{quoted(one.text) if one.shown else 'no words yet'}, still streaming"
 
 
 def _names(reply: Message) -> list[str]:

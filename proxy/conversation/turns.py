@@ -9,6 +9,7 @@ The prompts below were read in the packages of the agents (docs/guides/agents.md
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -24,7 +25,8 @@ from store.records import Turn
 HEAD, TAIL = 4000, 2000  # characters of a prompt that are looked at: a task is said first or last
 DEFAULT: Final = "default"  # none of the rules fits
 TINY: Final = 5  # no answer for a person fits in so few tokens
-_LIMITS: Final = ("max_completion_tokens", "max_output_tokens", "max_tokens")
+WARM_UP: Final = "warm-up"  # the rule of a request in which nobody said anything
+_LIMITS: Final = ("max_completion_tokens", "max_output_tokens", "max_tokens", "n_predict")
 
 RULES: Final = (
     # Headers by which agents themselves say that nobody reads this.
@@ -145,6 +147,8 @@ def turn_of(
             and (rule.tools is None or toolless != rule.tools)
         ):
             return Decision(rule.turn, rule.name)
+    if not last and not system and not any(map(_says_something, messages)):
+        return Decision("side", WARM_UP)
     return Decision("main", DEFAULT)
 
 
@@ -226,16 +230,21 @@ def _ends(text: str) -> str:
 
 
 def _limit(body: Any) -> int | None:
-    """How long the answer may be, in any dialect's word for it."""
+    """How long the answer may be, in any dialect's word for it. At 0 a server reads the prompt and says nothing, but
+    Ollama takes it for unlimited."""
     if not isinstance(body, Mapping):
         return None
     options = body.get("options")  # Ollama
-    said = [*map(body.get, _LIMITS), options.get("num_predict") if isinstance(options, Mapping) else None]
-    least: int | None = None
-    for value in said:
-        if isinstance(value, int) and not isinstance(value, bool) and value > 0 and (least is None or value < least):
-            least = value
-    return least
+    limits = [*map(body.get, _LIMITS), (options.get("num_predict") or None) if isinstance(options, Mapping) else None]
+    numbers = [value for value in limits if isinstance(value, int | float) and not isinstance(value, bool)]
+    return min((int(value) for value in numbers if 0 <= value < math.inf), default=None)
+
+
+def _says_something(message: Mapping[str, Any]) -> bool:
+    content = message.get("content")
+    parts = content if isinstance(content, list) else [content]
+    texts = (part.get("text", part) if isinstance(part, Mapping) else part for part in parts)
+    return bool(message.get("tool_calls")) or any(bool(t.strip()) if isinstance(t, str) else bool(t) for t in texts)
 
 
 def _after_a_tool(messages: Sequence[Mapping[str, Any]]) -> bool:

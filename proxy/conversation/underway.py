@@ -6,6 +6,8 @@ the store, pending. Not here: what the events of a stream mean (dialects), what 
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Collection
 from itertools import takewhile
 from typing import Protocol
 
@@ -42,6 +44,12 @@ class Underway:
             return False
         await answer.begin_now()
         return True
+
+    async def begin_all(self, askers: Collection[Asker] | None = None) -> None:
+        """Have the rows stored of all answers under way; of these askers alone, if given. From then on the store knows
+        them as the newest."""
+        answers = [answer for answer in self._answers.values() if askers is None or answer.asker in askers]
+        await asyncio.gather(*(answer.begin_now() for answer in answers))  # they share a commit
 
     async def begin_before(self, id: str, asker: Asker) -> None:
         """Have the rows stored of what this asker asked before `id`. No two answers wait for each other here."""

@@ -25,7 +25,6 @@ from proxy.core.http_message import (
     AT_ONCE,
     CODINGS,
     Body,
-    HeaderLines,
     ServerAddress,
     Unpacking,
     address_of,
@@ -73,13 +72,13 @@ class Connections:
         method: str,
         url: str,
         target: str,
-        headers: Mapping[str, str] | HeaderLines,
+        headers: Mapping[str, str] | bytes,
         body: Body,
         *,
         unpack: bool = False,
         left: Callable[[], None] | None = None,
     ) -> Answer:
-        """The head of the answer. `target`: the route, in the bytes that are sent, behind the URL's own path. `left` is
+        """The head of the answer. `target`: the route as at a server's root, in the bytes that are sent. `left` is
         called once the question is on its way.
 
         A question that changes nothing is asked once more where a connection that was kept has just been closed.
@@ -88,17 +87,15 @@ class Connections:
         without.
         """
         address = address_of(url)
-        lines = headers if isinstance(headers, HeaderLines) else header_lines(headers)
-        # A second key would be refused, or be the one that counts.
-        said = lines.without_key if b"authorization:" in address.head else lines.lines
+        lines = headers if isinstance(headers, bytes) else header_lines(headers)
         if isinstance(body, bytes):
             length = b"content-length: %d\r\n" % len(body)
         elif body is None:
             length = b"" if method in _BODILESS else b"content-length: 0\r\n"
         else:
             length = b"transfer-encoding: chunked\r\n"
-        route = f"{method} {address.path}{target} HTTP/1.1\r\n".encode()
-        head = b"%s%s%s%s\r\n" % (route, address.head, said, length)
+        route = f"{method} {address.target(target)} HTTP/1.1\r\n".encode()
+        head = b"%s%s%s%s\r\n" % (route, address.head, lines, length)
         free = self._free.get(address[:3])
         while free:
             since, kept = free.pop()

@@ -2,7 +2,9 @@
 
 ProxyError
 ├── BadRequest 400        the request itself is wrong
-│   └── UnknownPrevious   it goes on from an answer that is not known here
+│   ├── UnknownPrevious   it goes on from an answer that is not known here
+│   └── Unreadable        a member is not what rlproxy reads there; a backend may take it all the same
+│       └── NoPrompt      it has nothing for a model to answer
 ├── Unauthorized 401      no key, or an unknown one
 ├── Forbidden 403         a key that may not do this, or a foreign web page
 ├── NotFound 404
@@ -83,6 +85,14 @@ class BadRequest(ProxyError):
 
 class UnknownPrevious(BadRequest):
     code = "previous_response_not_found"
+
+
+class Unreadable(BadRequest):
+    pass
+
+
+class NoPrompt(Unreadable):
+    pass
 
 
 class Unauthorized(ProxyError):

@@ -7,12 +7,13 @@ connection (backend_http), which headers are sent (upstream). Sources: RFC 9112,
 from __future__ import annotations
 
 import zlib
-from base64 import b64encode
 from collections.abc import AsyncIterator, Mapping
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from yarl import URL
+
+from proxy.core.server_url import route_path
 
 PIECE: Final = 1 << 16  # bytes of a large body that are written at once
 AT_ONCE: Final = 1 << 18  # bytes of a body that is not large: a turn of the loop costs more than to send them
@@ -29,8 +30,12 @@ class ServerAddress(NamedTuple):
     host: str
     port: int
     tls: bool
-    path: str  # before every route
+    path: str  # of its API's base; empty for a server's root
     head: bytes  # headers that each question to it has
+
+    def target(self, route: str) -> str:
+        """A route's path there; routes are written as at a server's root."""
+        return route_path(self.path, route)
 
 
 @lru_cache(maxsize=64)
@@ -39,30 +44,18 @@ def address_of(url: str) -> ServerAddress:
     parts = URL(url)
     tls = parts.scheme == "https"
     head = f"host: {parts.raw_authority.rpartition('@')[2]}\r\n"
-    if parts.user is not None:
-        key = f"{parts.user}:{parts.password or ''}"
-        head += f"authorization: Basic {b64encode(key.encode()).decode()}\r\n"
     port = parts.port or (443 if tls else 80)
     return ServerAddress(parts.raw_host or "", port, tls, parts.raw_path.rstrip("/"), head.encode())
 
 
-class HeaderLines(NamedTuple):
-    """Headers as they are sent."""
-
-    lines: bytes
-    without_key: bytes  # the same without `authorization`: the server's own address has one
-
-
-def header_lines(headers: Mapping[str, str]) -> HeaderLines:
-    """Raises ValueError for a header with a line end in it."""
-    said = [(name, f"{name}: {value}\r\n") for name, value in headers.items()]
+def header_lines(headers: Mapping[str, str]) -> bytes:
+    """Headers as they are sent. Raises ValueError for a header with a line end in it."""
+    lines = [f"{name}: {value}\r\n" for name, value in headers.items()]
     if "user-agent" not in headers:
-        said.append(("user-agent", "user-agent: rlproxy\r\n"))
-    if any(line.count("\n") != 1 or line.count("\r") != 1 for _, line in said):
+        lines.append("user-agent: rlproxy\r\n")
+    if any(line.count("\n") != 1 or line.count("\r") != 1 for line in lines):
         raise ValueError("A header has a line end in it; nothing was sent.")
-    all_of_them = "".join([line for _, line in said])
-    keyless = "".join([line for name, line in said if name.lower() != "authorization"])
-    return HeaderLines(all_of_them.encode("utf-8", "surrogateescape"), keyless.encode("utf-8", "surrogateescape"))
+    return "".join(lines).encode("utf-8", "surrogateescape")
 
 
 async def framed(body: bytes | AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Literal
 
-from proxy.core.errors import ProxyError
+from proxy.core.errors import ProxyError, Unreadable
 from proxy.core.json_edit import Rules
 from proxy.core.sse import Event
+from proxy.dialects.fields import flag, member
 from store.records import Item
 
 # What comes of JSON that is not what it should be, deep in a renderer.
@@ -62,6 +63,8 @@ class Asked:
     body: Mapping[str, Any] = field(default_factory=dict)  # the request, for dialects whose answers repeat it
     typed: bool = True  # its newest message may be just what a person typed, and its answer what they read
     untrainable: str | None = None  # the member by which the model sees something else than the messages
+    unclear: tuple[str, ...] = ()  # members of sampling of which only the server knows what it takes them for
+    unreadable: Unreadable | None = None  # why the request is passed on as it is, and not captured
     # What stands in `messages` for the items that the request only names by the backend's ids, by those.
     referred: Mapping[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -182,7 +185,26 @@ class Dialect(ABC):
 
     @abstractmethod
     def parse(self, body: Any) -> Asked:
-        """Raises BadRequest, naming the field."""
+        """Raises BadRequest, naming the field; Unreadable where the backend may know better."""
+
+    def unread(self, body: Mapping[str, Any], error: Unreadable) -> Asked:
+        """Read the model alone of a request that `parse` cannot read. Raises BadRequest where even that is odd."""
+        return Asked(
+            model=member(body, "model", str, ""),
+            messages=[],
+            stream=flag(body, "stream", self.framing == "ndjson"),
+            n=1,
+            sampling={},
+            wants_logprobs=True,
+            wants_token_ids=True,
+            wants_usage=True,
+            typed=False,
+            unreadable=error,
+        )
+
+    def without_prompt(self, body: Mapping[str, Any], *, model: str, created: int) -> bytes | None:
+        """The answer to a request without a prompt; None where the format has none but an error."""
+        return None
 
     def tools(self, body: Mapping[str, Any]) -> list[dict[str, Any]] | None:
         """Tools that a request offers, in chat form."""

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import orjson
 
 from proxy.core import sse
-from proxy.core.errors import BadRequest, ProxyError
+from proxy.core.errors import NoPrompt, ProxyError, Unreadable
 from proxy.core.json_edit import EACH, Rules
 from proxy.core.sse import Event
 from proxy.dialects import token_entries
@@ -56,24 +56,26 @@ class ChatCompletions(Dialect):
         model, stream, n = basics(body)
         messages, tools, options = body.get("messages"), body.get("tools"), body.get("stream_options")
         if not isinstance(messages, list) or not messages:
-            raise BadRequest("`messages` must be a list with at least one message.", param="messages")
+            raise NoPrompt("`messages` must be a list with at least one message.", param="messages")
         try:  # two passes at the speed of C, so a long history costs little
             plain = set(map(type, map(_ROLE, messages))) == {str} and set(map(type, messages)) == {dict}
         except (KeyError, TypeError, IndexError):
             plain = False
         if not plain and (odd := _no_message(messages)) is not None:
-            raise BadRequest(f"`messages[{odd}]` must be an object with a `role`.", param=f"messages[{odd}]")
+            raise Unreadable(f"`messages[{odd}]` must be an object with a `role`.", param=f"messages[{odd}]")
+        sampling, unclear = numbers(body, SAMPLING)
         return Asked(
             model=model,
             messages=messages,
             stream=stream,
             n=n,
-            sampling=numbers(body, SAMPLING),
+            sampling=sampling,
             wants_logprobs=body.get("logprobs") is True,
             wants_token_ids=body.get("return_token_ids") is True,
             wants_usage=isinstance(options, dict) and options.get("include_usage") is True,
             tools=tools if isinstance(tools, list) else None,
             typed=n == 1 and (FOR_PROGRAMS.isdisjoint(body) or is_for_words(body, body.get("response_format"))),
+            unclear=unclear,
         )
 
     def tools(self, body: Mapping[str, Any]) -> list[dict[str, Any]] | None:

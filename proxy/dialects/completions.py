@@ -13,17 +13,19 @@ from typing import Any, ClassVar
 import orjson
 
 from proxy.core import sse
-from proxy.core.errors import BadRequest, ProxyError
+from proxy.core.errors import BadRequest, NoPrompt, ProxyError, Unreadable
 from proxy.core.sse import Event
 from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply, given_up, longer
 from proxy.dialects.chat import SAMPLING, choice_rules
-from proxy.dialects.fields import MAX_CHOICES, an_object, count, member, numbers
+from proxy.dialects.fields import MAX_CHOICES, an_object, count, flag, member, numbers
 
 MAX_TOKENS = 16  # what a request gets that names no limit; chat completions have none
 # What goes to chat completions under the same name. Anything unknown does too.
 _NOT_CHAT = ("prompt", "echo", "suffix", "best_of", "logprobs", "max_tokens")
 # A program asks for these: an editor for what goes between two pieces of a file, an evaluation for the prompt's scores.
 _NOT_TYPED = (("suffix", ""), ("echo", False), ("best_of", 1))
+
+EMBEDS = "prompt_embeds"  # vLLM's: what the model reads in place of a text, or before it
 
 Prompt = str | list[int]
 
@@ -32,7 +34,7 @@ class Completions(Dialect):
     name: ClassVar[str] = "completions"
     marks: ClassVar[tuple[bytes, ...]] = (b"[DONE]",)
     paths: ClassVar[tuple[str, ...]] = ("/v1/completions",)
-    carriers: ClassVar[tuple[str, ...]] = ("prompt",)
+    carriers: ClassVar[tuple[str, ...]] = ("prompt", EMBEDS)
     alone: ClassVar[bool] = True
 
     def __init__(self, echoed: Sequence[Prompt] = (), n: int = 1) -> None:
@@ -46,22 +48,28 @@ class Completions(Dialect):
 
     def parse(self, body: Any) -> Asked:
         body = an_object(body)
-        prompts = _prompts(body)
+        prompts, embeds = _prompts(body), _embeds(body)
         options = body.get("stream_options")
-        n = count(body) * len(prompts)
+        n = count(body) * (len(prompts) + embeds)
         if n > MAX_CHOICES:
             raise BadRequest(f"`n` times the number of prompts must be at most {MAX_CHOICES}.", param="n")
+        sampling, unclear = numbers(body, SAMPLING)
         return Asked(
             model=member(body, "model", str, ""),
-            messages=[{"role": "user", "content": _content(prompts)}],
-            stream=member(body, "stream", bool, False),
+            messages=[{"role": "user", "content": _content(prompts, embeds)}],
+            stream=flag(body, "stream", False),
             n=n,
-            sampling=numbers(body, SAMPLING),
-            wants_logprobs=bool(numbers(body, ("logprobs",))),
+            sampling=sampling,
+            wants_logprobs=body.get("logprobs") not in (None, False),
             wants_token_ids=body.get("return_token_ids") is True,
             wants_usage=isinstance(options, dict) and options.get("include_usage") is True,
             body=body,
-            typed=n == 1 and _is_line(prompts[0]) and all(body.get(k) in (None, plain) for k, plain in _NOT_TYPED),
+            typed=n == 1
+            and not embeds
+            and _is_line(prompts[0])
+            and all(body.get(k) in (None, plain) for k, plain in _NOT_TYPED),
+            untrainable=EMBEDS if embeds else None,
+            unclear=unclear,
         )
 
     def keep(self, body: Any, asked: Asked, kept: Sequence[int]) -> dict[str, bytes]:
@@ -71,16 +79,18 @@ class Completions(Dialect):
         prompts = _prompts(body)
         if len(prompts) != 1 or not isinstance(prompts[0], str):
             raise _unsaid("several prompts, or token ids as a prompt,", "prompt")
-        for key, neutral in (("suffix", None), ("best_of", 1)):
+        for key, neutral in (("suffix", None), ("best_of", 1), (EMBEDS, None)):
             if body.get(key) not in (None, neutral):
                 raise _unsaid(f"`{key}`", key)
         chat = {key: value for key, value in body.items() if key not in _NOT_CHAT}
         chat["messages"] = [{"role": "user", "content": prompts[0]}]
         chat["max_tokens"] = body.get("max_tokens", MAX_TOKENS)
+        if "stream" in body:
+            chat["stream"] = asked.stream
         if asked.wants_logprobs:
             chat["logprobs"] = True
-            if body["logprobs"]:
-                chat["top_logprobs"] = int(body["logprobs"])
+            if (top := member(body, "logprobs", int, 0)) > 0:
+                chat["top_logprobs"] = top
         return chat
 
     def renderer(self, *, id: str, asked: Asked, created: int) -> Renderer:
@@ -235,7 +245,16 @@ def _prompts(body: Mapping[str, Any]) -> list[Prompt]:
         return [prompt]  # type: ignore[list-item]
     if isinstance(prompt, list) and prompt and all(isinstance(p, str) or _is_ids(p) for p in prompt):
         return prompt
-    raise BadRequest("`prompt` must be a string, token ids, or a list of either.", param="prompt")
+    if prompt in (None, []) and _embeds(body):
+        return []
+    reason = "`prompt` must be a string, token ids, or a list of either."
+    raise (NoPrompt if prompt in (None, []) else Unreadable)(reason, param="prompt")
+
+
+def _embeds(body: Mapping[str, Any]) -> int:
+    """How many prompts come as embeddings."""
+    embeds = body.get(EMBEDS)
+    return 0 if embeds is None else len(embeds) if isinstance(embeds, list) else 1
 
 
 def _is_ids(value: Any) -> bool:
@@ -247,12 +266,12 @@ def _is_line(prompt: Prompt) -> bool:
     return isinstance(prompt, str) and len(prompt.strip().splitlines()) <= 1
 
 
-def _content(prompts: Sequence[Prompt]) -> Any:
-    if len(prompts) == 1 and isinstance(prompts[0], str):
+def _content(prompts: Sequence[Prompt], embeds: int) -> Any:
+    if len(prompts) == 1 and isinstance(prompts[0], str) and not embeds:
         return prompts[0]
     parts = [{"type": "text", "text": p} if isinstance(p, str) else {"type": "token_ids", "ids": p} for p in prompts]
     # A list of texts would count as one text: what comes of several prompts must not be found by their sum.
-    return [{"type": "prompts", "prompts": parts}]
+    return [{"type": "prompts", "prompts": [*parts, *[{"type": EMBEDS}] * embeds]}]
 
 
 def _unsaid(what: str, param: str) -> BadRequest:

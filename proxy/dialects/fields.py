@@ -1,6 +1,7 @@
-"""Members of a request body, with their types checked.
+"""Members of a request body: those that rlproxy has to read, and those that it reads as far as it can.
 
-Owns the sentences that tell a client which member is wrong. What a member means belongs to the dialects.
+Owns the sentences that tell a client which member is wrong. What a member means belongs to the dialects. What rlproxy
+need not read is the backend's to refuse.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
-from proxy.core.errors import BadRequest
+from proxy.core.errors import BadRequest, Unreadable
 
 T = TypeVar("T")
 
 MAX_CHOICES = 128  # OpenAI's own limit
+_TRUE = ("1", "on", "t", "true", "y", "yes")  # texts that pydantic, and so most servers in Python, take for true
 _NAMES = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", int: "an integer"}
 
 
@@ -24,12 +26,12 @@ def an_object(body: Any) -> dict[str, Any]:
 
 
 def member(body: Mapping[str, Any], key: str, kind: type[T], default: T, *, within: str = "") -> T:
-    """The member, or `default` where it is missing or null. Raises BadRequest where it is of another type."""
+    """The member, or `default` where it is missing or null. Raises Unreadable where it is of another type."""
     value = body.get(key)
     if value is None:
         return default
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise BadRequest(f"`{within}{key}` must be {_NAMES[kind]}, not {type(value).__name__}.", param=within + key)
+        raise Unreadable(f"`{within}{key}` must be {_NAMES[kind]}, not {type(value).__name__}.", param=within + key)
     return value
 
 
@@ -38,23 +40,43 @@ def objects(body: Mapping[str, Any], key: str, *, within: str = "") -> list[dict
     found: list[Any] = member(body, key, list, [], within=within)
     for i, item in enumerate(found):
         if not isinstance(item, dict):
-            raise BadRequest(f"`{within}{key}[{i}]` must be an object.", param=f"{within}{key}[{i}]")
+            raise Unreadable(f"`{within}{key}[{i}]` must be an object.", param=f"{within}{key}[{i}]")
     return found
 
 
-def numbers(body: Mapping[str, Any], keys: Iterable[str], *, within: str = "") -> dict[str, float]:
-    """Those of `keys` that are set."""
-    found = {}
+def numbers(body: Mapping[str, Any], keys: Iterable[str]) -> tuple[dict[str, float], tuple[str, ...]]:
+    """Those of `keys` that are set, as numbers; and those of which only the server knows what it takes them for."""
+    values: dict[str, float] = {}
+    unclear: list[str] = []
     for key in keys:
         value = body.get(key)
         if value is None:
             continue
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise BadRequest(f"`{within}{key}` must be a number, not {type(value).__name__}.", param=within + key)
-        if not math.isfinite(value):
-            raise BadRequest(f"`{within}{key}` must be a finite number.", param=within + key)
-        found[key] = float(value)
-    return found
+        number = _number(value)
+        if number is None or isinstance(value, str):
+            unclear.append(key)
+        if number is not None:
+            values[key] = number
+    return values, tuple(unclear)
+
+
+def _number(value: Any) -> float | None:
+    """A number, or the one that a text is; some servers take it for that."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def flag(body: Mapping[str, Any], key: str, default: bool) -> bool:
+    """The member as a boolean, also where it is a text or a number that servers take for one."""
+    value = body.get(key)
+    if value is None:
+        return default
+    return value.strip().lower() in _TRUE if isinstance(value, str) else value == 1
 
 
 def basics(body: Any) -> tuple[str, bool, int]:
@@ -64,12 +86,15 @@ def basics(body: Any) -> tuple[str, bool, int]:
     model, stream, n = body.get("model"), body.get("stream"), body.get("n")
     if type(model) is str and (stream is None or type(stream) is bool) and n is None:  # as most
         return model, bool(stream), 1
-    return member(body, "model", str, ""), member(body, "stream", bool, False), count(body)
+    return member(body, "model", str, ""), flag(body, "stream", False), count(body)
 
 
 def count(body: Mapping[str, Any]) -> int:
-    """`n`: how many answers are wanted."""
-    n = member(body, "n", int, 1)
-    if not 1 <= n <= MAX_CHOICES:
+    """`n`: how many answers are wanted; 1 where it is not a number that makes sense. Raises BadRequest for more than
+    rlproxy takes."""
+    n = _number(body.get("n"))
+    if n is None or n < 1 or n != int(n):
+        return 1
+    if n > MAX_CHOICES:
         raise BadRequest(f"`n` must be between 1 and {MAX_CHOICES}.", param="n")
-    return n
+    return int(n)

@@ -12,12 +12,12 @@ from typing import Any, ClassVar, Final
 
 import orjson
 
-from proxy.core.errors import BadRequest, ProxyError
+from proxy.core.errors import NoPrompt, ProxyError, Unreadable
 from proxy.core.json_edit import Rules, dumps, loads
 from proxy.core.sse import Event
 from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply
 from proxy.dialects.chat_form import is_for_words, tidy_arguments, usage
-from proxy.dialects.fields import an_object, member, numbers, objects
+from proxy.dialects.fields import an_object, flag, member, numbers, objects
 from proxy.dialects.messages_chat import (
     SAMPLING,
     answer_format,
@@ -66,24 +66,25 @@ class Messages(Dialect):
         body = an_object(body)
         items = objects(body, "messages")
         if not items:
-            raise BadRequest("`messages` must be a list with at least one message.", param="messages")
+            raise NoPrompt("`messages` must be a list with at least one message.", param="messages")
         for i, item in enumerate(items):
             if not isinstance(item.get("role"), str):
-                raise BadRequest(f"`messages[{i}]` must have a `role`.", param=f"messages[{i}]")
+                raise Unreadable(f"`messages[{i}]` must have a `role`.", param=f"messages[{i}]")
         messages, origins = conversation(body)
-        member(member(body, "metadata", dict, {}), "user_id", str, "", within="metadata.")  # refused if no text
+        sampling, unclear = numbers(body, SAMPLING)
         return Asked(
             model=member(body, "model", str, ""),
             messages=messages,
-            stream=member(body, "stream", bool, False),
+            stream=flag(body, "stream", False),
             n=1,
-            sampling=numbers(body, SAMPLING),
+            sampling=sampling,
             wants_logprobs=False,
             wants_token_ids=False,
             wants_usage=True,  # part of the format
             origins=origins,
             tools=self.tools(body),
             typed=is_for_words(body, answer_format(body)),
+            unclear=unclear,
         )
 
     def tools(self, body: Mapping[str, Any]) -> list[dict[str, Any]] | None:

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from proxy.core.agent_wrappers import FAILED
 from proxy.core.errors import BadRequest
 from proxy.dialects.chat_form import attached, content_of, image_part, json_schema, text_part, tool_call, unmarked
-from proxy.dialects.fields import member, objects
+from proxy.dialects.fields import flag, member, objects
 
 SAMPLING: Final = ("temperature", "top_p", "top_k")
 
@@ -88,7 +88,7 @@ def chat_request(body: Mapping[str, Any]) -> dict[str, Any]:
             request[key] = body[key]
     if stops := member(body, "stop_sequences", list, []):
         request["stop"] = stops
-    if body.get("stream"):
+    if flag(body, "stream", False):
         request |= {"stream": True, "stream_options": {"include_usage": True}}
     if user := member(body, "metadata", dict, {}).get("user_id"):
         request["user"] = user

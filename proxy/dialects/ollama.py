@@ -11,16 +11,16 @@ import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Final, Literal
 
-from proxy.core.errors import BadRequest, ProxyError
+from proxy.core.errors import NoPrompt, ProxyError, Unreadable
 from proxy.core.json_edit import Rules, dumps
 from proxy.core.sse import Event
 from proxy.dialects import token_entries
 from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply
 from proxy.dialects.chat import ChatFold
 from proxy.dialects.chat_form import arguments_of, counted, reasoning_of, usage
-from proxy.dialects.fields import an_object, member, numbers, objects
+from proxy.dialects.fields import an_object, flag, member, numbers, objects
 from proxy.dialects.ollama_chat import (
     NOT_CHAT,
     SAMPLING,
@@ -31,14 +31,18 @@ from proxy.dialects.ollama_chat import (
     template_kwargs,
 )
 
+RENDERS: Final = "_debug_render_only"  # Ollama then sends the prompt as the model would read it
+_NO_PROMPT: Final = "`{}` is empty: nothing was generated."
+
 
 class _Ollama(Dialect):
     framing: ClassVar[Literal["sse", "ndjson"]] = "ndjson"
+    nothing: ClassVar[Mapping[str, Any]]  # an answer without a word
     beside: ClassVar[tuple[str, ...]] = ()  # members by which the model sees something else than the messages
 
     @abstractmethod
     def _messages(self, body: dict[str, Any]) -> list[dict[str, Any]]:
-        """The request's messages in chat form; none where it only loads or unloads a model."""
+        """The request's messages in chat form. Raises NoPrompt where it only loads or unloads a model."""
 
     @abstractmethod
     def said(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -46,13 +50,15 @@ class _Ollama(Dialect):
 
     def parse(self, body: Any) -> Asked:
         body = an_object(body)
+        if body.get(RENDERS):
+            raise Unreadable(f"`{RENDERS}` asks for a prompt, and for no answer.", param=RENDERS)
         options = member(body, "options", dict, {})
-        sampling = numbers(options, SAMPLING, within="options.")
+        sampling, unclear = numbers(options, SAMPLING)
         beside = next((key for key in self.beside if body.get(key)), None)
         return Asked(
             model=member(body, "model", str, ""),
             messages=self._messages(body),
-            stream=member(body, "stream", bool, True),
+            stream=flag(body, "stream", True),
             n=1,
             sampling={SAMPLING[key]: value for key, value in sampling.items()},
             wants_logprobs=body.get("logprobs") is True,
@@ -61,7 +67,13 @@ class _Ollama(Dialect):
             tools=self.tools(body),
             typed=not body.get("format") and beside is None,
             untrainable=beside,
+            unclear=tuple(SAMPLING[key] for key in unclear),
         )
+
+    def without_prompt(self, body: Mapping[str, Any], *, model: str, created: int) -> bytes | None:
+        """Ollama's answer once it has loaded or unloaded the model: one object, also where a stream was asked for."""
+        head = {"model": model, "created_at": _time(created), **self.nothing}
+        return dumps({**head, "done": True, "done_reason": "unload" if _is_zero(body.get("keep_alive")) else "load"})
 
     def tools(self, body: Mapping[str, Any]) -> list[dict[str, Any]] | None:
         return objects(body, "tools") or None
@@ -114,11 +126,15 @@ class OllamaChat(_Ollama):
     name: ClassVar[str] = "ollama"
     marks: ClassVar[tuple[bytes, ...]] = (b"true",)
     paths: ClassVar[tuple[str, ...]] = ("/api/chat",)
+    nothing: ClassVar[Mapping[str, Any]] = {"message": {"role": "assistant", "content": ""}}
 
     def _messages(self, body: dict[str, Any]) -> list[dict[str, Any]]:
-        for i, message in enumerate(objects(body, "messages")):
+        messages = objects(body, "messages")
+        if not messages:
+            raise NoPrompt(_NO_PROMPT.format("messages"), param="messages")
+        for i, message in enumerate(messages):
             if not isinstance(message.get("role"), str):
-                raise BadRequest(f"`messages[{i}]` must have a `role`.", param=f"messages[{i}]")
+                raise Unreadable(f"`messages[{i}]` must have a `role`.", param=f"messages[{i}]")
         return chat_messages(body)
 
     def said(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -135,11 +151,14 @@ class OllamaChat(_Ollama):
 class OllamaGenerate(_Ollama):
     name: ClassVar[str] = "ollama-generate"
     paths: ClassVar[tuple[str, ...]] = ("/api/generate",)
+    nothing: ClassVar[Mapping[str, Any]] = {"response": ""}
     carriers: ClassVar[tuple[str, ...]] = ("prompt", "system", "images")
     beside: ClassVar[tuple[str, ...]] = NOT_CHAT
     alone: ClassVar[bool] = True
 
     def _messages(self, body: dict[str, Any]) -> list[dict[str, Any]]:
+        if not body.get("prompt"):  # Ollama then looks at nothing else, images included
+            raise NoPrompt(_NO_PROMPT.format("prompt"), param="prompt")
         return prompt_messages(body)
 
     def said(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -197,10 +216,8 @@ class OllamaRenderer(Renderer):
     model took to load is not known and 0."""
 
     def __init__(self, asked: Asked, created: int) -> None:
-        at = datetime.fromtimestamp(created, UTC).isoformat().replace("+00:00", "Z")
-        self._head = {"model": asked.model, "created_at": at}
+        self._head = {"model": asked.model, "created_at": _time(created)}
         self._wants_logprobs = asked.wants_logprobs
-        self._loads = not asked.messages  # nothing was asked: the model was only to be loaded
         self._fold = ChatFold()
         self._usage: Mapping[str, Any] = {}
         self._started = time.perf_counter_ns()
@@ -252,7 +269,7 @@ class OllamaRenderer(Renderer):
         first = self._first or self._started
         return {
             "done": True,
-            "done_reason": "load" if self._loads else "length" if reason == "length" else "stop",
+            "done_reason": "length" if reason == "length" else "stop",
             "total_duration": now - self._started,
             "load_duration": 0,
             "prompt_eval_count": self._usage.get("prompt_tokens") or 0,
@@ -280,6 +297,17 @@ def _calls(message: Mapping[str, Any]) -> list[dict[str, Any]]:
         id = {"id": call["id"]} if call.get("id") else {}
         found.append({**id, "function": {"index": i, "name": function["name"], "arguments": arguments}})
     return found
+
+
+def _time(created: int) -> str:
+    return datetime.fromtimestamp(created, UTC).isoformat().replace("+00:00", "Z")
+
+
+def _is_zero(keep_alive: Any) -> bool:
+    """Tell if the model is to be unloaded at once: 0, or a duration of Go's without another digit, as `0s`."""
+    if isinstance(keep_alive, str):
+        return "0" in keep_alive and not any(digit in keep_alive for digit in "123456789")
+    return keep_alive is not None and keep_alive is not False and keep_alive == 0
 
 
 def _line(body: Mapping[str, Any]) -> bytes:

@@ -85,10 +85,8 @@ class _Unanswered:
 
 
 def prompt_messages(body: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A prompt of `/api/generate`; none where there is nothing to answer and the model is only to be loaded."""
+    """A prompt of `/api/generate`, with the system text before it."""
     prompt, system = member(body, "prompt", str, ""), member(body, "system", str, "")
-    if not prompt and not body.get("images"):
-        return []
     said = chat_message({"role": "user", "content": prompt, "images": body.get("images")})
     return [{"role": "system", "content": system}, said] if system else [said]
 

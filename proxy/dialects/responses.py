@@ -11,13 +11,13 @@ from typing import Any, ClassVar, Final
 
 import orjson
 
-from proxy.core.errors import BadRequest, ProxyError
+from proxy.core.errors import BadRequest, NoPrompt, ProxyError, Unreadable
 from proxy.core.json_edit import EACH, HIDDEN, Rules, loads
 from proxy.core.sse import Event
 from proxy.dialects.base import Asked, Dialect, Earlier, Fold, Renderer, Reply, given_up, longer
 from proxy.dialects.chat import SAMPLING
 from proxy.dialects.chat_form import is_for_words
-from proxy.dialects.fields import an_object, member, numbers, objects
+from proxy.dialects.fields import an_object, flag, member, numbers, objects
 from proxy.dialects.responses_chat import LOGPROBS, one_system, to_chat, tools_of
 from proxy.dialects.responses_items import CALLS, is_reference, plain, to_call, to_items, to_messages
 from proxy.dialects.responses_object import (
@@ -52,23 +52,25 @@ class Responses(Dialect):
         messages, origins = to_messages(items)
         if instructions := member(body, "instructions", str, ""):
             messages, origins = [{"role": "system", "content": instructions}, *messages], [None, *origins]
-        _lists(body)
-        include = member(body, "include", list, [])
+        objects(body, "tools")  # which are walked below
+        include, text = body.get("include"), body.get("text")
+        sampling, unclear = numbers(body, SAMPLING)
         return Asked(
             model=member(body, "model", str, ""),
             messages=messages,
-            stream=member(body, "stream", bool, False),
+            stream=flag(body, "stream", False),
             n=1,
-            sampling=numbers(body, SAMPLING),
-            wants_logprobs=LOGPROBS in include,
+            sampling=sampling,
+            wants_logprobs=isinstance(include, list) and LOGPROBS in include,
             wants_token_ids=body.get("enable_response_messages") is True,
             wants_usage=True,
             origins=tuple(origins),
             tools=self.tools(body),
             previous=member(body, "previous_response_id", str, "") or None,
             body=body,
-            typed=is_for_words(body, member(body, "text", dict, {}).get("format")),
+            typed=is_for_words(body, text.get("format") if isinstance(text, dict) else None),
             referred=referred,
+            unclear=unclear,
         )
 
     def tools(self, body: Mapping[str, Any]) -> list[dict[str, Any]] | None:
@@ -90,7 +92,10 @@ class Responses(Dialect):
         return {"input": orjson.dumps(out)}
 
     def to_chat(self, body: Any, asked: Asked) -> dict[str, Any]:
-        return to_chat(body, asked.messages)
+        for key in ("text", "reasoning"):
+            member(body, key, dict, {})
+        member(body, "include", list, [])
+        return to_chat({**body, "stream": asked.stream} if "stream" in body else body, asked.messages)
 
     def names(self, body: Any) -> list[str]:
         previous = body.get("previous_response_id")
@@ -287,19 +292,13 @@ def _items(body: Mapping[str, Any]) -> list[dict[str, Any]]:
     if isinstance(given, str):
         return [{"type": "message", "role": "user", "content": given}]
     if not isinstance(given, list) or not given:
-        raise BadRequest("`input` must be a string or a list with at least one item.", param="input")
+        kind = NoPrompt if given is None or given == [] else Unreadable
+        raise kind("`input` must be a string or a list with at least one item.", param="input")
     for i, item in enumerate(given):
         message = isinstance(item, dict) and item.get("type", "message") in (None, "message")
         if not isinstance(item, dict) or (message and not isinstance(item.get("role"), str) and not item.get("id")):
-            raise BadRequest(f"`input[{i}]` must be an item with a `type`, or a message with a `role`.", param="input")
+            raise Unreadable(f"`input[{i}]` must be an item with a `type`, or a message with a `role`.", param="input")
     return given
-
-
-def _lists(body: Mapping[str, Any]) -> None:
-    """Check the types of what is walked later."""
-    objects(body, "tools")
-    for key in ("text", "reasoning"):
-        member(body, key, dict, {})
 
 
 def _referred(item: Mapping[str, Any]) -> list[str]:

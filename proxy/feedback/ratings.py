@@ -175,12 +175,17 @@ class Feedback:
         answer = as_json(rating, await self._words([rating], who, user))
         return json_response(answer, status)
 
+    async def quote(self, completion_id: str) -> str:
+        """How this answer begins, as far as it has come."""
+        answer = await self._store.answers.get(completion_id)
+        return "no words" if answer is None else quote_of(await self._screen.so_far(answer))
+
     async def _words(self, ratings: Sequence[Rating], who: Who, user: str | None) -> Words:
         """How the rated answers begin, by their completions' ids: those that this request may read."""
         found = await self._store.answers.many([one.completion_id for one in ratings])
         raters = {one.completion_id: one.rater for one in ratings}
         return {
-            id: quote_of(one)
+            id: quote_of(await self._screen.so_far(one))
             for id, one in found.items()
             if Reach(who, named := user or _named(raters[id], who), () if named is None else (named,)).covers(one.asker)
         }
@@ -283,6 +288,7 @@ class Feedback:
         return found.id
 
     async def _last(self, session: str | None, rater: str) -> Lately | None:
+        await self._screen.underway.begin_all()
         found = await self._store.answers.newest(session=session)
         if found is not None and rater != OWNER and found.asker.user not in (None, rater):
             found = await self._store.answers.newest(session=session, user=rater)

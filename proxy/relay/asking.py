@@ -91,6 +91,8 @@ class Asking:
     async def _translate(self) -> None:
         """Raises BadRequest for what chat completions cannot say."""
         question = self._question
+        if question.asked.unreadable is not None:
+            raise question.asked.unreadable
         self.way = await off_loop(
             max(question.size, question.weight),
             Translated,

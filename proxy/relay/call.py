@@ -22,8 +22,8 @@ from proxy.conversation.incremental_json import Body, KnownPrefix, SaidBefore
 from proxy.conversation.retries import COUNT, Attempt
 from proxy.conversation.turns import marked_side
 from proxy.core.agent_wrappers import CLAUDE_CODE, Agent, agent_of, named_by_newest
-from proxy.core.errors import BadRequest, TooLarge
-from proxy.core.http_message import HeaderLines, header_lines
+from proxy.core.errors import BadRequest, TooLarge, Unreadable
+from proxy.core.http_message import header_lines
 from proxy.core.json_edit import DEEPEST, deeper
 from proxy.core.upstream import end_to_end
 from proxy.dialects import Asked, Dialect
@@ -50,7 +50,7 @@ class HeadFacts:
     id: str | None  # that its client chose for the completion
     coding: str  # in which its body is packed; empty where it is not
     target: str  # the route at the backend
-    lines: HeaderLines  # its headers, as the backend gets them
+    lines: bytes  # its headers, as the backend gets them
 
 
 @dataclass(slots=True)
@@ -133,7 +133,10 @@ def parsed(raw: bytes, before: SaidBefore, known: KnownPrefix, dialect: Dialect)
     # So few brackets cannot be nested any deeper.
     if (found is None or found.objects + found.lists > DEEPEST) and deeper(body.fresh, DEEPEST):
         raise BadRequest(f"The body is nested over {DEEPEST} levels deep; nothing was passed on.")
-    asked = dialect.parse(body.parsed)
+    try:
+        asked = dialect.parse(body.parsed)
+    except Unreadable as error:
+        return body, dialect.unread(body.parsed, error)
     if len(asked.messages) > MOST:
         raise too_many(len(asked.messages))
     return body, asked

@@ -88,6 +88,7 @@ class Capture:
         self._unmade: Exception | None = None  # why there are no rows
         self._making: Later | None = None
         self._begun: asyncio.Future[None] | None = None  # ends when the rows are on disk or were not taken
+        self._ending: asyncio.Future[Any] | None = None  # likewise, of the answer with its end
 
     def begin_beside(self, tasks: Tasks, row: MakesRow, *, at_once: bool) -> None:
         """Note that the question is on its way. Its rows are made `at_once`, while the backend works on it, or else
@@ -135,8 +136,9 @@ class Capture:
             self._making.begin()
             if self._making.task is not None:
                 await asyncio.wait({self._making.task})
-        if self._begun is not None:
-            await asyncio.wait({self._begun})
+        for stored in (self._begun, self._ending):
+            if stored is not None:
+                await asyncio.wait({stored})
 
     async def begin(self, row: NewCompletion) -> None:
         """The rows, stored. Raises DuplicateCompletion."""
@@ -244,7 +246,9 @@ class Capture:
         here does not undo it."""
         stored = self._on_its_way(status, replies, error)
         if stored is None:
-            return await asyncio.shield(self._finish(status, replies, error))
+            self._ending = ending = asyncio.ensure_future(self._finish(status, replies, error))
+            return await asyncio.shield(ending)
+        self._ending = stored
         try:
             await asyncio.shield(stored)
         except StoreError:

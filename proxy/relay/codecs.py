@@ -20,6 +20,7 @@ from proxy.core.json_edit import Rules, WholeAnswer, dumps, loads, rewrite
 from proxy.core.sse import Event
 from proxy.dialects import CHAT, Dialect, Renderer
 from proxy.dialects.base import ODD, Question
+from proxy.dialects.fields import flag
 from proxy.relay.json_splice import Splicer, edited_once, with_members
 
 
@@ -88,7 +89,7 @@ class Native(Codec):
 
     @cached_property
     def reads(self) -> Dialect:
-        return self._dialect.of(self._question.body)
+        return self._dialect if self._id is None else self._dialect.of(self._question.body)
 
     @cached_property
     def _rules(self) -> Rules:
@@ -239,7 +240,7 @@ def wishes(dialect: Dialect, body: Mapping[str, Any], capabilities: Capabilities
     found, whole = capabilities.asks.get(dialect.name, {}), capabilities.asks_whole.get(dialect.name, {})
     if not (found or whole) or dialect.bends(body):
         return {}
-    if not body.get("stream", dialect.name.startswith("ollama")):
+    if not flag(body, "stream", dialect.framing == "ndjson"):
         return {**found, **whole}
     return {} if any(body.get(member) for member in capabilities.refuses_beside) else found
 

@@ -66,6 +66,8 @@ class CountTokens:
         status, headers, answer = await self._ask(request, address, target_of(request), own)
         if status not in MISSING:
             return web.Response(status=status, body=answer, headers=headers)
+        if asked.unreadable is not None:
+            raise asked.unreadable
         chat = await off_loop(heavy, MESSAGES.to_chat, body, asked)
         if await off_loop(heavy, more_than_text, chat["messages"]) is not None:
             raise _cannot("of pictures, sounds or files", message_in(answer))

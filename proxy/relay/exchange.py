@@ -25,7 +25,7 @@ from proxy.core.ndjson import Line, NdjsonSplitter
 from proxy.core.sse import Event, EventSplitter
 from proxy.core.upstream import answer_headers, message_in, splitter_for, whole
 from proxy.core.version_names import label
-from proxy.dialects.base import ODD, Question
+from proxy.dialects.base import ODD, Asked, Question
 from proxy.relay.asking import Asking
 from proxy.relay.call import Call
 from proxy.relay.capture import Capture, MakesRow
@@ -118,7 +118,7 @@ class Exchange:
             self._dialect,
         )
         found.asker = self._call.asker
-        found.guessed = served.guessed(self._asked.sampling)
+        found.guessed = _unclear(self._asked) or served.guessed(self._asked.sampling)
         found.logprobs_of = served.logprobs_of or parts.backend.capabilities.logprobs_of
         return found
 
@@ -381,6 +381,13 @@ class Exchange:
             return
         replies = self._capture.whole(whole) if whole is not None else None
         await self._capture.finish(status, replies, error=error)
+
+
+def _unclear(asked: Asked) -> str | None:
+    """Why nobody knows how a request was sampled; None where each member that says it is a number."""
+    if not asked.unclear:
+        return None
+    return f"the client sent {', '.join(asked.unclear)} in another form than a number"
 
 
 def _is_whole(event: Event) -> bool:

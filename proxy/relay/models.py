@@ -5,61 +5,88 @@ Owns that whatever is in the list can be looked at by its name, also where the b
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 from urllib.parse import unquote
 
 from aiohttp import web
 
-from proxy.backends.base import Backend
+from proxy.access.unknown_route import MISSING
+from proxy.core.backend_http import NoHttp
+from proxy.core.errors import ProxyError
+from proxy.core.json_edit import loads
 from proxy.core.json_response import json_response
-from proxy.core.upstream import upstream_path
-from proxy.versions.admission import Door
-from proxy.versions.live_version import Swap
-from store.store import Store
+from proxy.core.upstream import upstream_path, whole
+from proxy.relay.parts import Parts
 
-_ONE: Final = "/v1/models/"
+_LIST: Final = "/v1/models"
+_ONE: Final = f"{_LIST}/"
 
 
 class Models:
-    def __init__(
-        self,
-        store: Store,
-        backend: Backend,
-        swap: Swap,
-        door: Door,
-        passthrough: Callable[[web.Request], Awaitable[web.StreamResponse]],
-    ) -> None:
-        self._store = store
-        self._backend = backend
-        self._swap = swap
-        self._door = door
+    def __init__(self, parts: Parts, passthrough: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> None:
+        self._parts = parts
         self._passthrough = passthrough
+        self._is_foreign = parts.backend.capabilities.foreign
 
-    async def list(self, request: web.Request) -> web.Response:
-        return json_response({"object": "list", "data": await self._listed()})
+    async def list(self, request: web.Request) -> web.StreamResponse:
+        """A list of somebody else's models is theirs alone, and a client's own key opens it."""
+        if self._is_foreign:
+            return await self._passthrough(request)
+        return json_response({"object": "list", "data": await self.listed(request)})
 
     async def passed(self, request: web.Request) -> web.StreamResponse:
         """Whatever passes through to the backend, and one model of the list. Of others the backend says what it says:
         it may know a model by a name that it does not list."""
         path = upstream_path(request).partition("?")[0]
-        if request.method == "GET" and path.startswith(_ONE):
-            asked = unquote(path.removeprefix(_ONE))
-            if (found := next((one for one in await self._listed() if one.get("id") == asked), None)) is not None:
-                return json_response(found)
-        return await self._passthrough(request)
+        if request.method != "GET" or not path.startswith(_ONE):
+            return await self._passthrough(request)
+        name = unquote(path.removeprefix(_ONE))
+        if self._is_foreign:
+            response = await self._passthrough(request)
+            if not is_missing(response):
+                return response
+            return await self._entry_of(name, request) or response
+        return await self._entry_of(name, request) or await self._passthrough(request)
 
-    async def _listed(self) -> Sequence[dict[str, Any]]:
-        async with self._door.through():
-            await self._backend.ready()
-            listed = await self._backend.models()
-        theirs = [m for m in listed if not str(m.get("id", "")).startswith(f"{self._swap.model}@")]
+    async def _entry_of(self, name: str, request: web.Request) -> web.Response | None:
+        entry = next((entry for entry in await self.listed(request) if entry.get("id") == name), None)
+        return None if entry is None else json_response(entry)
+
+    async def listed(self, request: web.Request) -> Sequence[dict[str, Any]]:
+        """The models that this client can ask for. Raises BackendDown, BackendBroke."""
+        backend = self._parts.backend
+        async with self._parts.door.through():
+            await backend.ready()
+            if self._is_foreign:
+                return await self._listed_for(request)
+            models = await backend.models()
+        theirs = [m for m in models if not str(m.get("id", "")).startswith(f"{self._parts.swap.model}@")]
         return [*theirs, *await self.ours()]
 
+    async def _listed_for(self, request: web.Request) -> list[dict[str, Any]]:
+        """Somebody else's list by the key of this client; empty where it tells none."""
+        parts = self._parts
+        assert parts.connections is not None
+        headers = parts.request_headers(request)
+        headers["accept-encoding"] = "identity"
+        with contextlib.suppress(ProxyError, NoHttp, OSError, ValueError, KeyError, TypeError):
+            answer = await parts.connections.ask("GET", parts.backend.url, _LIST, headers, None, unpack=True)
+            body = await whole(answer)
+            return [entry for entry in loads(body)["data"] if isinstance(entry, dict)] if answer.status == 200 else []
+        return []
+
     async def ours(self) -> Sequence[dict[str, Any]]:
-        model, adapters = self._swap.model, await self._store.versions.all()
-        base = [_entry(f"{model}@base", model, 0)] if self._backend.capabilities.adapters else []
-        return base + [_entry(self._swap.name(a.version), model, int(a.created_at)) for a in adapters if not a.gone]
+        model, adapters = self._parts.swap.model, await self._parts.store.versions.all()
+        base = [_entry(f"{model}@base", model, 0)] if self._parts.backend.capabilities.adapters else []
+        name = self._parts.swap.name
+        return base + [_entry(name(a.version), model, int(a.created_at)) for a in adapters if not a.gone]
+
+
+def is_missing(response: web.StreamResponse) -> bool:
+    """Tell whether nothing was sent yet, as the backend has no such route."""
+    return not response.prepared and response.status in MISSING
 
 
 def _entry(name: str, parent: str, created: int) -> dict[str, Any]:

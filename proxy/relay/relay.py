@@ -58,6 +58,7 @@ from proxy.relay.exchange import Exchange
 from proxy.relay.lessons import members
 from proxy.relay.parts import Parts
 from proxy.relay.previous_response import EarlierAnswers, marked, unmarked
+from proxy.relay.unread_requests import unread_answer
 from proxy.versions.live_version import Lease
 from store.captured.recent_answers import SYSTEM_TEXTS
 from store.captured.tree import ASIDE
@@ -108,7 +109,7 @@ class Relay:
         body, asked = said.parsed, as_came
         add: dict[str, bytes] = {}
         reach = Reach.of(request[WHO], who.user, who.people)
-        if dialect.goes_on:
+        if dialect.goes_on and as_came.unreadable is None:
             asked, body, add, heavy = await self._spelled_out(dialect, body, asked, reach, who, heavy)
         user = reach.user or reach.who.name
         who = who if user == who.user else who._replace(user=user)
@@ -120,7 +121,7 @@ class Relay:
         if commands := may_be_commands(typed, agent):
             typed = as_typed(typed, agent)
             at = command_at(typed, agent) if heavy < LARGE else await off_loop(heavy, command_at, typed, agent)
-        captured = not (head.off or who.session in parts.uncaptured.sessions)
+        captured = not (head.off or as_came.unreadable is not None or who.session in parts.uncaptured.sessions)
         # A command is no part of what is captured, and acts once also where nothing is.
         counted = head.counted and (captured or at is not None)
         key = await off_loop(len(raw), key_of, request, raw) if counted else None
@@ -242,6 +243,8 @@ class Relay:
                 sent = await off_loop(call.weight, _taught, call.dialect, question, taught)
             row = partial(self._row, call, question, lease, size, taught)
             exchange = Exchange(parts, call, sent, lease, row, held, taught)
+            if asked.unreadable is not None:
+                return await unread_answer(parts, call, question, lease, exchange)
             if call.id is not None:
                 # Who comes while the disk is behind waits here, and takes no more memory than that.
                 await parts.store.room()
@@ -363,8 +366,9 @@ class Relay:
             upstream = await parts.connections.ask(
                 request.method, parts.backend.url, target_of(request), parts.request_headers(request), body
             )
-            said = b"" if request.method == "HEAD" or upstream.status not in MISSING else await whole(upstream)
-            if said and is_bare(upstream.status, said):
+            may_be_bare = request.method != "HEAD" and upstream.status in MISSING
+            said = await whole(upstream) if may_be_bare else b""
+            if may_be_bare and is_bare(upstream.status, said):
                 return lacking(request, upstream.status, parts.backend.kind)
             response = PacedStream(status=upstream.status, headers=answer_headers(upstream.headers))
             await response.prepare(request)

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 import aiohttp
 import orjson
 
+from proxy.core.server_url import route_url
 from proxy.signals.questions import JudgedTurn, label_messages, read_label, read_refutation, refute_messages
 
 TOTAL_S: Final = 120.0  # for one answer of the judge
@@ -96,7 +97,7 @@ class AnswerJudge:
         try:
             async with asyncio.timeout(TOTAL_S):
                 async with self._http.post(
-                    f"{self._endpoint.url}/v1/chat/completions",
+                    route_url(self._endpoint.url, "/v1/chat/completions"),
                     data=orjson.dumps(body),
                     headers={
                         **self._endpoint.headers,

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from config.sections import Judge as Section
 from proxy.backends.base import Backend
+from proxy.core.server_url import base_url
 from proxy.signals import questions, ranking
 from proxy.signals.judge import Endpoint
 from store.store import Store
@@ -39,16 +40,21 @@ class JudgeServer:
     @property
     def config(self) -> str:
         """Another server, model, prompt or number of votes is another judge, whose agreement is measured anew."""
-        return _short(f"{questions.VERSION}|{self.url}|{self.name}|{self._settings.votes}")
+        return _short(f"{questions.VERSION}|{self._address}|{self.name}|{self._settings.votes}")
 
     @property
     def ranks_as(self) -> tuple[str, str]:
         """Its name and configuration where it ranks answers, which is another thing to be good at."""
-        return f"{self.name}{ranking.SUFFIX}", _short(f"{ranking.VERSION}|{self.url}|{self.name}")
+        return f"{self.name}{ranking.SUFFIX}", _short(f"{ranking.VERSION}|{self._address}|{self.name}")
 
     @property
     def url(self) -> str:
-        return (self._settings.url or self._backend.url).rstrip("/").removesuffix("/v1")
+        return base_url(self._settings.url or self._backend.url)
+
+    @property
+    def _address(self) -> str:
+        """By which a judge is told from others, and an admin's consent is known."""
+        return self.url.removesuffix("/v1")
 
     @property
     def leaves(self) -> bool:
@@ -82,7 +88,7 @@ class JudgeServer:
 
     @property
     def _statement(self) -> str:
-        return f"{self.url} {STATEMENT}"
+        return f"{self._address} {STATEMENT}"
 
     def endpoint(self) -> Endpoint:
         if self._settings.url:

@@ -66,7 +66,7 @@ class ScriptedServer:
         try:
             with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
                 request = await _read(reader)
-                await self._write(writer, self._answer(request))
+                await self._write(writer, self._answer(request), headless=request.method == "HEAD")
         finally:
             self._writers.discard(writer)
             writer.close()
@@ -87,11 +87,13 @@ class ScriptedServer:
         self._counts[path] = index + 1
         return candidates[min(index, len(candidates) - 1)]
 
-    async def _write(self, writer: asyncio.StreamWriter, answer: ScriptedAnswer) -> None:
+    async def _write(self, writer: asyncio.StreamWriter, answer: ScriptedAnswer, *, headless: bool) -> None:
         head = [f"HTTP/1.1 {answer.status} Scripted", *(f"{name}: {value}" for name, value in answer.headers.items())]
         is_chunked = not any(name.lower() == "content-length" for name in answer.headers)
         head += ["connection: close", *(["transfer-encoding: chunked"] if is_chunked else [])]
         writer.write("\r\n".join(head).encode() + b"\r\n\r\n")
+        if headless:
+            return
         for index, read in enumerate(answer.reads):
             if index:
                 await asyncio.sleep(answer.pause)  # each read is seen before the next one is there, mostly

@@ -281,17 +281,6 @@ async def test_who_reads_slowly_is_no_silence_of_the_backend() -> None:
         answer.close()
 
 
-async def test_the_name_in_an_address_is_the_only_one() -> None:
-    async def says(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
-        assert head.lower().count(b"authorization:") == 1 and b"Basic dTpw" in head
-        writer.write(OK)
-
-    async with asked(says) as (http, url):
-        url = url.replace("://", "://u:p@")
-        assert (await http.ask("GET", url, "/", {"Authorization": "Bearer x"}, None)).status == 200
-
-
 def test_an_address_is_sent_in_ascii() -> None:
     found = address_of("http://bücher.example:81/ü b/")
     assert found.head == b"host: xn--bcher-kva.example:81\r\n" and found.path == "/%C3%BC%20b"

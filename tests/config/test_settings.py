@@ -183,6 +183,40 @@ def test_an_address_with_a_login_is_refused_and_not_repeated(tmp_path: Path, key
     assert "hunter2" not in str(error.value)
 
 
+@pytest.mark.parametrize("key", ["BACKEND__URL", "BACKEND__REPLICAS", "JUDGE__URL"])
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("127.0.0.1:8000", "no scheme; write http://"),
+        ("localhost:8000/v1", "no scheme; write http://"),
+        ("api.example.com", "no scheme; write http://"),
+        ("unix:///run/llama.sock", "does not open Unix sockets"),
+        ("unix:/run/llama.sock", "does not open Unix sockets"),
+        ("ftp://127.0.0.1/v1", "should begin with http://"),
+        ("http+unix://%2Frun%2Fx/v1", "should begin with http://"),
+        ("https://h/openai?api-version=hunter2", "leave out `\\?`"),
+        ("https://h/v1#hunter2", "leave out `\\?` or `#`"),
+        ("http://h:8000/v1 ", "a blank"),
+        ("http://h:8000/\u0007", "a control character"),
+        ("http://", "should name a machine"),
+        ("http:///v1", "should name a machine"),
+        ("http://h:99999", "should name a machine"),
+        ("http://h:x", "should name a machine"),
+        ("http://[::1", "should name a machine"),
+    ],
+)
+def test_an_address_that_nothing_can_be_added_to_is_refused(tmp_path: Path, key: str, url: str, reason: str) -> None:
+    given = json.dumps([url]) if key.endswith("REPLICAS") else url
+    with pytest.raises(SettingsError, match=reason) as error:
+        read(tmp_path, **{f"RLPROXY_{key}": given})
+    assert "hunter2" not in str(error.value) or "#" in url
+
+
+@pytest.mark.parametrize("url", ["", "http://h", "HTTPS://h:1/v1/", "http://[::1]:8000", "http://bücher.example/ü"])
+def test_addresses_that_are_taken(tmp_path: Path, url: str) -> None:
+    assert read(tmp_path, RLPROXY_BACKEND__URL=url).settings.backend.url == url
+
+
 def test_loading_takes_nothing_heavy_along() -> None:
     script = "import sys, config.settings; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

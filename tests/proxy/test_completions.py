@@ -94,7 +94,7 @@ async def test_the_old_default_of_sixteen_tokens_stays(proxy: Proxy, client: Asy
     assert proxy.backend.requests[-1]["max_tokens"] == 16
 
 
-@pytest.mark.parametrize("body", [{}, {"prompt": 3}, {"prompt": []}, {"prompt": ["a", 3]}, {"prompt": "a", "n": 0}])
+@pytest.mark.parametrize("body", [{}, {"prompt": 3}, {"prompt": []}, {"prompt": ["a", 3]}, {"prompt": "a", "n": 129}])
 async def test_bad_bodies(proxy: Proxy, body: dict[str, Any]) -> None:
     async with proxy.http.post("/v1/completions", json=body) as response:
         assert response.status == 400

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.conversation.conversations import canonical
-from proxy.core.errors import BackendDown, BadRequest
+from proxy.core.errors import BackendDown, BadRequest, NoPrompt
 from proxy.core.json_edit import rewrite
 from proxy.core.ndjson import Line
 from proxy.dialects.base import FROM_BYTES, Dialect, Reply
@@ -138,18 +138,43 @@ def test_what_is_asked() -> None:
     asked = CHAT.parse({"model": "m", "messages": [{"role": "user", "content": "x"}], "options": options})
     assert asked.stream and asked.model == "m" and not asked.wants_logprobs
     assert asked.sampling == {"temperature": 0.5, "repetition_penalty": 1.1}
-    assert not CHAT.parse({"messages": [], "stream": False}).stream
+    assert not CHAT.parse({"messages": [{"role": "user", "content": "x"}], "stream": False}).stream
     asked = GENERATE.parse({"model": "m", "prompt": "p", "system": "s", "context": [1, 2], "logprobs": True})
     assert asked.messages == [{"role": "system", "content": "s"}, {"role": "user", "content": "p"}]
     assert asked.stream and asked.wants_logprobs
 
 
-@pytest.mark.parametrize("body", [{}, {"prompt": ""}, {"prompt": "", "keep_alive": 0, "system": "s"}])
-def test_a_request_that_only_loads_a_model_has_no_message(body: dict[str, Any]) -> None:
-    assert GENERATE.parse({"model": "m", **body}).messages == []
-    assert CHAT.parse({"model": "m", "messages": []}).messages == []
-    kind, (body,) = GENERATE.answer("", id="rl-1", asked=GENERATE.parse({**body, "stream": False}), created=1)
-    assert kind == "application/json" and json.loads(body)["done_reason"] == "load"
+@pytest.mark.parametrize(
+    ("dialect", "body"),
+    [
+        (GENERATE, {}),
+        (GENERATE, {"prompt": None}),
+        (GENERATE, {"prompt": "", "system": "s", "images": ["iVBOR"], "suffix": "x", "raw": True}),
+        (CHAT, {}),
+        (CHAT, {"messages": None}),
+        (CHAT, {"messages": [], "tools": []}),
+    ],
+)
+def test_a_request_that_only_loads_a_model_has_no_prompt(dialect: Dialect, body: dict[str, Any]) -> None:
+    with pytest.raises(NoPrompt) as error:
+        dialect.parse({"model": "m", **body})
+    asked = dialect.unread({"model": "m", **body}, error.value)
+    assert (asked.model, asked.messages, asked.stream, asked.unreadable) == ("m", [], True, error.value)
+    answer = json.loads(dialect.without_prompt(body, model="m", created=1) or b"")
+    said = {"response": ""} if dialect is GENERATE else {"message": {"role": "assistant", "content": ""}}
+    head = {"model": "m", "created_at": "1970-01-01T00:00:01Z"}
+    assert answer == {**head, **said, "done": True, "done_reason": "load"}
+
+
+@pytest.mark.parametrize(
+    ("keep_alive", "reason"),
+    [(0, "unload"), (0.0, "unload"), ("0", "unload"), ("0s", "unload"), ("-0h0m0.0s", "unload")]
+    + [(keep, "load") for keep in (None, -1, 10, "5m", "10s", "-1m", "", "s", True, False, [])],
+)
+def test_the_model_is_unloaded_where_it_is_kept_for_no_time(keep_alive: Any, reason: str) -> None:
+    for dialect in (CHAT, GENERATE):
+        answer = dialect.without_prompt({"keep_alive": keep_alive}, model="m", created=1)
+        assert json.loads(answer or b"")["done_reason"] == reason
 
 
 def test_pictures_thinking_and_tools() -> None:
@@ -254,8 +279,6 @@ def test_what_chat_completions_cannot_say(dialect: Dialect, body: dict[str, Any]
         (CHAT, {"messages": [3]}, "messages[0]"),
         (CHAT, {"messages": [{}]}, "messages[0]"),
         (CHAT, {"options": []}, "options"),
-        (CHAT, {"options": {"top_p": "x"}}, "options.top_p"),
-        (CHAT, {"stream": "yes"}, "stream"),
         (CHAT, {"messages": [{"role": "user", "images": "x"}]}, "messages[0].images"),
         (CHAT, {"messages": [{"role": "assistant", "tool_calls": [3]}]}, "messages[0].tool_calls[0]"),
         (GENERATE, {"prompt": 3}, "prompt"),
@@ -315,7 +338,7 @@ def test_logprobs_are_said_to_those_who_asked() -> None:
     entries = [{"token": "a", "logprob": -0.5, "bytes": [97]}]
     chunk = {"choices": [{"index": 0, "delta": {"content": "a"}, "logprobs": {"content": entries}}]}
     for wanted in (True, False):
-        asked = CHAT.parse({"model": "m", "messages": [], "logprobs": wanted})
+        asked = CHAT.parse({"model": "m", "messages": [{"role": "user", "content": "x"}], "logprobs": wanted})
         (line,) = CHAT.renderer(id="rl-1", asked=asked, created=1).chunk(chunk)
         assert json.loads(line).get("logprobs") == (entries if wanted else None)
 

@@ -21,6 +21,7 @@ from proxy.backends import modelfile
 from proxy.backends.gguf_head import NoGguf, read_head
 from proxy.cli.init import commands
 from proxy.core.json_edit import loads
+from proxy.core.server_url import base_url, route_url
 
 PORTS: Final = (11434, 8000, 1234, 8080, 30000)  # Ollama, vLLM, LM Studio, llama.cpp and MLX, SGLang
 ASK_S: Final = 2.0  # loopback: what takes longer is stuck, or loading a model
@@ -38,7 +39,7 @@ class ListedModel:
 @dataclass(frozen=True, slots=True)
 class FoundServer:
     kind: str  # as backend.kind
-    url: str  # without /v1
+    url: str  # as proxy.core.server_url keeps it
     models: tuple[ListedModel, ...] = ()
     version: str = ""
     presets: str = ""  # backend.presets: of a llama-server that is a router
@@ -57,10 +58,10 @@ class ServerProbe:
         return await self.ask("GET", path)
 
     async def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any, Mapping[str, str]]:
-        timeout = aiohttp.ClientTimeout(total=ASK_S)
+        timeout, url = aiohttp.ClientTimeout(total=ASK_S), route_url(self.url, path)
         try:
             async with self._http.request(
-                method, self.url + path, headers=self._headers, json=body, timeout=timeout, allow_redirects=False
+                method, url, headers=self._headers, json=body, timeout=timeout, allow_redirects=False
             ) as response:
                 raw, status, headers = await response.read(), response.status, response.headers
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError):
@@ -88,9 +89,15 @@ async def look(urls: Iterable[str], keys: Mapping[str, str] = MappingProxyType({
 
 
 async def _at(http: aiohttp.ClientSession, url: str, keys: Mapping[str, str]) -> FoundServer | None:
-    root = url.removesuffix("/api")
+    root = url.removesuffix("/v1").removesuffix("/api")
     found = await recognise(ServerProbe(http, root, keys.get(root))) if root != url else None
-    return found if found and found.kind in OWN_API else await recognise(ServerProbe(http, url, keys.get(url)))
+    if found and found.kind in OWN_API:
+        return found
+    found = await recognise(ServerProbe(http, url, keys.get(url)))
+    with_version = base_url(url, is_root=True)
+    if found is None and with_version != url:  # a path that lacks `/v1` at its end
+        found = await recognise(ServerProbe(http, with_version, keys.get(url)))
+    return found
 
 
 def loopback(ports: Iterable[int] = PORTS) -> list[str]:
@@ -101,8 +108,10 @@ def plain(url: str, kind: str | None = None) -> str:
     """The address as the settings have it, without what the server's kind adds by itself."""
     url = url if "://" in url else f"http://{url}"
     url = url.replace("//0.0.0.0", "//127.0.0.1")  # where a server listens, not where it is asked
-    url = url.rstrip("/").removesuffix("/v1")
-    return url.removesuffix("/api") if kind in OWN_API else url
+    url = url.rstrip("/")
+    if kind in OWN_API:
+        url = url.removesuffix("/v1").removesuffix("/api")
+    return base_url(url, is_root=kind not in (None, "openai"))
 
 
 async def recognise(asker: ServerProbe) -> FoundServer | None:

@@ -147,8 +147,14 @@ class InboxPage:
 
     async def _found(self, request: web.Request) -> Listed:
         found = await self._store.inbox.get(request.match_info["id"])
-        if found is None or found.status == "pending":
+        if found is None:
             raise NotFound("This completion is not here any more.", param="id")
+        if found.status == "pending":
+            words = await self._feedback.quote(found.id)
+            raise Conflict(
+                f"This answer is not finished: {words}. Nothing was changed. It can be rated here when it has ended, "
+                f"and before by `rlproxy good --id {found.id}` or `rlproxy bad`."
+            )
         return found
 
     def _row(self, request: web.Request, row: Listed) -> web.Response:

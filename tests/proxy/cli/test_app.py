@@ -38,6 +38,19 @@ async def test_rate_and_undo(cli: Proxy) -> None:
     assert code == 1 and "no rating to undo" in err
 
 
+async def test_a_rating_while_the_answer_streams(cli: Proxy) -> None:
+    await (await cli.chat("before")).read()
+    cli.backend.pause_s = 30.0
+    stream = await cli.chat("a", stream=True)
+    got = b""
+    while b"You" not in got:
+        got += await stream.content.readany()
+    id = stream.headers["x-rl-completion-id"]
+    code, out, _ = await rlproxy(cli.home, "bad")
+    assert (code, out.strip()) == (0, f"rated bad: “You”, still streaming ({id})")
+    stream.close()
+
+
 async def test_status_in_words_and_as_json(cli: Proxy) -> None:
     code, out, _ = await rlproxy(cli.home, "status")
     assert code == 0 and f"{cli.url}/v1" in out and "0 of 4 fresh ratings" not in out and "no fresh ratings" in out

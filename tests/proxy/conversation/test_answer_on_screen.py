@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import aiohttp
 import pytest
 
 from scripts.harness.agent_formats import AIDER as PROMPT
@@ -386,6 +387,73 @@ async def test_last_while_it_streams(proxy: Proxy) -> None:
     status, body = await proxy.rate(completion_id="last", rating="good")
     assert (status, body["completion_id"]) == (201, stream.headers["x-rl-completion-id"])
     stream.close()
+
+
+async def streaming(proxy: Proxy, *messages: dict[str, Any], **more: Any) -> tuple[aiohttp.ClientResponse, str]:
+    """A stream whose first words have come, and whose row may not be there yet; and its id."""
+    proxy.backend.pause_s = 5.0
+    body = {"model": "fake", "messages": list(messages), "stream": True, **more}
+    response = await proxy.http.post("/v1/chat/completions", json=body)
+    got = b""
+    while b"You" not in got:
+        got += await response.content.readany()
+    return response, str(response.headers["x-rl-completion-id"])
+
+
+async def test_the_first_moments_of_a_stream_count_too(proxy: Proxy) -> None:
+    """Its row is stored a second after the question: `last` was the answer before it until then."""
+    _, older = await ask(proxy, [says("user", "one")])
+    stream, id = await streaming(proxy, says("user", "two"))
+    assert await proxy.store.answers.get(id) is None, "the case that is meant"
+    status, body = await proxy.rate(completion_id="last", rating="bad")
+    assert (status, body["completion_id"]) == (201, id)
+    assert body["answer"] == "“You”, still streaming" and older not in await rated(proxy)
+    stream.close()
+
+
+async def test_the_first_moments_of_a_stream_count_in_the_chat_too(proxy: Proxy) -> None:
+    text, older = await ask(proxy, [says("user", "one")], {"x-rl-session": "s"})
+    history = [says("user", "one"), says("assistant", text)]
+    proxy.backend.pause_s = 5.0
+    stream, id = await streaming(proxy, *history, says("user", "two"))
+    assert await proxy.store.answers.get(id) is None
+    said, _ = await ask(proxy, [*history, says("user", "two"), says("user", "/rl bad")])
+    assert "rated bad" in said and "It begins: “You”, still streaming." in said
+    assert await rated(proxy) == {id: -1.0} and older not in await rated(proxy)
+    stream.close()
+
+
+async def test_last_of_several_streams_is_the_one_asked_last(proxy: Proxy) -> None:
+    first, _ = await streaming(proxy, says("user", "one"))
+    second, id = await streaming(proxy, says("user", "two"))
+    side, _ = await streaming(proxy, says("user", "a title"), max_tokens=1)
+    status, body = await proxy.rate(completion_id="last", rating="good")
+    assert (status, body["completion_id"]) == (201, id)
+    for stream in (first, second, side):
+        stream.close()
+
+
+async def test_a_stream_rated_by_its_id_is_said_to_be_one(proxy: Proxy) -> None:
+    proxy.backend.hold.clear()
+    waiting = asyncio.create_task(ask(proxy, [says("user", "one")], {"x-rl-completion-id": "mine"}))
+    while await proxy.store.answers.get("mine") is None:
+        await asyncio.sleep(0.01)
+    status, body = await proxy.rate(completion_id="mine", rating="good")
+    assert (status, body["answer"]) == (201, "no words yet, still streaming")
+    proxy.backend.hold.set()
+    await waiting
+    status, body = await proxy.rate(completion_id="mine", rating="bad")
+    assert (status, body["answer"]) == (201, "“You said: one”")
+
+
+async def test_last_just_after_it_was_broken_off(proxy: Proxy) -> None:
+    """Also in the moment in which its end is being stored."""
+    _, older = await ask(proxy, [says("user", "one")])
+    stream, id = await streaming(proxy, says("user", "two"))
+    stream.close()
+    status, body = await proxy.rate(completion_id="last", rating="bad")
+    assert (status, body["completion_id"]) == (201, id) and body["answer"].startswith("“You")
+    assert older not in await rated(proxy)
 
 
 async def test_last_was_broken_off_before_it_said_anything(proxy: Proxy) -> None:

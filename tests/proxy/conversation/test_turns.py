@@ -67,6 +67,19 @@ def test_side_turns(rule: str, messages: list[dict[str, Any]]) -> None:
     assert turn_of({}, {}, messages, None) == ("side", rule)
 
 
+NOTHING = ["", " \n", None, [], [{"type": "text", "text": ""}], [{}], [""]]
+
+
+@pytest.mark.parametrize("content", NOTHING)
+def test_nobody_said_anything(content: Any) -> None:
+    assert turn_of({}, {}, [{"role": "user", "content": content}], None) == ("side", "warm-up")
+    assert turn_of({}, {}, asks(content), TOOLS) == ("side", "warm-up")
+    assert turn_of({}, {}, asks(content, "You greet whoever comes."), None) == ("main", "default")
+    picture = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}]
+    assert turn_of({}, {}, [{"role": "user", "content": picture}], None) == ("main", "default")
+    assert turn_of({}, {}, [*USED_TOOLS, {"role": "user", "content": content}], TOOLS) == ("main", "default")
+
+
 @pytest.mark.parametrize(
     "messages",
     [
@@ -76,7 +89,7 @@ def test_side_turns(rule: str, messages: list[dict[str, Any]]) -> None:
         asks("What does ### Task: mean in this prompt? Generate 1-3 broad tags is in it."),
         asks("summarise this conversation"),
         asks("Here is the summary of another model: it was asked for a CONTEXT CHECKPOINT COMPACTION …"),
-        asks(""),
+        asks("", "You greet whoever comes."),
         USED_TOOLS,
     ],
 )
@@ -86,13 +99,28 @@ def test_main_turns(messages: list[dict[str, Any]]) -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [{"max_tokens": 1}, {"max_completion_tokens": 5}, {"max_output_tokens": 2}, {"options": {"num_predict": 1}}],
+    [
+        {"max_tokens": 1},
+        {"max_completion_tokens": 5},
+        {"max_output_tokens": 2},
+        {"options": {"num_predict": 1}},
+        {"max_tokens": 0},
+        {"max_tokens": 1.0},
+        {"n_predict": 0},
+        {"max_output_tokens": 0},
+    ],
 )
 def test_probes(body: dict[str, Any]) -> None:
     assert turn_of({}, body, asks("quota"), None) == ("side", "probe")
 
 
-@pytest.mark.parametrize("body", [{"max_tokens": 6}, {"max_tokens": None}, {"options": {"num_predict": -1}}, [], {}])
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"max_tokens": 6}, {"max_tokens": None}, {"max_tokens": True}, {"max_tokens": "1"}, {"n_predict": -1}, [], {},
+        {"options": {"num_predict": -1}}, {"options": {"num_predict": 0}},
+    ],
+)  # fmt: skip
 def test_no_probes(body: Any) -> None:
     assert turn_of({}, body, asks("hello"), None) == ("main", "default")
 

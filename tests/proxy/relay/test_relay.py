@@ -238,16 +238,13 @@ async def test_backend_that_stays_silent(proxy: Proxy) -> None:
         (b"{not json", None),
         (b"\xff\xfe", None),
         (b"[]", None),
-        (b'{"model": "fake"}', "messages"),
-        (b'{"model": "fake", "messages": []}', "messages"),
-        (b'{"model": "fake", "messages": [3]}', "messages[0]"),
         (b'{"model": 3, "messages": [{"role": "user", "content": "x"}]}', "model"),
-        (b'{"stream": "yes", "messages": [{"role": "user", "content": "x"}]}', "stream"),
-        (b'{"n": 0, "messages": [{"role": "user", "content": "x"}]}', "n"),
-        (b'{"temperature": "hot", "messages": [{"role": "user", "content": "x"}]}', "temperature"),
+        (b'{"model": 3, "messages": [{"content": "x"}]}', "model"),
+        (b'{"n": 129, "messages": [{"role": "user", "content": "x"}]}', "n"),
     ],
 )
 async def test_bad_bodies(proxy: Proxy, body: bytes, param: str | None) -> None:
+    """All else is the backend's to refuse (tests/wire/requests)."""
     async with proxy.http.post("/v1/chat/completions", data=body) as response:
         error = (await response.json())["error"]
     assert response.status == 400 and error["type"] == "invalid_request_error" and error["param"] == param

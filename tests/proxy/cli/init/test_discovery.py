@@ -76,11 +76,25 @@ async def test_an_address_that_ends_in_api_is_a_clouds_or_ollamas_own(tmp_path: 
     try:
         found = await look([f"{ollama.url}/api", f"{studio.url}/api/v1", f"{cloud.url}/api/v1"])
         assert [(s.kind, s.url) for s in found] == [
-            ("ollama", ollama.url), ("lmstudio", studio.url), ("openai", f"{cloud.url}/api"),
+            ("ollama", ollama.url), ("lmstudio", studio.url), ("openai", f"{cloud.url}/api/v1"),
         ]  # fmt: skip
     finally:
         for server in (ollama, studio, cloud):
             await server.stop()
+
+
+async def test_a_path_is_taken_as_it_is_or_lacks_its_version() -> None:
+    listed = {"object": "list", "data": [{"id": "m"}]}
+    cloud = Plain(v1beta__openai__models=listed, gate__v1__models=listed)
+    await cloud.start()
+    try:
+        written = ["/v1beta/openai/", "/v1beta/openai/chat/completions", "/gate", "/gate/v1", "/elsewhere"]
+        found = await look([cloud.url + path for path in written])
+        assert [s.url.removeprefix(cloud.url) for s in found] == ["/v1beta/openai", "/gate/v1", "/gate/v1"]
+        (scheme_less,) = await look([f"{cloud.url.removeprefix('http://')}/gate/v1"])
+        assert scheme_less.url == f"{cloud.url}/gate/v1"
+    finally:
+        await cloud.stop()
 
 
 async def test_versions_of_ours_adapters_and_embedders_are_no_models_to_choose(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_what_the_settings_say_is_the_default(tmp_path: Path) -> None:
 
 def test_an_address_that_ends_in_api_stays_whole(tmp_path: Path) -> None:
     now = {"backend.kind": "openai", "backend.url": "https://openrouter.example/api/v1"}
-    cloud = FoundServer("openai", "https://openrouter.example/api", (ListedModel("m"),))
+    cloud = FoundServer("openai", "https://openrouter.example/api/v1", (ListedModel("m"),))
     for servers in ((), (cloud,)):
         assert choose(tmp_path, *servers, settings=now).url == now["backend.url"], "as it was, nothing else was chosen"
     for servers in ((), (cloud,)):

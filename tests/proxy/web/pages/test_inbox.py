@@ -211,3 +211,18 @@ async def test_most_informative_first_shows_what_a_critic_cannot_tell(proxy: Pro
     async with proxy.http.post("/rl/forget", json={"completion": ids[0]}) as gone:  # the critic was made of its rating
         assert gone.status == 200
     assert "No critic is trusted yet" in await visit.get("/?order=informative")
+
+
+async def test_an_answer_that_still_streams_is_not_gone(proxy: Proxy, visit: Visit) -> None:
+    await asked(proxy, "before")
+    await visit.get("/")
+    proxy.backend.pause_s = 5.0
+    stream = await proxy.chat("hello", stream=True)
+    got = b""
+    while b"You" not in got:
+        got += await stream.content.readany()
+    id = stream.headers["x-rl-completion-id"]
+    assert (await proxy.rate(completion_id=id, rating="good"))[0] == 201
+    page = await visit.post(f"/page/completions/{id}/rate", 409, rating="bad")
+    assert "This answer is not finished: “You”, still streaming." in page and f"--id {id}" in page
+    stream.close()

@@ -1,0 +1,50 @@
+"""Requests that rlproxy cannot read, and those without a prompt: passed on as they are, and never captured.
+
+Owns what their clients get: the backend's own answer. A backend that lacks the client's format is not asked. Ollama's
+clients load a model without a prompt; then they get the answer that their format has for it.
+"""
+
+from __future__ import annotations
+
+import time
+
+import structlog
+from aiohttp import web
+
+from proxy.core.errors import NoPrompt
+from proxy.core.version_names import label
+from proxy.dialects.base import Question
+from proxy.relay.call import Call
+from proxy.relay.exchange import Exchange
+from proxy.relay.parts import Parts
+from proxy.relay.unknown_model import unknown_model
+from proxy.versions.live_version import Lease
+
+log = structlog.get_logger()
+
+
+async def unread_answer(
+    parts: Parts, call: Call, question: Question, lease: Lease, exchange: Exchange
+) -> web.StreamResponse:
+    """Raises Unreadable where the request would have to be translated, UnknownModel."""
+    reason = question.asked.unreadable
+    if not isinstance(reason, NoPrompt):
+        log.warning("a request is passed on uncaptured", dialect=call.dialect.name, reason=str(reason))
+    try:
+        return await exchange.run()
+    except NoPrompt:
+        model = question.asked.model or lease.model
+        body = call.dialect.without_prompt(question.body, model=model, created=int(time.time()))
+        if body is None:
+            raise
+        if lease.version is None:
+            await _check_model(parts, lease.model)
+        headers = {"x-rl-adapter": label(lease.version)}
+        return web.Response(body=body, headers=headers, content_type="application/json", charset="utf-8")
+
+
+async def _check_model(parts: Parts, model: str) -> None:
+    """Raises UnknownModel."""
+    unknown = await unknown_model(parts.backend, parts.backend.url, model, f"model '{model}' not found")
+    if unknown is not None:
+        raise unknown
