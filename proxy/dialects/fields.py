@@ -6,14 +6,17 @@ Owns the sentences that tell a client which member is wrong. What a member means
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from proxy.core.errors import BadRequest
 
 T = TypeVar("T")
 
 MAX_CHOICES = 128  # OpenAI's own limit
+_KIND: Final = re.compile(r"[\w.-]{1,64}", re.ASCII)
+MOST_KINDS: Final = 20
 _NAMES = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", int: "an integer"}
 
 
@@ -73,3 +76,8 @@ def count(body: Mapping[str, Any]) -> int:
     if not 1 <= n <= MAX_CHOICES:
         raise BadRequest(f"`n` must be between 1 and {MAX_CHOICES}.", param="n")
     return n
+
+
+def kinds(types: Iterable[str]) -> list[str]:
+    """The different ones of these types, fit for a header whatever a client wrote."""
+    return list(dict.fromkeys(type if _KIND.fullmatch(type) else "unknown" for type in types))[:MOST_KINDS]
