@@ -29,7 +29,8 @@ _OURS: Final = re.compile(
     r"msg_(?:start\.)?rl-"
 )  # a message that rlproxy named: an answer to a command, or a translated one
 _ENCRYPTED: Final = "encrypted_content"
-_READABLE: Final = (*TEXT_PARTS, "input_image", "input_file", "input_audio")  # parts of a result that is a list
+_CIPHER: Final = "gAAAA"  # how a Fernet token of OpenAI's begins
+_READABLE: Final = (*TEXT_PARTS, _ENCRYPTED, "input_image", "input_file", "input_audio")  # parts of a result that is a list
 # Members of a call that the model did not write.
 _ENVELOPE: Final = frozenset((
     "type", "id", "call_id", "name", "namespace", "status", "caller", "created_by", "agent", "environment",
@@ -85,11 +86,14 @@ def to_messages(items: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]
 
 
 def unread(items: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The types of items that are no part of the messages, and of parts that are encrypted."""
-    found = [str(item.get("type")) for item in items if kind_of(item) == "unreadable"]
-    notes = [item for item in items if kind_of(item) == "note"]
-    parts = [part for item in notes for part in _listed(item.get("content")) if part.get("type") == _ENCRYPTED]
-    return [*found, *(_ENCRYPTED for _ in parts)]
+    """The types of items that are no part of the messages, and of parts that only OpenAI can read."""
+    found = []
+    for item in items:
+        if kind_of(item) == "unreadable":
+            found.append(str(item.get("type")))
+        if any(map(_is_cipher, [*_listed(item.get("content")), *_listed(item.get("output"))])):
+            found.append(_ENCRYPTED)
+    return found
 
 
 def is_reference(item: Mapping[str, Any]) -> bool:
@@ -222,7 +226,8 @@ def _is_readable(part: Any) -> bool:
 def _note(item: Mapping[str, Any]) -> Any:
     """What another agent, or a type of item that nobody here knows, says to the model; never a command."""
     content = item.get("content")
-    parts = [text_part(content)] if isinstance(content, str) and content else map(_part, _listed(content))
+    listed = [{"type": "text", "text": content}] if isinstance(content, str) and content else _listed(content)
+    parts = [_part(part) for part in listed if not _is_cipher(part)]
     return content_of([attached(part) for part in parts if part.get("type") in ("text", "image_url", "file")])
 
 
@@ -234,9 +239,16 @@ def _parts(content: Any) -> Any:
     """Content in chat form; text alone is a string."""
     if not isinstance(content, list):
         return content
-    if len(content) == 1 and isinstance(content[0], dict) and content[0].get("type") in TEXT_PARTS:
-        return content[0].get("text")
-    return [_part(p) if isinstance(p, dict) else p for p in content]
+    parts = [_part(p) if isinstance(p, dict) else p for p in content if not _is_cipher(p)]
+    if len(parts) == 1 and isinstance(parts[0], dict) and parts[0].get("type") == "text":
+        return parts[0].get("text")
+    return parts or ""
+
+
+def _is_cipher(part: Any) -> bool:
+    """Tell whether only OpenAI can read a part. What another server's model wrote, agents send back as it was, though
+    they call it encrypted."""
+    return isinstance(part, dict) and str(part.get(_ENCRYPTED) or "").startswith(_CIPHER)
 
 
 def _attached(message: dict[str, Any]) -> dict[str, Any]:
@@ -249,6 +261,8 @@ def _part(part: Mapping[str, Any]) -> dict[str, Any]:
     match part.get("type"):
         case "input_text" | "output_text" | "text":
             return {"type": "text", "text": part.get("text")}
+        case "encrypted_content":
+            return {"type": "text", "text": part.get(_ENCRYPTED)}
         case "input_image":
             image = {"url": part.get("image_url"), **({"detail": part["detail"]} if part.get("detail") else {})}
             return {"type": "image_url", "image_url": image}
