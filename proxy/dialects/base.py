@@ -227,6 +227,14 @@ class Dialect(ABC):
     def to_chat(self, body: Any, asked: Asked) -> dict[str, Any]:
         """The same request as chat completions. Raises BadRequest for what chat completions cannot say."""
 
+    def left_out(self, body: Any) -> list[str]:
+        """Kinds of tools, items and blocks of a request that `to_chat` leaves out."""
+        return []
+
+    def without_messages(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The members of a request that are not its messages."""
+        return {name: value for name, value in body.items() if name not in self.carriers}
+
     def names(self, body: Any) -> list[str]:
         """Ids in the request that may stand for captured completions."""
         return []

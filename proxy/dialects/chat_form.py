@@ -97,6 +97,11 @@ def reasoning_of(message: Mapping[str, Any]) -> str:
     return message.get("reasoning_content") or message.get("reasoning") or ""
 
 
+def words_of(message: Mapping[str, Any]) -> str:
+    """The words of a message or delta for formats that have one text: a refusal is words, too."""
+    return (message.get("content") or "") + (message.get("refusal") or "")
+
+
 def text_part(text: str) -> dict[str, Any]:
     return {"type": "text", "text": text}
 

@@ -17,6 +17,7 @@ from proxy.core.errors import BadRequest, NoPrompt, ProxyError, Unreadable
 from proxy.core.sse import Event
 from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply, given_up, longer
 from proxy.dialects.chat import SAMPLING, choice_rules
+from proxy.dialects.chat_form import words_of
 from proxy.dialects.fields import MAX_CHOICES, an_object, count, flag, member, numbers
 
 MAX_TOKENS = 16  # what a request gets that names no limit; chat completions have none
@@ -190,11 +191,11 @@ class TextRenderer(Renderer):
         return [], sse.event(b"[DONE]")
 
     def whole(self, body: Mapping[str, Any]) -> bytes:
-        choices = [self._choice(choice, choice["message"].get("content") or "") for choice in body["choices"]]
+        choices = [self._choice(choice, words_of(choice["message"])) for choice in body["choices"]]
         return orjson.dumps({**self._head, "choices": choices, "usage": body.get("usage")})
 
     def _delta(self, choice: Mapping[str, Any]) -> dict[str, Any] | None:
-        text = (choice.get("delta") or {}).get("content") or ""
+        text = words_of(choice.get("delta") or {})
         nothing = not text and not choice.get("finish_reason") and not choice.get("token_ids")
         return None if nothing else self._choice(choice, text)
 

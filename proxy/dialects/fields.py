@@ -7,8 +7,9 @@ need not read is the backend's to refuse.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from proxy.core.errors import BadRequest, Unreadable
 
@@ -16,6 +17,8 @@ T = TypeVar("T")
 
 MAX_CHOICES = 128  # OpenAI's own limit
 _TRUE = ("1", "on", "t", "true", "y", "yes")  # texts that pydantic, and so most servers in Python, take for true
+_KIND: Final = re.compile(r"[\w.-]{1,64}", re.ASCII)
+MOST_KINDS: Final = 20
 _NAMES = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", int: "an integer"}
 
 
@@ -98,3 +101,8 @@ def count(body: Mapping[str, Any]) -> int:
     if n > MAX_CHOICES:
         raise BadRequest(f"`n` must be between 1 and {MAX_CHOICES}.", param="n")
     return int(n)
+
+
+def kinds(types: Iterable[str]) -> list[str]:
+    """The different ones of these types, fit for a header whatever a client wrote."""
+    return list(dict.fromkeys(type if _KIND.fullmatch(type) else "unknown" for type in types))[:MOST_KINDS]

@@ -17,19 +17,20 @@ from proxy.core.json_edit import Rules, dumps, loads
 from proxy.core.sse import Event
 from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply
 from proxy.dialects.chat_form import is_for_words, tidy_arguments, usage
-from proxy.dialects.fields import an_object, flag, member, numbers, objects
+from proxy.dialects.chat_turns import in_turns
+from proxy.dialects.fields import an_object, flag, kinds, member, numbers, objects
 from proxy.dialects.messages_chat import (
     SAMPLING,
     answer_format,
     assistant_message,
     chat_request,
-    chat_tools,
     conversation,
-    in_turns,
+    left_out,
     results_of,
     template_kwargs,
 )
 from proxy.dialects.messages_render import MessagesRenderer, event
+from proxy.dialects.messages_tools import chat_tools, offered, tool_changes
 
 _FINISHED: Final = {
     "end_turn": "stop",
@@ -107,6 +108,14 @@ class Messages(Dialect):
 
     def to_chat(self, body: Any, asked: Asked) -> dict[str, Any]:
         return chat_request(body)
+
+    def left_out(self, body: Any) -> list[str]:
+        return kinds(left_out(body))
+
+    def without_messages(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """A template shows the tools that stand in the messages, too."""
+        changed = {"tools": offered(body)} if tool_changes(body) else {}
+        return {**super().without_messages(body), **changed}
 
     def renderer(self, *, id: str, asked: Asked, created: int) -> Renderer:
         return MessagesRenderer(id=id, model=asked.model)

@@ -1,33 +1,35 @@
 """Anthropic Messages requests in chat form: the messages, and the whole request for backends that lack the format.
 
-Owns what becomes of each content block. What chat completions cannot say is refused by name, but for what only
-steers Anthropic's own servers (`cache_control`, `service_tier`, `context_management`, …): that is left out. The way
-back is `messages_render`.
+Owns what becomes of each content block. What a person sent and chat completions cannot say is refused by name. Tools
+that run on Anthropic's servers, and what is left of their runs, are left out and named; what only steers those servers
+(`cache_control`, `service_tier`, `context_management`, …) is left out. The way back is `messages_render`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import takewhile
 from typing import Any, Final, NamedTuple
 
 from proxy.core.agent_wrappers import FAILED
 from proxy.core.errors import BadRequest
 from proxy.dialects.chat_form import attached, content_of, image_part, json_schema, text_part, tool_call, unmarked
+from proxy.dialects.chat_turns import in_turns
 from proxy.dialects.fields import flag, member, objects
+from proxy.dialects.messages_tools import TOOL_CHANGES, chat_tools, offered, schema_of, tool_choice
 
 SAMPLING: Final = ("temperature", "top_p", "top_k")
 
-# Blocks that have no counterpart in chat completions: tools that run on Anthropic's servers, and their results.
+# Blocks of each speaker that chat completions have a place for.
 _SAYABLE: Final = {
-    "system": {"text"},
-    "user": {"text", "image", "document", "search_result", "tool_result"},
-    "assistant": {"text", "thinking", "redacted_thinking", "tool_use"},
+    "system": {"text", *TOOL_CHANGES},
+    "user": {"text", "image", "document", "search_result", "tool_result", *TOOL_CHANGES},
+    "assistant": {"text", "thinking", "redacted_thinking", "tool_use", "compaction"},
 }
+_WITHOUT_SOURCE: Final = {"thinking", "redacted_thinking", "tool_use", "compaction", *TOOL_CHANGES}
+_SERVERS: Final = ("mcp_servers", "container")  # members about tools that run at Anthropic
 # Claude Code's attribution line: another hash each time, so that no conversation would go on from its last request.
 _ATTRIBUTION: Final = "x-anthropic-billing-header:"
 _EFFORTS: Final = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
-_CHOICES: Final = {"auto": "auto", "any": "required", "none": "none"}
 
 
 class Conversation(NamedTuple):
@@ -59,7 +61,7 @@ def assistant_message(blocks: list[dict[str, Any]]) -> dict[str, Any]:
     """An answer, whether it came from the model or is sent back by a client."""
     message: dict[str, Any] = {
         "role": "assistant",
-        "content": "".join(str(b.get("text", "")) for b in blocks if b.get("type") == "text"),
+        "content": "".join(map(_said, blocks)),
     }
     if thinking := "".join(str(b.get("thinking", "")) for b in blocks if b.get("type") == "thinking"):
         message["reasoning_content"] = thinking
@@ -71,11 +73,24 @@ def assistant_message(blocks: list[dict[str, Any]]) -> dict[str, Any]:
     return message
 
 
-def chat_tools(body: Mapping[str, Any]) -> list[dict[str, Any]] | None:
-    """The client's own tools; those that run on Anthropic's servers have no schema to show."""
-    if body.get("tools") is None:
-        return None
-    return [_tool(tool) for tool in objects(body, "tools") if "input_schema" in tool]
+def _said(block: Mapping[str, Any]) -> str:
+    """A compaction is the conversation so far in the model's words."""
+    member = {"text": "text", "compaction": "content"}.get(str(block.get("type")), "")
+    return str(block.get(member) or "")
+
+
+def left_out(body: Mapping[str, Any]) -> list[str]:
+    """The types of tools and blocks that the backend does not get."""
+    tools = [str(tool.get("type")) for tool in offered(body) if schema_of(tool) is None]
+    servers = [key for key in _SERVERS if body.get(key)]
+    blocks = [
+        str(block.get("type"))
+        for item in objects(body, "messages")
+        if item.get("role") == "assistant"
+        for block in _blocks(item, "")
+        if block.get("type") not in _SAYABLE["assistant"]
+    ]
+    return [*tools, *servers, *blocks]
 
 
 def chat_request(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -93,7 +108,7 @@ def chat_request(body: Mapping[str, Any]) -> dict[str, Any]:
     if user := member(body, "metadata", dict, {}).get("user_id"):
         request["user"] = user
     if tools := chat_tools(body):
-        request |= {"tools": tools, **_tool_choice(member(body, "tool_choice", dict, {}))}
+        request |= {"tools": tools, **tool_choice(member(body, "tool_choice", dict, {}))}
     output = member(body, "output_config", dict, {})
     if effort := _EFFORTS.get(str(output.get("effort"))):
         request["reasoning_effort"] = effort
@@ -139,6 +154,8 @@ def _chat_messages(item: Mapping[str, Any], blocks: list[dict[str, Any]]) -> lis
     messages: list[dict[str, Any]] = []
     parts: list[dict[str, Any]] = []
     for block in blocks:
+        if block.get("type") in TOOL_CHANGES:
+            continue
         if block.get("type") != "tool_result":
             parts.append(_part(block))
             continue
@@ -161,6 +178,8 @@ def _part(block: dict[str, Any]) -> dict[str, Any]:
     kind = block.get("type")
     if kind == "text":
         return text_part(str(block.get("text", "")))
+    if kind == "tool_reference":  # what a search for tools found; the tool itself is offered all the time
+        return text_part(str(block.get("tool_name") or ""))
     if kind == "image" and (url := _url(block.get("source"))):
         return image_part(url)
     if kind == "document":
@@ -193,106 +212,34 @@ def _url(source: Any) -> str | None:
     return str(source["url"]) if source.get("type") == "url" and source.get("url") else None
 
 
-# Turns
-
-
-def in_turns(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Order messages as chat templates want them: system text only at the start, and no two users in a row.
-
-    Claude Code puts system messages between the turns, also between a call and its result. They go to the end of
-    the user's or tool's message before them; a turn that has been sent once never changes afterwards.
-    """
-    out: list[_Turn] = []
-    held: list[dict[str, Any]] = []
-    begun = False  # a message that is no system text has come
-    for message in messages:
-        if message["role"] == "system" and begun:
-            held.append(message)
-            continue
-        begun = begun or message["role"] != "system"
-        if message["role"] != "tool":
-            _place(out, held)
-        _append(out, message)
-    _place(out, held)
-    return [_joined(turn) for turn in out]
-
-
-_Turn = list[dict[str, Any]]  # messages that are one, joined once all are there: each of them is read once
-
-
-def _place(out: list[_Turn], held: list[dict[str, Any]]) -> None:
-    for message in held:
-        before = out[-1][0]["role"]
-        role = before if before in ("user", "tool") else "user"
-        _append(out, {"role": role, "content": message["content"]}, onto=("user", "tool"))
-    held.clear()
-
-
-def _append(out: list[_Turn], message: dict[str, Any], onto: tuple[str, ...] = ("user", "system")) -> None:
-    if out and out[-1][0]["role"] == message["role"] and message["role"] in onto:
-        out[-1].append(message)
-    else:
-        out.append([message])
-
-
-def _joined(turn: _Turn) -> dict[str, Any]:
-    if len(turn) == 1:
-        return turn[0]
-    contents = [message["content"] for message in turn]
-    if all(isinstance(content, str) for content in contents):
-        return {**turn[0], "content": "\n\n".join(filter(None, contents))}
-    # Texts up to the first that is none are one text.
-    texts = list(takewhile(lambda content: isinstance(content, str), contents))
-    parts = _parts("\n\n".join(filter(None, texts)))
-    return {**turn[0], "content": parts + [part for content in contents[len(texts) :] for part in _parts(content)]}
-
-
-def _parts(content: Any) -> list[dict[str, Any]]:
-    return ([text_part(content)] if content else []) if isinstance(content, str) else content
-
-
-# Tools
-
-
-def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
-    function = {"name": tool.get("name"), "parameters": tool["input_schema"]}
-    for key in ("description", "strict"):
-        if tool.get(key) is not None:
-            function[key] = tool[key]
-    return {"type": "function", "function": function}
-
-
-def _tool_choice(choice: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    if choice.get("type") == "tool":
-        found["tool_choice"] = {"type": "function", "function": {"name": choice.get("name")}}
-    elif kind := _CHOICES.get(str(choice.get("type"))):
-        found["tool_choice"] = kind
-    if choice.get("disable_parallel_tool_use"):
-        found["parallel_tool_calls"] = False
-    return found
-
-
 # What cannot be said
 
 
 def _refuse(body: Mapping[str, Any]) -> None:
-    for i, tool in enumerate(objects(body, "tools")):
-        if "input_schema" not in tool:
-            raise _cannot(f"tools[{i}]", f"the tool `{tool.get('type')}`, which has no schema of its own")
-    for key in ("mcp_servers", "container"):
-        if body.get(key):
-            raise _cannot(key, f"`{key}`")
+    _refuse_tools(body)
     items = objects(body, "messages")
     for i, item in enumerate(items):
-        sayable = _SAYABLE.get(str(item.get("role")), set())
+        role = str(item.get("role"))
         for j, block in enumerate(_blocks(item, f"messages[{i}].")):
             where = f"messages[{i}].content[{j}]"
-            if block.get("type") not in sayable:
-                raise _cannot(where, f"a block `{block.get('type')}` of {item.get('role')}")
-            _refuse_sources(block, where)
+            if block.get("type") in _SAYABLE.get(role, ()):
+                _refuse_sources(block, where)
+            elif role != "assistant":  # what came of tools that ran there is left out
+                raise _cannot(where, f"a block `{block.get('type')}` of {role}")
     if items and items[-1].get("role") == "assistant":
         raise _cannot(f"messages[{len(items) - 1}]", "the beginning of an answer that is to be continued")
+
+
+def _refuse_tools(body: Mapping[str, Any]) -> None:
+    """A request all of whose tools run on Anthropic's servers is about these: an answer without them would pretend."""
+    lacking = [(i, tool) for i, tool in enumerate(objects(body, "tools")) if schema_of(tool) is None]
+    choice = member(body, "tool_choice", dict, {})
+    for i, tool in lacking:
+        if not chat_tools(body) or (choice.get("type") == "tool" and choice.get("name") == tool.get("name")):
+            raise _cannot(f"tools[{i}]", f"the tool `{tool.get('type')}`, which runs on Anthropic's servers")
+    for key in _SERVERS:
+        if body.get(key) and not chat_tools(body):
+            raise _cannot(key, f"`{key}`")
 
 
 def _refuse_sources(block: dict[str, Any], where: str) -> None:
@@ -300,7 +247,7 @@ def _refuse_sources(block: dict[str, Any], where: str) -> None:
     if block.get("type") == "tool_result":
         for k, inner in enumerate(_blocks(block, f"{where}.")):
             _refuse_sources(inner, f"{where}.content[{k}]")
-    elif block.get("type") not in ("thinking", "redacted_thinking", "tool_use") and _part(block) is block:
+    elif block.get("type") not in _WITHOUT_SOURCE and _part(block) is block:
         source = block.get("source")
         of = f" with a source `{source.get('type')}`" if isinstance(source, dict) else ""
         raise _cannot(where, f"a block `{block.get('type')}`{of}")

@@ -13,7 +13,7 @@ from typing import Any, Final
 from proxy.core.errors import BackendBroke
 from proxy.core.json_edit import dumps
 from proxy.dialects.base import Renderer
-from proxy.dialects.chat_form import Calls, a_text, arguments_of, counted, reasoning_of
+from proxy.dialects.chat_form import Calls, a_text, arguments_of, counted, reasoning_of, words_of
 
 _STOPPED: Final = {
     "stop": "end_turn",
@@ -75,7 +75,7 @@ class MessagesRenderer(Renderer):
         content: list[dict[str, Any]] = []
         if thinking := reasoning_of(message):
             content.append({"type": "thinking", "thinking": thinking, "signature": ""})
-        if text := message.get("content") or message.get("refusal"):
+        if text := words_of(message):
             content.append({"type": "text", "text": text})
         calls = message.get("tool_calls") or []
         for i, call in enumerate(calls):
@@ -98,7 +98,7 @@ class MessagesRenderer(Renderer):
         if thinking := reasoning_of(delta):
             out += self._switch("thinking", {"type": "thinking", "thinking": "", "signature": ""})
             out.append(self._piece({"type": "thinking_delta", "thinking": thinking}))
-        if text := delta.get("content") or delta.get("refusal"):
+        if text := words_of(delta):
             out += self._switch("text", {"type": "text", "text": ""})
             out.append(self._piece({"type": "text_delta", "text": text}))
         for piece in delta.get("tool_calls") or ():

@@ -19,7 +19,8 @@ from proxy.core.sse import Event
 from proxy.dialects import token_entries
 from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply
 from proxy.dialects.chat import ChatFold
-from proxy.dialects.chat_form import arguments_of, counted, reasoning_of, usage
+from proxy.dialects.chat_form import arguments_of, counted, reasoning_of, usage, words_of
+from proxy.dialects.chat_turns import in_turns
 from proxy.dialects.fields import an_object, flag, member, numbers, objects
 from proxy.dialects.ollama_chat import (
     NOT_CHAT,
@@ -81,8 +82,11 @@ class _Ollama(Dialect):
     def template_kwargs(self, body: Mapping[str, Any], *, translated: bool) -> Any:
         return template_kwargs(body)  # what Ollama's own templates make of it, too
 
+    def turns(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return in_turns(messages)
+
     def to_chat(self, body: Any, asked: Asked) -> dict[str, Any]:
-        return chat_request(body, self._messages(body), stream=asked.stream)
+        return chat_request(body, in_turns(self._messages(body)), stream=asked.stream)
 
     def whole(self, body: Any) -> list[Reply]:
         fold = self.fold()
@@ -229,7 +233,7 @@ class OllamaRenderer(Renderer):
         out = []
         for choice in chunk.get("choices") or ():
             delta = choice.get("delta") or {}
-            text, thinking = delta.get("content") or delta.get("refusal") or "", reasoning_of(delta)
+            text, thinking = words_of(delta), reasoning_of(delta)
             logprobs = self._logprobs(choice)
             if choice.get("index", 0) == 0 and (text or thinking or logprobs):
                 self._first = self._first or time.perf_counter_ns()
@@ -247,8 +251,7 @@ class OllamaRenderer(Renderer):
         choice = body["choices"][0]
         message = choice["message"]
         self._usage = counted(body)
-        text = message.get("content") or message.get("refusal") or ""
-        said = self._said(text, reasoning_of(message), _calls(message))
+        said = self._said(words_of(message), reasoning_of(message), _calls(message))
         return dumps({**self._head, **said, **self._done(choice.get("finish_reason")), **self._logprobs(choice)})
 
     def _said(self, text: str, thinking: str, calls: list[dict[str, Any]]) -> dict[str, Any]:

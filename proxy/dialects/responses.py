@@ -17,9 +17,10 @@ from proxy.core.sse import Event
 from proxy.dialects.base import Asked, Dialect, Earlier, Fold, Renderer, Reply, given_up, longer
 from proxy.dialects.chat import SAMPLING
 from proxy.dialects.chat_form import is_for_words
-from proxy.dialects.fields import an_object, flag, member, numbers, objects
-from proxy.dialects.responses_chat import LOGPROBS, one_system, to_chat, tools_of
-from proxy.dialects.responses_items import CALLS, is_reference, plain, to_call, to_items, to_messages
+from proxy.dialects.chat_turns import in_turns
+from proxy.dialects.fields import an_object, flag, kinds, member, numbers, objects
+from proxy.dialects.responses_chat import LOGPROBS, to_chat
+from proxy.dialects.responses_items import CALLS, is_reference, kind_of, plain, to_call, to_items, to_messages, unread
 from proxy.dialects.responses_object import (
     call_item,
     completions_of,
@@ -29,6 +30,7 @@ from proxy.dialects.responses_object import (
     unfinished,
 )
 from proxy.dialects.responses_renderer import ResponsesRenderer
+from proxy.dialects.responses_tools import added_tools, left_out_tools, tools_of
 from store.records import Item
 
 MESSAGE, CALL, OTHER = "message", "call", "other"  # what an item may be
@@ -77,7 +79,7 @@ class Responses(Dialect):
         return [tool.chat for tool in tools_of(body).values()] or None
 
     def turns(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        return one_system(messages)
+        return in_turns(messages)
 
     def keep(self, body: Any, asked: Asked, kept: Sequence[int]) -> dict[str, bytes]:
         """A message is all items from its first one up to the next message's."""
@@ -96,6 +98,14 @@ class Responses(Dialect):
             member(body, key, dict, {})
         member(body, "include", list, [])
         return to_chat({**body, "stream": asked.stream} if "stream" in body else body, asked.messages)
+
+    def left_out(self, body: Any) -> list[str]:
+        return kinds([*left_out_tools(body), *unread(_items(body))])
+
+    def without_messages(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """A template shows the tools that stand between the messages, too."""
+        added = added_tools(body)
+        return {**super().without_messages(body), **({"tools": [*(body.get("tools") or ()), *added]} if added else {})}
 
     def names(self, body: Any) -> list[str]:
         previous = body.get("previous_response_id")
@@ -232,7 +242,7 @@ def reply_of(body: Mapping[str, Any]) -> Reply:
             for part in item.get("content") or ():
                 if part.get("logprobs"):
                     logprobs = longer(logprobs, [float(one["logprob"]) for one in part["logprobs"]])
-        elif item.get("type") in CALLS:
+        elif kind_of(item) == "call":
             message.setdefault("tool_calls", []).append(to_call(item))
         elif item.get("type") == "reasoning":
             thoughts.append(plain(item.get("content")) or plain(item.get("summary")))
@@ -253,8 +263,8 @@ def reply_of(body: Mapping[str, Any]) -> Reply:
 
 
 def _named(items: Sequence[Mapping[str, Any]]) -> tuple[Item, ...]:
-    kinds = {"message": MESSAGE, **dict.fromkeys(CALLS, CALL)}
-    ids = ((item.get("id"), kinds.get(str(item.get("type")), OTHER)) for item in items)
+    kept = {"message": MESSAGE, "call": CALL}
+    ids = ((item.get("id"), kept.get(kind_of(item), OTHER)) for item in items)
     return tuple(Item(id, kind) for id, kind in ids if isinstance(id, str) and 0 < len(id) <= LONGEST_ID)
 
 

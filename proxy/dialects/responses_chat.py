@@ -1,22 +1,18 @@
 """A Responses request as chat completions.
 
-Owns which member becomes which, which tools chat completions have, and what cannot be said there. The table is in
-docs/reference/dialects.md. What only changes how OpenAI serves (caching, tiers, storing) is left out.
+Owns which member becomes which, and what cannot be said there. The table is in docs/lab/dialects.md. What only changes
+how OpenAI serves (caching, tiers, storing) is left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
-
-import structlog
 
 from proxy.core.errors import BadRequest, UnknownPrevious
 from proxy.dialects.chat_form import unmarked
-from proxy.dialects.responses_items import full_name
-
-log = structlog.get_logger()
+from proxy.dialects.chat_turns import in_turns
+from proxy.dialects.responses_tools import choose_tools
 
 # Members with a meaning of their own here; all others (top_k, seed, stop, chat_template_kwargs, …) go on as they are.
 _OWN: Final = frozenset((
@@ -27,49 +23,7 @@ _OWN: Final = frozenset((
     "enable_response_messages", "parallel_tool_calls", "n",
 ))  # fmt: skip
 _UNSAYABLE: Final = ("background", "conversation", "prompt")
-_TOOLS: Final = ("function", "custom", "namespace")
 LOGPROBS: Final = "message.output_text.logprobs"
-
-
-@dataclass(frozen=True, slots=True)
-class Tool:
-    """A tool under its name in chat completions."""
-
-    name: str  # in the Responses API
-    namespace: str | None
-    custom: bool
-    chat: dict[str, Any]
-
-
-def tools_of(body: Mapping[str, Any]) -> dict[str, Tool]:
-    """The tools that chat completions have, by their names there. Built-in ones run at OpenAI: no backend has them."""
-    found: dict[str, Tool] = {}
-    for tool in body.get("tools") or ():
-        inner = tool.get("tools") or () if tool.get("type") == "namespace" else (tool,)
-        namespace = tool.get("name") if tool.get("type") == "namespace" else None
-        for one in inner:
-            if one.get("type") in ("function", "custom"):
-                name = full_name(namespace, str(one.get("name")))
-                found[name] = Tool(str(one.get("name")), namespace, one["type"] == "custom", _tool(name, one))
-    return found
-
-
-def _tool(name: str, tool: Mapping[str, Any]) -> dict[str, Any]:
-    function: dict[str, Any] = {"name": name}
-    if tool.get("description"):
-        function["description"] = tool["description"]
-    if tool["type"] == "custom":
-        grammar = tool.get("format") or {}
-        if grammar.get("type") == "grammar":
-            said = f"The input must follow this {grammar.get('syntax')} grammar:\n{grammar.get('definition')}"
-            function["description"] = "\n\n".join(filter(None, (function.get("description"), said)))
-        properties = {"input": {"type": "string"}}
-        function["parameters"] = {"type": "object", "properties": properties, "required": ["input"]}
-    else:
-        function["parameters"] = tool.get("parameters") or {"type": "object", "properties": {}}
-        if tool.get("strict") is not None:
-            function["strict"] = tool["strict"]
-    return {"type": "function", "function": function}
 
 
 def to_chat(body: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -86,13 +40,19 @@ def to_chat(body: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]) -> d
     for item in items if isinstance(items, list) else ():
         if item.get("type") == "item_reference":
             raise BadRequest(f"Item with id '{item.get('id')}' not found; send the item itself.", param="input")
+        if item.get("type") == "compaction_trigger":
+            raise BadRequest(
+                "This backend has no Responses API, and a model asked in chat completions makes no `compaction` item; "
+                "nothing was sent to it. Let the client sum up the conversation itself.",
+                param="input",
+            )
     chat = {key: value for key, value in body.items() if key not in _OWN}
-    chat["messages"] = one_system([unmarked(message) for message in messages])
+    chat["messages"] = in_turns([unmarked(message) for message in messages])
     if body.get("max_output_tokens") is not None:
         chat["max_tokens"] = body["max_output_tokens"]
-    if (effort := (body.get("reasoning") or {}).get("effort")) is not None:
+    if (effort := _newest(body, "reasoning").get("effort")) is not None:
         chat["reasoning_effort"] = effort
-    if (form := _response_format((body.get("text") or {}).get("format"))) is not None:
+    if (form := _response_format(_newest(body, "text").get("format"))) is not None:
         chat["response_format"] = form
     if LOGPROBS in (body.get("include") or ()):
         chat["logprobs"] = True
@@ -100,31 +60,19 @@ def to_chat(body: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]) -> d
             chat["top_logprobs"] = body["top_logprobs"]
     if body.get("stream"):
         chat["stream_options"] = {"include_usage": True}
-    _choose_tools(body, chat)
+    choose_tools(body, chat)
     return chat
 
 
-def one_system(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Many templates take one system message, at the beginning; agents send instructions and developer messages."""
-    texts: list[str] = []
-    at = 0
-    while at < len(messages) and messages[at].get("role") == "system":
-        if (found := _texts(messages[at].get("content"))) is None:
-            break
-        texts += found
-        at += 1
-    rest = [dict(m) for m in messages[at:]]
-    return [{"role": "system", "content": "\n\n".join(texts)}, *rest] if texts else rest
-
-
-def _texts(content: Any) -> list[str] | None:
-    """None where it is not text alone."""
-    if isinstance(content, str):
-        return [content]
-    if not isinstance(content, list):
-        return None
-    texts = [str(p.get("text") or "") for p in content if isinstance(p, dict) and p.get("type") == "text"]
-    return texts if texts and len(texts) == len(content) else None
+def _newest(body: Mapping[str, Any], member: str) -> dict[str, Any]:
+    """The member with what later items of the input have changed of it."""
+    items = body.get("input")
+    updates = [item for item in items if item.get("type") == "configuration_update"] if isinstance(items, list) else []
+    found: dict[str, Any] = {}
+    for settings in (body, *updates):
+        if isinstance(settings.get(member), dict):
+            found |= settings[member]
+    return found
 
 
 def _response_format(form: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -134,31 +82,3 @@ def _response_format(form: Mapping[str, Any] | None) -> dict[str, Any] | None:
         return dict(form)
     schema = {k: form[k] for k in ("name", "schema", "strict", "description") if form.get(k) is not None}
     return {"type": "json_schema", "json_schema": schema}
-
-
-def _choose_tools(body: Mapping[str, Any], chat: dict[str, Any]) -> None:
-    """`tools`, `tool_choice`, `parallel_tool_calls`. Raises BadRequest where a tool is forced that is not there."""
-    tools, choice = tools_of(body), body.get("tool_choice")
-    if left := [t.get("type") for t in body.get("tools") or () if t.get("type") not in _TOOLS]:
-        log.info("built-in tools are left out: chat completions have none", tools=left)
-    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
-        allowed = tools_of({"tools": choice.get("tools")})
-        tools = {name: tool for name, tool in tools.items() if name in allowed}
-        choice = choice.get("mode", "auto")
-    if isinstance(choice, dict):
-        name = full_name(choice.get("namespace"), str(choice.get("name")))
-        if choice.get("type") not in ("function", "custom") or name not in tools:
-            raise BadRequest(
-                f"`tool_choice` forces the tool {choice.get('name') or choice.get('type')}, "
-                "which this backend does not have.",
-                param="tool_choice",
-            )
-        choice = {"type": "function", "function": {"name": name}}
-    if choice == "required" and not tools:
-        raise BadRequest("`tool_choice` is required, but none of `tools` is one that this backend has.", param="tools")
-    if tools:
-        chat["tools"] = [tool.chat for tool in tools.values()]
-        if choice is not None:
-            chat["tool_choice"] = choice
-        if body.get("parallel_tool_calls") is not None:
-            chat["parallel_tool_calls"] = body["parallel_tool_calls"]

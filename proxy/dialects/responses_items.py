@@ -1,53 +1,99 @@
 """The items of the Responses API as chat messages, and back.
 
-Owns what one model turn is. Items that a model put out one after the other (reasoning, text, calls) are one assistant
-message, however many they are. So the reply that a client sends back is the reply that was captured.
+Owns what an item is to a conversation, and what one model turn is. Items that a model put out one after the other
+(reasoning, text, calls) are one assistant message, however many they are. So the reply that a client sends back is the
+reply that was captured. An item is known by its members, not by a list of types: the next agent brings types of its
+own.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import orjson
 
 from proxy.core.agent_wrappers import TEXT_PARTS
-from proxy.dialects.chat_form import attached, text_part
+from proxy.dialects.chat_form import attached, content_of, text_part
+from proxy.dialects.responses_builtin import BY_ITEM
+
+Kind = Literal["message", "reasoning", "reference", "call", "result", "note", "settings", "unreadable"]
 
 CALLS: Final = ("function_call", "custom_tool_call")
+_OUTPUTS: Final = ("function_call_output", "custom_tool_call_output")
+# What a request may also change between its messages: tools and the effort. It is read elsewhere.
+SETTINGS: Final = ("additional_tools", "configuration_update", "tool_search_output")
 _REASONING: Final = "rs_"  # how its ids begin
 _OURS: Final = re.compile(
     r"msg_(?:start\.)?rl-"
 )  # a message that rlproxy named: an answer to a command, or a translated one
-OUTPUTS: Final = ("function_call_output", "custom_tool_call_output")
+_ENCRYPTED: Final = "encrypted_content"
+_CIPHER: Final = "gAAAA"  # how a Fernet token of OpenAI's begins
+_READABLE: Final = (*TEXT_PARTS, _ENCRYPTED, "input_image", "input_file", "input_audio")  # parts of a result that is a list
+# Members of a call that the model did not write.
+_ENVELOPE: Final = frozenset((
+    "type", "id", "call_id", "name", "namespace", "status", "caller", "created_by", "agent", "environment",
+    "pending_safety_checks", "fingerprint",
+))  # fmt: skip
+
+
+def kind_of(item: Mapping[str, Any]) -> Kind:
+    """What an item is to the conversation. A call that its client answers has a `call_id`; one without was run by the
+    server that made it, and nobody else can read what came of it."""
+    name = str(item.get("type") or "message")
+    if is_reference(item):
+        return "reference"
+    if name in ("message", "reasoning"):
+        return "message" if name == "message" else "reasoning"
+    if name.endswith("_output"):
+        if item.get("call_id") or item.get("output"):
+            return "result"
+    elif name in CALLS or item.get("call_id"):
+        return "call"
+    elif _note(item):
+        return "note"
+    return "settings" if name in SETTINGS else "unreadable"
 
 
 def to_messages(items: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], list[int | None]]:
-    """The messages, and the first item of each. Built-in tools say nothing. What a reference names is not known here:
-    its place is kept, as an answer of the model."""
+    """The messages, and the first item of each. What a reference names is not known here: its place is kept, as an
+    answer of the model."""
     turns = _Turns()
     for i, item in enumerate(items):
-        kind = "item_reference" if is_reference(item) else item.get("type") or "message"
-        if kind != "message" and not (kind == "item_reference" and _OURS.match(str(item.get("id")))):
+        kind = kind_of(item)
+        if kind not in ("message", "settings") and not (kind == "reference" and _OURS.match(str(item.get("id")))):
             turns.asked()
-        if kind == "message" and item.get("role") == "assistant":
-            turns.text(i, plain(item.get("content")))
-        elif kind in CALLS:
-            turns.assistant(i).setdefault("tool_calls", []).append(to_call(item))
-        elif kind == "item_reference" and not str(item.get("id")).startswith(_REASONING):
-            turns.reference(i, str(item.get("id")))
-        elif kind in ("reasoning", "item_reference"):
-            turns.reasoning(i, plain(item.get("content")) or plain(item.get("summary")))
-        elif kind in OUTPUTS:
-            output = item.get("output")
-            content = output if isinstance(output, str) else _parts(output)
-            turns.other(i, {"role": "tool", "tool_call_id": item.get("call_id"), "content": content})
-        elif kind == "message":
-            role = "system" if item.get("role") == "developer" else str(item.get("role"))
-            turns.other(i, {"role": role, "content": _parts(item.get("content"))})
+        match kind:
+            case "message" if item.get("role") == "assistant":
+                turns.text(i, plain(item.get("content")))
+            case "message":
+                role = "system" if item.get("role") == "developer" else str(item.get("role"))
+                turns.other(i, {"role": role, "content": _parts(item.get("content"))})
+            case "call":
+                turns.call(i, item)
+            case "reference" if not str(item.get("id")).startswith(_REASONING):
+                turns.reference(i, str(item.get("id")))
+            case "reasoning" | "reference":
+                turns.reasoning(i, plain(item.get("content")) or plain(item.get("summary")))
+            case "result":
+                turns.result(i, item)
+            case "note":
+                role = "system" if item.get("role") in ("developer", "system") else "user"
+                turns.other(i, {"role": role, "content": _note(item)})
     turns.end()
     return turns.messages, turns.origins
+
+
+def unread(items: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The types of items that are no part of the messages, and of parts that only OpenAI can read."""
+    found = []
+    for item in items:
+        if kind_of(item) == "unreadable":
+            found.append(str(item.get("type")))
+        if any(map(_is_cipher, [*_listed(item.get("content")), *_listed(item.get("output"))])):
+            found.append(_ENCRYPTED)
+    return found
 
 
 def is_reference(item: Mapping[str, Any]) -> bool:
@@ -66,6 +112,7 @@ class _Turns:
         self._texts: list[str] = []
         self._thoughts: list[str] = []
         self._references: list[str] = []
+        self._calls: dict[str, Any] = {}  # of each call that has an id of its own beside it
 
     def assistant(self, i: int) -> dict[str, Any]:
         if self._open is None:
@@ -77,6 +124,22 @@ class _Turns:
     def text(self, i: int, text: str) -> None:
         self.assistant(i)
         self._texts.append(text)
+
+    def call(self, i: int, item: Mapping[str, Any]) -> None:
+        call = to_call(item)
+        self.assistant(i).setdefault("tool_calls", []).append(call)
+        if item.get("id"):
+            self._calls[str(item["id"])] = call["id"]
+
+    def result(self, i: int, item: Mapping[str, Any]) -> None:
+        """A result of no call, as newer agents report what they did themselves, is a text that nobody typed."""
+        content, id = _result(item), item.get("id")
+        call = item.get("call_id") or self._calls.get(str(id))  # of a local shell, the id of the call
+        if call is None:
+            parts = [text_part(content)] if isinstance(content, str) else content
+            self.other(i, {"role": "user", "content": [attached(part) for part in parts]})
+        else:
+            self.other(i, {"role": "tool", "tool_call_id": call, "content": content})
 
     def reference(self, i: int, id: str) -> None:
         self.assistant(i)
@@ -122,10 +185,21 @@ def plain(content: Any) -> str:
 
 def to_call(item: Mapping[str, Any]) -> dict[str, Any]:
     """A call in chat form; a custom tool is there a function with one argument, its input."""
-    custom = item.get("type") == "custom_tool_call"
-    arguments = orjson.dumps({"input": item.get("input")}).decode() if custom else item.get("arguments")
-    name = full_name(item.get("namespace"), str(item.get("name")))
-    return {"id": item.get("call_id"), "type": "function", "function": {"name": name, "arguments": arguments or ""}}
+    kind = str(item.get("type"))
+    name = full_name(item.get("namespace"), str(item.get("name") or kind.removesuffix("_call")))
+    function = {"name": name, "arguments": _arguments(kind, item)}
+    return {"id": item.get("call_id"), "type": "function", "function": function}
+
+
+def _arguments(kind: str, item: Mapping[str, Any]) -> str:
+    if kind == "custom_tool_call":
+        return orjson.dumps({"input": item.get("input")}).decode()
+    if kind in BY_ITEM:
+        return BY_ITEM[kind][1].arguments(item)
+    if kind == "function_call" or "arguments" in item:
+        wrote = item.get("arguments") or ""
+        return wrote if isinstance(wrote, str) else orjson.dumps(wrote).decode()
+    return orjson.dumps({key: value for key, value in item.items() if key not in _ENVELOPE}).decode()
 
 
 def full_name(namespace: str | None, name: str) -> str:
@@ -133,13 +207,48 @@ def full_name(namespace: str | None, name: str) -> str:
     return f"{namespace}__{name}" if namespace else name
 
 
+def _result(item: Mapping[str, Any]) -> Any:
+    """The content of a tool's message. What has no parts of a message is JSON, and tools are their names."""
+    tools = [str(tool.get("name")) for tool in _listed(item.get("tools"))]
+    results = (item.get("output"), item.get("result"), tools or None, item.get("status"), "")
+    result = next(result for result in results if result is not None)
+    if isinstance(result, Mapping) and isinstance(result.get("image_url"), str):  # a screenshot
+        return [_part({**result, "type": "input_image"})]
+    if isinstance(result, str) or item.get("type") in _OUTPUTS or (result and all(map(_is_readable, result))):
+        return _parts(result)
+    return orjson.dumps(result).decode()
+
+
+def _is_readable(part: Any) -> bool:
+    return isinstance(part, Mapping) and part.get("type") in _READABLE
+
+
+def _note(item: Mapping[str, Any]) -> Any:
+    """What another agent, or a type of item that nobody here knows, says to the model; never a command."""
+    content = item.get("content")
+    listed = [{"type": "text", "text": content}] if isinstance(content, str) and content else _listed(content)
+    parts = [_part(part) for part in listed if not _is_cipher(part)]
+    return content_of([attached(part) for part in parts if part.get("type") in ("text", "image_url", "file")])
+
+
+def _listed(content: Any) -> list[dict[str, Any]]:
+    return [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
+
+
 def _parts(content: Any) -> Any:
     """Content in chat form; text alone is a string."""
     if not isinstance(content, list):
         return content
-    if len(content) == 1 and isinstance(content[0], dict) and content[0].get("type") in TEXT_PARTS:
-        return content[0].get("text")
-    return [_part(p) if isinstance(p, dict) else p for p in content]
+    parts = [_part(p) if isinstance(p, dict) else p for p in content if not _is_cipher(p)]
+    if len(parts) == 1 and isinstance(parts[0], dict) and parts[0].get("type") == "text":
+        return parts[0].get("text")
+    return parts or ""
+
+
+def _is_cipher(part: Any) -> bool:
+    """Tell whether only OpenAI can read a part. What another server's model wrote, agents send back as it was, though
+    they call it encrypted."""
+    return isinstance(part, dict) and str(part.get(_ENCRYPTED) or "").startswith(_CIPHER)
 
 
 def _attached(message: dict[str, Any]) -> dict[str, Any]:
@@ -152,6 +261,8 @@ def _part(part: Mapping[str, Any]) -> dict[str, Any]:
     match part.get("type"):
         case "input_text" | "output_text" | "text":
             return {"type": "text", "text": part.get("text")}
+        case "encrypted_content":
+            return {"type": "text", "text": part.get(_ENCRYPTED)}
         case "input_image":
             image = {"url": part.get("image_url"), **({"detail": part["detail"]} if part.get("detail") else {})}
             return {"type": "image_url", "image_url": image}

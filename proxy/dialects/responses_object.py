@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from proxy.core.json_edit import loads
-from proxy.dialects.responses_chat import Tool
+from proxy.dialects.responses_tools import Tool
 
-_ITEM: Final = re.compile(r"(?:msg|rs|fc|ctc)_(.+)")
+_ITEM: Final = re.compile(r"(?:msg|rs|fc|ctc|btc)_(.+)")
 _NUMBER: Final = re.compile(r"_\d+$")
 
 
@@ -122,17 +122,20 @@ def text_part(text: str) -> dict[str, Any]:
 def call_item(
     completion: str, n: int, call: Mapping[str, Any], tools: Mapping[str, Tool], status: str = "completed"
 ) -> dict[str, Any]:
-    """A tool call as the client knows the tool: custom, or in a namespace."""
+    """A tool call as the client knows the tool: custom, of a type of its own, or in a namespace."""
     function = call.get("function") or {}
-    tool = tools.get(str(function.get("name")))
+    tool, arguments = tools.get(str(function.get("name"))), function.get("arguments") or ""
     call_id = call.get("id") or f"call_{completion}_{n}"
     if tool is not None and tool.custom:
         head = {"id": item_id("ctc", completion, n), "type": "custom_tool_call", "status": status}
-        item = {**head, "call_id": call_id, "name": tool.name, "input": custom_input(function.get("arguments") or "")}
+        item = {**head, "call_id": call_id, "name": tool.name, "input": custom_input(arguments)}
+    elif tool is not None and tool.built_in is not None:
+        head = {"id": item_id("btc", completion, n), "type": tool.built_in.item, "status": status}
+        item = {**head, "call_id": call_id, **tool.built_in.call(arguments)}
     else:
         head = {"id": item_id("fc", completion, n), "type": "function_call", "status": status}
         name = tool.name if tool is not None else function.get("name")
-        item = {**head, "call_id": call_id, "name": name, "arguments": function.get("arguments") or ""}
+        item = {**head, "call_id": call_id, "name": name, "arguments": arguments}
     if tool is not None and tool.namespace:
         item["namespace"] = tool.namespace
     return item

@@ -15,8 +15,8 @@ import orjson
 from proxy.core.errors import ProxyError
 from proxy.dialects.base import Asked, Renderer
 from proxy.dialects.chat_form import Calls, a_text, counted
-from proxy.dialects.responses_chat import tools_of
 from proxy.dialects.responses_object import call_item, item_id, response, text_part, unfinished
+from proxy.dialects.responses_tools import tools_of
 
 # kind of text -> (kind of item, its id, a part with no text in it yet, where the text is, name of the events)
 _KINDS: Final = {
@@ -201,7 +201,7 @@ class ResponsesRenderer(Renderer):
             # Its arguments were JSON until now: the input is known only here.
             self._item_event("response.custom_tool_call_input.delta", at, delta=item["input"])
             self._item_event("response.custom_tool_call_input.done", at, input=item["input"])
-        else:
+        elif item["type"] == "function_call":
             self._item_event(
                 "response.function_call_arguments.done", at, name=item["name"], arguments=item["arguments"]
             )

@@ -103,6 +103,8 @@ class Asking:
             model=question.asked.model or self._parts.swap.model,
             created=int(time.time()),
         )
+        if self.way.left_out:
+            log.info("left out: chat completions have no place for it", kinds=self.way.left_out, id=self._call.id)
 
     async def _answered(self) -> Answer:
         """The answer of a server that has the version and takes what is asked. Only what is captured has wishes."""

@@ -20,6 +20,7 @@ from proxy.core.json_edit import Rules, WholeAnswer, dumps, loads, rewrite
 from proxy.core.sse import Event
 from proxy.dialects import CHAT, Dialect, Renderer
 from proxy.dialects.base import ODD, Question
+from proxy.dialects.chat_answer import plain_answer
 from proxy.dialects.fields import flag
 from proxy.relay.json_splice import Splicer, edited_once, with_members
 
@@ -30,6 +31,7 @@ class Codec(ABC):
     translated: ClassVar[bool]
     path: str | None  # at the backend; None: as the client asked
     asks: Mapping[str, bytes]
+    left_out: Sequence[str] = ()  # kinds of tools and items that the backend does not get
 
     @property
     @abstractmethod
@@ -189,6 +191,7 @@ class Translated(Codec):
         self, dialect: Dialect, question: Question, capabilities: Capabilities, *, id: str, model: str, created: int
     ) -> None:
         chat = dialect.to_chat(question.body, question.asked)
+        self.left_out = dialect.left_out(question.body)
         self.asks = _missing(wishes(CHAT, chat, capabilities), chat)
         self._hides = bool(self.asks) and not question.asked.wants_logprobs
         self._chat = dumps(chat)
@@ -209,7 +212,7 @@ class Translated(Codec):
             raise BackendBroke(f"The backend broke off its answer: {str(chunk['error'])[:300]}")
         if self._hides and CHAT.only_tokens(chunk):
             return b""
-        return b"".join(self._say.chunk(chunk))
+        return b"".join(self._say.chunk(plain_answer(chunk)))
 
     def end(self, event: Event | None) -> tuple[bytes, bytes]:
         before, last = self._say.end()
@@ -217,7 +220,7 @@ class Translated(Codec):
 
     def whole(self, answer: WholeAnswer) -> bytes:
         try:
-            return self._say.whole(answer.parsed)
+            return self._say.whole(plain_answer(answer.parsed))
         except ODD as error:
             raise BackendBroke(
                 f"The backend's answer is not a chat completion ({error!r}); what came is kept."

@@ -42,6 +42,7 @@ log = structlog.get_logger()
 
 GONE: Final = (aiohttp.ClientConnectionResetError, ConnectionResetError, BrokenPipeError)
 LEFT: Final = "the client went away"
+LEFT_OUT: Final = "x-rl-left-out"
 NOT_THEIRS: Final = frozenset({"content-length", "content-encoding", "x-request-id"})  # of an answer that is read here
 LONG: Final = 1 << 14  # bytes of a question
 KEEPALIVE_S = 3.0  # of silence; proxies and clients in between give up sooner or later
@@ -178,6 +179,8 @@ class Exchange:
         headers["x-rl-adapter"] = label(self._lease.version)
         if self._taught and (named := ", ".join(one.rating for one in self._taught if not one.left_out)):
             headers[LESSONS] = named
+        if self._way.left_out:
+            headers[LEFT_OUT] = ", ".join(self._way.left_out)
         overhead = self._asking.left_at - self._call.started
         self._parts.metrics.overhead.observe(overhead)
         headers["x-rl-overhead-ms"] = f"{overhead * 1000:.2f}"

@@ -465,10 +465,7 @@ def _row(
 
 def _beside(history: History, call: Call, asked: Asked, size: int) -> tuple[Telling, bytes]:
     """Knowledge of the messages, and the members beside them."""
-    beside = dict(call.body.parsed)
-    for carrier in call.dialect.carriers:
-        beside.pop(carrier, None)
-    return Telling(history, asked.messages, size), dumps(beside)
+    return Telling(history, asked.messages, size), dumps(call.dialect.without_messages(call.body.parsed))
 
 
 def _taught(dialect: Dialect, question: Question, taught: Sequence[PromptLesson]) -> Question:

@@ -15,8 +15,8 @@ from proxy.conversation.conversations import as_chat
 from proxy.core.errors import Conflict
 from proxy.core.json_edit import loads
 from proxy.core.json_response import json_response
-from proxy.dialects.responses_chat import tools_of
 from proxy.dialects.responses_object import reply_items, response, unfinished
+from proxy.dialects.responses_tools import tools_of
 from proxy.dialects.speaker import named_by_head
 from proxy.relay.previous_response import EarlierAnswers, with_text_arguments
 from proxy.relay.relay import Relay

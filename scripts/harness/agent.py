@@ -115,7 +115,7 @@ async def beside(agent: Agent, name: str) -> AsyncIterator[Agent]:
         assert await agent.serving.stop() == 0
 
 
-def over(backend: FakeBackend, folder: Path) -> Serving:
+def over(backend: FakeBackend, folder: Path, model: str = MODEL) -> Serving:
     """A real `rlproxy serve` over the scripted backend, which has chat completions only: it must translate."""
-    flags = ("--backend", "openai", "--backend-url", backend.url, "--model", MODEL)
+    flags = ("--backend", "openai", "--backend-url", backend.url, "--model", model)
     return Serving(folder / "home", folder / "no-weights", *flags)

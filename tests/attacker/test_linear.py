@@ -35,8 +35,7 @@ from proxy.core.json_edit import EACH, loads, rewrite
 from proxy.core.offload import LARGE
 from proxy.dialects import DIALECTS
 from proxy.dialects.base import Asked, Dialect
-from proxy.dialects.messages_chat import in_turns
-from proxy.dialects.responses_chat import one_system
+from proxy.dialects.chat_turns import in_turns
 from proxy.dialects.responses_items import to_messages
 from proxy.feedback.webhooks.emoji import plain
 from proxy.feedback.webhooks.text_match import match
@@ -359,7 +358,7 @@ CASES: Final = [
     *many("seen", without_commands, [lambda n: [SYSTEM] * (n // 40)], LONG),
     *many("turns", in_turns, [lambda n: [SAID] * (n // 40), lambda n: [SAID, SYSTEM] * (n // 80)], LONG),
     *many("items", to_messages, [lambda n: [SAID_ALSO] * (n // 40), lambda n: [THOUGHT] * (n // 40)], LONG),
-    *many("one system text", one_system, [lambda n: [SYSTEM] * (n // 40)], LONG),
+    *many("one system text", in_turns, [lambda n: [SYSTEM] * (n // 40)], LONG),
     *(
         case
         for name in FOR_DIALECTS

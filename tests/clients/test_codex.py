@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -61,6 +63,51 @@ async def test_what_it_asks_on_the_side(codex: Agent, backend: FakeBackend) -> N
     assert turns == [("main", "default"), ("side", "summary"), ("main", "default")]
     assert "rated 4 of 5" in await codex.run("exec", "resume", "--last", *CODEX_QUIET, " /rl 4")
     assert [row["id"] for row in await codex.rows() if row["ratings"]] == [rows[-1]["id"]]
+
+
+KNOWN = "gpt-6-sol"  # Codex knows this name: its tools come between the messages, and run what code the model writes
+SCRIPT = "const r = await tools.exec_command({cmd: 'echo 40 + 2 | tr 4 5 > sum; cat sum'}); text(r.output);"
+
+
+@pytest.mark.parametrize(
+    ("model", "calls"),
+    [
+        ("fake", [("exec_command", SUM), ("get_goal", {}), ("multi_agent_v1__spawn_agent", {"message": "Wait."})]),
+        (
+            KNOWN,
+            [
+                ("functions__exec", {"input": SCRIPT}),
+                ("clock__sleep", {"duration_ms": 1}),
+                ("collaboration__spawn_agent", {"task_name": "waiter", "message": "Wait for me."}),
+            ],
+        ),
+    ],
+)
+async def test_several_tools_in_turn(
+    backend: FakeBackend,  # noqa: F811
+    tmp_path: Path,
+    model: str,
+    calls: list[tuple[str, dict[str, Any]]],
+) -> None:
+    """Every call comes back to Codex as the kind that it takes, whether or not it knows the model's name."""
+    backend.model = model
+    backend.wants = lambda body: _next(calls, body)
+    serving = over(backend, tmp_path, model)
+    async with beside(Agent(program("@openai/codex", "codex"), tmp_path, serving), "codex") as codex:
+        await codex.run("exec", *CODEX_QUIET, "Add up.")
+        assert (codex.work / "sum").read_text() == "50 + 2\n"
+        talk = max((body["messages"] for body in backend.requests), key=len)
+        assert sum(m["role"] == "tool" for m in talk) == len(calls) and "50 + 2" in str(talk)
+        roles = [message["role"] for message in talk]
+        assert "system" not in roles[1:] and ("user", "user") not in pairwise(roles)
+        assert any("Wait" in str(body["messages"][-1]["content"]) for body in backend.requests)  # the other agent
+
+
+def _next(calls: list[tuple[str, dict[str, Any]]], body: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The call that has no result yet; an agent that another one started just answers."""
+    asked = str([m["content"] for m in body["messages"] if m["role"] == "user"])
+    done = sum(m["role"] == "tool" for m in body["messages"])
+    return calls[done] if "Add up." in asked and "Wait" not in asked and done < len(calls) else ("none", {})
 
 
 @pytest.mark.model

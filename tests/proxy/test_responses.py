@@ -13,6 +13,7 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
 from proxy.conversation.conversations import as_chat
+from proxy.dialects import chat_tools
 from proxy.dialects.responses import Responses
 from scripts.fakes import native
 from scripts.harness.in_process import Proxy
@@ -97,6 +98,10 @@ async def test_sync_client(proxy: Proxy) -> None:
         {"chat_template_kwargs": {"enable_thinking": True}},
         {"tools": [{"type": "custom", "name": "patch"}], "instructions": "Be brief.", "metadata": {"a": "b"}},
         {"text": {"format": {"type": "json_schema", "name": "s", "schema": {"type": "object"}}}},
+        {"tools": [{"type": "local_shell"}]},
+        {"tools": [{"type": "shell"}]},
+        {"tools": [{"type": "apply_patch"}]},
+        {"tools": [{"type": "tool_search", "execution": "client"}]},
     ],
 )
 async def test_events_are_the_sdks_types_and_add_up(proxy: Proxy, more: dict[str, Any]) -> None:
@@ -192,6 +197,60 @@ async def test_custom_and_namespaced_tools_come_back_as_such(proxy: Proxy, clien
     function = next(item for item in answer.output if item.type == "function_call")
     assert (function.namespace, function.name) == ("files", "find")
     assert proxy.backend.requests[-1]["tools"][0]["function"]["name"] == "files__find"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("local_shell", {"command": ["ls"], "working_directory": "/"}),
+        ("shell", {"commands": ["ls", "pwd"], "timeout_ms": 9}),
+        ("apply_patch", {"type": "update_file", "path": "a", "diff": "@@\n-x\n+y"}),
+        ("apply_patch", {"type": "delete_file", "path": "a"}),
+        ("tool_search", {"query": "pay"}),
+    ],
+)
+async def test_a_tool_that_the_client_runs_goes_there_and_back(
+    proxy: Proxy, tool: str, arguments: dict[str, Any], stream: bool
+) -> None:
+    """Its call is of the client's own kind; sent back with its result, it is the call that was captured: one tree."""
+    proxy.backend.wants = tool, arguments
+    body = {"model": "fake", "tools": [{"type": tool, "execution": "client"}], "tool_choice": {"type": tool}}
+    asked = [{"role": "user", "content": "x"}]
+    if stream:
+        response = (await raw_stream(proxy, **body, input=asked))[-1]["response"]
+    else:
+        async with proxy.http.post("/v1/responses", json={**body, "input": asked}) as answer:
+            response = await answer.json()
+    call = next(item for item in response["output"] if item["type"] == f"{tool}_call")
+    result = {"type": f"{tool}_call_output", "call_id": call["call_id"], "output": "done"}
+    history = {**body, "input": [*asked, *response["output"], result]}
+    async with proxy.http.post("/v1/responses", json=history) as answer:
+        id = (await answer.json())["id"]
+    function = proxy.backend.requests[-1]["messages"][1]["tool_calls"][0]["function"]
+    assert (function["name"], json.loads(function["arguments"])) == (tool, arguments)
+    assert (await captured(proxy, response["id"]))[1].reply == (await captured(proxy, id))[0].new.prompt[1]
+
+
+async def test_tools_between_the_messages_are_stored_with_the_others(proxy: Proxy, client: AsyncOpenAI) -> None:
+    """A template shows them, and the messages of a capture have no place for them."""
+    added = {"type": "additional_tools", "role": "developer", "tools": [{"type": "custom", "name": "exec"}]}
+    asked: Any = [added, {"role": "user", "content": "x"}]
+    answer = await client.responses.create(model="fake", input=asked, tools=[LOOK])  # type: ignore[list-item]
+    found, _ = await captured(proxy, answer.id)
+    assert [tool["name"] for tool in json.loads(found.new.request)["tools"]] == ["look", "exec"]
+    names = [tool["function"]["name"] for tool in chat_tools("responses", found.new.request) or ()]
+    assert names == [tool["function"]["name"] for tool in proxy.backend.requests[-1]["tools"]] == ["look", "exec"]
+
+
+async def test_a_command_behind_added_tools_is_one(proxy: Proxy, client: AsyncOpenAI) -> None:
+    one = await client.responses.create(model="fake", input="question")
+    added = {"type": "additional_tools", "role": "developer", "tools": []}
+    asked: Any = [
+        {"role": "user", "content": "question"}, *(item.to_dict() for item in one.output),
+        {"role": "user", "content": "/rl good"}, added,
+    ]  # fmt: skip
+    assert "rated good" in (await client.responses.create(model="fake", input=asked)).output_text
 
 
 class Said(BaseModel):

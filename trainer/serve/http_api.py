@@ -33,6 +33,7 @@ from trainer.serve.chat_wire import (
 )
 from trainer.serve.engine import Ask, Delta, Engine, EngineError, Stream
 from trainer.serve.sampling import Sampling
+from trainer.serve.strict_templates import attempts
 
 MAX_BODY = 64 << 20  # aiohttp's default is 1 MiB; a long conversation resends its whole history
 LONG = 32 << 10  # bytes that take some ten milliseconds to make a prompt of
@@ -129,13 +130,18 @@ class _Api:
         variables = asked.chat_template_kwargs or {}
         if taken := sorted(variables.keys() & inspect.signature(render).parameters.keys()):
             raise WireError(400, f"chat_template_kwargs: {taken[0]} is not a template's own.", "chat_template_kwargs")
-        try:
-            rendered = render(messages, tools=tools or None, add_generation_prompt=True, return_dict=True, **variables)
-        except Exception as error:  # a template is a program of the model's: what it raises is about these messages
-            raise WireError(400, f"The chat template refused the messages: {error}", "messages") from error
-        if not rendered["input_ids"]:
-            raise WireError(400, "The chat template made an empty prompt of the messages.", "messages")
-        return tuple(rendered["input_ids"])
+        template = str(self._engine.tokenizer.chat_template)
+        refusals: list[Exception] = []
+        for chat in attempts(messages, template):
+            try:
+                rendered = render(chat, tools=tools or None, add_generation_prompt=True, return_dict=True, **variables)
+            except Exception as error:  # a template is a program of the model's: what it raises is about these messages
+                refusals.append(error)
+                continue
+            if not rendered["input_ids"]:
+                raise WireError(400, "The chat template made an empty prompt of the messages.", "messages")
+            return tuple(rendered["input_ids"])
+        raise WireError(400, f"The chat template refused the messages: {refusals[0]}", "messages") from refusals[0]
 
     async def tokenize(self, request: web.Request) -> web.Response:
         """The prompt that chat completions would make of these messages."""

@@ -1,0 +1,64 @@
+"""Messages as chat templates take them that refuse what other servers let pass.
+
+Owns what is tried, in order: the messages as they came, with developers as the system where the template does not know
+them (as llama.cpp does); one system message at the start, and no speaker twice in a row (as vLLM does for Responses);
+the system's text at the beginning of the first user's (as llama.cpp does). Most templates take the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+Messages = list[dict[str, Any]]
+
+DEVELOPER = "developer"
+
+
+def attempts(messages: Sequence[Mapping[str, Any]], template: str) -> Iterator[Messages]:
+    """The same messages in each form; their contents are strings. `template` is the text of the chat template."""
+    known = DEVELOPER in template
+    mapped = [{**m, "role": "system"} if m["role"] == DEVELOPER and not known else dict(m) for m in messages]
+    yield mapped
+    strict = _in_turns(mapped)
+    if strict != mapped:
+        yield strict
+    if strict[0]["role"] == "system":
+        yield _without_system(strict)
+
+
+def _in_turns(messages: Messages) -> Messages:
+    texts = [m["content"] for m in messages if m["role"] in ("system", DEVELOPER)]
+    speakers = [m for m in messages if m["role"] not in ("system", DEVELOPER)]
+    turns = [list(turn) for _, turn in groupby(speakers, key=_Turn())]
+    head = [{"role": "system", "content": _joined(texts)}] if texts else []
+    return [*head, *({**turn[0], "content": _joined([m["content"] for m in turn])} for turn in turns)]
+
+
+class _Turn:
+    """The turn that each message belongs to, counted. A tool's result, and a message with calls, is one of its own."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._role: str | None = None  # whose next message belongs to this turn
+
+    def __call__(self, message: Mapping[str, Any]) -> int:
+        alone = message["role"] == "tool" or bool(message.get("tool_calls"))
+        if alone or message["role"] != self._role:
+            self._count += 1
+        self._role = None if alone else message["role"]
+        return self._count
+
+
+def _without_system(messages: Messages) -> Messages:
+    system, *rest = messages
+    first = next((n for n, message in enumerate(rest) if message["role"] == "user"), None)
+    if first is None:
+        return [{"role": "user", "content": system["content"]}, *rest]
+    said = {**rest[first], "content": _joined([system["content"], rest[first]["content"]])}
+    return [*rest[:first], said, *rest[first + 1 :]]
+
+
+def _joined(texts: Sequence[str]) -> str:
+    return "\n\n".join(filter(None, texts))
