@@ -47,6 +47,7 @@ from proxy.core.backend_http import NoHttp
 from proxy.core.errors import BackendBroke, BadRequest, ProxyError, StorageFailed
 from proxy.core.json_edit import dumps, loads
 from proxy.core.offload import LARGE, off_loop, weight
+from proxy.core.redirects import refuse
 from proxy.core.upstream import answer_headers, no_http, target_of, whole
 from proxy.dialects import Asked, Dialect
 from proxy.dialects.base import Question
@@ -363,6 +364,7 @@ class Relay:
             upstream = await parts.connections.ask(
                 request.method, parts.backend.url, target_of(request), parts.request_headers(request), body
             )
+            refuse(parts.backend.url, upstream)
             said = b"" if request.method == "HEAD" or upstream.status not in MISSING else await whole(upstream)
             if said and is_bare(upstream.status, said):
                 return lacking(request, upstream.status, parts.backend.kind)
