@@ -1,7 +1,7 @@
 """Redirects: rlproxy follows none, neither with a request of its own nor with a client's.
 
-A server that answers with a redirect chooses where the request goes next, with its body and its key: to another
-machine, or to rlproxy's own control routes, where it would act as the owner. Owns which answers are redirects and the
+With a redirect a server chooses where the request goes next, with its body and its key. That may be another machine,
+or rlproxy's own control routes, where it would act as the owner. Owns which answers are redirects and the
 error that names where one pointed. Not here: the request (backends, signals, feedback, relay).
 """
 
