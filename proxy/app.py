@@ -31,6 +31,7 @@ from proxy.core.backend_http import Connections
 from proxy.core.errors import ProxyError
 from proxy.core.events import Events
 from proxy.core.metrics import Metrics
+from proxy.core.redirects import refuse_all
 from proxy.core.tasks import TASKS, Tasks
 from proxy.dialects import COUNT_TOKENS, DIALECTS
 from proxy.feedback.chat_command import ChatCommands
@@ -112,6 +113,7 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
     )
     app[security.LOCAL] = wired.keys.local
     app[TASKS] = wired.tasks
+    app.on_response_prepare.append(security.contain)
     if settings.server.origins:
         app.on_response_prepare.append(wired.guard.cors)
     app.add_routes(wired.routes())
@@ -327,6 +329,7 @@ class Wiring:
             ),
             auto_decompress=False,
             cookie_jar=aiohttp.DummyCookieJar(),  # a cookie is its client's own, and no other's
+            middlewares=(refuse_all,),
             skip_auto_headers=("accept-encoding",),  # what passes through is packed only as the client wants it
         )
 

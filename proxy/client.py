@@ -215,7 +215,7 @@ class _Where:
     def read(self, status: int, text: bytes) -> Any:
         try:
             found = json.loads(text)
-            if status < 400:
+            if status < 300:
                 return found
             error = found["error"]
             refused = Refused(str(error["message"]), status, str(error["code"]))
@@ -340,7 +340,9 @@ class AsyncClient:
             timeout = aiohttp.ClientTimeout(total=self._where.timeout_s)
             self._http = aiohttp.ClientSession(timeout=timeout, headers=self._where.headers)
         try:
-            async with self._http.request(ask.method, self._where.url + ask.path, json=ask.body) as response:
+            async with self._http.request(
+                ask.method, self._where.url + ask.path, json=ask.body, allow_redirects=False
+            ) as response:
                 status, text = response.status, await response.read()
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise self._where.unreachable(error) from error

@@ -113,7 +113,7 @@ class Event:
         timeout = aiohttp.ClientTimeout(total=30)
         async with (
             aiohttp.ClientSession(headers=headers, timeout=timeout) as http,
-            http.post(url, json=body) as response,
+            http.post(url, json=body, allow_redirects=False) as response,
         ):
             try:
                 answer = await response.json(content_type=None)

@@ -91,6 +91,11 @@ class RequestHead:
 
 
 HEAD: Final = web.RequestKey("head", RequestHead)
+# What a browser may do with an answer: show or save it. The web page has a policy of its own.
+CONTAINED: Final = {
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'; sandbox",
+    "x-content-type-options": "nosniff",
+}
 
 
 class RequestHeads:
@@ -316,6 +321,13 @@ def _needs_more(request: web.Request, head: RequestHead, who: Who) -> Forbidden:
         path = f"{request.method} {request.raw_path.partition('?')[0][:100]}"
         said += f" Nothing was passed on: docs/reference/http-api.md does not list {path} for such a key."
     return Forbidden(said)
+
+
+async def contain(request: web.Request, response: web.StreamResponse) -> None:
+    """For `on_response_prepare`. Keeps a browser from running what a backend sent as a page of rlproxy. Such a page could
+    do all that the person at the browser may."""
+    if "content-security-policy" not in response.headers:
+        response.headers.update(CONTAINED)
 
 
 def require_admin(request: web.Request) -> None:

@@ -16,6 +16,7 @@ import aiohttp
 from proxy.backends.base import Address, Backend
 from proxy.core.errors import BackendDown
 from proxy.core.json_edit import dumps, loads
+from proxy.core.redirects import Redirected, pointed_elsewhere, refuse_all
 from proxy.core.server_url import route_url
 
 # What starts each of them, for who forgot to.
@@ -37,7 +38,7 @@ async def ask(
     headers = {**backend.headers(), "content-type": "application/json"}
     with reaching(address.url, backend.kind, what, timeout_s):
         async with (
-            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=timeout_s)) as http,
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=timeout_s), middlewares=(refuse_all,)) as http,
             http.post(
                 route_url(address.url, "/v1/chat/completions"), data=dumps({**body, **named}), headers=headers
             ) as response,
@@ -47,9 +48,12 @@ async def ask(
 
 @contextmanager
 def reaching(url: str, kind: str, what: str, timeout_s: float) -> Iterator[None]:
-    """One request to a server, which may not be there or not answer. Raises BackendDown."""
+    """One request to a server, which may not be there or not answer. Raises BackendDown; BackendBroke where it points
+    elsewhere."""
     try:
         yield
+    except Redirected as error:
+        raise pointed_elsewhere(url, str(error)) from error
     except aiohttp.ServerTimeoutError as error:  # no connection
         raise down(url, error, kind) from error
     except TimeoutError as error:

@@ -90,7 +90,7 @@ class HomeClient:
                 f"no rlproxy answers at {self.url} ({why_not(error)}); start it with `rlproxy serve` (the first "
                 "time: `rlproxy init`), or say with --home or RLPROXY_SERVER__PORT where it runs."
             ) from error
-        if response.status >= 400:
+        if response.status >= 300:
             if (message := _message(self._read(response))) is None:
                 raise self._somebody_else()
             raise Unreachable(message) if response.status == ANOTHER_HOME else Refused(message, response.status)

@@ -1,6 +1,8 @@
 """Messages between a client and the backend: paths, headers, whole bodies and the errors in them.
 
-Owns nothing of what the bytes mean.
+Owns which headers of an answer go on. A browser must not act on what a backend sends as on a page of rlproxy. So headers
+that act are left out, and a kind of document that a browser runs becomes one that it shows or saves. The policy that
+goes with it is security's. Not here: what the bytes mean.
 """
 
 from __future__ import annotations
@@ -23,6 +25,28 @@ HOP: Final = frozenset({
     "connection", "proxy-connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer",
     "transfer-encoding", "upgrade",
 })  # fmt: skip
+# Headers of an answer that a client of a model server reads. All others act on browsers (cookies, redirects, policies),
+# on a web server before rlproxy (x-accel-redirect), or tell of rlproxy itself (x-rl-…).
+RELAYED: Final = frozenset({
+    "content-type", "content-length", "content-encoding", "content-language", "content-range", "content-disposition",
+    "accept-ranges", "etag", "last-modified", "cache-control", "expires", "age", "vary", "date", "server", "allow",
+    "deprecation", "sunset", "warning", "retry-after", "retry-after-ms", "x-should-retry", "x-accel-buffering",
+    "x-request-id", "request-id", "x-correlation-id", "x-trace-id", "traceparent", "cf-ray", "apim-request-id",
+    "x-generation-id", "x-models-etag", "x-reasoning-included",
+})  # fmt: skip
+# Vendors name theirs so: request ids, limits, times, prices.
+FAMILIES: Final = (
+    "openai-", "x-openai-", "x-oai-", "anthropic-", "x-ratelimit-", "ratelimit", "x-codex-", "azureml-", "x-ms-",
+    "x-amzn-", "x-groq-", "x-openrouter-", "x-litellm-", "llm_provider-", "mistral-", "fireworks-", "x-together-",
+    "x-ds-", "x-envoy-", "x-vllm-", "x-compute-", "x-inference-", "x-prompt-", "x-generated-",
+)  # fmt: skip
+# Kinds of content that no browser runs. Of two kinds in one header a browser takes the last, so there is no comma.
+_INERT: Final = re.compile(
+    r"(?:application/(?:json|[\w.-]+\+json|x-ndjson|ndjson|jsonl|x-jsonlines|json-seq|octet-stream|zip|gzip|yaml)"
+    r"|text/(?:event-stream|plain|csv|vtt|markdown)|(?:audio|video)/[\w.+-]+|image/(?!svg)[\w.-]+)"
+    r"(?:[ \t]*;[^,]*)?",
+    re.ASCII | re.IGNORECASE,
+)
 _CONTROL: Final = re.compile(r"[\x00-\x08\n-\x1f\x7f]")
 _is_plain: Final = re.compile(r"[!-~]+").fullmatch
 _ASCII: Final = "".join(map(chr, range(0x21, 0x7F)))  # only what is not a character of a path is encoded
@@ -53,16 +77,26 @@ def end_to_end(headers: MultiMapping[str]) -> CIMultiDict[str]:
 
 
 def answer_headers(headers: MultiMapping[str], leave_out: Set[str] = frozenset()) -> CIMultiDict[str]:
-    """The same of an answer, without what a backend allows web pages: that is not what rlproxy allows them."""
-    gone = _of_the_connection(headers)
-    found: CIMultiDict[str] = CIMultiDict()
+    """The headers of an answer that its client gets."""
+    of_connection = _of_the_connection(headers)
+    relayed: CIMultiDict[str] = CIMultiDict()
     for name, value in headers.items():
         low = name.lower()
-        if low in gone or low in leave_out or low.startswith("access-control-"):
+        if not (low in RELAYED or low.startswith(FAMILIES)) or low in leave_out or low in of_connection:
             continue
-        if value.isprintable() or not _CONTROL.search(value):  # else nobody may send it on
-            found.add(name, value)
-    return found
+        if low == "content-type":
+            if low not in relayed:
+                relayed[low] = inert(value)
+        elif value.isprintable() or not _CONTROL.search(value):  # else nobody may send it on
+            relayed.add(name, value)
+    return relayed
+
+
+def inert(content_type: str) -> str:
+    """This kind of content, or for one that a browser could run, one that it only shows or saves."""
+    if _INERT.fullmatch(content_type) is not None and content_type.isprintable():
+        return content_type
+    return "text/plain" if content_type[:5].lower() == "text/" else "application/octet-stream"
 
 
 def _of_the_connection(headers: MultiMapping[str]) -> Set[str]:

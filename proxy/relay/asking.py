@@ -26,6 +26,7 @@ from proxy.backends.base import Address, place_for
 from proxy.core.backend_http import Answer, Disconnected, NoHttp, NotConnected, Silent
 from proxy.core.errors import ProxyError
 from proxy.core.offload import LARGE, off_loop
+from proxy.core.redirects import refuse
 from proxy.core.upstream import no_http, whole
 from proxy.dialects import CHAT
 from proxy.dialects.base import Question
@@ -138,7 +139,9 @@ class Asking:
                 body = await asyncio.to_thread(self.way.body, address.members, asking=wishing)
             self.left_at = time.perf_counter()
             try:
-                return await self._connected(address.url, body)
+                upstream = await self._connected(address.url, body)
+                refuse(address.url, upstream)
+                return upstream
             except Silent as error:  # it took the question and is silent: another would be, too
                 raise down(address.url, error, parts.backend.kind) from error
             except NoHttp as error:

@@ -24,6 +24,7 @@ from proxy.core.backend_http import NoHttp
 from proxy.core.errors import NotFound
 from proxy.core.json_edit import dumps, loads, rewrite
 from proxy.core.offload import off_loop
+from proxy.core.redirects import refuse
 from proxy.core.upstream import answer_headers, message_in, no_http, target_of, whole
 from proxy.dialects import MESSAGES, Asked
 from proxy.relay import openai_tokens
@@ -111,6 +112,7 @@ class CountTokens:
         for last_try in (False, True):
             try:
                 upstream = await self._parts.connections.ask("POST", address.url, target, headers, body)
+                refuse(address.url, upstream)
                 answer = answer_headers(upstream.headers)
                 answer.popall("content-length", None)
                 return upstream.status, answer, await whole(upstream)

@@ -43,7 +43,7 @@ log = structlog.get_logger()
 GONE: Final = (aiohttp.ClientConnectionResetError, ConnectionResetError, BrokenPipeError)
 LEFT: Final = "the client went away"
 LEFT_OUT: Final = "x-rl-left-out"
-NOT_THEIRS: Final = frozenset({"content-length", "content-encoding", "x-request-id"})  # of an answer that is read here
+NOT_THEIRS: Final = frozenset({"content-length", "content-encoding"})  # of an answer that is read here
 LONG: Final = 1 << 14  # bytes of a question
 KEEPALIVE_S = 3.0  # of silence; proxies and clients in between give up sooner or later
 

@@ -47,6 +47,7 @@ from proxy.core.backend_http import NoHttp
 from proxy.core.errors import BackendBroke, BadRequest, ProxyError, StorageFailed
 from proxy.core.json_edit import dumps, loads
 from proxy.core.offload import LARGE, off_loop, weight
+from proxy.core.redirects import refuse
 from proxy.core.upstream import answer_headers, no_http, target_of, whole
 from proxy.dialects import Asked, Dialect
 from proxy.dialects.base import Question
@@ -366,6 +367,7 @@ class Relay:
             upstream = await parts.connections.ask(
                 request.method, parts.backend.url, target_of(request), parts.request_headers(request), body
             )
+            refuse(parts.backend.url, upstream)
             may_be_bare = request.method != "HEAD" and upstream.status in MISSING
             said = await whole(upstream) if may_be_bare else b""
             if may_be_bare and is_bare(upstream.status, said):

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 import aiohttp
 import orjson
 
+from proxy.core.redirects import Redirected
 from proxy.core.server_url import route_url
 from proxy.signals.questions import JudgedTurn, label_messages, read_label, read_refutation, refute_messages
 
@@ -105,9 +106,10 @@ class AnswerJudge:
                         "accept-encoding": "identity",
                     },
                     timeout=aiohttp.ClientTimeout(total=TOTAL_S, sock_connect=CONNECT_S),
-                    allow_redirects=False,  # it would take the texts somewhere else
                 ) as response:
                     raw = await _bounded(response)
+        except Redirected as error:
+            raise JudgeDown(f"{self._endpoint.url} {error}") from error
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise JudgeDown(f"{self._endpoint.url} does not answer ({type(error).__name__}: {error})") from error
         if response.status != 200:

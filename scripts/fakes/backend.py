@@ -158,7 +158,7 @@ class FakeBackend(Listening):
         """The request, byte for byte."""
         return web.Response(
             body=await request.read(),
-            headers={"x-method": request.method, "x-path": request.raw_path, "content-type": "application/x-thing"},
+            headers={"openai-method": request.method, "openai-path": request.raw_path, "content-type": "audio/x-thing"},
         )
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:

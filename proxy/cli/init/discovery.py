@@ -21,6 +21,7 @@ from proxy.backends import modelfile
 from proxy.backends.gguf_head import NoGguf, read_head
 from proxy.cli.init import commands
 from proxy.core.json_edit import loads
+from proxy.core.redirects import refuse_all
 from proxy.core.server_url import base_url, route_url
 
 PORTS: Final = (11434, 8000, 1234, 8080, 30000)  # Ollama, vLLM, LM Studio, llama.cpp and MLX, SGLang
@@ -61,7 +62,7 @@ class ServerProbe:
         timeout, url = aiohttp.ClientTimeout(total=ASK_S), route_url(self.url, path)
         try:
             async with self._http.request(
-                method, url, headers=self._headers, json=body, timeout=timeout, allow_redirects=False
+                method, url, headers=self._headers, json=body, timeout=timeout
             ) as response:
                 raw, status, headers = await response.read(), response.status, response.headers
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError):
@@ -82,7 +83,7 @@ async def look(urls: Iterable[str], keys: Mapping[str, str] = MappingProxyType({
 
     Who listens on a port is known only once it answers, so none is sent a key that is another's.
     """
-    async with aiohttp.ClientSession() as http:
+    async with aiohttp.ClientSession(middlewares=(refuse_all,)) as http:
         unique = dict.fromkeys(plain(url) for url in urls)
         found = await asyncio.gather(*(_at(http, url, keys) for url in unique))
     return [server for server in found if server is not None]
@@ -226,7 +227,7 @@ async def model_facts(server: FoundServer, model: str, models_dir: Path, key: st
     if server.kind != "ollama":
         file = gguf_file(server, model, models_dir)
         return ModelFacts(await asyncio.to_thread(_head, file), file)
-    async with aiohttp.ClientSession() as http:
+    async with aiohttp.ClientSession(middlewares=(refuse_all,)) as http:
         _, found, _ = await ServerProbe(http, server.url, key).ask("POST", "/api/show", {"model": model})
     told = found if isinstance(found, dict) else {}
     info, details = told.get("model_info"), told.get("details") or {}

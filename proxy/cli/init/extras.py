@@ -94,9 +94,15 @@ def _size(url: str) -> int | None:
     if not url.startswith(("https://", "http://")):
         return None
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=HEAD_S) as response:  # noqa: S310
+        request = urllib.request.Request(url, method="HEAD")  # noqa: S310 (scheme checked above)
+        with urllib.request.build_opener(_StaysHere).open(request, timeout=HEAD_S) as response:
             return int(response.headers["content-length"])
     except (OSError, ValueError, TypeError):
+        return None
+
+
+class _StaysHere(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: object) -> None:
         return None
 
 

@@ -20,6 +20,7 @@ from aiohttp import web
 from proxy.access.keys import Keys
 from proxy.conversation.conversations import as_chat
 from proxy.core.errors import BackendBroke, BackendRefused, BadRequest, NotFound, Unsupported
+from proxy.core.redirects import refuse_all
 from proxy.core.version_names import label
 from proxy.dialects import chat_tools
 from proxy.feedback.ratings import MAX_TEXT, OWNER, Feedback
@@ -117,7 +118,7 @@ class ComparePage:
         assert request.transport is not None
         host, port = request.transport.get_extra_info("sockname")[:2]
         url = f"http://{f'[{host}]' if ':' in host else host}:{port}/v1/chat/completions"
-        async with aiohttp.ClientSession(timeout=TIMEOUT) as http:
+        async with aiohttp.ClientSession(timeout=TIMEOUT, middlewares=(refuse_all,)) as http:
             try:
                 async with http.post(url, data=orjson.dumps(body), headers=headers) as response:
                     if response.status == 200:

@@ -337,7 +337,7 @@ async def test_the_rest_passes_byte_for_byte(proxy: Proxy) -> None:
     raw = bytes(range(256)) * 100
     async with proxy.http.put("/v1/echo?a=%20b&c", data=raw, headers={"x-rl-user": "me"}) as response:
         assert await response.read() == raw
-        assert response.headers["x-method"] == "PUT" and response.headers["x-path"] == "/v1/echo?a=%20b&c"
+        assert response.headers["openai-method"] == "PUT" and response.headers["openai-path"] == "/v1/echo?a=%20b&c"
     async with proxy.http.get("/api/tags") as response:
         assert response.status == 200
 
@@ -348,7 +348,7 @@ async def test_a_session_in_the_path(proxy: Proxy) -> None:
         found = await proxy.store.completions.get(response.headers["x-rl-completion-id"])
     assert found is not None and found.new.session == "abc"
     async with proxy.http.get("/s/abc/v1/echo?q=1") as response:
-        assert response.headers["x-path"] == "/v1/echo?q=1"
+        assert response.headers["openai-path"] == "/v1/echo?q=1"
 
 
 async def test_headers_stay_between_us(proxy: Proxy) -> None:
