@@ -21,6 +21,7 @@ LONGEST: Final = 300  # characters of an integer that a float still holds
 DEEPEST: Final = 128  # levels; orjson writes 254, and some are put around what came
 
 _HALF: Final = re.compile("[\ud800-\udfff]")
+_HALF_ESCAPE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 _LONG_RUN: Final = re.compile(rb"[0-9]{19}")
 
 EACH: Final = "*"  # in a rule: every element of a list
@@ -65,6 +66,35 @@ def loads(raw: bytes) -> Any:
         return _mended(raw, _number)
 
 
+def loads_answer(raw: bytes) -> Any:
+    """Parse what a server sent, as its clients read it: bytes that are not UTF-8 become U+FFFD. Raises ValueError."""
+    try:
+        return loads(raw)
+    except UnicodeDecodeError:
+        return _mended(raw.decode("utf-8", "replace"), _number)
+
+
+def loads_event(raw: bytes) -> tuple[Any, bool]:
+    """Parse one event of a stream, and tell whether halves of characters are left in it. The next event may have the
+    other halves: `whole_characters` joins them. Raises ValueError."""
+    try:
+        return orjson.loads(raw), False
+    except orjson.JSONDecodeError:
+        if _HALF_ESCAPE.search(raw) is None:
+            return loads_answer(raw), False
+    try:
+        event = json.loads(raw.decode("utf-8", "replace"), parse_int=_number)
+    except RecursionError:
+        raise ValueError("the JSON is nested too deeply") from None
+    return event, _HALF.search(json.dumps(event, ensure_ascii=False)) is not None
+
+
+def whole_characters(value: Any) -> Any:
+    """The same value with the halves of each character joined, and U+FFFD for a half that is alone."""
+    text = json.dumps(value, ensure_ascii=False)
+    return json.loads(text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace"))
+
+
 def loads_arguments(raw: bytes) -> Any:
     """Parse the arguments of a tool call: as `loads`, but an id of 128 bits is not rounded. A number that no float
     holds is null: an argument is written by `json`, which would write Infinity. Raises ValueError."""
@@ -72,7 +102,7 @@ def loads_arguments(raw: bytes) -> Any:
 
 
 def _mended(
-    raw: bytes, number: Callable[[str], int | float], constant: Callable[[str], float | None] | None = None
+    raw: bytes | str, number: Callable[[str], int | float], constant: Callable[[str], float | None] | None = None
 ) -> Any:
     try:
         found = json.loads(raw, parse_int=number)
@@ -105,7 +135,7 @@ class WholeAnswer:
     @cached_property
     def parsed(self) -> Any:
         """Raises ValueError."""
-        return loads(self.raw)
+        return loads_answer(self.raw)
 
 
 def dumps(value: Any, *, in_order: bool = False) -> bytes:

@@ -116,6 +116,7 @@ class Exchange:
             self._asked.n,
             self._keepable,
             self._dialect,
+            self._asked.tools,
         )
         found.asker = self._call.asker
         found.guessed = served.guessed(self._asked.sampling)
@@ -138,7 +139,7 @@ class Exchange:
             self._upstream = upstream = await self._asking.ask()
             self._way = self._asking.way
             if self._capture is not None:
-                self._capture.dialect, self._capture.translated = self._way.reads, self._way.translated
+                self._capture.reader.dialect, self._capture.translated = self._way.reads, self._way.translated
             try:
                 splitter = splitter_for(upstream)
                 if splitter is not None and upstream.status == 200:
@@ -280,12 +281,12 @@ class Exchange:
         said = self._way.through(piece)
         if said is not None:
             if self._capture is not None:
-                self._capture.keep(piece, splitter)
+                self._capture.reader.keep(piece, splitter)
             return said
         parsed = splitter.objects(piece)
         said = None if parsed is None else self._way.edited(piece, parsed)
         if said is not None and parsed is not None and self._capture is not None:
-            self._capture.take(parsed)
+            self._capture.reader.take(parsed)
         return said
 
     async def _pass(self, response: web.StreamResponse, events: list[Event]) -> None:
@@ -338,7 +339,7 @@ class Exchange:
         if self._capture is None or self._finished:
             return
         for event in events:
-            self._capture.add(event)
+            self._capture.reader.add(event)
 
     async def _ended_without_terminal(self, response: web.StreamResponse) -> None:
         """Some servers just close. With a finish reason for every choice the answer is whole all the same."""
@@ -360,7 +361,7 @@ class Exchange:
     @property
     def _failed(self) -> str | None:
         """Why the backend gave up, where it said so inside its stream."""
-        return self._capture.failed if self._capture is not None else None
+        return self._capture.reader.failed if self._capture is not None else None
 
     def _said_all(self) -> None:
         """Note that the next write is the last. A client that goes before it has that may ask for it again."""
@@ -379,8 +380,9 @@ class Exchange:
         self._finished = True
         if self._capture is None:
             return
-        replies = self._capture.whole(whole) if whole is not None else None
-        await self._capture.finish(status, replies, error=error)
+        if whole is not None:
+            self._capture.reader.take_whole(whole)
+        await self._capture.finish(status, error=error)
 
 
 def _is_whole(event: Event) -> bool:
