@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -21,7 +21,7 @@ LONGEST: Final = 300  # characters of an integer that a float still holds
 DEEPEST: Final = 128  # levels; orjson writes 254, and some are put around what came
 
 _HALF: Final = re.compile("[\ud800-\udfff]")
-_HALF_ESCAPE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
+_HALF_ESCAPE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 _LONG_RUN: Final = re.compile(rb"[0-9]{19}")
 
 EACH: Final = "*"  # in a rule: every element of a list
@@ -66,27 +66,31 @@ def loads(raw: bytes) -> Any:
         return _mended(raw, _number)
 
 
-def loads_answer(raw: bytes) -> Any:
-    """Parse what a server sent, as its clients read it: bytes that are not UTF-8 become U+FFFD. Raises ValueError."""
-    try:
-        return loads(raw)
-    except UnicodeDecodeError:
-        return _mended(raw.decode("utf-8", "replace"), _number)
+class ServerJson(NamedTuple):
+    """JSON as a server sent it, read as its clients read it."""
+
+    value: Any
+    is_utf8: bool = True  # else bytes of it became U+FFFD
+    has_halves: bool = False  # of characters: the next event may have the other halves (`whole_characters`)
 
 
-def loads_event(raw: bytes) -> tuple[Any, bool]:
-    """Parse one event of a stream, and tell whether halves of characters are left in it. The next event may have the
-    other halves: `whole_characters` joins them. Raises ValueError."""
+def loads_server_json(raw: bytes) -> ServerJson:
+    """Parse an event of a stream, or a whole answer. Raises ValueError."""
     try:
-        return orjson.loads(raw), False
+        return ServerJson(orjson.loads(raw))
     except orjson.JSONDecodeError:
-        if _HALF_ESCAPE.search(raw) is None:
-            return loads_answer(raw), False
+        pass
     try:
-        event = json.loads(raw.decode("utf-8", "replace"), parse_int=_number)
+        text, is_utf8 = raw.decode("utf-8-sig"), True
+    except UnicodeDecodeError:
+        text, is_utf8 = raw.decode("utf-8-sig", "replace"), False
+    if _HALF_ESCAPE.search(text) is None:
+        return ServerJson(_mended(text, _number), is_utf8)
+    try:
+        value = json.loads(text, parse_int=_number)
     except RecursionError:
         raise ValueError("the JSON is nested too deeply") from None
-    return event, _HALF.search(json.dumps(event, ensure_ascii=False)) is not None
+    return ServerJson(value, is_utf8, _HALF.search(json.dumps(value, ensure_ascii=False)) is not None)
 
 
 def whole_characters(value: Any) -> Any:
@@ -131,11 +135,13 @@ class WholeAnswer:
 
     def __init__(self, raw: bytes) -> None:
         self.raw = raw
+        self.is_utf8 = True  # as far as it was parsed
 
     @cached_property
     def parsed(self) -> Any:
         """Raises ValueError."""
-        return loads_answer(self.raw)
+        value, self.is_utf8, has_halves = loads_server_json(self.raw)
+        return whole_characters(value) if has_halves else value
 
 
 def dumps(value: Any, *, in_order: bool = False) -> bytes:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final
 
 import orjson
 
-from proxy.core.json_edit import loads_event
+from proxy.core.json_edit import loads_server_json
 
 # A blank line: two line ends in a row. A lone CR needs one more byte to tell it from CR LF.
 _END = re.compile(rb"(?:\r\n|\n|\r(?=[^\n]))(?:\r\n|\n|\r(?=[^\n]))")
@@ -33,7 +33,8 @@ class Event:
     raw: bytes  # as it came, with its blank line
     # The data lines joined by LF; None for comments and other events without data.
     data: bytes | None = field(repr=False, compare=False)
-    has_halves: bool = field(repr=False, compare=False)  # of characters, in what `json` returned
+    is_utf8: bool = field(repr=False, compare=False)  # what `json` returned, and next: it has halves of characters
+    has_halves: bool = field(repr=False, compare=False)
     _json: Any = field(repr=False, compare=False)
     _start: int = field(repr=False, compare=False)  # of its first line
 
@@ -41,13 +42,13 @@ class Event:
         self.raw = raw
         self._start = len(BOM) if first and raw.startswith(BOM) else 0
         self.data = self._read()
-        self.has_halves = False
+        self.is_utf8, self.has_halves = True, False
         self._json = _UNREAD
 
     def json(self) -> Any:
         """The data, parsed. Raises ValueError."""
         if self._json is _UNREAD:
-            self._json, self.has_halves = loads_event(self.data or b"")
+            self._json, self.is_utf8, self.has_halves = loads_server_json(self.data or b"")
         return self._json
 
     @property

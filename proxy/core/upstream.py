@@ -16,7 +16,7 @@ from multidict import CIMultiDict, MultiMapping
 from proxy.core import ndjson, sse
 from proxy.core.backend_http import Answer, NoHttp
 from proxy.core.errors import BackendBroke, BrokeOff
-from proxy.core.json_edit import loads, loads_answer
+from proxy.core.json_edit import loads, loads_server_json
 
 # RFC 9110, 7.6.1, and what older clients say to a proxy; lengths and encodings are ours to set anew.
 HOP: Final = frozenset({
@@ -111,7 +111,7 @@ def no_http(error: NoHttp) -> BackendBroke:
 def message_in(answer: bytes) -> str:
     """The message of a backend's error, in whichever of the usual shapes."""
     try:
-        body = loads_answer(answer)
+        body = loads_server_json(answer).value
         message = None if not isinstance(body, dict) else error_in(body) or body.get("message") or body.get("detail")
     except ValueError:
         message = None

@@ -17,6 +17,7 @@ from proxy.dialects import Dialect, Reply
 from proxy.dialects.base import Fold
 from store.records import Item
 
+NOT_UTF8: Final = "the backend sent bytes that are not UTF-8"
 READ_AT_ONCE: Final = 1 << 15  # bytes of events that are parsed together: about a quarter of a millisecond
 
 
@@ -98,6 +99,8 @@ class AnswerReader:
             self._lose(error, gap=event.begins_object)
             return
         self._has_halves = self._has_halves or event.has_halves
+        if not event.is_utf8:
+            self.drop(NOT_UTF8)
         if event.is_error and error_in(parsed if isinstance(parsed, dict) else {}) is None:
             parsed = {"error": parsed}
         self._take([parsed])
@@ -126,7 +129,10 @@ class AnswerReader:
         """A plain body."""
         self._fold = self.dialect.fold(self._tools)
         try:
-            self._fold.take_whole(answer.parsed)
+            parsed = answer.parsed
+            if not answer.is_utf8:
+                self.drop(NOT_UTF8)
+            self._fold.take_whole(parsed)
         except Exception as error:  # whatever a backend may send
             self.gap = f"the answer could not be understood: {error!r}"
             self.text = message_in(answer.raw)
