@@ -120,6 +120,25 @@ class ChatCompletions(Dialect):
         return sse.event(orjson.dumps(self.error(error)))
 
 
+def chat_body(replies: Sequence[Reply]) -> dict[str, Any]:
+    """Replies as one plain answer."""
+    choices = [{"index": r.index, "message": r.message, "finish_reason": r.finish_reason} for r in replies]
+    return {"object": "chat.completion", "choices": choices, "usage": replies[0].usage if replies else None}
+
+
+def as_chunk(body: Mapping[str, Any]) -> dict[str, Any]:
+    """A plain answer as the one chunk of a stream. Raises KeyError and TypeError."""
+    return {**body, "choices": [_chunk_choice(choice) for choice in body["choices"]]}
+
+
+def _chunk_choice(choice: Mapping[str, Any]) -> dict[str, Any]:
+    """Calls are numbered, which they need not be in a plain answer."""
+    delta = dict(choice["message"])
+    if delta.get("tool_calls"):
+        delta["tool_calls"] = [{**call, "index": index} for index, call in enumerate(delta["tool_calls"])]
+    return {**choice, "delta": delta}
+
+
 def _no_message(messages: list[Any]) -> int | None:
     """Find the first item without a role, or None."""
     odd = (i for i, m in enumerate(messages) if not isinstance(m, dict) or not isinstance(m.get("role"), str))
