@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import aiohttp
 import structlog
@@ -48,7 +48,7 @@ from proxy.relay.parts import Parts
 from proxy.relay.unknown_model import unknown_model
 from proxy.versions.live_version import Lease
 from store.errors import DuplicateCompletion
-from store.records import NewCompletion, PromptLesson
+from store.records import NewCompletion, PromptLesson, Status
 
 log = structlog.get_logger()
 
@@ -56,7 +56,7 @@ GONE: Final = (aiohttp.ClientConnectionResetError, ConnectionResetError, BrokenP
 LEFT: Final = "the client went away"
 NOT_THEIRS: Final = frozenset({"content-length", "content-encoding", "x-request-id"})  # of an answer that is read here
 LONG: Final = 1 << 14  # bytes of a question
-OK: Final = range(200, 300)  # statuses of answers
+OK: Final = (200, 201, 202, 203)  # statuses of answers
 KEEPALIVE_S = 3.0  # of silence; proxies and clients in between give up sooner or later
 
 
@@ -173,11 +173,11 @@ class Exchange:
             del self._asking  # it knows this exchange: what no cycle holds needs no collector
             self._parts.memory.used(self._question.size)
             if self._capture is not None and not self._finished:
-                status = "partial" if error == LEFT else "error"
+                status: Status = "partial" if error == LEFT else "error"
                 # In a task of its own: this one may have been cancelled.
                 finishing = self._parts.tasks.spawn(
                     f"finish-{self._capture.id}",
-                    self._capture.finish(status, error=error),  # type: ignore[arg-type]
+                    self._capture.finish(status, error=error),
                 )
                 if self._attempt is not None:
                     self._attempt.finishing = finishing
@@ -250,6 +250,7 @@ class Exchange:
     async def _whole_as_stream(self, upstream: Answer) -> web.StreamResponse:
         """A plain answer, where its client reads a stream."""
         response = self._begun or await self._begin(upstream)
+        answer: WholeAnswer | None = None
         try:
             answer = WholeAnswer(await whole(upstream))
             before, last = self._way.whole_as_stream(answer)
@@ -259,7 +260,9 @@ class Exchange:
             self._said_all()
             self._last = last
         except BackendBroke as error:
-            await self._broken_off(response, error)
+            if answer is not None and self._capture is not None:
+                self._capture.reader.take_whole(answer)
+            await self._broken_off(response, error, "error")
         await response.write_eof(self._last)
         return response
 
@@ -442,13 +445,14 @@ class Exchange:
         if self._attempt is not None and self._failed is None:
             self._attempt.streamed()
 
-    async def _broken_off(self, response: web.StreamResponse, error: ProxyError) -> None:
+    async def _broken_off(self, response: web.StreamResponse, error: ProxyError, status: Status = "partial") -> None:
         already, failed = self._finished, self._failed
-        await self._finish("partial" if failed is None else "error", error=failed or error.message)
-        if not already and (failed is None or self._way.translated):  # else its own word has been passed on
+        await self._finish(status if failed is None else "error", error=failed or error.message)
+        # Else its own word has been passed on, or its client reads no events.
+        if not already and self._asked.stream and (failed is None or self._way.translated):
             await response.write(self._gap + self._way.broken(error))
 
-    async def _finish(self, status: Any, *, whole: WholeAnswer | None = None, error: str | None = None) -> None:
+    async def _finish(self, status: Status, *, whole: WholeAnswer | None = None, error: str | None = None) -> None:
         if self._finished:
             return
         self._finished = True
