@@ -15,6 +15,7 @@ StoreError
 ├── RunEnded               it was ended before
 ├── InOpenRun              a run under way has it: it cannot be forgotten now
 ├── NameTaken              another key has it
+├── NoAnswer               the completion has ended without a reply, so nothing of it can be rated
 ├── EventTaken             the event was stored, and said something else then
 ├── LinkTaken              another key has linked that message
 ├── EpisodeTaken           another episode has that id
@@ -126,6 +127,13 @@ class UnknownCompletion(Unknown):
 class UnknownRating(Unknown):
     def __init__(self, id: str) -> None:
         super().__init__(f"There is no rating {id!r}.")
+
+
+class NoAnswer(StoreError):
+    def __init__(self, id: str, error: str | None) -> None:
+        reason = f": {error}" if error else ""
+        super().__init__(f"The completion {id} has no answer{reason}")
+        self.id, self.reason = id, error
 
 
 class EventTaken(StoreError):

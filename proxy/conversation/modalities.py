@@ -21,6 +21,8 @@ _KINDS: Final = {
 def more_than_text(messages: Sequence[Mapping[str, Any]]) -> str | None:
     """The first thing in these messages that is not text."""
     for message in messages:
+        if message.get("audio"):  # a spoken answer
+            return "has_audio"
         content = message.get("content")
         for part in content if isinstance(content, list) else ():
             if isinstance(part, Mapping) and (kind := _KINDS.get(str(part.get("type")))) is not None:

@@ -20,7 +20,7 @@ import aiohappyeyeballs  # asyncio's own leaks sockets where who waits is cancel
 import httptools
 from multidict import CIMultiDict
 
-from proxy.core.errors import BrokeOff
+from proxy.core.errors import broken_off
 from proxy.core.http_message import (
     AT_ONCE,
     CODINGS,
@@ -418,7 +418,7 @@ class Answer:
         if self._came:
             return self.taken()
         if self._broke is not None:
-            raise cut(self._broke) from self._broke
+            raise broken_off(self._broke) from self._broke
         return b"" if self.is_whole else None
 
     def taken(self) -> bytes:
@@ -430,6 +430,11 @@ class Answer:
             self.paused = False
             self._connection.read_on()
         return found
+
+    def give_back(self, data: bytes) -> None:
+        """What was taken is read again, by whoever comes next."""
+        if data:
+            self._came.insert(0, data)
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """The body as it comes, however long the silences are. Raises BrokeOff, after all that has come."""
@@ -490,8 +495,3 @@ class Answer:
             self._beat.cancel()
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
-
-
-def cut(error: BaseException | None) -> BrokeOff:
-    why = f" ({error or type(error).__name__})" if error is not None else ""
-    return BrokeOff(f"The backend broke off before its answer was whole{why}; what came is kept. Ask again.")

@@ -159,6 +159,11 @@ class BrokeOff(BackendBroke):
     """Its connection ended before its answer did; all that had come has been read."""
 
 
+def broken_off(error: BaseException | None) -> BrokeOff:
+    why = f" ({error or type(error).__name__})" if error is not None else ""
+    return BrokeOff(f"The backend broke off before its answer was whole{why}; what came is kept. Ask again.")
+
+
 class BackendDown(ProxyError):
     status, type, code = 503, "backend_error", "backend_down"
 

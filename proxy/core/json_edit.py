@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -21,6 +21,7 @@ LONGEST: Final = 300  # characters of an integer that a float still holds
 DEEPEST: Final = 128  # levels; orjson writes 254, and some are put around what came
 
 _HALF: Final = re.compile("[\ud800-\udfff]")
+_HALF_ESCAPE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 _LONG_RUN: Final = re.compile(rb"[0-9]{19}")
 
 EACH: Final = "*"  # in a rule: every element of a list
@@ -65,6 +66,39 @@ def loads(raw: bytes) -> Any:
         return _mended(raw, _number)
 
 
+class ServerJson(NamedTuple):
+    """JSON as a server sent it, read as its clients read it."""
+
+    value: Any
+    is_utf8: bool = True  # else bytes of it became U+FFFD
+    has_halves: bool = False  # of characters: the next event may have the other halves (`whole_characters`)
+
+
+def loads_server_json(raw: bytes) -> ServerJson:
+    """Parse an event of a stream, or a whole answer. Raises ValueError."""
+    try:
+        return ServerJson(orjson.loads(raw))
+    except orjson.JSONDecodeError:
+        pass
+    try:
+        text, is_utf8 = raw.decode("utf-8-sig"), True
+    except UnicodeDecodeError:
+        text, is_utf8 = raw.decode("utf-8-sig", "replace"), False
+    if _HALF_ESCAPE.search(text) is None:
+        return ServerJson(_mended(text, _number), is_utf8)
+    try:
+        value = json.loads(text, parse_int=_number)
+    except RecursionError:
+        raise ValueError("the JSON is nested too deeply") from None
+    return ServerJson(value, is_utf8, _HALF.search(json.dumps(value, ensure_ascii=False)) is not None)
+
+
+def whole_characters(value: Any) -> Any:
+    """The same value with the halves of each character joined, and U+FFFD for a half that is alone."""
+    text = json.dumps(value, ensure_ascii=False)
+    return json.loads(text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace"))
+
+
 def loads_arguments(raw: bytes) -> Any:
     """Parse the arguments of a tool call: as `loads`, but an id of 128 bits is not rounded. A number that no float
     holds is null: an argument is written by `json`, which would write Infinity. Raises ValueError."""
@@ -72,7 +106,7 @@ def loads_arguments(raw: bytes) -> Any:
 
 
 def _mended(
-    raw: bytes, number: Callable[[str], int | float], constant: Callable[[str], float | None] | None = None
+    raw: bytes | str, number: Callable[[str], int | float], constant: Callable[[str], float | None] | None = None
 ) -> Any:
     try:
         found = json.loads(raw, parse_int=number)
@@ -101,11 +135,13 @@ class WholeAnswer:
 
     def __init__(self, raw: bytes) -> None:
         self.raw = raw
+        self.is_utf8 = True  # as far as it was parsed
 
     @cached_property
     def parsed(self) -> Any:
         """Raises ValueError."""
-        return loads(self.raw)
+        value, self.is_utf8, has_halves = loads_server_json(self.raw)
+        return whole_characters(value) if has_halves else value
 
 
 def dumps(value: Any, *, in_order: bool = False) -> bytes:

@@ -20,11 +20,11 @@ class Line(Event):
     __slots__ = ()
 
     def _read(self) -> bytes | None:
-        """The JSON on the line; None for an empty one."""
-        return self.raw.strip(b" \t\r\n") or None
+        """The JSON on the line; None for an empty one. The first line of a stream may begin with a byte-order mark."""
+        return self.raw.removeprefix(sse.BOM).strip(b" \t\r\n") or None
 
     def with_data(self, data: bytes) -> bytes:
-        body = self.raw.strip(b" \t\r\n")
+        body = self.data
         if not body:
             return data + self.raw
         at = self.raw.index(body)

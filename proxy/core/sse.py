@@ -14,13 +14,13 @@ from typing import Any, ClassVar, Final
 
 import orjson
 
-from proxy.core.json_edit import loads
+from proxy.core.json_edit import loads_server_json
 
 # A blank line: two line ends in a row. A lone CR needs one more byte to tell it from CR LF.
 _END = re.compile(rb"(?:\r\n|\n|\r(?=[^\n]))(?:\r\n|\n|\r(?=[^\n]))")
 _LINE = re.compile(rb"\r\n|\n|\r")
 _WHITE: Final = b" \t\r\n"
-_BOM: Final = b"\xef\xbb\xbf"  # may begin a stream, and is no part of its first line
+BOM: Final = b"\xef\xbb\xbf"  # may begin a stream, and is no part of its first line
 
 
 _UNREAD: Final = object()
@@ -33,19 +33,22 @@ class Event:
     raw: bytes  # as it came, with its blank line
     # The data lines joined by LF; None for comments and other events without data.
     data: bytes | None = field(repr=False, compare=False)
+    is_utf8: bool = field(repr=False, compare=False)  # what `json` returned, and next: it has halves of characters
+    has_halves: bool = field(repr=False, compare=False)
     _json: Any = field(repr=False, compare=False)
     _start: int = field(repr=False, compare=False)  # of its first line
 
     def __init__(self, raw: bytes, *, first: bool = False) -> None:
         self.raw = raw
-        self._start = len(_BOM) if first and raw.startswith(_BOM) else 0
+        self._start = len(BOM) if first and raw.startswith(BOM) else 0
         self.data = self._read()
+        self.is_utf8, self.has_halves = True, False
         self._json = _UNREAD
 
     def json(self) -> Any:
         """The data, parsed. Raises ValueError."""
         if self._json is _UNREAD:
-            self._json = loads(self.data or b"")
+            self._json, self.is_utf8, self.has_halves = loads_server_json(self.data or b"")
         return self._json
 
     @property
@@ -53,6 +56,11 @@ class Event:
         """Tell whether its data may be a JSON object."""
         data = self.data
         return data is not None and data.lstrip(_WHITE).startswith(b"{")
+
+    @property
+    def is_error(self) -> bool:
+        """Tell whether its name, or the name of its only field, says that it is an error."""
+        return self.raw.startswith((b"event: error", b"event:error", b"error:"))
 
     @property
     def says_done(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Set
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 from aiohttp import web
@@ -18,7 +18,7 @@ from multidict import CIMultiDict, MultiMapping
 from proxy.core import ndjson, sse
 from proxy.core.backend_http import Answer, NoHttp
 from proxy.core.errors import BackendBroke, BrokeOff
-from proxy.core.json_edit import loads
+from proxy.core.json_edit import loads, loads_server_json
 
 # RFC 9110, 7.6.1, and what older clients say to a proxy; lengths and encodings are ours to set anew.
 HOP: Final = frozenset({
@@ -145,8 +145,22 @@ def no_http(error: NoHttp) -> BackendBroke:
 def message_in(answer: bytes) -> str:
     """The message of a backend's error, in whichever of the usual shapes."""
     try:
-        body = loads(answer)
-        found = body.get("error") or body
-        return str(found["message"] if isinstance(found, dict) else found)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return answer[:200].decode("utf-8", "replace")
+        body = loads_server_json(answer).value
+        message = None if not isinstance(body, dict) else error_in(body) or body.get("message") or body.get("detail")
+    except ValueError:
+        message = None
+    return answer[:200].decode("utf-8", "replace") if not message else str(message)
+
+
+def error_in(body: Mapping[str, Any]) -> str | None:
+    """The message of an error that a server sent in place of an answer, or of a piece of one; None where it did not."""
+    error = body.get("error")
+    if error and error is not True:
+        return error_message(error)
+    is_error = error or body.get("object") == "error" or body.get("type") == "error"
+    return error_message({key: value for key, value in body.items() if key != "error"}) if is_error else None
+
+
+def error_message(error: Any) -> str:
+    """The message of an error: an object that has one, or just text."""
+    return str(error.get("message") or error.get("detail") or error) if isinstance(error, dict) else str(error)

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Final, Literal
 from proxy.core.errors import ProxyError, Unreadable
 from proxy.core.json_edit import Rules
 from proxy.core.sse import Event
+from proxy.dialects.chat_form import reply_text
 from proxy.dialects.fields import flag, member
 from store.records import Item
 
@@ -35,11 +36,6 @@ def longer(so_far: list[Any] | None, more: Any) -> list[Any]:
         return more.copy()
     so_far += more
     return so_far
-
-
-def given_up(error: Any) -> str:
-    """The error with which a backend ends its stream: an object with a message, or just words."""
-    return str(error.get("message") or error) if isinstance(error, dict) else str(error)
 
 
 @dataclass(slots=True)
@@ -108,15 +104,20 @@ class Reply:
     token_ids: list[int] | None = None
     logprobs: list[float] | None = None
     pieces: list[bytes] | None = None  # the bytes behind each log-prob, where no ids came
+    broken_ids: str | None = None  # why its token ids were dropped
+    broken_logprobs: str | None = None  # why its log-probs were dropped
     items: tuple[Item, ...] = ()  # as its backend named them
 
     @property
     def text(self) -> str:
+        """The words that a person reads or hears."""
         content = self.message.get("content")
-        return content if isinstance(content, str) else ""
+        return content if content and isinstance(content, str) else reply_text(self.message)
 
     def inexact_reason(self) -> str | None:
         """Why this reply cannot be compared token by token; None where it can."""
+        if broken := self.broken_ids or self.broken_logprobs:
+            return broken
         if self.token_ids is None:
             return "the backend sent no token ids" if self.pieces is None else FROM_BYTES
         if self.prompt_token_ids is None:
@@ -129,17 +130,26 @@ class Reply:
 
 
 class Fold(ABC):
-    """A stream on its way to becoming replies. `add` raises on what it does not understand."""
+    """An answer on its way to becoming replies."""
 
-    failed: str | None = None  # why the backend gave up, where it said so in its stream
+    failed: str | None = None  # why the backend gave up, where it said so in its answer
+    unknown: str | None = None  # the first thing that was skipped, as this format does not have it
 
     @abstractmethod
     def add(self, chunk: Any) -> None:
-        """Take in one parsed event of the stream."""
+        """Take in one parsed event of the stream. What is unknown is skipped. Raises for what is broken, once the
+        remaining members of the event have been taken in; then the text may have a gap."""
+
+    def take_whole(self, body: Any) -> None:
+        """Take in a plain answer, likewise."""
+        self.add(body)
 
     @abstractmethod
     def replies(self) -> list[Reply]:
         """Replies so far, one a choice."""
+
+    def skip(self, what: str) -> None:
+        self.unknown = self.unknown or f"skipped {what[:200]}"
 
 
 class Renderer(ABC):
@@ -258,12 +268,19 @@ class Dialect(ABC):
     @abstractmethod
     def renderer(self, *, id: str, asked: Asked, created: int) -> Renderer: ...
 
-    @abstractmethod
     def whole(self, body: Any) -> list[Reply]:
-        """The replies of a plain answer."""
+        """The replies of a plain answer. Raises what `Fold.take_whole` raises."""
+        fold = self.fold()
+        fold.take_whole(body)
+        return fold.replies()
 
     @abstractmethod
-    def fold(self) -> Fold: ...
+    def fold(self, tools: Sequence[Mapping[str, Any]] | None = None) -> Fold:
+        """`tools`: those that the request offers, in chat form."""
+
+    def is_event(self, body: Mapping[str, Any]) -> bool:
+        """Tell whether an object is an event of a stream rather than a whole answer; true where they look alike."""
+        return True
 
     @abstractmethod
     def terminal(self, event: Event) -> bool:

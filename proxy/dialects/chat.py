@@ -6,6 +6,7 @@ Owns this wire format, with vLLM's `token_ids` and `prompt_token_ids`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from operator import itemgetter
 from typing import Any, ClassVar
 
@@ -15,9 +16,19 @@ from proxy.core import sse
 from proxy.core.errors import NoPrompt, ProxyError, Unreadable
 from proxy.core.json_edit import EACH, Rules
 from proxy.core.sse import Event
+from proxy.core.upstream import error_in
 from proxy.dialects import token_entries
-from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply, given_up, longer
-from proxy.dialects.chat_form import FOR_PROGRAMS, Calls, a_text, is_for_words
+from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply
+from proxy.dialects.chat_form import (
+    FOR_PROGRAMS,
+    Calls,
+    a_text,
+    arguments_piece,
+    call_name,
+    is_for_words,
+    reply_parts,
+    text_part,
+)
 from proxy.dialects.fields import basics, numbers
 
 _ROLE = itemgetter("role")
@@ -84,29 +95,13 @@ class ChatCompletions(Dialect):
     def keep(self, body: Any, asked: Asked, kept: Sequence[int]) -> dict[str, bytes]:
         return {"messages": orjson.dumps([asked.messages[i] for i in kept])}
 
-    def whole(self, body: Any) -> list[Reply]:
-        choices, replies = body["choices"], []
-        for place, choice in enumerate(choices):
-            found = choice.get("logprobs")
-            entries = found.get("content") if found else None
-            reply = Reply(
-                index=choice.get("index", place),
-                message=choice["message"],
-                finish_reason=choice.get("finish_reason"),
-                usage=body.get("usage"),
-                # SGLang has them on each choice.
-                prompt_token_ids=body.get("prompt_token_ids") or choice.get("prompt_token_ids"),
-                token_ids=choice.get("token_ids")
-                or choice.get("response_token_ids")
-                or (token_entries.named(entries) if entries else None),
-            )
-            if entries is not None:
-                token_entries.take(reply, entries)
-            replies.append(reply)
-        return replies
+    def fold(self, tools: Sequence[Mapping[str, Any]] | None = None) -> Fold:
+        return ChatFold(tools)
 
-    def fold(self) -> Fold:
-        return ChatFold()
+    def is_event(self, body: Mapping[str, Any]) -> bool:
+        choices = body.get("choices")
+        choice = choices[0] if choices and isinstance(choices, list) else None
+        return not isinstance(choice, dict) or "delta" in choice or "message" not in choice
 
     def terminal(self, event: Event) -> bool:
         return event.says_done
@@ -125,6 +120,25 @@ class ChatCompletions(Dialect):
 
     def error_event(self, error: ProxyError, last: bytes | None = None) -> bytes:
         return sse.event(orjson.dumps(self.error(error)))
+
+
+def chat_body(replies: Sequence[Reply]) -> dict[str, Any]:
+    """Replies as one plain answer."""
+    choices = [{"index": r.index, "message": r.message, "finish_reason": r.finish_reason} for r in replies]
+    return {"object": "chat.completion", "choices": choices, "usage": replies[0].usage if replies else None}
+
+
+def as_chunk(body: Mapping[str, Any]) -> dict[str, Any]:
+    """A plain answer as the one chunk of a stream. Raises KeyError and TypeError."""
+    return {**body, "choices": [_chunk_choice(choice) for choice in body["choices"]]}
+
+
+def _chunk_choice(choice: Mapping[str, Any]) -> dict[str, Any]:
+    """Calls are numbered, which they need not be in a plain answer."""
+    delta = dict(choice["message"])
+    if delta.get("tool_calls"):
+        delta["tool_calls"] = [{**call, "index": index} for index, call in enumerate(delta["tool_calls"])]
+    return {**choice, "delta": delta}
 
 
 def _no_message(messages: list[Any]) -> int | None:
@@ -154,19 +168,28 @@ class _Call:
         self.name: list[str] = []
         self.arguments: list[str] = []
 
-    def said(self) -> dict[str, Any]:
-        function = {"name": "".join(self.name), "arguments": "".join(self.arguments)}
-        return {"type": "function", "function": function, **({"id": self.id} if self.id else {})}
+    def add(self, function: Mapping[str, Any]) -> None:
+        """Raises TypeError."""
+        if name := a_text(function.get("name")):
+            self.name.append(name)
+        self.arguments.append(arguments_piece(function.get("arguments")))
+
+    def function(self, tools: Sequence[Mapping[str, Any]] | None) -> dict[str, str]:
+        return {"name": call_name(self.name, tools), "arguments": "".join(self.arguments)}
 
 
 class ChatFold(Fold):
     """Texts in pieces, joined when asked for."""
 
-    def __init__(self) -> None:
+    def __init__(self, tools: Sequence[Mapping[str, Any]] | None = None) -> None:
         self.failed: str | None = None
+        self._tools = tools
         self._replies: dict[int, Reply] = {}
         self._pieces: dict[int, dict[str, list[str]]] = {}  # of each reply's texts, from the first one on
         self._calls: dict[int, list[_Call]] = {}
+        self._legacy: dict[int, _Call] = {}  # `function_call`, which tool calls have replaced
+        self._transcripts: dict[int, list[str]] = {}
+        self._others: dict[int, list[Any]] = {}  # parts of the content that are more than text
         self._places: dict[int, Calls] = {}
         self._usage: dict[str, Any] | None = None
         self._prompt_token_ids: list[int] | None = None
@@ -177,49 +200,102 @@ class ChatFold(Fold):
             self._usage = chunk["usage"]
         if "prompt_token_ids" in chunk and isinstance(chunk["prompt_token_ids"], list):
             self._prompt_token_ids = chunk["prompt_token_ids"]
-        if "error" in chunk and (error := chunk["error"]):
-            self.failed = given_up(error)
-        for choice in chunk.get("choices") or ():
+        choices = chunk.get("choices")
+        if choices is None or "error" in chunk:
+            self._without_choices(chunk)
+        broken: Exception | None = None
+        for choice in choices or ():
+            if type(choice) is not dict:
+                broken = TypeError(f"{type(choice).__name__} where a choice should be")
+                continue
             index = choice.get("index", 0)
+            if type(index) is not int:
+                index = choices.index(choice)
             reply = self._replies.get(index) or self._begin(index)
             if delta := choice.get("delta"):
                 pieces = self._pieces[index]
-                if len(delta) == 1 and "content" in pieces and type(said := delta.get("content")) is str:
-                    pieces["content"].append(said)
-                else:
-                    self._delta(reply, delta)
+                try:
+                    if len(delta) == 1 and "content" in pieces and type(said := delta.get("content")) is str:
+                        pieces["content"].append(said)
+                    else:
+                        self._delta(reply, delta)
+                except Exception as error:
+                    broken = error
             if "finish_reason" in choice and (reason := choice["finish_reason"]):
                 reply.finish_reason = reason
             if "token_ids" in choice and (ids := choice["token_ids"]) is not None:
-                reply.token_ids = longer(reply.token_ids, ids)
-            if "logprobs" in choice and (said := choice["logprobs"]) and (entries := said.get("content")) is not None:
-                token_entries.take(reply, entries)
+                token_entries.take_ids(reply, ids)
+            if "logprobs" in choice and (said := choice["logprobs"]):
+                self._logprobs(reply, said)
+        if broken is not None:
+            raise broken
 
-    def _begin(self, index: Any) -> Reply:
-        if not isinstance(index, int):
-            raise TypeError(f"the index {index!r} of a choice is no number")
+    def _without_choices(self, chunk: Mapping[str, Any]) -> None:
+        if (failed := error_in(chunk)) is not None:
+            self.failed = failed
+        elif not (chunk.keys() & {"choices", "usage", "prompt_token_ids"}):
+            self.skip(f"an event without choices: {list(chunk)}")
+
+    def _logprobs(self, reply: Reply, logprobs: Any) -> None:
+        entries = logprobs.get("content") if isinstance(logprobs, Mapping) else logprobs
+        if entries is not None:
+            token_entries.take(reply, entries)
+
+    def _begin(self, index: int) -> Reply:
         self._pieces[index], self._calls[index], self._places[index] = {}, [], Calls()
         self._replies[index] = Reply(index)
         return self._replies[index]
 
     def _delta(self, reply: Reply, delta: dict[str, Any]) -> None:
+        broken: Exception | None = None
         for key, value in delta.items():
-            if key == "tool_calls":
-                self._call(reply, value)
-            elif key == "role":
-                reply.message["role"] = value or "assistant"
-            elif isinstance(value, str):  # content, reasoning_content, refusal and what else streams as text
-                pieces = self._pieces[reply.index].get(key)
-                if pieces is None:
-                    pieces = self._pieces[reply.index][key] = _text_so_far(reply.message, key)
-                pieces.append(value)
-            elif value is not None:
-                self._pieces[reply.index].pop(key, None)
-                reply.message[key] = value
+            try:
+                if key == "tool_calls":
+                    self._call(reply, value)
+                elif key == "role":
+                    reply.message["role"] = value or "assistant"
+                elif isinstance(value, str):  # content, reasoning_content, refusal and what else streams as text
+                    self._text(reply, key, value)
+                elif value is not None:
+                    self._member(reply, key, value)
+            except Exception as error:
+                broken = error
+        if broken is not None:
+            raise broken
+
+    def _text(self, reply: Reply, key: str, text: str) -> None:
+        pieces = self._pieces[reply.index].get(key)
+        if pieces is None:
+            pieces = self._pieces[reply.index][key] = _text_so_far(reply.message, key)
+        pieces.append(text)
+
+    def _member(self, reply: Reply, key: str, value: Any) -> None:
+        """A member that is not a text. Raises TypeError for a content that is neither text nor parts."""
+        if key == "content":
+            if not isinstance(value, list):
+                raise TypeError(f"{type(value).__name__} where the content should be")
+            self._parts(reply, value)
+        elif key == "function_call":
+            self._legacy.setdefault(reply.index, _Call()).add(value)
+        elif key == "audio" and isinstance(value, Mapping):
+            self._transcripts.setdefault(reply.index, []).append(a_text(value.get("transcript")))
+            known = {k: v for k, v in value.items() if k not in ("data", "transcript")}  # the sound itself is not kept
+            reply.message["audio"] = {**reply.message.get("audio", {}), **known}
+        else:
+            self._pieces[reply.index].pop(key, None)
+            reply.message[key] = value
+
+    def _parts(self, reply: Reply, content: list[Any]) -> None:
+        text, thinking, refusal, others = reply_parts(content)
+        for key, piece in (("content", text), ("reasoning_content", thinking), ("refusal", refusal)):
+            if piece:
+                self._text(reply, key, piece)
+        if others:
+            self._others.setdefault(reply.index, []).extend(others)
 
     def _call(self, reply: Reply, deltas: list[dict[str, Any]] | None) -> None:
-        """Arguments arrive in pieces, names and ids at once. Some servers send an empty list with each piece of a text:
-        it takes nothing away."""
+        """Arguments arrive in pieces, ids at once. Some servers send an empty list with each piece of a text: it takes
+        nothing away."""
         if deltas is None:
             return
         if not isinstance(deltas, list):
@@ -230,26 +306,67 @@ class ChatFold(Fold):
             at = self._places[reply.index].place(delta)
             if at == len(calls):
                 calls.append(_Call())
-            call, function = calls[at], delta.get("function") or {}
-            call.id = delta.get("id") or call.id
-            call.name.append(a_text(function.get("name")))
-            call.arguments.append(a_text(function.get("arguments")))
+            calls[at].id = delta.get("id") or calls[at].id
+            calls[at].add(delta.get("function") or {})
+
+    def take_whole(self, body: Any) -> None:
+        """Raises KeyError and TypeError where it is not a chat completion, or one of its choices is broken."""
+        self.failed = error_in(body)
+        choices = body["choices"] if self.failed is None else body.get("choices") or ()
+        self._usage = body.get("usage")
+        broken: Exception | None = None
+        for place, choice in enumerate(choices):
+            try:
+                self._take_choice(choice, place, body.get("prompt_token_ids"))
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                broken = error
+        if broken is not None:
+            raise broken
+
+    def _take_choice(self, choice: Any, place: int, prompt_token_ids: Any) -> None:
+        index, logprobs = choice.get("index", place), choice.get("logprobs")
+        entries = logprobs.get("content") if isinstance(logprobs, Mapping) else logprobs
+        named = token_entries.named(entries) if entries else None
+        reply = Reply(
+            index=index if type(index) is int else place,
+            message=dict(choice["message"]),
+            finish_reason=choice.get("finish_reason"),
+            # SGLang has them on each choice.
+            prompt_token_ids=prompt_token_ids or choice.get("prompt_token_ids"),
+            token_ids=choice.get("token_ids") or choice.get("response_token_ids") or named,
+        )
+        if entries is not None:
+            token_entries.take(reply, entries)
+        self._replies[reply.index] = reply
 
     def replies(self) -> list[Reply]:
-        for reply in self._replies.values():
-            reply.usage = self._usage
-            reply.prompt_token_ids = self._prompt_token_ids
-            if reply.token_ids is not None:
-                reply.pieces = None
-            reply.message |= {key: "".join(pieces) for key, pieces in self._pieces[reply.index].items()}
-            if calls := self._calls[reply.index]:
-                reply.message["tool_calls"] = [call.said() for call in calls]
-        return [self._replies[i] for i in sorted(self._replies)]
+        return [self._finished(self._replies[i]) for i in sorted(self._replies)]
+
+    def _finished(self, reply: Reply) -> Reply:
+        reply.usage = self._usage
+        if reply.index not in self._pieces:  # it came in one piece
+            return reply
+        reply.prompt_token_ids = self._prompt_token_ids
+        if reply.token_ids is not None:
+            reply.pieces = None
+        message = reply.message
+        message |= {key: "".join(pieces) for key, pieces in self._pieces[reply.index].items()}
+        if calls := self._calls[reply.index]:
+            message["tool_calls"] = [
+                {"type": "function", "function": call.function(self._tools), **({"id": call.id} if call.id else {})}
+                for call in calls
+            ]
+        if (legacy := self._legacy.get(reply.index)) is not None:
+            message["function_call"] = legacy.function(self._tools)
+        if transcript := "".join(self._transcripts.get(reply.index, ())):
+            message["audio"] = {**message["audio"], "transcript": transcript}
+        if others := self._others.get(reply.index):
+            text = [text_part(message["content"])] if message["content"] else []
+            return replace(reply, message={**message, "content": [*text, *others]})
+        return reply
 
 
 def _text_so_far(message: dict[str, Any], key: str) -> list[str]:
     """Prefix of the text `key`; it keeps its place among the members."""
     found = message.setdefault(key, "") or ""
-    if not isinstance(found, str):
-        raise TypeError(f"a text for `{key}`, which was none before")
-    return [found]
+    return [found if isinstance(found, str) else ""]

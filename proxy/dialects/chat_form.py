@@ -6,10 +6,10 @@ to the dialects.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from proxy.core.agent_wrappers import ATTACHED, FAILED
+from proxy.core.agent_wrappers import ATTACHED, FAILED, TEXT_PARTS
 from proxy.core.json_edit import DEEPEST, deeper, dumps, loads_arguments
 
 # Members by which vLLM, SGLang and llama.cpp make an answer follow a form.
@@ -32,24 +32,75 @@ class Calls:
 
     `index` tells. Some servers (Ollama 0.20, Dynamo, adapters for Gemini) give it as 0 for every call, or leave it out.
     There a name with another id begins the next call. Without a name it does not: others (Poolside, mlx-openai-server)
-    make up an id for each piece.
+    make up an id for each piece. Nor does the same name, while the arguments are the beginning of an object: some
+    servers repeat it with each piece.
     """
 
     def __init__(self) -> None:
         self._ids: list[Any] = []  # of each call, the newest
+        self._names: list[Any] = []  # of each call, the first piece
+        self._arguments: list[list[str]] = []  # of each call, the pieces
         self._grows: dict[Any, int] = {}  # by index: the call that has had the newest piece
         self._known: dict[tuple[Any, Any], int] = {}  # by index and id
 
     def place(self, piece: Mapping[str, Any]) -> int:
-        index, id = piece.get("index") or 0, piece.get("id")
+        index, id, function = piece.get("index") or 0, piece.get("id"), piece.get("function") or {}
+        name, arguments = function.get("name"), function.get("arguments")
         at = self._known.get((index, id), self._grows.get(index))
-        if at is None or (id and self._ids[at] and (index, id) not in self._known and _names(piece)):
+        if at is None or (name and (index, id) not in self._known and self._ends(at, id, name, arguments)):
             at = len(self._ids)
             self._ids.append(None)
+            self._names.append(None)
+            self._arguments.append([])
         if id:
             self._ids[at], self._known[index, id] = id, at
+        if name:
+            self._names[at] = self._names[at] or name
+        if arguments and isinstance(arguments, str):
+            self._arguments[at].append(arguments)
         self._grows[index] = at
         return at
+
+    def _ends(self, at: int, id: Any, name: Any, arguments: Any) -> bool:
+        """Tell whether the call at `at` has ended where a piece comes with this name, and an id that is not its own."""
+        text = "".join(self._arguments[at])
+        if id and self._ids[at]:
+            return name != self._names[at] or not text or _is_object(text)
+        begins = isinstance(arguments, str) and arguments.lstrip().startswith("{")
+        return not id and not self._ids[at] and begins and _is_object(text)
+
+
+def call_name(pieces: Sequence[str], tools: Sequence[Mapping[str, Any]] | None = None) -> str:
+    """The name of a streamed call. Most servers send it once, some in fragments, and some whole with every piece.
+    `tools`: those of the request, which tell fragments and repetitions apart where both make sense."""
+    joined = "".join(pieces)
+    if len(pieces) < 2:
+        return joined
+    names = {_function(tool).get("name") for tool in tools or ()}
+    if joined in names:
+        return joined
+    offered = next((piece for piece in pieces if piece in names), None)
+    if offered is not None:
+        return offered
+    longest = max(pieces, key=len)
+    return longest if all(map(longest.startswith, pieces)) else joined
+
+
+def arguments_piece(value: Any) -> str:
+    """A piece of a call's arguments as text; some servers send all of them as an object. Raises TypeError."""
+    return dumps(value).decode() if isinstance(value, dict) else a_text(value)
+
+
+def _function(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    function = tool.get("function") if isinstance(tool, Mapping) else None
+    return function if isinstance(function, Mapping) else {}
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(_read(text), dict)
+    except ValueError:
+        return False
 
 
 def a_text(piece: Any) -> str:
@@ -57,10 +108,6 @@ def a_text(piece: Any) -> str:
     if not isinstance(piece, str | None):
         raise TypeError(f"{type(piece).__name__} where a text should be")
     return piece or ""
-
-
-def _names(piece: Mapping[str, Any]) -> bool:
-    return bool((piece.get("function") or {}).get("name"))
 
 
 def arguments_of(text: str) -> dict[str, Any]:
@@ -100,6 +147,62 @@ def reasoning_of(message: Mapping[str, Any]) -> str:
 def words_of(message: Mapping[str, Any]) -> str:
     """The words of a message or delta for formats that have one text: a refusal is words, too."""
     return (message.get("content") or "") + (message.get("refusal") or "")
+# Types of the parts that a reply may have: its text, what it thought before, and why it refused.
+_TEXT: Final = frozenset(TEXT_PARTS)
+_THINKING: Final = frozenset(("thinking", "reasoning", "reasoning_text", "redacted_thinking"))
+
+
+def reply_parts(content: Sequence[Any]) -> tuple[str, str, str, list[Any]]:
+    """Text, thinking and refusal in the content of a reply, and the parts that are something else."""
+    texts, thoughts, refusals, others = [], [], [], []
+    for part in content:
+        kind = str(part.get("type")) if isinstance(part, Mapping) else ""
+        if isinstance(part, str):
+            texts.append(part)
+        elif kind in _TEXT:
+            texts.append(a_text(part.get("text")))
+        elif kind in _THINKING:
+            thoughts.append(_thinking(part))
+        elif kind == "refusal":
+            refusals.append(a_text(part.get("refusal")))
+        else:
+            others.append(part)
+    return "".join(texts), "".join(thoughts), "".join(refusals), others
+
+
+def _thinking(part: Mapping[str, Any]) -> str:
+    """Mistral has a list of texts where the others have a text."""
+    thought = part.get("thinking") or part.get("reasoning") or part.get("text") or ""
+    return thought if isinstance(thought, str) else reply_parts(thought)[0]
+
+
+def reply_message(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A reply as it is stored: its content is one text, its thinking stands beside it, and its call is a tool call.
+    Parts that are more than text stay parts. Raises TypeError where the content is neither text nor parts."""
+    found = dict(message)
+    content = found.get("content")
+    if isinstance(content, list):
+        text, thinking, refusal, others = reply_parts(content)
+        found["content"] = [*([text_part(text)] if text else []), *others] if others else text
+        found |= {"reasoning_content": thinking} if thinking and not reasoning_of(found) else {}
+        found |= {"refusal": refusal} if refusal else {}
+    elif content is not None:
+        a_text(content)
+    found["content"] = found.get("content") or found.get("refusal") or ""
+    call = found.pop("function_call", None)
+    if isinstance(call, Mapping) and call.get("name") and not found.get("tool_calls"):
+        found["tool_calls"] = [{"type": "function", "function": dict(call)}]
+    return found
+
+
+def reply_text(message: Mapping[str, Any]) -> str:
+    """The words of a reply that a person reads or hears."""
+    content, audio = message.get("content"), message.get("audio")
+    if isinstance(content, list):
+        content = reply_parts(content)[0]
+    transcript = audio.get("transcript") if isinstance(audio, Mapping) else None
+    texts = (text for text in (content, message.get("refusal"), transcript) if isinstance(text, str) and text)
+    return next(texts, "")
 
 
 def text_part(text: str) -> dict[str, Any]:

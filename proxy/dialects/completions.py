@@ -8,6 +8,7 @@ exact token ids or not at all.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import orjson
@@ -15,9 +16,11 @@ import orjson
 from proxy.core import sse
 from proxy.core.errors import BadRequest, NoPrompt, ProxyError, Unreadable
 from proxy.core.sse import Event
-from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply, given_up, longer
+from proxy.core.upstream import error_in
+from proxy.dialects import token_entries
+from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply, longer
 from proxy.dialects.chat import SAMPLING, choice_rules
-from proxy.dialects.chat_form import words_of
+from proxy.dialects.chat_form import a_text, words_of
 from proxy.dialects.fields import MAX_CHOICES, an_object, count, flag, member, numbers
 
 MAX_TOKENS = 16  # what a request gets that names no limit; chat completions have none
@@ -97,12 +100,7 @@ class Completions(Dialect):
     def renderer(self, *, id: str, asked: Asked, created: int) -> Renderer:
         return TextRenderer(id, asked, created)
 
-    def whole(self, body: Any) -> list[Reply]:
-        fold = self.fold()
-        fold.add(body)
-        return fold.replies()
-
-    def fold(self) -> Fold:
+    def fold(self, tools: Sequence[Mapping[str, Any]] | None = None) -> Fold:
         return TextFold(self._echoed, self._n)
 
     def terminal(self, event: Event) -> bool:
@@ -127,19 +125,40 @@ class TextFold(Fold):
     def add(self, chunk: Any) -> None:
         if isinstance(chunk.get("usage"), dict):
             self._usage = chunk["usage"]
-        if error := chunk.get("error"):
-            self.failed = given_up(error)
+        if (failed := error_in(chunk)) is not None:
+            self.failed = failed
+        elif not (chunk.keys() & {"choices", "usage"}):
+            self.skip(f"an event without choices: {list(chunk)}")
+        broken: Exception | None = None
         for i, choice in enumerate(chunk.get("choices") or ()):
-            index = choice.get("index", i)
-            reply = self._replies.setdefault(index, Reply(index))
-            self._pieces.setdefault(index, []).append(_text(choice))
-            reply.finish_reason = choice.get("finish_reason") or reply.finish_reason
-            if choice.get("prompt_token_ids") is not None:
-                reply.prompt_token_ids = choice["prompt_token_ids"]
-            if choice.get("token_ids") is not None:
-                reply.token_ids = longer(reply.token_ids, choice["token_ids"])
-            if choice.get("logprobs") is not None:
-                reply.logprobs = longer(reply.logprobs, _token_logprobs(choice["logprobs"]))
+            try:
+                self._choice(choice, i)
+            except (TypeError, AttributeError) as error:
+                broken = error
+        if broken is not None:
+            raise broken
+
+    def _choice(self, choice: Any, place: int) -> None:
+        """Raises TypeError and AttributeError where it has no text."""
+        index = choice.get("index", place)
+        index = index if type(index) is int else place
+        reply = self._replies.setdefault(index, Reply(index))
+        pieces = self._pieces.setdefault(index, [])
+        reply.finish_reason = choice.get("finish_reason") or reply.finish_reason
+        if choice.get("prompt_token_ids") is not None:
+            reply.prompt_token_ids = choice["prompt_token_ids"]
+        if choice.get("token_ids") is not None:
+            token_entries.take_ids(reply, choice["token_ids"])
+        if choice.get("logprobs") is not None and reply.broken_logprobs is None:
+            self._logprobs(reply, choice["logprobs"])
+        pieces.append(a_text(choice.get("text")))
+
+    def _logprobs(self, reply: Reply, logprobs: Any) -> None:
+        """With the prompt's before them, where it is echoed: the first token of all has null."""
+        try:
+            reply.logprobs = longer(reply.logprobs, _token_logprobs(logprobs))
+        except (TypeError, KeyError, AttributeError) as error:
+            reply.logprobs, reply.broken_logprobs = None, f"the backend sent log-probs that are none ({error!r})"
 
     def replies(self) -> list[Reply]:
         return [self._finished(self._replies[i]) for i in sorted(self._replies)]
@@ -153,22 +172,10 @@ class TextFold(Fold):
             # The prompt's come first; without token ids nobody says how many they are.
             ids = reply.token_ids
             logprobs = logprobs[len(logprobs) - len(ids) :] if logprobs is not None and ids is not None else None
-        return Reply(
-            index=reply.index,
-            message={"role": "assistant", "content": text},
-            finish_reason=reply.finish_reason,
-            usage=self._usage,
-            prompt_token_ids=reply.prompt_token_ids,
-            token_ids=reply.token_ids,
-            logprobs=None if logprobs is None else [float(one) for one in logprobs],
-        )
-
-
-def _text(choice: Mapping[str, Any]) -> str:
-    text = choice.get("text") or ""
-    if not isinstance(text, str):
-        raise TypeError(f"not a text: {text!r}")
-    return text
+        reply = replace(reply, message={"role": "assistant", "content": text}, usage=self._usage, logprobs=None)
+        if logprobs is not None:
+            token_entries.take_numbers(reply, logprobs)
+        return reply
 
 
 class TextRenderer(Renderer):

@@ -15,8 +15,9 @@ import orjson
 from proxy.core.errors import NoPrompt, ProxyError, Unreadable
 from proxy.core.json_edit import Rules, dumps, loads
 from proxy.core.sse import Event
+from proxy.core.upstream import error_in
 from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply
-from proxy.dialects.chat_form import is_for_words, tidy_arguments, usage
+from proxy.dialects.chat_form import a_text, is_for_words, tidy_arguments, usage
 from proxy.dialects.chat_turns import in_turns
 from proxy.dialects.fields import an_object, flag, kinds, member, numbers, objects
 from proxy.dialects.messages_chat import (
@@ -41,6 +42,9 @@ _FINISHED: Final = {
     "tool_use": "tool_calls",
     "refusal": "content_filter",
 }
+_TEXTS: Final = ("text", "thinking")  # types of blocks, and the members that have their text
+_BLOCKS: Final = frozenset((*_TEXTS, "redacted_thinking", "tool_use"))
+_DELTAS: Final = {"text": "text", "thinking": "thinking", "partial_json": "tool_use"}  # members, and their blocks
 _ERRORS: Final = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -120,12 +124,11 @@ class Messages(Dialect):
     def renderer(self, *, id: str, asked: Asked, created: int) -> Renderer:
         return MessagesRenderer(id=id, model=asked.model)
 
-    def whole(self, body: Any) -> list[Reply]:
-        blocks = body["content"] or []  # Ollama says null where nothing was said
-        return [_reply(blocks, body.get("stop_reason"), body.get("usage"))]
-
-    def fold(self) -> Fold:
+    def fold(self, tools: Sequence[Mapping[str, Any]] | None = None) -> Fold:
         return MessagesFold()
+
+    def is_event(self, body: Mapping[str, Any]) -> bool:
+        return body.get("type") != "message"
 
     def terminal(self, event: Event) -> bool:
         data = event.data
@@ -158,55 +161,89 @@ class MessagesFold(Fold):
 
     def add(self, chunk: Any) -> None:
         kind = chunk.get("type")
-        if "error" in chunk:  # llama.cpp's have no type
-            self.failed = str(chunk["error"].get("message"))
+        if (failed := error_in(chunk)) is not None:  # llama.cpp's have no type
+            self.failed = failed
         elif kind == "message_start":
             self._begun = True
-            self._count(chunk["message"].get("usage"))
+            self._count((chunk.get("message") or {}).get("usage"))
         elif kind == "content_block_start":
-            self._blocks[chunk["index"]] = dict(chunk["content_block"])  # llama.cpp may begin one twice
+            self._block(_index(chunk), chunk["content_block"])
         elif kind == "content_block_delta":
-            self._delta(chunk["index"], chunk["delta"])
+            self._delta(_index(chunk), chunk["delta"])
         elif kind == "message_delta":
-            self._reason = chunk["delta"].get("stop_reason") or self._reason
+            self._begun = True
             self._count(chunk.get("usage"))
+            self._reason = (chunk.get("delta") or {}).get("stop_reason") or self._reason
         elif kind not in ("ping", "content_block_stop", "message_stop"):
-            raise ValueError(f"an unknown event: {kind}")
+            self.skip(f"an event of the type `{kind}`")
 
-    def _count(self, usage: dict[str, Any] | None) -> None:
+    def take_whole(self, body: Any) -> None:
+        """Raises KeyError and TypeError where it is not a message, or one of its blocks is broken."""
+        self.failed = error_in(body)
+        if self.failed is not None:
+            return
+        content = body["content"] or []  # Ollama says null where nothing was said
+        self._begun, self._reason = True, body.get("stop_reason")
+        self._count(body.get("usage"))
+        broken: Exception | None = None
+        for index, block in enumerate([{"type": "text", "text": content}] if isinstance(content, str) else content):
+            try:
+                self._block(index, block)
+            except (KeyError, TypeError, AttributeError) as error:
+                broken = error
+        if broken is not None:
+            raise broken
+
+    def _count(self, usage: Any) -> None:
         """Counts are running totals; the end may leave out what the start has told."""
-        self._usage |= {k: v for k, v in (usage or {}).items() if v is not None}
+        if isinstance(usage, Mapping):
+            self._usage |= {k: v for k, v in usage.items() if isinstance(v, int)}
+
+    def _block(self, index: int, block: Any) -> None:
+        """Raises TypeError, KeyError, and AttributeError."""
+        kind = block["type"]
+        if kind in _TEXTS:
+            block = {**block, kind: a_text(block.get(kind))}
+        elif kind not in _BLOCKS:
+            self.skip(f"a block of the type `{kind}`")
+        self._begun = True
+        self._blocks[index] = dict(block)  # llama.cpp may begin one twice
 
     def _delta(self, index: int, delta: dict[str, Any]) -> None:
-        for key in ("text", "thinking", "partial_json"):
-            if key in delta and index in self._blocks:
-                self._pieces.setdefault(index, []).append(delta[key])
-                return
-        if delta["type"] not in ("signature_delta", "citations_delta"):
-            raise ValueError(f"an unknown delta: {delta['type']} of block {index}")
+        kind = _DELTAS.get(next((key for key in delta if key in _DELTAS), ""))
+        if kind is None:
+            if delta.get("type") not in ("signature_delta", "citations_delta"):
+                self.skip(f"a delta of the type `{delta.get('type')}`")
+            return
+        if index not in self._blocks:  # some servers begin no text block
+            self._block(index, {"type": kind, **({"name": ""} if kind == "tool_use" else {})})
+        self._pieces.setdefault(index, []).append(a_text(delta["partial_json" if kind == "tool_use" else kind]))
 
     def replies(self) -> list[Reply]:
         if not self._begun:
             return []
-        blocks = [self._block(i) for i in sorted(self._blocks)]
-        return [_reply(blocks, self._reason, self._usage)]
+        blocks = [self._so_far(i) for i in sorted(self._blocks)]
+        reason = self._reason
+        return [
+            Reply(
+                index=0,
+                message=assistant_message(blocks),
+                finish_reason=_FINISHED.get(str(reason), reason) if reason else None,
+                usage=_usage(self._usage) if self._usage else None,
+            )
+        ]
 
-    def _block(self, index: int) -> dict[str, Any]:
+    def _so_far(self, index: int) -> dict[str, Any]:
         block, text = self._blocks[index], "".join(self._pieces.get(index, ()))
-        if not text:
-            return block
-        if block["type"] == "tool_use":
+        kind = block["type"]
+        if text and kind == "tool_use":
             return {**block, "input": tidy_arguments(text)}
-        return {**block, block["type"]: block.get(block["type"], "") + text}  # text: "…", thinking: "…"
+        return {**block, kind: block[kind] + text} if text and kind in _TEXTS else block
 
 
-def _reply(blocks: list[dict[str, Any]], reason: str | None, counted: Mapping[str, Any] | None) -> Reply:
-    return Reply(
-        index=0,
-        message=assistant_message(blocks),
-        finish_reason=_FINISHED.get(reason, reason) if reason else None,
-        usage=_usage(counted) if counted else None,
-    )
+def _index(chunk: Mapping[str, Any]) -> int:
+    index = chunk.get("index")
+    return index if isinstance(index, int) else 0
 
 
 def _usage(counted: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,16 +10,18 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Final, Literal
 
 from proxy.core.errors import NoPrompt, ProxyError, Unreadable
 from proxy.core.json_edit import Rules, dumps
 from proxy.core.sse import Event
+from proxy.core.upstream import error_in
 from proxy.dialects import token_entries
 from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply
 from proxy.dialects.chat import ChatFold
-from proxy.dialects.chat_form import arguments_of, counted, reasoning_of, usage, words_of
+from proxy.dialects.chat_form import a_text, arguments_of, counted, reasoning_of, reply_parts, usage, words_of
 from proxy.dialects.chat_turns import in_turns
 from proxy.dialects.fields import an_object, flag, member, numbers, objects
 from proxy.dialects.ollama_chat import (
@@ -88,12 +90,7 @@ class _Ollama(Dialect):
     def to_chat(self, body: Any, asked: Asked) -> dict[str, Any]:
         return chat_request(body, in_turns(self._messages(body)), stream=asked.stream)
 
-    def whole(self, body: Any) -> list[Reply]:
-        fold = self.fold()
-        fold.add(body)
-        return fold.replies()
-
-    def fold(self) -> Fold:
+    def fold(self, tools: Sequence[Mapping[str, Any]] | None = None) -> Fold:
         return OllamaFold(self)
 
     def terminal(self, event: Event) -> bool:
@@ -187,28 +184,43 @@ class OllamaFold(Fold):
         self._end: Mapping[str, Any] = {}
 
     def add(self, chunk: Any) -> None:
-        if "error" in chunk:
-            self.failed = str(chunk["error"])
+        if (failed := error_in(chunk)) is not None:
+            self.failed = failed
             return
-        message = self._said(chunk)
-        self._begun = True
-        self._text.append(message.get("content") or "")
-        self._thinking.append(message.get("thinking") or "")
-        self._calls += message.get("tool_calls") or ()
-        if chunk.get("logprobs") is not None:
-            token_entries.take(self._tokens, chunk["logprobs"])
         if chunk.get("done"):
             self._end = chunk
+        if chunk.get("logprobs") is not None:
+            token_entries.take(self._tokens, chunk["logprobs"])
+        try:
+            message = self._said(chunk)
+        except KeyError:
+            self.skip(f"a line without an answer: {list(chunk)}")
+            return
+        self._begun = True
+        content, thinking = message.get("content"), message.get("thinking")
+        if isinstance(content, list):
+            content, thought, _, _ = reply_parts(content)
+            thinking = thinking or thought
+        calls = message.get("tool_calls") or ()
+        self._calls += [call for call in calls if isinstance(call, dict)]
+        self._thinking.append(a_text(thinking))
+        self._text.append(a_text(content))
+
+    def take_whole(self, body: Any) -> None:
+        """Raises KeyError where it is not an answer."""
+        self.add(body)
+        if self.failed is None:
+            self._said(body)
 
     def replies(self) -> list[Reply]:
         if not self._begun:
             return []
         raw = {"content": "".join(self._text), "thinking": "".join(self._thinking), "tool_calls": self._calls}
         message = chat_message({"role": "assistant", **raw})
-        counted = usage(self._end.get("prompt_eval_count") or 0, self._end.get("eval_count") or 0)
+        counted = usage(_count(self._end, "prompt_eval_count"), _count(self._end, "eval_count"))
         used = counted if self._end else None
         known = self._tokens
-        return [Reply(0, message, self._finished(), used, logprobs=known.logprobs, pieces=known.pieces)]
+        return [replace(known, message=message, finish_reason=self._finished(), usage=used)]
 
     def _finished(self) -> str | None:
         reason = self._end.get("done_reason") or ("stop" if self._end else None)
@@ -290,6 +302,11 @@ class GenerateRenderer(OllamaRenderer):
         if calls:
             said["tool_calls"] = calls
         return said
+
+
+def _count(line: Mapping[str, Any], key: str) -> int:
+    count = line.get(key)
+    return count if isinstance(count, int) else 0
 
 
 def _calls(message: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ as messages: responses_items; as a chat request: responses_chat; said from a cha
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 import orjson
@@ -14,9 +14,11 @@ import orjson
 from proxy.core.errors import BadRequest, NoPrompt, ProxyError, Unreadable
 from proxy.core.json_edit import EACH, HIDDEN, Rules, loads
 from proxy.core.sse import Event
-from proxy.dialects.base import Asked, Dialect, Earlier, Fold, Renderer, Reply, given_up, longer
+from proxy.core.upstream import error_in
+from proxy.dialects import token_entries
+from proxy.dialects.base import Asked, Dialect, Earlier, Fold, Renderer, Reply
 from proxy.dialects.chat import SAMPLING
-from proxy.dialects.chat_form import is_for_words
+from proxy.dialects.chat_form import a_text, is_for_words
 from proxy.dialects.chat_turns import in_turns
 from proxy.dialects.fields import an_object, flag, kinds, member, numbers, objects
 from proxy.dialects.responses_chat import LOGPROBS, to_chat
@@ -36,6 +38,22 @@ from store.records import Item
 MESSAGE, CALL, OTHER = "message", "call", "other"  # what an item may be
 LONGEST_ID: Final = 200
 _ENDS: Final = ("response.completed", "response.incomplete", "response.failed")
+# Events that bring a piece of an item, and the type of that.
+_DELTAS: Final = {
+    "response.output_text.delta": "message",
+    "response.refusal.delta": "message",
+    "response.reasoning_text.delta": "reasoning",
+    "response.reasoning_summary_text.delta": "reasoning",
+    "response.function_call_arguments.delta": "function_call",
+    "response.custom_tool_call_input.delta": "custom_tool_call",
+}
+# The second word of the types of all other events that this format has: the last event says what they said.
+_FAMILIES: Final = tuple([family] for family in (
+    "created", "queued", "in_progress", "output_item", "content_part", "output_text", "refusal", "reasoning_text",
+    "reasoning_summary_text", "reasoning_summary_part", "reasoning_part", "function_call_arguments",
+    "custom_tool_call_input", "audio", "file_search_call", "web_search_call", "image_generation_call", "mcp_call",
+    "mcp_call_arguments", "mcp_list_tools", "code_interpreter_call", "code_interpreter_call_code",
+))  # fmt: skip
 
 
 class Responses(Dialect):
@@ -135,11 +153,11 @@ class Responses(Dialect):
     def renderer(self, *, id: str, asked: Asked, created: int) -> Renderer:
         return ResponsesRenderer(id, asked, created)
 
-    def whole(self, body: Any) -> list[Reply]:
-        return [reply_of(body)]
-
-    def fold(self) -> Fold:
+    def fold(self, tools: Sequence[Mapping[str, Any]] | None = None) -> Fold:
         return ResponsesFold()
+
+    def is_event(self, body: Mapping[str, Any]) -> bool:
+        return body.get("object") != "response"
 
     def terminal(self, event: Event) -> bool:
         raw = event.raw
@@ -180,86 +198,101 @@ class ResponsesFold(Fold):
         self.failed: str | None = None
         self._items: dict[int, dict[str, Any]] = {}
         self._pieces: dict[int, list[str]] = {}  # of each item's text or arguments, since it was last sent whole
-        self._logprobs: list[float] = []
+        self._tokens = Reply(0)  # the log-probs of the pieces
         self._final: dict[str, Any] | None = None
 
     def add(self, chunk: Any) -> None:
         kind, at = str(chunk.get("type")), chunk.get("output_index", 0)
-        if kind == "error" or chunk.get("error"):  # OpenAI's own has its members beside the type
-            self.failed = given_up(chunk.get("error") or chunk)
+        at = at if isinstance(at, int) else 0
+        if (failed := error_in(chunk)) is not None:  # OpenAI's own has its members beside the type
+            self.failed = failed
         elif kind in _ENDS:
-            self._final = chunk["response"]
+            self._end(chunk["response"])
             if kind == "response.failed":
-                why = (self._final.get("error") or {}).get("message")
-                self.failed = str(why or self.failed or "the backend gave up")
+                self.failed = self.failed or "the backend gave up"
         elif kind in ("response.output_item.added", "response.output_item.done"):
-            self._items[at] = chunk["item"]
+            self._items[at] = {**chunk["item"]}
             self._pieces.pop(at, None)
-        elif kind == "response.output_text.delta":
-            self._grow(at, "message", chunk["delta"])
-            self._logprobs += [float(one["logprob"]) for one in chunk.get("logprobs") or ()]
-        elif kind in ("response.reasoning_text.delta", "response.reasoning_summary_text.delta"):
-            self._grow(at, "reasoning", chunk["delta"])
-        elif kind == "response.function_call_arguments.delta":
-            self._grow(at, "function_call", chunk["delta"])
+        elif (item := _DELTAS.get(kind)) is not None:
+            self._items.setdefault(at, {"type": item})
+            if kind == "response.output_text.delta" and chunk.get("logprobs"):
+                token_entries.take(self._tokens, chunk["logprobs"])
+            self._pieces.setdefault(at, []).append(a_text(chunk["delta"]))
+        elif kind.split(".")[1:2] not in _FAMILIES:
+            self.skip(f"an event of the type `{kind}`")
 
-    def _grow(self, at: int, type: str, text: str) -> None:
-        if not isinstance(text, str):
-            raise TypeError(f"a delta that is no text: {text!r}")
-        self._items.setdefault(at, {"type": type})
-        self._pieces.setdefault(at, []).append(text)
+    def take_whole(self, body: Any) -> None:
+        """Raises KeyError where it is not a response."""
+        self.failed = error_in(body)
+        if self.failed is None or "output" in body:
+            self._end({**body, "output": body["output"]})
+
+    def _end(self, response: dict[str, Any]) -> None:
+        self._final = response
+        self.failed = error_in(response) or self.failed
 
     def _so_far(self, at: int) -> dict[str, Any]:
         item, more = self._items[at], "".join(self._pieces.get(at, ()))
         if not more:
             return item
         if item.get("type") in CALLS:
-            return {**item, "arguments": (item.get("arguments") or "") + more}
+            member = "input" if item["type"] == "custom_tool_call" else "arguments"
+            return {**item, member: (item.get(member) or "") + more}
         *parts, last = item.get("content") or [{}]
-        return {**item, "content": [*parts, {**last, "text": last.get("text", "") + more}]}
+        return {**item, "content": [*parts, {**last, "text": (last.get("text") or "") + more}]}
 
     def replies(self) -> list[Reply]:
         if self._final is None and not self._items:
             return []
         so_far = [self._so_far(at) for at in sorted(self._items)]
-        reply = reply_of({"output": so_far, **(self._final or {})})
+        reply = self._reply({"output": so_far, **(self._final or {})})
         if not reply.message["content"] and not reply.message.get("tool_calls"):
-            reply.message = {**reply_of({"output": so_far}).message}  # an end without its output
-        if reply.logprobs is None and self._logprobs:
-            reply.logprobs = self._logprobs
+            reply.message = self._reply({"output": so_far}).message  # an end without its output
+        if reply.logprobs is None and reply.broken_logprobs is None:
+            reply.logprobs, reply.broken_logprobs = self._tokens.logprobs, self._tokens.broken_logprobs
         return [reply]
 
+    def _reply(self, response: Mapping[str, Any]) -> Reply:
+        """A `response` object as one reply, in chat form."""
+        message: dict[str, Any] = {"role": "assistant", "content": ""}
+        texts: list[str] = []
+        thoughts: list[str] = []
+        output = [item for item in response.get("output") or () if isinstance(item, Mapping)]
+        for item in output:
+            if item.get("type") == "message":
+                texts.append(plain(item.get("content")))
+            elif kind_of(item) == "call":
+                message.setdefault("tool_calls", []).append(to_call(item))
+            elif item.get("type") == "reasoning":
+                thoughts.append(plain(item.get("content")) or plain(item.get("summary")))
+            else:
+                self.skip(f"an item of the type `{item.get('type')}`")
+        message["content"] = "".join(texts)
+        if thoughts:
+            message["reasoning_content"] = "".join(thoughts)
+        usage = response.get("usage")
+        reply = Reply(
+            index=0,
+            message=message,
+            finish_reason=_finish_reason(response, message),
+            usage=from_usage(usage) if isinstance(usage, dict) else None,
+            prompt_token_ids=_tokens(response.get("input_messages")),
+            token_ids=_tokens(response.get("output_messages")),
+            items=_named(output),
+        )
+        for logprobs in _logprobs(output):
+            token_entries.take(reply, logprobs)
+        reply.pieces = None
+        return reply
 
-def reply_of(body: Mapping[str, Any]) -> Reply:
-    """A `response` object as one reply, in chat form."""
-    message: dict[str, Any] = {"role": "assistant", "content": ""}
-    texts: list[str] = []
-    thoughts: list[str] = []
-    logprobs: list[float] | None = None
-    for item in body.get("output") or ():
-        if item.get("type") == "message":
-            texts.append(plain(item.get("content")))
-            for part in item.get("content") or ():
-                if part.get("logprobs"):
-                    logprobs = longer(logprobs, [float(one["logprob"]) for one in part["logprobs"]])
-        elif kind_of(item) == "call":
-            message.setdefault("tool_calls", []).append(to_call(item))
-        elif item.get("type") == "reasoning":
-            thoughts.append(plain(item.get("content")) or plain(item.get("summary")))
-    message["content"] = "".join(texts)
-    if thoughts:
-        message["reasoning_content"] = "".join(thoughts)
-    usage = body.get("usage")
-    return Reply(
-        index=0,
-        message=message,
-        finish_reason=_finish_reason(body, message),
-        usage=from_usage(usage) if isinstance(usage, dict) else None,
-        prompt_token_ids=_tokens(body.get("input_messages")),
-        token_ids=_tokens(body.get("output_messages")),
-        logprobs=logprobs,
-        items=_named(body.get("output") or ()),
-    )
+
+def _logprobs(output: Sequence[Mapping[str, Any]]) -> Iterator[Any]:
+    """Those of each part that has some."""
+    for item in output:
+        content = item.get("content") if item.get("type") == "message" else None
+        for part in content if isinstance(content, list) else ():
+            if isinstance(part, Mapping) and part.get("logprobs"):
+                yield part["logprobs"]
 
 
 def _named(items: Sequence[Mapping[str, Any]]) -> tuple[Item, ...]:

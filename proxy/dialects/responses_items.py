@@ -177,7 +177,7 @@ def plain(content: Any) -> str:
     """The text of a list of parts, refusals included."""
     if isinstance(content, str):
         return content
-    parts = [p for p in content or () if isinstance(p, dict)]
+    parts = [p for p in content if isinstance(p, dict)] if isinstance(content, list) else []
     return "".join(
         str(p.get("refusal") or "") if p.get("type") == "refusal" else str(p.get("text") or "") for p in parts
     )

@@ -15,8 +15,39 @@ from proxy.dialects.base import Reply, longer
 LONGEST: Final = 65_535  # bytes of one piece, as the store packs them
 
 
-def take(reply: Reply, entries: Sequence[Any]) -> None:
-    """Append these entries to what the reply has. Raises ValueError, KeyError and TypeError."""
+def take(reply: Reply, entries: Any) -> None:
+    """Append these entries to what the reply has. A broken one makes all log-probs of the reply useless: they are
+    dropped, and the reply says why."""
+    if reply.broken_logprobs is not None:
+        return
+    try:
+        _append(reply, entries)
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
+        reply.logprobs = reply.pieces = None
+        reply.broken_logprobs = f"the backend sent a log-prob that is not a number ({error!r})"
+
+
+def take_numbers(reply: Reply, logprobs: Any) -> None:
+    """Append log-probs that stand alone, likewise."""
+    try:
+        reply.logprobs = longer(reply.logprobs, [float(logprob) for logprob in logprobs])
+    except (ValueError, TypeError, OverflowError) as error:
+        reply.logprobs = None
+        reply.broken_logprobs = f"the backend sent a log-prob that is not a number ({error!r})"
+
+
+def take_ids(reply: Reply, ids: Any) -> None:
+    """Append these token ids, likewise."""
+    if reply.broken_ids is not None:
+        return
+    try:
+        reply.token_ids = longer(reply.token_ids, ids)
+    except TypeError as error:
+        reply.token_ids = None
+        reply.broken_ids = f"the backend sent token ids that are not a list ({error!r})"
+
+
+def _append(reply: Reply, entries: Sequence[Any]) -> None:
     reply.logprobs = longer(reply.logprobs, [float(entry["logprob"]) for entry in entries])
     if reply.token_ids is not None:  # the server gives ids beside them
         return
@@ -50,5 +81,8 @@ def _bytes(entry: Any) -> bytes | None:
         text = entry.get("token")
         if not isinstance(text, str) or "\ufffd" in text:
             return None
-        found = text.encode()
+        try:
+            found = text.encode()
+        except UnicodeEncodeError:  # half of a character
+            return None
     return found if len(found) <= LONGEST else None

@@ -17,7 +17,7 @@ from config.webhooks import PLATFORMS
 from proxy.access.keys import Reach, Who
 from proxy.access.security import who_asks
 from proxy.conversation.answer_on_screen import OnScreen
-from proxy.conversation.first_words import quote_of
+from proxy.conversation.first_words import first_words, quote_of
 from proxy.conversation.redaction import WORTH_A_THREAD, Redactor
 from proxy.core.errors import BadRequest, Conflict, Forbidden, NotFound, ProxyError, StorageFailed
 from proxy.core.events import Events
@@ -28,7 +28,7 @@ from proxy.core.wrapped_ids import LONGEST, bare
 from proxy.dialects.speaker import user_in
 from proxy.feedback.bodies import Batch, RatingBody, RefusedBody, TakenBody
 from proxy.feedback.feedback_adapters import ours, unfolded
-from store.errors import EventTaken, StoreError, UnknownCompletion, UnknownRating
+from store.errors import EventTaken, NoAnswer, StoreError, UnknownCompletion, UnknownRating
 from store.learning.rater_quota import FULL_VOICE, LEAST_WEIGHT, MOST_WEIGHT
 from store.learning.rater_quota import OWNER as OWNER
 from store.records import Lately, NewRating, NewReaction, Rating, Reacted, Scale
@@ -114,6 +114,8 @@ class Feedback:
             ) from None
         except EventTaken as error:
             raise _taken(error.rating) from None
+        except NoAnswer as error:
+            raise _unanswered(error) from None
         except StoreError as error:
             raise StorageFailed(f"The rating was not stored: {error}") from error
         if not rating.duplicate:
@@ -367,6 +369,14 @@ def _taken(stored: Rating) -> Conflict:
         f"This event is stored already, as {stored.id}: {stored.rater} gave {stored.completion_id} {stored.value:g} "
         "then, and nothing was changed. Send a `source_event_id` of its own with what is new.",
         param="source_event_id",
+    )
+
+
+def _unanswered(error: NoAnswer) -> Conflict:
+    reason = f" ({first_words(error.reason)})" if error.reason else ""
+    return Conflict(
+        f"{error.id} has no answer{reason}, so nothing was rated. Ask again, and rate the answer that comes.",
+        param="completion_id",
     )
 
 

@@ -1,7 +1,7 @@
 """One request's completions on their way into the store.
 
-Owns: the rows of a request (one a choice), what was folded from the stream, and the commit that the terminal
-event waits for. A parser that fails never breaks a stream: the completion is kept, marked inexact.
+Owns: the rows of a request (one a choice), and the commit that the terminal event waits for. What an answer says is
+answer_reader's.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from array import array
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from math import isfinite
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -21,16 +22,16 @@ from proxy.backends.sampling_defaults import changes_nothing
 from proxy.conversation.capture_health import Health
 from proxy.conversation.conversations import canonical, extend_thread
 from proxy.conversation.cut_prompts import CUT, why_cut
+from proxy.conversation.modalities import more_than_text
 from proxy.conversation.redaction import INEXACT, UNTRAINABLE, WORTH_A_THREAD, Redactor, places
 from proxy.conversation.underway import Underway
 from proxy.core.events import Events
-from proxy.core.json_edit import WholeAnswer
 from proxy.core.metrics import Metrics
 from proxy.core.offload import ITEM, length, off_loop_above
-from proxy.core.sse import Event, EventSplitter
 from proxy.core.tasks import Later, Tasks
 from proxy.dialects import CHAT, Dialect, Reply
-from proxy.dialects.base import Fold
+from proxy.dialects.chat_form import reply_message
+from proxy.relay.answer_reader import AnswerReader
 from proxy.relay.call import choice_id
 from store.captured.rows import IDS, LOGPROBS
 from store.errors import DuplicateCompletion, StoreError, UnknownCompletion
@@ -39,8 +40,8 @@ from store.store import Store
 
 log = structlog.get_logger()
 
-READ_AT_ONCE: Final = 1 << 15  # bytes of events that are parsed together: about a quarter of a millisecond
 BESIDE_S: Final = 1.0  # from the question to its row: a kill in between leaves no trace of it
+UNREAD: Final = "unread_event"  # why a reply never trains whose text may lack something
 LOST: Final = "the disk did not take this answer; it was relayed"
 MakesRow = Callable[[], NewCompletion | Awaitable[NewCompletion]]  # at once, where nothing has to be waited for
 
@@ -60,8 +61,9 @@ class Capture:
         n: int,
         keepable: Callable[[str], str] = str,
         dialect: Dialect = CHAT,
+        tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
-        """`keepable`: what may be stored of an error."""
+        """`keepable`: what may be stored of an error; `tools`: those that the request offers, in chat form."""
         self.id = id
         self._store = store
         self._metrics = metrics
@@ -70,13 +72,8 @@ class Capture:
         self._keepable = keepable
         self._events = events
         self._underway = underway
-        self.dialect = dialect  # that its answer comes in
-        self._fold: Fold | None = None  # from the first event of a stream on
+        self.reader = AnswerReader(dialect, tools)
         self.translated = False  # its answer comes as chat completions, and is said again
-        self._broken: str | None = None
-        self._unread: list[bytes] = []  # whole events, not parsed yet
-        self._unread_size = 0
-        self._kind: type[EventSplitter]  # that cuts what is unread
         self._n = n
         self.asker: Asker | None = None
         self.guessed: str | None = None  # why it is not known how the server samples, where it is not
@@ -167,86 +164,16 @@ class Capture:
         more = [replace(row, id=choice_id(self.id, i), choice=i) for i in range(1, self._n)] if self._n > 1 else ()
         self._rows = [row, *more]
 
-    def keep(self, piece: bytes, splitter: EventSplitter) -> None:
-        """Whole events of the stream, as the backend sent them. They are read together: later, and off the way of
-        those that come next. A splitter of the same kind will cut them: this one may know other line ends by then."""
-        self._kind = type(splitter)
-        self._unread.append(piece)
-        self._unread_size += len(piece)
-        if self._unread_size >= READ_AT_ONCE:
-            self._read()
-
-    def _read(self) -> None:
-        if not self._unread:
-            return
-        piece = b"".join(self._unread)
-        self._unread.clear()
-        self._unread_size = 0
-        said = self._kind.objects(piece)
-        for event in self._kind().feed(piece) if said is None else ():
-            self.add(event)
-        self._fold_all(said or ())
-
-    def take(self, said: Sequence[Any]) -> None:
-        """Events of the stream, parsed."""
-        self._read()
-        self._fold_all(said)
-
-    def add(self, event: Event) -> None:
-        """One event of the stream, as the backend sent it."""
-        self._read()
-        if event.data is None or not event.data.strip() or event.says_done:
-            return
-        try:
-            said = event.json()
-        except ValueError as error:  # it may have been an object, and a token is missing
-            self._break(error)
-        else:
-            self._fold_all([said])
-
-    def _fold_all(self, said: Sequence[Any]) -> None:
-        """Up to the first that cannot be understood."""
-        if self._broken is None:
-            try:
-                if self._fold is None:
-                    self._fold = self.dialect.fold()
-                for one in said:
-                    self._fold.add(one)
-            except Exception as error:  # whatever a backend may send
-                self._break(error)
-
-    def _break(self, error: Exception) -> None:
-        self._broken = self._broken or f"an event of the stream could not be understood: {error!r}"
-
-    @property
-    def failed(self) -> str | None:
-        """Why the backend gave up, where it said so inside its stream."""
-        self._read()
-        return None if self._fold is None else self._fold.failed
-
     def replies(self) -> list[Reply]:
-        """Replies of the stream so far; none, and marked, where no reply can be made of it."""
-        self._read()
-        try:
-            return _numbered((self._fold or self.dialect.fold()).replies())
-        except Exception as error:  # whatever a backend may send
-            self._broken = self._broken or f"the events of the stream make no reply: {error!r}"
-            return []
+        """Replies so far."""
+        return self.reader.replies()
 
-    def whole(self, answer: WholeAnswer) -> list[Reply]:
-        """The replies of a plain body; none, and marked, where it cannot be understood."""
-        try:
-            return _numbered(self.dialect.whole(answer.parsed))
-        except Exception as error:
-            self._broken = f"the answer could not be understood: {error!r}"
-            return []
-
-    async def finish(self, status: Status, replies: Sequence[Reply] | None = None, *, error: str | None = None) -> bool:
+    async def finish(self, status: Status, *, error: str | None = None) -> bool:
         """Commit what came; returns when it is on disk, or False where the disk did not take it. Whoever is cancelled
         here does not undo it."""
-        stored = self._on_its_way(status, replies, error)
+        stored = self._on_its_way(status, error)
         if stored is None:
-            self._ending = ending = asyncio.ensure_future(self._finish(status, replies, error))
+            self._ending = ending = asyncio.ensure_future(self._finish(status, error))
             return await asyncio.shield(ending)
         self._ending = stored
         try:
@@ -255,9 +182,7 @@ class Capture:
             return False
         return True
 
-    def _on_its_way(
-        self, status: Status, replies: Sequence[Reply] | None, error: str | None
-    ) -> asyncio.Future[None] | None:
+    def _on_its_way(self, status: Status, error: str | None) -> asyncio.Future[None] | None:
         """The one operation that stores all of it, queued; None where anything has to be waited for before, as a row
         that was begun. So most answers need no task of their own."""
         if self._making is None or self._making.task is not None or self._health.lost:
@@ -266,7 +191,7 @@ class Capture:
             self._make()
         if not self._rows:
             return None
-        found, status, error = self._outcome(status, replies, error)
+        found, status, error = self._outcome(status, error)
         if self._size(found) >= WORTH_A_THREAD:
             return None
         self._making.take_back()
@@ -284,18 +209,18 @@ class Capture:
         elif isinstance(failed, StoreError):
             self._lost(ends, failed)
 
-    async def _finish(self, status: Status, replies: Sequence[Reply] | None, error: str | None) -> bool:
+    async def _finish(self, status: Status, error: str | None) -> bool:
         try:
-            return await self._finished(status, replies, error)
+            return await self._finished(status, error)
         finally:
             self._underway.ended(self.id)
 
-    async def _finished(self, status: Status, replies: Sequence[Reply] | None, error: str | None) -> bool:
+    async def _finished(self, status: Status, error: str | None) -> bool:
         try:
             await self._begun_or_made()
         except Exception as failed:
             return self._not_stored(RuntimeError(f"the request makes no row ({failed!r})"))
-        found, status, error = self._outcome(status, replies, error)
+        found, status, error = self._outcome(status, error)
         ends = await off_loop_above(WORTH_A_THREAD, self._size(found), self._ends, found, status, error)
         try:
             kept = await self._store_ends(ends)
@@ -312,17 +237,21 @@ class Capture:
         self._making.take_back()
         await (self._made() if self._making.task is None else self._making.task)
 
-    def _outcome(
-        self, status: Status, replies: Sequence[Reply] | None, error: str | None
-    ) -> tuple[dict[int, Reply], Status, str | None]:
+    def _outcome(self, status: Status, error: str | None) -> tuple[dict[int, Reply], Status, str | None]:
         """The replies by their choices, and how it ended."""
-        found: dict[int, Reply] = {}
-        for reply in self.replies() if replies is None else replies:
-            found[reply.index] = reply
-        if status == "done" and replies is None and self.failed:
-            status, error = "error", self.failed
+        replies = self.replies()
+        found = {reply.index: reply for reply in replies}
+        if self._n == len(found) == 1:  # however its server numbers it
+            found = {0: replies[0]}
+        reader = self.reader
+        if status == "done" and reader.failed:
+            status, error = "error", reader.failed
         if status == "done" and not found:
-            status, error = "error", error or self._broken or "the backend answered nothing"
+            status, error = "error", error or reader.reason or "the backend answered nothing"
+        if status == "done" and reader.gap is not None:
+            status, error = "partial", f"{reader.gap}; its text may lack something"
+        if reader.odd is not None:
+            log.info("an answer was odd", completion=self.id, reason=self._keep(self._keepable(reader.odd)))
         return found, status, None if error is None else self._keep(self._keepable(error))
 
     def _size(self, found: Mapping[int, Reply]) -> int:
@@ -390,8 +319,8 @@ class Capture:
             try:
                 ends.append(self._ended(row, found.get(row.choice), status, error))
             except Exception as failed:  # a member of an odd type must not cost the client its answer
-                self._broken = self._broken or f"the answer could not be understood: {failed!r}"
-                ends.append(self._ended(row, None, status, self._broken))
+                self.reader.drop(f"the answer could not be understood: {failed!r}")
+                ends.append(self._ended(row, None, status, self.reader.broken))
         return ends
 
     def _ended(self, row: NewCompletion, reply: Reply | None, status: Status, error: str | None) -> FinishedCompletion:
@@ -403,19 +332,20 @@ class Capture:
                 ended,
                 time.time(),
                 error=self._keep(missing),
-                inexact_reason=self._keep(self._broken),
+                inexact_reason=self._keep(self.reader.gap or self.reader.broken),
                 translated=self.translated,
                 redacted=row.redacted,
             )
+        reply = replace(reply, message=reply_message(reply.message))
         text = reply.text
         orjson.dumps((text, reply.finish_reason, reply.usage))  # what the store takes; else TypeError
         if not isinstance(reply.finish_reason, str | None) or not isinstance(reply.usage, dict | None):
-            self._broken = self._broken or "the backend's finish reason or usage is none"
+            self.reader.drop("the backend's finish reason or usage is none")
             reply = replace(reply, finish_reason=None, usage=None)
         try:
             numbers = _packed(reply)
         except (TypeError, ValueError, OverflowError):  # what the store cannot take must not cost the client its answer
-            self._broken = self._broken or "the backend sent token ids or log-probs that are none"
+            self.reader.drop("the backend sent token ids or log-probs that are none")
             numbers = _NONE
         said: set[str] = set()
         # All of it: the token ids have the reasoning too.
@@ -427,9 +357,13 @@ class Capture:
             self._events.emit("problem", message=line)
         odd = reply.inexact_reason() or self.guessed or self._other_logprobs(row.sampling)
         odd = odd if cut is None else f"{CUT}{cut}"
-        broken = self._broken and self._redactor.text(self._broken)  # our own words are not searched
+        broken = self._keep(self.reader.gap or self.reader.broken)  # our own words are not searched
         reason = broken or (INEXACT if redacted else odd)
-        if redacted:  # its token ids would spell the secret out
+        if reason is not None and self.reader.unknown is not None:
+            reason = f"{reason}; {self._keep(self.reader.unknown)}"
+        if (
+            redacted or self.reader.gap is not None
+        ):  # its token ids would spell the secret out, or are not those of the text
             numbers = _NONE
         message = {**reply.message, "role": "assistant"}
         kept = self._redactor.message(canonical(message))
@@ -451,17 +385,10 @@ class Capture:
             inexact_reason=reason,
             error=error,
             translated=self.translated,
-            untrainable=UNTRAINABLE if said else None,
+            untrainable=UNTRAINABLE if said else UNREAD if self.reader.gap is not None else more_than_text([message]),
             redacted=redacted,
             items=() if self.translated else reply.items,
         )
-
-
-def _numbered(replies: list[Reply]) -> list[Reply]:
-    for reply in replies:
-        if not isinstance(reply.index, int):
-            raise TypeError(f"the index {reply.index!r} of a choice is no number")
-    return replies
 
 
 class _Numbers(NamedTuple):
@@ -481,6 +408,8 @@ def _packed(reply: Reply) -> _Numbers:
     prompt_ids, ids, logprobs = reply.prompt_token_ids, reply.token_ids, reply.logprobs
     if prompt_ids is ids is logprobs is None:
         return _NONE
+    if logprobs is not None and not all(map(isfinite, logprobs)):
+        raise ValueError("a log-prob that is not finite")
     return _Numbers(
         None if prompt_ids is None else array(IDS, prompt_ids),
         None if ids is None else array(IDS, ids),

@@ -18,10 +18,13 @@ from proxy.core import sse
 from proxy.core.errors import BackendBroke, ProxyError
 from proxy.core.json_edit import Rules, WholeAnswer, dumps, loads, rewrite
 from proxy.core.sse import Event
+from proxy.core.upstream import error_in
 from proxy.dialects import CHAT, Dialect, Renderer
 from proxy.dialects.base import ODD, Question
+from proxy.dialects.chat import as_chunk
 from proxy.dialects.chat_answer import plain_answer
 from proxy.dialects.fields import flag
+from proxy.dialects.half_characters import HalfCharacters
 from proxy.relay.json_splice import Splicer, edited_once, with_members
 
 
@@ -62,6 +65,11 @@ class Codec(ABC):
     @abstractmethod
     def whole(self, answer: WholeAnswer) -> bytes:
         """A plain answer as the client gets it. Raises BackendBroke."""
+
+    def whole_as_stream(self, answer: WholeAnswer) -> tuple[bytes, bytes]:
+        """A plain answer for a client that reads a stream: what comes before the commit, and what after it. Raises
+        BackendBroke."""
+        return b"", self.whole(answer)
 
     @abstractmethod
     def broken(self, error: ProxyError) -> bytes:
@@ -196,6 +204,7 @@ class Translated(Codec):
         self._hides = bool(self.asks) and not question.asked.wants_logprobs
         self._chat = dumps(chat)
         self._dialect = dialect
+        self._halves = HalfCharacters()
         self._say: Renderer = dialect.renderer(id=id, asked=replace(question.asked, model=model), created=created)
 
     def body(self, named: Mapping[str, bytes], *, asking: bool) -> bytes:
@@ -205,11 +214,13 @@ class Translated(Codec):
         if event.data is None or not event.begins_object:
             return b""  # a comment, or garbage that the capture has marked
         try:
-            chunk = loads(event.data)
+            chunk = event.json()
         except ValueError:
             return b""
-        if chunk.get("error"):
-            raise BackendBroke(f"The backend broke off its answer: {str(chunk['error'])[:300]}")
+        if (failed := error_in(chunk)) is not None:
+            raise BackendBroke(f"The backend broke off its answer: {failed[:300]}")
+        if event.has_halves or self._halves.are_held:
+            chunk = self._halves.joined(chunk)
         if self._hides and CHAT.only_tokens(chunk):
             return b""
         return b"".join(self._say.chunk(plain_answer(chunk)))
@@ -219,12 +230,29 @@ class Translated(Codec):
         return b"".join(before), last
 
     def whole(self, answer: WholeAnswer) -> bytes:
+        self._check(answer)
         try:
             return self._say.whole(plain_answer(answer.parsed))
         except ODD as error:
-            raise BackendBroke(
-                f"The backend's answer is not a chat completion ({error!r}); what came is kept."
-            ) from error
+            raise _not_chat(error) from error
+
+    def _check(self, answer: WholeAnswer) -> None:
+        """Raises BackendBroke where it is an error, or not JSON."""
+        try:
+            failed = error_in(answer.parsed)
+        except ODD as error:
+            raise _not_chat(error) from error
+        if failed is not None:
+            raise BackendBroke(f"The backend answered with an error: {failed[:300]}")
+
+    def whole_as_stream(self, answer: WholeAnswer) -> tuple[bytes, bytes]:
+        self._check(answer)
+        try:
+            before = b"".join(self._say.chunk(as_chunk(answer.parsed)))
+            more, last = self._say.end()
+        except ODD as error:
+            raise _not_chat(error) from error
+        return before + b"".join(more), last
 
     def broken(self, error: ProxyError) -> bytes:
         try:
@@ -236,6 +264,10 @@ class Translated(Codec):
     @property
     def content_type(self) -> str:
         return "text/event-stream; charset=utf-8" if self._dialect.framing == "sse" else "application/x-ndjson"
+
+
+def _not_chat(error: Exception) -> BackendBroke:
+    return BackendBroke(f"The backend's answer is not a chat completion ({error!r}); what came is kept.")
 
 
 def wishes(dialect: Dialect, body: Mapping[str, Any], capabilities: Capabilities) -> Mapping[str, bytes]:

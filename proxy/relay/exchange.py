@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import aiohttp
 import structlog
@@ -18,25 +18,37 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from proxy.access.limits import PacedStream
-from proxy.core.backend_http import Answer, cut
-from proxy.core.errors import BackendBroke, BackendRefused, BrokeOff, Conflict, ProxyError, UnknownModel
+from proxy.core.backend_http import Answer
+from proxy.core.errors import (
+    BackendBroke,
+    BackendRefused,
+    BrokeOff,
+    Conflict,
+    ProxyError,
+    UnknownModel,
+    broken_off,
+)
 from proxy.core.json_edit import WholeAnswer, dumps, loads
 from proxy.core.ndjson import Line, NdjsonSplitter
 from proxy.core.sse import Event, EventSplitter
 from proxy.core.upstream import answer_headers, message_in, splitter_for, whole
 from proxy.core.version_names import label
+from proxy.dialects import CHAT
 from proxy.dialects.base import ODD, Asked, Question
+from proxy.dialects.chat import chat_body
+from proxy.relay.answer_reader import AnswerReader
 from proxy.relay.asking import Asking
 from proxy.relay.call import Call
 from proxy.relay.capture import Capture, MakesRow
 from proxy.relay.codecs import Codec, Translated
 from proxy.relay.early_stream import KEEPALIVE, HeldStream
+from proxy.relay.framing import splitter_of
 from proxy.relay.lessons import HEADER as LESSONS
 from proxy.relay.parts import Parts
 from proxy.relay.unknown_model import unknown_model
 from proxy.versions.live_version import Lease
 from store.errors import DuplicateCompletion
-from store.records import NewCompletion, PromptLesson
+from store.records import NewCompletion, PromptLesson, Status
 
 log = structlog.get_logger()
 
@@ -45,6 +57,7 @@ LEFT: Final = "the client went away"
 LEFT_OUT: Final = "x-rl-left-out"
 NOT_THEIRS: Final = frozenset({"content-length", "content-encoding"})  # of an answer that is read here
 LONG: Final = 1 << 14  # bytes of a question
+OK: Final = (200, 201, 202, 203)  # statuses of answers
 KEEPALIVE_S = 3.0  # of silence; proxies and clients in between give up sooner or later
 
 
@@ -117,6 +130,7 @@ class Exchange:
             self._asked.n,
             self._keepable,
             self._dialect,
+            self._asked.tools,
         )
         found.asker = self._call.asker
         found.guessed = _unclear(self._asked) or served.guessed(self._asked.sampling)
@@ -139,12 +153,9 @@ class Exchange:
             self._upstream = upstream = await self._asking.ask()
             self._way = self._asking.way
             if self._capture is not None:
-                self._capture.dialect, self._capture.translated = self._way.reads, self._way.translated
+                self._capture.reader.dialect, self._capture.translated = self._way.reads, self._way.translated
             try:
-                splitter = splitter_for(upstream)
-                if splitter is not None and upstream.status == 200:
-                    return await self._stream(upstream, splitter)
-                return await self._whole(upstream)
+                return await self._answer(upstream)
             finally:
                 upstream.close()  # a reply nobody reads any more must stop costing the backend
         except ProxyError as failed:
@@ -163,11 +174,11 @@ class Exchange:
             del self._asking  # it knows this exchange: what no cycle holds needs no collector
             self._parts.memory.used(self._question.size)
             if self._capture is not None and not self._finished:
-                status = "partial" if error == LEFT else "error"
+                status: Status = "partial" if error == LEFT else "error"
                 # In a task of its own: this one may have been cancelled.
                 finishing = self._parts.tasks.spawn(
                     f"finish-{self._capture.id}",
-                    self._capture.finish(status, error=error),  # type: ignore[arg-type]
+                    self._capture.finish(status, error=error),
                 )
                 if self._attempt is not None:
                     self._attempt.finishing = finishing
@@ -187,48 +198,115 @@ class Exchange:
         headers["x-accel-buffering"] = "no"
         return headers
 
-    async def _whole(self, upstream: Answer) -> web.StreamResponse:
-        answer = WholeAnswer(body := self._asking.refusal or await whole(upstream))
-        headers = self._headers(upstream)
+    async def _answer(self, upstream: Answer) -> web.StreamResponse:
+        """Pass the answer on in the form in which it comes."""
+        if upstream.status not in OK:
+            return await self._refused(upstream)
+        streams = self._asked.stream
+        held = self._begun
+        if streams and held is None and splitter_for(upstream) is not None:
+            self._begun = await self._begin(upstream)  # its client waits for no first event
+        splitter = await splitter_of(upstream, self._way.reads, KEEPALIVE_S, self._beat, is_streaming=streams)
+        if splitter is None and held is not None and not self._way.translated:
+            raise BackendBroke("The backend answered in one piece where a stream was asked for.")
+        if splitter is None and (self._begun is not None or (streams and self._way.translated)):
+            return await self._whole_as_stream(upstream)
+        if splitter is not None and self._way.translated and not streams:
+            return await self._stream_as_whole(upstream, splitter)
+        if splitter is not None:
+            return await self._stream(upstream, splitter)
+        return await self._whole(upstream, WholeAnswer(await whole(upstream)))
+
+    async def _beat(self) -> None:
+        """Nothing has come for a while."""
+        if self._begun is not None and self._dialect.framing == "sse":
+            await self._begun.write(KEEPALIVE)
+
+    async def _refused(self, upstream: Answer) -> web.StreamResponse:
+        body = self._asking.refusal or await whole(upstream)
         unknown = await self._unknown_model(body) if upstream.status == 404 else None
         if self._begun is not None:
-            if upstream.status != 200:
-                raise unknown or BackendRefused(upstream.status, message_in(body))
-            raise BackendBroke("The backend answered in one piece where a stream was asked for.")
-        if upstream.status != 200:
-            told = self._keepable(body.decode("utf-8", "replace"))[:300]  # in this order: half a key is one too
-            await self._finish("error", error=f"the backend answered {upstream.status}: {told!r}")
-            if unknown or self._way.translated:
-                body = dumps(self._dialect.error(unknown or BackendRefused(upstream.status, message_in(body))))
-                headers["content-type"] = "application/json"
-            return web.Response(status=upstream.status, body=body, headers=headers)
-        if self._way.translated:
-            if self._asked.stream:
-                raise BackendBroke("The backend answered in one piece where a stream was asked for.")
+            raise unknown or BackendRefused(upstream.status, message_in(body))
+        headers = self._headers(upstream)
+        told = self._keepable(body.decode("utf-8", "replace"))[:300]  # in this order: half a key is one too
+        await self._finish("error", error=f"the backend answered {upstream.status}: {told!r}")
+        if unknown or self._way.translated:
+            body = dumps(self._dialect.error(unknown or BackendRefused(upstream.status, message_in(body))))
             headers["content-type"] = "application/json"
+        return web.Response(status=upstream.status, body=body, headers=headers)
+
+    async def _whole(self, upstream: Answer, answer: WholeAnswer, *, is_read: bool = False) -> web.Response:
+        """`is_read`: for the store, too."""
+        headers = self._headers(upstream)
+        if self._way.translated:
+            headers["content-type"] = "application/json"
+        elif answer.raw.startswith(b"{"):
+            headers.setdefault("content-type", "application/json")
         try:
             said = self._way.whole(answer)
         except BackendBroke as error:
             await self._finish("error", whole=answer, error=error.message)
             raise
-        await self._finish("done", whole=answer)
+        await self._finish("done", whole=None if is_read else answer)
         return web.Response(status=upstream.status, body=said, headers=headers)
+
+    async def _whole_as_stream(self, upstream: Answer) -> web.StreamResponse:
+        """A plain answer, where its client reads a stream."""
+        response = self._begun or await self._begin(upstream)
+        answer: WholeAnswer | None = None
+        try:
+            answer = WholeAnswer(await whole(upstream))
+            before, last = self._way.whole_as_stream(answer)
+            if before:
+                await response.write(before)
+            await self._finish("done", whole=answer)
+            self._said_all()
+            self._last = last
+        except BackendBroke as error:
+            if answer is not None and self._capture is not None:
+                self._capture.reader.take_whole(answer)
+            await self._broken_off(response, error, "error")
+        await response.write_eof(self._last)
+        return response
+
+    async def _stream_as_whole(self, upstream: Answer, splitter: EventSplitter) -> web.Response:
+        """A stream, where its client reads a plain answer. Raises BackendBroke."""
+        reader = self._capture.reader if self._capture is not None else AnswerReader(CHAT, self._asked.tools)
+        async for piece in upstream.pieces():
+            for event in splitter.feed(piece):
+                reader.add(event)
+        if rest := splitter.rest():
+            reader.add(Line(rest) if isinstance(splitter, NdjsonSplitter) else Event(rest))
+        if reader.failed:
+            raise BackendBroke(f"The backend broke off its answer: {reader.failed[:300]}")
+        replies = reader.replies()
+        if not (replies and all(reply.finish_reason for reply in replies)):
+            raise broken_off(None)
+        return await self._whole(upstream, WholeAnswer(dumps(chat_body(replies))), is_read=True)
 
     async def _unknown_model(self, body: bytes) -> UnknownModel | None:
         assert self._asking.address is not None
         said = self._keepable(message_in(body))[:300]
         return await unknown_model(self._parts.backend, self._asking.address.url, self._asked.model, said)
 
+    async def _begin(self, upstream: Answer, splitter: EventSplitter | None = None) -> web.StreamResponse:
+        """The head of a stream."""
+        headers = self._headers(upstream)
+        if isinstance(self._way, Translated):
+            headers["content-type"] = self._way.content_type
+        elif isinstance(splitter, NdjsonSplitter):
+            headers.setdefault("content-type", "application/x-ndjson")
+        else:
+            headers.setdefault("content-type", "text/event-stream")
+        stream = PacedStream if self._attempt is None else self._attempt.stream
+        response = stream(status=upstream.status, headers=headers)
+        await response.prepare(self._request)
+        return response
+
     async def _stream(self, upstream: Answer, splitter: EventSplitter) -> web.StreamResponse:
-        response = self._begun
-        if response is None:
-            headers = self._headers(upstream)
-            if isinstance(self._way, Translated):
-                headers["content-type"] = self._way.content_type
-            stream = PacedStream if self._attempt is None else self._attempt.stream
-            response = stream(status=upstream.status, headers=headers)
-            await response.prepare(self._request)
-        alive = self._dialect.framing == "sse"
+        response = self._begun or await self._begin(upstream, splitter)
+        events = self._way.translated or not isinstance(splitter, NdjsonSplitter)  # else a comment would be no line
+        alive = self._asked.stream and self._dialect.framing == "sse" and events
         broke: BrokeOff | None = None
         try:
             try:
@@ -283,12 +361,12 @@ class Exchange:
         said = self._way.through(piece)
         if said is not None:
             if self._capture is not None:
-                self._capture.keep(piece, splitter)
+                self._capture.reader.keep(piece, splitter)
             return said
         parsed = splitter.objects(piece)
         said = None if parsed is None else self._way.edited(piece, parsed)
         if said is not None and parsed is not None and self._capture is not None:
-            self._capture.take(parsed)
+            self._capture.reader.take(parsed)
         return said
 
     async def _pass(self, response: web.StreamResponse, events: list[Event]) -> None:
@@ -341,7 +419,7 @@ class Exchange:
         if self._capture is None or self._finished:
             return
         for event in events:
-            self._capture.add(event)
+            self._capture.reader.add(event)
 
     async def _ended_without_terminal(self, response: web.StreamResponse) -> None:
         """Some servers just close. With a finish reason for every choice the answer is whole all the same."""
@@ -352,7 +430,7 @@ class Exchange:
             return
         replies = self._capture.replies() if self._capture is not None else []
         if self._capture is not None and not (len(replies) == self._asked.n and all(r.finish_reason for r in replies)):
-            raise cut(None)
+            raise broken_off(None)
         before, last = self._end(None)
         if before:
             await response.write(before)
@@ -363,27 +441,29 @@ class Exchange:
     @property
     def _failed(self) -> str | None:
         """Why the backend gave up, where it said so inside its stream."""
-        return self._capture.failed if self._capture is not None else None
+        return self._capture.reader.failed if self._capture is not None else None
 
     def _said_all(self) -> None:
         """Note that the next write is the last. A client that goes before it has that may ask for it again."""
         if self._attempt is not None and self._failed is None:
             self._attempt.streamed()
 
-    async def _broken_off(self, response: web.StreamResponse, error: ProxyError) -> None:
+    async def _broken_off(self, response: web.StreamResponse, error: ProxyError, status: Status = "partial") -> None:
         already, failed = self._finished, self._failed
-        await self._finish("partial" if failed is None else "error", error=failed or error.message)
-        if not already and (failed is None or self._way.translated):  # else its own word has been passed on
+        await self._finish(status if failed is None else "error", error=failed or error.message)
+        # Else its own word has been passed on, or its client reads no events.
+        if not already and self._asked.stream and (failed is None or self._way.translated):
             await response.write(self._gap + self._way.broken(error))
 
-    async def _finish(self, status: Any, *, whole: WholeAnswer | None = None, error: str | None = None) -> None:
+    async def _finish(self, status: Status, *, whole: WholeAnswer | None = None, error: str | None = None) -> None:
         if self._finished:
             return
         self._finished = True
         if self._capture is None:
             return
-        replies = self._capture.whole(whole) if whole is not None else None
-        await self._capture.finish(status, replies, error=error)
+        if whole is not None:
+            self._capture.reader.take_whole(whole)
+        await self._capture.finish(status, error=error)
 
 
 def _unclear(asked: Asked) -> str | None:

@@ -6,8 +6,9 @@ For many thousand requests in a minute. What sockets do on top (framing, lengths
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextvars import ContextVar
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -58,10 +59,13 @@ class Answering:
         self.status = status
         self.headers = CIMultiDict({"content-type": kind})
         self.is_whole = self.is_read = False  # its last byte is still to be read
-        self._pieces = iter(pieces)
+        self._pieces: Iterator[bytes] = iter(pieces)
 
     async def some(self, beat_s: float) -> bytes:
         return next(self._pieces, b"")
+
+    def give_back(self, data: bytes) -> None:
+        self._pieces = chain([data], self._pieces) if data else self._pieces
 
     async def pieces(self) -> AsyncIterator[bytes]:
         for piece in self._pieces:

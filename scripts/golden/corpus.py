@@ -117,7 +117,7 @@ class Said:
 def _chat(body: dict[str, Any]) -> list[Said]:
     return [
         Said(
-            text=c["message"].get("content") or "",
+            text=c["message"].get("content") or c["message"].get("refusal") or "",
             reasoning=c["message"].get("reasoning_content") or c["message"].get("reasoning") or "",
             calls=tuple(_call(t["function"]) for t in c["message"].get("tool_calls") or ()),
             finish=c["finish_reason"],

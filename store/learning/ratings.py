@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Final
 
 from store.captured.rows import to_rating
-from store.errors import EventTaken, UnknownCompletion, UnknownRating
+from store.errors import EventTaken, NoAnswer, UnknownCompletion, UnknownRating
 from store.learning.rater_quota import LEAST_WEIGHT as LEAST_WEIGHT
 from store.learning.rater_quota import MOST_WEIGHT
 from store.part import StorePart
@@ -44,7 +44,7 @@ def rate(db: sqlite3.Connection, new: NewRating) -> Rating:
             if not _says(seen, new):
                 raise EventTaken(seen)
             return replace(seen, duplicate=True)
-    must_exist(db, new.completion_id)
+    must_have_answer(db, new.completion_id)
     if new.human:
         take_back_judged(db, new.completion_id)
     before = db.execute(LIVE, (new.completion_id, new.rater)).fetchone()
@@ -132,6 +132,16 @@ def live_in(db: sqlite3.Connection, completion_id: str, rater: str) -> Rating | 
 def must_exist(db: sqlite3.Connection, completion_id: str) -> None:
     if db.execute("SELECT 1 FROM completions c WHERE c.id = ?", (completion_id,)).fetchone() is None:
         raise UnknownCompletion(completion_id)
+
+
+def must_have_answer(db: sqlite3.Connection, completion_id: str) -> None:
+    """Raises UnknownCompletion; and NoAnswer where the completion has ended without a reply, so that nobody can have
+    seen one."""
+    row = db.execute("SELECT status, reply_hash, error FROM completions c WHERE c.id = ?", (completion_id,)).fetchone()
+    if row is None:
+        raise UnknownCompletion(completion_id)
+    if row["reply_hash"] is None and row["status"] != "pending":
+        raise NoAnswer(completion_id, row["error"])
 
 
 def _rating(row: sqlite3.Row | None) -> Rating | None:

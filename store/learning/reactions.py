@@ -79,7 +79,7 @@ def react(db: sqlite3.Connection, new: NewReaction) -> Reacted:
     """Take one reaction, or that it is gone, and give the rater's rating of the completion the value that follows."""
     if not first_time(db, new.platform, new.event_id):
         return Reacted("duplicate")
-    ratings.must_exist(db, new.completion_id)
+    ratings.must_have_answer(db, new.completion_id)
     if not _take(db, new):
         return Reacted("late")
     return _follow(db, new)

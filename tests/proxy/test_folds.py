@@ -120,11 +120,13 @@ def test_a_chat_stream_is_folded_as_it_is_plainly(chunks: list[dict[str, Any]], 
     assert chunks == before
 
 
-def test_a_text_that_goes_on_with_no_text_is_not_understood() -> None:
+def test_a_content_that_is_neither_text_nor_parts_is_not_understood() -> None:
+    """All else in the event is."""
     fold = CHAT.fold()
-    fold.add({"choices": [{"index": 0, "delta": {"content": [{"type": "text", "text": "a"}]}}]})
     with pytest.raises(TypeError):
-        fold.add({"choices": [{"index": 0, "delta": {"content": "b"}}]})
+        fold.add({"choices": [{"index": 0, "delta": {"content": 5, "refusal": "no"}, "finish_reason": "stop"}]})
+    (reply,) = fold.replies()
+    assert reply.text == "no" and reply.finish_reason == "stop"
 
 
 def test_an_empty_list_takes_no_tool_call_away() -> None:

@@ -176,12 +176,26 @@ def test_an_error_inside_a_stream_is_kept(more: dict[str, Any]) -> None:
     [
         {"type": "surprise"},
         {"type": "content_block_delta", "index": 0, "delta": {"type": "surprise_delta"}},
-        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "of no block"}},
+        {"type": "content_block_start", "index": 1, "content_block": {"type": "surprise", "x": 1}},
     ],
 )
-def test_what_is_not_understood_raises(chunk: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="unknown"):
-        MESSAGES.fold().add(chunk)
+def test_what_is_unknown_is_skipped_and_named(chunk: dict[str, Any]) -> None:
+    fold = MESSAGES.fold()
+    fold.add(chunk)
+    assert "surprise" in (fold.unknown or "")
+
+
+@pytest.mark.parametrize("text", [5, None, ["x"]])
+def test_a_text_that_is_none_raises(text: Any) -> None:
+    fold = MESSAGES.fold()
+    fold.add({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "of no block"}})
+    delta = {"type": "text_delta", "text": text}
+    if text is None:
+        fold.add({"type": "content_block_delta", "index": 0, "delta": delta})
+    else:
+        with pytest.raises(TypeError):
+            fold.add({"type": "content_block_delta", "index": 0, "delta": delta})
+    assert fold.replies()[0].text == "of no block"
 
 
 def test_the_terminal_event() -> None:

@@ -116,9 +116,14 @@ def test_an_error_inside_a_stream_is_kept() -> None:
 
 
 @pytest.mark.parametrize(("dialect", "line"), [(CHAT, {"response": "x"}), (GENERATE, {"message": {"content": "x"}})])
-def test_what_is_not_understood_raises(dialect: Dialect, line: dict[str, Any]) -> None:
+def test_a_line_without_an_answer_is_skipped_and_an_answer_without_one_is_none(
+    dialect: Dialect, line: dict[str, Any]
+) -> None:
+    fold = dialect.fold()
+    fold.add(line)
+    assert fold.replies() == [] and "a line without an answer" in (fold.unknown or "")
     with pytest.raises(KeyError):
-        dialect.fold().add(line)
+        dialect.whole(line)
 
 
 def test_rules_put_their_model_and_take_out_our_logprobs() -> None:

@@ -28,8 +28,8 @@ from proxy.conversation.secret_shapes import STEP, luhn
 from proxy.conversation.underway import Underway
 from proxy.conversation.user_text import SHOWN
 from proxy.core.events import Events
+from proxy.core.json_edit import WholeAnswer
 from proxy.core.metrics import Metrics
-from proxy.dialects.base import Reply
 from proxy.relay.capture import Capture
 from scripts.harness.in_process import Proxy
 from store.records import NewCompletion
@@ -545,10 +545,11 @@ async def _captured(store: Store, found: list[str], chance: random.Random) -> No
         "function": {"name": "f", "arguments": json.dumps({"k": chance.choice(found)})},
     }
     message = {"role": "assistant", "content": f"it is {e}", "reasoning_content": d, "tool_calls": [call]}
-    reply = Reply(
-        0, message, finish_reason="stop", usage={"note": a}, prompt_token_ids=[1], token_ids=[2], logprobs=[0.0]
-    )
-    assert await capture.finish("done", [reply], error=f"refused {b}")
+    logprobs = {"content": [{"token": "x", "logprob": 0.0}]}
+    choice = {"index": 0, "message": message, "finish_reason": "stop", "token_ids": [2], "logprobs": logprobs}
+    body = {"choices": [choice], "usage": {"note": a}, "prompt_token_ids": [1]}
+    capture.reader.take_whole(WholeAnswer(json.dumps(body).encode()))
+    assert await capture.finish("done", error=f"refused {b}")
 
 
 SHORT_WAY = Redactor(Redaction())

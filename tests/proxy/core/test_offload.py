@@ -16,10 +16,10 @@ from proxy.conversation.capture_health import Health
 from proxy.conversation.redaction import WORTH_A_THREAD, Redactor
 from proxy.conversation.underway import Underway
 from proxy.core.events import Events
+from proxy.core.json_edit import WholeAnswer
 from proxy.core.metrics import Metrics
 from proxy.core.offload import LARGE, off_loop, weight
 from proxy.core.tasks import Tasks
-from proxy.dialects import Reply
 from proxy.relay.capture import Capture, MakesRow
 from scripts.harness.in_process import Proxy
 from store.records import NewCompletion
@@ -81,7 +81,8 @@ async def test_a_row_that_cannot_be_made_costs_nobody_the_answer(proxy: Proxy, b
     tasks, health = Tasks(), Health()
     capture = Capture(proxy.store, Metrics(), health, Events(), Redactor(Redaction()), Underway(), "rl-1", 1)
     capture.begin_beside(tasks, broken, at_once=at_once)
-    assert not await capture.finish("done", [Reply(0)])
+    capture.reader.take_whole(WholeAnswer(b'{"choices": [{"index": 0, "message": {"content": "x"}}]}'))
+    assert not await capture.finish("done")
     assert health.problem is not None and "odd" in health.problem
     assert await proxy.store.completions.get("rl-1") is None
 

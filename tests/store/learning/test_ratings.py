@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scripts.harness.records import end, new, put, rating
-from store.errors import EventTaken, StoreError, UnknownCompletion, UnknownRating
+from store.errors import EventTaken, NoAnswer, StoreError, UnknownCompletion, UnknownRating
 from store.records import Moments
 from store.store import Store
 
@@ -233,3 +233,11 @@ async def test_a_rating_remembers_what_it_was_given_as(store: Store) -> None:
     assert stored.scale == "stars" and await store.ratings.get(stored.id) == stored
     with pytest.raises(StoreError):
         await store.ratings.rate(rating("a", 1.0, scale="hearts"))
+
+
+@pytest.mark.parametrize("status", ["error", "partial"])
+async def test_what_has_no_answer_takes_no_rating(store: Store, status: str) -> None:
+    await store.completions.record([new("a")], [end("a", status=status, reply=None, error="out of memory")])
+    with pytest.raises(NoAnswer, match="out of memory"):
+        await store.ratings.rate(rating("a"))
+    assert await store.ratings.history("a") == []

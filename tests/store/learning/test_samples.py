@@ -20,13 +20,13 @@ async def test_fresh_counts_what_a_run_could_take(store: Store) -> None:
     await put(store, "ahead", version=8)
     await put(store, "foreign", version=None)
     await store.completions.record([new("cut", version=5)], [end("cut", status="partial")])
-    await store.completions.record([new("empty", version=5)], [end("empty", reply=None)])
     await store.completions.record([new("failed", version=5)], [end("failed", status="error")])
-    await store.completions.begin([new("open", version=5)])
+    await store.completions.begin([new("open", version=5), new("empty", version=5)])
     for id, value in [("good", 1.0), ("bad", -0.5), ("so-so", 0.0)]:
         await store.ratings.rate(rating(id, value))
     for id in ("stale", "ahead", "foreign", "cut", "empty", "failed", "open"):
         await store.ratings.rate(rating(id))
+    await store.completions.finish([end("empty", reply=None)])
     taken_back = await store.ratings.rate(rating("good", rater="her"))
     await store.ratings.retract(taken_back.id)
 

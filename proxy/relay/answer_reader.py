@@ -1,0 +1,160 @@
+"""An answer of the backend, read for the store while it goes by.
+
+Owns what was folded from its bytes, and what could not be. A parser that fails never breaks a stream, and an odd event
+keeps no other from being read. A text that may lack something is known as such.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from proxy.core.json_edit import WholeAnswer, whole_characters
+from proxy.core.sse import Event, EventSplitter
+from proxy.core.upstream import error_in, message_in
+from proxy.dialects import Dialect, Reply
+from proxy.dialects.base import Fold
+from store.records import Item
+
+NOT_UTF8: Final = "the backend sent bytes that are not UTF-8"
+READ_AT_ONCE: Final = 1 << 15  # bytes of events that are parsed together: about a quarter of a millisecond
+
+
+class AnswerReader:
+    def __init__(self, dialect: Dialect, tools: Sequence[Mapping[str, Any]] | None = None) -> None:
+        """`tools`: those that the request offers, in chat form."""
+        self.dialect = dialect
+        self.gap: str | None = None  # why its text may lack something
+        self.broken: str | None = None  # why something else of it was dropped
+        self.text = ""  # what a plain body says that is not an answer
+        self._tools = tools
+        self._fold: Fold | None = None  # from the first event on
+        self._has_halves = False  # of characters
+        self._unread: list[bytes] = []  # whole events, not parsed yet
+        self._unread_size = 0
+        self._kind: type[EventSplitter]  # that cuts what is unread
+
+    @property
+    def unknown(self) -> str | None:
+        """The first thing that was skipped, as the format does not have it."""
+        return None if self._fold is None else self._mended(self._fold.unknown)
+
+    @property
+    def odd(self) -> str | None:
+        """The first thing that was not read."""
+        return self.gap or self.broken or self.unknown
+
+    @property
+    def reason(self) -> str | None:
+        """Why there is no reply."""
+        return f"{self.gap}: {self.text!r}" if self.gap and self.text else self.odd
+
+    @property
+    def failed(self) -> str | None:
+        """Why the backend gave up, where it said so inside its answer."""
+        self._read()
+        return None if self._fold is None else self._mended(self._fold.failed)
+
+    def drop(self, reason: str) -> None:
+        self.broken = self.broken or reason
+
+    def keep(self, piece: bytes, splitter: EventSplitter) -> None:
+        """Whole events of the stream, as the backend sent them. They are read together: later, and off the way of
+        those that come next. A splitter of the same kind will cut them: this one may know other line ends by then."""
+        self._kind = type(splitter)
+        self._unread.append(piece)
+        self._unread_size += len(piece)
+        if self._unread_size >= READ_AT_ONCE:
+            self._read()
+
+    def _read(self) -> None:
+        if not self._unread:
+            return
+        piece = b"".join(self._unread)
+        self._unread.clear()
+        self._unread_size = 0
+        events = self._kind.objects(piece)
+        for event in self._kind().feed(piece) if events is None else ():
+            self.add(event)
+        self._take(events or ())
+
+    def take(self, events: Sequence[Any]) -> None:
+        """Events of the stream, parsed."""
+        self._read()
+        self._take(events)
+
+    def add(self, event: Event) -> None:
+        """One event of the stream, as the backend sent it."""
+        self._read()
+        if event.data is None:
+            if event.is_error:  # llama.cpp of before July 2025 had a field of that name
+                self._take([{"error": event.raw.partition(b":")[2].decode("utf-8", "replace").strip()}])
+            return
+        if not event.data.strip() or event.says_done:
+            return
+        try:
+            parsed = event.json()
+        except ValueError as error:  # it may have been an object, and a piece of the text is missing
+            self._lose(error, gap=event.begins_object)
+            return
+        self._has_halves = self._has_halves or event.has_halves
+        if not event.is_utf8:
+            self.drop(NOT_UTF8)
+        if event.is_error and error_in(parsed if isinstance(parsed, dict) else {}) is None:
+            parsed = {"error": parsed}
+        self._take([parsed])
+
+    def _take(self, events: Sequence[Any]) -> None:
+        if self._fold is None:
+            self._fold = self.dialect.fold(self._tools)
+        fold = self._fold
+        for event in events:
+            try:
+                fold.add(event)
+            except Exception as error:  # whatever a backend may send
+                if isinstance(event, dict):
+                    self._lose(error, gap=True)
+                else:
+                    fold.skip(f"an event that is not an object ({type(event).__name__})")
+
+    def _lose(self, error: Exception, *, gap: bool) -> None:
+        reason = f"an event of the stream could not be understood: {error!r}"
+        if gap:
+            self.gap = self.gap or reason
+        else:
+            self.drop(reason)
+
+    def take_whole(self, answer: WholeAnswer) -> None:
+        """A plain body."""
+        self._fold = self.dialect.fold(self._tools)
+        try:
+            parsed = answer.parsed
+            if not answer.is_utf8:
+                self.drop(NOT_UTF8)
+            self._fold.take_whole(parsed)
+        except Exception as error:  # whatever a backend may send
+            self.gap = f"the answer could not be understood: {error!r}"
+            self.text = message_in(answer.raw)
+
+    def replies(self) -> list[Reply]:
+        """Replies so far; none where no reply can be made of what came."""
+        self._read()
+        try:
+            replies = (self._fold or self.dialect.fold()).replies()
+        except Exception as error:  # whatever a backend may send
+            self.gap = self.gap or f"the answer makes no reply: {error!r}"
+            return []
+        return [self._without_halves(reply) for reply in replies] if self._has_halves else replies
+
+    def _without_halves(self, reply: Reply) -> Reply:
+        return replace(
+            reply,
+            message=whole_characters(reply.message),
+            finish_reason=whole_characters(reply.finish_reason),
+            usage=whole_characters(reply.usage),
+            items=tuple(Item(whole_characters(item.id), item.kind) for item in reply.items),
+        )
+
+    def _mended(self, text: str | None) -> str | None:
+        return whole_characters(text) if self._has_halves and text else text

@@ -1,0 +1,79 @@
+"""How an answer is framed: as events, as lines of JSON, or as one body.
+
+Owns that decision. What was asked for and the first bytes tell; a content type says anything. The splitters cut what is
+framed (proxy.core).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from enum import Enum, auto
+from typing import Final
+
+from proxy.core.backend_http import Answer
+from proxy.core.errors import BrokeOff
+from proxy.core.json_edit import loads_server_json
+from proxy.core.ndjson import NdjsonSplitter
+from proxy.core.sse import BOM, EventSplitter
+from proxy.core.upstream import splitter_for
+from proxy.dialects import Dialect
+
+MOST: Final = 1 << 16  # bytes without a line end, after which an object is a whole body
+_WHITE: Final = b" \t\r\n"
+_FIELDS: Final = (b"data:", b"event:", b":", b"id:", b"retry:", b"error:")  # how a line of an event begins
+
+
+class Framing(Enum):
+    EVENTS = auto()
+    LINES = auto()
+    WHOLE = auto()
+    OPEN = auto()  # more bytes have to tell
+
+
+def framing_of(head: bytes, dialect: Dialect, *, is_streaming: bool, has_ended: bool) -> Framing:
+    """By the first bytes of an answer. `is_streaming`: a stream was asked for; `has_ended`: there are no more bytes."""
+    text = head.removeprefix(BOM).lstrip(_WHITE)
+    if text.startswith(_FIELDS):
+        return Framing.EVENTS
+    if text.startswith(b"{"):
+        return _framing_of_objects(text, dialect, is_streaming=is_streaming, has_ended=has_ended)
+    may_go_on = not has_ended and any(field.startswith(text) for field in _FIELDS)
+    return Framing.OPEN if may_go_on else Framing.WHOLE
+
+
+def _framing_of_objects(text: bytes, dialect: Dialect, *, is_streaming: bool, has_ended: bool) -> Framing:
+    end = text.find(b"\n")
+    if end < 0:
+        return Framing.WHOLE if has_ended or len(text) > MOST else Framing.OPEN
+    following = text[end:].lstrip(_WHITE)[:1]
+    if following not in (b"", b"{"):
+        return Framing.WHOLE
+    try:
+        first = loads_server_json(text[:end]).value
+    except ValueError:  # an object of several lines
+        return Framing.WHOLE
+    if following or (is_streaming and dialect.is_event(first)):
+        return Framing.LINES
+    return Framing.WHOLE if has_ended else Framing.OPEN
+
+
+async def splitter_of(
+    answer: Answer, dialect: Dialect, beat_s: float, beat: Callable[[], Awaitable[None]], *, is_streaming: bool
+) -> EventSplitter | None:
+    """The cutter of this body into events; None for a plain body. Nothing of it is taken away. `beat` is called after
+    each `beat_s` of silence."""
+    head, has_ended = b"", False
+    while (kind := framing_of(head, dialect, is_streaming=is_streaming, has_ended=has_ended)) is Framing.OPEN:
+        try:
+            piece = await answer.some(beat_s)
+        except BrokeOff:  # whoever reads it is told
+            piece = b""
+        if piece is None:
+            await beat()
+            continue
+        has_ended = not piece
+        head += piece
+    answer.give_back(head)
+    if kind is Framing.WHOLE and not head.lstrip(_WHITE).startswith(b"{"):
+        return splitter_for(answer)  # bytes that tell nothing
+    return {Framing.EVENTS: EventSplitter, Framing.LINES: NdjsonSplitter}.get(kind, lambda: None)()
