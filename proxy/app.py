@@ -16,6 +16,7 @@ from aiohttp import web
 
 from config.settings import Settings
 from proxy.access import security
+from proxy.access.bodies import Bodies
 from proxy.access.keys import Keys
 from proxy.access.limits import HEAD_LIMIT, MOST_HEADERS, Limits
 from proxy.access.roles import ROOM
@@ -127,7 +128,7 @@ class Wiring:
         self.health = health = Health(backend.capabilities.longer)
         events, metrics, door = Events(), Metrics(), Door(settings.server)
         self.events, self.tasks = events, (tasks := Tasks())
-        self.keys, limits = Keys(settings.server), Limits(settings.server)
+        self.keys = Keys(settings.server)
         redactor = Redactor(settings.redaction)
         recent = Recent(History(redactor))
         underway = Underway()
@@ -188,7 +189,7 @@ class Wiring:
         giving_way = GivingWay(launcher.stand_still, longest(settings.backend, train.stand_still_s))
         self.lessons = lessons = PromptLessons(store) if settings.lessons.enabled else None
         parts = Parts(
-            settings, store, backend, swap, metrics, tasks, health, formats, door, limits, events, redactor,
+            settings, store, backend, swap, metrics, tasks, health, formats, door, events, redactor,
             self.uncaptured, recent, Memory(tasks), giving_way, underway, episodes, queue, lessons,
         )  # fmt: skip
         self.relay = relay = Relay(parts, self.commands, retries)
@@ -229,7 +230,13 @@ class Wiring:
             self.lesson_routes,
         )
         self.guard = security.Guard(
-            settings.server, self.keys, limits, self.pages.visits.who, retries.refused, settings.home
+            settings.server,
+            self.keys,
+            Limits(settings.server),
+            Bodies(settings.server),
+            self.pages.visits.who,
+            retries.refused,
+            settings.home,
         )
 
     def routes(self) -> list[web.RouteDef]:

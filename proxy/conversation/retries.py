@@ -35,7 +35,7 @@ from typing import Any, Final, NamedTuple
 from aiohttp import web
 from multidict import CIMultiDict
 
-from proxy.access.limits import PacedStream
+from proxy.access.pace import PacedStream
 from proxy.core.tasks import Tasks
 from proxy.dialects.speaker import AGENT_HEADERS
 from store.store import Store

@@ -25,7 +25,7 @@ from proxy.backends.ask import down
 from proxy.backends.base import Address, place_for
 from proxy.core.backend_http import Answer, Disconnected, NoHttp, NotConnected, Silent
 from proxy.core.errors import ProxyError
-from proxy.core.offload import LARGE, off_loop
+from proxy.core.offload import LARGE, in_thread, off_loop
 from proxy.core.upstream import no_http, whole
 from proxy.dialects import CHAT
 from proxy.dialects.base import Question
@@ -131,7 +131,7 @@ class Asking:
             if heavy < LARGE:
                 body = self.way.body(address.members, asking=wishing)
             else:
-                body = await asyncio.to_thread(self.way.body, address.members, asking=wishing)
+                body = await in_thread(self.way.body, address.members, asking=wishing)
             self.left_at = time.perf_counter()
             try:
                 return await self._connected(address.url, body)

@@ -6,7 +6,6 @@ body means belongs to the dialects; what is done because of it, to relay.
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import time
 import zlib
@@ -25,6 +24,7 @@ from proxy.core.agent_wrappers import CLAUDE_CODE, Agent, agent_of, named_by_new
 from proxy.core.errors import BadRequest, TooLarge
 from proxy.core.http_message import HeaderLines, header_lines
 from proxy.core.json_edit import DEEPEST, deeper
+from proxy.core.offload import in_thread
 from proxy.core.upstream import end_to_end
 from proxy.dialects import Asked, Dialect
 from proxy.dialects.speaker import NamedByHead, Speaker, named, named_by_head, speaker
@@ -99,7 +99,7 @@ async def unpacked(raw: bytes, coding: str, limit: int) -> bytes:
     """Raises TooLarge, BadRequest."""
     if coding not in _WINDOWS:
         raise BadRequest(f"A body in content-encoding {coding} is not read here; send it plain, or as gzip.")
-    return await asyncio.to_thread(_unpacked, raw, coding, limit)
+    return await in_thread(_unpacked, raw, coding, limit)
 
 
 def _unpacked(raw: bytes, encoding: str, limit: int) -> bytes:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from aiohttp import web
 from multidict import CIMultiDict
 
-from proxy.access.limits import BODY
+from proxy.access.bodies import BODY
 from proxy.access.unknown_route import MISSING
 from proxy.backends.ask import down
 from proxy.backends.base import Address, place_for

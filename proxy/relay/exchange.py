@@ -17,7 +17,7 @@ import structlog
 from aiohttp import web
 from multidict import CIMultiDict
 
-from proxy.access.limits import PacedStream
+from proxy.access.pace import PacedStream
 from proxy.core.backend_http import Answer
 from proxy.core.errors import (
     BackendBroke,

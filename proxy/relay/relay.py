@@ -6,7 +6,6 @@ What happens from there on is an `Exchange`. Routes that no dialect knows pass t
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import math
 import re
@@ -20,8 +19,9 @@ from weakref import WeakKeyDictionary
 import structlog
 from aiohttp import web
 
+from proxy.access.bodies import BODY
 from proxy.access.keys import Reach
-from proxy.access.limits import BODY, PacedStream
+from proxy.access.pace import PacedStream, passing
 from proxy.access.security import HEAD, WHO, RequestHead
 from proxy.access.unknown_route import MISSING, is_bare, lacking, mistaken
 from proxy.backends.ask import down
@@ -46,7 +46,7 @@ from proxy.core.agent_wrappers import NOBODY, Agent, agent_of, as_typed
 from proxy.core.backend_http import NoHttp
 from proxy.core.errors import BackendBroke, BadRequest, ProxyError, StorageFailed
 from proxy.core.json_edit import dumps, loads
-from proxy.core.offload import LARGE, off_loop, weight
+from proxy.core.offload import LARGE, in_thread, off_loop, weight
 from proxy.core.upstream import answer_headers, no_http, target_of, whole
 from proxy.dialects import Asked, Dialect
 from proxy.dialects.base import Question
@@ -103,7 +103,7 @@ class Relay:
         known = bodies.known(raw)
         heavy, facts = known.weight, (raw, bodies, known, dialect, head, request.headers)
         # Also what was said before has to be walked through: a thread for all of it, or none.
-        read = body_facts(*facts) if heavy < LARGE else await asyncio.to_thread(body_facts, *facts)
+        read = body_facts(*facts) if heavy < LARGE else await in_thread(body_facts, *facts)
         said, as_came, agent, who = read
         body, asked = said.parsed, as_came
         add: dict[str, bytes] = {}
@@ -291,7 +291,7 @@ class Relay:
         if beside is None:
             beside = await off_loop(call.weight, _beside, self.parts.recent.history, call, asked, size)
         telling, request = beside
-        row = await asyncio.to_thread(_row, call, asked, telling, request, lease, taught, self.parts)
+        row = await in_thread(_row, call, asked, telling, request, lease, taught, self.parts)
         if await off_loop(call.weight, _may_be_aside, row, asked):
             return await self._row_aside(row, call, question, lease)
         return self._remember(row, call, question, lease)
@@ -357,7 +357,7 @@ class Relay:
 
     async def _passed_through(self, request: web.Request) -> web.StreamResponse:
         parts, upstream, response = self.parts, None, None
-        body = request.get(BODY) or (parts.limits.passing(request) if request.can_read_body else None)
+        body = request.get(BODY) or (passing(request) if request.can_read_body else None)
         assert parts.connections is not None
         try:
             upstream = await parts.connections.ask(

@@ -12,7 +12,7 @@ from typing import cast
 import orjson
 from aiohttp import web
 
-from proxy.access.limits import PacedStream
+from proxy.access.pace import PacedStream
 from proxy.access.security import require_admin
 from proxy.backends.base import Backend
 from proxy.core import sse
