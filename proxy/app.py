@@ -111,6 +111,7 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
         },
     )
     app[security.LOCAL] = wired.keys.local
+    app[security.BUSY] = wired.guard.busy
     app[TASKS] = wired.tasks
     if settings.server.origins:
         app.on_response_prepare.append(wired.guard.cors)

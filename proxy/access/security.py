@@ -35,6 +35,7 @@ from proxy.core.upstream import target_of
 from store.records import Role
 
 WHO: Final = web.RequestKey("who", Who)
+BUSY: Final = web.AppKey("busy", set[web.RequestHandler])  # connections with a request under way
 LOCAL: Final = web.AppKey("local", str)  # the key of this start, for commands of this machine
 _SECRET: Final = re.compile("authorization|cookie|key|token|secret")  # in the name of a header
 SHORTEST_KEY: Final = 6  # anything shorter would be found in many a word
@@ -187,6 +188,7 @@ class Guard:
         self._keys = keys
         self._limits = limits
         self._bodies = bodies
+        self.busy: set[web.RequestHandler] = set()  # connections with a request under way
         self._by_cookie = by_cookie
         self._refused = refused
         self._home = home
@@ -244,6 +246,7 @@ class Guard:
         """Have it handled in a place of this holder, which it leaves once its answer is sent. Raises TooMany,
         Overloaded, and what a body may raise."""
         self._limits.enter(kind, holder, lambda: self._reserve(request))
+        self.busy.add(request.protocol)
         HOLDER.set(holder)
         request[HELD] = held = self._bodies.of(holder)
         try:
@@ -254,6 +257,7 @@ class Guard:
             return response
         finally:
             held.end()
+            self.busy.discard(request.protocol)
             self._limits.leave(kind, holder)
 
     def _reserve(self, request: web.Request) -> int:

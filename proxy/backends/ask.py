@@ -15,6 +15,9 @@ import aiohttp
 from proxy.backends.base import Address, Backend
 from proxy.core.errors import BackendDown
 from proxy.core.json_edit import dumps, loads
+from proxy.core.upstream import body_of
+
+ASK_BYTES: Final = 1 << 25  # of an answer with the log-probs of a long prompt
 
 # What starts each of them, for who forgot to.
 START: Final[Mapping[str, str]] = {
@@ -38,7 +41,7 @@ async def ask(
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=timeout_s)) as http,
             http.post(f"{address.url}/v1/chat/completions", data=dumps({**body, **named}), headers=headers) as response,
         ):
-            return response.status, await response.read()
+            return response.status, await body_of(response, ASK_BYTES)
 
 
 @contextmanager

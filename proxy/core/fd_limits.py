@@ -10,9 +10,11 @@ import asyncio
 import errno
 import resource
 import time
+from collections.abc import Collection
 from typing import Any, Final
 
 import structlog
+from aiohttp import web
 
 from proxy.core.errors import OutOfFiles
 
@@ -22,6 +24,7 @@ WANTED: Final = 65_536
 SAID_S: Final = 10.0  # how long it is said after the last time; while there are none it happens every second
 EACH: Final = 2  # of an answer under way: its client's and its backend's
 KEPT: Final = 192  # for the store, logs, children, event streams and those who come
+SWEEP_S: Final = 0.5
 SHORT: Final = (errno.EMFILE, errno.ENFILE)
 
 
@@ -38,6 +41,18 @@ def answers_at_once() -> int:
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     most = WANTED if soft == resource.RLIM_INFINITY else soft
     return max(1, (most - KEPT) // EACH)
+
+
+async def keep_some_free(server: web.Server, busy: Collection[object]) -> None:
+    """Close connections that ask nothing, the oldest first, while clients hold half of all descriptors: else those who
+    only connect keep everybody out. `busy`: connections with a request under way."""
+    while True:
+        most = EACH * answers_at_once() // 2
+        if (spare := len(server.connections) - most) > 0:
+            idle = [one for one in server.connections if one not in busy]
+            for connection in idle[: spare + most // 4]:
+                connection.force_close()
+        await asyncio.sleep(SWEEP_S)
 
 
 class Files:

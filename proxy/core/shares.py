@@ -1,8 +1,8 @@
 """A bounded number of something, shared so that no holder takes what others need.
 
-Owns the rule: a holder gets more only while it holds less than `FACTOR` times what is free. One holder alone gets
-three quarters of all, two get three sevenths each, and there is always something left for the next one. No holder
-needs to be known in advance. Not here: what is shared (places, bytes, threads), who waits for it (waiting_line).
+Owns the rule: a holder that has some gets more only while it then holds at most `FACTOR` times what is left. One holder
+alone gets three quarters of all, two get three sevenths each, and something is left for the next one. No holder needs
+to be known in advance. Not here: what is shared (places, bytes, threads), who waits for it (waiting_line).
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class Shares:
         free = self.most + reserve - self.held
         if amount > free:
             return "full"
-        return "share" if self._held_by.get(holder, 0) >= self._factor * free else None
+        held = self._held_by.get(holder, 0)
+        return "share" if held and held + amount > self._factor * (free - amount) else None
 
     def take(self, holder: Holder, amount: int = 1, reserve: int = 0) -> Refusal | None:
         """Take it, unless it is refused."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Set
 from typing import Any, Final
 from urllib.parse import quote
 
+import aiohttp
 from aiohttp import web
 from multidict import CIMultiDict, MultiMapping
 
@@ -94,6 +95,21 @@ async def whole(answer: Answer) -> bytes:
     finally:
         answer.close()  # who is cancelled here must stop costing the backend
     return came[0] if len(came) == 1 else b"".join(came)
+
+
+async def body_of(response: aiohttp.ClientResponse, most: int) -> bytes:
+    """All of a body that aiohttp reads. Raises BackendBroke where it is longer than `most`."""
+    pieces, size = [], 0
+    async for piece in response.content.iter_any():
+        pieces.append(piece)
+        size += len(piece)
+        if size > most:
+            response.close()
+            raise BackendBroke(
+                f"{response.url.origin()} answered {response.method} {response.url.path} with more than {most:,} "
+                "bytes; the rest was not read. Check what answers there."
+            )
+    return b"".join(pieces)
 
 
 def _is_closed(body: bytes) -> bool:

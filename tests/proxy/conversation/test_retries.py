@@ -288,7 +288,7 @@ async def test_two_equal_requests_and_the_one_that_failed(proxy: Proxy) -> None:
 
 async def refused(proxy: Proxy, **more: Any) -> None:
     """A first try, while so many requests are under way that it gets no further than our limits."""
-    assert (await send(proxy, "one", 0, **more))[0] == 503
+    assert (await send(proxy, "one", 0, **more))[0] in (429, 503)
 
 
 @pytest.fixture
@@ -316,7 +316,7 @@ async def test_a_retry_of_what_was_refused_is_no_retry_of_its_twin_that_was_answ
 
 async def test_a_retry_of_what_was_refused_does_not_wait_for_its_twin(proxy: Proxy) -> None:
     await proxy.stop()
-    await proxy.start(server__max_requests=2)
+    await proxy.start(server__max_requests=3)
     proxy.backend.hold.clear()
     twin, other = (asyncio.create_task(send(proxy, text, 0)) for text in ("one", "two"))
     while len(proxy.backend.requests) < 2:

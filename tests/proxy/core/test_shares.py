@@ -37,6 +37,13 @@ def test_an_amount_is_taken_whole_or_not_at_all() -> None:
     assert shares.take("a", 1) == "share" and shares.take("b", 10) is None and shares.held == 100
 
 
+def test_large_amounts_leave_room_for_one_of_the_same_size() -> None:
+    shares = Shares(100)
+    while shares.take("a", 22) is None:
+        pass
+    assert shares.held_by("a") == 66 and shares.take("b", 22) is None
+
+
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 40), st.booleans()), max_size=80))
 def test_all_that_is_taken_can_be_given_back(acts: list[tuple[str, int, bool]]) -> None:
     shares, taken = Shares(100), []

@@ -90,9 +90,14 @@ async def test_a_client_that_goes_in_the_moment_of_its_turn_gives_it_on() -> Non
 
 async def test_a_full_queue_and_one_that_stops_refuse() -> None:
     queue = queue_of(1, max_requests=4)
+
+    async def come(key: str) -> None:
+        HOLDER.set(key)
+        await stack.enter_async_context(queue.turn(1))
+
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(queue.turn(1))
-        waiting = [asyncio.create_task(stack.enter_async_context(queue.turn(1))) for _ in range(3)]
+        waiting = [asyncio.create_task(come(key)) for key in "abc"]
         await settled()
         with pytest.raises(TooMany, match="3 requests of episodes wait already") as caught:
             await stack.enter_async_context(queue.turn(1))
