@@ -16,6 +16,7 @@ from aiohttp import web
 from config.sections import ServerSection
 from proxy.access.pace import PACE, too_slow
 from proxy.core.errors import Overloaded, ProxyError, TooLarge, TooMany, TooSlow
+from proxy.core.offload import LIGHT, off_loop, whole_weight
 from proxy.core.shares import Holder, Refusal, Shares
 
 BODY: Final = web.RequestKey("body", bytes)  # of a request that was waited for
@@ -31,27 +32,36 @@ UNPROVEN_S: Final = 10.0
 class HeldBytes:
     """Bytes that one request holds in memory."""
 
-    __slots__ = ("_holder", "_shares", "_taken")
+    __slots__ = ("_ended", "_holder", "_shares", "_taken")
 
     def __init__(self, shares: Shares, holder: Holder) -> None:
         self._shares = shares
         self._holder = holder
         self._taken = 0
+        self._ended = False
 
     def take(self, amount: int) -> Refusal | None:
-        """So many bytes more, unless that is refused."""
-        refusal = self._shares.take(self._holder, amount)
+        """So many bytes more, unless that is refused; as it is once the request has ended."""
+        refusal = "full" if self._ended else self._shares.take(self._holder, amount)
         if refusal is None:
             self._taken += amount
         return refusal
 
-    def give_back(self, amount: int) -> None:
-        self._taken -= amount
-        self._shares.give_back(self._holder, amount)
+    def take_up_to(self, total: int) -> None:
+        """As many bytes as this, all together. Raises TooMany, Overloaded; TooLarge where they never fit."""
+        if total > self._shares.most:
+            raise TooLarge(
+                f"The request needs {total:,} bytes of memory, by its length and by the number of things in it; "
+                f"server.max_held_bytes is {self._shares.most:,}. Nothing was passed on."
+            )
+        if total > max(SMALL, self._taken) and (refusal := self.take(total - self._taken)) is not None:
+            raise self.refused(refusal)
 
     def end(self) -> None:
+        self._ended = True
         if self._taken:
-            self.give_back(self._taken)
+            self._shares.give_back(self._holder, self._taken)
+            self._taken = 0
 
     def refused(self, refusal: Refusal) -> ProxyError:
         most = f"the {self._shares.most:,} bytes of server.max_held_bytes"
@@ -84,9 +94,10 @@ class Bodies:
     def of(self, holder: Holder) -> HeldBytes:
         return HeldBytes(self._shares, holder)
 
-    async def read(self, request: web.Request, held: HeldBytes, *, stream: bool) -> None:
-        """Wait until the body is here; the handler finds it read. One that only passes through may be larger than
-        memory (a model's file), and is not waited for. Raises TooLarge, TooSlow, TooMany, Overloaded."""
+    async def read(self, request: web.Request, held: HeldBytes, *, stream: bool, weigh: bool) -> None:
+        """Wait until the body is here; the handler finds it read. One that only passes through (`stream`) may be larger
+        than memory, as a model's file, and is not waited for. `weigh`: it is parsed, and nobody else looks at what it
+        comes to then. Raises TooLarge, TooSlow, TooMany, Overloaded."""
         if not request.can_read_body:
             return
         length = request.content_length
@@ -96,12 +107,14 @@ class Bodies:
             raise self._too_large()
         if request.content.is_eof():  # it came with its head, as nearly all
             body = await request.read()
-            _take(held, len(body))
+            held.take_up_to(len(body))
         else:
-            _take(held, length or 0)  # all that was announced, so that no two wait for each other's memory
+            held.take_up_to(length or 0)  # all that was announced, so that no two wait for each other's memory
             body = await self._in_time(request, held, length or 0)
             request._read_bytes = body  # for handlers that read it by themselves
         request[BODY] = body
+        if weigh and len(body) >= LIGHT:
+            held.take_up_to(await off_loop(len(body), whole_weight, body))
 
     async def _in_time(self, request: web.Request, held: HeldBytes, taken: int) -> bytes:
         """The body, as long as each `server.slow_client_s` brings enough of it."""
@@ -120,8 +133,8 @@ class Bodies:
             if size > self._largest:
                 raise self._too_large()
             while size > max(taken, SMALL):
-                _take(held, STEP)
                 taken += STEP
+                held.take_up_to(taken)
             if size - mark >= self._patience * PACE:
                 mark, due = size, loop.time() + self._patience
 
@@ -155,12 +168,6 @@ class Bodies:
             if deadline in self._unproven:
                 self._unproven.remove(deadline)
         return bytes(body)
-
-
-def _take(held: HeldBytes, size: int) -> None:
-    """Raises TooMany, Overloaded."""
-    if size > SMALL and (refusal := held.take(size)) is not None:
-        raise held.refused(refusal)
 
 
 def _limited(body: bytes | bytearray) -> bytes:

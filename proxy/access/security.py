@@ -250,7 +250,8 @@ class Guard:
         HOLDER.set(holder)
         request[HELD] = held = self._bodies.of(holder)
         try:
-            await self._bodies.read(request, held, stream=request[HEAD].rule.kind == "passed")
+            group = request[HEAD].rule.kind
+            await self._bodies.read(request, held, stream=group == "passed", weigh=group not in ("models", "passed"))
             response = await handler(request)
             if isinstance(response, web.Response) and isinstance(response.body, bytes) and len(response.body) >= SOON:
                 await send_long(response, request)

@@ -55,6 +55,12 @@ def weight(raw: bytes, counted: Marks | None = None) -> int:
     return len(raw) + OBJECT * found.objects + ITEM * (found.commas + found.lists)
 
 
+def whole_weight(raw: bytes) -> int:
+    """The same, also of what is large by its bytes alone: what it may come to in memory."""
+    found = marks(raw)
+    return len(raw) + OBJECT * found.objects + ITEM * (found.commas + found.lists)
+
+
 def length(value: Any) -> int:
     """Characters in a value of JSON, about; however deep it is."""
     total, left = 0, [value]

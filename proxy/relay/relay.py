@@ -52,7 +52,17 @@ from proxy.dialects import Asked, Dialect
 from proxy.dialects.base import Question
 from proxy.dialects.speaker import Speaker
 from proxy.feedback.chat_command import Asks, ChatCommands
-from proxy.relay.call import MOST, Call, HeadFacts, body_facts, head_facts, new_id, too_many, unpacked
+from proxy.relay.call import (
+    MOST,
+    Call,
+    HeadFacts,
+    body_facts,
+    head_facts,
+    hold_parsed,
+    new_id,
+    plain_body,
+    too_many,
+)
 from proxy.relay.early_stream import HeldStream
 from proxy.relay.exchange import Exchange
 from proxy.relay.lessons import members
@@ -96,11 +106,10 @@ class Relay:
 
     async def _data(self, request: web.Request, dialect: Dialect, started: float) -> web.StreamResponse:
         head, parts = self._heads.get(request[HEAD]) or self._facts(request[HEAD]), self.parts
-        raw = request.get(BODY, b"")
-        if head.coding:
-            raw = await unpacked(raw, head.coding, parts.settings.server.max_body_bytes)
+        raw = await plain_body(request, head.coding, parts.settings.server.max_body_bytes)
         bodies = parts.recent.bodies
         known = bodies.known(raw)
+        await hold_parsed(request, raw, known)
         heavy, facts = known.weight, (raw, bodies, known, dialect, head, request.headers)
         # Also what was said before has to be walked through: a thread for all of it, or none.
         read = body_facts(*facts) if heavy < LARGE else await in_thread(body_facts, *facts)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import gzip
 import hashlib
 import hmac
 import json
@@ -220,3 +221,35 @@ async def test_bodies_hold_no_more_memory_than_is_allowed(proxy: Proxy, path: st
         await until_busy(proxy, 0)
     assert proxy.app[BUSY] == set()
     assert (await proxy.chat("word " * 100_000)).status == 200
+
+
+MANY = b'{"model":"fake","max_tokens":1,"messages":[{"role":"user","content":[' + b"{}," * 60_000 + b"{}]}]}"
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/v1/chat/completions", "/v1/messages", "/v1/responses", "/api/chat", "/v1/messages/count_tokens", "/v1/feedback",
+     "/v1/feedback/open-webui", "/rl/import", "/rl/episodes", "/rl/capture"],
+)  # fmt: skip
+async def test_a_short_body_that_becomes_very_much_is_refused_before_it_is_read(proxy: Proxy, path: str) -> None:  # noqa: F811
+    """180 KB of empty objects are 15 MB of them."""
+    await proxy.stop()
+    await proxy.start(server__max_held_bytes=4_000_000)
+    for sent, lines in ((MANY, ()), (gzip.compress(MANY), ("content-encoding: gzip",))):
+        if lines and not path.startswith(("/v1/chat", "/v1/m", "/v1/r", "/api/")):
+            continue  # rlproxy's own routes unpack nothing
+        answer = await raw(proxy, head("POST", path, "content-type: application/json", *lines, body=sent))
+        assert status(answer) == 413 and b"number of things in it" in answer, answer
+    assert not proxy.backend.requests and not proxy.app[BUSY]
+    assert (await proxy.chat("again")).status == 200
+
+
+async def test_packed_bodies_hold_what_they_may_become(proxy: Proxy) -> None:  # noqa: F811
+    await proxy.stop()
+    await proxy.start(server__max_held_bytes=4_000_000, server__max_body_bytes=3_000_000)
+    bomb = gzip.compress(b" " * 20_000_000)
+    sent = head("POST", "/v1/chat/completions", "content-encoding: gzip", body=bomb)
+    answers = await asyncio.gather(*(raw(proxy, sent) for _ in range(8)))
+    assert {status(answer) for answer in answers} <= {413, 429, 503} and 413 in {status(one) for one in answers}
+    packed = head("POST", "/v1/chat/completions", "content-encoding: gzip", body=gzip.compress(CHAT))
+    assert status(await raw(proxy, packed)) == 200

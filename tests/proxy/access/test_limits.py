@@ -122,7 +122,7 @@ async def test_the_end_of_a_stream_comes_whole_whether_or_not_its_client_keeps_u
         await response.prepare(request)
         await response.write(first)
         await response.write_eof(last)
-        assert bytes(response.sent) == first + last and response.left == len(response.sent)
+        assert bytes(response.sent) == first + last and response.has_left
         return response
 
     app = web.Application()
