@@ -17,11 +17,9 @@ from config.sections import ServerSection
 from proxy.access.pace import PACE, too_slow
 from proxy.core.errors import Overloaded, ProxyError, TooLarge, TooMany, TooSlow
 from proxy.core.offload import LIGHT, off_loop, whole_weight
-from proxy.core.shares import Holder, Refusal, Shares
+from proxy.core.shares import SMALL, STEP, Holder, Refusal, Shares
 
 BODY: Final = web.RequestKey("body", bytes)  # of a request that was waited for
-SMALL: Final = 1 << 16  # bytes of a request that are in no account
-STEP: Final = 1 << 18  # bytes that are taken at once where it is not known how many there will be
 RETRY_AFTER_S: Final = 2
 # Of webhooks, which prove nothing before their body is here:
 UNPROVEN: Final = 64  # that come in pieces at once; one more ends the oldest

@@ -50,6 +50,16 @@ async def send_long(response: web.Response, request: web.Request) -> None:
             await response.write_eof()
 
 
+async def send_pieces(response: PacedStream, request: web.Request, pieces: AsyncIterator[bytes], start: bytes) -> None:
+    """Send `start` and what follows it, as it comes."""
+    await response.prepare(request)
+    if start:
+        await response.write(start)
+    async for piece in pieces:
+        await response.write(piece)
+    await response.write_eof()
+
+
 @contextlib.contextmanager
 def _watched(transport: asyncio.Transport, patience: float) -> Iterator[None]:
     """Break the connection off where its client takes too little. Nothing else is written meanwhile, so what the

@@ -35,8 +35,9 @@ from typing import Any, Final, NamedTuple
 from aiohttp import web
 from multidict import CIMultiDict
 
-from proxy.access.bodies import HELD, SMALL, STEP
+from proxy.access.bodies import HELD
 from proxy.access.pace import PacedStream
+from proxy.core.shares import Room
 from proxy.core.tasks import Tasks
 from proxy.dialects.speaker import AGENT_HEADERS
 from store.store import Store
@@ -64,7 +65,7 @@ class Recording(PacedStream):
         self.sent = bytearray()
         self.is_whole = True  # else it became too long, and is not kept
         self._size = self._left = 0  # bytes that were written, and of those that have left
-        self._room = SMALL  # bytes that may be kept
+        self._room: Room | None = None  # once something has been written
 
     @property
     def has_left(self) -> bool:
@@ -82,18 +83,13 @@ class Recording(PacedStream):
 
     def _keep(self, data: bytes | bytearray | memoryview) -> None:
         self._size += len(data)
-        if self._size > self._room and self.is_whole:
-            self._find_room()
+        if self._room is None:
+            held = None if self._req is None else self._req.get(HELD)
+            self._room = Room(LONGEST) if held is None else Room(LONGEST, held.take)
+        if self.is_whole and not self._room.fits(self._size):
+            self.is_whole, self.sent = False, bytearray()
         if self.is_whole:
             self.sent += data
-
-    def _find_room(self) -> None:
-        """Have the account of this request hold more of it, or let go of it."""
-        held = None if self._req is None else self._req.get(HELD)
-        while self._room < self._size <= LONGEST and (held is None or held.take(STEP) is None):
-            self._room += STEP
-        if self._size > self._room:
-            self.is_whole, self.sent = False, bytearray()
 
 
 class Attempt:

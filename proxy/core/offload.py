@@ -25,6 +25,7 @@ T = TypeVar("T")
 LARGE: Final = 1 << 20
 OBJECT: Final = 256  # bytes that an object counts as: an empty message is looked at as often as any other
 ITEM: Final = 16  # bytes that any other member, or a list, does
+TEXT: Final = 64  # bytes that a text takes beside its own
 LIGHT: Final = LARGE // (OBJECT + ITEM)  # bytes that are never large, whatever they say
 THREADS: Final = min(16, (os.cpu_count() or 1) + 4)
 MANY: Final = 1 << 20  # pieces of work that wait: each is a request's, and those are bounded elsewhere
@@ -74,6 +75,24 @@ def length(value: Any) -> int:
             left += one
         else:
             total += 1
+    return total
+
+
+def memory_of(value: Any, most: int) -> int:
+    """Bytes that a value of JSON takes in memory, about; more than `most` are not counted to their end."""
+    total, left = 0, [value]
+    while left and total <= most:
+        part = left.pop()
+        if isinstance(part, str | bytes):
+            total += len(part) + TEXT
+        elif isinstance(part, dict):
+            total += OBJECT + TEXT * len(part)
+            left += part.values()
+        elif isinstance(part, list):
+            total += TEXT + ITEM * len(part)
+            left += part
+        else:
+            total += ITEM
     return total
 
 

@@ -7,7 +7,7 @@ to be known in advance. Not here: what is shared (places, bytes, threads), who w
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from contextvars import ContextVar
 from typing import Final, Literal
 
@@ -16,7 +16,11 @@ Holder = Hashable
 # The key and the kind of the request that runs; work that belongs to no request is rlproxy's own.
 HOLDER: Final[ContextVar[Holder]] = ContextVar("holder", default="rlproxy")
 
+SMALL: Final = 1 << 16  # bytes that are in no account: all places together hold little of them
+STEP: Final = 1 << 18  # bytes that are taken at once where it is not known how many there will be
+
 Refusal = Literal["full", "share"]
+Take = Callable[[int], Refusal | None]  # so many bytes more
 
 
 class Shares:
@@ -53,3 +57,20 @@ class Shares:
             self._held_by[holder] = left
         else:
             del self._held_by[holder]
+
+
+class Room:
+    """Room for bytes that become more: few are free, more are taken from an account, and it never has over `most`."""
+
+    __slots__ = ("_most", "_size", "_take")
+
+    def __init__(self, most: int, take: Take = lambda amount: None) -> None:
+        self._most = most
+        self._take = take
+        self._size = min(SMALL, most)
+
+    def fits(self, size: int) -> bool:
+        """Tell whether so many bytes have room, all together."""
+        while self._size < size <= self._most and self._take(STEP) is None:
+            self._size += STEP
+        return size <= self._size

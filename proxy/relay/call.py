@@ -16,7 +16,7 @@ from typing import Final
 from aiohttp import web
 
 from config.settings import Settings
-from proxy.access.bodies import BODY, HELD, SMALL
+from proxy.access.bodies import BODY, HELD
 from proxy.access.security import RequestHead, outgoing_headers
 from proxy.conversation.incremental_json import Body, KnownPrefix, SaidBefore
 from proxy.conversation.retries import COUNT, Attempt
@@ -26,6 +26,7 @@ from proxy.core.errors import BadRequest, TooLarge
 from proxy.core.http_message import HeaderLines, header_lines
 from proxy.core.json_edit import DEEPEST, deeper
 from proxy.core.offload import LARGE, in_thread, whole_weight
+from proxy.core.shares import SMALL, Room
 from proxy.core.upstream import end_to_end
 from proxy.dialects import Asked, Dialect
 from proxy.dialects.speaker import NamedByHead, Speaker, named, named_by_head, speaker
@@ -116,6 +117,12 @@ def hold(request: web.Request, size: int) -> None:
     """Have so many bytes in the account of this request. Raises as `hold_parsed`."""
     if size > SMALL and (held := request.get(HELD)) is not None:
         held.take_up_to(size)
+
+
+def room_for(request: web.Request, most: int) -> Room:
+    """Room for what is kept of an answer, in the account of its request."""
+    held = request.get(HELD)
+    return Room(most) if held is None else Room(most, held.take)
 
 
 async def _unpacked_apart(raw: bytes, coding: str, limit: int) -> bytes:

@@ -34,6 +34,11 @@ class Codec(ABC):
     asks: Mapping[str, bytes]
 
     @property
+    def backlog(self) -> int:
+        """Bytes that it holds to the end of a stream, about."""
+        return 0
+
+    @property
     @abstractmethod
     def reads(self) -> Dialect:
         """The format that the backend answers in."""
@@ -256,6 +261,10 @@ class Translated(Codec):
         except ODD:
             said = None
         return self._dialect.error_event(error) if said is None else said
+
+    @property
+    def backlog(self) -> int:
+        return self._say.backlog
 
     @property
     def content_type(self) -> str:

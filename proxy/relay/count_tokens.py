@@ -19,14 +19,14 @@ from proxy.access.unknown_route import MISSING
 from proxy.backends.ask import down
 from proxy.backends.base import Address, place_for
 from proxy.conversation.modalities import more_than_text
-from proxy.core.backend_http import NoHttp
 from proxy.core.errors import NotFound
+from proxy.core.http_message import NoHttp
 from proxy.core.json_edit import dumps, loads, rewrite
 from proxy.core.offload import off_loop
-from proxy.core.upstream import answer_headers, message_in, no_http, target_of, whole
+from proxy.core.upstream import MOST_SHORT, answer_headers, message_in, no_http, short, target_of
 from proxy.dialects import MESSAGES, Asked
 from proxy.relay import openai_tokens
-from proxy.relay.call import coding_of, hold_parsed, parsed, plain_body
+from proxy.relay.call import coding_of, hold_parsed, parsed, plain_body, room_for
 from proxy.relay.parts import Parts
 
 # What a tokenizer needs of a chat request; the rest is for sampling.
@@ -109,7 +109,7 @@ class CountTokens:
                 upstream = await self._parts.connections.ask("POST", address.url, target, headers, body)
                 answer = answer_headers(upstream.headers)
                 answer.popall("content-length", None)
-                return upstream.status, answer, await whole(upstream)
+                return upstream.status, answer, await short(upstream, room_for(request, MOST_SHORT))
             except NoHttp as error:
                 raise no_http(error) from error
             except (TimeoutError, OSError) as error:

@@ -21,9 +21,9 @@ from aiohttp import web
 
 from proxy.access.bodies import BODY
 from proxy.access.keys import Reach
-from proxy.access.pace import PacedStream, passing
+from proxy.access.pace import PacedStream, passing, send_pieces
 from proxy.access.security import HEAD, WHO, RequestHead
-from proxy.access.unknown_route import MISSING, is_bare, lacking, mistaken
+from proxy.access.unknown_route import MISSING, READ, is_bare, lacking, mistaken
 from proxy.backends.ask import down
 from proxy.conversation.conversations import command_at, without_commands
 from proxy.conversation.history_cache import History, Telling
@@ -43,11 +43,13 @@ from proxy.conversation.turns import DEFAULT, turn_of
 from proxy.conversation.typed_words import marked_errors, typed_in
 from proxy.conversation.user_text import SHOWN, last_words, may_be_commands, words
 from proxy.core.agent_wrappers import NOBODY, Agent, agent_of, as_typed
-from proxy.core.backend_http import NoHttp
+from proxy.core.backend_answer import Answer
 from proxy.core.errors import BackendBroke, BadRequest, ProxyError, StorageFailed
+from proxy.core.http_message import NoHttp
 from proxy.core.json_edit import dumps, loads
 from proxy.core.offload import LARGE, in_thread, off_loop, weight
-from proxy.core.upstream import answer_headers, no_http, target_of, whole
+from proxy.core.shares import Room
+from proxy.core.upstream import TooLong, answer_headers, no_http, target_of, whole
 from proxy.dialects import Asked, Dialect
 from proxy.dialects.base import Question
 from proxy.dialects.speaker import Speaker
@@ -372,16 +374,11 @@ class Relay:
             upstream = await parts.connections.ask(
                 request.method, parts.backend.url, target_of(request), parts.request_headers(request), body
             )
-            said = b"" if request.method == "HEAD" or upstream.status not in MISSING else await whole(upstream)
+            said = b"" if request.method == "HEAD" or upstream.status not in MISSING else await _start(upstream)
             if said and is_bare(upstream.status, said):
                 return lacking(request, upstream.status, parts.backend.kind)
             response = PacedStream(status=upstream.status, headers=answer_headers(upstream.headers))
-            await response.prepare(request)
-            if said:
-                await response.write(said)
-            async for piece in upstream.pieces():
-                await response.write(piece)
-            await response.write_eof()
+            await send_pieces(response, request, upstream.pieces(), said)
             return response
         except BackendBroke as error:
             if response is None:
@@ -399,6 +396,14 @@ class Relay:
         finally:
             if upstream is not None:
                 upstream.close()
+
+
+async def _start(upstream: Answer) -> bytes:
+    """As much of a refusal as may be a bare one; nearly always that is all of it."""
+    try:
+        return await whole(upstream, Room(READ))
+    except TooLong as error:
+        return error.start
 
 
 def _as_proxy_error(error: ProxyError | StoreError) -> ProxyError:

@@ -20,7 +20,6 @@ from proxy.core.errors import BackendDown, BadRequest, NotFound
 from proxy.core.events import Events
 from proxy.core.json_response import json_response
 from proxy.core.metrics import Metrics
-from proxy.core.query import flag, number, turn
 from proxy.core.tasks import Shared
 from proxy.core.wrapped_ids import bare
 from proxy.signals.bodies import SignalBody
@@ -37,6 +36,7 @@ from proxy.web.openapi.responses import (
     RunsBody,
     WholeCompletion,
 )
+from proxy.web.query import flag, number, turn
 from proxy.web.run_detail import account
 from proxy.web.status import StatusReport, reachable, run_json
 from store.captured import export
