@@ -112,11 +112,11 @@ class Bodies:
             request._read_bytes = body  # for handlers that read it by themselves
         request[BODY] = body
         if weigh and len(body) >= LIGHT:
-            held.take_up_to(await off_loop(len(body), whole_weight, body))
+            held.take_up_to(len(body) + await off_loop(len(body), whole_weight, body))
 
     async def _in_time(self, request: web.Request, held: HeldBytes, taken: int) -> bytes:
         """The body, as long as each `server.slow_client_s` brings enough of it."""
-        loop, pieces, size, mark = asyncio.get_running_loop(), list[bytes](), 0, 0
+        loop, body, size, mark = asyncio.get_running_loop(), bytearray(), 0, 0
         due = loop.time() + self._patience
         while True:
             try:
@@ -125,9 +125,9 @@ class Bodies:
             except TimeoutError:
                 raise too_slow(size) from None
             if not piece:
-                return b"".join(pieces)
-            pieces.append(piece)
-            size += len(piece)
+                return bytes(body)
+            body += piece
+            size = len(body)
             if size > self._largest:
                 raise self._too_large()
             while size > max(taken, SMALL):

@@ -110,7 +110,8 @@ async def plain_body(request: web.Request, coding: str, limit: int) -> bytes:
 async def hold_parsed(request: web.Request, raw: bytes, known: KnownPrefix) -> None:
     """Have memory for all that is made of a body: a few bytes may become many things. Raises TooMany, Overloaded,
     TooLarge where there can never be enough."""
-    hold(request, known.weight if len(raw) < LARGE else await in_thread(whole_weight, raw))
+    parsed_size = known.weight if len(raw) < LARGE else await in_thread(whole_weight, raw)
+    hold(request, len(raw) + parsed_size)
 
 
 def hold(request: web.Request, size: int) -> None:
