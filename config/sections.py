@@ -142,7 +142,9 @@ class ServerSection(Section):
     requests_per_minute: int = Field(default=0, ge=0)
     """Requests that one key may make in a minute, some at once; 0 means no limit."""
     max_requests: int = Field(default=1024, ge=1)
-    """Requests that may be under way at once; one more is answered with 503."""
+    """Requests that may be under way at once, three quarters of them one key's; one more gets 503 or 429."""
+    max_held_bytes: int = Field(default=512 * 1024 * 1024, ge=1024 * 1024)
+    """Bytes of request bodies, and of what is kept of answers, in memory at once; three quarters may be one key's."""
     slow_client_s: float = Field(default=30.0, gt=0)
     """Seconds in which a client must send a KiB each of its body, else 408; in twice that it must read as much."""
 

@@ -16,6 +16,7 @@ from aiohttp import web
 
 from config.settings import Settings
 from proxy.access import security
+from proxy.access.bodies import Bodies
 from proxy.access.keys import Keys
 from proxy.access.limits import HEAD_LIMIT, MOST_HEADERS, Limits
 from proxy.access.roles import ROOM
@@ -112,6 +113,7 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
         },
     )
     app[security.LOCAL] = wired.keys.local
+    app[security.BUSY] = wired.guard.busy
     app[TASKS] = wired.tasks
     app.on_response_prepare.append(security.contain)
     if settings.server.origins:
@@ -130,7 +132,7 @@ class Wiring:
         self.health = health = Health(backend.capabilities.longer)
         events, metrics, door = Events(), Metrics(), Door(settings.server)
         self.events, self.tasks = events, (tasks := Tasks())
-        self.keys, limits = Keys(settings.server), Limits(settings.server)
+        self.keys = Keys(settings.server)
         redactor = Redactor(settings.redaction)
         recent = Recent(History(redactor))
         underway = Underway()
@@ -191,7 +193,7 @@ class Wiring:
         giving_way = GivingWay(launcher.stand_still, longest(settings.backend, train.stand_still_s))
         self.lessons = lessons = PromptLessons(store) if settings.lessons.enabled else None
         parts = Parts(
-            settings, store, backend, swap, metrics, tasks, health, formats, door, limits, events, redactor,
+            settings, store, backend, swap, metrics, tasks, health, formats, door, events, redactor,
             self.uncaptured, recent, Memory(tasks), giving_way, underway, episodes, queue, lessons,
         )  # fmt: skip
         self.relay = relay = Relay(parts, self.commands, retries)
@@ -230,7 +232,13 @@ class Wiring:
             self.lesson_routes,
         )
         self.guard = security.Guard(
-            settings.server, self.keys, limits, self.pages.visits.who, retries.refused, settings.home
+            settings.server,
+            self.keys,
+            Limits(settings.server),
+            Bodies(settings.server),
+            self.pages.visits.who,
+            retries.refused,
+            settings.home,
         )
 
     def routes(self) -> list[web.RouteDef]:

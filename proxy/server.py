@@ -139,12 +139,17 @@ async def serving(
             url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
             address = settings.home / ADDRESS_FILE
             _write_address(address, {"url": url, "pid": os.getpid(), "key": app[security.LOCAL]})
-            looking = asyncio.create_task(_say_unreachable(backend), name="look-at-backend")
+            assert runner.server is not None
+            beside = [
+                asyncio.create_task(_say_unreachable(backend), name="look-at-backend"),
+                asyncio.create_task(fd_limits.keep_some_free(runner.server, app[security.BUSY]), name="keep-some-free"),
+            ]
             try:
                 yield url
             finally:
                 app[tasks.TASKS].hurry()  # a second signal may come at any moment
-                looking.cancel()
+                for task in beside:
+                    task.cancel()
                 address.unlink(missing_ok=True)
                 for site in list(runner.sites):
                     await site.stop()

@@ -171,6 +171,10 @@ class Keys:
             "--name NAME` makes one."
         )
 
+    def is_local(self, given: str) -> bool:
+        """Tell whether this is the key of commands of this machine."""
+        return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self._local)
+
     @contextlib.contextmanager
     def lent(self, who: Who) -> Iterator[str]:
         """A key that is theirs for as long as this lasts: for what rlproxy asks itself on somebody's behalf."""

@@ -26,6 +26,7 @@ Kind = Literal[
     "models",  # what agents use
     "passed",  # whatever else the backend has
     "control",
+    "events",  # a control route that lasts
     "page",  # guests get it too: it tells them to sign in
     "nowhere",
 ]
@@ -78,7 +79,6 @@ RULES: Final[Mapping[str, Rule]] = {
         "POST /v1/feedback/open-webui",
         "DELETE /v1/feedback/{id}",
         "POST /rl/links",
-        "GET /rl/events",
         "GET /rl/completions",
         "GET /rl/completions/{id}",
         "GET /rl/adapters",
@@ -92,6 +92,7 @@ RULES: Final[Mapping[str, Rule]] = {
         "POST /rl/episodes/{id}/reward",
         "POST /rl/episodes/rewards",
     ),
+    **_rules("events", "rate", "GET /rl/events"),
     **_rules(
         "control",
         "admin",

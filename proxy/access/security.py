@@ -23,15 +23,19 @@ from aiohttp import web
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from config.sections import ServerSection
+from proxy.access.bodies import HELD, Bodies
 from proxy.access.keys import FORM, Keys, Who, given_key, same
-from proxy.access.limits import HEAD_LIMIT, Limits
+from proxy.access.limits import HEAD_LIMIT, RESERVE, Limits, PlaceKind
+from proxy.access.pace import PATIENCE, SOON, send_long
 from proxy.access.roles import Rule, least, rule
 from proxy.core.address_file import HOME_HEADER, is_home
 from proxy.core.errors import AnotherHome, BadRequest, Forbidden, HeadTooLarge, ProxyError
+from proxy.core.shares import HOLDER, Holder
 from proxy.core.upstream import target_of
 from store.records import Role
 
 WHO: Final = web.RequestKey("who", Who)
+BUSY: Final = web.AppKey("busy", set[web.RequestHandler])  # connections with a request under way
 LOCAL: Final = web.AppKey("local", str)  # the key of this start, for commands of this machine
 _SECRET: Final = re.compile("authorization|cookie|key|token|secret")  # in the name of a header
 SHORTEST_KEY: Final = 6  # anything shorter would be found in many a word
@@ -39,6 +43,8 @@ SHORTEST_OFF_LOOPBACK: Final = 16
 GUEST: Final = "guest"
 KNOWN: Final = 64  # hosts whose reading is remembered: nearly all requests name the same
 _RANK: Final[Mapping[str, int]] = {"use": 0, "rate": 1, "admin": 2}
+# Models and rlproxy's own routes are shared out apart, so that no flood of the one kind keeps the other out.
+_SHARED_BY: Final[Mapping[str, str]] = {"passed": "models", "page": "control", "control": "control"}
 _OURS: Final = ("host", "content-length", "expect")
 _COOKIE: Final = "rl_"  # how those of the page begin, which a backend has no business with
 _LOCAL_NAMES: Final = ("localhost", "ip6-localhost")
@@ -176,6 +182,7 @@ class Guard:
         settings: ServerSection,
         keys: Keys,
         limits: Limits,
+        bodies: Bodies,
         by_cookie: ByCookie | None = None,
         refused: Told = lambda request: None,
         home: Path | None = None,
@@ -185,6 +192,8 @@ class Guard:
         self._settings = settings
         self._keys = keys
         self._limits = limits
+        self._bodies = bodies
+        self.busy: set[web.RequestHandler] = set()  # connections with a request under way
         self._by_cookie = by_cookie
         self._refused = refused
         self._home = home
@@ -207,37 +216,63 @@ class Guard:
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        limits, entered = self._limits, False
         try:
             request[HEAD] = head = self._heads.of(request)
+            request[PATIENCE] = self._settings.slow_client_s
             kind = head.rule.kind
-            limits.enter(exempt=kind == "open")
-            entered = True
-            if kind == "signed":
+            if kind == "signed":  # it holds no place, or whoever has no key could hold them all
+                await self._bodies.read_unproven(request)
                 return await handler(request)
             if kind == "open":
                 self._for_this_home(request, "another home")
-                return await handler(request)
+                return await self._in_place("probes", request.remote, request, handler)
             if not (self._plain.get(head) or self._is_plain(head)):
                 self._no_foreign_page(request, head.rule)
                 # Before any key: a command for another home has none of this one, and is to learn why it is refused.
                 self._for_this_home(request, "another home" if self._keys.needed else str(self._home))
                 if request.method == "OPTIONS" and "access-control-request-method" in request.headers:
                     return web.Response(status=204)  # an origin that may: what it may is set below
-            found = self._by_cookie(request) if head.by_page and self._by_cookie is not None else None
-            request[WHO] = who = found or self._keys.who(head.key)
+            visitor = self._by_cookie(request) if head.by_page and self._by_cookie is not None else None
+            request[WHO] = who = visitor or self._keys.who(head.key)
             if self._settings.requests_per_minute:
-                limits.spend(who)
+                self._limits.spend(who)
             if _RANK.get(who.role, -1) < _RANK[head.least] and not (who.role == GUEST and kind == "page"):
                 raise _needs_more(request, head, who)
-            await limits.body_in(request, stream=kind == "passed")
-            return await handler(request)
+            group = _SHARED_BY.get(kind, kind)
+            holder = (who.key if self._keys.needed else request.remote, group)
+            return await self._in_place("events" if kind == "events" else "requests", holder, request, handler)
         except ProxyError:  # the data routes answer their own: what comes here got no further
             self._refused(request)
             raise
+
+    async def _in_place(
+        self, kind: PlaceKind, holder: Holder, request: web.Request, handler: Handler
+    ) -> web.StreamResponse:
+        """Have it handled in a place of this holder, which it leaves once its answer is sent. Raises TooMany,
+        Overloaded, and what a body may raise."""
+        self._limits.enter(kind, holder, lambda: self._reserve(request))
+        self.busy.add(request.protocol)
+        HOLDER.set(holder)
+        request[HELD] = held = self._bodies.of(holder)
+        try:
+            group = request[HEAD].rule.kind
+            await self._bodies.read(request, held, stream=group == "passed", weigh=group not in ("models", "passed"))
+            response = await handler(request)
+            if isinstance(response, web.Response) and isinstance(response.body, bytes) and len(response.body) >= SOON:
+                await send_long(response, request)
+            return response
         finally:
-            if entered:
-                limits.under_way -= 1
+            held.end()
+            self.busy.discard(request.protocol)
+            self._limits.leave(kind, holder)
+
+    def _reserve(self, request: web.Request) -> int:
+        """How many of the places that are kept for admins it may have. Commands of this machine have some that no
+        other key reaches: an admin's key may be in the hands of a program, too."""
+        head = request[HEAD]
+        if _SHARED_BY.get(head.rule.kind) != "control" or WHO not in request or request[WHO].role != "admin":
+            return 0
+        return 2 * RESERVE if self._keys.is_local(head.key) else RESERVE
 
     def _is_plain(self, head: RequestHead) -> bool:
         """Tell whether nothing in it could have come from a web page, or be for another home."""

@@ -18,6 +18,9 @@ from proxy.core.errors import BackendDown
 from proxy.core.json_edit import dumps, loads
 from proxy.core.redirects import Redirected, pointed_elsewhere, refuse_all
 from proxy.core.server_url import route_url
+from proxy.core.upstream import body_of
+
+ASK_BYTES: Final = 1 << 25  # of an answer with the log-probs of a long prompt
 
 # What starts each of them, for who forgot to.
 START: Final[Mapping[str, str]] = {
@@ -43,7 +46,7 @@ async def ask(
                 route_url(address.url, "/v1/chat/completions"), data=dumps({**body, **named}), headers=headers
             ) as response,
         ):
-            return response.status, await response.read()
+            return response.status, await body_of(response, ASK_BYTES)
 
 
 @contextmanager

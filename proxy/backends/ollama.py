@@ -25,7 +25,7 @@ from proxy.backends.base import Address, Capabilities, Left, Misfit, Prompt, Ren
 from proxy.backends.installed import Made
 from proxy.backends.modelfile import Modelfile, parse
 from proxy.backends.ollama_prompts import asked_of_ollama
-from proxy.backends.openai import OpenAICompatible
+from proxy.backends.openai import LONG_CALL_BYTES, OpenAICompatible
 from proxy.backends.origins import Origins
 from proxy.core.errors import BackendBroke, BackendDown, ProxyError, Unsupported
 from proxy.core.json_edit import dumps, loads
@@ -197,7 +197,7 @@ class Ollama(OpenAICompatible):
 
     async def shown(self, body: dict[str, Any]) -> tuple[int, bytes]:
         """The answer of `/api/show`."""
-        return await self._call("POST", "/api/show", json=body)
+        return await self._call("POST", "/api/show", most=LONG_CALL_BYTES, json=body)
 
     # Finding out
 

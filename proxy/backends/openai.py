@@ -25,10 +25,12 @@ from proxy.core.errors import BackendBroke, BackendDown, Unsupported
 from proxy.core.http_message import address_of
 from proxy.core.json_edit import dumps, loads
 from proxy.core.server_url import base_url, route_url
-from proxy.core.upstream import message_in
+from proxy.core.upstream import body_of, message_in
 
 _VERSION: Final = re.compile(r".+@v\d+")
 CALL_S: Final = 60.0  # for a control request, a load among them
+CALL_BYTES: Final = 1 << 23  # of an answer to one: a model list of the largest router has one million
+LONG_CALL_BYTES: Final = 1 << 25  # of one that repeats a prompt, or a model's vocabulary
 # How often a server is asked how it samples by default, as it may have been restarted otherwise; sooner where it did
 # not say. A client's request waits for that, but never long.
 LOOK_S: Final = 300.0
@@ -202,7 +204,7 @@ class OpenAICompatible:
     async def _render(self, path: str, body: Mapping[str, Any], *members: str) -> Any:
         """Ask such a route for this member; None where there is no such route. Raises BackendDown,
         BackendBroke."""
-        status, answer = await self._call("POST", path, json={"model": self._model, **body})
+        status, answer = await self._call("POST", path, most=LONG_CALL_BYTES, json={"model": self._model, **body})
         if status in (404, 405, 501):
             return None
         try:
@@ -235,9 +237,17 @@ class OpenAICompatible:
         return None  # it never gave anything back
 
     async def _call(
-        self, method: str, path: str, *, timeout_s: float | None = None, url: str | None = None, **more: Any
+        self,
+        method: str,
+        path: str,
+        *,
+        timeout_s: float | None = None,
+        most: int = CALL_BYTES,
+        url: str | None = None,
+        **more: Any,
     ) -> tuple[int, bytes]:
-        """One control request, a short one unless told otherwise. Raises BackendDown where nobody answers."""
+        """One control request, a short one unless told otherwise. Raises BackendDown where nobody answers, BackendBroke
+        where the answer has more than `most` bytes."""
         if self._http is None:
             raise BackendDown("The backend has not been started.")
         seconds = timeout_s or CALL_S
@@ -246,7 +256,7 @@ class OpenAICompatible:
             async with self._http.request(
                 method, route_url(url or self.url, path), headers=self.headers(), timeout=timeout, **more
             ) as response:
-                return response.status, await response.read()
+                return response.status, await body_of(response, most)
 
 
 def _told(entry: dict[str, Any], config: dict[str, Any]) -> Told:

@@ -9,7 +9,6 @@ be looked at (reach), how alike two conversations are (same_text), what is done 
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -41,6 +40,7 @@ from proxy.conversation.underway import Underway
 from proxy.conversation.user_text import silent
 from proxy.core.agent_wrappers import Agent
 from proxy.core.errors import Conflict
+from proxy.core.offload import in_thread
 from store.captured import tree
 from store.captured.tree import ASIDE
 from store.records import Asker, Candidate, Completion, Lately, SentBack
@@ -123,7 +123,7 @@ class OnScreen:
     async def above(self, before: list[dict[str, Any]], place: Place) -> Lately:
         """The answer right above a command, which the messages `before` are in front of. Raises CannotTell."""
         await self.underway.begin_all(place.reach.own())
-        history = await asyncio.to_thread(_said_before, before, place.agent)
+        history = await in_thread(_said_before, before, place.agent)
         if not any(message.get("role") not in ASIDE for message in history):
             raise CannotTell(NONE_SENT)
         if history[-1].get("role") != "assistant":
@@ -170,7 +170,7 @@ class OnScreen:
         if one.status != "pending":
             return one
         if text := self.underway.text(one.id):
-            return replace(one, text=await asyncio.to_thread(self._redactor.text, text))
+            return replace(one, text=await in_thread(self._redactor.text, text))
         return await self._store.answers.get(one.id) or one  # it may have ended in this moment
 
     # The answer above
@@ -179,7 +179,7 @@ class OnScreen:
         self, history: list[dict[str, Any]], place: Place, askers: Sequence[Asker], *, within: str | None = None
     ) -> Lately:
         """`within`: the session whose answers are looked through first, also those that are not of late."""
-        sent, kept = await asyncio.to_thread(self._sent_back, history, place)  # it may have pictures in it
+        sent, kept = await in_thread(self._sent_back, history, place)  # it may have pictures in it
         found = [] if sent is None else await self._store.completions.find_reply(sent, askers)
         if len(found) > 1:
             raise Ambiguous(_which(found))
@@ -258,7 +258,7 @@ class OnScreen:
         if not close:
             return [], 0, False
         whole = await self._store.completions.many([one.id for one, _ in close[:CLOSE]])
-        fits = await asyncio.to_thread(_fits, before, close, whole, sent, place, forms, rows)
+        fits = await in_thread(_fits, before, close, whole, sent, place, forms, rows)
         letters = len(letters_of((text or str(reply["tool_calls"]))[:COUNTED]))
         return fits, letters, len(close) > CLOSE
 
@@ -278,7 +278,7 @@ class OnScreen:
         longest = min(len(text) + len(text) // 2 + 1000, LONGEST)
         rows = await self._store.answers.said_to(askers, limit=LATELY, longest=longest, session=within)
         rows = [await self.so_far(one) for one in rows]
-        return text, await asyncio.to_thread(_close, reply, text, rows, forms, after_tool=after_tool), rows
+        return text, await in_thread(_close, reply, text, rows, forms, after_tool=after_tool), rows
 
     async def _below(self, one: Lately, place: Place) -> Lately:
         """`one`, unless an answer came below it that the client has not sent: it is under way, or was broken off.
@@ -303,12 +303,12 @@ class OnScreen:
         """The person's own message is the last one: its answer is under way, or its client keeps none that was broken
         off. Raises CannotTell."""
         forms = Forms()
-        _, kept = await asyncio.to_thread(self._sent_back, history, place)
+        _, kept = await in_thread(self._sent_back, history, place)
         turns = await self._store.answers.main_turns_of(place.reach.own(), limit=TURNS)
-        turns = await asyncio.to_thread(_asked_so, kept[-1], turns, forms)
+        turns = await in_thread(_asked_so, kept[-1], turns, forms)
         whole = await self._store.completions.many([one.id for one in turns])
         close = [(one, Alike.EXACT) for one in turns]
-        fits = await asyncio.to_thread(_fits, kept, close, whole, None, place, forms)
+        fits = await in_thread(_fits, kept, close, whole, None, place, forms)
         enough = [fit for fit in fits if fit.run.messages and (fit.run.whole or fit.session == 2)]
         found = [await self.so_far(one) for one in _best(enough, alone=False)]
         shown = [one for one in found if one.shown]

@@ -35,7 +35,9 @@ from typing import Any, Final, NamedTuple
 from aiohttp import web
 from multidict import CIMultiDict
 
-from proxy.access.limits import PacedStream
+from proxy.access.bodies import HELD
+from proxy.access.pace import PacedStream
+from proxy.core.shares import Room
 from proxy.core.tasks import Tasks
 from proxy.dialects.speaker import AGENT_HEADERS
 from store.store import Store
@@ -51,6 +53,7 @@ TOO_LONG: Final = 10  # digits of a count
 KEPT_S: Final = 600.0
 KEPT_ENTRIES: Final = 1024
 KEPT_BYTES: Final = 32 * 1024 * 1024  # of all answers; the oldest go first, and are asked for again
+LONGEST: Final = KEPT_BYTES // 4  # of one; a longer one is asked for again
 DONE_ALREADY: Final = "rlproxy: this was done already, and what was said of it is forgotten; nothing was done again."
 
 
@@ -60,17 +63,33 @@ class Recording(PacedStream):
     def __init__(self, status: int, headers: CIMultiDict[str]) -> None:
         super().__init__(status=status, headers=headers)
         self.sent = bytearray()
-        self.left = 0  # bytes of it
+        self.is_whole = True  # else it became too long, and is not kept
+        self._size = self._left = 0  # bytes that were written, and of those that have left
+        self._room: Room | None = None  # once something has been written
+
+    @property
+    def has_left(self) -> bool:
+        return self._left == self._size
 
     async def write(self, data: bytes | bytearray | memoryview) -> None:
-        self.sent += data
+        self._keep(data)
         await super().write(data)
-        self.left = len(self.sent)
+        self._left = self._size
 
     async def write_eof(self, data: bytes = b"") -> None:
-        self.sent += data
+        self._keep(data)
         await super().write_eof(data)
-        self.left = len(self.sent)
+        self._left = self._size
+
+    def _keep(self, data: bytes | bytearray | memoryview) -> None:
+        self._size += len(data)
+        if self._room is None:
+            held = None if self._req is None else self._req.get(HELD)
+            self._room = Room(LONGEST) if held is None else Room(LONGEST, held.take)
+        if self.is_whole and not self._room.fits(self._size):
+            self.is_whole, self.sent = False, bytearray()
+        if self.is_whole:
+            self.sent += data
 
 
 class Attempt:
@@ -94,19 +113,21 @@ class Attempt:
     def arrived(self) -> bool:
         """Tell whether its whole answer has left, so that its client has no reason to ask again."""
         response = self._response
-        return self._left or (self.answered and response is not None and _has_left(response))
+        return self._left or (self._to_its_end and response is not None and _has_left(response))
 
     @property
     def answered(self) -> bool:
-        return self._answer is not None or (self._recording is not None and self._to_its_end)
+        recording = self._recording
+        return self._answer is not None or (recording is not None and self._to_its_end and recording[1].is_whole)
 
     def keep(self, response: web.StreamResponse) -> None:
         """Remember a whole answer of one body. Called before it leaves: the client may be gone by then."""
         if not isinstance(response, web.Response) or response.status != 200:
             return
         if isinstance(response.body, bytes):
-            self._answer = response.status, CIMultiDict(response.headers), response.body
-            self._response = response
+            if len(response.body) <= LONGEST:
+                self._answer = response.status, CIMultiDict(response.headers), response.body
+            self._response, self._to_its_end = response, True
 
     def stream(self, status: int, headers: CIMultiDict[str]) -> web.StreamResponse:
         """A stream to answer with; `streamed` says that what it is sent next is its end."""
@@ -303,7 +324,7 @@ def key_of(request: web.Request, raw: bytes) -> bytes | None:
 def _has_left(response: web.StreamResponse) -> bool:
     """Note that a stream has left to its last event: many clients close there, and do not wait for the end of
     the body."""
-    return response.left == len(response.sent) if isinstance(response, Recording) else response.body_length > 0
+    return response.has_left if isinstance(response, Recording) else response.body_length > 0
 
 
 def _count(request: web.Request) -> int | None:

@@ -18,24 +18,21 @@ from typing import Any, Final
 
 import aiohappyeyeballs  # asyncio's own leaks sockets where who waits is cancelled
 import httptools
-from multidict import CIMultiDict
 
-from proxy.core.errors import broken_off
+from proxy.core.backend_answer import HELD, Answer
 from proxy.core.http_message import (
     AT_ONCE,
-    CODINGS,
     Body,
+    HeaderLines,
+    NoHttp,
     ServerAddress,
-    Unpacking,
     address_of,
     framed,
     header_lines,
 )
 
 KEEPALIVE_S: Final = 4.0  # below uvicorn's 5 s, else a connection may be closed under a request
-LOOK_S: Final = 60.0  # a beat, where nobody is told of silences
 HEAD_LIMIT: Final = 256 * 1024  # bytes of an answer's head, and of all that has no byte of the body in it
-HELD: Final = 1 << 18  # bytes that wait for a slow reader before no more are read
 _BODILESS: Final = ("GET", "HEAD", "OPTIONS", "DELETE")
 _SAFE: Final = ("GET", "HEAD", "OPTIONS")
 
@@ -50,10 +47,6 @@ class Disconnected(ConnectionError):
 
 class Silent(TimeoutError):
     """The question was taken, and nothing came for `backend.read_timeout_s`."""
-
-
-class NoHttp(ValueError):
-    """The bytes that came are not HTTP."""
 
 
 class Connections:
@@ -226,6 +219,9 @@ class _Connection(asyncio.Protocol):
         except Exception as error:
             self._fail(error)
 
+    def pause(self) -> None:
+        self.to.pause_reading()
+
     def read_on(self) -> None:
         self._heard = self.loop.time()
         self.to.resume_reading()
@@ -375,123 +371,3 @@ class _Connection(asyncio.Protocol):
             self._pool.keep(self)
         else:
             self.close()
-
-
-class Answer:
-    """An answer of the backend. Its body is read once, by one task."""
-
-    def __init__(self, connection: _Connection, *, unpack: bool, headless: bool) -> None:
-        self.status = 0
-        self.headers: CIMultiDict[str] = CIMultiDict()
-        self.until_closed = False  # its end is the connection's
-        self.headless = headless  # it has a head alone
-        self.paused = False
-        self._connection = connection
-        self._unpack = unpack
-        self._unpacking: Unpacking | None = None
-        self._came: list[bytes] = []
-        self._size = 0
-        self.is_whole = False  # its last byte has come
-        self._broke: Exception | None = None
-        self._waiting: asyncio.Future[None] | None = None
-        self._since = 0.0  # of the read that is waited for
-        self._beat: asyncio.TimerHandle | None = None
-
-    @property
-    def is_read(self) -> bool:
-        return self.is_whole and not self._came
-
-    async def some(self, beat_s: float) -> bytes | None:
-        """All that has come since; b"" at the end, and None where nothing came for `beat_s`.
-
-        Raises BrokeOff, so that it cannot be taken for a client that went away; after all that has come.
-        """
-        if not self._came and not self.is_whole and self._broke is None:
-            loop = self._connection.loop
-            self._waiting, self._since = loop.create_future(), loop.time()
-            if self._beat is None:
-                self._beat = loop.call_later(beat_s, self._look, beat_s)
-            try:
-                await self._waiting
-            finally:
-                self._waiting = None
-        if self._came:
-            return self.taken()
-        if self._broke is not None:
-            raise broken_off(self._broke) from self._broke
-        return b"" if self.is_whole else None
-
-    def taken(self) -> bytes:
-        """All that has come and was not read yet."""
-        found = self._came[0] if len(self._came) == 1 else b"".join(self._came)
-        self._came.clear()
-        self._size = 0
-        if self.paused:
-            self.paused = False
-            self._connection.read_on()
-        return found
-
-    def give_back(self, data: bytes) -> None:
-        """What was taken is read again, by whoever comes next."""
-        if data:
-            self._came.insert(0, data)
-
-    async def pieces(self) -> AsyncIterator[bytes]:
-        """The body as it comes, however long the silences are. Raises BrokeOff, after all that has come."""
-        while (piece := await self.some(LOOK_S)) != b"":
-            if piece is not None:
-                yield piece
-
-    def close(self) -> None:
-        """Nobody reads it any more: it must stop costing the backend."""
-        if not self.is_whole and self._broke is None:
-            self.ended(ConnectionError("nobody reads it any more"))
-            self._connection.close()
-
-    def _look(self, beat_s: float) -> None:
-        """One timer for all reads: it costs more than a read."""
-        self._beat = None
-        if self._waiting is None or self._waiting.done():
-            return  # the next one sets it again
-        due, loop = self._since + beat_s, self._connection.loop
-        if loop.time() < due:
-            self._beat = loop.call_at(due, self._look, beat_s)
-        else:
-            self._waiting.set_result(None)
-
-    # What the connection says
-
-    def begin(self, status: int) -> None:
-        self.status = status
-        kind = self.headers.get("transfer-encoding", "").lower()
-        bodiless = self.headless or status in (204, 304)
-        self.until_closed = not bodiless and "chunked" not in kind and "content-length" not in self.headers
-        coding = ", ".join(self.headers.getall("content-encoding", ())).strip().lower()
-        if self._unpack and coding in CODINGS:
-            self._unpacking = Unpacking(coding)
-        elif self._unpack and coding not in ("", "identity"):
-            raise NoHttp(f"its body is in {coding}, which nobody asked for")
-
-    def take(self, data: bytes) -> None:
-        if self._unpacking is not None:
-            data = self._unpacking.unpacked(data)
-        if data:
-            self._came.append(data)
-            self._size += len(data)
-
-    def tell(self) -> None:
-        """All that one read has brought is here."""
-        if self._came and self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(None)
-        elif self._size > HELD and not self.paused and not self.is_whole and self._broke is None:
-            self.paused = True
-            self._connection.to.pause_reading()
-
-    def ended(self, error: Exception | None) -> None:
-        if error is None and self._unpacking is not None and not self._unpacking.is_whole:
-            error = zlib.error("its end is missing")
-        self.is_whole, self._broke = error is None, error
-        if self._beat is not None:
-            self._beat.cancel()
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(None)

@@ -21,6 +21,7 @@ ProxyError
 ├── BackendBroke 502      the backend answered nonsense
 │   └── BrokeOff          or was cut off
 ├── BackendDown 503       the backend does not answer
+├── Overloaded 503        too much is under way here
 ├── OutOfFiles 503        no file descriptor is left to reach it
 └── StorageFailed 507     the disk did not take it
 
@@ -166,6 +167,10 @@ def broken_off(error: BaseException | None) -> BrokeOff:
 
 class BackendDown(ProxyError):
     status, type, code = 503, "backend_error", "backend_down"
+
+
+class Overloaded(ProxyError):
+    status, type, code = 503, "server_error", "overloaded"
 
 
 class OutOfFiles(ProxyError):

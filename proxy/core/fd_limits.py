@@ -1,6 +1,6 @@
 """File descriptors: as many as the system lets us have, and what is said when there are none left.
 
-Each answer under way holds two, one for the client and one for the backend. Owns the limit and the word on it. What
+Each answer under way holds two. Owns the limit, and the word on it. What
 goes on without new ones: answers that have begun, the store. Who comes then waits to be let in, or is told.
 """
 
@@ -10,9 +10,11 @@ import asyncio
 import errno
 import resource
 import time
+from collections.abc import Collection
 from typing import Any, Final
 
 import structlog
+from aiohttp import web
 
 from proxy.core.errors import OutOfFiles
 
@@ -20,6 +22,10 @@ log = structlog.get_logger()
 
 WANTED: Final = 65_536
 SAID_S: Final = 10.0  # how long it is said after the last time; while there are none it happens every second
+EACH: Final = 2  # of an answer under way: its client's and its backend's
+KEPT: Final = 192  # for the store, logs, children, event streams and those who come
+CONNECTIONS: Final = 4096  # of clients; what one sends may be in memory before anybody looks at it
+SWEEP_S: Final = 0.5
 SHORT: Final = (errno.EMFILE, errno.ENFILE)
 
 
@@ -29,6 +35,26 @@ def raise_limit() -> None:
     wanted = WANTED if hard == resource.RLIM_INFINITY else min(hard, WANTED)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def answers_at_once() -> int:
+    """How many answers the descriptors are enough for, beside those that everything else needs."""
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    most = WANTED if soft == resource.RLIM_INFINITY else soft
+    return max(1, (most - KEPT) // EACH)
+
+
+async def keep_some_free(server: web.Server, busy: Collection[object]) -> None:
+    """Close connections that ask nothing, the oldest first, while clients hold half of all descriptors, or more
+    connections than may fill the memory: else those who only connect keep everybody out. `busy`: connections with a
+    request under way."""
+    while True:
+        most = min(CONNECTIONS, EACH * answers_at_once() // 2)
+        if (spare := len(server.connections) - most) > 0:
+            idle = [one for one in server.connections if one not in busy]
+            for connection in idle[: spare + most // 4]:
+                connection.force_close()
+        await asyncio.sleep(SWEEP_S)
 
 
 class Files:

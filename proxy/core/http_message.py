@@ -18,10 +18,13 @@ from proxy.core.server_url import route_path
 PIECE: Final = 1 << 16  # bytes of a large body that are written at once
 AT_ONCE: Final = 1 << 18  # bytes of a body that is not large: a turn of the loop costs more than to send them
 CODINGS: Final = ("gzip", "x-gzip", "deflate")
-LIMIT: Final = 1 << 24  # bytes that one read may become
 _GZIP: Final = 16 + zlib.MAX_WBITS
 
 Body = bytes | AsyncIterator[bytes] | None
+
+
+class NoHttp(ValueError):
+    """The bytes that came are not HTTP."""
 
 
 class ServerAddress(NamedTuple):
@@ -72,32 +75,37 @@ async def framed(body: bytes | AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 class Unpacking:
-    """One packed body of an answer."""
+    """One packed body of an answer. It is unpacked as it is read, so that a few bytes cannot fill the memory."""
 
     def __init__(self, coding: str) -> None:
         """`coding`: one of CODINGS."""
         self._is_gzip = coding != "deflate"
         self._from: Any = None  # zlib's type has no name
+        self._packed = b""  # what is not unpacked yet
+        self.has_more = False  # more can be unpacked of what has come
 
-    @property
-    def is_whole(self) -> bool:
-        """Tell whether it may end here. An empty body is not packed."""
-        return self._from is None or self._from.eof
+    def lacking(self) -> zlib.error | None:
+        """The error of a body that ends here and may not. An empty one is not packed."""
+        may_end = self.has_more or self._from is None or self._from.eof
+        return None if may_end else zlib.error("its end is missing")
 
-    def unpacked(self, data: bytes) -> bytes:
-        """Raises zlib.error, also for what becomes too much."""
-        found, room = [], LIMIT
-        while data:
+    def unpacked(self, data: bytes, most: int) -> bytes:
+        """Up to so many bytes of all that has come, these ones last. Raises zlib.error."""
+        self._packed += data
+        pieces, room = [], most
+        while (self._packed or self.has_more) and room > 0:
+            self.has_more = False
             if self._from is None:
-                headless = not self._is_gzip and data[0] & 15 != 8  # as some send deflate: without RFC 1950's head
+                headless = not self._is_gzip and self._packed[0] & 15 != 8  # some send deflate without RFC 1950's head
                 self._from = zlib.decompressobj(_GZIP if self._is_gzip else zlib.MAX_WBITS * (-1 if headless else 1))
             elif self._from.eof:
-                if not self._is_gzip or data[0] != 0x1F:
-                    break  # padding
+                if not self._is_gzip or self._packed[0] != 0x1F:
+                    self._packed = b""  # padding
+                    break
                 self._from = zlib.decompressobj(_GZIP)  # gzip may have several members
-            found.append(self._from.decompress(data, room))
-            room -= len(found[-1])
-            if room <= 0:
-                raise zlib.error(f"one read of it becomes over {LIMIT} bytes")
-            data = self._from.unused_data
-        return b"".join(found)
+            pieces.append(self._from.decompress(self._packed, room))
+            room -= len(pieces[-1])
+            self._packed = self._from.unused_data if self._from.eof else self._from.unconsumed_tail
+            self.has_more = room <= 0 and not self._from.eof  # zlib may hold some of it
+        self.has_more = self.has_more or bool(self._packed)
+        return b"".join(pieces)

@@ -1,13 +1,23 @@
 """Work on large bodies, off the event loop: 30 MB of pictures must not keep others waiting.
 
-Owns what is large. Most requests are not, and a thread would cost them more than it saves.
+Owns what is large, and the threads for it. Most requests are not, and a thread would cost them more than it saves. The
+threads are shared: one key's work fills at most half of them, and what waits goes by turns of the keys. Work that
+belongs to no request (files, names of machines) has asyncio's own threads.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from functools import partial
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
+
+from proxy.core.shares import HOLDER, Holder, Shares
+from proxy.core.waiting_line import WaitingLine
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -15,7 +25,10 @@ T = TypeVar("T")
 LARGE: Final = 1 << 20
 OBJECT: Final = 256  # bytes that an object counts as: an empty message is looked at as often as any other
 ITEM: Final = 16  # bytes that any other member, or a list, does
+TEXT: Final = 64  # bytes that a text takes beside its own
 LIGHT: Final = LARGE // (OBJECT + ITEM)  # bytes that are never large, whatever they say
+THREADS: Final = min(16, (os.cpu_count() or 1) + 4)
+MANY: Final = 1 << 20  # pieces of work that wait: each is a request's, and those are bounded elsewhere
 
 
 class Marks(NamedTuple):
@@ -43,6 +56,12 @@ def weight(raw: bytes, counted: Marks | None = None) -> int:
     return len(raw) + OBJECT * found.objects + ITEM * (found.commas + found.lists)
 
 
+def whole_weight(raw: bytes) -> int:
+    """The same, also of what is large by its bytes alone: what it may come to in memory."""
+    found = marks(raw)
+    return len(raw) + OBJECT * found.objects + ITEM * (found.commas + found.lists)
+
+
 def length(value: Any) -> int:
     """Characters in a value of JSON, about; however deep it is."""
     total, left = 0, [value]
@@ -59,6 +78,66 @@ def length(value: Any) -> int:
     return total
 
 
+def memory_of(value: Any, most: int) -> int:
+    """Bytes that a value of JSON takes in memory, about; more than `most` are not counted to their end."""
+    total, left = 0, [value]
+    while left and total <= most:
+        part = left.pop()
+        if isinstance(part, str | bytes):
+            total += len(part) + TEXT
+        elif isinstance(part, dict):
+            total += OBJECT + TEXT * len(part)
+            left += part.values()
+        elif isinstance(part, list):
+            total += TEXT + ITEM * len(part)
+            left += part
+        else:
+            total += ITEM
+    return total
+
+
+class WorkerThreads:
+    """Threads for the work of requests. No key holds more than its share of them, also not by leaving: a thread is free
+    once its work has ended."""
+
+    def __init__(self, count: int) -> None:
+        self._threads = ThreadPoolExecutor(count, thread_name_prefix="request")
+        self._shares = Shares(count, factor=1)
+        self._line = WaitingLine(MANY)
+
+    async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """`work` in a thread, once it is the turn of its key."""
+        loop, holder = asyncio.get_running_loop(), HOLDER.get()
+        if self._shares.take(holder) is not None:
+            await self._line.wait(partial(self._ended, holder))
+        context = copy_context()
+        done = self._threads.submit(partial(context.run, work, *args, **kwargs))
+        done.add_done_callback(lambda _: _in_loop(loop, self._ended, holder))
+        return await asyncio.wrap_future(done)
+
+    def _ended(self, holder: Holder) -> None:
+        self._shares.give_back(holder)
+        while (following := self._next()) is not None:
+            self._shares.take(following)
+            self._line.let_in(following)
+
+    def _next(self) -> Holder | None:
+        return next((one for one in self._line.holders() if self._shares.refusal(one) is None), None)
+
+
+def _in_loop(loop: asyncio.AbstractEventLoop, call: Callable[[Holder], None], holder: Holder) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop is gone, and with it whoever waited
+        loop.call_soon_threadsafe(call, holder)
+
+
+_THREADS: Final = WorkerThreads(THREADS)
+
+
+async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """`work` of a request in a thread. It must not touch what the loop may change meanwhile."""
+    return await _THREADS.run(work, *args, **kwargs)
+
+
 async def off_loop(size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """`work` on so many bytes, or what they count as. It must not touch what the loop may change meanwhile."""
     return await off_loop_above(LARGE, size, work, *args, **kwargs)
@@ -66,4 +145,4 @@ async def off_loop(size: int, work: Callable[P, T], *args: P.args, **kwargs: P.k
 
 async def off_loop_above(least: int, size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """The same for work that takes longer a byte."""
-    return work(*args, **kwargs) if size < least else await asyncio.to_thread(work, *args, **kwargs)
+    return work(*args, **kwargs) if size < least else await in_thread(work, *args, **kwargs)

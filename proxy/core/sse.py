@@ -117,6 +117,11 @@ class EventSplitter:
         """Tell whether nothing but `gap` has ended an event so far."""
         return not self._returns
 
+    @property
+    def waiting(self) -> int:
+        """Bytes of an event that has not come to its end."""
+        return len(self._kept)
+
     def feed(self, chunk: bytes) -> list[Event]:
         return self.events(self.whole(chunk))
 

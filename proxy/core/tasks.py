@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import structlog
 from aiohttp import web
 
 log = structlog.get_logger()
 
+T = TypeVar("T")
 Work = Callable[[], Coroutine[Any, Any, Any]]
 
 
@@ -79,6 +80,28 @@ class Later:
         self._due.cancel()
         self._tasks.later.discard(self)
         return waited
+
+
+class Shared(Generic[T]):
+    """Work that is done once for all who ask while it is under way. It ends where nobody waits for it any more."""
+
+    def __init__(self, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        self._work = work
+        self._task: asyncio.Task[T] | None = None
+        self._waiting = 0
+
+    async def result(self) -> T:
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._work(), name="shared")
+        task = self._task
+        self._waiting += 1
+        try:
+            return await asyncio.shield(task)
+        finally:
+            self._waiting -= 1
+            if not self._waiting:
+                task.cancel()
+                self._task = None
 
 
 TASKS: Final = web.AppKey("tasks", Tasks)

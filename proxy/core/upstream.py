@@ -12,13 +12,16 @@ from collections.abc import Mapping, Set
 from typing import Any, Final
 from urllib.parse import quote
 
+import aiohttp
 from aiohttp import web
 from multidict import CIMultiDict, MultiMapping
 
 from proxy.core import ndjson, sse
-from proxy.core.backend_http import Answer, NoHttp
+from proxy.core.backend_answer import HELD, Answer
 from proxy.core.errors import BackendBroke, BrokeOff
+from proxy.core.http_message import NoHttp
 from proxy.core.json_edit import loads, loads_server_json
+from proxy.core.shares import Room
 
 # RFC 9110, 7.6.1, and what older clients say to a proxy; lengths and encodings are ours to set anew.
 HOP: Final = frozenset({
@@ -47,6 +50,7 @@ _INERT: Final = re.compile(
     r"(?:[ \t]*;[^,]*)?",
     re.ASCII | re.IGNORECASE,
 )
+MOST_SHORT: Final = 1 << 23  # bytes of an error (some servers repeat the request in it) or a count
 _CONTROL: Final = re.compile(r"[\x00-\x08\n-\x1f\x7f]")
 _is_plain: Final = re.compile(r"[!-~]+").fullmatch
 _ASCII: Final = "".join(map(chr, range(0x21, 0x7F)))  # only what is not a character of a path is encoded
@@ -113,21 +117,76 @@ def splitter_for(upstream: Answer) -> sse.EventSplitter | None:
     return None if kind is None else kind()
 
 
-async def whole(answer: Answer) -> bytes:
-    """All of it. Raises BrokeOff; not where only the end of the HTTP around a whole JSON object is missing."""
-    if answer.is_whole:  # it came with its head, as most
+class TooLong(Exception):
+    """A body for which there is no room; `start` is what has come of it, and the answer is still open."""
+
+    def __init__(self, start: bytes) -> None:
+        super().__init__(f"a body of more than {len(start):,} bytes")
+        self.start = start
+
+
+async def whole(answer: Answer, room: Room | None = None) -> bytes:
+    """All of it. Raises TooLong where there is no room for it (without `room`: for MOST_SHORT bytes); BrokeOff, but not
+    where only the end of the HTTP around a whole JSON object is missing."""
+    if answer.is_here:  # it came with its head, as most
         return answer.taken()
-    came = []
+    room, size = room or Room(MOST_SHORT), 0
+    pieces: list[bytes] = []
     try:
         async for piece in answer.pieces():
-            came.append(piece)
+            pieces.append(piece)
+            size += len(piece)
+            if not room.fits(size):
+                raise TooLong(b"".join(pieces))
     except BrokeOff:
-        if not _is_closed(body := b"".join(came)):
+        if not _is_closed(body := b"".join(pieces)):
             raise
         return body
+    except BaseException as error:
+        if not isinstance(error, TooLong):
+            answer.close()  # who is cancelled here must stop costing the backend
+        raise
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+async def short(answer: Answer, room: Room) -> bytes:
+    """All of an error's body, or of another short one. Raises BrokeOff; BackendBroke where there is no room for it."""
+    try:
+        return await whole(answer, room)
+    except TooLong as error:
+        answer.close()
+        raise BackendBroke(
+            f"The backend answered {answer.status} with more than {len(error.start):,} bytes; the rest was not read. "
+            "Check its log."
+        ) from error
+
+
+async def let_go(answer: Answer) -> None:
+    """Nobody wants this body. A short one is read, so that its connection can be used again."""
+    size = 0
+    try:
+        async for piece in answer.pieces():
+            if (size := size + len(piece)) > HELD:
+                break
+    except BrokeOff:
+        pass
     finally:
-        answer.close()  # who is cancelled here must stop costing the backend
-    return came[0] if len(came) == 1 else b"".join(came)
+        answer.close()
+
+
+async def body_of(response: aiohttp.ClientResponse, most: int) -> bytes:
+    """All of a body that aiohttp reads. Raises BackendBroke where it is longer than `most`."""
+    pieces, size = [], 0
+    async for piece in response.content.iter_any():
+        pieces.append(piece)
+        size += len(piece)
+        if size > most:
+            response.close()
+            raise BackendBroke(
+                f"{response.url.origin()} answered {response.method} {response.url.path} with more than {most:,} "
+                "bytes; the rest was not read. Check what answers there."
+            )
+    return b"".join(pieces)
 
 
 def _is_closed(body: bytes) -> bool:

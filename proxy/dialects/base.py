@@ -155,6 +155,8 @@ class Fold(ABC):
 class Renderer(ABC):
     """One chat completion said in another dialect: for backends that lack it, and for local answers."""
 
+    backlog = 0  # bytes that it holds to the end of a stream, about
+
     @abstractmethod
     def chunk(self, chunk: Mapping[str, Any]) -> list[bytes]:
         """A `chat.completion.chunk` as what goes over the wire for it; often nothing, or several events."""

@@ -15,6 +15,7 @@ from proxy.core.json_edit import dumps
 from proxy.dialects.base import Renderer
 from proxy.dialects.chat_form import Calls, a_text, arguments_of, counted, reasoning_of, words_of
 
+CALL: Final = 512  # bytes of a piece of a call beside its arguments
 _STOPPED: Final = {
     "stop": "end_turn",
     "length": "max_tokens",
@@ -113,6 +114,7 @@ class MessagesRenderer(Renderer):
         call.id = piece.get("id") or call.id
         call.name = call.name or function.get("name") or ""
         call.unsent.append(a_text(function.get("arguments")))
+        self.backlog += CALL + (0 if begun else len(call.unsent[-1]))
         if not call.name:
             return []
         out: list[bytes] = []

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Final, Literal
 
 from proxy.core.errors import NoPrompt, ProxyError, Unreadable
 from proxy.core.json_edit import Rules, dumps
+from proxy.core.offload import memory_of
 from proxy.core.sse import Event
 from proxy.core.upstream import error_in
 from proxy.dialects import token_entries
@@ -36,6 +37,8 @@ from proxy.dialects.ollama_chat import (
 
 RENDERS: Final = "_debug_render_only"  # Ollama then sends the prompt as the model would read it
 _NO_PROMPT: Final = "`{}` is empty: nothing was generated."
+PIECE: Final = 160  # bytes of a piece of an answer beside its text
+MOST_CALLS: Final = 1 << 24  # bytes of the calls in a piece, as far as they are counted
 
 
 class _Ollama(Dialect):
@@ -247,6 +250,9 @@ class OllamaRenderer(Renderer):
             delta = choice.get("delta") or {}
             text, thinking = words_of(delta), reasoning_of(delta)
             logprobs = self._logprobs(choice)
+            self.backlog += PIECE + len(text) + len(thinking)
+            if calls := delta.get("tool_calls"):
+                self.backlog += memory_of(calls, MOST_CALLS)
             if choice.get("index", 0) == 0 and (text or thinking or logprobs):
                 self._first = self._first or time.perf_counter_ns()
                 out.append(_line({**self._head, **self._said(text, thinking, []), "done": False, **logprobs}))

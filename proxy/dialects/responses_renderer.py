@@ -18,6 +18,8 @@ from proxy.dialects.chat_form import Calls, a_text, counted
 from proxy.dialects.responses_object import call_item, item_id, response, text_part, unfinished
 from proxy.dialects.responses_tools import tools_of
 
+REPEATED: Final = 4  # times that a text is said again in the last events
+ENTRY: Final = 1024  # bytes of the log-probs of a token, and of a call beside its arguments
 # kind of text -> (kind of item, its id, a part with no text in it yet, where the text is, name of the events)
 _KINDS: Final = {
     "reasoning": ("reasoning", "rs", {"type": "reasoning_text", "text": ""}, "text", "reasoning_text"),
@@ -115,11 +117,13 @@ class ResponsesRenderer(Renderer):
         at, part = self._part(kind)
         name = _KINDS[kind][4]
         self._pieces.append(a_text(text))
+        self.backlog += REPEATED * len(text)
         more: dict[str, Any] = {}
         if kind == "text":
             entries = (logprobs or {}).get("content") or [] if self._asked.wants_logprobs else []
             more["logprobs"] = [{"top_logprobs": [], **entry} for entry in entries]
             part["logprobs"] += more["logprobs"]
+            self.backlog += ENTRY * len(entries)
         self._item_event(f"response.{name}.delta", at, delta=text, content_index=self._last(at), **more)
 
     def _part(self, kind: str) -> tuple[int, dict[str, Any]]:
@@ -145,6 +149,7 @@ class ResponsesRenderer(Renderer):
 
     def _call(self, delta: Mapping[str, Any]) -> None:
         index, function = self._places.place(delta), delta.get("function") or {}
+        self.backlog += ENTRY
         if index not in self._calls:
             if self._open is not None:
                 self._close_item()
@@ -157,6 +162,7 @@ class ResponsesRenderer(Renderer):
         if piece := function.get("arguments"):
             at = self._calls[index].at
             self._calls[index].arguments.append(a_text(piece))
+            self.backlog += REPEATED * len(piece)
             if self._output[at]["type"] == "function_call":
                 self._item_event("response.function_call_arguments.delta", at, delta=piece)
 

@@ -22,7 +22,7 @@ from proxy.conversation.redaction import Redactor
 from proxy.conversation.same_text import Alike, alike, text_in
 from proxy.core.errors import BadRequest, NotFound
 from proxy.core.json_response import json_response, parsed
-from proxy.core.offload import off_loop
+from proxy.core.offload import in_thread, off_loop
 from proxy.dialects.speaker import user_in
 from proxy.feedback.bodies import OpenWebUITaken
 from proxy.feedback.open_webui_form import MAX_TEXT, Given, given, plain, said
@@ -115,7 +115,7 @@ class OpenWebUI:
         shown = await self._shown(new, messages, before, reach, None if user is not None else new.user_id)
         name = rater_of(rater or (before[0].rater if before else shown.user or new.user_id), who, user)
         theirs = [one for one in await self._store.ratings.history(shown.completion_id) if one.rater == name]
-        comment = await asyncio.to_thread(self._redactor.text, _comment(new, before))
+        comment = await in_thread(self._redactor.text, _comment(new, before))
         rating = NewRating(
             completion_id=shown.completion_id, rater=name, value=new.value,
             comment=comment or _emptied("comment", before, theirs),
@@ -137,17 +137,17 @@ class OpenWebUI:
     ) -> Shown:
         """By what is on the screen; else as an earlier rating of this feedback found it, and a person has edited the
         answer since. `also`: another name of the person. Raises NotFound, BadRequest, CannotTell."""
-        history = await asyncio.to_thread(said, messages)
+        history = await in_thread(said, messages)
         if not history or history[-1]["role"] != "assistant":
             raise NotFound("The `messages` do not end with an answer, so nothing was rated.", param="messages")
-        now = await asyncio.to_thread(text_in, history[-1])
+        now = await in_thread(text_in, history[-1])
         place = Place(reach, new.chat, new.model, None)
         askers = await self._askers(new.chat, reach, also)
         why: CannotTell | None = None
         original = messages[-1].get("originalContent")
         texts = [history[-1]]
         if _is_text(original):
-            texts.append({"role": "assistant", "content": await asyncio.to_thread(plain, original)})
+            texts.append({"role": "assistant", "content": await in_thread(plain, original)})
         for text in texts:
             try:
                 found = await self._screen.rendered([*history[:-1], text], place, askers)
@@ -167,7 +167,7 @@ class OpenWebUI:
         if completion is None:
             raise NotFound(f"The completion {id} went in this moment, so nothing was rated.")
         captured = completion.end.text if completion.end is not None else ""
-        correction = await asyncio.to_thread(self._correction, text, captured)
+        correction = await in_thread(self._correction, text, captured)
         return Shown(id, quoted(captured), user, correction)
 
     def _correction(self, text: str, captured: str) -> str | None:

@@ -6,30 +6,46 @@ keeps no other from being read. A text that may lack something is known as such.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from proxy.core.backend_answer import Answer
+from proxy.core.errors import BackendBroke, broken_off
 from proxy.core.json_edit import WholeAnswer, whole_characters
+from proxy.core.ndjson import Line, NdjsonSplitter
+from proxy.core.offload import OBJECT, TEXT, memory_of
+from proxy.core.shares import Room
 from proxy.core.sse import Event, EventSplitter
 from proxy.core.upstream import error_in, message_in
 from proxy.dialects import Dialect, Reply
 from proxy.dialects.base import Fold
+from proxy.relay.answer_room import REASON, AnswerRoom
 from store.records import Item
 
 NOT_UTF8: Final = "the backend sent bytes that are not UTF-8"
+MEASURE_FIRST: Final = 1 << 18  # bytes of a stream after which it is measured what is folded of them
+NUMBERS: Final = 36  # bytes of a token id, and of a log-prob, each in a list
+TOO_LONG: Final = f"{REASON}; it was passed on, and nothing of it is kept"
 READ_AT_ONCE: Final = 1 << 15  # bytes of events that are parsed together: about a quarter of a millisecond
 
 
 class AnswerReader:
-    def __init__(self, dialect: Dialect, tools: Sequence[Mapping[str, Any]] | None = None) -> None:
-        """`tools`: those that the request offers, in chat form."""
+    def __init__(
+        self, dialect: Dialect, tools: Sequence[Mapping[str, Any]] | None = None, room: Room | None = None
+    ) -> None:
+        """`tools`: those that the request offers, in chat form; `room`: for what is folded."""
         self.dialect = dialect
         self.gap: str | None = None  # why its text may lack something
         self.broken: str | None = None  # why something else of it was dropped
         self.text = ""  # what a plain body says that is not an answer
         self._tools = tools
         self._fold: Fold | None = None  # from the first event on
+        self.has_let_go = False  # of all that was folded: it became too long
+        self._room = room
+        self._size = 0  # bytes of the stream
+        self._measure_at = MEASURE_FIRST  # how many of them there are when what is folded is measured again
         self._has_halves = False  # of characters
         self._unread: list[bytes] = []  # whole events, not parsed yet
         self._unread_size = 0
@@ -59,9 +75,17 @@ class AnswerReader:
     def drop(self, reason: str) -> None:
         self.broken = self.broken or reason
 
+    def let_go(self, reason: str) -> None:
+        """Keep nothing of it, now and later."""
+        self.has_let_go, self.gap = True, reason
+        self._fold = None
+        self._unread.clear()
+
     def keep(self, piece: bytes, splitter: EventSplitter) -> None:
         """Whole events of the stream, as the backend sent them. They are read together: later, and off the way of
         those that come next. A splitter of the same kind will cut them: this one may know other line ends by then."""
+        if self.has_let_go:
+            return
         self._kind = type(splitter)
         self._unread.append(piece)
         self._unread_size += len(piece)
@@ -75,18 +99,37 @@ class AnswerReader:
         self._unread.clear()
         self._unread_size = 0
         events = self._kind.objects(piece)
-        for event in self._kind().feed(piece) if events is None else ():
-            self.add(event)
-        self._take(events or ())
+        if events is None:
+            for event in self._kind().feed(piece):
+                self.add(event)
+        else:
+            self._take(events)
+            self._count(len(piece))
 
-    def take(self, events: Sequence[Any]) -> None:
-        """Events of the stream, parsed."""
+    def _count(self, size: int) -> None:
+        """So many bytes more have been folded. Once in a while it is measured what they have become: each time that
+        this has doubled, so that it costs no more than the folding."""
+        self._size += size
+        if self._size < self._measure_at or self.has_let_go:
+            return
+        weight = sum(_weight(reply, self._size) for reply in self.replies())
+        self._measure_at = self._size + max(MEASURE_FIRST, weight)
+        if self._room is not None and not self._room.fits(weight):
+            self.let_go(TOO_LONG)
+
+    def take(self, events: Sequence[Any], size: int) -> None:
+        """Events of the stream, parsed, and how many bytes they were."""
         self._read()
         self._take(events)
+        self._count(size)
 
     def add(self, event: Event) -> None:
         """One event of the stream, as the backend sent it."""
         self._read()
+        self._add(event)
+        self._count(len(event.raw))
+
+    def _add(self, event: Event) -> None:
         if event.data is None:
             if event.is_error:  # llama.cpp of before July 2025 had a field of that name
                 self._take([{"error": event.raw.partition(b":")[2].decode("utf-8", "replace").strip()}])
@@ -106,6 +149,8 @@ class AnswerReader:
         self._take([parsed])
 
     def _take(self, events: Sequence[Any]) -> None:
+        if self.has_let_go:
+            return
         if self._fold is None:
             self._fold = self.dialect.fold(self._tools)
         fold = self._fold
@@ -158,3 +203,38 @@ class AnswerReader:
 
     def _mended(self, text: str | None) -> str | None:
         return whole_characters(text) if self._has_halves and text else text
+
+
+async def read_stream(reader: AnswerReader, upstream: Answer, splitter: EventSplitter, room: AnswerRoom) -> list[Reply]:
+    """The replies of a whole stream. Raises BackendBroke, also where there is no room for it."""
+    async for piece in upstream.pieces():
+        events = splitter.whole(piece)
+        if reader.has_let_go or not room.fits(splitter, events):
+            raise room.error()
+        for event in splitter.events(events):
+            reader.add(event)
+    if rest := splitter.rest():
+        reader.add(Line(rest) if isinstance(splitter, NdjsonSplitter) else Event(rest))
+    if reader.failed:
+        raise BackendBroke(f"The backend broke off its answer: {reader.failed[:300]}")
+    replies = reader.replies()
+    if not (replies and all(reply.finish_reason for reply in replies)):
+        raise broken_off(None)
+    return replies
+
+
+def _weight(reply: Reply, size: int) -> int:
+    """Bytes that a reply takes in memory, about. It was made of `size` bytes of JSON, and in each two of them begins
+    at most one thing."""
+    most = size * OBJECT // 2
+    numbers = sum(_numbers(one, most) for one in (reply.token_ids, reply.logprobs, reply.prompt_token_ids))
+    pieces = 0 if reply.pieces is None else sum(map(len, reply.pieces)) + TEXT * len(reply.pieces)
+    return OBJECT + numbers + pieces + memory_of(reply.message, most) + memory_of(reply.usage, most)
+
+
+def _numbers(values: Sequence[Any] | None, most: int) -> int:
+    """Bytes of a list that should be one of numbers."""
+    try:
+        return 0 if values is None else NUMBERS * len(array("d", values))
+    except (TypeError, OverflowError):
+        return memory_of(list(values or ()), most)

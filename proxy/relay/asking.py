@@ -23,14 +23,16 @@ import structlog
 from proxy.access.unknown_route import MISSING
 from proxy.backends.ask import down
 from proxy.backends.base import Address, place_for
-from proxy.core.backend_http import Answer, Disconnected, NoHttp, NotConnected, Silent
+from proxy.core.backend_answer import Answer
+from proxy.core.backend_http import Disconnected, NotConnected, Silent
 from proxy.core.errors import ProxyError
-from proxy.core.offload import LARGE, off_loop
+from proxy.core.http_message import NoHttp
+from proxy.core.offload import LARGE, in_thread, off_loop
 from proxy.core.redirects import refuse
-from proxy.core.upstream import no_http, whole
+from proxy.core.upstream import MOST_SHORT, let_go, no_http, short
 from proxy.dialects import CHAT
 from proxy.dialects.base import Question
-from proxy.relay.call import Call, new_id
+from proxy.relay.call import Call, new_id, room_for
 from proxy.relay.codecs import Codec, Native, Translated, about_what_was_asked
 from proxy.relay.parts import Parts
 from proxy.versions.live_version import Lease
@@ -77,9 +79,9 @@ class Asking:
             if upstream.status == 200:
                 formats.has(dialect.name)
             return upstream
-        refusal = await whole(upstream)
-        if about_what_was_asked(refusal, self._question.asked.model, dialect.paths[0]):
-            self.refusal = refusal
+        body = await short(upstream, room_for(self._call.request, MOST_SHORT))
+        if about_what_was_asked(body, self._question.asked.model, dialect.paths[0]):
+            self.refusal = body
             return upstream
         # No such route, or no such model: if it answers in chat completions, it was the route.
         await self._translate()
@@ -115,10 +117,10 @@ class Asking:
         while True:
             upstream = await self._sent(wishing)
             if upstream.status == 400 and wishing and self.way.asks:
-                await whole(upstream)
+                await let_go(upstream)
                 wishing = False
             elif upstream.status in lost and version and not given_back:
-                await whole(upstream)
+                await let_go(upstream)
                 await self._parts.swap.lost(version)
                 given_back, wishing = True, captured
             else:
@@ -136,7 +138,7 @@ class Asking:
             if heavy < LARGE:
                 body = self.way.body(address.members, asking=wishing)
             else:
-                body = await asyncio.to_thread(self.way.body, address.members, asking=wishing)
+                body = await in_thread(self.way.body, address.members, asking=wishing)
             self.left_at = time.perf_counter()
             try:
                 upstream = await self._connected(address.url, body)

@@ -6,7 +6,6 @@ body means belongs to the dialects; what is done because of it, to relay.
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import time
 import zlib
@@ -17,6 +16,7 @@ from typing import Final
 from aiohttp import web
 
 from config.settings import Settings
+from proxy.access.bodies import BODY, HELD
 from proxy.access.security import RequestHead, outgoing_headers
 from proxy.conversation.incremental_json import Body, KnownPrefix, SaidBefore
 from proxy.conversation.retries import COUNT, Attempt
@@ -25,6 +25,8 @@ from proxy.core.agent_wrappers import CLAUDE_CODE, Agent, agent_of, named_by_new
 from proxy.core.errors import BadRequest, TooLarge, Unreadable
 from proxy.core.http_message import header_lines
 from proxy.core.json_edit import DEEPEST, deeper
+from proxy.core.offload import LARGE, in_thread, whole_weight
+from proxy.core.shares import SMALL, Room
 from proxy.core.upstream import end_to_end
 from proxy.dialects import Asked, Dialect
 from proxy.dialects.speaker import NamedByHead, Speaker, named, named_by_head, speaker
@@ -36,6 +38,7 @@ _ALPHABET: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 IDS_AT_ONCE: Final = 256
 _RANDOM: Final[list[bytes]] = []
 _PAIRS: Final = [a + b for a in _ALPHABET for b in _ALPHABET]
+RATIO: Final = 1032  # how much larger than its packed form a body may be (zlib)
 _WINDOWS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}  # as zlib wants them
 
 
@@ -95,11 +98,39 @@ def coding_of(headers: Mapping[str, str]) -> str:
     return "" if found == "identity" else found
 
 
-async def unpacked(raw: bytes, coding: str, limit: int) -> bytes:
+async def plain_body(request: web.Request, coding: str, limit: int) -> bytes:
+    """The body of a request, unpacked. Raises TooLarge, BadRequest, TooMany, Overloaded."""
+    raw = request.get(BODY, b"")
+    if not coding:
+        return raw
+    hold(request, min(limit, RATIO * len(raw)))
+    return await _unpacked_apart(raw, coding, limit)
+
+
+async def hold_parsed(request: web.Request, raw: bytes, known: KnownPrefix) -> None:
+    """Have memory for all that is made of a body: a few bytes may become many things. Raises TooMany, Overloaded,
+    TooLarge where there can never be enough."""
+    parsed_size = known.weight if len(raw) < LARGE else await in_thread(whole_weight, raw)
+    hold(request, len(raw) + parsed_size)
+
+
+def hold(request: web.Request, size: int) -> None:
+    """Have so many bytes in the account of this request. Raises as `hold_parsed`."""
+    if size > SMALL and (held := request.get(HELD)) is not None:
+        held.take_up_to(size)
+
+
+def room_for(request: web.Request, most: int) -> Room:
+    """Room for what is kept of an answer, in the account of its request."""
+    held = request.get(HELD)
+    return Room(most) if held is None else Room(most, held.take)
+
+
+async def _unpacked_apart(raw: bytes, coding: str, limit: int) -> bytes:
     """Raises TooLarge, BadRequest."""
     if coding not in _WINDOWS:
         raise BadRequest(f"A body in content-encoding {coding} is not read here; send it plain, or as gzip.")
-    return await asyncio.to_thread(_unpacked, raw, coding, limit)
+    return await in_thread(_unpacked, raw, coding, limit)
 
 
 def _unpacked(raw: bytes, encoding: str, limit: int) -> bytes:

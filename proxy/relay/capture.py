@@ -28,6 +28,7 @@ from proxy.conversation.underway import Underway
 from proxy.core.events import Events
 from proxy.core.metrics import Metrics
 from proxy.core.offload import ITEM, length, off_loop_above
+from proxy.core.shares import Room
 from proxy.core.tasks import Later, Tasks
 from proxy.dialects import CHAT, Dialect, Reply
 from proxy.dialects.chat_form import reply_message
@@ -62,8 +63,10 @@ class Capture:
         keepable: Callable[[str], str] = str,
         dialect: Dialect = CHAT,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        room: Room | None = None,
     ) -> None:
-        """`keepable`: what may be stored of an error; `tools`: those that the request offers, in chat form."""
+        """`keepable`: what may be stored of an error; `tools`: those that the request offers, in chat form; `room`: for
+        what is folded of a stream."""
         self.id = id
         self._store = store
         self._metrics = metrics
@@ -72,7 +75,7 @@ class Capture:
         self._keepable = keepable
         self._events = events
         self._underway = underway
-        self.reader = AnswerReader(dialect, tools)
+        self.reader = AnswerReader(dialect, tools, room)
         self.translated = False  # its answer comes as chat completions, and is said again
         self._n = n
         self.asker: Asker | None = None

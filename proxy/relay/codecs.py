@@ -37,6 +37,11 @@ class Codec(ABC):
     left_out: Sequence[str] = ()  # kinds of tools and items that the backend does not get
 
     @property
+    def backlog(self) -> int:
+        """Bytes that it holds to the end of a stream, about."""
+        return 0
+
+    @property
     @abstractmethod
     def reads(self) -> Dialect:
         """The format that the backend answers in."""
@@ -260,6 +265,10 @@ class Translated(Codec):
         except ODD:
             said = None
         return self._dialect.error_event(error) if said is None else said
+
+    @property
+    def backlog(self) -> int:
+        return self._say.backlog
 
     @property
     def content_type(self) -> str:

@@ -15,20 +15,19 @@ from typing import Any, Final
 from aiohttp import web
 from multidict import CIMultiDict
 
-from proxy.access.limits import BODY
 from proxy.access.unknown_route import MISSING
 from proxy.backends.ask import down
 from proxy.backends.base import Address, place_for
 from proxy.conversation.modalities import more_than_text
-from proxy.core.backend_http import NoHttp
 from proxy.core.errors import NotFound
+from proxy.core.http_message import NoHttp
 from proxy.core.json_edit import dumps, loads, rewrite
 from proxy.core.offload import off_loop
 from proxy.core.redirects import refuse
-from proxy.core.upstream import answer_headers, message_in, no_http, target_of, whole
+from proxy.core.upstream import MOST_SHORT, answer_headers, message_in, no_http, short, target_of
 from proxy.dialects import MESSAGES, Asked
 from proxy.relay import openai_tokens
-from proxy.relay.call import coding_of, parsed, unpacked
+from proxy.relay.call import coding_of, hold_parsed, parsed, plain_body, room_for
 from proxy.relay.parts import Parts
 
 # What a tokenizer needs of a chat request; the rest is for sampling.
@@ -43,11 +42,10 @@ class CountTokens:
     async def post(self, request: web.Request) -> web.Response:
         """Raises NotFound where nobody can count, BackendDown, BackendBroke; what `MESSAGES` raises for what cannot be
         translated."""
-        raw = request.get(BODY, b"")
-        if coding := coding_of(request.headers):
-            raw = await unpacked(raw, coding, self._parts.settings.server.max_body_bytes)
+        raw = await plain_body(request, coding_of(request.headers), self._parts.settings.server.max_body_bytes)
         bodies = self._parts.recent.bodies
         known = bodies.known(raw)
+        await hold_parsed(request, raw, known)
         heavy = known.weight
         read_as, asked = await off_loop(heavy, parsed, raw, bodies, known, MESSAGES)
         async with self._parts.door.through():
@@ -115,7 +113,7 @@ class CountTokens:
                 refuse(address.url, upstream)
                 answer = answer_headers(upstream.headers)
                 answer.popall("content-length", None)
-                return upstream.status, answer, await whole(upstream)
+                return upstream.status, answer, await short(upstream, room_for(request, MOST_SHORT))
             except NoHttp as error:
                 raise no_http(error) from error
             except (TimeoutError, OSError) as error:

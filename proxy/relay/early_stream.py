@@ -12,7 +12,7 @@ from typing import Final
 from aiohttp import web
 from multidict import CIMultiDict
 
-from proxy.access.limits import PacedStream
+from proxy.access.pace import PacedStream
 from proxy.conversation.retries import Attempt
 from proxy.core.errors import ProxyError
 from proxy.core.version_names import label

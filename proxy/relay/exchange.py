@@ -17,8 +17,8 @@ import structlog
 from aiohttp import web
 from multidict import CIMultiDict
 
-from proxy.access.limits import PacedStream
-from proxy.core.backend_http import Answer
+from proxy.access.pace import PacedStream, send_pieces
+from proxy.core.backend_answer import Answer
 from proxy.core.errors import (
     BackendBroke,
     BackendRefused,
@@ -27,22 +27,24 @@ from proxy.core.errors import (
     ProxyError,
     UnknownModel,
     broken_off,
-)
-from proxy.core.json_edit import WholeAnswer, dumps, loads
+)  # fmt: skip
+from proxy.core.json_edit import WholeAnswer, dumps
 from proxy.core.ndjson import Line, NdjsonSplitter
+from proxy.core.offload import off_loop
 from proxy.core.sse import Event, EventSplitter
-from proxy.core.upstream import answer_headers, message_in, splitter_for, whole
+from proxy.core.upstream import MOST_SHORT, TooLong, answer_headers, message_in, short, splitter_for
 from proxy.core.version_names import label
 from proxy.dialects import CHAT
 from proxy.dialects.base import ODD, Asked, Question
 from proxy.dialects.chat import chat_body
-from proxy.relay.answer_reader import AnswerReader
+from proxy.relay.answer_reader import TOO_LONG, AnswerReader, read_stream
+from proxy.relay.answer_room import AnswerRoom
 from proxy.relay.asking import Asking
-from proxy.relay.call import Call
+from proxy.relay.call import Call, room_for
 from proxy.relay.capture import Capture, MakesRow
 from proxy.relay.codecs import Codec, Translated
 from proxy.relay.early_stream import KEEPALIVE, HeldStream
-from proxy.relay.framing import splitter_of
+from proxy.relay.framing import is_whole, splitter_of
 from proxy.relay.lessons import HEADER as LESSONS
 from proxy.relay.parts import Parts
 from proxy.relay.unknown_model import unknown_model
@@ -93,6 +95,8 @@ class Exchange:
         self._upstream: Answer  # once it has begun
         self._last = b""  # what leaves with the end of the stream
         self._gap = b""  # what ends the last event, where the backend did not
+        self._room = AnswerRoom(call.request, parts.settings.server)
+        self._is_raw = False  # its bytes go through unread
 
     async def begin(self) -> None:
         """Store the row under the id that its client chose. Raises Conflict where that exists."""
@@ -120,18 +124,9 @@ class Exchange:
         assert self._call.id is not None
         parts, served = self._parts, self._parts.backend.served
         found = Capture(
-            parts.store,
-            parts.metrics,
-            parts.health,
-            parts.events,
-            parts.redactor,
-            parts.underway,
-            self._call.id,
-            self._asked.n,
-            self._keepable,
-            self._dialect,
-            self._asked.tools,
-        )
+            parts.store, parts.metrics, parts.health, parts.events, parts.redactor, parts.underway, self._call.id,
+            self._asked.n, self._keepable, self._dialect, self._asked.tools, self._room.record,
+        )  # fmt: skip
         found.asker = self._call.asker
         found.guessed = _unclear(self._asked) or served.guessed(self._asked.sampling)
         found.logprobs_of = served.logprobs_of or parts.backend.capabilities.logprobs_of
@@ -215,7 +210,11 @@ class Exchange:
             return await self._stream_as_whole(upstream, splitter)
         if splitter is not None:
             return await self._stream(upstream, splitter)
-        return await self._whole(upstream, WholeAnswer(await whole(upstream)))
+        try:
+            body = await self._room.body(upstream)
+        except TooLong as error:
+            return await self._pass_uncaptured(upstream, error.start)
+        return await self._whole(upstream, WholeAnswer(body))
 
     async def _beat(self) -> None:
         """Nothing has come for a while."""
@@ -223,7 +222,7 @@ class Exchange:
             await self._begun.write(KEEPALIVE)
 
     async def _refused(self, upstream: Answer) -> web.StreamResponse:
-        body = self._asking.refusal or await whole(upstream)
+        body = self._asking.refusal or await short(upstream, room_for(self._request, MOST_SHORT))
         unknown = await self._unknown_model(body) if upstream.status == 404 else None
         if self._begun is not None:
             raise unknown or BackendRefused(upstream.status, message_in(body))
@@ -243,7 +242,7 @@ class Exchange:
         elif answer.raw.startswith(b"{"):
             headers.setdefault("content-type", "application/json")
         try:
-            said = self._way.whole(answer)
+            said = await off_loop(len(answer.raw), self._way.whole, answer)
         except BackendBroke as error:
             await self._finish("error", whole=answer, error=error.message)
             raise
@@ -255,13 +254,15 @@ class Exchange:
         response = self._begun or await self._begin(upstream)
         answer: WholeAnswer | None = None
         try:
-            answer = WholeAnswer(await whole(upstream))
+            answer = WholeAnswer(await self._room.body(upstream))
             before, last = self._way.whole_as_stream(answer)
             if before:
                 await response.write(before)
             await self._finish("done", whole=answer)
             self._said_all()
             self._last = last
+        except TooLong:
+            await self._broken_off(response, self._room.error(), "error")
         except BackendBroke as error:
             if answer is not None and self._capture is not None:
                 self._capture.reader.take_whole(answer)
@@ -271,18 +272,24 @@ class Exchange:
 
     async def _stream_as_whole(self, upstream: Answer, splitter: EventSplitter) -> web.Response:
         """A stream, where its client reads a plain answer. Raises BackendBroke."""
-        reader = self._capture.reader if self._capture is not None else AnswerReader(CHAT, self._asked.tools)
-        async for piece in upstream.pieces():
-            for event in splitter.feed(piece):
-                reader.add(event)
-        if rest := splitter.rest():
-            reader.add(Line(rest) if isinstance(splitter, NdjsonSplitter) else Event(rest))
-        if reader.failed:
-            raise BackendBroke(f"The backend broke off its answer: {reader.failed[:300]}")
-        replies = reader.replies()
-        if not (replies and all(reply.finish_reason for reply in replies)):
-            raise broken_off(None)
+        reader = self._reader or AnswerReader(CHAT, self._asked.tools, self._room.record)
+        replies = await read_stream(reader, upstream, splitter, self._room)
         return await self._whole(upstream, WholeAnswer(dumps(chat_body(replies))), is_read=True)
+
+    async def _pass_uncaptured(self, upstream: Answer, start: bytes) -> web.StreamResponse:
+        """Pass on a plain answer that is too long to be read here, as its backend sends it. Nothing of it is kept."""
+        if self._way.translated:
+            raise self._room.error()
+        await self._let_go()
+        response = PacedStream(headers=self._headers(upstream))
+        await send_pieces(response, self._request, upstream.pieces(), start)
+        return response
+
+    async def _let_go(self) -> None:
+        """Keep nothing of this answer, which goes on to its client."""
+        if self._capture is not None:
+            self._capture.reader.let_go(TOO_LONG)
+        await self._finish("done")
 
     async def _unknown_model(self, body: bytes) -> UnknownModel | None:
         assert self._asking.address is not None
@@ -316,6 +323,9 @@ class Exchange:
                     elif alive and not self._finished:  # only whole events are written, so this is always between two
                         await response.write(KEEPALIVE)
             except BrokeOff as error:
+                if self._is_raw and self._request.transport is not None:
+                    self._request.transport.close()  # there is no place in these bytes for an error of ours
+                    return response
                 broke = error
             half = await self._rest(response, splitter)
             if broke is not None and not self._finished and self._failed is None:
@@ -339,7 +349,7 @@ class Exchange:
             self._last = b""
         line = isinstance(splitter, NdjsonSplitter)
         event = Line(rest) if line else Event(rest)
-        if self._way.reads.terminal(event) or _is_whole(event):
+        if self._way.reads.terminal(event) or is_whole(event):
             await self._pass(response, [event])
             self._gap = b"" if self._way.translated else b"\n" if line else b"\n\n"
             return None
@@ -347,7 +357,10 @@ class Exchange:
 
     async def _pass_on(self, response: web.StreamResponse, splitter: EventSplitter, chunk: bytes) -> None:
         """The bytes of one read. Whole events go through at once, up to the first that may be the last one."""
-        piece = splitter.whole(chunk)
+        piece = chunk if self._is_raw else splitter.whole(chunk)
+        if self._is_raw or not self._room.fits(splitter, piece):
+            await self._pass_raw(response, splitter, piece)
+            return
         if splitter.is_plain and not self._finished:
             head = piece[: self._way.reads.before_the_end(piece, splitter.gap)]
             if head and (said := self._through(splitter, head)):
@@ -355,6 +368,21 @@ class Exchange:
                 piece = piece[len(head) :]
         if piece:
             await self._pass(response, splitter.events(piece))
+            if self._way.translated and not self._room.record.fits(self._way.backlog):
+                raise self._room.error()
+
+    async def _pass_raw(self, response: web.StreamResponse, splitter: EventSplitter, piece: bytes) -> None:
+        """From here on the bytes of the stream go through as they are: an event is too long to be looked at. Raises
+        BackendBroke where they have to be said in another format."""
+        if self._way.translated:
+            raise self._room.error()
+        if not self._is_raw:
+            self._is_raw = True
+            await self._let_go()
+        for part in (self._last, piece, splitter.rest()):
+            if part:
+                await response.write(part)
+        self._last = b""
 
     def _through(self, splitter: EventSplitter, piece: bytes) -> bytes | None:
         """Whole events as the client gets them, noted for the capture; None where each has to be looked at."""
@@ -366,7 +394,7 @@ class Exchange:
         parsed = splitter.objects(piece)
         said = None if parsed is None else self._way.edited(piece, parsed)
         if said is not None and parsed is not None and self._capture is not None:
-            self._capture.reader.take(parsed)
+            self._capture.reader.take(parsed, len(piece))
         return said
 
     async def _pass(self, response: web.StreamResponse, events: list[Event]) -> None:
@@ -423,13 +451,15 @@ class Exchange:
 
     async def _ended_without_terminal(self, response: web.StreamResponse) -> None:
         """Some servers just close. With a finish reason for every choice the answer is whole all the same."""
-        if self._capture is None and not self._way.translated:
+        reader = self._reader
+        if not self._way.translated and (reader is None or reader.has_let_go):
+            await self._finish("done")
             return
         if (failed := self._failed) is not None:
             await self._finish("error", error=failed)  # its own word has been passed on
             return
-        replies = self._capture.replies() if self._capture is not None else []
-        if self._capture is not None and not (len(replies) == self._asked.n and all(r.finish_reason for r in replies)):
+        replies = reader.replies() if reader is not None else []
+        if reader is not None and not (len(replies) == self._asked.n and all(r.finish_reason for r in replies)):
             raise broken_off(None)
         before, last = self._end(None)
         if before:
@@ -441,7 +471,11 @@ class Exchange:
     @property
     def _failed(self) -> str | None:
         """Why the backend gave up, where it said so inside its stream."""
-        return self._capture.reader.failed if self._capture is not None else None
+        return self._reader.failed if self._reader is not None else None
+
+    @property
+    def _reader(self) -> AnswerReader | None:
+        return None if self._capture is None else self._capture.reader
 
     def _said_all(self) -> None:
         """Note that the next write is the last. A client that goes before it has that may ask for it again."""
@@ -472,10 +506,3 @@ def _unclear(asked: Asked) -> str | None:
         return None
     return f"the client sent {', '.join(asked.unclear)} in another form than a number"
 
-
-def _is_whole(event: Event) -> bool:
-    """Tell whether all that is lacking is the blank line."""
-    try:
-        return event.data is None or bool(loads(event.data))
-    except ValueError:
-        return False

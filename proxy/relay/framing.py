@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable
 from enum import Enum, auto
 from typing import Final
 
-from proxy.core.backend_http import Answer
+from proxy.core.backend_answer import Answer
 from proxy.core.errors import BrokeOff
-from proxy.core.json_edit import loads_server_json
+from proxy.core.json_edit import loads, loads_server_json
 from proxy.core.ndjson import NdjsonSplitter
-from proxy.core.sse import BOM, EventSplitter
+from proxy.core.sse import BOM, Event, EventSplitter
 from proxy.core.upstream import splitter_for
 from proxy.dialects import Dialect
 
@@ -64,6 +64,9 @@ async def splitter_of(
     each `beat_s` of silence."""
     head, has_ended = b"", False
     while (kind := framing_of(head, dialect, is_streaming=is_streaming, has_ended=has_ended)) is Framing.OPEN:
+        if len(head) > 2 * MOST:  # blanks tell nothing, however many there are
+            kind = Framing.WHOLE
+            break
         try:
             piece = await answer.some(beat_s)
         except BrokeOff:  # whoever reads it is told
@@ -77,3 +80,11 @@ async def splitter_of(
     if kind is Framing.WHOLE and not head.lstrip(_WHITE).startswith(b"{"):
         return splitter_for(answer)  # bytes that tell nothing
     return {Framing.EVENTS: EventSplitter, Framing.LINES: NdjsonSplitter}.get(kind, lambda: None)()
+
+
+def is_whole(event: Event) -> bool:
+    """Tell whether all that is lacking is the blank line."""
+    try:
+        return event.data is None or bool(loads(event.data))
+    except ValueError:
+        return False

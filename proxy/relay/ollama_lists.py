@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from proxy.access.limits import BODY
+from proxy.access.bodies import BODY
 from proxy.backends.base import Backend
 from proxy.backends.ollama import Ollama
 from proxy.core.json_edit import loads

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from proxy.core.json_edit import dumps
+from proxy.core.offload import in_thread
 
 if TYPE_CHECKING:
     from tiktoken import Encoding
@@ -44,7 +45,7 @@ async def count(model: str, chat: Mapping[str, Any]) -> Counted | str:
             encoding = await asyncio.to_thread(get_encoding, table)
     except (OSError, ValueError) as error:  # no network, or another table than the one that it knows
         return f"tiktoken could not have its table {table} ({type(error).__name__})"
-    return Counted(await asyncio.to_thread(_tokens, encoding, chat), table)
+    return Counted(await in_thread(_tokens, encoding, chat), table)
 
 
 def _tokens(encoding: Encoding, chat: Mapping[str, Any]) -> int:

@@ -8,7 +8,6 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from config.settings import Settings
-from proxy.access.limits import Limits
 from proxy.access.security import outgoing_headers, without_keys
 from proxy.backends.base import Backend
 from proxy.conversation.active_conversations import Recent
@@ -45,7 +44,6 @@ class Parts:
     health: Health
     formats: Formats
     door: Door
-    limits: Limits
     events: Events
     redactor: Redactor
     uncaptured: Uncaptured

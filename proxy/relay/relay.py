@@ -6,7 +6,6 @@ What happens from there on is an `Exchange`. Routes that no dialect knows pass t
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import math
 import re
@@ -20,10 +19,11 @@ from weakref import WeakKeyDictionary
 import structlog
 from aiohttp import web
 
+from proxy.access.bodies import BODY
 from proxy.access.keys import Reach
-from proxy.access.limits import BODY, PacedStream
+from proxy.access.pace import PacedStream, passing, send_pieces
 from proxy.access.security import HEAD, WHO, RequestHead
-from proxy.access.unknown_route import MISSING, is_bare, lacking, mistaken
+from proxy.access.unknown_route import MISSING, READ, is_bare, lacking, mistaken
 from proxy.backends.ask import down
 from proxy.conversation.conversations import command_at, without_commands
 from proxy.conversation.history_cache import History, Telling
@@ -43,17 +43,29 @@ from proxy.conversation.turns import DEFAULT, turn_of
 from proxy.conversation.typed_words import marked_errors, typed_in
 from proxy.conversation.user_text import SHOWN, last_words, may_be_commands, words
 from proxy.core.agent_wrappers import NOBODY, Agent, agent_of, as_typed
-from proxy.core.backend_http import NoHttp
+from proxy.core.backend_answer import Answer
 from proxy.core.errors import BackendBroke, BadRequest, ProxyError, StorageFailed
+from proxy.core.http_message import NoHttp
 from proxy.core.json_edit import dumps, loads
-from proxy.core.offload import LARGE, off_loop, weight
+from proxy.core.offload import LARGE, in_thread, off_loop, weight
 from proxy.core.redirects import refuse
-from proxy.core.upstream import answer_headers, no_http, target_of, whole
+from proxy.core.shares import Room
+from proxy.core.upstream import TooLong, answer_headers, no_http, target_of, whole
 from proxy.dialects import Asked, Dialect
 from proxy.dialects.base import Question
 from proxy.dialects.speaker import Speaker
 from proxy.feedback.chat_command import Asks, ChatCommands
-from proxy.relay.call import MOST, Call, HeadFacts, body_facts, head_facts, new_id, too_many, unpacked
+from proxy.relay.call import (
+    MOST,
+    Call,
+    HeadFacts,
+    body_facts,
+    head_facts,
+    hold_parsed,
+    new_id,
+    plain_body,
+    too_many,
+)
 from proxy.relay.early_stream import HeldStream
 from proxy.relay.exchange import Exchange
 from proxy.relay.lessons import members
@@ -98,14 +110,13 @@ class Relay:
 
     async def _data(self, request: web.Request, dialect: Dialect, started: float) -> web.StreamResponse:
         head, parts = self._heads.get(request[HEAD]) or self._facts(request[HEAD]), self.parts
-        raw = request.get(BODY, b"")
-        if head.coding:
-            raw = await unpacked(raw, head.coding, parts.settings.server.max_body_bytes)
+        raw = await plain_body(request, head.coding, parts.settings.server.max_body_bytes)
         bodies = parts.recent.bodies
         known = bodies.known(raw)
+        await hold_parsed(request, raw, known)
         heavy, facts = known.weight, (raw, bodies, known, dialect, head, request.headers)
         # Also what was said before has to be walked through: a thread for all of it, or none.
-        read = body_facts(*facts) if heavy < LARGE else await asyncio.to_thread(body_facts, *facts)
+        read = body_facts(*facts) if heavy < LARGE else await in_thread(body_facts, *facts)
         said, as_came, agent, who = read
         body, asked = said.parsed, as_came
         add: dict[str, bytes] = {}
@@ -295,7 +306,7 @@ class Relay:
         if beside is None:
             beside = await off_loop(call.weight, _beside, self.parts.recent.history, call, asked, size)
         telling, request = beside
-        row = await asyncio.to_thread(_row, call, asked, telling, request, lease, taught, self.parts)
+        row = await in_thread(_row, call, asked, telling, request, lease, taught, self.parts)
         if await off_loop(call.weight, _may_be_aside, row, asked):
             return await self._row_aside(row, call, question, lease)
         return self._remember(row, call, question, lease)
@@ -361,7 +372,7 @@ class Relay:
 
     async def _passed_through(self, request: web.Request) -> web.StreamResponse:
         parts, upstream, response = self.parts, None, None
-        body = request.get(BODY) or (parts.limits.passing(request) if request.can_read_body else None)
+        body = request.get(BODY) or (passing(request) if request.can_read_body else None)
         assert parts.connections is not None
         try:
             upstream = await parts.connections.ask(
@@ -369,16 +380,11 @@ class Relay:
             )
             refuse(parts.backend.url, upstream)
             may_be_bare = request.method != "HEAD" and upstream.status in MISSING
-            said = await whole(upstream) if may_be_bare else b""
+            said = await _start(upstream) if may_be_bare else b""
             if may_be_bare and is_bare(upstream.status, said):
                 return lacking(request, upstream.status, parts.backend.kind)
             response = PacedStream(status=upstream.status, headers=answer_headers(upstream.headers))
-            await response.prepare(request)
-            if said:
-                await response.write(said)
-            async for piece in upstream.pieces():
-                await response.write(piece)
-            await response.write_eof()
+            await send_pieces(response, request, upstream.pieces(), said)
             return response
         except BackendBroke as error:
             if response is None:
@@ -396,6 +402,14 @@ class Relay:
         finally:
             if upstream is not None:
                 upstream.close()
+
+
+async def _start(upstream: Answer) -> bytes:
+    """As much of a refusal as may be a bare one; nearly always that is all of it."""
+    try:
+        return await whole(upstream, Room(READ))
+    except TooLong as error:
+        return error.start
 
 
 def _as_proxy_error(error: ProxyError | StoreError) -> ProxyError:

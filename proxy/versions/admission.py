@@ -1,7 +1,8 @@
 """The door between requests and the backend: open, or closed while a training run has the GPU or a server changes.
 
 Owns who is inside, for how long others wait and how many may. Nobody waits without an end: after
-`server.hold_s` a request is answered with 503, and so is at once one that finds `server.hold_most` before it.
+`server.hold_s` a request is answered with 503, and so is at once one that finds `server.hold_most` before it, or its
+key's share of these.
 Not here: why it closes and when it opens again (gpu_sharing), what a client hears meanwhile (early_stream).
 """
 
@@ -24,10 +25,10 @@ POLL_S: Final = 0.05
 
 class Door:
     def __init__(self, server: ServerSection) -> None:
-        self._hold_s, self._most = server.hold_s, server.hold_most
+        self._hold_s = server.hold_s
         self._inside = 0
         self._for_good = False  # it does not open again
-        self._line = WaitingLine()
+        self._line = WaitingLine(server.hold_most)
         self.closed: str | None = None  # why, in half a sentence
 
     @property
@@ -55,8 +56,9 @@ class Door:
             raise self._refused("no version is changed meanwhile (`rlproxy pause` wakes it)")
         if self._for_good:
             raise self._gone()
-        if len(self._line) >= self._most:
-            raise self._refused(f"{len(self._line)} requests wait already (server.hold_most)")
+        if (refusal := self._line.refusal()) is not None:
+            whose = "this key's share of those that wait" if refusal == "share" else f"{len(self._line)} requests"
+            raise self._refused(f"{whose} wait already (server.hold_most)")
         try:
             await self._line.wait(self.leave, beat=beat, within_s=self._hold_s)
         except TimeoutError:
@@ -83,7 +85,7 @@ class Door:
                 self.open()
 
     def open(self) -> None:
-        """Those who wait go in, in the order in which they came."""
+        """Those who wait go in, each key's in the order in which they came."""
         self.closed = None
         while len(self._line):
             self._inside += 1  # now: were it closed again before they run, they are inside

@@ -12,7 +12,7 @@ from typing import cast
 import orjson
 from aiohttp import web
 
-from proxy.access.limits import PacedStream
+from proxy.access.pace import PacedStream
 from proxy.access.security import require_admin
 from proxy.backends.base import Backend
 from proxy.core import sse
@@ -20,7 +20,7 @@ from proxy.core.errors import BackendDown, BadRequest, NotFound
 from proxy.core.events import Events
 from proxy.core.json_response import json_response
 from proxy.core.metrics import Metrics
-from proxy.core.query import flag, number, turn
+from proxy.core.tasks import Shared
 from proxy.core.wrapped_ids import bare
 from proxy.signals.bodies import SignalBody
 from proxy.training.admin_acts import ACTS, AdminActs
@@ -36,6 +36,7 @@ from proxy.web.openapi.responses import (
     RunsBody,
     WholeCompletion,
 )
+from proxy.web.query import flag, number, turn
 from proxy.web.run_detail import account
 from proxy.web.status import StatusReport, reachable, run_json
 from store.captured import export
@@ -62,7 +63,7 @@ class Control:
     ) -> None:
         """`still`: whether a request would be let in now as it was."""
         self._store = store
-        self._backend = backend
+        self._looking = Shared(lambda: reachable(backend))  # whoever asks, with no key, costs the backend one question
         self._swap = swap
         self._acts = acts
         self._status = status
@@ -93,7 +94,7 @@ class Control:
         return web.json_response(Ok(ok=True))
 
     async def readyz(self, request: web.Request) -> web.Response:
-        why = f"{self._door.closed}; requests wait." if self._door.closed else await reachable(self._backend)
+        why = f"{self._door.closed}; requests wait." if self._door.closed else await self._looking.result()
         if why is not None:
             raise BackendDown(why)
         return web.json_response(Ok(ok=True))

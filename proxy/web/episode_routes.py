@@ -13,12 +13,12 @@ from aiohttp import web
 from proxy.access.security import who_asks
 from proxy.core.errors import BadRequest, NotFound, ProxyError
 from proxy.core.json_response import json_object, json_response
-from proxy.core.query import flag, number
 from proxy.dialects.speaker import user_in
 from proxy.feedback.episodes import PRINTABLE, Episodes, as_split, group_in
 from proxy.training.segments import segments
 from proxy.versions.live_version import Swap
 from proxy.web.openapi.episodes import EpisodeBody, EpisodesOfVersion, EpisodeTurn, RewardsBody
+from proxy.web.query import flag, number
 from store.learning.episodes import STATES, Episode, OfVersion
 from store.records import Completion
 from store.store import Store

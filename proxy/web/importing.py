@@ -21,8 +21,8 @@ from proxy.core.errors import BadRequest
 from proxy.core.json_edit import dumps, loads
 from proxy.core.json_response import json_response
 from proxy.core.offload import off_loop_above
-from proxy.core.query import flag
 from proxy.web.openapi.responses import BadLineBody, ImportedBody
+from proxy.web.query import flag
 from store.captured.export import FORMAT
 from store.captured.imports import Imported
 from store.learning.rater_quota import LEAST_WEIGHT, MOST_WEIGHT

@@ -38,6 +38,9 @@ class FakeBackend(Listening):
         self.pause_s = 0.0  # between streamed tokens
         self.hold = asyncio.Event()  # cleared: answers wait
         self.hold.set()
+        self.hold_lists = asyncio.Event()  # cleared: lists of models wait
+        self.hold_lists.set()
+        self.lists = 0  # that were asked for
         self.hold_load = asyncio.Event()  # cleared: loads wait
         self.hold_load.set()
         self.fail_next = 0  # so many answers to come are errors
@@ -95,6 +98,8 @@ class FakeBackend(Listening):
         return int(self.url.rpartition(":")[2])
 
     async def _models(self, request: web.Request) -> web.Response:
+        self.lists += 1
+        await self.hold_lists.wait()
         takes: dict[str, Any] = {} if self.window is None else {"max_model_len": self.window}
         takes |= {} if self.model_root is None else {"root": self.model_root}
         ours = [{"id": self.model, "object": "model", "created": 1, "owned_by": "vllm", "parent": None, **takes}]

@@ -21,8 +21,8 @@ from aiohttp.test_utils import make_mocked_request
 from multidict import CIMultiDict
 
 from config.settings import load
+from proxy.access.bodies import BODY
 from proxy.access.keys import Who
-from proxy.access.limits import BODY
 from proxy.access.security import HEAD, WHO, read_head
 from proxy.app import make_app
 from proxy.backends import make_backend

@@ -211,7 +211,7 @@ async def test_a_bomb_is_not_unpacked(proxy: Proxy) -> None:  # noqa: F811
 
 async def test_a_slow_client_holds_nothing(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     await proxy.stop()
-    monkeypatch.setattr("proxy.feedback.webhooks.routes.BODY_S", 0.2)
+    monkeypatch.setattr("proxy.access.bodies.UNPROVEN_S", 0.2)
     await proxy.start(server__slow_client_s=0.2, webhooks__slack__signing_secret="s")
     for path in ("/v1/chat/completions", "/v1/feedback", "/v1/files", "/api/embed", "/rl/webhooks/slack"):
         begun = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 50\r\n\r\n{{".encode()

@@ -5,18 +5,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gzip
+import random
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from proxy.core.backend_http import Connections, Disconnected, NoHttp, NotConnected
+from proxy.core import upstream
+from proxy.core.backend_answer import HELD, Answer
+from proxy.core.backend_http import Connections, Disconnected, NotConnected
 from proxy.core.errors import BackendBroke
-from proxy.core.http_message import address_of
-from proxy.core.upstream import whole
+from proxy.core.http_message import NoHttp, address_of
+from proxy.core.shares import Room
 
 Says = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+LARGEST = 1 << 24
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
+
+
+async def whole(answer: Answer) -> bytes:
+    return await upstream.whole(answer, Room(LARGEST))
 
 
 @contextlib.asynccontextmanager
@@ -175,8 +183,30 @@ def packed(body: bytes, coding: bytes = b"gzip") -> bytes:
     return b"HTTP/1.1 200 OK\r\ncontent-encoding: %s\r\ncontent-length: %d\r\n\r\n%s" % (coding, len(body), body)
 
 
-async def test_a_little_that_unpacks_to_very_much_breaks_off() -> None:
+async def test_a_little_that_unpacks_to_very_much_is_unpacked_as_it_is_read() -> None:
     async with asked(answers(packed(gzip.compress(b"\0" * 50_000_000)))) as (http, url):
+        answer = await http.ask("GET", url, "/", {}, None, unpack=True)
+        sizes = [len(piece) async for piece in answer.pieces()]
+        assert sum(sizes) == 50_000_000 and max(sizes) <= HELD
+        answer = await http.ask("GET", url, "/", {}, None, unpack=True)
+        with pytest.raises(upstream.TooLong) as raised:
+            await whole(answer)
+        assert len(raised.value.start) <= LARGEST + HELD
+        answer.close()
+
+
+@pytest.mark.parametrize("size", [HELD - 1, HELD, HELD + 1, 2 * HELD, 5 * HELD + 7])
+async def test_what_is_unpacked_in_parts_comes_whole_and_a_cut_is_noticed(size: int) -> None:
+    body = random.Random(size).randbytes(1000) * (size // 1000 + 1)
+    sent = gzip.compress(body[:size])
+    async with asked(answers(packed(sent))) as (http, url):
+        assert await whole(await http.ask("GET", url, "/", {}, None, unpack=True)) == body[:size]
+    async with asked(answers(packed(sent[:-9]))) as (http, url):
+        with pytest.raises(BackendBroke):
+            await whole(await http.ask("GET", url, "/", {}, None, unpack=True))
+    broken = bytearray(sent)
+    broken[-5] ^= 255  # its checksum
+    async with asked(answers(packed(bytes(broken)))) as (http, url):
         with pytest.raises((BackendBroke, NoHttp)):
             await whole(await http.ask("GET", url, "/", {}, None, unpack=True))
 

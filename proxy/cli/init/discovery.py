@@ -20,11 +20,14 @@ import aiohttp
 from proxy.backends import modelfile
 from proxy.backends.gguf_head import NoGguf, read_head
 from proxy.cli.init import commands
+from proxy.core.errors import BackendBroke
 from proxy.core.json_edit import loads
 from proxy.core.redirects import refuse_all
 from proxy.core.server_url import base_url, route_url
+from proxy.core.upstream import body_of
 
 PORTS: Final = (11434, 8000, 1234, 8080, 30000)  # Ollama, vLLM, LM Studio, llama.cpp and MLX, SGLang
+MOST_BYTES: Final = 1 << 25  # of an answer
 ASK_S: Final = 2.0  # loopback: what takes longer is stuck, or loading a model
 OWN_API: Final = ("ollama", "lmstudio")  # people add its /api to the address; a cloud's address may end so, too
 OWNERS: Final = {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llamacpp"}  # as their model lists say
@@ -64,8 +67,8 @@ class ServerProbe:
             async with self._http.request(
                 method, url, headers=self._headers, json=body, timeout=timeout
             ) as response:
-                raw, status, headers = await response.read(), response.status, response.headers
-        except (TimeoutError, aiohttp.ClientError, OSError, ValueError):
+                raw, status, headers = await body_of(response, MOST_BYTES), response.status, response.headers
+        except (TimeoutError, aiohttp.ClientError, OSError, ValueError, BackendBroke):
             return 0, None, {}
         try:
             return status, loads(raw), headers

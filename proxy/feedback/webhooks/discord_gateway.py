@@ -19,6 +19,9 @@ import aiohttp
 import orjson
 import structlog
 
+from proxy.core.errors import BackendBroke
+from proxy.core.json_edit import loads
+from proxy.core.upstream import body_of
 from proxy.feedback.webhooks.base import PlatformEvent, What, inside, name_at
 
 log = structlog.get_logger()
@@ -26,6 +29,7 @@ log = structlog.get_logger()
 DISPATCH, HEARTBEAT, IDENTIFY, RESUME, RECONNECT, INVALID_SESSION, HELLO, ACK = 0, 1, 2, 6, 7, 9, 10, 11
 INTENTS: Final = 1 << 10 | 1 << 13  # reactions in servers, and in direct messages
 QUERY: Final = "/?v=10&encoding=json"
+MOST_BYTES: Final = 1 << 20  # of an answer of its API
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 120.0
 HELLO_S: Final = 20.0  # how long Discord may take for its first word
@@ -69,7 +73,7 @@ class Gateway:
             except GatewayRefused as error:
                 log.error(f"no longer listening to Discord's reactions: {error}; set it right and start again")
                 return
-            except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            except (aiohttp.ClientError, TimeoutError, OSError, ValueError, BackendBroke) as error:
                 log.warning("the connection to Discord broke", error=repr(error))
             pause = FIRST_PAUSE_S if self._ready else min(pause * 2, LONGEST_PAUSE_S)
             await asyncio.sleep(pause * (0.5 + random.random()))  # noqa: S311  so that not all come back at once
@@ -107,7 +111,7 @@ class Gateway:
             if response.status == 401:
                 raise GatewayRefused(FATAL[4004])
             response.raise_for_status()
-            url = inside(await response.json(), "url")
+            url = inside(loads(await body_of(response, MOST_BYTES)), "url")
             if not isinstance(url, str):
                 raise ValueError("Discord did not say where its Gateway is")
             return url

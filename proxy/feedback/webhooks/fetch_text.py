@@ -11,11 +11,15 @@ from typing import Any, Final
 import aiohttp
 import structlog
 
+from proxy.core.errors import BackendBroke
+from proxy.core.json_edit import loads
+from proxy.core.upstream import body_of
 from proxy.feedback.webhooks.base import PlatformEvent, inside, text_at
 
 log = structlog.get_logger()
 
 TIMEOUT: Final = aiohttp.ClientTimeout(total=1.0)  # Slack wants its answer in three seconds, all in all
+MOST_BYTES: Final = 1 << 20  # of an answer with one message
 TextOf = Callable[[PlatformEvent], Awaitable[str | None]]
 
 
@@ -54,8 +58,8 @@ async def _get(http: aiohttp.ClientSession, url: str, query: dict[str, str], hea
     try:
         async with http.get(url, params=query, headers=headers, timeout=TIMEOUT) as response:
             if response.status == 200:
-                return await response.json()
+                return loads(await body_of(response, MOST_BYTES))
             log.warning("a message was not given", url=url, status=response.status)
-    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+    except (aiohttp.ClientError, TimeoutError, ValueError, BackendBroke) as error:
         log.warning("a message was not given", url=url, error=repr(error))
     return None

@@ -17,8 +17,9 @@ from aiohttp import web
 
 from config import webhooks as config
 from config.webhooks import PLATFORMS, secret
+from proxy.access.bodies import BODY
 from proxy.conversation.answer_on_screen import OnScreen
-from proxy.core.errors import BackendDown, NotFound, ProxyError, TooLarge, TooSlow
+from proxy.core.errors import BackendDown, NotFound, ProxyError
 from proxy.core.metrics import Metrics
 from proxy.core.tasks import Tasks
 from proxy.feedback.chat_command import ChatCommands
@@ -33,8 +34,6 @@ from store.store import Store
 log = structlog.get_logger()
 
 BUDGET_S: Final = 2.0  # Slack and Discord wait three seconds
-MAX_BODY: Final = 1 << 20  # it is read before anybody has proved anything; the largest batches are half of that
-BODY_S: Final = 10.0  # and this long it may take, from anybody
 ASKS: Final = {
     "slack": "signing_secret", "telegram": "secret_token", "discord": "public_key", "whatsapp": "app_secret",
     "signed": "secret", "openclaw": "secret",
@@ -92,7 +91,7 @@ class Webhooks:
     def _handler(self, name: str) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def handle(request: web.Request) -> web.Response:
             platform = self._configured(name)
-            body = await _body(request)
+            body = request.get(BODY, b"")
             headers = {key.lower(): value for key, value in request.headers.items()}
             try:
                 events = platform.verify(headers, body, time.time())
@@ -174,19 +173,3 @@ def _platforms(settings: config.WebhooksSection) -> dict[str, Platform]:
 
 def _secret(settings: config.WebhooksSection, platform: str, key: str) -> str | None:
     return secret(getattr(settings, platform), key, f"webhooks.{platform}.{key}")
-
-
-async def _body(request: web.Request) -> bytes:
-    """The bytes as they came, which are what is signed. Raises TooLarge, TooSlow."""
-    pieces: list[bytes] = []
-    size = 0
-    try:
-        async with asyncio.timeout(BODY_S):
-            async for piece in request.content.iter_any():
-                pieces.append(piece)
-                size += len(piece)
-                if size > MAX_BODY:
-                    raise TooLarge(f"The body of a webhook is at most {MAX_BODY} bytes.")
-    except TimeoutError:
-        raise TooSlow(f"The body of a webhook has {BODY_S:g} s to come; nothing was taken, send it again.") from None
-    return b"".join(pieces)

@@ -12,10 +12,10 @@ from typing import Any, Final, NamedTuple
 from aiohttp import web
 
 from proxy.core.errors import NotFound
-from proxy.core.query import number
 from proxy.training.segments import segments
 from proxy.web.pages.filters import wilson
 from proxy.web.pages.view import View
+from proxy.web.query import number
 from proxy.web.status import StatusReport
 from store.learning.episodes import Split
 from store.store import Store

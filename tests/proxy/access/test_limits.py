@@ -12,9 +12,10 @@ from multidict import CIMultiDict
 
 from config.sections import ServerSection
 from proxy.access.keys import Who
-from proxy.access.limits import PATIENCE, SOON, Limits
+from proxy.access.limits import Limits
+from proxy.access.pace import PATIENCE, SOON
 from proxy.conversation.retries import Recording
-from proxy.core.errors import BackendDown, TooMany
+from proxy.core.errors import Overloaded, TooMany
 from scripts.harness.in_process import Proxy
 
 
@@ -32,12 +33,34 @@ def test_a_keys_requests_a_minute_are_its_own() -> None:
 
 def test_as_many_at_once_and_no_more() -> None:
     limits = Limits(ServerSection(max_requests=1))
-    limits.enter(exempt=False)
-    with pytest.raises(BackendDown):
-        limits.enter(exempt=False)
-    limits.enter(exempt=True)
-    limits.under_way -= 2
-    limits.enter(exempt=False)
+    limits.enter("requests", "a")
+    with pytest.raises(Overloaded, match=r"1 requests under way \(server.max_requests\) already"):
+        limits.enter("requests", "b")
+    limits.enter("requests", "an admin", lambda: 1)
+    for kind in ("events", "probes"):  # apart
+        limits.enter(kind, "a")
+    limits.leave("requests", "a")
+    limits.leave("requests", "an admin")
+    limits.enter("requests", "b")
+
+
+def test_a_key_has_its_share_of_the_places() -> None:
+    limits = Limits(ServerSection(max_requests=8))
+    for _ in range(6):
+        limits.enter("requests", "a")
+    with pytest.raises(TooMany, match=r"This key has 6 requests under way .*, its share of 8") as refused:
+        limits.enter("requests", "a")
+    assert refused.value.retry_after
+    limits.enter("requests", "b")
+
+
+def test_no_more_places_than_there_are_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.access.limits.answers_at_once", lambda: 2)
+    limits = Limits(ServerSection())
+    limits.enter("requests", "a")
+    limits.enter("requests", "b")
+    with pytest.raises(Overloaded):
+        limits.enter("requests", "c")
 
 
 async def test_one_too_many_is_told_when_to_come_again(proxy: Proxy) -> None:
@@ -99,7 +122,7 @@ async def test_the_end_of_a_stream_comes_whole_whether_or_not_its_client_keeps_u
         await response.prepare(request)
         await response.write(first)
         await response.write_eof(last)
-        assert bytes(response.sent) == first + last and response.left == len(response.sent)
+        assert bytes(response.sent) == first + last and response.has_left
         return response
 
     app = web.Application()

@@ -13,8 +13,10 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from multidict import CIMultiDict
 
-from proxy.core.backend_http import Answer, Connections, Disconnected, NoHttp, NotConnected, Silent
+from proxy.core.backend_answer import Answer
+from proxy.core.backend_http import Connections, Disconnected, NotConnected, Silent
 from proxy.core.errors import BackendBroke
+from proxy.core.http_message import NoHttp
 from proxy.core.upstream import whole
 from scripts.fakes.recorded import RecordedBackend
 

@@ -111,3 +111,41 @@ def test_as_many_as_the_system_allows() -> None:
     code += "print(r.getrlimit(r.RLIMIT_NOFILE)[0] == min(h, 65536))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "True"
+
+
+async def test_who_only_connects_keeps_nobody_out(tmp_path: Path) -> None:
+    """Far more connections than there are descriptors, none of which asks anything, and half a head on each."""
+    backend = FakeBackend()
+    await backend.start()
+    flags = ("--backend", "openai", "--backend-url", backend.url, "--model", MODEL)
+    served = Serving(tmp_path / "home", tmp_path / "no-weights", *flags)
+    await served.start()
+    pid = served.process.pid
+    limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    host, port = served.url.removeprefix("http://").split(":")
+    writers: list[asyncio.StreamWriter] = []
+    backend.hold.clear()
+    asking = asyncio.create_task(served.chat("since before they came", model=MODEL))
+    try:
+        async with asyncio.timeout(ENOUGH_S):
+            while not backend.requests:
+                await asyncio.sleep(0.01)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (256, limits[1]))
+        for _ in range(600):
+            _, writer = await asyncio.open_connection(host, int(port))
+            writer.write(b"POST /v1/chat/completions HTTP/1.1\r\n")
+            writers.append(writer)
+            if len(writers) % 100 == 0:  # anybody else is let in meanwhile
+                assert (await asked(f"{served.url}/rl/keys", "x"))[0] == 400
+        backend.hold.set()
+        assert (await asking)[0]["choices"], "what is under way goes on"
+        async with asyncio.timeout(ENOUGH_S):
+            while psutil.Process(pid).num_fds() > 128:
+                await asyncio.sleep(0.05)
+    finally:
+        backend.hold.set()
+        for writer in writers:
+            writer.transport.abort()
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+        assert await served.stop() == 0, served.log
+        await backend.stop()

@@ -18,7 +18,8 @@ from proxy.conversation.underway import Underway
 from proxy.core.events import Events
 from proxy.core.json_edit import WholeAnswer
 from proxy.core.metrics import Metrics
-from proxy.core.offload import LARGE, off_loop, weight
+from proxy.core.offload import LARGE, WorkerThreads, off_loop, weight
+from proxy.core.shares import HOLDER
 from proxy.core.tasks import Tasks
 from proxy.relay.capture import Capture, MakesRow
 from scripts.harness.in_process import Proxy
@@ -29,6 +30,50 @@ async def test_only_large_work_gets_a_thread() -> None:
     here = threading.get_ident()
     assert await off_loop(LARGE - 1, threading.get_ident) == here
     assert await off_loop(LARGE, threading.get_ident) != here
+
+
+async def test_one_key_fills_half_of_the_threads_and_the_others_go_by_turns() -> None:
+    threads, gate, began = WorkerThreads(4), threading.Event(), list[str]()
+
+    def work(name: str) -> str:
+        began.append(name)
+        gate.wait(30)
+        return name
+
+    async def of(key: str, n: int) -> str:
+        HOLDER.set(key)
+        return await threads.run(work, f"{key}{n}")
+
+    async def until(count: int) -> None:
+        async with asyncio.timeout(30):
+            while len(began) < count:
+                await asyncio.sleep(0.001)
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+
+    eight = [asyncio.create_task(of("a", n)) for n in range(8)]
+    await until(2)
+    assert began == ["a0", "a1"], "two more threads are there for others"
+    other = asyncio.create_task(of("b", 0))
+    await until(3)
+    assert began[2] == "b0"
+    eight[0].cancel()  # its client has left; its work goes on, and holds the thread
+    eight[2].cancel()
+    await until(3)
+    assert len(began) == 3
+    gate.set()
+    assert await other == "b0"
+    ended = await asyncio.gather(*eight, return_exceptions=True)
+    assert [one for one in ended if isinstance(one, str)] == ["a1", *(f"a{n}" for n in range(3, 8))]
+    assert "a2" not in began and threads._shares.held == 0 and not len(threads._line)
+
+
+async def test_work_that_fails_gives_its_thread_back() -> None:
+    threads = WorkerThreads(1)
+    for _ in range(3):
+        with pytest.raises(ZeroDivisionError):
+            await threads.run(lambda: 1 / 0)
+    assert await threads.run(threading.get_ident) != threading.get_ident()
 
 
 async def test_thirty_megabytes_of_picture_are_stored_apart_and_go_on_whole(proxy: Proxy) -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 
-from proxy.core.tasks import Later, Tasks
+from proxy.core.tasks import Later, Shared, Tasks
 
 
 async def test_what_is_to_begin_later_begins_then() -> None:
@@ -46,3 +46,28 @@ async def test_at_the_stop_all_of_it_begins() -> None:
     assert tasks.names == ["work"] * 3
     await tasks.drain_named("work", 10)
     assert begun == [1, 1, 1] and all(later.task is not None for later in found)
+
+
+async def test_shared_work_is_done_once_and_ends_with_the_last_who_waits() -> None:
+    began, gate = [], asyncio.Event()
+
+    async def work() -> int:
+        began.append(1)
+        await gate.wait()
+        return len(began)
+
+    shared = Shared(work)
+    waiting = [asyncio.create_task(shared.result()) for _ in range(3)]
+    await asyncio.sleep(0.01)
+    waiting[0].cancel()
+    gate.set()
+    assert await asyncio.gather(*waiting[1:]) == [1, 1]
+    assert await shared.result() == 2, "later it is done again"
+    gate.clear()
+    left = [asyncio.create_task(shared.result()) for _ in range(2)]
+    await asyncio.sleep(0.01)
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
+    await asyncio.sleep(0.01)
+    assert len(began) == 3 and not [task for task in asyncio.all_tasks() if task.get_name() == "shared"]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from config.settings import load
 from proxy.core.errors import BackendDown, TooMany
+from proxy.core.shares import HOLDER
 from proxy.feedback import episodes
 from proxy.relay.episode_queue import EpisodeQueue
 from scripts.fakes.backend import FakeBackend
@@ -89,9 +90,14 @@ async def test_a_client_that_goes_in_the_moment_of_its_turn_gives_it_on() -> Non
 
 async def test_a_full_queue_and_one_that_stops_refuse() -> None:
     queue = queue_of(1, max_requests=4)
+
+    async def come(key: str) -> None:
+        HOLDER.set(key)
+        await stack.enter_async_context(queue.turn(1))
+
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(queue.turn(1))
-        waiting = [asyncio.create_task(stack.enter_async_context(queue.turn(1))) for _ in range(3)]
+        waiting = [asyncio.create_task(come(key)) for key in "abc"]
         await settled()
         with pytest.raises(TooMany, match="3 requests of episodes wait already") as caught:
             await stack.enter_async_context(queue.turn(1))
@@ -100,6 +106,28 @@ async def test_a_full_queue_and_one_that_stops_refuse() -> None:
         for one in (*waiting, asyncio.create_task(stack.enter_async_context(queue.turn(1)))):
             with pytest.raises(BackendDown, match="rlproxy is stopping"):
                 await one
+
+
+async def test_keys_go_by_turns_and_none_of_them_takes_all_places_to_wait() -> None:
+    queue, order = queue_of(1, max_requests=16), []
+
+    async def come(key: str, n: int) -> None:
+        HOLDER.set(key)
+        async with queue.turn(1):
+            order.append(f"{key}{n}")
+            await settled()
+
+    async with queue.turn(1):
+        waiting = [asyncio.create_task(come("a", n)) for n in range(12)]
+        await settled()
+        assert queue.state()["waiting"] == 9, "three quarters of the twelve that may wait"
+        waiting += [asyncio.create_task(come("b", n)) for n in range(2)]
+        await settled()
+        assert queue.state()["waiting"] == 11
+    ended = await asyncio.gather(*waiting, return_exceptions=True)
+    refused = [one for one in ended if one is not None]
+    assert len(refused) == 3 and all(isinstance(one, TooMany) and "its share" in one.message for one in refused)
+    assert order[:5] == ["a0", "b0", "a1", "b1", "a2"] and order[5:] == [f"a{n}" for n in range(3, 9)]
 
 
 @pytest.mark.parametrize(("setting", "slots", "at_once"), [(0, 16, 12), (0, 1, 1), (0, 4, 3), (5, 16, 5)])
@@ -211,12 +239,12 @@ async def test_a_harness_that_dies_midway_keeps_no_place_at_the_backend(
 
 async def test_a_full_queue_is_a_429_with_retry_after(proxy: Proxy, backend: FakeBackend) -> None:
     await proxy.stop()
-    await proxy.start(backend__episodes_at_once=1, server__max_requests=8)
-    await open_all(proxy, 8)
+    await proxy.start(backend__episodes_at_once=1, server__max_requests=16)
+    await open_all(proxy, 11)
     backend.hold.clear()
-    rollouts = [turn(proxy, at) for at in range(7)]
-    await shown(proxy, 1, 6)
-    async with await proxy.chat("turn of e7", headers={"x-rl-session": "e7"}) as refused:
+    rollouts = [turn(proxy, at) for at in range(10)]
+    await shown(proxy, 1, 9)
+    async with await proxy.chat("turn of e10", headers={"x-rl-session": "e10"}) as refused:
         assert refused.status == 429 and refused.headers["retry-after"] == "5"
         assert "nothing was lost" in (await refused.json())["error"]["message"]
     backend.hold.set()

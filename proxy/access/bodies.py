@@ -1,0 +1,174 @@
+"""Bodies in memory: how large one may be, how fast it has to come, and how much all of them hold together.
+
+Owns the account of `server.max_held_bytes`: the bodies of requests, from their first byte to the end of their answer,
+and what is kept of answers. Each key has its share of it. Small bodies are in no account: all places together hold
+little of them. Not here: what a body means, and how large it is once unpacked (relay.call).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Final
+
+from aiohttp import web
+
+from config.sections import ServerSection
+from proxy.access.pace import PACE, too_slow
+from proxy.core.errors import Overloaded, ProxyError, TooLarge, TooMany, TooSlow
+from proxy.core.offload import LIGHT, off_loop, whole_weight
+from proxy.core.shares import SMALL, STEP, Holder, Refusal, Shares
+
+BODY: Final = web.RequestKey("body", bytes)  # of a request that was waited for
+RETRY_AFTER_S: Final = 2
+# Of webhooks, which prove nothing before their body is here:
+UNPROVEN: Final = 64  # that come in pieces at once; one more ends the oldest
+UNPROVEN_BYTES: Final = 1 << 20  # the largest batches of platforms are half of that
+UNPROVEN_S: Final = 10.0
+
+
+class HeldBytes:
+    """Bytes that one request holds in memory."""
+
+    __slots__ = ("_ended", "_holder", "_shares", "_taken")
+
+    def __init__(self, shares: Shares, holder: Holder) -> None:
+        self._shares = shares
+        self._holder = holder
+        self._taken = 0
+        self._ended = False
+
+    def take(self, amount: int) -> Refusal | None:
+        """So many bytes more, unless that is refused; as it is once the request has ended."""
+        refusal = "full" if self._ended else self._shares.take(self._holder, amount)
+        if refusal is None:
+            self._taken += amount
+        return refusal
+
+    def take_up_to(self, total: int) -> None:
+        """As many bytes as this, all together. Raises TooMany, Overloaded; TooLarge where they never fit."""
+        if total > self._shares.most:
+            raise TooLarge(
+                f"The request needs {total:,} bytes of memory, by its length and by the number of things in it; "
+                f"server.max_held_bytes is {self._shares.most:,}. Nothing was passed on."
+            )
+        if total > max(SMALL, self._taken) and (refusal := self.take(total - self._taken)) is not None:
+            raise self.refused(refusal)
+
+    def end(self) -> None:
+        self._ended = True
+        if self._taken:
+            self._shares.give_back(self._holder, self._taken)
+            self._taken = 0
+
+    def refused(self, refusal: Refusal) -> ProxyError:
+        most = f"the {self._shares.most:,} bytes of server.max_held_bytes"
+        if refusal == "share":
+            return TooMany(
+                f"This key's requests hold their share of {most}; nothing was passed on, ask again when one has ended.",
+                retry_after=RETRY_AFTER_S,
+            )
+        return Overloaded(
+            f"Requests under way hold {most}; nothing was passed on, ask again in a moment.",
+            retry_after=RETRY_AFTER_S,
+        )
+
+
+HELD: Final = web.RequestKey("held", HeldBytes)
+
+
+class Bodies:
+    def __init__(self, settings: ServerSection) -> None:
+        self._largest = settings.max_body_bytes
+        self._patience = settings.slow_client_s
+        self._shares = Shares(settings.max_held_bytes)
+        self._unproven: deque[asyncio.Timeout] = deque()
+
+    @property
+    def held(self) -> int:
+        """Bytes that are in the account."""
+        return self._shares.held
+
+    def of(self, holder: Holder) -> HeldBytes:
+        return HeldBytes(self._shares, holder)
+
+    async def read(self, request: web.Request, held: HeldBytes, *, stream: bool, weigh: bool) -> None:
+        """Wait until the body is here; the handler finds it read. One that only passes through (`stream`) may be larger
+        than memory, as a model's file, and is not waited for. `weigh`: it is parsed, and nobody else looks at what it
+        comes to then. Raises TooLarge, TooSlow, TooMany, Overloaded."""
+        if not request.can_read_body:
+            return
+        length = request.content_length
+        if stream and (length is None or length > self._largest):
+            return
+        if length is not None and length > self._largest:
+            raise self._too_large()
+        if request.content.is_eof():  # it came with its head, as nearly all
+            body = await request.read()
+            held.take_up_to(len(body))
+        else:
+            held.take_up_to(length or 0)  # all that was announced, so that no two wait for each other's memory
+            body = await self._in_time(request, held, length or 0)
+            request._read_bytes = body  # for handlers that read it by themselves
+        request[BODY] = body
+        if weigh and len(body) >= LIGHT:
+            held.take_up_to(len(body) + await off_loop(len(body), whole_weight, body))
+
+    async def _in_time(self, request: web.Request, held: HeldBytes, taken: int) -> bytes:
+        """The body, as long as each `server.slow_client_s` brings enough of it."""
+        loop, body, size, mark = asyncio.get_running_loop(), bytearray(), 0, 0
+        due = loop.time() + self._patience
+        while True:
+            try:
+                async with asyncio.timeout_at(due):
+                    piece = await request.content.readany()
+            except TimeoutError:
+                raise too_slow(size) from None
+            if not piece:
+                return bytes(body)
+            body += piece
+            size = len(body)
+            if size > self._largest:
+                raise self._too_large()
+            while size > max(taken, SMALL):
+                taken += STEP
+                held.take_up_to(taken)
+            if size - mark >= self._patience * PACE:
+                mark, due = size, loop.time() + self._patience
+
+    def _too_large(self) -> TooLarge:
+        return TooLarge(f"The body is over {self._largest} bytes; raise server.max_body_bytes to allow it.")
+
+    async def read_unproven(self, request: web.Request) -> None:
+        """The same for a webhook. Nobody has shown a key, so it has no place that others would need: where many bodies
+        come slowly, the one that has come for the longest time makes way. Raises TooLarge, TooSlow."""
+        if request.can_read_body:
+            request[BODY] = await self._unproven_body(request)
+
+    async def _unproven_body(self, request: web.Request) -> bytes:
+        if request.content.is_eof():
+            return _limited(await request.content.read())
+        body = bytearray()
+        try:
+            async with asyncio.timeout(UNPROVEN_S) as deadline:
+                self._unproven.append(deadline)
+                if len(self._unproven) > UNPROVEN and not (oldest := self._unproven.popleft()).expired():
+                    oldest.reschedule(asyncio.get_running_loop().time())
+                async for piece in request.content.iter_any():
+                    body += piece
+                    _limited(body)
+        except TimeoutError:
+            raise TooSlow(
+                f"The body of a webhook has {UNPROVEN_S:g} s to come, and less where others wait; nothing was taken, "
+                "send it again."
+            ) from None
+        finally:
+            if deadline in self._unproven:
+                self._unproven.remove(deadline)
+        return bytes(body)
+
+
+def _limited(body: bytes | bytearray) -> bytes:
+    if len(body) > UNPROVEN_BYTES:
+        raise TooLarge(f"The body of a webhook is at most {UNPROVEN_BYTES} bytes.")
+    return bytes(body)

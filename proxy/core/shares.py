@@ -1,0 +1,76 @@
+"""A bounded number of something, shared so that no holder takes what others need.
+
+Owns the rule: a holder that has some gets more only while it then holds at most `FACTOR` times what is left. One holder
+alone gets three quarters of all, two get three sevenths each, and something is left for the next one. No holder needs
+to be known in advance. Not here: what is shared (places, bytes, threads), who waits for it (waiting_line).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from contextvars import ContextVar
+from typing import Final, Literal
+
+FACTOR: Final = 3
+Holder = Hashable
+# The key and the kind of the request that runs; work that belongs to no request is rlproxy's own.
+HOLDER: Final[ContextVar[Holder]] = ContextVar("holder", default="rlproxy")
+
+SMALL: Final = 1 << 16  # bytes that are in no account: all places together hold little of them
+STEP: Final = 1 << 18  # bytes that are taken at once where it is not known how many there will be
+
+Refusal = Literal["full", "share"]
+Take = Callable[[int], Refusal | None]  # so many bytes more
+
+
+class Shares:
+    def __init__(self, most: int, factor: int = FACTOR) -> None:
+        self.most = most
+        self.held = 0
+        self._factor = factor
+        self._held_by: dict[Holder, int] = {}
+
+    def held_by(self, holder: Holder) -> int:
+        return self._held_by.get(holder, 0)
+
+    def refusal(self, holder: Holder, amount: int = 1, reserve: int = 0) -> Refusal | None:
+        """Tell why this holder may not take so much: all is held, or its own share is. `reserve`: what it may take
+        beyond `most`."""
+        free = self.most + reserve - self.held
+        if amount > free:
+            return "full"
+        held = self._held_by.get(holder, 0)
+        return "share" if held and held + amount > self._factor * (free - amount) else None
+
+    def take(self, holder: Holder, amount: int = 1, reserve: int = 0) -> Refusal | None:
+        """Take it, unless it is refused."""
+        refusal = self.refusal(holder, amount, reserve)
+        if refusal is None:
+            self.held += amount
+            self._held_by[holder] = self._held_by.get(holder, 0) + amount
+        return refusal
+
+    def give_back(self, holder: Holder, amount: int = 1) -> None:
+        self.held -= amount
+        left = self._held_by[holder] - amount
+        if left:
+            self._held_by[holder] = left
+        else:
+            del self._held_by[holder]
+
+
+class Room:
+    """Room for bytes that become more: few are free, more are taken from an account, and it never has over `most`."""
+
+    __slots__ = ("_most", "_size", "_take")
+
+    def __init__(self, most: int, take: Take = lambda amount: None) -> None:
+        self._most = most
+        self._take = take
+        self._size = min(SMALL, most)
+
+    def fits(self, size: int) -> bool:
+        """Tell whether so many bytes have room, all together."""
+        while self._size < size <= self._most and self._take(STEP) is None:
+            self._size += STEP
+        return size <= self._size

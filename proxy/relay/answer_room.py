@@ -1,0 +1,51 @@
+"""How much of an answer may be in memory at once: a plain body, an event that does not end, and what is made of them.
+
+Owns the two bounds, `server.max_body_bytes` for one answer and `server.max_held_bytes` for all, and what is said where
+they are met. An answer that is longer than the largest request can never be sent back, so nothing of it is kept; its
+bytes go on to the client. Not here: what is folded from a stream (answer_reader).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from aiohttp import web
+
+from config.sections import ServerSection
+from proxy.core.backend_answer import Answer
+from proxy.core.errors import BackendBroke
+from proxy.core.offload import LARGE, LIGHT, whole_weight
+from proxy.core.shares import SMALL
+from proxy.core.sse import EventSplitter
+from proxy.core.upstream import TooLong, whole
+from proxy.relay.call import room_for
+
+REASON: Final = (
+    "the answer is longer than rlproxy keeps (server.max_body_bytes), or than there was memory for "
+    "(server.max_held_bytes)"
+)
+
+
+class AnswerRoom:
+    def __init__(self, request: web.Request, server: ServerSection) -> None:
+        self.record = room_for(request, server.max_body_bytes)  # what is folded from a stream
+        self._event = room_for(request, server.max_body_bytes)
+        self._objects = room_for(request, server.max_held_bytes)
+
+    async def body(self, upstream: Answer) -> bytes:
+        """All of a plain body. Raises TooLong where there is no room for it, or for what is made of it."""
+        body = await whole(upstream, self._event)
+        if len(body) >= LIGHT and not self._objects.fits(whole_weight(body)):
+            raise TooLong(body)
+        return body
+
+    def fits(self, splitter: EventSplitter, piece: bytes) -> bool:
+        """Tell whether there is room for these whole events, and for the one that has not come to its end."""
+        if splitter.waiting > SMALL and not self._event.fits(splitter.waiting + len(piece)):
+            return False
+        return len(piece) < LARGE or self._objects.fits(whole_weight(piece))
+
+    @staticmethod
+    def error() -> BackendBroke:
+        """The error of an answer that cannot be said in another format without having all of it."""
+        return BackendBroke(f"{REASON[0].upper()}{REASON[1:]}, so it was broken off. Ask for a shorter one.")
