@@ -206,7 +206,7 @@ class Dialect(ABC):
         """The same request as chat completions. Raises BadRequest for what chat completions cannot say."""
 
     def names(self, body: Any) -> list[str]:
-        """Ids in the request that may stand for captured completions."""
+        """Ids of captured completions that its items may stand for."""
         return []
 
     def refers_to(self, body: Any) -> list[str]:

@@ -93,9 +93,7 @@ class Responses(Dialect):
         return to_chat(body, asked.messages)
 
     def names(self, body: Any) -> list[str]:
-        previous = body.get("previous_response_id")
-        named = [id for item in _items(body) for id in _referred(item)]
-        return list(dict.fromkeys([previous, *named] if previous else named))
+        return list(dict.fromkeys(id for item in _items(body) for id in _referred(item)))
 
     def refers_to(self, body: Any) -> list[str]:
         return list(dict.fromkeys(str(item["id"]) for item in _items(body) if is_reference(item)))
