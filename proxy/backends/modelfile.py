@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-# A command and its value: in three quotes, in one, or to the end of the line.
 _COMMAND: Final = re.compile(
     r"^(?:(?P<name>FROM|TEMPLATE|SYSTEM|RENDERER|PARSER|LICENSE|ADAPTER|REQUIRES)"
-    r"|(?P<list>PARAMETER|MESSAGE)[ \t]+(?P<key>\S+))"
-    r'[ \t]+(?:"""(?P<long>.*?)"""|"(?P<quoted>[^"]*)"|(?P<rest>[^\n]*?))[ \t]*$',
-    re.MULTILINE | re.DOTALL | re.IGNORECASE,
+    r"|(?P<list>PARAMETER|MESSAGE)[ \t]+(?P<key>\S+))[ \t]+",
+    re.MULTILINE | re.IGNORECASE,
 )
+_LONG_END: Final = re.compile(r'"""[ \t]*$', re.MULTILINE)
+_LINE_END: Final = re.compile(r"[ \t]*$", re.MULTILINE)
 _ANY_PROMPT: Final = "{{ .Prompt }}"  # what Ollama says where the model has no template of its own
 
 
@@ -31,9 +32,7 @@ def parse(text: str) -> Modelfile:
     found = Modelfile()
     licenses: list[str] = []
     messages: list[dict[str, str]] = []
-    for match in _COMMAND.finditer(text):
-        name, key = (match["name"] or match["list"]).upper(), match["key"]
-        value = next(v for v in (match["long"], match["quoted"], match["rest"]) if v is not None)
+    for name, key, value in _commands(text):
         if name == "FROM":
             found.files.append(value)
         elif name == "LICENSE":
@@ -50,11 +49,40 @@ def parse(text: str) -> Modelfile:
     return found
 
 
+def _commands(text: str) -> Iterator[tuple[str, str, str]]:
+    """Each command, its key where it has one, and its value: in three quotes, in one, or to the end of the line.
+
+    One pass: an end of three quotes that is not there is looked for once.
+    """
+    position, closes = 0, True
+    while (command := _COMMAND.search(text, position)) is not None:
+        start, end = command.end(), None
+        if closes and text.startswith('"""', start):
+            end = _LONG_END.search(text, start + 3)
+            closes = end is not None
+        if end is not None:
+            value, position = text[start + 3 : end.start()], end.end()
+        else:
+            value, position = _short_value(text, start)
+        yield (command["name"] or command["list"]).upper(), command["key"] or "", value
+
+
+def _short_value(text: str, start: int) -> tuple[str, int]:
+    """The value in one pair of quotes or on one line that begins here, and where it ends."""
+    if text.startswith('"', start) and (close := text.find('"', start + 1)) > 0:
+        end = _LINE_END.match(text, close + 1)
+        if end is not None:
+            return text[start + 1 : close], end.end()
+    newline = text.find("\n", start)
+    stop = len(text) if newline < 0 else newline
+    return text[start:stop].rstrip(" \t"), stop
+
+
 def _add(parameters: dict[str, Any], key: str, text: str) -> None:
     if key == "stop":
         parameters.setdefault(key, []).append(text)
         return
     try:
         parameters[key] = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):  # a stranger's brackets may go deeper than Python follows
         parameters[key] = text

@@ -10,6 +10,7 @@ whatever the text is (tests/attacker/test_linear.py). Not here: what becomes of 
 from __future__ import annotations
 
 import re
+import string
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
@@ -21,15 +22,25 @@ class Span(NamedTuple):
 
 class Shape(NamedTuple):
     letters: str  # what it begins with
+    begins: re.Pattern[str]  # searched for: the letters, where a secret may begin
     rest: re.Pattern[str]  # matched where the letters are
-    apart: bool = True  # the letters are short: nothing that belongs to a word may stand before them
 
 
 def _shape(letters: str, rest: str, *, apart: bool = True, before: str = "") -> Shape:
-    """`before`: the characters that must not follow, for then it is part of something longer. The next of a row may."""
+    """`before`: the characters that must not follow, for then it is part of something longer. The next of a row may.
+    `apart`: the letters are short, so nothing that belongs to a word may stand before them. A run of letters, digits,
+    `_` and `-` is looked at from its start only."""
     begin = re.escape(letters)
     end = f"(?:(?!{before})|(?={before}?{begin}))" if before else ""
-    return Shape(letters, re.compile(begin + rest + end, re.ASCII), apart)
+    begins = begin + _apart(begin) if apart else begin
+    return Shape(letters, re.compile(begins, re.ASCII), re.compile(begin + rest + end, re.ASCII))
+
+
+def _apart(begin: str) -> str:
+    """A look behind these letters: no word goes on there, or its last letter belongs to an escape. Those are `\\n` and
+    `\\u003d` in JSON within a text, `%3D` in an address. Chinese and Japanese put no space before a key."""
+    escapes = (r"\\[nrt]", r"%[\s\S]{2}", r"\\u[\s\S]{4}", r"\\x[\s\S]{2}")
+    return "(?:" + "|".join([rf"(?<![\w-]{begin})", *(f"(?<={escape}{begin})" for escape in escapes)]) + ")"
 
 
 _MIXED: Final = r"(?=[\w-]*[a-z])(?=[\w-]*[A-Z])(?=[\w-]*\d)"  # lower and upper case and digits: no name has all three
@@ -116,30 +127,32 @@ KEY_LENGTH: Final = 20_000  # characters in which a private key ends
 END_LENGTH: Final = 100  # characters in which the line ends that ends it
 LONGEST: Final = KEY_LENGTH + END_LENGTH  # characters of a secret: what is cut is searched first, or so far beyond
 
-_FOUR_DIGITS: Final = b"0000"
 _DIGIT: Final = re.compile("[0-9]")
 _DIGITS: Final = bytes(ord("0") if chr(i).isdigit() and i < 128 else ord(" ") for i in range(256))
-# In what `_DIGITS` makes of it: every number of a card begins so, in one piece or in groups. What is between groups has
-# up to three bytes, or is `%20`, whose digits stand before those of the next group. Dates and most ids do not.
-_MAYBE_CARD: Final = re.compile(rb"0000(?:0{10}| {1,3}(?:00)?0000(?:00)? {1,3}(?:00)?0000)")
+# In what `_DIGITS` makes of it: every run of digits in which a number of a card begins, in one piece or in groups. What
+# is between groups has up to three bytes, or is `%20`, whose digits stand before those of the next group. Digits of an
+# escape may stand before the first. Dates and most ids do not begin so.
+_FOUR_DIGITS: Final = b"0000"
+_MAYBE_CARD: Final = re.compile(rb"0000(?<!00000)(?=0{10}|(?:00){0,2} {1,3}(?:00)?0000(?:00)? {1,3}(?:00)?0000)")
+_CARD_BEGINS: Final = 40  # bytes, at most, that `_MAYBE_CARD` looks at
 # One sign, the same each time: also spaces that do not break a line, as pages and word processors write them, hyphens
 # likewise, and a space as addresses write it.
 _BETWEEN: Final = "[ +\\-\u00a0\u2007\u2009\u200b\u202f\u2010-\u2013]|%20"
-_IN_GROUPS: Final = re.compile(
-    rf"\d{{4}}({_BETWEEN})\d{{4}}\1\d{{4}}\1\d{{4}}(?:\1\d{{3}})?(?!\d)|\d{{4}}({_BETWEEN})\d{{6}}\2\d{{4,5}}(?!\d)",
+# Visa, Mastercard, American Express, Diners, Discover, JCB, UnionPay; and the longer ones of the last.
+_ISSUED: Final = r"4\d{15}|(?:5[1-5]|2[2-7])\d{14}|3[47]\d{13}|3(?:0[0-5]|[68]\d)\d{11}|6(?:011|5\d\d|4[4-9]\d)\d{12}|35\d{14}|62\d{14}"
+_LONG: Final = r"62\d{17}(?!\d)"
+_CARD: Final = re.compile(
+    rf"{_LONG}|{_ISSUED}|(?=[2-6])(?:"
+    rf"\d{{4}}({_BETWEEN})\d{{4}}\1\d{{4}}\1\d{{4}}(?:\1\d{{3}})?(?!\d)|\d{{4}}({_BETWEEN})\d{{6}}\2\d{{4,5}}(?!\d))",
     re.ASCII,
 )
-_ISSUED: Final = re.compile(  # Visa, Mastercard, American Express, Diners, Discover, JCB, UnionPay
-    r"4\d{15}|(?:5[1-5]|2[2-7])\d{14}|3[47]\d{13}|3(?:0[0-5]|[68]\d)\d{11}|6(?:011|5\d\d|4[4-9]\d)\d{12}|35\d{14}|62\d{14}",
-    re.ASCII,
-)
-_LONG: Final = re.compile(r"62\d{17}(?!\d)", re.ASCII)  # UnionPay's, the most of them
+_OF_CARD: Final = re.compile(f"{_LONG}|{_ISSUED}", re.ASCII)
 _ESCAPES: Final = (("\\u", 4), ("\\x", 2))  # of a character, and how many digits it has
-_BEFORE_CARD: Final = re.compile(r"[\w.+-]", re.ASCII)
-_DOUBLED: Final = str.maketrans("0123456789", "0246813579")  # and the digits of that added up
+_ENDS_ESCAPE: Final = re.compile(r"[\s\S]{0,4}\\[nrt]|[\s\S]{0,3}%[\s\S]{2}|\\u[\s\S]{4}|[\s\S]{0,2}\\x[\s\S]{2}")
+_DOUBLED: Final = bytes.maketrans(b"0123456789", b"0246813579")  # and the digits of that added up
 _JOINING: Final = ("-", "_", "+", ".")  # between two numbers of a row; else they would make one of something longer
 
-_LOCAL: Final = re.compile(r"[\w.%+-]{1,64}\Z", re.ASCII)
+_LOCAL: Final = string.ascii_letters + string.digits + "_.%+-"
 _DOMAIN: Final = re.compile(r"@(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,62})\.){1,8}[A-Za-z]{2,24}(?![\w-])", re.ASCII)
 _NO_PERSON: Final = ("git", "hg", "svn")  # git@host is where a repository is
 
@@ -160,12 +173,9 @@ def keys(text: str) -> Iterator[Span]:
     yield from _keys(text, [shape for shape in KEYS if shape.letters in dense] if dense else ())
     for shape in [shape for shape in NAMED if shape.letters in text]:
         yield from (Span(*match.span(1)) for match in _matches(text, shape))
-    at = text.find(":AA")
-    while at >= 0:
-        token = BOT.match(text, at)
-        if token is not None and text[max(0, at - 6) : at].isdecimal():
+    for token in BOT.finditer(text, max(0, text.find(":AA"))) if ":AA" in text else ():
+        if text[max(0, token.start() - 6) : token.start()].isdecimal():
             yield Span(*token.span(1))
-        at = text.find(":AA", at + 1)
 
 
 def keys_in_base64(text: str) -> Iterator[Span]:
@@ -218,18 +228,28 @@ def cards(text: str) -> Iterator[Span]:
     if _DIGIT.search(text) is None:
         return
     digits = text.encode("ascii", "replace").translate(_DIGITS)  # a byte a character, so places are the same
-    at = digits.find(_FOUR_DIGITS)
-    while at >= 0:
-        start = _behind_escape(text, at)
-        inside = start == at > 0 and _BEFORE_CARD.match(text, at - 1) and not _escaped(text, at)
-        row = [] if inside else _row_of_cards(text, start)
+    done = 0
+    for position in _runs_of_card(digits):
+        start = position if position < done else _start_of_card(text, position)
+        if position < done or start is None:
+            continue
+        row = _row_of_cards(text, start)
         # One alone may be the beginning of something longer; two numbers in a row that both hold are cards.
         if len(row) > 1 or (row and not _goes_on(text, row[0].end)):
             yield from row
-            at = digits.find(_FOUR_DIGITS, row[-1].end)
-        else:
-            after = digits.find(b" ", at)
-            at = digits.find(_FOUR_DIGITS, after) if after >= 0 else -1
+            done = row[-1].end
+
+
+def _runs_of_card(digits: bytes) -> Iterator[int]:
+    """Where runs of digits begin in which a number of a card may begin. In steps, since a search holds up all other
+    threads."""
+    position = digits.find(_FOUR_DIGITS)
+    while position >= 0:
+        end = position + STEP
+        for run in _MAYBE_CARD.finditer(digits, position, end + _CARD_BEGINS):
+            if run.start() < end:
+                yield run.start()
+        position = digits.find(_FOUR_DIGITS, end)
 
 
 def _row_of_cards(text: str, at: int) -> list[Span]:
@@ -242,26 +262,29 @@ def _row_of_cards(text: str, at: int) -> list[Span]:
 
 
 def _end_of_card(text: str, at: int) -> int | None:
-    for shape in (_LONG, _ISSUED, _IN_GROUPS):
-        if (found := shape.match(text, at)) is not None:
-            number = re.sub(r"%20|\D", "", found[0])
-            if (_ISSUED.fullmatch(number) or _LONG.fullmatch(number)) and luhn(number):
-                return found.end()
-    return None
+    card = _CARD.match(text, at)
+    if card is None:
+        return None
+    number, between = card[0], card[1] or card[2]
+    if between is not None:
+        number = number.replace(between, "")
+        if _OF_CARD.fullmatch(number) is None:
+            return None
+    return card.end() if luhn(number) else None
 
 
 def emails(text: str) -> Iterator[Span]:
-    at = text.find("@")
-    while at >= 0:
-        domain = _DOMAIN.match(text, at)
-        local = _LOCAL.search(text[max(0, at - 64) : at]) if domain is not None else None
-        if domain is not None and local is not None and local[0] not in _NO_PERSON:
-            yield Span(at - len(local[0]), domain.end())
-        at = text.find("@", at + 1)
+    for domain in _DOMAIN.finditer(text):
+        at = domain.start()
+        before = text[max(0, at - 64) : at]
+        local = before[len(before.rstrip(_LOCAL)) :]
+        if local and local not in _NO_PERSON:
+            yield Span(at - len(local), domain.end())
 
 
 def luhn(number: str) -> bool:
-    return sum(map(int, number[-1::-2] + number[-2::-2].translate(_DOUBLED))) % 10 == 0
+    digits = number.encode("ascii")
+    return (sum(digits[::-2]) + sum(digits[-2::-2].translate(_DOUBLED)) - len(digits) * ord("0")) % 10 == 0
 
 
 Finder = Callable[[str], Iterator[Span]]
@@ -291,41 +314,59 @@ def _runs(text: str) -> Iterator[str]:
 
 def _matches(text: str, shape: Shape) -> Iterator[re.Match[str]]:
     """Each begins behind the one before, or in its last letters where it had taken those of the next for its own."""
-    letters, rest, apart = shape
-    row = -1  # up to where one may begin right behind another
-    at = text.find(letters)
-    while at >= 0:
-        match = None if apart and at > row and _inside_word(text, at) else rest.match(text, at)
-        if match is not None:
+    letters, _, rest = shape
+    position = _next(text, shape, 0)
+    while position >= 0:
+        match = rest.match(text, position)
+        row = position  # up to where one may begin right behind another
+        while match is not None:
             yield match
             row = match.end() + 1
-            at = text.find(letters, match.end() - len(letters) + 1)
-        else:
-            at = text.find(letters, at + 1)
+            match = _in_row(text, shape, match.end())
+        position = _next(text, shape, row + 1 if row == position else row)
 
 
-def _inside_word(text: str, at: int) -> bool:
-    """A run of letters, digits, `_` and `-` is looked at from its start only: so no text takes more than its length."""
-    return at > 0 and (_of_ascii(text[at - 1]) or text[at - 1] in "_-") and not _escaped(text, at)
+def _next(text: str, shape: Shape, start: int) -> int:
+    """Where the letters of a shape stand next, so that a secret may begin; -1 for nowhere. In steps, since a search
+    holds up all other threads."""
+    while (start := text.find(shape.letters, start)) >= 0:
+        end = start + STEP
+        if (begin := shape.begins.search(text, start, end)) is not None:
+            return begin.start()
+        start = end - len(shape.letters) + 1
+    return -1
+
+
+def _in_row(text: str, shape: Shape, end: int) -> re.Match[str] | None:
+    """The secret right behind one that ends here."""
+    size = len(shape.letters)
+    start = end - size + 1
+    while 0 <= (start := text.find(shape.letters, start, end + 1 + size)):
+        if (match := shape.rest.match(text, start)) is not None:
+            return match
+        start += 1
+    return None
 
 
 def _of_ascii(character: str) -> bool:
-    """A letter or digit that a secret may have. Chinese and Japanese put no space between a word and a key."""
+    """A letter or digit that a number may go on with."""
     return character.isascii() and character.isalnum()
 
 
-def _escaped(text: str, at: int) -> bool:
-    """The letter before belongs to an escape: `\\n` and `\\u003d` in JSON within a text, `%3D` in an address."""
-    if (at > 1 and text[at - 2] == "\\" and text[at - 1] in "nrt") or (at > 2 and text[at - 3] == "%"):
-        return True
-    return any(text[max(0, at - length - 2) : at - length] == mark for mark, length in _ESCAPES)
-
-
-def _behind_escape(text: str, at: int) -> int:
-    """Where a run of digits begins whose first ones belong to an escape: `%22`, `\\u0022`."""
-    if text[at - 1 : at] == "%":
-        return at + 2
-    return at + next((length for mark, length in _ESCAPES if text[max(0, at - 2) : at] == mark), 0)
+def _start_of_card(text: str, position: int) -> int | None:
+    """Where the number begins in a run of digits; None where the run is part of something longer. The first digits may
+    belong to an escape (`%22`, `\\u0022`), and so may the letter before them (`\\n`, `%3D`)."""
+    before = text[position - 1] if position else " "
+    if before == "%":
+        return position + 2
+    if before in "_.+-":
+        return None
+    if not _of_ascii(before):
+        return position
+    for mark, length in _ESCAPES:
+        if text.startswith(mark, max(0, position - 2), position):
+            return position + length
+    return position if _ENDS_ESCAPE.fullmatch(text, max(0, position - 6), position) else None
 
 
 def _goes_on(text: str, end: int) -> bool:

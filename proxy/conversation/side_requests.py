@@ -27,9 +27,10 @@ _OF: Final = r"(?:(?:^|\n)[^\w\n]{0,6}(?:%s)\b\W{0,6}|\"(?:content|text)\"\s*:\s
 _PERSON: Final = re.compile(_OF % "user|human|person|you")
 _MODEL: Final = re.compile(_OF % "assistant|ai|model|bot|agent")
 _SOMEBODY: Final = re.compile(r"(?:^|\n)[^\w\n]{0,6}(?:user|human|person|you)\b|\"(?:content|text)\"\s*:")
-# The same of a text as it came, with any white space in it: where it is not, no line says whose words come next.
-_ENDS_LINE: Final = r"[\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]"
-_MAYBE: Final = re.compile(rf"{_ENDS_LINE}[^\w\n]*+(?:user|human|person|you)", re.IGNORECASE)
+# The same of a text as it came, with any white space in it: where it is not, no line says whose words come next. A line
+# is read from its last end on: in a row of 40,000 line ends, a search from each of them would not come to an end.
+_LINE_ENDS: Final = r"\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029"
+_MAYBE: Final = re.compile(rf"[{_LINE_ENDS}][^\w{_LINE_ENDS}]*+(?:user|human|person|you)", re.IGNORECASE)
 _MAYBE_JSON: Final = re.compile('"(?:content|text)"', re.IGNORECASE)
 _MAYBE_FIRST: Final = re.compile(r"[^\w\n]*+(?:user|human|person|you)", re.IGNORECASE)
 _NEXT: Final = re.compile(r"\n[^\w\n]{0,6}(?:user|human|person|you)\b[^\w\n]{0,3}(?::|\n)")
@@ -38,10 +39,13 @@ _NEXT: Final = re.compile(r"\n[^\w\n]{0,6}(?:user|human|person|you)\b[^\w\n]{0,3
 def may_quote(messages: Sequence[Mapping[str, Any]]) -> bool:
     """Tell if these messages begin a conversation and say of some words whose they are. Most do not, and then nobody
     has to look up what was said lately."""
-    said = _newest(messages)
-    if said is None or not (_MAYBE_FIRST.match(said) or _MAYBE.search(said) or _MAYBE_JSON.search(said)):
+    message = _newest(messages)
+    if message is None:
         return False
-    return _SOMEBODY.search(_lines(said)) is not None
+    text = _ends(message)
+    if not (_MAYBE_FIRST.match(text) or _MAYBE.search(text) or _MAYBE_JSON.search(text)):
+        return False
+    return _SOMEBODY.search(_lines(text)) is not None
 
 
 def quotes(messages: Sequence[Mapping[str, Any]], lately: Sequence[Lately]) -> bool:
@@ -104,10 +108,13 @@ def _text(message: Mapping[str, Any]) -> str:
     return "\n".join(text for text in texts if isinstance(text, str))
 
 
+def _ends(text: str) -> str:
+    return text if len(text) <= 2 * ENDS + 1 else f"{text[:ENDS]}\n{text[-ENDS:]}"
+
+
 def _lines(text: str) -> str:
     """Both ends of it, as they are compared."""
-    text = text if len(text) <= 2 * ENDS else f"{text[:ENDS]}\n{text[-ENDS:]}"
-    return "\n".join(" ".join(line.split()) for line in text.casefold().splitlines())
+    return "\n".join(" ".join(line.split()) for line in _ends(text).casefold().splitlines())
 
 
 def _beginning(text: str) -> str:

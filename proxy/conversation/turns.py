@@ -192,7 +192,7 @@ def _begins(pattern: str) -> bool:
 
 def _has_choice(pattern: str) -> bool:
     """Tell whether it can be read in more than one way outside of all brackets."""
-    bare = re.sub(r"\\.|\[\^?\]?[^\]]*\]", "", pattern)
+    bare = re.sub(r"\\.|\[\^?\]?[^\]]*(?:\]|\Z)", "", pattern)
     depth = 0
     for letter in bare:
         depth += (letter == "(") - (letter == ")")

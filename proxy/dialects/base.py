@@ -248,7 +248,7 @@ class Dialect(ABC):
         return {name: value for name, value in body.items() if name not in self.carriers}
 
     def names(self, body: Any) -> list[str]:
-        """Ids in the request that may stand for captured completions."""
+        """Ids of captured completions that its items may stand for."""
         return []
 
     def refers_to(self, body: Any) -> list[str]:

@@ -126,9 +126,7 @@ class Responses(Dialect):
         return {**super().without_messages(body), **({"tools": [*(body.get("tools") or ()), *added]} if added else {})}
 
     def names(self, body: Any) -> list[str]:
-        previous = body.get("previous_response_id")
-        named = [id for item in _items(body) for id in _referred(item)]
-        return list(dict.fromkeys([previous, *named] if previous else named))
+        return list(dict.fromkeys(id for item in _items(body) for id in _referred(item)))
 
     def refers_to(self, body: Any) -> list[str]:
         return list(dict.fromkeys(str(item["id"]) for item in _items(body) if is_reference(item)))

@@ -6,6 +6,7 @@ may be (reach), and what a request looks like once it is spelled out, which is t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import orjson
@@ -14,6 +15,7 @@ from proxy.access.keys import Reach
 from proxy.conversation.conversations import as_chat, canonical
 from proxy.conversation.redaction import Redactor
 from proxy.core.agent_wrappers import STORED
+from proxy.core.errors import BadRequest
 from proxy.core.json_edit import loads
 from proxy.core.wrapped_ids import bare
 from proxy.dialects import Asked, Dialect, Earlier
@@ -25,7 +27,7 @@ from store.store import Store
 # A local answer is no completion: its id is that of the answer before it, or START, then one of its own.
 START: Final = "start"
 _OURS: Final = ".rl-"
-MOST_NAMED: Final = 1000  # items of one request that are looked up
+MOST_NAMED: Final = 1000  # answers that one request may name by their items, and items that are looked up
 
 
 class EarlierAnswers:
@@ -33,13 +35,39 @@ class EarlierAnswers:
         self._store = store
         self._redactor = redactor
 
-    async def spelled_out(self, dialect: Dialect, body: Any, reach: Reach) -> dict[str, bytes]:
-        """The members of the request to change, so that it repeats what it named; what is not ours stays named."""
-        known: dict[str, Earlier] = {}
-        for id in dialect.names(body):
-            if (found := await self.one(id, reach)) is not None:
-                known[id] = found
+    async def spelled_out(self, dialect: Dialect, body: Any, previous: str | None, reach: Reach) -> dict[str, bytes]:
+        """The members of the request to change, so that it repeats what it named; what is not ours stays named.
+        Raises BadRequest where it names more answers than one request may."""
+        known = await self._answers(dialect.names(body), reach)
+        if previous is not None and (answer := await self.one(previous, reach)) is not None:
+            known[previous] = answer
         return dialect.spelled_out(body, known) if known else {}
+
+    async def _answers(self, names: Sequence[str], reach: Reach) -> dict[str, Earlier]:
+        """The answers that items stand for, without their prompts, by the names that the items have for them."""
+        if not names:
+            return {}
+        ids = {name: _ids(name) for name in names}
+        wanted = dict.fromkeys(id for both in ids.values() for id in both)
+        answers = await self._store.items.answers(list(wanted), MOST_NAMED)
+        if len(answers) > MOST_NAMED:
+            raise BadRequest(
+                f"The request names more than {MOST_NAMED:,} earlier answers by their items' ids; nothing was passed "
+                "on. Send the items themselves.",
+                param="input",
+            )
+        found = {
+            answer.completion_id: Earlier(
+                answer.completion_id,
+                [],
+                None if answer.reply is None else with_text_arguments(as_chat(answer.reply)),
+                loads(answer.request) if answer.request else {},
+            )
+            for answer in answers
+            if reach.covers(answer.asker)
+        }
+        known = ((name, next((found[id] for id in both if id in found), None)) for name, both in ids.items())
+        return {name: answer for name, answer in known if answer is not None}
 
     async def referred(
         self, dialect: Dialect, body: Any, reach: Reach, session: str | None
@@ -62,11 +90,10 @@ class EarlierAnswers:
 
     async def one(self, id: str, reach: Reach) -> Earlier | None:
         """None where it is not known, or another's."""
-        id = bare(id)
-        root = id.partition(_OURS)[0]
-        if root == START != id:
+        id, *root = _ids(id)
+        if START in root:
             return Earlier(id, [], None, {})
-        found = await self.completion(id, reach) or (await self.completion(root, reach) if root != id else None)
+        found = await self.completion(id, reach) or (await self.completion(*root, reach) if root else None)
         if found is None:
             return None
         end = found.end
@@ -102,6 +129,13 @@ class EarlierAnswers:
             return new_id()
         root = START if asked.previous is None else asked.previous.partition(_OURS)[0]
         return f"{root}.{new_id()}"
+
+
+def _ids(name: str) -> list[str]:
+    """The ids that a name may have in the store: its own, then that of the answer before a local one."""
+    id = bare(name)
+    root = id.partition(_OURS)[0]
+    return [id] if root == id else [id, root]
 
 
 def _only(places: list[ItemPlace], session: str | None) -> ItemPlace | None:

@@ -167,7 +167,7 @@ class Relay:
         came = asked.messages
         items = await self._earlier.referred(dialect, body, reach, who.session)
         asked = await off_loop(heavy, dialect.read, body, items) if items else asked
-        add = await self._earlier.spelled_out(dialect, body, reach)
+        add = await self._earlier.spelled_out(dialect, body, asked.previous, reach)
         if not add:
             return asked, body, {}, heavy
         heavy += sum(map(weight, add.values()))

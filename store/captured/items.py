@@ -18,6 +18,15 @@ from store.records import Asker, Item, Message
 MOST: Final = 10_000  # answers that are looked through for the items of one request
 
 
+class NamedAnswer(NamedTuple):
+    """An answer by its id: what was said, and the request's members beside its messages."""
+
+    completion_id: str
+    asker: Asker
+    reply: Message | None
+    request: bytes
+
+
 class ItemPlace(NamedTuple):
     """Where an item is."""
 
@@ -56,6 +65,26 @@ class ItemStore(StorePart):
             ItemPlace(
                 row["id"], row["completion_id"], row["at"], row["kind"], Asker(row["key"], row["user"]), row["session"]
             )
+            for row in rows
+        ]
+
+    async def answers(self, ids: Sequence[str], most: int) -> list[NamedAnswer]:
+        """Those of these completions that are there, in one query; at most one more than `most`."""
+        async with self._reader.snapshot() as db:
+            rows = list(
+                await db.execute_fetchall(
+                    """SELECT c.id, c.key, c.user, coalesce(q.body, c.request) AS request, m.*
+                    FROM json_each(?) w JOIN completions c ON c.id = w.value
+                    LEFT JOIN messages m ON m.hash = c.reply_hash LEFT JOIN requests q ON q.hash = c.request_hash
+                    LIMIT ?""",
+                    [to_json(list(ids)), most + 1],
+                )
+            )
+            replied = [row for row in rows if row["hash"] is not None]
+            uncut = await blobs.bodies(db, tree.cut(replied))
+        replies = {row["id"]: tree.message(row, uncut) for row in replied}
+        return [
+            NamedAnswer(row["id"], Asker(row["key"], row["user"]), replies.get(row["id"]), row["request"])
             for row in rows
         ]
 

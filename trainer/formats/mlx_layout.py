@@ -26,7 +26,7 @@ from trainer.formats.manifest import AdapterError
 from trainer.io.run_folder import sync_folder
 
 ALL_LAYERS: Final = -1  # what mlx-lm's own trainer writes for that
-_BLOCK: Final = re.compile(r"(?:.+\.)?layers\.\d+\.(?P<key>.+)")
+_BLOCK: Final = re.compile(r"(?:.+\.)?layers\.\d+\.(?P<key>.+)", re.DOTALL)
 _SIDE: Final = re.compile(r"\.lora_[AB]\.weight$")
 
 

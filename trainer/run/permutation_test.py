@@ -20,7 +20,7 @@ Floats = NDArray[np.float64]
 
 SHUFFLES = 9999  # p is known to 0.001 near 0.01, in some 50 ms
 WORD = re.compile(r"\w+")
-LIST_LINE = re.compile(r"^\s*(?:[-*•]|\d+[.)]) ", re.M)
+LIST_LINE = re.compile(r"^[^\S\n]*(?:[-*•]|\d+[.)]) ", re.M)
 
 
 @dataclass(frozen=True, slots=True)

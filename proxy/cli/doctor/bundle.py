@@ -32,7 +32,9 @@ from store.safety.schema_report import outline
 
 LINES: Final = 400  # of each log, before what is left out
 OURS: Final = ("serve.log", "service.log")  # that rlproxy itself writes
-LOGGED: Final = re.compile(r"(?P<at>\S+) \[(?P<level>\w+)\s*\] (?P<event>.*?)(?P<values>(?:(?<!\s)\s+\w+=.*)?)$")
+LOGGED: Final = re.compile(
+    r"(?P<at>\S+) \[(?P<level>\w+)\s*\] (?P<event>.*?)(?P<values>(?:(?<!\s)\s+\w+=.*)?)", re.DOTALL
+)
 VALUE: Final = re.compile(r"(?<!\w)(\w++)=('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|\S+)")
 FRAME: Final = re.compile(r'\s*File "([^"]+)", line (\d+), in (\S+)')
 RAISED: Final = re.compile(r"([A-Za-z_][\w.]*(?:Error|Exception|Down|Broke|Failed|Refused|Conflict))(?::|$)")

@@ -159,7 +159,7 @@ def _names(model: str, about: Mapping[str, Any]) -> Iterator[str]:
     """The name as the server says it (llama-server: the file's path), without a file's ending and its quantisation."""
     file = re.sub(r"\.gguf$", "", model.rpartition("/")[2], flags=re.IGNORECASE)
     yield file
-    yield re.sub(r"[-_.](i?q\d\w*|f16|f32|bf16)$", "", file, flags=re.IGNORECASE)
+    yield re.sub(r"[-_.](i?q\d\w{0,30}|f16|f32|bf16)$", "", file, flags=re.IGNORECASE)
     if name := about.get("general.name"):
         yield str(name)
 

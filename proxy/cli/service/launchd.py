@@ -86,8 +86,8 @@ def plist(label: str, command: list[str], log: Path, path: str) -> str:
 def _state(printed: str) -> State:
     if not printed:
         return State(True, False, "is not loaded; `rlproxy service install` loads it")
-    pid = re.search(r"^\s*pid = (\d+)", printed, re.MULTILINE)
-    code = re.search(r"^\s*last exit code = (.+)$", printed, re.MULTILINE)
+    pid = re.search(r"^[^\S\n]*pid = (\d+)", printed, re.MULTILINE)
+    code = re.search(r"^[^\S\n]*last exit code = (.+)$", printed, re.MULTILINE)
     if pid:
         return State(True, True, f"runs as process {pid[1]}; starts at login", int(pid[1]))
     return State(True, False, f"does not run (last exit code {code[1] if code else 'unknown'}); starts at login")
