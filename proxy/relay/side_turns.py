@@ -39,6 +39,7 @@ from store.store import Store
 QUOTABLE: Final = 100  # recent main turns that a request may quote
 CALLING: Final = 100  # recent answers that may have called a subagent
 BRIEF: Final = 400  # characters of a recent answer that the store gives
+LEAST: Final = 8  # characters of an answer that is known by its words
 ASKERS: Final = 1000  # whose newest command is remembered
 
 Messages = Sequence[dict[str, Any]]
@@ -121,12 +122,14 @@ class SideTurns:
 
     async def _answer_by_text(self, row: NewCompletion) -> tuple[str, float | None] | None:
         """The newest main turn that answered with the words of the reply above, where the client has rewritten the
-        conversation."""
+        conversation. It may have put several answers into one message."""
         text = _newest_reply(row)
-        if not text:
-            return None
         lately = await self._store.answers.main_turns_of([Asker(row.key, row.user)], limit=QUOTABLE)
-        return next(((turn.id, turn.finished_at) for turn in lately if turn.text.strip() == text), None)
+        for turn in lately:
+            answer = turn.text.strip()
+            if len(answer) >= LEAST and (text.endswith(answer) or (len(turn.text) == BRIEF and answer in text)):
+                return turn.id, turn.finished_at
+        return None
 
     async def _is_alike(self, row: NewCompletion, id: str) -> bool:
         """Tell whether a request has the system texts and the tools of this turn. A person's next conversation in the
@@ -156,4 +159,4 @@ def _system_of(row: NewCompletion) -> list[str]:
 
 def _newest_reply(row: NewCompletion) -> str:
     reply = next((message for message in reversed(row.prompt) if message.role == "assistant"), None)
-    return "" if reply is None else (text_of(as_chat(reply)) or "").strip()[:BRIEF].strip()
+    return "" if reply is None else (text_of(as_chat(reply)) or "").strip()
