@@ -336,7 +336,7 @@ class TurnRule(Section):
 
     name: str = Field(min_length=1, max_length=60)
     turn: Literal["main", "side"] = "side"
-    header: str | None = None  # a request header that is there and not empty
+    header: str | None = None  # a request header that is there and not empty; `NAME: VALUE`: one with this value
     system: Pattern | None = None  # a regular expression found in the system texts
     last: Pattern | None = None  # one found in what was said last
     max_tokens: int | None = Field(default=None, ge=1)  # the answer may be at most so long

@@ -168,6 +168,16 @@ class GoesOn(NamedTuple):
     turn: Turn
     rule: str
     system: tuple[str, ...]  # the bodies of its system texts
+    id: str = ""
+    finished_at: float | None = None
+
+
+class MadeRequest(NamedTuple):
+    """How a completion was asked for, beside its conversation."""
+
+    is_streamed: bool
+    request: bytes  # the members beside the messages
+    system: tuple[str, ...]  # the bodies of its system texts
 
 
 @dataclass(frozen=True, slots=True)

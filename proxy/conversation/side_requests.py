@@ -1,148 +1,148 @@
-"""Requests that an agent makes on the side, known by its structure and not by its words.
+"""Requests that an agent makes on the side, known by their structure and not by their words.
 
-Owns two rules, which come after those of `turns`. One is a request that quotes a recent exchange inside one message,
-and does not go on with it (a title, a summary, a checkpoint). The other goes on from an answer under another system
-prompt, with tools (a subagent). Pure. Not here: which exchanges are recent (store), the rules by header and by words
-(turns).
+Owns four rules, which come after those of `turns`. One is a request that quotes a recent exchange inside one message,
+and does not go on with it (a title, a summary, a checkpoint). The second goes on from an answer under another system
+prompt, with tools (a subagent). The third begins with the words that an answer gave to a tool (a subagent, too). The
+fourth asks for a summary or a review below an answer, in another way than the person's turns or sooner than anybody
+writes. Pure. Not here: which exchanges are recent (store), the rules by header and by words (turns).
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence, Set
+from typing import Any, Final, NamedTuple
 
+import orjson
+
+from proxy.conversation.own_tasks import (
+    BRIEF,
+    Manner,
+    asks_own_task,
+    is_made_otherwise,
+    is_too_soon,
+)
+from proxy.conversation.transcripts import Transcript, beginning, has_labels, normalised
+from proxy.conversation.user_text import without_blocks
 from store.captured.tree import ASIDE
 from store.records import GoesOn, Lately
 
-SUBAGENT, QUOTATION = "subagent", "quotation"  # the rules
-ENDS: Final = 20_000  # characters of a message that are looked at, at either end
+SUBAGENT, QUOTATION, OWN_TASK = "subagent", "quotation", "own-task"  # the rules
 SYSTEM: Final = 1 << 15  # characters of a system text that are compared, at its beginning
-KNOWN_BY: Final = 120  # characters by which a quoted message is known: many quote no more of it
-_LABEL: Final = 40  # characters before a quotation, in which it says whose words these are
 _SAME: Final = 0.5  # how much of two system prompts has to be the same, of all their lines
-_TRIES: Final = 20  # places of the same words in one message
-
-_OF: Final = r"(?:(?:^|\n)[^\w\n]{0,6}(?:%s)\b\W{0,6}|\"(?:content|text)\"\s*:\s*\")$"
-_PERSON: Final = re.compile(_OF % "user|human|person|you")
-_MODEL: Final = re.compile(_OF % "assistant|ai|model|bot|agent")
-_SOMEBODY: Final = re.compile(r"(?:^|\n)[^\w\n]{0,6}(?:user|human|person|you)\b|\"(?:content|text)\"\s*:")
-# The same of a text as it came, with any white space in it: where it is not, no line says whose words come next. A line
-# is read from its last end on: in a row of 40,000 line ends, a search from each of them would not come to an end.
-_LINE_ENDS: Final = r"\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029"
-_MAYBE: Final = re.compile(rf"[{_LINE_ENDS}][^\w{_LINE_ENDS}]*+(?:user|human|person|you)", re.IGNORECASE)
-_MAYBE_JSON: Final = re.compile('"(?:content|text)"', re.IGNORECASE)
-_MAYBE_FIRST: Final = re.compile(r"[^\w\n]*+(?:user|human|person|you)", re.IGNORECASE)
-_NEXT: Final = re.compile(r"\n[^\w\n]{0,6}(?:user|human|person|you)\b[^\w\n]{0,3}(?::|\n)")
+_LEAST_ANSWER: Final = 8  # characters by which an answer is known without its question
+_AROUND: Final = 600  # characters around a transcript in which its task is said
+GIVEN: Final = 16  # characters of a task that is given to a subagent: fewer may be anybody's
+_MOST_WORDS: Final = 200  # of a person in a transcript that are compared
+_MOST_TEXTS: Final = 64  # of one call
 
 
 def may_quote(messages: Sequence[Mapping[str, Any]]) -> bool:
     """Tell if these messages begin a conversation and say of some words whose they are. Most do not, and then nobody
     has to look up what was said lately."""
-    message = _newest(messages)
-    if message is None:
-        return False
-    text = _ends(message)
-    if not (_MAYBE_FIRST.match(text) or _MAYBE.search(text) or _MAYBE_JSON.search(text)):
-        return False
-    return _SOMEBODY.search(_lines(text)) is not None
+    text = _only_text(messages)
+    return text is not None and has_labels(normalised(text))
 
 
-def quotes(messages: Sequence[Mapping[str, Any]], lately: Sequence[Lately]) -> bool:
-    """Tell if these messages quote one of these exchanges, the newest first, and nothing that a person said after it.
+class Quotation(NamedTuple):
+    """A quotation of what was said lately."""
+
+    turn: Lately | None  # None: it quotes a `/rl` line and our answer
+
+
+def quotation(messages: Sequence[Mapping[str, Any]], lately: Sequence[Lately]) -> Quotation | None:
+    """What these messages quote of these exchanges, the newest first, where a person says nothing new after it.
 
     Whoever sends the whole conversation in one message each time, as some programs do, quotes too: there the newest
-    words of the person are new.
+    words of the person are new, and nothing answers them. Where a text says that it wants a summary or a title, a part
+    of an exchange is enough.
     """
-    text = _only_words(messages)
-    return text is not None and any(_quoted(text, one) for one in lately)
+    text = _only_text(messages)
+    if text is None:
+        return None
+    transcript = Transcript(normalised(text))
+    system = "\n".join(_text(message) for message in messages if message.get("role") in ASIDE)
+    is_task = asks_own_task(f"{system}\n{transcript.around(_AROUND)}") or asks_own_task(system)
+    known = {words for turn in lately if (words := beginning(turn.asked))}
+    new = _newest_words(transcript, known, is_task=is_task)
+    for turn in lately:
+        end = _end_of(turn, transcript, is_task=is_task)
+        if end is not None and end > new:
+            return Quotation(turn)
+    return Quotation(None) if is_task and any(end > new for end in transcript.commands()) else None
 
 
-def _only_words(messages: Sequence[Mapping[str, Any]]) -> str | None:
-    said = _newest(messages)
-    return None if said is None else _lines(said)
+def _end_of(turn: Lately, transcript: Transcript, *, is_task: bool) -> int | None:
+    """Where the quotation of this exchange ends."""
+    question, answer = beginning(turn.asked), beginning(turn.text)
+    asked = transcript.find(question, "person") if question else None
+    if asked is None:
+        if is_task and len(answer) >= _LEAST_ANSWER and (start := transcript.find(answer, "model")) is not None:
+            return start + len(answer)
+        return None
+    end = asked + len(question)
+    if not answer or turn.status == "pending":  # it is one of tools, or not there yet
+        return end
+    start = transcript.find(answer, "model", end)
+    return start + len(answer) if start is not None else end if is_task else None
 
 
-def _newest(messages: Sequence[Mapping[str, Any]]) -> str | None:
-    """The newest message; None where these go on with a conversation."""
-    said = None
+def _newest_words(transcript: Transcript, known: Set[str], *, is_task: bool) -> int:
+    """Where a person last says in it what has not been asked yet; -1: nowhere. Of a question that was asked before, a
+    program may ask for the answer once more: only one that stands there answered is surely old, unless a summary is
+    wanted."""
+    for count, (words, is_answered) in enumerate(transcript.persons()):
+        if transcript.is_command(words):
+            continue
+        is_known = any(transcript.begins_with(question, words.start) for question in known)
+        if count == _MOST_WORDS or not is_known or not (is_answered or is_task):
+            return words.start
+    return -1
+
+
+def _only_text(messages: Sequence[Mapping[str, Any]]) -> str | None:
+    """The newest message's; None where these go on with a conversation."""
+    newest = None
     for message in messages:
         role = message.get("role")
         if role == "user":
-            said = message
+            newest = message
         elif role not in ASIDE:
             return None
-    if said is None:
-        return None
-    content = said.get("content")
-    return content if type(content) is str else _text(said)
-
-
-def _quoted(text: str, one: Lately) -> bool:
-    asked, answer = _beginning(one.asked), _beginning(one.text)
-    if not asked:
-        return False
-    at = _labelled(text, asked, 0, _PERSON)
-    if at is not None and answer and one.status != "pending":  # else it is one of tools, or not there yet
-        at = _labelled(text, answer, at + len(asked), _MODEL)
-    if at is None:
-        return False
-    return _NEXT.search(text, at + len(answer or asked)) is None
-
-
-def _labelled(text: str, words: str, start: int, label: re.Pattern[str]) -> int | None:
-    """Where these words are, right behind whose they are."""
-    for _ in range(_TRIES):
-        if (at := text.find(words, start)) < 0:
-            return None
-        if label.search(text[max(0, at - _LABEL) : at]):
-            return at
-        start = at + 1
-    return None
+    return None if newest is None else _text(newest)
 
 
 def _text(message: Mapping[str, Any]) -> str:
     content = message.get("content")
-    parts = content if isinstance(content, list) else [{"text": content}]
+    if type(content) is str:
+        return content
+    parts = content if isinstance(content, list) else []
     texts = (part.get("text") for part in parts if isinstance(part, Mapping))
     return "\n".join(text for text in texts if isinstance(text, str))
 
 
-def _ends(text: str) -> str:
-    return text if len(text) <= 2 * ENDS + 1 else f"{text[:ENDS]}\n{text[-ENDS:]}"
-
-
-def _lines(text: str) -> str:
-    """Both ends of it, as they are compared."""
-    return "\n".join(" ".join(line.split()) for line in _ends(text).casefold().splitlines())
-
-
-def _beginning(text: str) -> str:
-    return next((line for line in _lines(text[: 4 * KNOWN_BY]).splitlines() if line), "")[:KNOWN_BY].rstrip()
-
-
-def is_subagent(goes_on: Sequence[GoesOn], system: Sequence[str], *, tools: bool, new_words: bool) -> bool:
-    """Tell whether a request that repeats one of these replies is a subagent's: under a system prompt of its own, with
-    tools. `system`: the bodies of its system texts; `new_words`: a message of the person's kind comes after the reply.
+def is_subagent(goes_on: Sequence[GoesOn], system: Sequence[str], *, tools: bool) -> bool:
+    """Tell whether a request with new words below one of these replies is a subagent's: under a system prompt of its
+    own, with tools. `system`: the bodies of its system texts.
 
     A person who goes on under another prompt counts as one, too, for that first turn. A mode of an agent mostly shares
     more than half of its prompt with the others.
     """
-    if not goes_on or not may_be_subagent(tools=tools, new_words=new_words):
+    if not tools:
         return False
-    if not new_words:  # the next step of what the reply above began
-        return (goes_on[0].turn, goes_on[0].rule) == ("side", SUBAGENT)
-    mains = [one for one in goes_on if one.turn == "main"]
-    return bool(mains) and all(_differ(one.system, system) for one in mains)
+    mains = [reply for reply in goes_on if reply.turn == "main"]
+    return bool(mains) and all(differs(reply.system, system) for reply in mains)
 
 
-def may_be_subagent(*, tools: bool, new_words: bool) -> bool:
-    """Tell whether the replies that a request repeats have to be looked up: one that asks anew has tools."""
-    return tools or not new_words
+def goes_on_aside(goes_on: Sequence[GoesOn]) -> str | None:
+    """The rule of a request that takes the next step of what a side turn began, where nobody says anything new."""
+    if goes_on and goes_on[0].turn == "side" and goes_on[0].rule in (SUBAGENT, QUOTATION, OWN_TASK):
+        return goes_on[0].rule
+    return None
 
 
-def _differ(one: Sequence[str], other: Sequence[str]) -> bool:
-    mine, theirs = _pieces(one), _pieces(other)
+def differs(system: Sequence[str], other: Sequence[str]) -> bool:
+    """Tell whether two requests have system texts that are mostly not the same."""
+    mine, theirs = _pieces(system), _pieces(other)
     if not mine or not theirs:
         return False
     same = sum(map(len, mine & theirs))
@@ -152,3 +152,48 @@ def _differ(one: Sequence[str], other: Sequence[str]) -> bool:
 def _pieces(system: Sequence[str]) -> frozenset[str]:
     """Its lines, as JSON has them; the texts are long, and what is new in them is mostly a date."""
     return frozenset(line for body in system for line in body[:SYSTEM].split("\\n") if line.strip())
+
+
+def may_be_given(messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Tell whether these messages begin a conversation with words that an answer may have given to a tool."""
+    text = _only_text(messages)
+    return text is not None and len(text) >= GIVEN
+
+
+def gives(reply: bytes, messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Tell whether a reply, as it is stored, gives a tool the words that these messages begin a conversation with."""
+    text = without_blocks(_only_text(messages) or "")
+    candidates = {text, text.partition("\n\n")[2].strip(), text.rpartition("\n\n")[0].strip()}
+    calls = orjson.loads(reply).get("tool_calls") or []
+    return any(
+        given in candidates
+        for call in calls
+        for given in _strings(call.get("function", {}).get("arguments"))
+        if len(given) >= GIVEN
+    )
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """The first texts in the arguments of a call."""
+    waiting = [value]
+    for _ in range(_MOST_TEXTS):
+        if not waiting:
+            return
+        item = waiting.pop()
+        if isinstance(item, str):
+            yield item.strip()
+        else:
+            waiting += list(item.values() if isinstance(item, dict) else item if isinstance(item, list) else ())[
+                :_MOST_TEXTS
+            ]
+
+
+def is_own_task(text: str, elapsed: float, manner: Manner, above: Manner) -> bool:
+    """Tell whether an agent asks this below an answer. `text`: what `may_be_own_task` was true for; `elapsed`: seconds
+    since that answer, or since our answer to a `/rl` line below it; `above`: how its request was made."""
+    return is_too_soon(text, elapsed) or is_made_otherwise(manner, above)
+
+
+def may_be_own_task(text: str) -> bool:
+    """Tell whether a text below an answer asks for a summary, a title, a memory or a review of the conversation."""
+    return len(text) >= BRIEF and asks_own_task(text)

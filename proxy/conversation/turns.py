@@ -35,6 +35,11 @@ RULES: Final = (
     TurnRule(name="subagent", header="x-codex-parent-thread-id"),
     TurnRule(name="subagent", header="x-parent-session-id"),  # opencode
     TurnRule(name="auxiliary", header="x-claude-code-auxiliary-type"),
+    # Copilot CLI. Its main turns have `conversation-user`, or none behind a tool's result.
+    TurnRule(name="subagent", header="x-interaction-type: conversation-subagent"),
+    TurnRule(name="summary", header="x-interaction-type: conversation-compaction"),
+    TurnRule(name="auxiliary", header="x-interaction-type: conversation-background"),
+    TurnRule(name="auxiliary", header="x-interaction-type: conversation-sampling"),
     TurnRule(name="probe", max_tokens=TINY),
     TurnRule(name="probe", last=r"^Please say 'hello, world'$"),  # Inspect, over Responses: may it ask for reasoning?
     TurnRule(name="title", system=r"You are a title generator\. You output ONLY a thread title"),  # opencode
@@ -96,8 +101,15 @@ def marked_side(headers: Mapping[str, str], rules: Sequence[TurnRule] = ()) -> b
     here, as whoever wrote it may not be the agent."""
     if (said := said_turn(headers)) is not None:
         return said == "side"
-    found = (rule for rule in (*rules, *RULES) if rule.header and headers.get(rule.header) and _is_bare(rule))
+    found = (rule for rule in (*rules, *RULES) if rule.header and _has(headers, rule.header) and _is_bare(rule))
     return next((rule.turn == "side" for rule in found), False)
+
+
+def _has(headers: Mapping[str, str], header: str) -> bool:
+    """Tell whether a header is there and not empty; of `NAME: VALUE`, whether it has this value."""
+    name, colon, value = header.partition(":")
+    text = headers.get(name.strip(), "")
+    return text.strip().lower() == value.strip().lower() if colon else bool(text)
 
 
 def _is_bare(rule: TurnRule) -> bool:
@@ -128,7 +140,7 @@ def turn_of(
     # Fixed words are searched for before their pattern is, in a text of ASCII alone.
     low_system = system.lower() if system.isascii() else None
     low_last = last.lower() if last.isascii() else None
-    limit, toolless = _limit(body), not tools and known.used_tools and not _after_a_tool(messages)
+    limit, toolless = limit_of(body), not tools and known.used_tools and not _after_a_tool(messages)
     ours = _OURS if system else _OURS_WITHOUT_SYSTEM
     for rule, in_system, in_last in (*map(_ready, rules), *ours) if rules else ours:
         if in_last is not None:
@@ -142,7 +154,7 @@ def turn_of(
             if in_system.found(system) is None:
                 continue
         if (
-            (rule.header is None or bool(headers.get(rule.header)))
+            (rule.header is None or _has(headers, rule.header))
             and (rule.max_tokens is None or (limit is not None and limit <= rule.max_tokens))
             and (rule.tools is None or toolless != rule.tools)
         ):
@@ -229,7 +241,7 @@ def _ends(text: str) -> str:
     return f"{text[:HEAD]}\n{text[-TAIL:]}"
 
 
-def _limit(body: Any) -> int | None:
+def limit_of(body: Any) -> int | None:
     """How long the answer may be, in any dialect's word for it. At 0 a server reads the prompt and says nothing, but
     Ollama takes it for unlimited."""
     if not isinstance(body, Mapping):

@@ -13,10 +13,11 @@ from typing import Any, Final
 
 from proxy.core.agent_wrappers import CONTEXT, TEXT_PARTS, Agent, own_text, texts_of
 
-# Blocks that agents add to a person's message: Claude Code, Cline and Roo, Codex, Cursor, OpenClaw.
+# Blocks that agents add to a person's message: Claude Code, Cline and Roo, Codex, Cursor, Copilot, OpenClaw.
 _BLOCKS: Final = (
     "system-reminder", "environment_details", "environment_context", "local-command-caveat", "local-command-stdout",
     "ide_selection", "ide_opened_file", "user_info", "additional_data", "relevant-memories",
+    "current_datetime",
 )  # fmt: skip
 _OPENING: Final = re.compile("<(?:" + "|".join(_BLOCKS) + f")|{CONTEXT[0]}")
 _NAME_ENDS: Final = (">", " ", "\n")

@@ -40,7 +40,7 @@ class Agent(NamedTuple):
     prompt: re.Pattern[str] | None = None  # how its system prompt begins
     blocks: tuple[str, ...] = ()  # tags; each block is a text part of its own, beside the person's
     layers: tuple[tuple[Pair, ...], ...] = ()  # fixed strings around the person's text, the outermost first
-    header: re.Pattern[str] | None = None  # what is before the person's text; its group `json` must be an object
+    header: re.Pattern[str] | None = None  # what is before the person's text; a group `json` must be an object
     marker: str | None = None  # is in each of its headers: a second one makes it uncertain which is the agent's
     expands: bool = False  # a slash command comes as two parts: what was typed, in tags, and what it stands for
     quotes: bool = False  # an argument of its command line comes in quotation marks
@@ -69,9 +69,8 @@ _CLINE_RESULTS: Final = tuple(
     for before, after in _CLINE_TYPED
 )
 
-# Recorded: Claude Code 2.1.329, opencode 1.18.33, OpenClaw 2026.9.6, Kilo 7.7.7, smolagents 1.26.0, Qwen
-# Code 0.24.4. Read in their
-# packages: Cline 3.0.65 (notice, input), aider 0.86.2.
+# Recorded: Claude Code 2.1.329, Copilot CLI 1.0.102, opencode 1.18.33, OpenClaw 2026.9.6, Kilo 7.7.7, smolagents
+# 1.26.0, Qwen Code 0.24.4, Cline 3.0.65. Read in its package: aider 0.86.2.
 # Known from earlier versions, and not run: Cline's other tags, Roo, Cursor.
 CLAUDE_CODE: Final = "claude-code"
 AGENTS: Final = (
@@ -83,6 +82,13 @@ AGENTS: Final = (
         acts=True,
     ),
     Agent("opencode", user_agent="opencode/", quotes=True),
+    # By its prompt: its subagents, whose words a model writes, have others.
+    Agent(
+        "copilot",
+        prompt=re.compile("You are the GitHub Copilot CLI,"),
+        header=re.compile(r"<current_datetime>[0-9T:.+Z-]{10,40}</current_datetime>\n\n"),
+        marker="<current_datetime>",
+    ),
     Agent("kilo", user_agent="Kilo-Code/", blocks=("environment_details",), quotes=True),
     # By its prompt: its subagents, whose words a model writes, have others. The one that keeps its memory gets all that
     # was said, commands too, and words of its own that are always the same.
@@ -213,9 +219,10 @@ def sender_of(messages: Sequence[Mapping[str, Any]], agent: Agent | None) -> str
         return None
     text = _first_text(_typed(messages, agent).get("content")).strip()
     found = agent.header.match(f"{text}\n\n")  # there may be no words below it, but a picture
-    if found is None or found["json"] is None:
+    info_text = None if found is None else found.groupdict().get("json")
+    if info_text is None:
         return None
-    info = _object(found["json"])
+    info = _object(info_text)
     sender = {} if info is None else info.get("sender")
     if sender is None:
         return None
@@ -315,7 +322,8 @@ def _headless(text: str, agent: Agent) -> str | None:
     found = agent.header.match(text)
     if found is None:
         return text
-    if found["json"] is not None and _object(found["json"]) is None:
+    info = found.groupdict().get("json")
+    if info is not None and _object(info) is None:
         return None
     return text[found.end() :].strip()
 

@@ -30,16 +30,7 @@ from proxy.conversation.history_cache import History, Telling
 from proxy.conversation.redaction import WORTH_A_THREAD, places
 from proxy.conversation.retries import Retries, key_of
 from proxy.conversation.secret_shapes import LONGEST
-from proxy.conversation.side_requests import (
-    QUOTATION,
-    SUBAGENT,
-    SYSTEM,
-    is_subagent,
-    may_be_subagent,
-    may_quote,
-    quotes,
-)
-from proxy.conversation.turns import DEFAULT, turn_of
+from proxy.conversation.turns import turn_of
 from proxy.conversation.typed_words import marked_errors, typed_in
 from proxy.conversation.user_text import SHOWN, last_words, may_be_commands, words
 from proxy.core.agent_wrappers import NOBODY, Agent, agent_of, as_typed
@@ -71,10 +62,9 @@ from proxy.relay.exchange import Exchange
 from proxy.relay.lessons import members
 from proxy.relay.parts import Parts
 from proxy.relay.previous_response import EarlierAnswers, marked, unmarked
+from proxy.relay.side_turns import SideTurns, may_be_side
 from proxy.relay.unread_requests import unread_answer
 from proxy.versions.live_version import Lease
-from store.captured.recent_answers import SYSTEM_TEXTS
-from store.captured.tree import ASIDE
 from store.errors import StoreError
 from store.records import Asker, NewCompletion, PromptLesson
 
@@ -83,7 +73,6 @@ log = structlog.get_logger()
 _ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _AT_ONCE: Final = contextlib.nullcontext()
 _ONE_TRY: Final = contextlib.nullcontext((None, None))  # of a client that does not count its tries
-QUOTABLE: Final = 100  # recent main turns that a request may quote
 
 
 class Relay:
@@ -92,6 +81,7 @@ class Relay:
         self._commands = commands
         self._earlier = EarlierAnswers(parts.store, parts.redactor)
         self._retries = retries
+        self._side_turns = SideTurns(parts.store, parts.underway)
         self.last_request = -math.inf  # monotonic; the learner waits for quiet
         self._heads: WeakKeyDictionary[RequestHead, HeadFacts] = WeakKeyDictionary()
 
@@ -143,6 +133,7 @@ class Relay:
                 asked = replace(asked, previous=as_came.previous, messages=typed[: at + 1])
                 act = partial(self._said, asked, self._asks(reach, who, asked, agent), dialect.alone)
                 text = await self._retries.once(attempt, earlier, act)
+                self._side_turns.note_command(Asker(reach.who.key, user))
                 return await self._answer(request, dialect, asked, text, self._earlier.local_id(dialect, as_came))
             if attempt and earlier and await self._retries.settle(attempt, earlier, asked.n):
                 return await attempt.again(request)
@@ -289,7 +280,7 @@ class Relay:
         if size >= WORTH_A_THREAD and telling.fresh + len(request) >= WORTH_A_THREAD:
             return self._row_later(call, question, lease, size, taught, (telling, request))
         row = _row(call, asked, telling, request, lease, taught, self.parts)
-        if _may_be_aside(row, asked):
+        if may_be_side(row, asked.messages, has_tools=bool(asked.tools)):
             return self._row_aside(row, call, question, lease)
         return self._remember(row, call, question, lease)
 
@@ -307,29 +298,16 @@ class Relay:
             beside = await off_loop(call.weight, _beside, self.parts.recent.history, call, asked, size)
         telling, request = beside
         row = await in_thread(_row, call, asked, telling, request, lease, taught, self.parts)
-        if await off_loop(call.weight, _may_be_aside, row, asked):
+        may_be = partial(may_be_side, row, asked.messages, has_tools=bool(asked.tools))
+        if await off_loop(call.weight, may_be):
             return await self._row_aside(row, call, question, lease)
         return self._remember(row, call, question, lease)
 
     async def _row_aside(self, row: NewCompletion, call: Call, question: Question, lease: Lease) -> NewCompletion:
         """The row as that of a side turn, if what was answered lately to whom it is of shows that."""
-        rule = await self._rule_aside(row, question.asked, call.weight)
+        rule = await self._side_turns.rule_of(row, question.asked.messages, call.weight)
         row = row if rule is None else replace(row, turn="side", turn_rule=rule)
         return self._remember(row, call, question, lease)
-
-    async def _rule_aside(self, row: NewCompletion, asked: Asked, heavy: int) -> str | None:
-        store, whose = self.parts.store, [Asker(row.key, row.user)]
-        if row.above is None:
-            await self.parts.underway.begin_before(row.id, whose[0])  # it may quote a question that has no row yet
-            lately = await store.answers.main_turns_of(whose, limit=QUOTABLE)
-            quoted = await off_loop(heavy, quotes, asked.messages, lately)
-            return QUOTATION if quoted else None
-        goes_on = await store.answers.goes_on_from(row.above, whose, SYSTEM)
-        # A character has at most four bytes.
-        bodies = [message.body[: 4 * SYSTEM] for message in row.prompt if message.role in ASIDE]
-        system = [body.decode(errors="ignore") for body in bodies[:SYSTEM_TEXTS]]
-        new_words = _says_something_new(row)
-        return SUBAGENT if is_subagent(goes_on, system, tools=bool(asked.tools), new_words=new_words) else None
 
     def _remember(self, row: NewCompletion, call: Call, question: Question, lease: Lease) -> NewCompletion:
         if lease.version is not None and not lease.pinned:
@@ -414,19 +392,6 @@ async def _start(upstream: Answer) -> bytes:
 
 def _as_proxy_error(error: ProxyError | StoreError) -> ProxyError:
     return error if isinstance(error, ProxyError) else StorageFailed(f"The store did not take it: {error}")
-
-
-def _may_be_aside(row: NewCompletion, asked: Asked) -> bool:
-    """Tell whether what was answered lately may show that this is a side turn."""
-    if row.turn_rule != DEFAULT:
-        return False
-    if row.above is None:
-        return may_quote(asked.messages)
-    return bool(row.asides) and may_be_subagent(tools=bool(asked.tools), new_words=_says_something_new(row))
-
-
-def _says_something_new(row: NewCompletion) -> bool:
-    return next((m.role for m in reversed(row.prompt) if m.role not in ASIDE), "") == "user"
 
 
 def _row(

@@ -38,6 +38,8 @@ class Driver:
     formats: list[str]
     pypi: list[str]
     npm: dict[str, str]
+    crates: dict[str, str] = field(default_factory=dict)  # programs that cargo builds
+    python: str = ""  # the least version that it wants, where that is not ours
     lacks: dict[str, str] = field(default_factory=dict)
     rate: str = "/rl "  # how a command begins in it
     answer: dict[str, Any] = field(default_factory=lambda: {"says": "{}"})  # what the model says in its format
@@ -55,7 +57,7 @@ class Driver:
 
     @property
     def packages(self) -> list[str]:
-        return [*self.pypi, *(f"{name}@{version}" for name, version in self.npm.items())]
+        return [*(f"{name}@{version}" for name, version in {**self.npm, **self.crates}.items()), *self.pypi]
 
     @property
     def version(self) -> str:
@@ -89,7 +91,8 @@ def read(file: Path) -> Driver:
     lines = (line.removeprefix(head[1]).removeprefix(" ") for line in head["toml"].splitlines())
     said = tomllib.loads("\n".join(lines))
     about = said["tool"]["client"]
-    return Driver(file, pypi=said.get("dependencies", []), npm=about.pop("npm", {}), **about)
+    python = said.get("requires-python", "").removeprefix(">=")
+    return Driver(file, pypi=said.get("dependencies", []), npm=about.pop("npm", {}), python=python, **about)
 
 
 def drivers() -> list[Driver]:

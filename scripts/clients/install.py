@@ -1,7 +1,7 @@
 """Installs the clients of `make test-clients`, each into an environment of its own, where its head has changed.
 
-Owns ~/.cache/rlproxy/clients: the tools uv and Node from PyPI, then a folder for each client. The environments share
-files through uv, so that a hundred packages twice cost no room.
+Owns ~/.cache/rlproxy/clients: the tools uv and Node from PyPI, then a folder for each client. Crates want cargo here.
+The environments share files through uv, so that a hundred packages twice cost no room.
 """
 
 from __future__ import annotations
@@ -35,6 +35,23 @@ def node() -> Path:
     return found
 
 
+def interpreter(least: str) -> str:
+    """A Python that is new enough. Raises SystemExit where this machine has none."""
+    if not least:
+        return sys.executable
+    wanted = tuple(map(int, least.split(".")))
+    names = [f"python3.{minor}" for minor in range(20, wanted[1] - 1, -1)]
+    programs = [*filter(None, map(shutil.which, names)), *map(str, Path.home().glob(".pyenv/versions/*/bin/python3"))]
+    for program in programs:
+        asked = subprocess.run([program, "-c", _VERSION], capture_output=True, text=True)
+        if asked.returncode == 0 and tuple(map(int, asked.stdout.split())) >= wanted:
+            return program
+    raise SystemExit(f"This client wants Python {least}, and there is none here. Install it, then run this again.")
+
+
+_VERSION: Final = "import sys; print(*sys.version_info[:2])"
+
+
 def install(driver: Driver) -> None:
     """Raises CalledProcessError where the registry does not have it."""
     if driver.installed:
@@ -44,7 +61,9 @@ def install(driver: Driver) -> None:
     environment = {**os.environ, "PATH": f"{node()}:{os.environ['PATH']}"}
     if driver.pypi:
         uv = str(TOOLS / "bin/uv")
-        subprocess.run([uv, "venv", "-q", "--python", sys.executable, "--clear", str(driver.home)], check=True)
+        subprocess.run(
+            [uv, "venv", "-q", "--python", interpreter(driver.python), "--clear", str(driver.home)], check=True
+        )
         command = [uv, "pip", "install", "-q", "--system-certs", "-p", str(driver.home), *driver.pypi]
         subprocess.run(command, check=True)
     if driver.npm:
@@ -55,6 +74,22 @@ def install(driver: Driver) -> None:
         subprocess.run(
             [str(node() / "node"), str(npm), "install", *flags, *named], check=True, env=environment, cwd=driver.home
         )
+    for name, version in driver.crates.items():
+        # Without the optimisation that a release has: nobody measures how fast it is.
+        quick = ["lto=false", "opt-level=1", "codegen-units=16"]
+        flags = [flag for setting in quick for flag in ("--config", f"profile.release.{setting}")]
+        command = [
+            "nice",
+            "cargo",
+            "install",
+            "-q",
+            "--locked",
+            "--root",
+            str(driver.home),
+            *flags,
+            f"{name}@{version}",
+        ]
+        subprocess.run(command, check=True)
     (driver.home / ".made-from").write_text(driver.mark)
 
 

@@ -247,7 +247,7 @@ class FakeBackend(Listening):
         """Prompt ids: always the same three; of a scripted conversation its own, so that its history is a prefix."""
         if self.script is None:
             return [1, 2, 3]
-        said = [(message["role"], str(message["content"])) for message in body["messages"]]
+        said = [(message["role"], str(message.get("content"))) for message in body["messages"]]
         return _ids([word for role, text in said for word in ([text] if role == "assistant" else [role, text])])
 
     def _usage(self, words: list[str]) -> dict[str, int]:

@@ -32,6 +32,8 @@ SMOLAGENTS = (
     "You are an expert assistant who can solve any task using tool calls. You will be given a task to solve as best "
     "you can.\nTo do so, you have been given access to some tools.\n"
 )
+COPILOT = "You are the GitHub Copilot CLI, a terminal assistant built by GitHub. You are an interactive tool.\n"
+COPILOTS_TIME = "<current_datetime>2026-11-27T02:58:47.961+00:00</current_datetime>\n\n"
 QWEN_CODE = "You are Qwen Code, a non-interactive CLI agent developed by Alibaba Group.\n\n# Core Mandates\n…\n"
 QWENS_DATE = (
     "<system-reminder>\nThe current date is: Tuesday, November 24, 2026. This is the authoritative current date — it "
@@ -98,6 +100,7 @@ FORMS = [
     Form("claude-code typed", "claude-code", lambda line: texts(REMINDER, SELECTION, line, REMINDER), CLAUDE_CODE),
     Form("opencode", "opencode", lambda line: line, OPENCODE),
     Form("opencode run", "opencode", quoted, OPENCODE),
+    Form("copilot", "copilot", lambda line: COPILOTS_TIME + line, prompt=COPILOT),
     Form("kilo", "kilo", lambda line: texts(line, KILOS_DETAILS), KILO),
     Form("kilo run", "kilo", lambda line: texts(quoted(line), KILOS_DETAILS), KILO),
     Form("qwen-code", "qwen-code", lambda line: texts(QWENS_DATE, line), prompt=QWEN_CODE),

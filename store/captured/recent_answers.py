@@ -13,7 +13,7 @@ from typing import Final
 from store.captured.rows import from_json, to_json
 from store.part import StorePart
 from store.reader import Reader
-from store.records import Asker, GoesOn, Lately, Message
+from store.records import Asker, GoesOn, Lately, MadeRequest, Message
 
 SYSTEM_TEXTS: Final = 8  # that are looked at of one completion
 _COLUMNS: Final = """SELECT c.seq, c.id, c.created_at, c.status, c.finished_at, c.session, c.model, c.thread,
@@ -22,6 +22,9 @@ CASE WHEN c.text = '' AND instr(m.body, '"tool_calls"') THEN m.role END AS calls
 CASE WHEN c.text = '' THEN m.body END AS calls_body
 FROM completions c LEFT JOIN messages m ON m.hash = c.reply_hash """
 _BRIEF: Final = _COLUMNS.format(text="substr(c.text, 1, 400)")
+_SYSTEM: Final = """(SELECT json_group_array(substr(CAST(m.body AS TEXT), 1, :longest))
+FROM (SELECT hash FROM completion_system WHERE completion_id = c.id ORDER BY at LIMIT :texts) few
+JOIN messages m ON m.hash = few.hash)"""
 # An error that came before any text was shown as an error; what is under way or broke off may have been seen.
 _SEEN: Final = "(+c.status <> 'error' OR c.text <> '') AND +c.choice = 0"
 
@@ -118,13 +121,11 @@ class AnswerStore(StorePart):
         characters each.
         """
         rows = await self._reader.rows(
-            """SELECT c.turn, c.turn_rule, (SELECT json_group_array(substr(CAST(m.body AS TEXT), 1, :longest))
-                FROM (SELECT hash FROM completion_system WHERE completion_id = c.id ORDER BY at LIMIT :texts) few
-                JOIN messages m ON m.hash = few.hash) AS system
+            f"""SELECT c.turn, c.turn_rule, c.id, c.finished_at, {_SYSTEM} AS system
             FROM completions c WHERE c.thread = :thread AND +c.status IN ('done', 'partial')
             AND EXISTS (SELECT 1 FROM json_each(:askers) w
                 WHERE c.key IS json_extract(w.value, '$[0]') AND c.user IS json_extract(w.value, '$[1]'))
-            ORDER BY c.seq DESC LIMIT 5""",
+            ORDER BY c.seq DESC LIMIT 5""",  # noqa: S608  ours
             {
                 "thread": thread,
                 "askers": to_json([tuple(one) for one in askers]),
@@ -132,4 +133,29 @@ class AnswerStore(StorePart):
                 "texts": SYSTEM_TEXTS,
             },
         )
-        return [GoesOn(row["turn"], row["turn_rule"], tuple(from_json(row["system"]))) for row in rows]
+        return [
+            GoesOn(row["turn"], row["turn_rule"], tuple(from_json(row["system"])), row["id"], row["finished_at"])
+            for row in rows
+        ]
+
+    async def made(self, id: str, longest: int) -> MadeRequest | None:
+        """How this completion was asked for, with the beginnings of its system texts, `longest` characters each."""
+        row = await self._reader.row(
+            f"""SELECT c.streamed, coalesce(q.body, c.request) AS request, {_SYSTEM} AS system
+            FROM completions c LEFT JOIN requests q ON q.hash = c.request_hash WHERE c.id = :id""",  # noqa: S608  ours
+            {"id": id, "longest": longest, "texts": SYSTEM_TEXTS},
+        )
+        return (
+            None if row is None else MadeRequest(bool(row["streamed"]), row["request"], tuple(from_json(row["system"])))
+        )
+
+    async def calls_to(self, asker: Asker, *, limit: int) -> list[tuple[str, bytes]]:
+        """The ids and bodies of those of this asker's newest answers that call tools, newest first."""
+        rows = await self._reader.rows(
+            """SELECT c.id, m.body FROM (
+                SELECT id, seq, reply_hash FROM completions WHERE key IS :key AND user IS :user
+                ORDER BY seq DESC LIMIT :limit) c
+            JOIN messages m ON m.hash = c.reply_hash WHERE instr(m.body, '"tool_calls"') ORDER BY c.seq DESC""",
+            {**asker._asdict(), "limit": limit},
+        )
+        return [(row["id"], row["body"]) for row in rows]

@@ -26,7 +26,7 @@ from proxy.conversation.history_cache import History, Telling
 from proxy.conversation.incremental_json import LEAST, SaidBefore
 from proxy.conversation.redaction import Redactor
 from proxy.conversation.same_text import MessageText, alike, broken_off, together
-from proxy.conversation.side_requests import quotes
+from proxy.conversation.side_requests import quotation
 from proxy.conversation.turns import turn_of
 from proxy.conversation.user_text import without_blocks
 from proxy.core import ndjson, sse
@@ -322,7 +322,7 @@ def same(text: str) -> None:
 
 def quoting(text: str) -> None:
     one = Lately(1, "a", 0.0, "done", 1.0, None, "m", None, 1, "hi", Asker(None, None), "a")
-    quotes([{"role": "user", "content": text}], [one, dataclasses.replace(one, asked=text, text=text)])
+    quotation([{"role": "user", "content": text}], [one, dataclasses.replace(one, asked=text, text=text)])
 
 
 def repeated(text: str) -> None:

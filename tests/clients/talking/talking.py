@@ -7,11 +7,18 @@ answers `{"text": …, "id": …}` with what its client shows, or `{"error": …
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import inspect
 import json
 import os
+import pty
+import re
+import select
+import struct
 import subprocess
 import sys
+import termios
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -86,3 +93,56 @@ def run(*command: str, folder: Path, **env: str) -> str:
         raise RuntimeError(f"{command} ended with {done.returncode}\n{done.stdout}\n{done.stderr}")
     print(done.stderr, file=sys.stderr)
     return done.stdout
+
+
+class Terminal:
+    """A program in a terminal of its own. It waits for a line when it has been quiet, and what it shows ends with
+    `ready`. With `draws` it draws its screen, which package `pyte` reads."""
+
+    SIZE = 60, 200  # lines and columns
+
+    def __init__(
+        self, *command: str, folder: Path, ready: str = "", draws: bool = False, quiet_s: float = 2.0, **env: str
+    ) -> None:
+        self._ready, self._quiet_s, self._screen = ready, quiet_s, self._made_screen() if draws else None
+        self._ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", *self.SIZE, 0, 0))
+        more = {**os.environ, **env, "TERM": "xterm-256color" if draws else "dumb", "COLUMNS": str(self.SIZE[1])}
+        self._process = subprocess.Popen(
+            command, cwd=folder, env=more, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+        )
+        os.close(theirs)
+        self._until_ready()
+
+    def _made_screen(self) -> Any:
+        import pyte
+
+        screen = pyte.Screen(self.SIZE[1], self.SIZE[0])
+        return screen, pyte.ByteStream(screen)
+
+    def press(self, keys: str) -> None:
+        os.write(self._ours, keys.encode())
+        self._until_ready()
+
+    def say(self, text: str) -> str:
+        """What it shows below the line that was typed."""
+        os.write(self._ours, text.encode())
+        time.sleep(0.5)  # else it takes the end of the line for a part of what is pasted
+        os.write(self._ours, b"\r" if self._screen else b"\n")
+        return self._until_ready().rpartition(text)[2]
+
+    def _until_ready(self) -> str:
+        shown, ends = b"", time.monotonic() + 170
+        while time.monotonic() < ends:
+            readable, _, _ = select.select([self._ours], [], [], self._quiet_s)
+            if readable:
+                shown += (piece := os.read(self._ours, 1 << 16))
+                if self._screen:
+                    self._screen[1].feed(piece)
+                continue
+            text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode(errors="replace"))
+            if self._screen:
+                text = " ".join(" ".join(self._screen[0].display).split())
+            if text.rstrip().endswith(self._ready):
+                return text
+        raise RuntimeError(f"it does not wait for a line: {shown.decode(errors='replace')[-2000:]}")

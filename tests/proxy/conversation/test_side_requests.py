@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from proxy.conversation.side_requests import is_subagent, may_quote
+from proxy.conversation.side_requests import goes_on_aside, is_subagent, may_quote
 from scripts.harness.in_process import Proxy
 from store.records import GoesOn
 from tests.proxy.conversation.test_answer_on_screen import Messages, ask, says
@@ -135,14 +135,16 @@ def system(*texts: str) -> tuple[str, ...]:
 def test_what_is_a_subagent() -> None:
     main, side = GoesOn("main", "default", system("one\\ntwo\\nthree")), GoesOn("side", "subagent", system("four"))
     other = system("four\\nfive")
-    assert is_subagent([main], other, tools=True, new_words=True)
-    assert not is_subagent([main], other, tools=False, new_words=True), "a persona, in a chat"
-    assert not is_subagent([main], system("one\\ntwo\\nthree\\nfour"), tools=True, new_words=True), "it grew"
-    assert not is_subagent([main], (), tools=True, new_words=True)
-    assert not is_subagent([main], other, tools=True, new_words=False), "the next step of a main turn"
-    assert is_subagent([side], other, tools=True, new_words=False)
-    assert not is_subagent([side], other, tools=True, new_words=True), "nothing is known of its conversation"
-    assert not is_subagent([], other, tools=True, new_words=True)
+    assert is_subagent([main], other, tools=True)
+    assert not is_subagent([main], other, tools=False), "a persona, in a chat"
+    assert not is_subagent([main], system("one\\ntwo\\nthree\\nfour"), tools=True), "it grew"
+    assert not is_subagent([main], (), tools=True)
+    assert not is_subagent([side], other, tools=True), "nothing is known of its conversation"
+    assert not is_subagent([], other, tools=True)
+    assert goes_on_aside([side]) == "subagent"
+    assert goes_on_aside([main, side]) is None, "the next step of a main turn"
+    assert goes_on_aside([GoesOn("side", "title", ())]) is None
+    assert goes_on_aside([]) is None
 
 
 def test_only_what_names_a_speaker_is_looked_up() -> None:

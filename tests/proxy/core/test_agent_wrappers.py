@@ -13,6 +13,7 @@ from scripts.harness.agent_formats import (
     BY_ID,
     CLAUDE_CODE,
     CLINE,
+    COPILOTS_TIME,
     DETAILS,
     FORMS,
     INFO,
@@ -91,6 +92,13 @@ TYPED, EXPANDED = slash("/rl good")
         ("smolagents", texts("New task: /rl good")),
         ("smolagents", texts("New task:\nSummarise.\nNew task:\n/rl good")),
         ("smolagents", texts("New task:\n/rl good", "Observation:\nParis")),
+        # Copilot: the time and an empty line, once, at the beginning
+        ("copilot", f"{COPILOTS_TIME}look\n{COPILOTS_TIME}/rl good"),
+        ("copilot", f"look\n{COPILOTS_TIME}/rl good"),
+        ("copilot", COPILOTS_TIME.replace("2026", "noon ") + "/rl good"),
+        ("copilot", COPILOTS_TIME.strip() + "/rl good"),
+        ("copilot", texts(COPILOTS_TIME, "/rl good")),
+        ("copilot", f"{COPILOTS_TIME}<user_message>\n/rl good\n</user_message>"),
         # Kilo: its block is a part of its own
         ("kilo", '"/rl good"' + KILOS_DETAILS),
         ("kilo", texts('Look: "/rl good"', KILOS_DETAILS)),

@@ -1,0 +1,25 @@
+# /// script
+# dependencies = ["gptme==0.35.1"]
+#
+# [tool.client]
+# name = "gptme"
+# formats = ["chat"]
+# rate = "rl:"
+# tool = { calls = "shell", arguments = { command = "echo seen {}" } }
+#
+# [tool.client.lacks]
+# id = "it shows none"
+# ///
+"""gptme in a terminal: with a prompt as its argument it would answer itself."""
+
+from talking import Setup, Terminal, serve
+
+
+def opened(setup: Setup):
+    env = {"HOME": str(setup.folder), "OPENAI_BASE_URL": setup.base_url, "GPTME_TELEMETRY_ENABLED": "false"}
+    stream = "--stream" if setup.stream else "--no-stream"
+    flags = ["--name", "talk", "-m", f"local/{setup.model}", "--tool-format", "tool", "-y", stream]
+    return Terminal("gptme", *flags, folder=setup.folder, ready="User:", **env).say
+
+
+serve(opened)

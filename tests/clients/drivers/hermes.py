@@ -1,0 +1,44 @@
+# /// script
+# dependencies = ["hermes-agent==0.19.0"]
+#
+# [tool.client]
+# name = "Hermes Agent"
+# formats = ["chat"]
+# tool = { calls = "terminal", arguments = { command = "echo seen {}" } }
+#
+# [tool.client.lacks]
+# whole = "it always streams"
+# id = "it shows none"
+# ///
+"""Hermes on the command line: `hermes chat -q`, with `--continue` for what follows."""
+
+from talking import Setup, run, serve
+
+CONFIG = """model:
+  default: {}
+  provider: custom
+  base_url: {}
+  api_key: any
+memory:
+  nudge_interval: 2
+skills:
+  creation_nudge_interval: 2
+"""
+
+
+def opened(setup: Setup):
+    there = setup.folder / ".hermes"
+    there.mkdir()
+    (there / "config.yaml").write_text(CONFIG.format(setup.model, setup.base_url))
+    goes_on = []
+
+    def say(text):
+        flags = ["-Q", "--yolo", *goes_on]
+        shown = run("hermes", "chat", *flags, "-q", text, folder=setup.folder, HOME=str(setup.folder))
+        goes_on[:] = ["--continue"]
+        return shown
+
+    return say
+
+
+serve(opened)
