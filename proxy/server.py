@@ -140,9 +140,10 @@ async def serving(
             address = settings.home / ADDRESS_FILE
             _write_address(address, {"url": url, "pid": os.getpid(), "key": app[security.LOCAL]})
             assert runner.server is not None
+            busy = app[security.BUSY]
             beside = [
                 asyncio.create_task(_say_unreachable(backend), name="look-at-backend"),
-                asyncio.create_task(fd_limits.keep_some_free(runner.server, app[security.BUSY]), name="keep-some-free"),
+                asyncio.create_task(fd_limits.keep_some_free(runner.server, busy), name="keep-some-free"),
             ]
             try:
                 yield url

@@ -9,7 +9,7 @@ import errno
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
-from urllib.request import getproxies_environment, proxy_bypass_environment
+from urllib.request import getproxies_environment, proxy_bypass
 
 import aiohttp
 
@@ -80,7 +80,7 @@ def _unused_proxy(url: str) -> str:
     """A clause on a proxy that the environment names for this address, since rlproxy goes through none."""
     scheme, _, place = url.partition("://")
     host = place.partition("/")[0]
-    if scheme not in getproxies_environment() or proxy_bypass_environment(host):
+    if scheme not in getproxies_environment() or proxy_bypass(host):
         return ""
     return f" ({scheme.upper()}_PROXY is set, and rlproxy goes through no proxy)"
 

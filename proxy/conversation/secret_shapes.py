@@ -341,7 +341,7 @@ def _in_row(text: str, shape: Shape, end: int) -> re.Match[str] | None:
     """The secret right behind one that ends here."""
     size = len(shape.letters)
     start = end - size + 1
-    while 0 <= (start := text.find(shape.letters, start, end + 1 + size)):
+    while (start := text.find(shape.letters, start, end + 1 + size)) >= 0:
         if (match := shape.rest.match(text, start)) is not None:
             return match
         start += 1

@@ -12,7 +12,7 @@ from urllib.parse import urljoin, urlsplit
 
 import aiohttp
 
-from proxy.core.backend_http import Answer
+from proxy.core.backend_answer import Answer
 from proxy.core.errors import BackendBroke
 
 REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})

@@ -30,7 +30,13 @@ _OURS: Final = re.compile(
 )  # a message that rlproxy named: an answer to a command, or a translated one
 _ENCRYPTED: Final = "encrypted_content"
 _CIPHER: Final = "gAAAA"  # how a Fernet token of OpenAI's begins
-_READABLE: Final = (*TEXT_PARTS, _ENCRYPTED, "input_image", "input_file", "input_audio")  # parts of a result that is a list
+_READABLE: Final = (
+    *TEXT_PARTS,
+    _ENCRYPTED,
+    "input_image",
+    "input_file",
+    "input_audio",
+)  # parts of a result that is a list
 # Members of a call that the model did not write.
 _ENVELOPE: Final = frozenset((
     "type", "id", "call_id", "name", "namespace", "status", "caller", "created_by", "agent", "environment",

@@ -100,7 +100,7 @@ def coding_of(headers: Mapping[str, str]) -> str:
 
 async def plain_body(request: web.Request, coding: str, limit: int) -> bytes:
     """The body of a request, unpacked. Raises TooLarge, BadRequest, TooMany, Overloaded."""
-    raw = request.get(BODY, b"")
+    raw: bytes = request.get(BODY, b"")
     if not coding:
         return raw
     hold(request, min(limit, RATIO * len(raw)))

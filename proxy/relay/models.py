@@ -13,8 +13,8 @@ from urllib.parse import unquote
 from aiohttp import web
 
 from proxy.access.unknown_route import MISSING
-from proxy.core.backend_http import NoHttp
 from proxy.core.errors import ProxyError
+from proxy.core.http_message import NoHttp
 from proxy.core.json_edit import loads
 from proxy.core.json_response import json_response
 from proxy.core.upstream import upstream_path, whole
@@ -65,7 +65,7 @@ class Models:
         theirs = [m for m in models if not str(m.get("id", "")).startswith(f"{self._parts.swap.model}@")]
         return [*theirs, *await self.ours()]
 
-    async def _listed_for(self, request: web.Request) -> list[dict[str, Any]]:
+    async def _listed_for(self, request: web.Request) -> Sequence[dict[str, Any]]:
         """Somebody else's list by the key of this client; empty where it tells none."""
         parts = self._parts
         assert parts.connections is not None

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from proxy.access.limits import BODY
+from proxy.access.bodies import BODY
 from proxy.core.json_edit import loads
 from proxy.core.json_response import json_response
 from proxy.core.upstream import upstream_path
@@ -50,7 +50,6 @@ class OllamaRoutes:
             case "GET", "/api/ps":
                 answer = self._running
             case "POST", "/api/show":
-                request[BODY] = await request.read()
                 answer = self._show
             case _:
                 return await self._models.passed(request)
@@ -73,6 +72,8 @@ class OllamaRoutes:
         return json_response({"models": [_tag(entry) | loaded for entry in listed if entry.get("id") == model]})
 
     async def _show(self, request: web.Request) -> web.Response:
+        if BODY not in request:  # it came in pieces, and only what passes through may
+            return json_response({"error": "this request needs a content-length"}, status=411)
         try:
             body = loads(request[BODY])
             name = str(body.get("model") or body.get("name") or "")

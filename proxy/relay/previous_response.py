@@ -93,7 +93,7 @@ class EarlierAnswers:
         id, *root = _ids(id)
         if START in root:
             return Earlier(id, [], None, {})
-        found = await self.completion(id, reach) or (await self.completion(*root, reach) if root else None)
+        found = await self.completion(id, reach) or (await self.completion(root[0], reach) if root else None)
         if found is None:
             return None
         end = found.end

@@ -65,7 +65,7 @@ def question(path: str, *, stream: bool) -> bytes:
     return json.dumps({"model": MODEL, "stream": stream, "max_tokens": 10, **named}).encode()
 
 
-async def read(scene: Scene, path: str, *, stream: bool, **headers: str) -> dict[str, Any]:
+async def read(scene: Scene, path: str, *, stream: bool, headers: dict[str, str] | None = None) -> dict[str, Any]:
     """One client that reads all that it gets."""
     size = 0
     try:
@@ -78,13 +78,18 @@ async def read(scene: Scene, path: str, *, stream: bool, **headers: str) -> dict
 
 
 def asks(
-    mood: str, path: str = "/v1/chat/completions", *, stream: bool = False, clients: int = 1, **headers: str
+    mood: str,
+    path: str = "/v1/chat/completions",
+    *,
+    stream: bool = False,
+    clients: int = 1,
+    headers: dict[str, str] | None = None,
 ) -> Callable[[Scene], Awaitable[dict[str, Any]]]:
     """Clients of one key, to each of which the backend answers in this mood."""
 
     async def run(scene: Scene) -> dict[str, Any]:
         scene.backend.mood = mood
-        answers = await asyncio.gather(*(read(scene, path, stream=stream, **headers) for _ in range(clients)))
+        answers = await asyncio.gather(*(read(scene, path, stream=stream, headers=headers) for _ in range(clients)))
         return {
             "statuses": sorted({str(answer["status"]) for answer in answers}),
             "read_mb": round(sum(answer["read"] for answer in answers) / MB),
@@ -184,7 +189,7 @@ ATTACKS: Final[dict[str, Attack]] = {
     "one line without an end": Attack(2 * GB, asks("line", "/api/chat", stream=True)),
     "a stream without an end": Attack(2 * GB, asks("stream", stream=True)),
     "a stream without an end, of an SDK that may ask again": Attack(
-        2 * GB, asks("stream", stream=True, **{"x-stainless-retry-count": "0"})
+        2 * GB, asks("stream", stream=True, headers={"x-stainless-retry-count": "0"})
     ),
     "a stream without an end, as Responses": Attack(2 * GB, asks("stream", "/v1/responses", stream=True), TRANSLATED),
     "a stream without an end, as Messages": Attack(2 * GB, asks("stream", "/v1/messages", stream=True), TRANSLATED),

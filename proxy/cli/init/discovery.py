@@ -64,9 +64,7 @@ class ServerProbe:
     async def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any, Mapping[str, str]]:
         timeout, url = aiohttp.ClientTimeout(total=ASK_S), route_url(self.url, path)
         try:
-            async with self._http.request(
-                method, url, headers=self._headers, json=body, timeout=timeout
-            ) as response:
+            async with self._http.request(method, url, headers=self._headers, json=body, timeout=timeout) as response:
                 raw, status, headers = await body_of(response, MOST_BYTES), response.status, response.headers
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError, BackendBroke):
             return 0, None, {}
