@@ -165,13 +165,13 @@ class OnScreen:
             return newest
         raise CannotTell(NOT_BEGUN if newest.status == "pending" else CUT_SHORT)
 
-    async def so_far(self, one: Lately) -> Lately:
+    async def so_far(self, answer: Lately) -> Lately:
         """This answer with the words that have come of it by now."""
-        if one.status != "pending":
-            return one
-        if text := self.underway.text(one.id):
-            return replace(one, text=await in_thread(self._redactor.text, text))
-        return await self._store.answers.get(one.id) or one  # it may have ended in this moment
+        if answer.status != "pending":
+            return answer
+        if text := self.underway.text(answer.id):
+            return replace(answer, text=await in_thread(self._redactor.text, text))
+        return await self._store.answers.get(answer.id) or answer  # it may have ended in this moment
 
     # The answer above
 
@@ -277,7 +277,7 @@ class OnScreen:
             return text, [], []
         longest = min(len(text) + len(text) // 2 + 1000, LONGEST)
         rows = await self._store.answers.said_to(askers, limit=LATELY, longest=longest, session=within)
-        rows = [await self.so_far(one) for one in rows]
+        rows = [await self.so_far(row) for row in rows]
         return text, await in_thread(_close, reply, text, rows, forms, after_tool=after_tool), rows
 
     async def _below(self, one: Lately, place: Place) -> Lately:
@@ -310,15 +310,15 @@ class OnScreen:
         close = [(one, Alike.EXACT) for one in turns]
         fits = await in_thread(_fits, kept, close, whole, None, place, forms)
         enough = [fit for fit in fits if fit.run.messages and (fit.run.whole or fit.session == 2)]
-        found = [await self.so_far(one) for one in _best(enough, alone=False)]
-        shown = [one for one in found if one.shown]
+        answers = [await self.so_far(answer) for answer in _best(enough, alone=False)]
+        shown = [answer for answer in answers if answer.shown]
         if len(shown) == 1:
             return shown[0]
         if shown:
             raise Ambiguous(_which(_candidates(shown)))
-        if not found:
+        if not answers:
             raise CannotTell(NONE_ABOVE)
-        raise CannotTell(NOT_BEGUN if any(one.status == "pending" for one in found) else CUT_SHORT)
+        raise CannotTell(NOT_BEGUN if any(answer.status == "pending" for answer in answers) else CUT_SHORT)
 
 
 def _said_before(before: Sequence[dict[str, Any]], agent: Agent | None) -> list[dict[str, Any]]:

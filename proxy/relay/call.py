@@ -160,17 +160,17 @@ def parsed(raw: bytes, before: SaidBefore, known: KnownPrefix, dialect: Dialect)
         body = before.read(raw, known)
     except ValueError as error:
         raise BadRequest(f"The body is not valid JSON ({error}).") from None
-    found = body.marks
+    marks = body.marks
     # So few brackets cannot be nested any deeper.
-    if (found is None or found.objects + found.lists > DEEPEST) and deeper(body.fresh, DEEPEST):
+    if (marks is None or marks.objects + marks.lists > DEEPEST) and deeper(body.fresh, DEEPEST):
         raise BadRequest(f"The body is nested over {DEEPEST} levels deep; nothing was passed on.")
     try:
-        asked = dialect.parse(body.parsed)
+        request = dialect.parse(body.parsed)
     except Unreadable as error:
         return body, dialect.unread(body.parsed, error)
-    if len(asked.messages) > MOST:
-        raise too_many(len(asked.messages))
-    return body, asked
+    if len(request.messages) > MOST:
+        raise too_many(len(request.messages))
+    return body, request
 
 
 def too_many(count: int) -> BadRequest:

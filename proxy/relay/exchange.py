@@ -500,8 +500,8 @@ class Exchange:
         await self._capture.finish(status, error=error)
 
 
-def _unclear(asked: Asked) -> str | None:
+def _unclear(request: Asked) -> str | None:
     """Why nobody knows how a request was sampled; None where each member that says it is a number."""
-    if not asked.unclear:
+    if not request.unclear:
         return None
-    return f"the client sent {', '.join(asked.unclear)} in another form than a number"
+    return f"the client sent {', '.join(request.unclear)} in another form than a number"

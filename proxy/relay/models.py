@@ -21,7 +21,7 @@ from proxy.core.upstream import upstream_path, whole
 from proxy.relay.parts import Parts
 
 _LIST: Final = "/v1/models"
-_ONE: Final = f"{_LIST}/"
+_BY_NAME: Final = f"{_LIST}/"
 
 
 class Models:
@@ -40,9 +40,9 @@ class Models:
         """Whatever passes through to the backend, and one model of the list. Of others the backend says what it says:
         it may know a model by a name that it does not list."""
         path = upstream_path(request).partition("?")[0]
-        if request.method != "GET" or not path.startswith(_ONE):
+        if request.method != "GET" or not path.startswith(_BY_NAME):
             return await self._passthrough(request)
-        name = unquote(path.removeprefix(_ONE))
+        name = unquote(path.removeprefix(_BY_NAME))
         if self._is_foreign:
             response = await self._passthrough(request)
             if not is_missing(response):

@@ -358,11 +358,11 @@ class Relay:
             )
             refuse(parts.backend.url, upstream)
             may_be_bare = request.method != "HEAD" and upstream.status in MISSING
-            said = await _start(upstream) if may_be_bare else b""
-            if may_be_bare and is_bare(upstream.status, said):
+            refusal = await _start(upstream) if may_be_bare else b""
+            if may_be_bare and is_bare(upstream.status, refusal):
                 return lacking(request, upstream.status, parts.backend.kind)
             response = PacedStream(status=upstream.status, headers=answer_headers(upstream.headers))
-            await send_pieces(response, request, upstream.pieces(), said)
+            await send_pieces(response, request, upstream.pieces(), refusal)
             return response
         except BackendBroke as error:
             if response is None:

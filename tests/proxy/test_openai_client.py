@@ -81,5 +81,5 @@ async def test_errors_are_the_clients_own(client: AsyncOpenAI) -> None:
     with pytest.raises(NotFoundError, match="does not exist"):
         await client.chat.completions.create(model="nobody", messages=[{"role": "user", "content": "x"}])
     with pytest.raises(BadRequestError) as caught:
-        await client.chat.completions.create(model="fake", messages=[])
-    assert caught.value.param == "messages"
+        await client.chat.completions.create(model="fake", n=129, messages=[{"role": "user", "content": "x"}])
+    assert caught.value.param == "n"

@@ -92,14 +92,14 @@ async def look(urls: Iterable[str], keys: Mapping[str, str] = MappingProxyType({
 
 async def _at(http: aiohttp.ClientSession, url: str, keys: Mapping[str, str]) -> FoundServer | None:
     root = url.removesuffix("/v1").removesuffix("/api")
-    found = await recognise(ServerProbe(http, root, keys.get(root))) if root != url else None
-    if found and found.kind in OWN_API:
-        return found
-    found = await recognise(ServerProbe(http, url, keys.get(url)))
+    server = await recognise(ServerProbe(http, root, keys.get(root))) if root != url else None
+    if server and server.kind in OWN_API:
+        return server
+    server = await recognise(ServerProbe(http, url, keys.get(url)))
     with_version = base_url(url, is_root=True)
-    if found is None and with_version != url:  # a path that lacks `/v1` at its end
-        found = await recognise(ServerProbe(http, with_version, keys.get(url)))
-    return found
+    if server is None and with_version != url:  # a path that lacks `/v1` at its end
+        server = await recognise(ServerProbe(http, with_version, keys.get(url)))
+    return server
 
 
 def loopback(ports: Iterable[int] = PORTS) -> list[str]:
