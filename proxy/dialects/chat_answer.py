@@ -1,8 +1,8 @@
 """A server's chat answer with every reply in the one form that renderers read.
 
-Owns the other forms that servers send: content as a list of parts, the transcript of a spoken answer, the one
-`function_call` of old, and arguments as an object. Each becomes texts and tool calls. Captures fold what the server
-sent, not this.
+Owns the other forms that servers send. Content may be a list of parts, and a spoken answer has a transcript. A call may
+be the one `function_call` of old, or have its arguments as an object. Each becomes texts and tool calls. Captures fold
+what the server sent, not this.
 """
 
 from __future__ import annotations

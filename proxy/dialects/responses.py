@@ -294,8 +294,8 @@ def _logprobs(output: Sequence[Mapping[str, Any]]) -> Iterator[Any]:
 
 
 def _named(items: Sequence[Mapping[str, Any]]) -> tuple[Item, ...]:
-    kept = {"message": MESSAGE, "call": CALL}
-    ids = ((item.get("id"), kept.get(kind_of(item), OTHER)) for item in items)
+    item_kinds = {"message": MESSAGE, "call": CALL}
+    ids = ((item.get("id"), item_kinds.get(kind_of(item), OTHER)) for item in items)
     return tuple(Item(id, kind) for id, kind in ids if isinstance(id, str) and 0 < len(id) <= LONGEST_ID)
 
 

@@ -1,4 +1,4 @@
-"""What each item of the Responses API is to a conversation: of every type that the OpenAI SDK documents, and of others."""
+"""Items of the Responses API: what each type of the OpenAI SDK is to a conversation, and what others are."""
 
 from __future__ import annotations
 
