@@ -85,7 +85,7 @@ def to_messages(items: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]
     return turns.messages, turns.origins
 
 
-def unread(items: Iterable[Mapping[str, Any]]) -> list[str]:
+def unread_types(items: Iterable[Mapping[str, Any]]) -> list[str]:
     """Types of the items that the messages lack, and of parts that only OpenAI can read."""
     types = []
     for item in items:
