@@ -147,6 +147,8 @@ def reasoning_of(message: Mapping[str, Any]) -> str:
 def words_of(message: Mapping[str, Any]) -> str:
     """The words of a message or delta for formats that have one text: a refusal is words, too."""
     return (message.get("content") or "") + (message.get("refusal") or "")
+
+
 # Types of the parts that a reply may have: its text, what it thought before, and why it refused.
 _TEXT: Final = frozenset(TEXT_PARTS)
 _THINKING: Final = frozenset(("thinking", "reasoning", "reasoning_text", "redacted_thinking"))

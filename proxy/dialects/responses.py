@@ -22,7 +22,16 @@ from proxy.dialects.chat_form import a_text, is_for_words
 from proxy.dialects.chat_turns import in_turns
 from proxy.dialects.fields import an_object, flag, kinds, member, numbers, objects
 from proxy.dialects.responses_chat import LOGPROBS, to_chat
-from proxy.dialects.responses_items import CALLS, is_reference, kind_of, plain, to_call, to_items, to_messages, unread_types
+from proxy.dialects.responses_items import (
+    CALLS,
+    is_reference,
+    kind_of,
+    plain,
+    to_call,
+    to_items,
+    to_messages,
+    unread_types,
+)
 from proxy.dialects.responses_object import (
     call_item,
     completions_of,
