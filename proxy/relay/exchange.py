@@ -505,4 +505,3 @@ def _unclear(asked: Asked) -> str | None:
     if not asked.unclear:
         return None
     return f"the client sent {', '.join(asked.unclear)} in another form than a number"
-
