@@ -1,8 +1,8 @@
 """A server's chat answer with every reply in the one form that renderers read.
 
-Owns the other forms that servers send: content as a list of parts, the transcript of a spoken answer, the one
-`function_call` of old, and arguments as an object. Each becomes texts and tool calls. Captures fold what the server
-sent, not this.
+Owns the other forms that servers send. Content may be a list of parts, and a spoken answer has a transcript. A call may
+be the one `function_call` of old, or have its arguments as an object. Each becomes texts and tool calls. Captures fold
+what the server sent, not this.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from proxy.core.json_edit import dumps
-from proxy.dialects.chat_form import reasoning_of
+from proxy.dialects.chat_form import reasoning_of, reply_parts
 
 _OTHER_FORMS: Final = ("function_call", "audio")
-_THINKING: Final = ("thinking", "reasoning", "reasoning_text", "summary_text")
 
 
 def plain_answer(body: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -42,32 +41,19 @@ def _plain_choice(choice: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain_message(message: Mapping[str, Any]) -> dict[str, Any]:
-    texts: dict[str, list[str]] = {"content": [], "reasoning_content": [], "refusal": []}
+    """Pictures and sounds among the parts are left out: no other format has a place for a model's."""
     content = message.get("content")
-    for part in content if isinstance(content, list) else [content]:
-        member, text = _text_of(part)
-        texts[member].append(text)
-    texts["content"].append((message.get("audio") or {}).get("transcript") or "")
-    texts["reasoning_content"].append(reasoning_of(message))
-    texts["refusal"].append(message.get("refusal") or "")
+    text, thinking, refusal, _ = reply_parts(content) if isinstance(content, list) else (content or "", "", "", [])
+    texts = {
+        "content": text + ((message.get("audio") or {}).get("transcript") or ""),
+        "reasoning_content": thinking + reasoning_of(message),
+        "refusal": refusal + (message.get("refusal") or ""),
+    }
     plain = {key: value for key, value in message.items() if key not in (*_OTHER_FORMS, "reasoning", "tool_calls")}
-    plain |= {member: joined for member, pieces in texts.items() if (joined := "".join(pieces)) or member in plain}
+    plain |= {member: text for member, text in texts.items() if text or member in plain}
     if calls := _calls(message):
         plain["tool_calls"] = calls
     return plain
-
-
-def _text_of(part: Any) -> tuple[str, str]:
-    """The member of a message that a part's text belongs to, and the text; none of a picture or a sound."""
-    if not isinstance(part, Mapping):
-        return "content", part if isinstance(part, str) else ""
-    kind = part.get("type")
-    if kind == "refusal":
-        return "refusal", str(part.get("refusal") or "")
-    text = next((part[key] for key in ("text", "thinking", "reasoning", "transcript") if part.get(key)), "")
-    if isinstance(text, list):  # Mistral's thinking has parts of its own
-        text = "".join(str(inner.get("text") or "") for inner in text if isinstance(inner, Mapping))
-    return "reasoning_content" if kind in _THINKING else "content", text if isinstance(text, str) else ""
 
 
 def _calls(message: Mapping[str, Any]) -> list[dict[str, Any]]:

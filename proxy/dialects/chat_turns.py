@@ -1,9 +1,8 @@
 """Messages in the order that strict chat templates take: one system text at the start, then speakers in turn.
 
-Owns what becomes of the other system texts. Where a template looks at roles, it raises for a system message between
-the turns, and for the same speaker twice in a row. vLLM and mlx-vlm move later system texts to the start. Here they go
-to the end of the message before them: a turn that has been sent once never changes afterwards, so that prompts go on
-from each other.
+Owns what becomes of the other system texts. Strict templates raise for a system message between the turns. They also
+raise for the same speaker twice in a row. vLLM moves later system texts to the start. Here they go to the end of the
+message before them. So a turn that has been sent once never changes, and prompts go on from each other.
 """
 
 from __future__ import annotations
@@ -23,19 +22,19 @@ def in_turns(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     or tool's message before them.
     """
     out: list[_Turn] = []
-    held: list[dict[str, Any]] = []
-    begun = False  # a message that is no system text has come
+    later_texts: list[dict[str, Any]] = []
+    has_turns = False  # a message other than system text has come
     for message in messages:
         if message["role"] == "system":
             message = {**message, "content": _text(message.get("content"))}
-            if begun:
-                held.append(message)
+            if has_turns:
+                later_texts += [message] if message["content"] else []
                 continue
-        begun = begun or message["role"] != "system"
+        has_turns = has_turns or message["role"] != "system"
         if message["role"] != "tool":
-            _place(out, held)
+            _place(out, later_texts)
         _append(out, message, onto=("user", "system", "assistant"))
-    _place(out, held)
+    _place(out, later_texts)
     return [_joined(turn) for turn in out]
 
 
@@ -46,17 +45,17 @@ def _text(content: Any) -> Any:
     return "\n\n".join(filter(None, texts)) if texts and len(texts) == len(parts) else content
 
 
-def _place(out: list[_Turn], held: list[dict[str, Any]]) -> None:
-    for message in held:
-        before = out[-1][0]["role"]
-        role = before if before in ("user", "tool") else "user"
+def _place(out: list[_Turn], later_texts: list[dict[str, Any]]) -> None:
+    for message in later_texts:
+        previous = out[-1][0]["role"]
+        role = previous if previous in ("user", "tool") else "user"
         _append(out, {"role": role, "content": message["content"]}, onto=("user", "tool"))
-    held.clear()
+    later_texts.clear()
 
 
 def _append(out: list[_Turn], message: dict[str, Any], onto: tuple[str, ...]) -> None:
-    before = out[-1][-1] if out else None
-    if before is not None and before["role"] == message["role"] in onto and _joins(before) and _joins(message):
+    previous = out[-1][-1] if out else None
+    if previous is not None and previous["role"] == message["role"] in onto and _joins(previous) and _joins(message):
         out[-1].append(message)
     else:
         out.append([message])
@@ -75,7 +74,7 @@ def _joined(turn: _Turn) -> dict[str, Any]:
     contents = [message.get("content") for message in turn]
     if not any(isinstance(content, list) for content in contents):
         return {**head, "content": "\n\n".join(filter(None, contents))}
-    # Texts up to the first that is none are one text.
+    # Texts up to the first list are one text.
     texts = list(takewhile(lambda content: not isinstance(content, list), contents))
     parts = _parts("\n\n".join(filter(None, texts)))
     return {**head, "content": parts + [part for content in contents[len(texts) :] for part in _parts(content)]}

@@ -1,7 +1,7 @@
 """Anthropic Messages requests in chat form: the messages, and the whole request for backends that lack the format.
 
 Owns what becomes of each content block. What a person sent and chat completions cannot say is refused by name. Tools
-that run on Anthropic's servers, and what is left of their runs, are left out and named; what only steers those servers
+that run on Anthropic's servers, and what is left of their runs, are left out and named. What only steers those servers
 (`cache_control`, `service_tier`, `context_management`, …) is left out. The way back is `messages_render`.
 """
 
@@ -61,7 +61,7 @@ def assistant_message(blocks: list[dict[str, Any]]) -> dict[str, Any]:
     """An answer, whether it came from the model or is sent back by a client."""
     message: dict[str, Any] = {
         "role": "assistant",
-        "content": "".join(map(_said, blocks)),
+        "content": "".join(map(_words, blocks)),
     }
     if thinking := "".join(str(b.get("thinking", "")) for b in blocks if b.get("type") == "thinking"):
         message["reasoning_content"] = thinking
@@ -73,7 +73,7 @@ def assistant_message(blocks: list[dict[str, Any]]) -> dict[str, Any]:
     return message
 
 
-def _said(block: Mapping[str, Any]) -> str:
+def _words(block: Mapping[str, Any]) -> str:
     """A compaction is the conversation so far in the model's words."""
     member = {"text": "text", "compaction": "content"}.get(str(block.get("type")), "")
     return str(block.get(member) or "")

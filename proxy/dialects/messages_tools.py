@@ -1,8 +1,8 @@
 """The tools of an Anthropic Messages request as functions.
 
-Owns which tools those are, wherever the request offers them, and the schemas of those that Anthropic's models know by
-heart and that the client runs: a shell, an editor, a memory. What runs on Anthropic's servers is left out, and so is a
-screen: only trained models use one.
+Owns which tools those are, wherever the request offers them. Anthropic's models know a shell, an editor and a memory
+without a schema, and the client runs them: their schemas are here. What runs on Anthropic's servers is left out. So is
+a screen, which only trained models use.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _CHOICES: Final = {"auto": "auto", "any": "required", "none": "none"}
 _TEXT: Final = {"type": "string"}
 _PATH: Final = {**_TEXT, "description": "An absolute path."}
 _LINES: Final = {"type": "array", "items": {"type": "integer"}, "description": "The first and the last line to view."}
-_AT: Final = {"type": "integer", "description": "The line after which the text is inserted; 0 is the beginning."}
+_LINE: Final = {"type": "integer", "description": "The line after which the text is inserted; 0 is the beginning."}
 
 
 def _commands(*names: str, **properties: Any) -> dict[str, Any]:
@@ -37,7 +37,7 @@ _RUN_BY_CLIENTS: Final[Mapping[str, tuple[str, dict[str, Any]]]] = {
         "the file exactly once.",
         _commands(
             "view", "create", "str_replace", "insert",
-            path=_PATH, view_range=_LINES, file_text=_TEXT, old_str=_TEXT, new_str=_TEXT, insert_line=_AT,
+            path=_PATH, view_range=_LINES, file_text=_TEXT, old_str=_TEXT, new_str=_TEXT, insert_line=_LINE,
             insert_text=_TEXT,
         ),
     ),
@@ -46,7 +46,7 @@ _RUN_BY_CLIENTS: Final[Mapping[str, tuple[str, dict[str, Any]]]] = {
         "stand in the file exactly once.",
         _commands(
             "view", "create", "str_replace", "insert", "delete", "rename",
-            path=_PATH, view_range=_LINES, file_text=_TEXT, old_str=_TEXT, new_str=_TEXT, insert_line=_AT,
+            path=_PATH, view_range=_LINES, file_text=_TEXT, old_str=_TEXT, new_str=_TEXT, insert_line=_LINE,
             insert_text=_TEXT, old_path=_PATH, new_path=_PATH,
         ),
     ),
@@ -94,31 +94,31 @@ def schema_of(tool: Mapping[str, Any]) -> dict[str, Any] | None:
     if isinstance(tool.get("input_schema"), dict):
         schema: dict[str, Any] = tool["input_schema"]
         return schema
-    known = _known(tool)
-    return None if known is None else known[1]
+    client_tool = _client_tool(tool)
+    return None if client_tool is None else client_tool[1]
 
 
 def tool_choice(choice: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    members: dict[str, Any] = {}
     if choice.get("type") == "tool":
-        found["tool_choice"] = {"type": "function", "function": {"name": choice.get("name")}}
+        members["tool_choice"] = {"type": "function", "function": {"name": choice.get("name")}}
     elif kind := _CHOICES.get(str(choice.get("type"))):
-        found["tool_choice"] = kind
+        members["tool_choice"] = kind
     if choice.get("disable_parallel_tool_use"):
-        found["parallel_tool_calls"] = False
-    return found
+        members["parallel_tool_calls"] = False
+    return members
 
 
-def _known(tool: Mapping[str, Any]) -> tuple[str, dict[str, Any]] | None:
+def _client_tool(tool: Mapping[str, Any]) -> tuple[str, dict[str, Any]] | None:
     kind = str(tool.get("type"))
-    return next((known for start, known in _RUN_BY_CLIENTS.items() if kind.startswith(start)), None)
+    return next((tool for prefix, tool in _RUN_BY_CLIENTS.items() if kind.startswith(prefix)), None)
 
 
 def _function(tool: Mapping[str, Any]) -> dict[str, Any]:
-    known = _known(tool) if "input_schema" not in tool else None
+    client_tool = _client_tool(tool) if "input_schema" not in tool else None
     function: dict[str, Any] = {"name": tool.get("name"), "parameters": schema_of(tool)}
-    if known is not None:
-        function["description"] = known[0]
+    if client_tool is not None:
+        function["description"] = client_tool[0]
     for key in ("description", "strict"):
         if tool.get(key) is not None:
             function[key] = tool[key]

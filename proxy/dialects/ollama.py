@@ -269,8 +269,8 @@ class OllamaRenderer(Renderer):
         choice = body["choices"][0]
         message = choice["message"]
         self._usage = counted(body)
-        said = self._said(words_of(message), reasoning_of(message), _calls(message))
-        return dumps({**self._head, **said, **self._done(choice.get("finish_reason")), **self._logprobs(choice)})
+        line = self._said(words_of(message), reasoning_of(message), _calls(message))
+        return dumps({**self._head, **line, **self._done(choice.get("finish_reason")), **self._logprobs(choice)})
 
     def _said(self, text: str, thinking: str, calls: list[dict[str, Any]]) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": text}

@@ -22,7 +22,16 @@ from proxy.dialects.chat_form import a_text, is_for_words
 from proxy.dialects.chat_turns import in_turns
 from proxy.dialects.fields import an_object, flag, kinds, member, numbers, objects
 from proxy.dialects.responses_chat import LOGPROBS, to_chat
-from proxy.dialects.responses_items import CALLS, is_reference, kind_of, plain, to_call, to_items, to_messages, unread
+from proxy.dialects.responses_items import (
+    CALLS,
+    is_reference,
+    kind_of,
+    plain,
+    to_call,
+    to_items,
+    to_messages,
+    unread_types,
+)
 from proxy.dialects.responses_object import (
     call_item,
     completions_of,
@@ -118,7 +127,7 @@ class Responses(Dialect):
         return to_chat({**body, "stream": asked.stream} if "stream" in body else body, asked.messages)
 
     def left_out(self, body: Any) -> list[str]:
-        return kinds([*left_out_tools(body), *unread(_items(body))])
+        return kinds([*left_out_tools(body), *unread_types(_items(body))])
 
     def without_messages(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """A template shows the tools that stand between the messages, too."""
@@ -294,8 +303,8 @@ def _logprobs(output: Sequence[Mapping[str, Any]]) -> Iterator[Any]:
 
 
 def _named(items: Sequence[Mapping[str, Any]]) -> tuple[Item, ...]:
-    kept = {"message": MESSAGE, "call": CALL}
-    ids = ((item.get("id"), kept.get(kind_of(item), OTHER)) for item in items)
+    item_kinds = {"message": MESSAGE, "call": CALL}
+    ids = ((item.get("id"), item_kinds.get(kind_of(item), OTHER)) for item in items)
     return tuple(Item(id, kind) for id, kind in ids if isinstance(id, str) and 0 < len(id) <= LONGEST_ID)
 
 

@@ -80,8 +80,8 @@ BUILT_IN: Final[Mapping[str, BuiltIn]] = {
     "apply_patch": BuiltIn(
         "apply_patch_call",
         "operation",
-        "Creates, changes or deletes one file. A diff has no file names and no line numbers: a line `@@` begins each "
-        "part, then come lines that begin with a space (as they are), `-` (to remove) or `+` (to add). All lines of a "
+        "Creates, changes or deletes one file. A diff has no file names and no line numbers. A line `@@` begins each "
+        "part. Then come lines that begin with a space (as they are), `-` (to remove) or `+` (to add). All lines of a "
         "new file begin with `+`.",
         {
             "type": {**_TEXT, "enum": ["create_file", "update_file", "delete_file"]},

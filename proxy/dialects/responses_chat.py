@@ -68,11 +68,11 @@ def _newest(body: Mapping[str, Any], member: str) -> dict[str, Any]:
     """The member with what later items of the input have changed of it."""
     items = body.get("input")
     updates = [item for item in items if item.get("type") == "configuration_update"] if isinstance(items, list) else []
-    found: dict[str, Any] = {}
+    newest: dict[str, Any] = {}
     for settings in (body, *updates):
         if isinstance(settings.get(member), dict):
-            found |= settings[member]
-    return found
+            newest |= settings[member]
+    return newest
 
 
 def _response_format(form: Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -30,13 +30,7 @@ _OURS: Final = re.compile(
 )  # a message that rlproxy named: an answer to a command, or a translated one
 _ENCRYPTED: Final = "encrypted_content"
 _CIPHER: Final = "gAAAA"  # how a Fernet token of OpenAI's begins
-_READABLE: Final = (
-    *TEXT_PARTS,
-    _ENCRYPTED,
-    "input_image",
-    "input_file",
-    "input_audio",
-)  # parts of a result that is a list
+_READABLE: Final = (*TEXT_PARTS, _ENCRYPTED, "input_image", "input_file", "input_audio")  # parts of a result
 # Members of a call that the model did not write.
 _ENVELOPE: Final = frozenset((
     "type", "id", "call_id", "name", "namespace", "status", "caller", "created_by", "agent", "environment",
@@ -45,8 +39,8 @@ _ENVELOPE: Final = frozenset((
 
 
 def kind_of(item: Mapping[str, Any]) -> Kind:
-    """What an item is to the conversation. A call that its client answers has a `call_id`; one without was run by the
-    server that made it, and nobody else can read what came of it."""
+    """Tell what an item is to the conversation. A call that its client answers has a `call_id`. One without was run by
+    the server that made it, and nobody else can read what came of it."""
     name = str(item.get("type") or "message")
     if is_reference(item):
         return "reference"
@@ -91,15 +85,15 @@ def to_messages(items: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]
     return turns.messages, turns.origins
 
 
-def unread(items: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The types of items that are no part of the messages, and of parts that only OpenAI can read."""
-    found = []
+def unread_types(items: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Types of the items that the messages lack, and of parts that only OpenAI can read."""
+    types = []
     for item in items:
         if kind_of(item) == "unreadable":
-            found.append(str(item.get("type")))
+            types.append(str(item.get("type")))
         if any(map(_is_cipher, [*_listed(item.get("content")), *_listed(item.get("output"))])):
-            found.append(_ENCRYPTED)
-    return found
+            types.append(_ENCRYPTED)
+    return types
 
 
 def is_reference(item: Mapping[str, Any]) -> bool:
@@ -230,7 +224,7 @@ def _is_readable(part: Any) -> bool:
 
 
 def _note(item: Mapping[str, Any]) -> Any:
-    """What another agent, or a type of item that nobody here knows, says to the model; never a command."""
+    """Words of another agent, or of an item whose type nobody here knows. They are never a command."""
     content = item.get("content")
     listed = [{"type": "text", "text": content}] if isinstance(content, str) and content else _listed(content)
     parts = [_part(part) for part in listed if not _is_cipher(part)]

@@ -31,12 +31,13 @@ def tools_of(body: Mapping[str, Any]) -> dict[str, Tool]:
     """The tools that chat completions have, by their names there. Of two with one name, the newer counts."""
     tools: dict[str, Tool] = {}
     for namespace, tool in _offered(body):
-        kind, known = tool.get("type"), built_in(tool)
-        if known is None and kind not in ("function", "custom"):
+        kind, client_tool = tool.get("type"), built_in(tool)
+        if client_tool is None and kind not in ("function", "custom"):
             continue
-        name = str(tool.get("name") if known is None else kind)
-        full = full_name(namespace, name)
-        tools[full] = Tool(name, namespace, kind == "custom", known, _chat_tool(full, tool, known))
+        name = str(tool.get("name") if client_tool is None else kind)
+        chat_name = full_name(namespace, name)
+        chat = _chat_tool(chat_name, tool, client_tool)
+        tools[chat_name] = Tool(name, namespace, kind == "custom", client_tool, chat)
     return tools
 
 
@@ -67,19 +68,19 @@ def _objects(holder: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
 
 
-def _chat_tool(name: str, tool: Mapping[str, Any], known: BuiltIn | None) -> dict[str, Any]:
+def _chat_tool(name: str, tool: Mapping[str, Any], client_tool: BuiltIn | None) -> dict[str, Any]:
     function: dict[str, Any] = {"name": name}
-    if description := tool.get("description") or (known.description if known else None):
+    if description := tool.get("description") or (client_tool.description if client_tool else None):
         function["description"] = description
     if tool["type"] == "custom":
         grammar = tool.get("format") or {}
         if grammar.get("type") == "grammar":
-            said = f"The input must follow this {grammar.get('syntax')} grammar:\n{grammar.get('definition')}"
-            function["description"] = "\n\n".join(filter(None, (function.get("description"), said)))
+            rule = f"The input must follow this {grammar.get('syntax')} grammar:\n{grammar.get('definition')}"
+            function["description"] = "\n\n".join(filter(None, (function.get("description"), rule)))
         properties = {"input": {"type": "string"}}
         function["parameters"] = {"type": "object", "properties": properties, "required": ["input"]}
-    elif known is not None:
-        function["parameters"] = tool.get("parameters") or known.schema()
+    elif client_tool is not None:
+        function["parameters"] = tool.get("parameters") or client_tool.schema()
     else:
         function["parameters"] = tool.get("parameters") or {"type": "object", "properties": {}}
         if tool.get("strict") is not None:
@@ -91,8 +92,8 @@ def choose_tools(body: Mapping[str, Any], chat: dict[str, Any]) -> None:
     """`tools`, `tool_choice`, `parallel_tool_calls`. Raises BadRequest where a tool is forced that is not there."""
     tools, choice = tools_of(body), body.get("tool_choice")
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
-        allowed = tools_of({"tools": choice.get("tools")})
-        tools = {name: tool for name, tool in tools.items() if name in allowed}
+        choices = tools_of({"tools": choice.get("tools")})
+        tools = {name: tool for name, tool in tools.items() if name in choices}
         choice = choice.get("mode", "auto")
     if isinstance(choice, dict):
         name = full_name(choice.get("namespace"), str(choice.get("name") or choice.get("type")))
@@ -110,9 +111,9 @@ def choose_tools(body: Mapping[str, Any], chat: dict[str, Any]) -> None:
             chat["parallel_tool_calls"] = body["parallel_tool_calls"]
 
 
-def _cannot_call(what: str, param: str) -> BadRequest:
+def _cannot_call(reason: str, param: str) -> BadRequest:
     return BadRequest(
-        f"{what} this backend does not have: it knows functions, custom tools, and what the client runs itself. "
+        f"{reason} this backend does not have: it knows functions, custom tools, and what the client runs itself. "
         "Nothing was sent to it.",
         param=param,
     )

@@ -253,7 +253,7 @@ class Translated(Codec):
     def whole_as_stream(self, answer: WholeAnswer) -> tuple[bytes, bytes]:
         self._check(answer)
         try:
-            before = b"".join(self._say.chunk(as_chunk(answer.parsed)))
+            before = b"".join(self._say.chunk(as_chunk(plain_answer(answer.parsed))))
             more, last = self._say.end()
         except ODD as error:
             raise _not_chat(error) from error

@@ -42,6 +42,10 @@ def test_what_says_nothing_is_the_same_object(body: dict[str, Any]) -> None:
         ({"content": []}, {"content": ""}),
         ({"content": [{"type": "image_url", "image_url": {"url": "x"}}, 3, None]}, {"content": ""}),
         (
+            {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}]},
+            {"content": "", "reasoning_content": "hm"},
+        ),
+        (
             {"content": [{"type": "reasoning", "reasoning": "hm"}, {"type": "output_text", "text": "b"}]},
             {"content": "b", "reasoning_content": "hm"},
         ),

@@ -1,4 +1,4 @@
-"""What each item of the Responses API is to a conversation: of every type that the OpenAI SDK documents, and of others."""
+"""Items of the Responses API: what each type of the OpenAI SDK is to a conversation, and what others are."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import pytest
 from openai.types.responses.response_input_item_param import ResponseInputItemParam
 
-from proxy.dialects.responses_items import Kind, kind_of, to_messages, unread
+from proxy.dialects.responses_items import Kind, kind_of, to_messages, unread_types
 
 WORDS = [{"type": "input_text", "text": "x"}]
 CALLED = {"call_id": "c"}
@@ -67,7 +67,7 @@ def test_every_type_has_its_place(type: str) -> None:
     kind, members = ITEMS[type]  # a new one: say what it is to a conversation, here and in docs/lab/dialects.md
     item = {"type": type, **members}
     assert kind_of(item) == kind
-    (messages, origins), left = to_messages([item]), unread([item])
+    (messages, origins), left = to_messages([item]), unread_types([item])
     assert len(messages) == len(origins) == (kind in ("message", "reference", "call", "result", "note"))
     assert (type in left) == (kind == "unreadable")
 
@@ -83,9 +83,9 @@ def test_every_type_has_its_place(type: str) -> None:
     ],
 )
 def test_what_has_no_words_is_left_out(item: dict[str, Any]) -> None:
-    assert kind_of(item) == "unreadable" and to_messages([item]) == ([], []) and unread([item])
+    assert kind_of(item) == "unreadable" and to_messages([item]) == ([], []) and unread_types([item])
 
 
 def test_what_a_server_found_itself_is_tools_alone() -> None:
     item = {"type": "tool_search_output", "call_id": None, "execution": "server", "tools": []}
-    assert kind_of(item) == "settings" and to_messages([item]) == ([], []) and unread([item]) == []
+    assert kind_of(item) == "settings" and to_messages([item]) == ([], []) and unread_types([item]) == []

@@ -1,8 +1,9 @@
-"""Messages as chat templates take them that refuse what other servers let pass.
+"""Messages in the forms that strict chat templates take.
 
-Owns what is tried, in order: the messages as they came, with developers as the system where the template does not know
-them (as llama.cpp does); one system message at the start, and no speaker twice in a row (as vLLM does for Responses);
-the system's text at the beginning of the first user's (as llama.cpp does). Most templates take the first.
+Owns the order of attempts. Most templates take the first:
+1. the messages as they came; a template that does not know developers gets them as the system, as llama.cpp does it;
+2. one system message at the start, and no speaker twice in a row, as vLLM does it for Responses;
+3. the system's text at the beginning of the first user's message, as llama.cpp does it.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ DEVELOPER = "developer"
 
 def attempts(messages: Sequence[Mapping[str, Any]], template: str) -> Iterator[Messages]:
     """The same messages in each form; their contents are strings. `template` is the text of the chat template."""
-    known = DEVELOPER in template
-    mapped = [{**m, "role": "system"} if m["role"] == DEVELOPER and not known else dict(m) for m in messages]
+    renamed = {} if DEVELOPER in template else {DEVELOPER: "system"}
+    mapped = [{**message, "role": renamed.get(message["role"], message["role"])} for message in messages]
     yield mapped
     strict = _in_turns(mapped)
     if strict != mapped:
@@ -44,20 +45,20 @@ class _Turn:
         self._role: str | None = None  # whose next message belongs to this turn
 
     def __call__(self, message: Mapping[str, Any]) -> int:
-        alone = message["role"] == "tool" or bool(message.get("tool_calls"))
-        if alone or message["role"] != self._role:
+        is_single = message["role"] == "tool" or bool(message.get("tool_calls"))
+        if is_single or message["role"] != self._role:
             self._count += 1
-        self._role = None if alone else message["role"]
+        self._role = None if is_single else message["role"]
         return self._count
 
 
 def _without_system(messages: Messages) -> Messages:
-    system, *rest = messages
-    first = next((n for n, message in enumerate(rest) if message["role"] == "user"), None)
+    system, *turns = messages
+    first = next((n for n, message in enumerate(turns) if message["role"] == "user"), None)
     if first is None:
-        return [{"role": "user", "content": system["content"]}, *rest]
-    said = {**rest[first], "content": _joined([system["content"], rest[first]["content"]])}
-    return [*rest[:first], said, *rest[first + 1 :]]
+        return [{"role": "user", "content": system["content"]}, *turns]
+    user = {**turns[first], "content": _joined([system["content"], turns[first]["content"]])}
+    return [*turns[:first], user, *turns[first + 1 :]]
 
 
 def _joined(texts: Sequence[str]) -> str:
