@@ -6,7 +6,6 @@ preset (`config.presets`).
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
@@ -14,6 +13,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 
 from config.hours import parse as parse_window
+from config.patterns import TextPattern
 
 UserPath = Annotated[Path, AfterValidator(Path.expanduser)]
 # An empty key must never count as a key, and TOML has no null.
@@ -51,10 +51,7 @@ RaterWeight = Annotated[float, Field(gt=0, le=10)]
 
 
 def _compiles(pattern: str) -> str:
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise ValueError(f"no regular expression: {error}") from None
+    TextPattern(pattern)
     return pattern
 
 
@@ -63,7 +60,7 @@ Pattern = Annotated[str, AfterValidator(_compiles)]
 
 def _is_a_secret(pattern: str) -> str:
     for text in ("", "[redacted:own]"):
-        if re.search(pattern, text):
+        if TextPattern(pattern).search(text):
             raise ValueError("it also finds " + (text or "nothing at all") + ", so it would redact without end")
     return pattern
 
@@ -369,7 +366,7 @@ class Redaction(Section):
     emails: bool = False
     """Replace e-mail addresses, too; source code is full of them, and a redacted prompt trains less exactly."""
     patterns: tuple[SecretPattern, ...] = ()
-    """Regular expressions of your own secrets; all that one finds is replaced."""
+    """Regular expressions (RE2's) of your own secrets; what one finds is replaced, or its group `secret`."""
 
 
 class Log(Section):

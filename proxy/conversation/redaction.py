@@ -12,6 +12,7 @@ from collections.abc import Iterator, Set
 from hashlib import blake2b
 from typing import Any, Final
 
+from config.patterns import TextPattern
 from config.sections import Redaction
 from proxy.conversation.secret_shapes import BASE64_FINDERS, FINDERS, MARKS, STEP, Span, room_in
 from proxy.core.json_edit import dumps, loads
@@ -45,7 +46,7 @@ class Redactor:
         self._clean: set[bytes] = set()  # messages without a secret: they come again with every turn
         self._newest = ""  # the text looked through last that has none: a request is shown, typed and stored
         self._names: set[str] = set()  # of members, without a secret: nearly all come with every answer
-        self._own = [re.compile(pattern) for pattern in settings.patterns]
+        self._own = [TextPattern(pattern) for pattern in settings.patterns]
 
     def text(self, text: str, kinds: Kinds | None = None) -> str:
         """The text with every secret replaced, itself where it has none. `kinds` takes what was found."""
@@ -66,7 +67,7 @@ class Redactor:
                 text = _replaced(text, kind, find(text), kinds)
         # Letters at random, in which a short pattern finds something in every picture.
         for own in () if start else self._own:
-            text = _replaced(text, "own", (Span(*m.span()) for m in own.finditer(text)), kinds)
+            text = _replaced(text, "own", (Span(*span) for span in own.spans(text)), kinds)
         return text
 
     # Most JSON has no room for a secret, and that is seen in one pass: no secret has what JSON escapes.

@@ -139,7 +139,10 @@ _CARD_BEGINS: Final = 40  # bytes, at most, that `_MAYBE_CARD` looks at
 # likewise, and a space as addresses write it.
 _BETWEEN: Final = "[ +\\-\u00a0\u2007\u2009\u200b\u202f\u2010-\u2013]|%20"
 # Visa, Mastercard, American Express, Diners, Discover, JCB, UnionPay; and the longer ones of the last.
-_ISSUED: Final = r"4\d{15}|(?:5[1-5]|2[2-7])\d{14}|3[47]\d{13}|3(?:0[0-5]|[68]\d)\d{11}|6(?:011|5\d\d|4[4-9]\d)\d{12}|35\d{14}|62\d{14}"
+_ISSUED: Final = (
+    r"4\d{15}|(?:5[1-5]|2[2-7])\d{14}|3[47]\d{13}|3(?:0[0-5]|[68]\d)\d{11}"
+    r"|6(?:011|5\d\d|4[4-9]\d)\d{12}|35\d{14}|62\d{14}"
+)
 _LONG: Final = r"62\d{17}(?!\d)"
 _CARD: Final = re.compile(
     rf"{_LONG}|{_ISSUED}|(?=[2-6])(?:"
@@ -173,7 +176,7 @@ def keys(text: str) -> Iterator[Span]:
     yield from _keys(text, [shape for shape in KEYS if shape.letters in dense] if dense else ())
     for shape in [shape for shape in NAMED if shape.letters in text]:
         yield from (Span(*match.span(1)) for match in _matches(text, shape))
-    for token in BOT.finditer(text, max(0, text.find(":AA"))) if ":AA" in text else ():
+    for token in BOT.finditer(text) if ":AA" in text else ():
         if text[max(0, token.start() - 6) : token.start()].isdecimal():
             yield Span(*token.span(1))
 
@@ -314,16 +317,13 @@ def _runs(text: str) -> Iterator[str]:
 
 def _matches(text: str, shape: Shape) -> Iterator[re.Match[str]]:
     """Each begins behind the one before, or in its last letters where it had taken those of the next for its own."""
-    letters, _, rest = shape
     position = _next(text, shape, 0)
     while position >= 0:
-        match = rest.match(text, position)
-        row = position  # up to where one may begin right behind another
+        match, after = shape.rest.match(text, position), position + 1
         while match is not None:
             yield match
-            row = match.end() + 1
-            match = _in_row(text, shape, match.end())
-        position = _next(text, shape, row + 1 if row == position else row)
+            match, after = _in_row(text, shape, match.end()), match.end() + 1
+        position = _next(text, shape, after)
 
 
 def _next(text: str, shape: Shape, start: int) -> int:
@@ -340,11 +340,11 @@ def _next(text: str, shape: Shape, start: int) -> int:
 def _in_row(text: str, shape: Shape, end: int) -> re.Match[str] | None:
     """The secret right behind one that ends here."""
     size = len(shape.letters)
-    start = end - size + 1
-    while (start := text.find(shape.letters, start, end + 1 + size)) >= 0:
+    start = text.find(shape.letters, end - size + 1, end + 1 + size)
+    while start >= 0:
         if (match := shape.rest.match(text, start)) is not None:
             return match
-        start += 1
+        start = text.find(shape.letters, start + 1, end + 1 + size)
     return None
 
 

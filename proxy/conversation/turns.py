@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
+from config.patterns import TextPattern
 from config.sections import TurnRule
 from proxy.conversation.conversations import text_of
 from proxy.conversation.user_text import without_blocks
@@ -142,7 +143,7 @@ def turn_of(
     low_last = last.lower() if last.isascii() else None
     limit, toolless = limit_of(body), not tools and known.used_tools and not _after_a_tool(messages)
     ours = _OURS if system else _OURS_WITHOUT_SYSTEM
-    for rule, in_system, in_last in (*map(_ready, rules), *ours) if rules else ours:
+    for rule, in_system, in_last in (*map(_own, rules), *ours) if rules else ours:
         if in_last is not None:
             if low_last is not None and not (low_last.startswith(in_last.begins) and in_last.has in low_last):
                 continue
@@ -167,7 +168,7 @@ def turn_of(
 class _Search(NamedTuple):
     """A rule's pattern, and how every text begins that fits it, or what it has in it, in small letters."""
 
-    found: Callable[[str], re.Match[str] | None]
+    found: Callable[[str], Any]  # None for no match
     begins: str
     has: str
 
@@ -183,7 +184,19 @@ def _ready(rule: TurnRule) -> _Ready:
     return _Ready(rule, system, last)
 
 
+def _own(rule: TurnRule) -> _Ready:
+    """A rule of the settings."""
+    system, last = (None if pattern is None else _own_search(pattern) for pattern in (rule.system, rule.last))
+    return _Ready(rule, system, last)
+
+
 @lru_cache(maxsize=256)
+def _own_search(pattern: str) -> _Search:
+    words = _words(pattern)
+    begins = words if _begins(pattern) else ""
+    return _Search(TextPattern(pattern).search, begins, "" if begins else words)
+
+
 def _search(pattern: str) -> _Search:
     compiled, words = re.compile(pattern), _words(pattern)
     return _Search(compiled.match, words, "") if _begins(pattern) else _Search(compiled.search, "", words)

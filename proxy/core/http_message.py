@@ -18,6 +18,7 @@ from proxy.core.server_url import route_path
 PIECE: Final = 1 << 16  # bytes of a large body that are written at once
 AT_ONCE: Final = 1 << 18  # bytes of a body that is not large: a turn of the loop costs more than to send them
 CODINGS: Final = ("gzip", "x-gzip", "deflate")
+STEP: Final = 1 << 12  # bytes that are unpacked at once: zlib copies what follows, for each member of gzip
 _GZIP: Final = 16 + zlib.MAX_WBITS
 
 Body = bytes | AsyncIterator[bytes] | None
@@ -81,7 +82,8 @@ class Unpacking:
         """`coding`: one of CODINGS."""
         self._is_gzip = coding != "deflate"
         self._from: Any = None  # zlib's type has no name
-        self._packed = b""  # what is not unpacked yet
+        self._packed = b""
+        self._offset = 0  # of what is not unpacked yet
         self.has_more = False  # more can be unpacked of what has come
 
     def lacking(self) -> zlib.error | None:
@@ -91,21 +93,24 @@ class Unpacking:
 
     def unpacked(self, data: bytes, most: int) -> bytes:
         """Up to so many bytes of all that has come, these ones last. Raises zlib.error."""
-        self._packed += data
+        self._packed = self._packed[self._offset :] + data
+        self._offset = 0
         pieces, room = [], most
-        while (self._packed or self.has_more) and room > 0:
+        while (self._offset < len(self._packed) or self.has_more) and room > 0:
             self.has_more = False
+            step = self._packed[self._offset : self._offset + STEP]
             if self._from is None:
-                headless = not self._is_gzip and self._packed[0] & 15 != 8  # some send deflate without RFC 1950's head
+                headless = not self._is_gzip and step[0] & 15 != 8  # some send deflate without RFC 1950's head
                 self._from = zlib.decompressobj(_GZIP if self._is_gzip else zlib.MAX_WBITS * (-1 if headless else 1))
             elif self._from.eof:
-                if not self._is_gzip or self._packed[0] != 0x1F:
+                if not self._is_gzip or step[0] != 0x1F:
                     self._packed = b""  # padding
                     break
                 self._from = zlib.decompressobj(_GZIP)  # gzip may have several members
-            pieces.append(self._from.decompress(self._packed, room))
+            pieces.append(self._from.decompress(step, room))
             room -= len(pieces[-1])
-            self._packed = self._from.unused_data if self._from.eof else self._from.unconsumed_tail
+            rest = self._from.unused_data if self._from.eof else self._from.unconsumed_tail
+            self._offset += len(step) - len(rest)
             self.has_more = room <= 0 and not self._from.eof  # zlib may hold some of it
-        self.has_more = self.has_more or bool(self._packed)
+        self.has_more = self.has_more or self._offset < len(self._packed)
         return b"".join(pieces)

@@ -75,8 +75,11 @@ def alone(choice: Any) -> bool:
 
 def _bytes(entry: Any) -> bytes | None:
     """None where it does not tell; the text may be a broken piece of a character."""
-    if (given := entry.get("bytes")) is not None:
+    given = entry.get("bytes")
+    if isinstance(given, list):
         found = bytes(given)
+    elif given is not None:  # of a number `bytes` would make as many zeros
+        return None
     else:
         text = entry.get("token")
         if not isinstance(text, str) or "\ufffd" in text:

@@ -8,7 +8,7 @@ and spinner frames, which scanners of conversations read. Not here: which patter
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from re import _constants, _parser  # type: ignore[attr-defined]
 from typing import Any, Final, NamedTuple
 
@@ -39,7 +39,9 @@ COMMON: Final = (
 )
 _LONGEST: Final = 160  # characters of a sample
 _SAMPLES: Final = 6  # of one part
-_OWN: Final = 28  # units of a pattern's own
+_PAIRED: Final = 14  # units of a pattern's own that stand beside each other
+_BEGINNINGS: Final = 8
+_NO_MATCH: Final = "\n\x00!"  # ends most matches
 
 
 class Input(NamedTuple):
@@ -53,25 +55,16 @@ class Input(NamedTuple):
         return self.head + self.unit * (size // len(self.unit)) + self.tail
 
 
-def units(pattern: re.Pattern[Any]) -> list[str]:
-    """What is repeated: parts of the pattern, pairs of them, and signs that every scanner meets."""
+def inputs(pattern: re.Pattern[Any]) -> list[Input]:
+    """Each unit alone and behind each beginning of what the pattern matches, and pairs of the pattern's own."""
     own = _own(pattern)
-    pairs = [a + b for a in own[:_OWN] for b in own[:_OWN] if a != b and len(a + b) <= 24]
-    with_common = [a + b for a in own[:6] for b in (*LINE_ENDS[:4], " ", "0", "a", "-", ".")]
-    return [unit for unit in dict.fromkeys((*COMMON, *own, *with_common, *pairs)) if _fits(unit, pattern)]
-
-
-def inputs(pattern: re.Pattern[Any]) -> Iterator[Input]:
-    """Each unit alone, behind each beginning of what the pattern matches, and before what no match takes."""
-    own = _own(pattern)
-    heads = ["", *(_beginnings(pattern))]
-    tails = ["", "\n\x00!"]
-    small = [unit for unit in dict.fromkeys((*COMMON, *own)) if _fits(unit, pattern)]
-    for unit in units(pattern):
-        yield from (Input("", unit, tail) for tail in tails)
-    for head in heads[1:]:
-        if _fits(head, pattern):
-            yield from (Input(head, unit, tails[1]) for unit in small)
+    single = list(dict.fromkeys((*COMMON, *own)))
+    pairs = [one + other for one in own[:_PAIRED] for other in own[:_PAIRED] if one != other]
+    pairs += [one + other for one in own[:6] for other in (*LINE_ENDS[:4], " ", "0", "a", "-", ".")]
+    found = [Input("", unit, tail) for unit in single for tail in ("", _NO_MATCH)]
+    found += [Input("", unit, _NO_MATCH) for unit in dict.fromkeys(pairs)]
+    found += [Input(head, unit, _NO_MATCH) for head in _beginnings(pattern) for unit in single]
+    return [one for one in found if _fits(one.head + one.unit + one.tail, pattern)]
 
 
 def text_of(pattern: re.Pattern[Any], text: str) -> Text:
@@ -91,8 +84,8 @@ def scan_with(pattern: re.Pattern[Any], method: str) -> Callable[[Text], object]
             return getattr(pattern, method)  # type: ignore[no-any-return]
 
 
-def _fits(unit: str, pattern: re.Pattern[Any]) -> bool:
-    return bool(unit) and (isinstance(pattern.pattern, str) or all(ord(letter) < 256 for letter in unit))
+def _fits(text: str, pattern: re.Pattern[Any]) -> bool:
+    return isinstance(pattern.pattern, str) or all(ord(letter) < 256 for letter in text)
 
 
 def _tree(pattern: re.Pattern[Any]) -> Any:
@@ -107,7 +100,7 @@ def _beginnings(pattern: re.Pattern[Any]) -> list[str]:
     for sample in _samples(_tree(pattern))[:3]:
         steps = max(1, len(sample) // 4)
         found += [sample[:end] for end in (1, *range(steps, len(sample) + 1, steps), len(sample) - 1) if end > 0]
-    return list(dict.fromkeys(found))[:12]
+    return list(dict.fromkeys(found))[:_BEGINNINGS]
 
 
 def _own(pattern: re.Pattern[Any]) -> list[str]:

@@ -34,9 +34,10 @@ class Use(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A call of `re` inside a function. `pattern` is None where it is put together when it runs."""
+    """A call of `re` in the source. `pattern` is None where it is put together when it runs."""
 
-    place: str
+    module: str
+    function: str  # the outermost; empty at the level of the module
     method: str
     pattern: re.Pattern[Any] | None
 
@@ -44,7 +45,7 @@ class Call(NamedTuple):
 class Source(NamedTuple):
     """What the source of one module says."""
 
-    calls: tuple[Call, ...]  # of `re`, inside functions
+    calls: tuple[Call, ...]
     methods: Mapping[str, frozenset[str]]  # by the last name before the dot
     loose: frozenset[str]  # names that are used without a method: given to others, put into a tuple
 
@@ -71,14 +72,16 @@ def sources() -> dict[str, Source]:
 
 
 def uses() -> list[Use]:
-    """Every pattern that a module holds, each once, and every constant one inside a function."""
-    read = sources()
+    """Every pattern that a module holds, each once, and every constant one inside a function. Of a module that cannot
+    be imported here, all constant ones."""
+    read, imported = sources(), set()
     fields: defaultdict[str, set[str]] = defaultdict(set)
     for source in read.values():
         for name, methods in source.methods.items():
             fields[name] |= methods
     patterns: dict[tuple[str, int], Use] = {}
     for module in modules():
+        imported.add(module.__name__)
         source = read[module.__name__]
         for path, value in _values(module):
             pattern, methods = _called(value, path, source, fields)
@@ -86,13 +89,13 @@ def uses() -> list[Use]:
             place = patterns[key].place if key in patterns else f"{module.__name__}.{path}"
             known = patterns[key].methods if key in patterns else frozenset()
             patterns[key] = Use(place, pattern, methods | known)
-    constants = [call for source in read.values() for call in source.calls]
-    inside = [
-        Use(call.place, call.pattern, METHODS if call.method == "compile" else frozenset({call.method}))
-        for call in constants
-        if call.pattern is not None
+    constants = [
+        Use(f"{call.module}.{call.function}", call.pattern, METHODS & {call.method} or METHODS)
+        for source in read.values()
+        for call in source.calls
+        if call.pattern is not None and (call.function or call.module not in imported)
     ]
-    return [*patterns.values(), *inside]
+    return [*patterns.values(), *constants]
 
 
 def _called(
@@ -109,7 +112,8 @@ def _called(
 
 def assembled() -> set[str]:
     """Where a function puts a pattern together: `module.function`."""
-    return {call.place for source in sources().values() for call in source.calls if call.pattern is None}
+    calls = (call for source in sources().values() for call in source.calls)
+    return {f"{call.module}.{call.function}" for call in calls if call.function and call.pattern is None}
 
 
 def _name(path: Path) -> str:
@@ -174,9 +178,7 @@ class _Reader(ast.NodeVisitor):
     def visit_Call(self, node: ast.Call) -> None:
         match node.func:
             case ast.Attribute(value=ast.Name(id="re"), attr=method) if method in METHODS or method == "compile":
-                if self.functions:
-                    place = f"{self.module}.{self.functions[0]}"
-                    self.calls.append(Call(place, method, _constant(node)))
+                self.calls.append(Call(self.module, next(iter(self.functions), ""), method, _constant(node)))
         self.generic_visit(node)
 
     def visit_Attribute(self, node: ast.Attribute) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 import aiosqlite
@@ -204,14 +205,14 @@ async def select(reader: Reader, where: str, values: Sequence[object]) -> list[C
 
 async def _ratings(db: aiosqlite.Connection, ids: Sequence[str]) -> dict[str, tuple[Rating, ...]]:
     """The live ones of these completions, newest first."""
-    found: dict[str, tuple[Rating, ...]] = {}
+    found: defaultdict[str, list[Rating]] = defaultdict(list)
     for row in await db.execute_fetchall(
         """SELECT r.* FROM ratings r WHERE +r.live = 1
         AND r.completion_id IN (SELECT value FROM json_each(?)) ORDER BY r.seq DESC""",
         (orjson.dumps(ids).decode(),),
     ):
-        found[row["completion_id"]] = (*found.get(row["completion_id"], ()), to_rating(row))
-    return found
+        found[row["completion_id"]].append(to_rating(row))
+    return {id: tuple(ratings) for id, ratings in found.items()}
 
 
 class CompletionStore(StorePart):

@@ -17,6 +17,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
+from config.patterns import TextPattern
 from trainer.formats.manifest import MANIFEST, AdapterError, verify
 
 PREFIX = "base_model.model."
@@ -102,7 +103,7 @@ def _read_config(path: Path) -> dict[str, Any]:
         config = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise AdapterError(f"{path} is missing.") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise AdapterError(f"{path} cannot be read: {error}.") from None
     if not isinstance(config, dict) or config.get("peft_type") != "LORA":
         raise AdapterError(f"{path} is not the configuration of a LoRA adapter.")
@@ -129,7 +130,7 @@ def _pair(path: Path, module: str, pair: dict[str, Any], shape: tuple[int, int],
     try:
         alpha = float(_by_pattern(config.get("alpha_pattern"), module, config.get("lora_alpha")))
         stated = int(_by_pattern(config.get("rank_pattern"), module, config.get("r")))
-    except (TypeError, ValueError, re.error):
+    except (TypeError, ValueError):
         raise AdapterError(f"{path.parent}/adapter_config.json has no usable r and lora_alpha.") from None
     if stated != rank or not math.isfinite(alpha):
         raise AdapterError(f"{path} has rank {rank} for {module}, its adapter_config.json says {stated}.")
@@ -139,6 +140,6 @@ def _pair(path: Path, module: str, pair: dict[str, Any], shape: tuple[int, int],
 def _by_pattern(patterns: Any, module: str, default: Any) -> Any:
     """PEFT's rule: the first pattern that matches the end of the module's name."""
     for pattern, value in (patterns or {}).items():
-        if re.match(rf"(.*\.)?({pattern})$", module):
+        if TextPattern(rf"(?:.*\.)?(?:{pattern})").fullmatch(module):
             return value
     return default

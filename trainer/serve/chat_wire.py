@@ -178,7 +178,7 @@ def _with_object_arguments(call: dict[str, Any]) -> dict[str, Any]:
     if isinstance(function, dict) and isinstance(function.get("arguments"), str):
         try:
             return {**call, "function": {**function, "arguments": json.loads(function["arguments"] or "{}")}}
-        except ValueError:
+        except (ValueError, RecursionError):
             return call  # what a model wrote need not be JSON; the template gets it as it is
     return call
 

@@ -1,0 +1,110 @@
+"""Every regular expression of the product, with texts that nearly fit it: its time grows with the length of the text.
+
+The patterns are found by import and in the source (scripts/harness/patterns.py), so a new one is here by itself. Each
+is called as the product calls it. Scanners that are not patterns are in test_linear.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from proxy.conversation.same_text import _many_marks
+from proxy.relay.json_splice import _after_comma, _member
+from proxy.web.openapi.document import LEFT_OUT
+from scripts.harness import patterns
+from scripts.harness.near_misses import Input, inputs, scan_with, text_of
+from scripts.harness.patterns import METHODS, ROOMS, ROOT, Use
+from tests.attacker.test_linear import no_collector  # noqa: F401
+from tests.harness.growth import MOST, cpu_s, too_slow
+
+SHARDS: Final = 12
+LONG: Final = 16_000  # characters, at first
+QUICK_S: Final = MOST * 20e-6  # CPU time of so many characters by which no square is told from a length
+FIRST, LAST = 2_000, 60_000
+
+# Patterns that a function puts together: how it is called, and one that it makes. None: its results are looked at.
+ASSEMBLED: Final[dict[str, tuple[str, list[re.Pattern[Any]]] | None]] = {
+    "proxy.cli.doctor.bundle._anonymous": ("sub", [re.compile(r"(?<!\w)ann@example(?!\w)"), re.compile(r"(?<!\w)a(?!\w)")]),
+    "proxy.conversation.same_text._many_marks": ("sub", [_many_marks()]),
+    "proxy.conversation.secret_shapes._shape": None,
+    "proxy.conversation.turns._search": None,
+    "proxy.relay.json_splice._after_comma": ("sub", [_after_comma(b'"id":')]),
+    "proxy.relay.json_splice._member": ("sub", [_member(b'"id":')]),
+    "proxy.signals.questions._verbatim": ("search", [re.compile(r"a\s+a\s+b"), re.compile(r"use\s+tabs\s+please")]),
+    "proxy.web.openapi.document.left_out": ("fullmatch", [re.compile(pattern) for pattern in LEFT_OUT]),
+}  # fmt: skip
+
+
+@cache
+def everything() -> list[Use]:
+    made = [Use(place, one, frozenset({row[0]})) for place, row in ASSEMBLED.items() if row for one in row[1]]
+    return [*patterns.uses(), *made]
+
+
+def slow(use: Use) -> list[str]:
+    """The methods and texts that are too slow."""
+    found = []
+    for one in inputs(use.pattern):
+        text = text_of(use.pattern, one.make(LONG))
+        for method in sorted(use.methods or METHODS):
+            scan = scan_with(use.pattern, method)
+            if cpu_s(scan, text) > QUICK_S and (times := too_slow(scan, partial(made, use, one), FIRST, LAST)):
+                found.append(f"{use.place}: {method} {one} {times}")
+    return found
+
+
+def made(use: Use, one: Input, size: int) -> str | bytes:
+    return text_of(use.pattern, one.make(size))
+
+
+@pytest.mark.usefixtures("no_collector")
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_no_pattern_takes_more_than_the_length(shard: int) -> None:
+    assert [row for use in everything()[shard::SHARDS] for row in slow(use)] == []
+
+
+def test_every_pattern_that_is_put_together_is_tried() -> None:
+    assert patterns.assembled() == set(ASSEMBLED)
+
+
+def test_the_search_for_patterns_finds_them() -> None:
+    """In a module, in a record of a tuple, as a bound method, and inside a function, with the methods that are used."""
+    found = {use.place: use.methods for use in everything()}
+    assert found["proxy.core.sse._LINE"] == {"finditer", "split"}
+    assert found["proxy.conversation.secret_shapes.KEYS[0].rest"] == {"match"}
+    assert found["proxy.conversation.turns._OURS[6].last.found"] == {"match"}
+    assert found["proxy.core.upstream._is_plain"] == {"fullmatch"}
+    assert found["proxy.backends.ollama._look"] == {"match"}
+    assert len(found) > 200
+
+
+@pytest.mark.parametrize(
+    "pattern", [r"\n[^\w\n]*x", r"^\s*(?:-|\d+[.)]) ", r"(a|ab)*c", r"[-_.](i?q\d\w*)$", r'x".*?"$']
+)
+def test_the_texts_show_a_slow_pattern(pattern: str) -> None:
+    """Of the kinds that were in the product."""
+    use = Use("here", re.compile(pattern, re.MULTILINE), frozenset({"search"}))
+    assert slow(use)
+
+
+def test_no_module_calls_a_method_of_re_by_another_name() -> None:
+    """The source is read for `re.search(…)`; `from re import search` would hide from it."""
+    names: list[Callable[[ast.AST], bool]] = [
+        lambda node: isinstance(node, ast.ImportFrom) and node.module == "re",
+        lambda node: isinstance(node, ast.Import) and any(n.name == "re" and n.asname for n in node.names),
+    ]
+    hidden = [
+        str(path.relative_to(ROOT))
+        for room in ROOMS
+        for path in sorted(Path(ROOT / room).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if any(name(node) for name in names)
+    ]
+    assert hidden == []
