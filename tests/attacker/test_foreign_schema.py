@@ -1,4 +1,4 @@
-"""A database from elsewhere that acts by itself: rlproxy opens no file that is not exactly as its migrations make it."""
+"""A database from elsewhere that acts by itself: rlproxy opens only files that are as its migrations make them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ FOREIGN = {
     "another default": ("ALTER TABLE keys ADD COLUMN g TEXT DEFAULT 'x'", "another table keys"),
     "a column less": ("ALTER TABLE links DROP COLUMN key", "another table links"),
     "a check less": (
-        "PRAGMA writable_schema = ON; UPDATE sqlite_master SET sql = replace(sql, 'CHECK (role IN', 'CHECK (role NOT IN')"
+        "PRAGMA writable_schema = ON; UPDATE sqlite_master SET sql = replace(sql, 'CHECK (role', 'CHECK (name OR role')"
         " WHERE name = 'keys'",
         "another table keys",
     ),
