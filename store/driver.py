@@ -25,6 +25,8 @@ CORRUPT: Final = 11  # SQLITE_CORRUPT
 CORRUPT_SEARCH: Final = 267  # SQLITE_CORRUPT_VTAB: the search's index alone, which is made of the rows
 CONSTRAINT: Final = 19  # SQLITE_CONSTRAINT
 NOT_A_DATABASE: Final = 26  # SQLITE_NOTADB, what a wrong key looks like
+# What a file's own schema may call: functions and virtual tables without an effect outside.
+UNTRUSTED: Final = "PRAGMA trusted_schema = OFF"
 NO_EXTRA: Final = (
     "the database's key is set but SQLCipher is not installed: `pip install 'rlproxy[encrypt]'`; nothing was changed."
 )
@@ -42,6 +44,7 @@ def connect(
     if secret is None:
         db: sqlite3.Connection = sqlite3.connect(where, **options)
         db.row_factory = sqlite3.Row if named else None
+        db.execute(UNTRUSTED)
         return db
     secret, cipher = of_file(secret, path), sqlcipher()
     db = cast(sqlite3.Connection, cipher.connect(where, **options))
@@ -49,6 +52,7 @@ def connect(
     try:
         quiet(db)
         db.execute(f'PRAGMA key = "{secret.for_cipher}"')
+        db.execute(UNTRUSTED)
         db.execute("SELECT count(*) FROM sqlite_master").fetchone()  # the key is only looked at with the first page
     except errors() as error:
         db.close()
@@ -79,6 +83,7 @@ def connect_unkeyed(path: Path) -> sqlite3.Connection:
     uri = f"file:{quote(os.fspath(path))}?mode=rwc"
     db = cast(sqlite3.Connection, sqlcipher().connect(uri, uri=True, isolation_level=None))
     quiet(db)
+    db.execute(UNTRUSTED)
     return db
 
 

@@ -4,6 +4,7 @@ StoreError
 ├── StoreBusy              another process owns the home folder
 ├── StoreClosed            the store was closed before this
 ├── StoreDamaged           the database failed its check
+├── ForeignSchema          the file has tables, triggers or the like that no rlproxy made
 ├── StoreFull              no space: nothing of this operation was kept
 ├── KeyProblem
 │   ├── NoKey              the key is not where the settings say, or is none
@@ -34,6 +35,7 @@ StoreError
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 
 from store.records import Rating
 
@@ -54,6 +56,18 @@ class StoreClosed(StoreError):
 
 class StoreDamaged(StoreError):
     pass
+
+
+class ForeignSchema(StoreError):
+    """A file that could act by itself, as by a trigger; nothing of it was read and nothing was changed."""
+
+    def __init__(self, path: str, differences: Sequence[str]) -> None:
+        shown = ", ".join(differences[:5]) + (f" and {len(differences) - 5} more" if len(differences) > 5 else "")
+        super().__init__(
+            f"{path} is not as rlproxy makes its databases ({shown}). What is foreign in it could act by itself, as to "
+            "bring back a revoked key, so it was not opened; the file and the home are as they were. Restore another "
+            "backup, or take away with SQLite's own shell what you added yourself (as by DROP TRIGGER)."
+        )
 
 
 class StoreFull(StoreError):

@@ -1,6 +1,8 @@
 """The database file: how it is opened and brought to the newest schema.
 
-Owns pragmas and migrations. Not here: any query of the tables (completions, ratings, runs, …), its check (integrity).
+Owns pragmas and migrations, and that a file has their tables, indexes and triggers, exactly these. A file from
+elsewhere could have a trigger of its own, or a view in the place of a table. Not here: any query of the tables
+(completions, ratings, runs, …), the check of a file's pages (integrity).
 """
 
 from __future__ import annotations
@@ -8,7 +10,10 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
+from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -16,7 +21,7 @@ from typing import Final
 
 from store import driver
 from store.captured import blobs, completions, conversations, inbox, prompt_ids, requests
-from store.errors import NotEncrypted, StoreDamaged, StoreError
+from store.errors import ForeignSchema, NotEncrypted, StoreDamaged, StoreError
 from store.learning import meta
 from store.safety import integrity
 from store.safety.db_key import Secret
@@ -45,6 +50,15 @@ def _keep_once(db: sqlite3.Connection) -> None:
     requests.gather(db)
 
 
+# What `ANALYZE` leaves: figures of how rows are spread, for SQLite alone.
+STATISTICS: Final = frozenset({
+    ("table", "sqlite_stat1", "sqlite_stat1", "CREATE TABLE sqlite_stat1(tbl,idx,stat)"),
+    ("table", "sqlite_stat4", "sqlite_stat4", "CREATE TABLE sqlite_stat4(tbl,idx,neq,nlt,ndlt,sample)"),
+})  # fmt: skip
+_OBJECTS: Final = "SELECT type, name, tbl_name, sql FROM sqlite_master"
+SHOWN: Final = 60  # characters of a foreign name in an error
+
+
 # What SQL cannot say of a migration, in its transaction; by number.
 _ALSO: Final = {5: blobs.gather, 7: inbox.fill_asked, 9: meta.chain, 11: conversations.fill, 12: _keep_once}
 
@@ -68,6 +82,7 @@ def open_database(
     except driver.errors() as error:
         raise StoreError(f"{path} cannot be opened: {error}.") from error
     try:
+        check(db, path)
         for pragma in PRAGMAS:
             db.execute(pragma)
         (seen,) = db.execute("PRAGMA user_version").fetchone()
@@ -127,6 +142,49 @@ def pending(db: sqlite3.Connection) -> list[tuple[int, Traversable]]:
     return [(number, scripts[number]) for number in sorted(scripts) if number > seen]
 
 
+def check(db: sqlite3.Connection, path: Path) -> None:
+    """Raises ForeignSchema where this file has anything that its migrations have not made, or lacks what they made;
+    StoreError where it is of a newer rlproxy. Comes first: it reads no table but SQLite's own."""
+    if found := differences(db):
+        raise ForeignSchema(str(path), list(found.values()))
+
+
+def check_file(path: Path, secret: Secret | None) -> None:
+    """The same of a file that nobody has open. Raises `driver.errors()` too."""
+    with closing(driver.connect(path, secret, read_only=True)) as db:
+        check(db, path)
+
+
+def differences(db: sqlite3.Connection) -> dict[str, str]:
+    """What is not as the migrations that this file has seen made it: by its name, in a few words."""
+    pending(db)
+    (seen,) = db.execute("PRAGMA user_version").fetchone()
+    stored = Counter(tuple(row) for row in db.execute(_OBJECTS))
+    made = _made_by(seen)
+    names = {name for _, name, _, _ in made}
+    foreign = {
+        _shown(name): f"{'another' if name in names else 'a foreign'} {_shown(kind)} {_shown(name)}"
+        for kind, name, *_ in stored - made - Counter(STATISTICS)
+    }
+    lacking = {_shown(name): f"no {kind} {name}" for kind, name, *_ in made - stored if _shown(name) not in foreign}
+    return foreign | lacking
+
+
+@cache
+def _made_by(number: int) -> Counter[tuple[str, str, str, str | None]]:
+    """All that the migrations up to this one make, as SQLite notes it."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
+        db.row_factory = sqlite3.Row
+        migrate(db, number)
+        return Counter(tuple(row) for row in db.execute(_OBJECTS))
+
+
+def _shown(name: object) -> str:
+    """As it may be shown: whoever made the file chose it."""
+    text = str(name)[:SHOWN]
+    return text if text.isprintable() else repr(text)
+
+
 def _migrate_or_drop(db: sqlite3.Connection, path: Path, seen: int, copy: Path) -> None:
     """Where nothing of it could be done the copy goes: each start makes another one, and a disk may be full already."""
     try:
@@ -144,13 +202,15 @@ def _migrate_or_drop(db: sqlite3.Connection, path: Path, seen: int, copy: Path) 
         ) from error
 
 
-def migrate(db: sqlite3.Connection) -> None:
-    """Run the migrations that this file has not seen, each in a transaction of its own.
+def migrate(db: sqlite3.Connection, last: int | None = None) -> None:
+    """Run the migrations that this file has not seen, up to the `last`, each in a transaction of its own.
 
     A table may take another's place: what refers to it is not looked at meanwhile, as SQLite's manual has it.
     """
     db.execute("PRAGMA foreign_keys = OFF")
     for number, script in pending(db):
+        if last is not None and number > last:
+            break
         try:
             db.executescript(f"BEGIN; {script.read_text(encoding='utf-8')}; PRAGMA user_version = {number}")
             if (also := _ALSO.get(number)) is not None:

@@ -359,8 +359,8 @@ def _needs_more(request: web.Request, head: RequestHead, who: Who) -> Forbidden:
 
 
 async def contain(request: web.Request, response: web.StreamResponse) -> None:
-    """For `on_response_prepare`. Keeps a browser from running what a backend sent as a page of rlproxy. Such a page
-    could do all that the person at the browser may."""
+    """For `on_response_prepare`. Keeps a browser from running what a backend sent as a page of rlproxy, which could do
+    all that the person at the browser may."""
     if "content-security-policy" not in response.headers:
         response.headers.update(CONTAINED)
 

@@ -1,8 +1,8 @@
 """Messages between a client and the backend: paths, headers, whole bodies and the errors in them.
 
 Owns which headers of an answer go on. A browser must not act on what a backend sends as on a page of rlproxy. So
-headers that act are left out, and a kind of document that a browser runs becomes one that it shows or saves. The policy that
-goes with it is security's. Not here: what the bytes mean.
+headers that act are left out, and a kind of document that a browser runs becomes one that it shows or saves. The policy
+that goes with it is security's. Not here: what the bytes mean.
 """
 
 from __future__ import annotations

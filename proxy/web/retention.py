@@ -135,6 +135,7 @@ def as_it_is(rows: Sequence[Row], home: Path) -> list[Row]:
 def _kept(file: Path) -> ChosenRetention | None:
     try:
         with closing(driver.connect(file, None, read_only=True, named=True)) as db:
+            schema.check(db, file)
             kept: Any = meta.read_meta(db, META, None)
     except driver.errors() as error:
         raise StoreError(f"{file} could not be read ({error}), so what was set on the page is not known.") from error

@@ -106,23 +106,24 @@ def restore(home: Path, of: Path, secret: Secret | None = None) -> Restored:
 
 
 def check(file: Path, secret: Secret | None = None) -> None:
-    """Raises StoreDamaged where this is not a whole database of rlproxy, StoreError where it is of a newer rlproxy."""
+    """Raises StoreDamaged where this is not a whole database of rlproxy, ForeignSchema where it is more than that,
+    StoreError where it is of a newer rlproxy."""
     if not file.is_file():
         raise StoreError(f"There is no file {file}.")
     try:
         with closing(driver.connect(file, secret, read_only=True)) as db:
+            tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            if not {"completions", "ratings", "messages", "pointer"} <= tables:
+                raise StoreDamaged(f"{file} is not a database of rlproxy.")
+            schema.check(db, file)
             verdicts = [str(row[0]) for row in db.execute("PRAGMA integrity_check(3)")]
             if verdicts != ["ok"]:
                 raise StoreDamaged(f"{file} is damaged ({'; '.join(verdicts)}).")
             if db.execute("PRAGMA foreign_key_check").fetchone() is not None:
                 raise StoreDamaged(f"{file} is damaged: rows name others that are not there.")
-            schema.pending(db)
-            tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     except driver.errors() as error:
         why = f"{error}{driver.perhaps_encrypted(error)}"
         raise StoreDamaged(f"{file} is not a database, or a damaged one ({why}).") from error
-    if not {"completions", "ratings", "messages", "pointer"} <= tables:
-        raise StoreDamaged(f"{file} is not a database of rlproxy.")
 
 
 def audit_verdict(home: Path, expected: str | None, secret: Secret | None = None) -> meta.AuditVerdict:
@@ -130,6 +131,7 @@ def audit_verdict(home: Path, expected: str | None, secret: Secret | None = None
     path = home / schema.NAME
     try:
         with closing(driver.connect(path, secret, read_only=True)) as db:
+            schema.check(db, path)
             if schema.pending(db):
                 raise StoreError(f"{path} is of an older rlproxy; start `rlproxy serve` once to bring it up to date.")
             return meta.verify(db, expected)
@@ -167,15 +169,17 @@ def expire(home: Path, before: float) -> None:
 
 
 def _later(path: Path, secret: Secret | None) -> _Later | None:
-    """None where there is no database, or one that cannot be read."""
+    """None where there is no database, or one that cannot be read: also where one of these is not rlproxy's table."""
     if driver.is_new(path):
         return None
     try:
         with closing(driver.connect(path, None if driver.is_plain(path) else secret, read_only=True, named=True)) as db:
+            if not {"keys", "meta"}.isdisjoint(schema.differences(db)):
+                return None
             owed = meta.read_meta(db, forget.OWED, {})
             uncaptured = meta.read_meta(db, meta.UNCAPTURED, [])
             return _Later(keys.known(db), uncaptured, owed)
-    except driver.errors(WrongKey):
+    except driver.errors(StoreError):
         return None
 
 
@@ -189,6 +193,7 @@ def _make_current(part: Path, of: Path, secret: Secret | None, home: Path, later
     owed = {} if later is None else later.owed
     tombstones.note_forgotten(home, [id for ids in owed.values() for id in ids])
     with closing(driver.connect(part, secret, named=True)) as db:
+        schema.check(db, of)
         schema.migrate(db)
         for pragma in ("PRAGMA foreign_keys = ON", "PRAGMA secure_delete = ON"):
             db.execute(pragma)

@@ -93,6 +93,7 @@ def _has(file: Path, kind: Target, name: str, secret: Secret | None) -> bool | N
     try:
         secret = None if _begins_as_one(file) else secret
         with closing(driver.connect(file, secret, read_only=True, alone=alone)) as db:
+            schema.check(db, file)
             return any(db.execute(sql, (name,)).fetchone() is not None for sql in _asks(db, kind))
     except driver.errors(StoreError):
         return None

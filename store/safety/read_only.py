@@ -72,5 +72,6 @@ async def look(home: Path, secret: Secret | None = None) -> AsyncIterator[Lookin
 
 def _check(path: Path, secret: Secret | None) -> None:
     with closing(driver.connect(path, secret, read_only=True)) as db:
+        schema.check(db, path)
         if schema.pending(db):
             raise StoreError(f"{path} is of an older rlproxy; start `rlproxy serve` once to bring it up to date.")

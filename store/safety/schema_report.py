@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from store import driver
+from store import driver, schema
 from store.errors import StoreError
 
 
@@ -19,6 +19,7 @@ def outline(database: Path) -> dict[str, Any]:
         return {"error": "there is none"}
     try:
         with closing(driver.connect(database, None, read_only=True)) as db:
+            schema.check(db, database)
             (version,) = db.execute("PRAGMA user_version").fetchone()
             names = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY 1")]
             plain = [name for name in names if name.isidentifier()]
