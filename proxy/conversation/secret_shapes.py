@@ -322,7 +322,8 @@ def _matches(text: str, shape: Shape) -> Iterator[re.Match[str]]:
         match, after = shape.rest.match(text, position), position + 1
         while match is not None:
             yield match
-            match, after = _in_row(text, shape, match.end()), match.end() + 1
+            after = match.end() + 1
+            match = _in_row(text, shape, match.end())
         position = _next(text, shape, after)
 
 

@@ -46,7 +46,7 @@ def may_quote(messages: Sequence[Mapping[str, Any]]) -> bool:
 class Quotation(NamedTuple):
     """A quotation of what was said lately."""
 
-    turn: Lately | None  # None: it quotes a `/rl` line and our answer
+    turn: Lately | None  # of a `/rl` line and our answer: the newest turn, if there is one
 
 
 def quotation(messages: Sequence[Mapping[str, Any]], lately: Sequence[Lately]) -> Quotation | None:
@@ -68,7 +68,9 @@ def quotation(messages: Sequence[Mapping[str, Any]], lately: Sequence[Lately]) -
         end = _end_of(turn, transcript, is_task=is_task)
         if end is not None and end > new:
             return Quotation(turn)
-    return Quotation(None) if is_task and any(end > new for end in transcript.commands()) else None
+    if is_task and any(end > new for end in transcript.commands()):
+        return Quotation(lately[0] if lately else None)
+    return None
 
 
 def _end_of(turn: Lately, transcript: Transcript, *, is_task: bool) -> int | None:

@@ -58,6 +58,12 @@ RULES: Final = (
     TurnRule(name="summary", system=r"context summarization (?:agent|assistant)"),  # opencode, pi
     # nanobot asks it as a turn like any other, under its own system prompt: only the words tell.
     TurnRule(name="summary", last=r"^Create a compact replacement checkpoint for this session\."),
+    # By structure these are known only if they come at once, or whole below a stream.
+    TurnRule(name="review", last=r"^Review the conversation above and consider saving to memory"),  # Hermes
+    TurnRule(name="review", last=r"^Review the conversation above and update (?:the skill library|two things)"),
+    TurnRule(
+        name="summary", last=r"^Summarize the discussion briefly in 200 words or less to use as a prompt"
+    ),  # aichat
     TurnRule(name="summary", system=r"\*Briefly\* summarize this partial conversation about programming"),  # aider
     TurnRule(name="commit-message", system=r"one-line Git commit messages based on the provided diffs"),  # aider
     # Open WebUI's tasks all begin so.

@@ -154,3 +154,115 @@ def test_only_what_names_a_speaker_is_looked_up() -> None:
     for text in ("Title this:\nUser: hi\nAssistant: hello", "**Human:** hi", '[{"role": "user", "content": "hi"}]'):
         assert may_quote([{"role": "user", "content": text}]), text
     assert not may_quote([{"role": "user", "content": "User: hi"}, {"role": "assistant", "content": "a"}])
+
+
+# Condensers whose transcript has the `/rl` exchange in it, or a part of what was said only.
+
+RATED = "rlproxy: rated good. It begins: “You said”. `/rl undo` takes it back."
+
+
+def gptmes_title(q: str, a: str) -> Messages:
+    """0.35.1, after `rl:good`."""
+    text = f"Your task: Create a 2-4 word title for this conversation.\n\nConversation:\nUser: {q}\nAssistant: {a}\n"
+    return [
+        says("system", "Generate concise conversation titles."),
+        says("user", f"{text}User: rl:good\nAssistant: {RATED}\n"),
+    ]
+
+
+def gptmes_summary(q: str, a: str) -> Messages:
+    """0.35.1, `/summarize`; of the command alone."""
+    return [
+        says("system", "You are a helpful assistant that helps summarize messages into bullet format."),
+        says("user", f"Summarize this:\nUser: rl:good\nAssistant: {RATED}"),
+    ]
+
+
+def vibes_title(q: str, a: str) -> Messages:
+    """3.0.2, after `rl:good`."""
+    system = "You name coding-agent sessions so the user can find one in a narrow sidebar. Given a transcript of a …"
+    return [says("system", system), says("user", f"user: {q}\n\nassistant: {a}\n\nuser: rl:good\n\nassistant: {RATED}")]
+
+
+def clines_summary(q: str, a: str) -> Messages:
+    """3.0.65, `/compact`: a tag between the label and the words."""
+    text = f'[User]: <user_input mode="act">{q}</user_input>\n\n[Bot]: {a}\n[Bot tool calls]: run_commands(x)'
+    more = '[User]: <user_input mode="act">rl:bad too long</user_input>'
+    head = "Summarize this session for continuation. Be concise and factual.\n\n## Goal\n…"
+    return [says("user", f"{head}\n\n{text}\n\n{more}")]
+
+
+def openhands_condenser(q: str, a: str) -> Messages:
+    """SDK 1.21.0: it ends before the answer."""
+    ours = f"<EVENT>\nMessageEvent (agent)\n  agent: {RATED}\n</EVENT>"
+    asked = f"<EVENT>\nMessageEvent (user)\n  user: {q}\n</EVENT>"
+    head = "You are maintaining a context-aware state summary for an interactive agent.\nYou will be given a list of …"
+    return [says("user", f"{head}\n\n{ours}\n\n{asked}\n\n\nNow summarize the events using the rules above.")]
+
+
+def hermes_compression(q: str, a: str) -> Messages:
+    """0.19.0: the middle of a conversation, which begins with an answer."""
+    head = "You are a summarization agent creating a context checkpoint. Treat the conversation turns below as source"
+    turns = f"TURNS TO SUMMARIZE:\n[ASSISTANT]: {a}\n\n[USER]: rl:good\n\n[ASSISTANT]: {RATED}"
+    return [says("user", f"{head}\n\n{turns}\n\nUse this exact structure:\n\n## Goal\n…")]
+
+
+CONDENSERS = [
+    gptmes_title,
+    gptmes_summary,
+    vibes_title,
+    clines_summary,
+    openhands_condenser,
+    hermes_compression,
+]
+
+
+@pytest.mark.parametrize("form", CONDENSERS)
+@pytest.mark.parametrize("question", [Q, "hi"])
+async def test_a_quoted_exchange_with_commands_in_it(proxy: Proxy, form: Any, question: str) -> None:
+    answer, id = await ask(proxy, [says("system", "You are a coding agent."), says("user", question)])
+    _, side = await ask(proxy, form(question, answer.strip()))
+    found = await proxy.store.completions.get(side)
+    assert found is not None and (found.new.turn, found.new.turn_rule) == ("side", "quotation")
+    assert (await proxy.rate(completion_id="last", rating="bad"))[1]["completion_id"] == id
+
+
+@pytest.mark.parametrize("form", CONDENSERS[1:])
+async def test_a_quoted_exchange_that_a_person_goes_on_with(proxy: Proxy, form: Any) -> None:
+    """In the same forms: with words in it that nobody has asked yet, each is a main turn."""
+    answer, _ = await ask(proxy, [says("system", "You are a coding agent."), says("user", Q)])
+    *system, message = form(Q, answer.strip())
+    more = "\n\nUser: and in the last day?\nAssistant:"
+    _, id = await ask(proxy, [*system, says("user", message["content"] + more)])
+    found = await proxy.store.completions.get(id)
+    assert found is not None and found.new.turn == "main"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "User: {q}\nAssistant: {a}\n\nIs that right?",
+        "User: {q}\nAssistant: {a}\n\nSummarize this conversation, please.",
+        "User: rl:good\nAssistant: rlproxy: rated good.\n\nWhy is the summary of this conversation so short?",
+    ],
+)
+async def test_what_a_person_pastes_into_the_same_client(proxy: Proxy, text: str) -> None:
+    """Under its system prompt, with its tools: what a client asks on the side has neither."""
+    system = says("system", MAIN)
+    answer, _ = await ask(proxy, [system, says("user", Q)], tools=TOOLS, tool_choice="none")
+    pasted = text.format(q=Q, a=answer.strip())
+    _, id = await ask(proxy, [system, says("user", pasted)], tools=TOOLS, tool_choice="none")
+    found = await proxy.store.completions.get(id)
+    assert found is not None and found.new.turn == "main"
+
+
+@pytest.mark.parametrize("question", [Q, "hi", "and in the last day?"])
+async def test_a_program_that_sends_all_of_it_in_one_text(proxy: Proxy, question: str) -> None:
+    """Also where the person asks the same again."""
+    said = ""
+    for words in (Q, "hi", question):
+        said += f"User: {words}\nAssistant:"
+        answer, id = await ask(proxy, [says("system", "You are a bot."), says("user", said)])
+        found = await proxy.store.completions.get(id)
+        assert found is not None and (found.new.turn, found.new.turn_rule) == ("main", "default")
+        said += f" {answer.strip()}\n"

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from multidict import CIMultiDict
 from pydantic import ValidationError
 
 from config.sections import TurnRule
-from proxy.conversation.turns import RULES, turn_of
+from proxy.conversation.turns import RULES, marked_side, turn_of
 from proxy.core.errors import BadRequest
 
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -36,6 +37,12 @@ SIDE = [
     # nanobot 0.3.5
     ("summary", asks("Create a compact replacement checkpoint for this session.\n\nWhen …", "You are nanobot.")),
     ("summary", asks("…", "You are an anchored context summarization agent. You are given a conversation …")),
+    # Hermes 0.19.0
+    ("review", asks("Review the conversation above and consider saving to memory if appropriate.\n\nFocus on:\n1. …")),
+    ("review", asks("Review the conversation above and update the skill library. Be ACTIVE — most sessions …")),
+    ("review", asks("Review the conversation above and update two things:\n\n**Memory**: who the user is. …")),
+    # aichat 0.30.0
+    ("summary", asks("Summarize the discussion briefly in 200 words or less to use as a prompt for future context.")),
     # Claude Code 2.1
     ("title", asks("hello", "Generate a concise, sentence-case title (3-7 words).")),
     ("title", asks("Generate a short kebab-case name (2-4 words) that captures the main topic of this conversation.")),
@@ -88,6 +95,8 @@ def test_nobody_said_anything(content: Any) -> None:
         asks("Please write a title for my essay about frogs"),
         asks("What does ### Task: mean in this prompt? Generate 1-3 broad tags is in it."),
         asks("summarise this conversation"),
+        asks("Review the conversation above and update the README"),
+        asks("Summarize the discussion briefly, please"),
         asks("Here is the summary of another model: it was asked for a CONTEXT CHECKPOINT COMPACTION …"),
         asks("", "You greet whoever comes."),
         USED_TOOLS,
@@ -149,6 +158,32 @@ def test_an_answer_after_a_tools_result_is_a_main_turn() -> None:
 )
 def test_headers_by_which_agents_say_so(header: str, rule: str) -> None:
     assert turn_of({header: "x"}, {}, asks("hello"), None) == ("side", rule)
+
+
+@pytest.mark.parametrize(
+    ("value", "decision"),
+    [
+        ("conversation-subagent", ("side", "subagent")),
+        ("conversation-compaction", ("side", "summary")),
+        ("conversation-background", ("side", "auxiliary")),
+        ("conversation-sampling", ("side", "auxiliary")),
+        (" Conversation-Compaction ", ("side", "summary")),
+        ("conversation-user", ("main", "default")),
+        ("conversation-agent", ("main", "default")),
+        ("conversation-compaction-2", ("main", "default")),
+        ("", ("main", "default")),
+    ],
+)
+def test_copilots_kinds_of_requests(value: str, decision: tuple[str, str]) -> None:
+    headers = {"x-interaction-type": value, "x-initiator": "agent"}
+    assert turn_of(headers, {}, asks("hello"), None) == decision
+    assert marked_side(headers) == (decision[0] == "side"), "no command is taken there"
+
+
+def test_a_rule_of_ones_own_with_a_value() -> None:
+    rules = [TurnRule(name="cron", header="X-Kind: nightly")]
+    assert turn_of(CIMultiDict({"x-kind": "Nightly"}), {}, asks("hello"), None, rules) == ("side", "cron")
+    assert turn_of(CIMultiDict({"x-kind": "daily"}), {}, asks("hello"), None, rules) == ("main", "default")
 
 
 def test_our_header_goes_before_everything() -> None:
