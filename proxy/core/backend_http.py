@@ -23,7 +23,6 @@ from proxy.core.backend_answer import HELD, Answer
 from proxy.core.http_message import (
     AT_ONCE,
     Body,
-    HeaderLines,
     NoHttp,
     ServerAddress,
     address_of,

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from proxy.access.limits import BODY
+from proxy.access.bodies import BODY
 from proxy.core.json_edit import loads
 from proxy.core.json_response import json_response
 from proxy.core.upstream import upstream_path

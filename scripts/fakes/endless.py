@@ -87,7 +87,10 @@ class EndlessBackend:
         self._server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.closing(writer), contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+        with (
+            contextlib.closing(writer),
+            contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError),
+        ):
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
                 if (length := _LENGTH.search(head)) is not None:
