@@ -55,11 +55,15 @@ class HeldBytes:
         if total > max(SMALL, self._taken) and (refusal := self.take(total - self._taken)) is not None:
             raise self.refused(refusal)
 
+    def give_back(self, amount: int) -> None:
+        """So many bytes less; all of them have gone once the request has ended."""
+        if amount and not self._ended:
+            self._taken -= amount
+            self._shares.give_back(self._holder, amount)
+
     def end(self) -> None:
+        self.give_back(self._taken)
         self._ended = True
-        if self._taken:
-            self._shares.give_back(self._holder, self._taken)
-            self._taken = 0
 
     def refused(self, refusal: Refusal) -> ProxyError:
         most = f"the {self._shares.most:,} bytes of server.max_held_bytes"

@@ -50,11 +50,9 @@ async def send_long(response: web.Response, request: web.Request) -> None:
             await response.write_eof()
 
 
-async def send_pieces(response: PacedStream, request: web.Request, pieces: AsyncIterator[bytes], start: bytes) -> None:
-    """Send `start` and what follows it, as it comes."""
+async def send_pieces(response: web.StreamResponse, request: web.Request, pieces: AsyncIterator[bytes]) -> None:
+    """Send these as they come, and the end."""
     await response.prepare(request)
-    if start:
-        await response.write(start)
     async for piece in pieces:
         await response.write(piece)
     await response.write_eof()

@@ -84,10 +84,10 @@ class Recording(PacedStream):
     def _keep(self, data: bytes | bytearray | memoryview) -> None:
         self._size += len(data)
         if self._room is None:
-            held = None if self._req is None else self._req.get(HELD)
-            self._room = Room(LONGEST) if held is None else Room(LONGEST, held.take)
+            self._room = Room(LONGEST, None if self._req is None else self._req.get(HELD))
         if self.is_whole and not self._room.fits(self._size):
             self.is_whole, self.sent = False, bytearray()
+            self._room.end()
         if self.is_whole:
             self.sent += data
 

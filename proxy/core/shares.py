@@ -7,9 +7,9 @@ to be known in advance. Not here: what is shared (places, bytes, threads), who w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from contextvars import ContextVar
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 FACTOR: Final = 3
 Holder = Hashable
@@ -20,7 +20,6 @@ SMALL: Final = 1 << 16  # bytes that are in no account: all places together hold
 STEP: Final = 1 << 18  # bytes that are taken at once where it is not known how many there will be
 
 Refusal = Literal["full", "share"]
-Take = Callable[[int], Refusal | None]  # so many bytes more
 
 
 class Shares:
@@ -59,18 +58,35 @@ class Shares:
             del self._held_by[holder]
 
 
+class Account(Protocol):
+    """Something that bytes are taken from."""
+
+    def take(self, amount: int) -> Refusal | None: ...
+
+    def give_back(self, amount: int) -> None: ...
+
+
 class Room:
     """Room for bytes that become more: few are free, more are taken from an account, and it never has over `most`."""
 
-    __slots__ = ("_most", "_size", "_take")
+    __slots__ = ("_account", "_most", "_size", "_taken")
 
-    def __init__(self, most: int, take: Take = lambda amount: None) -> None:
+    def __init__(self, most: int, account: Account | None = None) -> None:
         self._most = most
-        self._take = take
+        self._account = account
         self._size = min(SMALL, most)
+        self._taken = 0
 
     def fits(self, size: int) -> bool:
         """Tell whether so many bytes have room, all together."""
-        while self._size < size <= self._most and self._take(STEP) is None:
+        while self._size < size <= self._most and (self._account is None or self._account.take(STEP) is None):
             self._size += STEP
+            self._taken += STEP
         return size <= self._size
+
+    def end(self) -> None:
+        """Nothing is in it any more."""
+        self._most = 0
+        if self._account is not None:
+            self._account.give_back(self._taken)
+        self._taken = 0

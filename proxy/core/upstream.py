@@ -118,11 +118,11 @@ def splitter_for(upstream: Answer) -> sse.EventSplitter | None:
 
 
 class TooLong(Exception):
-    """A body for which there is no room; `start` is what has come of it, and the answer is still open."""
+    """A body for which there is no room. What has come of it can be read again: the answer has it back."""
 
-    def __init__(self, start: bytes) -> None:
-        super().__init__(f"a body of more than {len(start):,} bytes")
-        self.start = start
+    def __init__(self, size: int) -> None:
+        super().__init__(f"a body of more than {size:,} bytes")
+        self.size = size
 
 
 async def whole(answer: Answer, room: Room | None = None) -> bytes:
@@ -137,7 +137,8 @@ async def whole(answer: Answer, room: Room | None = None) -> bytes:
             pieces.append(piece)
             size += len(piece)
             if not room.fits(size):
-                raise TooLong(b"".join(pieces))
+                answer.give_back(b"".join(pieces))
+                raise TooLong(size)
     except BrokeOff:
         if not _is_closed(body := b"".join(pieces)):
             raise
@@ -156,7 +157,7 @@ async def short(answer: Answer, room: Room) -> bytes:
     except TooLong as error:
         answer.close()
         raise BackendBroke(
-            f"The backend answered {answer.status} with more than {len(error.start):,} bytes; the rest was not read. "
+            f"The backend answered {answer.status} with more than {error.size:,} bytes; the rest was not read. "
             "Check its log."
         ) from error
 

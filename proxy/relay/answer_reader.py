@@ -80,6 +80,8 @@ class AnswerReader:
         self.has_let_go, self.gap = True, reason
         self._fold = None
         self._unread.clear()
+        if self._room is not None:
+            self._room.end()
 
     def keep(self, piece: bytes, splitter: EventSplitter) -> None:
         """Whole events of the stream, as the backend sent them. They are read together: later, and off the way of

@@ -32,11 +32,16 @@ class AnswerRoom:
         self._event = room_for(request, server.max_body_bytes)
         self._objects = room_for(request, server.max_held_bytes)
 
-    async def body(self, upstream: Answer) -> bytes:
-        """All of a plain body. Raises TooLong where there is no room for it, or for what is made of it."""
-        body = await whole(upstream, self._event)
+    async def body(self, upstream: Answer) -> bytes | None:
+        """All of a plain body. None where there is no room for it, or for what is made of it: then it can be read
+        again."""
+        try:
+            body = await whole(upstream, self._event)
+        except TooLong:
+            return None
         if len(body) >= LIGHT and not self._objects.fits(whole_weight(body)):
-            raise TooLong(body)
+            upstream.give_back(body)
+            return None
         return body
 
     def fits(self, splitter: EventSplitter, piece: bytes) -> bool:
@@ -44,6 +49,11 @@ class AnswerRoom:
         if splitter.waiting > SMALL and not self._event.fits(splitter.waiting + len(piece)):
             return False
         return len(piece) < LARGE or self._objects.fits(whole_weight(piece))
+
+    def end(self) -> None:
+        """Nothing of the answer is in memory any more."""
+        for room in (self.record, self._event, self._objects):
+            room.end()
 
     @staticmethod
     def error() -> BackendBroke:

@@ -122,8 +122,7 @@ def hold(request: web.Request, size: int) -> None:
 
 def room_for(request: web.Request, most: int) -> Room:
     """Room for what is kept of an answer, in the account of its request."""
-    held = request.get(HELD)
-    return Room(most) if held is None else Room(most, held.take)
+    return Room(most, request.get(HELD))
 
 
 async def _unpacked_apart(raw: bytes, coding: str, limit: int) -> bytes:

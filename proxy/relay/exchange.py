@@ -32,7 +32,7 @@ from proxy.core.json_edit import WholeAnswer, dumps
 from proxy.core.ndjson import Line, NdjsonSplitter
 from proxy.core.offload import off_loop
 from proxy.core.sse import Event, EventSplitter
-from proxy.core.upstream import MOST_SHORT, TooLong, answer_headers, message_in, short, splitter_for
+from proxy.core.upstream import MOST_SHORT, answer_headers, message_in, short, splitter_for
 from proxy.core.version_names import label
 from proxy.dialects import CHAT
 from proxy.dialects.base import ODD, Asked, Question
@@ -210,10 +210,8 @@ class Exchange:
             return await self._stream_as_whole(upstream, splitter)
         if splitter is not None:
             return await self._stream(upstream, splitter)
-        try:
-            body = await self._room.body(upstream)
-        except TooLong as error:
-            return await self._pass_uncaptured(upstream, error.start)
+        if (body := await self._room.body(upstream)) is None:
+            return await self._pass_uncaptured(upstream)
         return await self._whole(upstream, WholeAnswer(body))
 
     async def _beat(self) -> None:
@@ -254,15 +252,15 @@ class Exchange:
         response = self._begun or await self._begin(upstream)
         answer: WholeAnswer | None = None
         try:
-            answer = WholeAnswer(await self._room.body(upstream))
+            if (body := await self._room.body(upstream)) is None:
+                return await self._pass_uncaptured(upstream)
+            answer = WholeAnswer(body)
             before, last = self._way.whole_as_stream(answer)
             if before:
                 await response.write(before)
             await self._finish("done", whole=answer)
             self._said_all()
             self._last = last
-        except TooLong:
-            await self._broken_off(response, self._room.error(), "error")
         except BackendBroke as error:
             if answer is not None and self._capture is not None:
                 self._capture.reader.take_whole(answer)
@@ -276,19 +274,21 @@ class Exchange:
         replies = await read_stream(reader, upstream, splitter, self._room)
         return await self._whole(upstream, WholeAnswer(dumps(chat_body(replies))), is_read=True)
 
-    async def _pass_uncaptured(self, upstream: Answer, start: bytes) -> web.StreamResponse:
-        """Pass on a plain answer that is too long to be read here, as its backend sends it. Nothing of it is kept."""
+    async def _pass_uncaptured(self, upstream: Answer) -> web.StreamResponse:
+        """Pass on a plain answer that is too long to be read here, as its backend sends it. Nothing of it is kept.
+        Raises BackendBroke where it has to be said in another format."""
         if self._way.translated:
             raise self._room.error()
         await self._let_go()
-        response = PacedStream(headers=self._headers(upstream))
-        await send_pieces(response, self._request, upstream.pieces(), start)
+        response = self._begun or PacedStream(headers=self._headers(upstream))
+        await send_pieces(response, self._request, upstream.pieces())
         return response
 
     async def _let_go(self) -> None:
         """Keep nothing of this answer, which goes on to its client."""
         if self._capture is not None:
             self._capture.reader.let_go(TOO_LONG)
+        self._room.end()
         await self._finish("done")
 
     async def _unknown_model(self, body: bytes) -> UnknownModel | None:

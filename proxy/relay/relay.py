@@ -358,11 +358,12 @@ class Relay:
             )
             refuse(parts.backend.url, upstream)
             may_be_bare = request.method != "HEAD" and upstream.status in MISSING
-            refusal = await _start(upstream) if may_be_bare else b""
-            if may_be_bare and is_bare(upstream.status, refusal):
+            refusal = await _short_body(upstream) if may_be_bare else None
+            if refusal is not None and is_bare(upstream.status, refusal):
                 return lacking(request, upstream.status, parts.backend.kind)
             response = PacedStream(status=upstream.status, headers=answer_headers(upstream.headers))
-            await send_pieces(response, request, upstream.pieces(), refusal)
+            upstream.give_back(refusal or b"")
+            await send_pieces(response, request, upstream.pieces())
             return response
         except BackendBroke as error:
             if response is None:
@@ -382,12 +383,12 @@ class Relay:
                 upstream.close()
 
 
-async def _start(upstream: Answer) -> bytes:
-    """As much of a refusal as may be a bare one; nearly always that is all of it."""
+async def _short_body(upstream: Answer) -> bytes | None:
+    """The body of a refusal that may be a bare one; None where it is too long for that, and still to be read."""
     try:
         return await whole(upstream, Room(READ))
-    except TooLong as error:
-        return error.start
+    except TooLong:
+        return None
 
 
 def _as_proxy_error(error: ProxyError | StoreError) -> ProxyError:
