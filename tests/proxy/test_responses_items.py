@@ -87,5 +87,5 @@ def test_what_has_no_words_is_left_out(item: dict[str, Any]) -> None:
 
 
 def test_what_a_server_found_itself_is_tools_alone() -> None:
-    item = {"type": "tool_search_output", "call_id": None, "execution": "server", "tools": []}
+    item: dict[str, Any] = {"type": "tool_search_output", "call_id": None, "execution": "server", "tools": []}
     assert kind_of(item) == "settings" and to_messages([item]) == ([], []) and unread_types([item]) == []
