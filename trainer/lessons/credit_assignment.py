@@ -59,8 +59,8 @@ def credit(
     """Give each token its credit.
 
     `values`: the advantage of each reply, whose sign is the rating and whose size its weight. `current`: these replies
-    as the critic sees them; `earlier_labels`: those of earlier runs. An earlier run's ratings may be of another taste, so V is
-    also made without them, and the one that explains more counts.
+    as the critic sees them; `earlier_labels`: those of earlier runs. An earlier run's ratings may be of another taste,
+    so V is also made without them, and the one that explains more counts.
     """
     current, earlier_labels = _regrouped(current, earlier_labels)
     y, size = current.sign, np.abs(np.asarray(values, float))
