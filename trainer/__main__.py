@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trainer.io.encrypted_files import KEY_BYTES, Seal, SealError
 from trainer.io.progress import Progress, Stop, Stopped
-from trainer.io.run_folder import SAMPLES, Held, RunError, locked, read_spec
+from trainer.io.run_folder import SAMPLES, FolderLocked, RunError, lock, read_spec
 from trainer.launch import default_threads
 
 EXIT_FAILED = 1
@@ -22,12 +22,12 @@ def main() -> int:
     parser.add_argument("folder", type=Path, help="a run folder: run.json, samples.jsonl, calibration.jsonl")
     parser.add_argument("--watch-stdin", action="store_true", help="end when stdin closes")
     parser.add_argument("--key-on-stdin", action="store_true", help="the first line of stdin opens the samples")
-    asked = parser.parse_args()
-    folder: Path = asked.folder.absolute()
+    arguments = parser.parse_args()
+    folder: Path = arguments.folder.absolute()
     if not folder.is_dir():
         parser.error(f"{folder} is not a folder")
     try:
-        seal = Seal(_key() if asked.key_on_stdin else None)
+        seal = Seal(_key() if arguments.key_on_stdin else None)
         if (folder / SAMPLES).exists():
             seal.read(folder / SAMPLES)  # no verdict on a run by one who cannot read it
     except (SealError, ImportError) as error:
@@ -35,20 +35,20 @@ def main() -> int:
         return EXIT_FAILED
     stop = Stop()
     stop.on_signals()
-    if asked.watch_stdin:
+    if arguments.watch_stdin:
         stop.on_closed_stdin()
     _limit_threads(folder)
     try:
-        with locked(folder), Progress(folder, sys.stdout) as progress:
-            stop.looked_at = progress.alive
+        with lock(folder), Progress(folder, sys.stdout) as progress:
+            stop.on_check = progress.alive
             from trainer.loop import run  # here, because torch reads the thread limits when it is imported
 
             try:
                 result = run(folder, progress, stop, seal)
-            except Stopped as why:
-                progress.event("stopped", reason=f"{why}; the same command goes on from here")
+            except Stopped as stopped:
+                progress.event("stopped", reason=f"{stopped}; the same command goes on from here")
                 return EXIT_STOPPED
-    except Held as error:
+    except FolderLocked as error:
         print(error, file=sys.stderr)
         return EXIT_HELD
     return EXIT_FAILED if result["status"] == "failed" else 0

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from trainer import low_priority
-from trainer.limits import ProcessLimits, within
+from trainer.limits import ProcessLimits, limited
 
 _LOGIN = re.compile(r"://[^/\s:@]*:[^/\s@]+@")  # user:password@ in an address
 ROOT = Path(__file__).resolve().parent.parent  # where `-m trainer` is found, installed or not
@@ -34,22 +34,22 @@ class LaunchError(Exception):
     """One sentence: what did not start, and where its log is."""
 
 
-async def converted(module: str, *arguments: str) -> str | None:
+async def run_converter(module: str, *arguments: str) -> str | None:
     """Run one of our converters, behind everything else on the machine: None, or why it failed."""
-    command = await _behind(AWAITED_NICE, [*PYTHON, "-m", module, *arguments])
+    command = await _at_low_priority(AWAITED_NICE, [*PYTHON, "-m", module, *arguments])
     process = await asyncio.create_subprocess_exec(
-        *within(UNBOUNDED, command),
+        *limited(UNBOUNDED, command),
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
         env=_python_environment(1), start_new_session=True,
     )  # fmt: skip
     try:
-        _, said = await process.communicate()
+        _, error_output = await process.communicate()
     finally:
         if process.returncode is None:
             process.kill()
     if not process.returncode:
         return None
-    lines = said.decode("utf-8", "replace").strip().splitlines()
+    lines = error_output.decode("utf-8", "replace").strip().splitlines()
     return lines[-1] if lines else f"status {process.returncode}"
 
 
@@ -58,22 +58,22 @@ async def spawn(
     *,
     threads: int,
     log: Path,
-    more: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
     limits: ProcessLimits = ProcessLimits(),  # noqa: B008  frozen
     nice: int | None = None,
 ) -> asyncio.subprocess.Process:
     """`nice`: how far it steps back; None: it serves, and does not."""
-    whole = [*PYTHON, *command]
-    whole = whole if nice is None else await _behind(nice, whole)
+    full_command = [*PYTHON, *command]
+    full_command = full_command if nice is None else await _at_low_priority(nice, full_command)
     errors: IO[bytes] | None = None
     try:
         errors = open_log(log)
         return await asyncio.create_subprocess_exec(
-            *within(limits, whole),
+            *limited(limits, full_command),
             stdin=asyncio.subprocess.PIPE,  # kept open: it closes when we end, however we do
             stdout=asyncio.subprocess.PIPE,
             stderr=errors,
-            env=_python_environment(threads) | dict(more or {}),
+            env=_python_environment(threads) | dict(environment or {}),
             limit=LINE,
             umask=PRIVATE,
             start_new_session=True,  # Ctrl-C in a terminal is for us: we end our children in order
@@ -93,8 +93,8 @@ def open_log(path: Path) -> IO[bytes]:
     return os.fdopen(file, "ab")
 
 
-async def _behind(nice: int, command: Sequence[str]) -> list[str]:
-    return low_priority.behind(nice, command, await asyncio.to_thread(low_priority.scope))
+async def _at_low_priority(nice: int, command: Sequence[str]) -> list[str]:
+    return low_priority.at_low_priority(nice, command, await asyncio.to_thread(low_priority.scope))
 
 
 def _is_secret(name: str, value: str) -> bool:
@@ -105,10 +105,10 @@ def _is_secret(name: str, value: str) -> bool:
 
 def _python_environment(threads: int) -> dict[str, str]:
     """For children that are our own Python: they find rlproxy, and nothing in the folder that they run in."""
-    kept = child_environment(threads)
-    named = [part for part in kept.get("PYTHONPATH", "").split(os.pathsep) if os.path.isabs(part)]
-    return kept | {
-        "PYTHONPATH": os.pathsep.join([str(ROOT), *named]),
+    environment = child_environment(threads)
+    paths = [part for part in environment.get("PYTHONPATH", "").split(os.pathsep) if os.path.isabs(part)]
+    return environment | {
+        "PYTHONPATH": os.pathsep.join([str(ROOT), *paths]),
         "PYTHONSAFEPATH": "1",  # for what they start themselves
         "PYTHONUNBUFFERED": "1",
     }
@@ -116,8 +116,8 @@ def _python_environment(threads: int) -> dict[str, str]:
 
 def child_environment(threads: int) -> dict[str, str]:
     """Ours without secrets, with a thread budget that is kept while waiting, too."""
-    kept = {name: value for name, value in os.environ.items() if not _is_secret(name, value)}
-    return kept | {
+    environment = {name: value for name, value in os.environ.items() if not _is_secret(name, value)}
+    return environment | {
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),
         # An OpenMP thread that waits by spinning takes the core that the other process needs.
@@ -149,7 +149,7 @@ async def end(process: asyncio.subprocess.Process, *, grace: float) -> None:
     with contextlib.suppress(ProcessLookupError):
         process.terminate()
     if process.returncode is None:
-        low_priority.stand_still(process.pid, still=False)
+        low_priority.stand_still(process.pid, paused=False)
     try:
         async with asyncio.timeout(grace):
             await process.wait()

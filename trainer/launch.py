@@ -28,20 +28,20 @@ from trainer.child_process import (
     LaunchError,
     child_environment,
     close_stdin,
-    converted,
     end,
     last_line,
     lines,
     open_log,
+    run_converter,
     spawn,
 )
 from trainer.formats import model_info
 from trainer.formats.manifest import AdapterError
 from trainer.formats.manifest import verify as verify_adapter
 from trainer.formats.weights import DEFAULT_HUB_ID, local, out_of_reach
-from trainer.io.encrypted_files import IN_THE_CLEAR, Seal, SealError, is_sealed, unfinished
+from trainer.io.encrypted_files import IN_THE_CLEAR, Seal, SealError, is_sealed, partial_path
 from trainer.io.encrypted_files import missing as sealing_lacks
-from trainer.lessons.prompts import HINT, NEUTRAL, hinted, neutral, together, told
+from trainer.lessons.prompts import HINT, NEUTRAL, join_lessons, neutral, teacher_words, with_hint
 from trainer.limits import GB, in_use
 from trainer.low_priority import Standing, can_stand_still, standing
 from trainer.policy.autoscale import fit
@@ -66,20 +66,20 @@ __all__ = [
     "can_stand_still",
     "child_environment",
     "default_threads",
-    "hinted",
     "is_sealed",
+    "join_lessons",
     "last_line",
     "local",
     "neutral",
     "open_log",
     "out_of_reach",
     "parameters",
+    "partial_path",
     "sealing_lacks",
     "standing",
-    "together",
-    "told",
-    "unfinished",
+    "teacher_words",
     "verify_adapter",
+    "with_hint",
 ]
 
 GRACE_S = 30.0  # an optimiser step of a small model on a busy machine, and its checkpoint
@@ -109,7 +109,7 @@ class BuiltinServer(Protocol):
     url: str
     model: str
     weights: str
-    why: str  # how the weights were found
+    reason: str  # how the weights were found
     pid: int
 
     async def wait(self) -> int: ...
@@ -138,10 +138,11 @@ class Launcher(Protocol):
     async def mlx(self, adapter: Path, out: Path) -> None:
         """Write the adapter in this folder as mlx-lm's folder `out`. Raises LaunchError."""
 
-    async def probe(self, weights: str, asked: Mapping[str, Any], *, threads: int, nice: int, log: Path) -> Any:
-        """Result of trainer.probe for these weights, a dict; `asked` is its `look`'s. Raises LaunchError."""
+    async def probe(self, weights: str, request: Mapping[str, Any], *, threads: int, nice: int, log: Path) -> Any:
+        """Look at these weights with trainer.probe; `request` has the arguments of its `look`. Returns a dict. Raises
+        LaunchError."""
 
-    def here(self, weights: str) -> bool:
+    def has_weights(self, weights: str) -> bool:
         """Tell whether these weights are on this machine already. Blocking."""
 
     async def start_server(
@@ -157,7 +158,7 @@ class Launcher(Protocol):
     ) -> BuiltinServer:
         """Returns when it answers, to requests with this key only. Raises LaunchError."""
 
-    def stand_still(self, still: bool) -> None:
+    def stand_still(self, paused: bool) -> None:
         """Stop what trains or looks at weights, or let it go on. Converters work on: a request may wait for them."""
 
 
@@ -225,56 +226,61 @@ class LocalLauncher:
             process.stdin.write(key.hex().encode() + b"\n")
         return LocalJob(process, int(max_memory_gb * GB), self._stoppable)
 
-    def here(self, weights: str) -> bool:
+    def has_weights(self, weights: str) -> bool:
         return local(weights) is not None
 
-    async def probe(self, weights: str, asked: Mapping[str, Any], *, threads: int, nice: int, log: Path) -> Any:
+    async def probe(self, weights: str, request: Mapping[str, Any], *, threads: int, nice: int, log: Path) -> Any:
         threads = threads or default_threads()[1]
         process = await spawn(
             ["-m", "trainer.probe", weights, "--threads", str(threads)],
             threads=threads,
             log=log,
-            more={"CUDA_VISIBLE_DEVICES": ""},  # the server is using the GPU, all of it maybe
+            environment={"CUDA_VISIBLE_DEVICES": ""},  # the server is using the GPU, all of it maybe
             nice=min(nice, AWAITED_NICE),
         )
         self._stoppable.add(process)
         try:
             assert process.stdin is not None
-            process.stdin.write(json.dumps(asked).encode() + b"\n")
+            process.stdin.write(json.dumps(request).encode() + b"\n")
             async with asyncio.timeout(READY_S):
-                found = [line async for line in lines(process)]
+                answers = [line async for line in lines(process)]
                 await process.wait()
         except TimeoutError:
             raise LaunchError(f"looking at the weights took longer than {READY_S:.0f} s (see {log}).") from None
         finally:
             self._stoppable.discard(process)
             await end(process, grace=0)
-        if not found:
+        if not answers:
             raise LaunchError(f"looking at the weights ended with status {process.returncode}: {last_line(log)}")
-        if "error" in found[-1]:
-            raise LaunchError(str(found[-1]["error"]))
-        return found[-1]
+        if "error" in answers[-1]:
+            raise LaunchError(str(answers[-1]["error"]))
+        return answers[-1]
 
     async def rank(self, weights: str, preset: str, overrides: Mapping[str, Any]) -> int:
         return await asyncio.to_thread(adapter_rank, weights, preset, overrides)
 
     async def gguf(self, adapter: Path, weights: str | None, out: Path) -> None:
-        named = ["--weights", weights] if weights else []
-        if (why := await converted("trainer.formats.gguf", str(adapter), str(out), *named)) is not None:
-            raise LaunchError(f"The adapter {adapter} was not converted to GGUF: {why}")
+        weights_option = ["--weights", weights] if weights else []
+        await _convert(
+            f"The adapter {adapter} was not converted to GGUF",
+            "trainer.formats.gguf", str(adapter), str(out), *weights_option,
+        )  # fmt: skip
 
     async def fuse(self, adapter: Path, base: Path, out: Path) -> None:
-        if (why := await converted("trainer.formats.merge_gguf", str(adapter), str(base), str(out))) is not None:
-            raise LaunchError(f"The adapter {adapter} was not fused with its model: {why}")
+        await _convert(
+            f"The adapter {adapter} was not fused with its model",
+            "trainer.formats.merge_gguf", str(adapter), str(base), str(out),
+        )  # fmt: skip
 
     async def mlx(self, adapter: Path, out: Path) -> None:
-        if (why := await converted("trainer.formats.mlx_layout", str(adapter), str(out))) is not None:
-            raise LaunchError(f"The adapter {adapter} was not converted for mlx-lm: {why}")
+        await _convert(
+            f"The adapter {adapter} was not converted for mlx-lm", "trainer.formats.mlx_layout", str(adapter), str(out)
+        )
 
-    def stand_still(self, still: bool) -> None:
+    def stand_still(self, paused: bool) -> None:
         self._stoppable -= {process for process in self._stoppable if process.returncode is not None}
         for process in self._stoppable:
-            low_priority.stand_still(process.pid, still=still)
+            low_priority.stand_still(process.pid, paused=paused)
 
     async def start_server(
         self,
@@ -291,7 +297,7 @@ class LocalLauncher:
         command = ["-m", "trainer.serve", "--host", host, "--port", str(port), "--threads", str(threads)]
         command += ["--weights", weights] if weights else []
         command += ["--name", name] if name else []
-        process = await spawn([*command, "--watch-stdin"], threads=threads, log=log, more={KEY_VARIABLE: key})
+        process = await spawn([*command, "--watch-stdin"], threads=threads, log=log, environment={KEY_VARIABLE: key})
         try:
             async with asyncio.timeout(READY_S):
                 async for event in lines(process):
@@ -307,9 +313,16 @@ class LocalLauncher:
             await end(process, grace=0)
             raise LaunchError(f"the built-in backend's ready line lacks {error}.") from None
         status = await process.wait()
-        if (said := last_line(log)).startswith(OWN_WORDS):
-            raise LaunchError(said.removeprefix(OWN_WORDS))
-        raise LaunchError(f"the built-in backend ended with status {status} before it answered: {said}")
+        if (message := last_line(log)).startswith(OWN_WORDS):
+            raise LaunchError(message.removeprefix(OWN_WORDS))
+        raise LaunchError(f"the built-in backend ended with status {status} before it answered: {message}")
+
+
+async def _convert(failure: str, module: str, *arguments: str) -> None:
+    """Run a converter. Raises LaunchError: the failure, and the converter's own reason."""
+    problem = await run_converter(module, *arguments)
+    if problem is not None:
+        raise LaunchError(f"{failure}: {problem}")
 
 
 class LocalJob:
@@ -372,7 +385,7 @@ class LocalServer:
         self.url: str = ready["url"]
         self.model: str = ready["model"]
         self.weights: str = ready["weights"]
-        self.why: str = ready.get("why", "")
+        self.reason: str = ready.get("why", "")
         self.pid = process.pid
         self._reader = asyncio.create_task(self._drain(), name=f"backend-{process.pid}")
 

@@ -29,7 +29,7 @@ class ProcessLimits:
     memory_bytes: int = 0  # in use, of the process and its children
 
 
-def within(limits: ProcessLimits, command: Sequence[str]) -> list[str]:
+def limited(limits: ProcessLimits, command: Sequence[str]) -> list[str]:
     """The command that runs this one within these limits."""
     return [sys.executable, "-I", "-S", os.path.abspath(__file__), str(limits.files), str(limits.file_bytes), *command]
 
@@ -40,29 +40,29 @@ def in_use(pid: int) -> int:
 
     try:
         root = psutil.Process(pid)
-        return sum(_own(process) for process in (root, *root.children(recursive=True)))
+        return sum(_own_memory(process) for process in (root, *root.children(recursive=True)))
     except psutil.Error:  # gone
         return 0
 
 
-def _own(process: object) -> int:
+def _own_memory(process: object) -> int:
     import psutil
 
     assert isinstance(process, psutil.Process)
     try:
-        found = process.memory_info()
+        memory = process.memory_info()
     except psutil.Error:
         return 0
-    return int(found.rss) - int(getattr(found, "shared", 0))  # of files, on Linux
+    return int(memory.rss) - int(getattr(memory, "shared", 0))  # of files, on Linux
 
 
-def _lower(what: int, most: int) -> None:
+def _lower(resource_kind: int, limit: int) -> None:
     import resource
 
-    _, hard = resource.getrlimit(what)
+    _, hard = resource.getrlimit(resource_kind)
     if hard != resource.RLIM_INFINITY:
-        most = min(most, hard)
-    resource.setrlimit(what, (most, most))
+        limit = min(limit, hard)
+    resource.setrlimit(resource_kind, (limit, limit))
 
 
 def main(files: str, file_bytes: str, *command: str) -> None:

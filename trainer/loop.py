@@ -37,11 +37,11 @@ from trainer.policy.packing import Tokens
 from trainer.policy.policy import Policy, State
 from trainer.run import gate, preset_rules, rate_finder, ratings, reach, steps
 from trainer.run.gate import Check
-from trainer.run.preset_rules import Liked
-from trainer.run.reach import Bound
-from trainer.run.retry import Clock, Tries, lost_sense
+from trainer.run.preset_rules import RatingCount
+from trainer.run.reach import MoveBound
+from trainer.run.retry import Attempts, Clock, has_lost_sense
 from trainer.run.scalars import Scalars
-from trainer.run.steps import LESS_MEMORY, Diverged, Trained, train
+from trainer.run.steps import LESS_MEMORY, Diverged, StepsResult, train
 
 Result = dict[str, Any]
 
@@ -73,10 +73,10 @@ def run(folder: Path, progress: Progress, stop: Stop, seal: Seal = IN_THE_CLEAR)
 
 
 def _in_words(error: BaseException) -> str:
-    told = f"{type(error).__name__}: {error}"
-    if isinstance(error, MemoryError) or "out of memory" in told.lower() or "can't allocate memory" in told:
-        return f"out of memory ({told.splitlines()[0][:200]}): {LESS_MEMORY}"
-    return told
+    message = f"{type(error).__name__}: {error}"
+    if isinstance(error, MemoryError) or "out of memory" in message.lower() or "can't allocate memory" in message:
+        return f"out of memory ({message.splitlines()[0][:200]}): {LESS_MEMORY}"
+    return message
 
 
 @dataclass
@@ -92,11 +92,11 @@ class TrainingRun:
     stop: Stop
     seal: Seal
     clock: Clock = field(default_factory=Clock)
-    before: list[Tokens] = field(default_factory=list)  # what the parent says to the gate, asked once for all tries
+    parent_replies: list[Tokens] = field(default_factory=list)  # to the gate's questions, once for all tries
     evidence: float = 1.0  # how much the ratings say, 0 to 1 (reach)
-    weak: str | None = None  # why that is little
-    less: str | None = None  # why a teacher is asked for less
-    room: float = 0.0  # nats a token of base NLL that it may spend on leaning
+    weak_reason: str | None = None  # why that is little
+    less_teacher_reason: str | None = None  # why a teacher is asked for less
+    leaning_budget: float = 0.0  # nats a token of base NLL that it may spend on leaning
     tuned: float | None = None  # the learning rate that a sweep on this model found
 
 
@@ -139,17 +139,17 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop, seal: Sea
     progress.phase("old")
     learned, teaching = _lessons(run, model, read)
     run.clock.lap("old")
-    if why := model.policy.round_products():  # not before served and trained log-probs were compared
-        progress.choice("products", "bfloat16", why)
+    if reason := model.policy.round_products():  # not before served and trained log-probs were compared
+        progress.choice("products", "bfloat16", reason)
     # Beside comments it was not tried: what those ask for is no loss of sense.
-    spent = gate.spent(model.parent, run.bounds) if steps.by_token(teaching) else 0.0
-    tries = Tries(folder, run.preset, spent)
+    spent = gate.spent_sense(model.parent, run.bounds) if steps.by_token(teaching) else 0.0
+    tries = Attempts(folder, run.preset, spent)
     trained, checks, no = _learn(run, model, learned, teaching, tries)
     if trained is None:
         raise Diverged(f"{no}; lower train.overrides.learning_rate, or choose a more careful train.preset.")
     used = {lesson.sample.rating for lesson in trained.lessons}
     _account(run, learned, trained, checks, used)
-    result |= {"retried": tries.why, "back": trained.back}
+    result |= {"retried": tries.reason, "back": trained.back_reason}
 
     progress.phase("write")
     result["metrics"] |= run.clock.laps
@@ -163,23 +163,23 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop, seal: Sea
             objective.ema(spec.episode_baseline, outcomes, run.preset.ema_decay), 9
         )
         result["reason"] = _passed(trained, tries, len(used - read.repeated), len(used & read.repeated))
-        if run.weak:
-            result["reason"] += f" Its step was a smaller one: {run.weak}."
+        if run.weak_reason:
+            result["reason"] += f" Its step was a smaller one: {run.weak_reason}."
 
 
 def _announce(run: TrainingRun) -> str:
     """The request, and which framework does it where."""
-    spec, progress, asked = run.spec, run.progress, run.preset.objective
-    if asked not in objective_kin.NAMES:
-        raise RunError(f"there is no objective {asked!r}; there are {', '.join(objective_kin.NAMES)}.")
+    spec, progress, objective_name = run.spec, run.progress, run.preset.objective
+    if objective_name not in objective_kin.NAMES:
+        raise RunError(f"there is no objective {objective_name!r}; there are {', '.join(objective_kin.NAMES)}.")
     if spec.tensorboard:
-        progress.also(Scalars(spec.tensorboard))
+        progress.add_listener(Scalars(spec.tensorboard))
     framework, reason = policies.choose(spec.framework)
-    device, why = policies.find_device(framework)
-    progress.event("start", run=spec.run, device=device, why=why)
+    device, device_reason = policies.find_device(framework)
+    progress.event("start", run=spec.run, device=device, why=device_reason)
     progress.choice("framework", framework, reason)
-    for made in spec.choices:
-        progress.choice(**made)
+    for choice in spec.choices:
+        progress.choice(choice["name"], choice["value"], choice["why"])
     own_loss.load(run.folder, spec.loss)  # what is wrong with it is said before the model loads
     return framework
 
@@ -187,16 +187,16 @@ def _announce(run: TrainingRun) -> str:
 def _load(run: TrainingRun, framework: str) -> TrainedModel:
     """One model load a run: the weights, with the parent's adapter or a new one, and its optimiser."""
     spec, progress = run.spec, run.progress
-    found = weights.resolve(spec.weights)
-    about = model_info.read(found.path)
-    progress.choice("model", str(about), about.counted)
-    run.preset, told = autoscale.fit(run.preset, spec.preset, spec.overrides, about)
-    for name, choice in told.items():
+    source = weights.resolve(spec.weights)
+    profile = model_info.read(source.path)
+    progress.choice("model", str(profile), profile.source)
+    run.preset, choices = autoscale.fit(run.preset, spec.preset, spec.overrides, profile)
+    for name, choice in choices.items():
         progress.choice(name, *choice)
     parent = spec.adapters[spec.parent] if spec.parent else None
     policy = policies.open_policy(
         framework,
-        found.path,
+        source.path,
         run.preset,
         parent=parent,
         threads=spec.threads,
@@ -206,17 +206,17 @@ def _load(run: TrainingRun, framework: str) -> TrainedModel:
     )
     for name, value, reason in policy.choices:
         progress.choice(name, value, reason)
-    optimiser, why = optimizer_state.read(parent, policy.adapter()) if parent else ({}, "a new adapter")
+    optimiser, reason = optimizer_state.read(parent, policy.adapter()) if parent else ({}, "a new adapter")
     policy.restore(optimiser)
-    progress.choice("optimiser", "warm" if optimiser else "cold", why)
+    progress.choice("optimiser", "warm" if optimiser else "cold", reason)
     return TrainedModel(policy, samples.Template(policy.tokenizer), parent, optimiser)
 
 
 def _as_served(run: TrainingRun, model: TrainedModel) -> TrainedModel:
     """With the template as the server of these samples uses it, as far as that is known."""
     lines = (line for _, line in read_lines(run.folder / SAMPLES, run.seal))
-    known = samples.known(lines, model.template)
-    return replace(model, template=model.template.as_served(known, run.spec.neutral))
+    prompts = samples.known_prompts(lines, model.template)
+    return replace(model, template=model.template.as_served(prompts, run.spec.neutral))
 
 
 def _read(run: TrainingRun, model: TrainedModel) -> Read:
@@ -231,51 +231,57 @@ def _read(run: TrainingRun, model: TrainedModel) -> Read:
 
 def _tell_of_prompts(run: TrainingRun, model: TrainedModel, usable: Sequence[Sample]) -> None:
     """Whose rendering trains: never mixed in silence."""
-    by = [s.prompt_by for s in usable if not s.exact]
-    if not by:
+    sources = [s.prompt_by for s in usable if not s.exact]
+    if not sources:
         return
-    own, template, choice = by.count("server") + by.count("captured"), by.count("template"), model.template.choice
-    why = f"of {len(by)} prompts, {own} as their server renders them" + (
+    served, template, choice = (
+        sources.count("server") + sources.count("captured"),
+        sources.count("template"),
+        model.template.choice,
+    )
+    reason = f"of {len(sources)} prompts, {served} as their server renders them" + (
         f", {template} by {choice.way}" if template else ""
     )
-    why += (
-        f"; it explains {choice.explained} of the {choice.known} that the server told of"
-        if template and choice.known
+    reason += (
+        f"; it explains {choice.explained} of the {choice.prompts} that the server told of"
+        if template and choice.prompts
         else ""
     )
-    run.progress.choice("prompts", "server" if not template else "template" if not own else "both", why)
+    run.progress.choice("prompts", "server" if not template else "template" if not served else "both", reason)
 
 
 def _heed_ratings(run: TrainingRun, model: TrainedModel, read: Read) -> None:
     """Which objective the comments ask for, and whether these ratings say anything at all."""
-    training = [s for s in read.usable if not s.held]
-    if trajectories.any_of(training):  # a program's rewards are no taste that chance could fit: groups compare them
-        run.preset = preset_rules.episodes(run.preset, run.progress)
+    training = [s for s in read.usable if not s.is_held_back]
+    if trajectories.are_episodes(training):  # a program's rewards are not a taste: groups compare them
+        run.preset = preset_rules.fit_episodes(run.preset, run.progress)
         return
-    run.preset = preset_rules.comments(run.preset, training, run.progress)
-    if before := gate.taught(model.parent):
-        now = Liked.of(read.usable, run.spec.parent)
-        run.preset, run.less = preset_rules.ask_less(run.preset, now, Liked(*before), run.progress)
-    judged = [s for s in read.usable if not s.held or s.version == run.spec.parent]
-    checks = ratings.judge(judged, model.template, run.bounds)
+    run.preset = preset_rules.listen_to_comments(run.preset, training, run.progress)
+    if earlier_count := gate.ratings_before_teaching(model.parent):
+        current = RatingCount.of(read.usable, run.spec.parent)
+        run.preset, run.less_teacher_reason = preset_rules.weaken_teacher(
+            run.preset, current, RatingCount(*earlier_count), run.progress
+        )
+    candidates = [s for s in read.usable if not s.is_held_back or s.version == run.spec.parent]
+    checks = ratings.judge(candidates, model.template, run.bounds)
     run.result["gate"] = {name: check.json() for name, check in checks.items()}
     run.progress.event("gate", checks=run.result["gate"])
-    if no := ratings.why(checks):
-        if not preset_rules.listens(run.preset, training):
-            raise NothingToLearn(f"These ratings do not train: {no}.")
-        run.preset = preset_rules.only_teachers(run.preset, no, run.progress)
+    if problem := ratings.problem(checks):
+        if not preset_rules.has_teachers(run.preset, training):
+            raise NothingToLearn(f"These ratings do not train: {problem}.")
+        run.preset = preset_rules.only_teachers(run.preset, problem, run.progress)
         return
     run.evidence = reach.evidence(checks)
     if sum(s.opinion for s in training) * 2 < len(training):
         run.evidence = 1.0  # mostly a program's rewards, which that test says nothing about
     if run.evidence < 1:
-        run.weak = reach.why(checks["chance"])
-        run.preset = preset_rules.weak(run.preset, run.evidence, run.weak, run.progress)
+        run.weak_reason = reach.describe(checks["chance"])
+        run.preset = preset_rules.weaken_ratings(run.preset, run.evidence, run.weak_reason, run.progress)
 
 
 def _lessons(run: TrainingRun, model: TrainedModel, read: Read) -> tuple[Lessons, list[Lesson]]:
     """Everything about the samples that has no θ in it, and which of them teach."""
-    run.room = leaning.room(gate.spent(model.parent, run.bounds), run.bounds.base_nll_rise)
+    run.leaning_budget = leaning.budget(gate.spent_sense(model.parent, run.bounds), run.bounds.base_nll_rise)
     learned = lessons.prepare(
         run.spec,
         run.preset,
@@ -284,7 +290,7 @@ def _lessons(run: TrainingRun, model: TrainedModel, read: Read) -> tuple[Lessons
         read.usable,
         read.unusable,
         read.calibration,
-        room=run.room,
+        leaning_budget=run.leaning_budget,
         cache=Cache(run.folder / "cache", run.seal),
         progress=run.progress,
         stop=run.stop,
@@ -293,25 +299,27 @@ def _lessons(run: TrainingRun, model: TrainedModel, read: Read) -> tuple[Lessons
     run.result |= {"metrics": metrics_of(learned.metrics), "guesses": learned.guesses}
     run.progress.event("filter", **run.result["metrics"])
     teaching = [lesson for lesson in learned.train if lesson.teaches]
-    new = [outcome for rating, outcome in learned.outcomes.items() if rating not in read.repeated]
+    new_outcomes = [outcome for rating, outcome in learned.outcomes.items() if rating not in read.repeated]
     if all(lesson.sample.replayed for lesson in teaching):
-        raise NothingToLearn(acceptance.why_nothing(new))
+        raise NothingToLearn(acceptance.explain_nothing(new_outcomes))
     taught = sum(lesson.taught for lesson in teaching)
-    left = [s.sample for s in learned.train if s.keep.any() and learned.outcomes[s.sample.rating].cause is None]
-    contrast = ratings.contrast(left)
-    alone = trajectories.any_of(left) or any(s.hindsight is not None for s in left)  # these compare nothing
-    if not contrast.ok and not taught and not alone:
+    remaining = [s.sample for s in learned.train if s.keep.any() and learned.outcomes[s.sample.rating].cause is None]
+    contrast = ratings.contrast(remaining)
+    compares_nothing = trajectories.are_episodes(remaining) or any(s.hindsight is not None for s in remaining)
+    if not contrast.ok and not taught and not compares_nothing:
         run.result["gate"]["contrast"] = contrast.json()
-        raise NothingToLearn(f"Nothing to compare in {len(new)} samples: {acceptance.causes(new, 'the same')}.")
+        raise NothingToLearn(
+            f"Nothing to compare in {len(new_outcomes)} samples: {acceptance.count_causes(new_outcomes, 'the same')}."
+        )
     run.preset = _tuned(run, model, teaching)
-    if not trajectories.any_of(left):
-        run.preset = preset_rules.pace(run.preset, teaching, run.progress)
-    if run.weak and (learned.critic.trusted or learned.leans or steps.by_token(teaching)):
-        run.evidence, run.weak = 1.0, None  # a critic sees what that test does not
-    elif run.weak and not taught:
-        moves = reach.nats(run.preset, run.evidence, credited=False)
-        why = f"a smaller step, or one that costs no sense: {run.weak}"
-        run.progress.choice("reach", moves and float(f"{moves:.2g}"), why)
+    if not trajectories.are_episodes(remaining):
+        run.preset = preset_rules.fit_rate(run.preset, teaching, run.progress)
+    if run.weak_reason and (learned.critic.trusted or learned.is_leaning or steps.by_token(teaching)):
+        run.evidence, run.weak_reason = 1.0, None  # a critic sees what that test does not
+    elif run.weak_reason and not taught:
+        moves = reach.free_nats(run.preset, run.evidence, credited=False)
+        reason = f"a smaller step, or one that costs no sense: {run.weak_reason}"
+        run.progress.choice("reach", moves and float(f"{moves:.2g}"), reason)
     return learned, teaching
 
 
@@ -319,30 +327,30 @@ def _tuned(run: TrainingRun, model: TrainedModel, teaching: Sequence[Lesson]) ->
     """At the rate that this model was found to bear: by a version before, or now where that is asked for."""
     if "learning_rate" in run.spec.overrides:
         return run.preset
-    for_version = gate.tuned(model.parent)
+    for_version = gate.tuned_rate(model.parent)
     run.tuned = run.spec.tuned if for_version is None else for_version
     if run.spec.tune == "anew" or (run.spec.tune and run.tuned is None):
         run.tuned = rate_finder.find(model.policy, teaching, run.preset, run.spec, run.folder, run.progress, run.stop)
     elif run.tuned is not None:
-        whose = "for a version before" if for_version is not None else "in a run before"
-        run.progress.choice("learning_rate", run.tuned, f"found by a sweep on this model, {whose}")
+        origin = "for a version before" if for_version is not None else "in a run before"
+        run.progress.choice("learning_rate", run.tuned, f"found by a sweep on this model, {origin}")
     return run.preset if run.tuned is None else run.preset.model_copy(update={"learning_rate": run.tuned})
 
 
 def _learn(
-    run: TrainingRun, model: TrainedModel, learned: Lessons, teaching: Sequence[Lesson], tries: Tries
-) -> tuple[Trained | None, dict[str, Check], str | None]:
+    run: TrainingRun, model: TrainedModel, learned: Lessons, teaching: Sequence[Lesson], tries: Attempts
+) -> tuple[StepsResult | None, dict[str, Check], str | None]:
     """Optimiser steps and gate; where the gate says no, by token, less of the same; and once more and more careful."""
     start = model.policy.adapter()
     by_token = steps.by_token(teaching)
-    elsewhere = by_token and any(one.staying is not None and one.staying.down.any() for one in teaching)
+    elsewhere = by_token and any(lesson.anchor is not None and lesson.anchor.down.any() for lesson in teaching)
     while True:
         if elsewhere:
             run.progress.choice("w_elsewhere", float(f"{tries.preset.w_elsewhere:.3g}"), tries.weighed)
         trained, checks, no = _try(run, model, learned, teaching, tries)
-        if trained is not None and lost_sense(checks):
+        if trained is not None and has_lost_sense(checks):
             trained, checks, no = _half_way_back(run, model, learned, teaching, trained, start, str(no))
-        if no is None or not tries.again(no, checks, elsewhere=elsewhere):
+        if no is None or not tries.retry(no, checks, elsewhere=elsewhere):
             return trained, checks, no
         run.progress.warning(f"{no}; once more from the start, {tries.how}.")
         model.policy.wear(start)
@@ -350,10 +358,10 @@ def _learn(
 
 
 def _try(
-    run: TrainingRun, model: TrainedModel, learned: Lessons, teaching: Sequence[Lesson], tries: Tries
-) -> tuple[Trained | None, dict[str, Check], str | None]:
+    run: TrainingRun, model: TrainedModel, learned: Lessons, teaching: Sequence[Lesson], tries: Attempts
+) -> tuple[StepsResult | None, dict[str, Check], str | None]:
     """Result of the steps, and why it may not go live (None: it may)."""
-    run.progress.phase("train", **({"again": tries.why} if tries.why else {}))
+    run.progress.phase("train", **({"again": tries.reason} if tries.reason else {}))
     try:
         bound = _bound(run, model, teaching, tries.preset)
         trained = train(model.policy, teaching, tries.preset, run.spec, run.folder, run.progress, run.stop, bound)
@@ -364,23 +372,25 @@ def _try(
     return trained, *_judged(run, model, learned, teaching, trained)
 
 
-def _bound(run: TrainingRun, model: TrainedModel, teaching: Sequence[Lesson], preset: Preset) -> Bound | None:
+def _bound(run: TrainingRun, model: TrainedModel, teaching: Sequence[Lesson], preset: Preset) -> MoveBound | None:
     """How far this try may move the policy, which wears what it starts from; None: as far as its steps go."""
-    if any(one.leaning for one in teaching):
+    if any(lesson.is_leaning for lesson in teaching):
         _ask_parent(run, model)
-        return Bound(0.0, run.room, run.before)
-    if any(one.taught for one in teaching):
+        return MoveBound(0.0, run.leaning_budget, run.parent_replies)
+    if any(lesson.taught for lesson in teaching):
         return None
     by_token = steps.by_token(teaching)
     if run.evidence < 1 and not by_token:
         _ask_parent(run, model)
-    return reach.bound(preset, run.evidence, credited=by_token, most=run.bounds.base_nll_rise, said=run.before)
+    return reach.move_bound(
+        preset, run.evidence, credited=by_token, most=run.bounds.base_nll_rise, replies=run.parent_replies
+    )
 
 
 def _ask_parent(run: TrainingRun, model: TrainedModel) -> None:
-    if not run.before:
+    if not run.parent_replies:
         with model.policy.wearing(model.parent):
-            run.before = gate.ask(model.policy, model.template)
+            run.parent_replies = gate.answer_questions(model.policy, model.template)
 
 
 def _half_way_back(
@@ -388,19 +398,19 @@ def _half_way_back(
     model: TrainedModel,
     learned: Lessons,
     teaching: Sequence[Lesson],
-    trained: Trained,
+    trained: StepsResult,
     start: State,
     no: str,
-) -> tuple[Trained, dict[str, Check], str | None]:
+) -> tuple[StepsResult, dict[str, Check], str | None]:
     """A candidate that lost too much sense keeps half of what it learned, and is judged once more."""
     run.progress.warning(f"{no}; half of the way back.")
-    trained = steps.half_way(model.policy, start, teaching, trained, no)
+    trained = steps.go_half_way_back(model.policy, start, teaching, trained, no)
     checks, no_again = _judged(run, model, learned, teaching, trained)
     return trained, checks, no_again and f"{no_again}, half of the way back"
 
 
 def _judged(
-    run: TrainingRun, model: TrainedModel, learned: Lessons, teaching: Sequence[Lesson], trained: Trained
+    run: TrainingRun, model: TrainedModel, learned: Lessons, teaching: Sequence[Lesson], trained: StepsResult
 ) -> tuple[dict[str, Check], str | None]:
     """The gate's checks, and the first one that says no."""
     run.progress.phase("gate")
@@ -411,12 +421,13 @@ def _judged(
         model.template,
         run.bounds,
         parent=model.parent,
-        before=run.before,
+        parent_replies=run.parent_replies,
         lessons=teaching,
-        held=learned.held,
+        held_back=learned.held_back,
         changed=trained.changed,
-        replayed=trained.replayed,
-        asked=0.0 if run.less or learned.leans else trained.asked,  # the parent's allowance stays
+        replay_margin=trained.replay_margin,
+        # Where it is 0, the parent's allowance stays.
+        teacher_distance=0.0 if run.less_teacher_reason or learned.is_leaning else trained.teacher_distance,
         stop=run.stop,
     )
     run.clock.lap("gate")
@@ -428,15 +439,24 @@ def _judged(
     return checks, f"{name} is {check.value}, the bound is {check.bound}"
 
 
-def _account(run: TrainingRun, learned: Lessons, trained: Trained, checks: dict[str, Check], used: set[str]) -> None:
+def _account(
+    run: TrainingRun, learned: Lessons, trained: StepsResult, checks: dict[str, Check], used: set[str]
+) -> None:
     for rating in used:
         learned.outcomes[rating].used = True
     run.result["seconds_before"] = trained.seconds_before
     run.result["samples"] = {name: _outcome(o) for name, o in learned.outcomes.items()}
     run.result["metrics"] |= metrics_of(trained.metrics)
-    late = [one.sample.rating for one in learned.train if not one.extra and one.sample.version != run.spec.parent]
-    if late:
-        run.result["metrics"] |= {"late": float(len(late)), "late_trained": float(len(used & set(late)))}
+    late_ratings = [
+        lesson.sample.rating
+        for lesson in learned.train
+        if not lesson.is_imitated and lesson.sample.version != run.spec.parent
+    ]
+    if late_ratings:
+        run.result["metrics"] |= {
+            "late": float(len(late_ratings)),
+            "late_trained": float(len(used & set(late_ratings))),
+        }
     run.result["gate"] |= {name: check.json() for name, check in checks.items()}
 
 
@@ -445,9 +465,9 @@ def _write(
     model: TrainedModel,
     read: Read,
     learned: Lessons,
-    tries: Tries,
+    tries: Attempts,
     used: set[str],
-    again: set[str],
+    replayed: set[str],
     no: str | None,
 ) -> None:
     """The adapter: where it may go live, or beside the run for whoever wants to look at it."""
@@ -460,33 +480,33 @@ def _write(
         "weights": spec.weights,
         "objective": spec.loss.name if spec.loss else run.preset.objective,
         "samples": sorted(used),
-        "replayed": sorted(again),
-        "recomputed": sorted(r for r in used | again if not learned.outcomes[r].exact),
+        "replayed": sorted(replayed),
+        "recomputed": sorted(r for r in used | replayed if not learned.outcomes[r].exact),
         "baseline": spec.baseline,
         "metrics": run.result["metrics"],
         "gate": run.result["gate"],
         "base_nll_rise": run.bounds.base_nll_rise,
-        "liked": Liked.of(read.usable, spec.parent),  # of the parent, as the next run compares it
+        "liked": RatingCount.of(read.usable, spec.parent),  # of the parent, as the next run compares it
         "preset": tries.preset.model_dump(),
         **({} if run.tuned is None else {"tuned": run.tuned}),
-        "choices": {made["name"]: made["value"] for made in spec.choices},
-        "retried": tries.why,
+        "choices": {choice["name"]: choice["value"] for choice in spec.choices},
+        "retried": tries.reason,
         "back": run.result["back"],
     }
     adapter.write(out, partial(_save, model.policy, learned), manifest)
     run.result |= {"status": "rejected" if no else "passed", "adapter": str(out)}
     if no:
-        run.result["reason"] = f"The gate said no{f' {tries.how} too' if tries.why else ''}: {no}."
+        run.result["reason"] = f"The gate said no{f' {tries.how} too' if tries.reason else ''}: {no}."
 
 
-def _passed(trained: Trained, tries: Tries, used: int, again: int) -> str:
-    earlier = f" and {again} of earlier runs" if again else ""
-    what = f"{int(trained.metrics['steps'])} steps on {used} samples{earlier}"
-    reason = f"{what}{f', {trained.early}; it' if trained.early else ''} passed the gate."
-    if tries.why:
-        reason += f" That was a second try, {tries.how}; the first was dropped: {tries.why}. Nothing is left to do."
-    if trained.back:
-        reason += f" Half of what it had learned was taken back, since at the end of its steps {trained.back}."
+def _passed(trained: StepsResult, tries: Attempts, used: int, replayed: int) -> str:
+    replayed_note = f" and {replayed} of earlier runs" if replayed else ""
+    summary = f"{int(trained.metrics['steps'])} steps on {used} samples{replayed_note}"
+    reason = f"{summary}{f', {trained.early_reason}; it' if trained.early_reason else ''} passed the gate."
+    if tries.reason:
+        reason += f" That was a second try, {tries.how}; the first was dropped: {tries.reason}. Nothing is left to do."
+    if trained.back_reason:
+        reason += f" Half of what it had learned was taken back, since at the end of its steps {trained.back_reason}."
     return reason
 
 

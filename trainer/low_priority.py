@@ -37,10 +37,10 @@ PR_SET_PDEATHSIG = 1
 DARWIN_PROCESS, DARWIN_BACKGROUND = 4, 0x1000  # PRIO_DARWIN_PROCESS and PRIO_DARWIN_BG of <sys/resource.h>
 
 
-def behind(nice: int, command: Sequence[str], scope: Sequence[str] = ()) -> list[str]:
+def at_low_priority(nice: int, command: Sequence[str], scope: Sequence[str] = ()) -> list[str]:
     """The command that runs this one in the background; `scope` as `scope()` finds it."""
-    own = [sys.executable, "-I", "-S", os.path.abspath(__file__), str(nice)]
-    return [*(scope if nice else ()), *own, *command]
+    program = [sys.executable, "-I", "-S", os.path.abspath(__file__), str(nice)]
+    return [*(scope if nice else ()), *program, *command]
 
 
 @functools.cache
@@ -114,13 +114,13 @@ def can_stand_still() -> bool:
     return sys.platform == "linux"
 
 
-def stand_still(pid: int, *, still: bool) -> bool:
+def stand_still(pid: int, *, paused: bool) -> bool:
     """Stop this child process and all of its group, or let them go on. False: it is not yet, or no longer, that far."""
     with contextlib.suppress(OSError):
         command = Path(f"/proc/{pid}/cmdline").read_bytes()  # empty for a moment, while the kernel starts it
-        if still and (not command or os.fsencode(__file__) in command):
+        if paused and (not command or os.fsencode(__file__) in command):
             return False  # it has not yet asked to be woken
-        os.killpg(pid, signal.SIGSTOP if still else signal.SIGCONT)
+        os.killpg(pid, signal.SIGSTOP if paused else signal.SIGCONT)
         return True
     return False
 

@@ -36,7 +36,7 @@ def advantage(reward: float, weight: float, baseline: float, *, weight_good: flo
     return max(-clip, min(clip, scale * (reward - baseline)))
 
 
-def balanced(advantages: Sequence[float], *, most: float = 3.0) -> list[float]:
+def balance(advantages: Sequence[float], *, most: float = 3.0) -> list[float]:
     """Both signs made to weigh the same in sum, the sum of all staying what it was; a sign at most `most` times itself.
 
     Mostly one sign (a first run is mostly dislikes) only pushes everything down, which is drift and no direction. A
@@ -51,14 +51,14 @@ def balanced(advantages: Sequence[float], *, most: float = 3.0) -> list[float]:
     return [a * factors[a > 0] for a in advantages]
 
 
-def spared(advantage: Floats, old: Floats, likely: float) -> Floats:
+def spare_likely(advantage: Floats, old: Floats, likely: float) -> Floats:
     """The advantages (T,) of one reply, 0 at the tokens of a disliked one that the policy gave more than `likely`.
 
     Those are grammar more than taste, and pushing them down flattens the model everywhere: it lost its sense before it
     lost the habit (docs/lab/training-log.md). What was a choice among several is pushed down as before.
     """
-    kept: Floats = np.where((advantage < 0) & (old > math.log(likely)), 0.0, advantage)
-    return kept
+    spared_advantage: Floats = np.where((advantage < 0) & (old > math.log(likely)), 0.0, advantage)
+    return spared_advantage
 
 
 def ema(baseline: float, rewards: Sequence[float], decay: float) -> float:
@@ -132,7 +132,7 @@ def verdict(old: Floats, behaviour: Floats, *, token_low: float, token_high: flo
     )
 
 
-def calibrated(band: Band, log_x: Floats) -> Band | None:
+def calibrate(band: Band, log_x: Floats) -> Band | None:
     """The band widened by the noise seen in `log_x` (N,) of fresh tokens; None when that is more than noise."""
     mu, sigma = float(log_x.mean()), float(log_x.std())
     if sigma > MAX_SIGMA or abs(mu) > MAX_SIGMA / 2:
@@ -140,7 +140,7 @@ def calibrated(band: Band, log_x: Floats) -> Band | None:
     return Band(band.low, band.high, mu, sigma)
 
 
-def trusted(log_x: Sequence[Floats], advantages: Sequence[Floats], *, most: float) -> list[Bools]:
+def trust_tokens(log_x: Sequence[Floats], advantages: Sequence[Floats], *, most: float) -> list[Bools]:
     """Which tokens of late replies train: second-moment trust (M2PO, arXiv 2510.01161), over all of them together.
 
     `log_x` (T,) of each reply, NaN outside the support of either policy: such a token never trains. A push may go on in
@@ -169,7 +169,7 @@ def importance(log_x: Floats, *, most: float) -> Floats:
 class Terms:
     """Inputs of the loss of N tokens besides θ; (N,) unless it says otherwise, all constants.
 
-    From `own` on, None where the objective does not ask for it.
+    From `is_own` on, None where the objective does not ask for it.
     """
 
     old: Array  # ℓ_old, temperature only
@@ -177,7 +177,7 @@ class Terms:
     keep: Array  # 1 where token and reply passed the filter
     advantage: Array  # A of the token's reply
     share: Array  # 1 / (T_i · replies in the batch): a sum with it is a mean of replies' means
-    own: Array = None  # 1 where the policy itself said the token, 0 where it imitates; None: all its own
+    is_own: Array = None  # 1 where the policy itself said the token, 0 where it imitates; None: all its own
     behaviour: Array = None  # ℓ_β (mis-po-clip)
     member: Array = None  # (R, N) 1 where token n is of reply r (mis-po-clip, kto)
     zero: Array = None  # () KTO's reference point z₀
@@ -188,9 +188,9 @@ class Terms:
     teacher: Array = None  # (N, K) their log-probs under it
 
 
-def k3(xp: Any, other: Array, theta: Array) -> Array:
+def k3(xp: Any, reference: Array, theta: Array) -> Array:
     """Schulman's estimator of KL(θ ‖ other) at each sampled token: never negative, low variance."""
-    gap = other - theta
+    gap = reference - theta
     return xp.exp(xp.clip(gap, -CLIP, CLIP)) - gap - 1.0
 
 
@@ -202,9 +202,9 @@ def pull(xp: Any, ref: Array, theta: Array) -> Array:
     of the knee, so a token is still held, and no harder than a token one nat away.
     """
     gap = ref - theta
-    below = xp.clip(gap, -CLIP, KNEE)
+    capped = xp.clip(gap, -CLIP, KNEE)
     slope = math.exp(KNEE) - 1.0
-    return xp.exp(below) - xp.where(gap > KNEE, KNEE, gap) - 1.0 + slope * xp.where(gap > KNEE, gap - KNEE, 0.0)
+    return xp.exp(capped) - xp.where(gap > KNEE, KNEE, gap) - 1.0 + slope * xp.where(gap > KNEE, gap - KNEE, 0.0)
 
 
 def drift(xp: Any, old: Array, theta: Array) -> Array:
@@ -223,15 +223,15 @@ def mis_po(
     """L = − Σ_i (1/T_i) Σ_t m M A ℓ_θ / n + β_KL · pull(θ‖ref), and what there is to know about it as sums over tokens.
 
     The guard: this run may have moved a token past the bounds in the direction of its advantage. Such a token has no
-    gradient from it any more. It is a comparison, so it has none of its own. What is imitated (`own` is 0) may move as
-    far as it takes, and says nothing about drift: those are not θ_old's samples.
+    gradient from it any more. It is a comparison, so it has none of its own. What is imitated (`is_own` is 0) may move
+    as far as it takes, and says nothing about drift: those are not θ_old's samples.
     """
     moved = theta - terms.old  # (N,) log π_θ/π_old
-    own = terms.keep * 0 + 1 if terms.own is None else terms.own
+    is_own = terms.keep * 0 + 1 if terms.is_own is None else terms.is_own
     outside = ((terms.advantage > 0) & (moved > math.log(guard_high))) | (
         (terms.advantage < 0) & (moved < math.log(guard_low))
     )
-    guarded = outside & (own > 0)
+    guarded = outside & (is_own > 0)
     train = xp.where(guarded, 0.0, terms.keep)  # (N,)
     actor = -(terms.share * train * terms.advantage * theta).sum()
     # A teacher is an anchor of its own, and k3's tail is heaviest at the very tokens that it rules out.
@@ -240,6 +240,6 @@ def mis_po(
     return loss, {
         "loss": loss,
         "kl_ref": k3(xp, terms.ref, theta).sum(),
-        "kl_old": (own * drift(xp, terms.old, theta)).sum(),
+        "kl_old": (is_own * drift(xp, terms.old, theta)).sum(),
         "guarded": xp.where(guarded, terms.keep, 0.0).sum(),
     }

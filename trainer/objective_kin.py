@@ -1,10 +1,10 @@
 """The kin of MIS-PO: other losses over the same flat arrays, for whom and when in docs/lab/training-log.md.
 
 Owns `mis-po-clip` (ReinforceClaw's published variant), `grpo` (several replies to one prompt), `distill` (a comment as
-a teacher), and `kto` (replies of a cloud's model). Beside them: `stay` (what is not to move), `elsewhere` (where a push
-is not meant), and `combine` (these and ratings). Each takes the array module, θ's log-probs and `Terms`, and returns
-the loss with sums over tokens. No mask, scale or reference point has a gradient. Not here: MIS-PO itself and the filter
-(objective).
+a teacher), and `kto` (replies of a cloud's model). Beside them: `hold` (what is not to move), `push_down_unlikely`
+(where a push is not meant), and `combine` (these and ratings). Each takes the array module, θ's log-probs and `Terms`,
+and returns the loss with sums over tokens. No mask, scale or reference point has a gradient. Not here: MIS-PO itself
+and the filter (objective).
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ def group_baselines(groups: Sequence[Hashable], rewards: Sequence[float], baseli
 
     Not divided by the group's deviation: two raters' worth of replies have one that means little (arXiv 2503.20783).
     """
-    of: dict[Hashable, list[float]] = {}
+    rewards_of: dict[Hashable, list[float]] = {}
     for group, reward in zip(groups, rewards, strict=True):
-        of.setdefault(group, []).append(reward)
-    return [sum(of[g]) / len(of[g]) if len(of[g]) > 1 else baseline for g in groups]
+        rewards_of.setdefault(group, []).append(reward)
+    return [sum(rewards_of[g]) / len(rewards_of[g]) if len(rewards_of[g]) > 1 else baseline for g in groups]
 
 
 def distill(xp: Any, top: Array, terms: Terms) -> tuple[Array, Sums]:
@@ -78,7 +78,7 @@ def distill(xp: Any, top: Array, terms: Terms) -> tuple[Array, Sums]:
     return (terms.share * taught).sum(), {"kl_teacher": taught.sum()}
 
 
-def stay(xp: Any, top: Array, terms: Terms) -> tuple[Array, Sums]:
+def hold(xp: Any, top: Array, terms: Terms) -> tuple[Array, Sums]:
     """Reverse KL(θ ‖ start) at each token that is to stay, over K tokens and one bin for all the others.
 
     In this direction it sees what has become likely and was not. The other one hardly does, and an estimate from what
@@ -88,7 +88,7 @@ def stay(xp: Any, top: Array, terms: Terms) -> tuple[Array, Sums]:
     return (terms.share * moved).sum(), {"kl_stay": moved.sum()}
 
 
-def elsewhere(xp: Any, top: Array, terms: Terms, *, guard_low: float) -> tuple[Array, Sums]:
+def push_down_unlikely(xp: Any, top: Array, terms: Terms, *, guard_low: float) -> tuple[Array, Sums]:
     """Pushes the run's earners down where they were unlikely and earned nothing, until they are below the guard.
 
     Together with the push up it is a baseline over places: what a token gains is what it gains here rather than there.
@@ -127,16 +127,16 @@ def combine(
     """
     actor = actor or partial(mis_po, kl_ref=kl_ref, guard_low=guard_low, guard_high=guard_high)
     loss, sums = actor(xp, theta, terms)
-    down = partial(elsewhere, guard_low=guard_low)
+    push_down = partial(push_down_unlikely, guard_low=guard_low)
     parts = (
         (terms.teaches, w_distill, distill),
-        (terms.stays, w_stay, stay),
-        (terms.elsewhere, w_elsewhere, down),
+        (terms.stays, w_stay, hold),
+        (terms.elsewhere, w_elsewhere, push_down),
     )
     for mask, weight, part in parts:
         if top is not None and mask is not None:
-            value, more = part(xp, top, terms)
-            loss, sums = loss + weight * value, sums | more
+            value, part_sums = part(xp, top, terms)
+            loss, sums = loss + weight * value, sums | part_sums
     return loss, sums | {"loss": loss}
 
 
@@ -177,4 +177,4 @@ def constant(xp: Any, value: Array) -> Array:
 
 def _sums(xp: Any, loss: Array, kl: Array, theta: Array, terms: Terms) -> Sums:
     moved = drift(xp, terms.old, theta)
-    return {"loss": loss, "kl_ref": kl.sum(), "kl_old": (moved if terms.own is None else terms.own * moved).sum()}
+    return {"loss": loss, "kl_ref": kl.sum(), "kl_old": (moved if terms.is_own is None else terms.is_own * moved).sum()}

@@ -27,28 +27,28 @@ from trainer.io.run_folder import OWN_LOSS, LossSpec, RunError
 from trainer.objective import Array, Terms, drift, k3
 from trainer.objective_kin import constant
 
-GIVEN: Final = (
+ARGUMENTS: Final = (
     "logprobs", "old_logprobs", "ref_logprobs", "behaviour_logprobs", "mask", "advantages", "weights", "replies",
 )  # fmt: skip
 MOST_WORDS: Final = 20_000  # characters that it may print into trainer.log
 FRESH: Final = "Mend it; the ratings and rewards of this run are fresh again."
 
 
-class _Late(BaseException):
+class _TimeOver(BaseException):
     """Its time is over. No `except Exception` of the user's own catches it."""
 
 
-class _Words(io.TextIOBase):
+class _LogStream(io.TextIOBase):
     """Stdout and stderr of the code: into trainer.log, up to a bound. The trainer's stdout is the proxy's."""
 
     def __init__(self) -> None:
-        self._left = MOST_WORDS
+        self._remaining = MOST_WORDS
 
     def write(self, text: str) -> int:
-        if self._left > 0:
-            sys.__stderr__.write(text[: self._left])  # type: ignore[union-attr]
-            self._left -= len(text)
-            if self._left <= 0:
+        if self._remaining > 0:
+            sys.__stderr__.write(text[: self._remaining])  # type: ignore[union-attr]
+            self._remaining -= len(text)
+            if self._remaining <= 0:
                 sys.__stderr__.write("\n(train.loss prints more, which is not kept)\n")  # type: ignore[union-attr]
         return len(text)
 
@@ -59,17 +59,17 @@ class OwnLoss:
 
     spec: LossSpec
     function: Callable[..., Any]
-    asked: tuple[str, ...]  # which of GIVEN it takes
-    words: _Words
+    parameters: tuple[str, ...]  # which of ARGUMENTS it takes
+    log: _LogStream
 
     def __call__(self, xp: Any, theta: Array, terms: Terms) -> tuple[Array, dict[str, Array]]:
         """(scalar loss, sums) for log-probs (N,) of the policy. A result (N,) is the loss of each token."""
-        own = terms.keep * 0 + 1 if terms.own is None else terms.own
+        is_own = terms.keep * 0 + 1 if terms.is_own is None else terms.is_own
         sums = {
             "kl_ref": k3(xp, terms.ref, theta).sum(),
-            "kl_old": (own * drift(xp, terms.old, theta)).sum(),  # before the call: it may change what it is given
+            "kl_old": (is_own * drift(xp, terms.old, theta)).sum(),  # before the call: it may change what it is given
         }
-        given = {
+        arguments = {
             "logprobs": theta,
             "old_logprobs": terms.old,
             "ref_logprobs": terms.ref,
@@ -80,29 +80,29 @@ class OwnLoss:
             "replies": terms.member.argmax(0),
         }
         with self._bounded():
-            found = self.function(**{name: given[name] for name in self.asked})
-        if tuple(getattr(found, "shape", (-1,))) == tuple(theta.shape):
-            found = (terms.share * terms.keep * found).sum()
-        self._checked(xp, found, len(theta))
-        return found, {"loss": found, **sums}
+            loss = self.function(**{name: arguments[name] for name in self.parameters})
+        if tuple(getattr(loss, "shape", (-1,))) == tuple(theta.shape):
+            loss = (terms.share * terms.keep * loss).sum()
+        self._check(xp, loss, len(theta))
+        return loss, {"loss": loss, **sums}
 
-    def _checked(self, xp: Any, found: Any, tokens: int) -> None:
-        shape = getattr(found, "shape", None)
+    def _check(self, xp: Any, loss: Any, tokens: int) -> None:
+        shape = getattr(loss, "shape", None)
         if shape is None or tuple(shape) != ():
-            what = f"a {type(found).__name__}" if shape is None else f"the shape {tuple(shape)}"
-            raise self._wrong(f"it returned {what}, not a scalar or one number for each of the {tokens} tokens")
-        if getattr(found, "requires_grad", True) is False:
-            raise self._wrong("its result does not depend on `logprobs`, so nothing can be learned from it")
-        if not bool(xp.isfinite(found)):
-            raise self._wrong(f"it returned {float(constant(xp, found))} for {tokens} tokens")
+            result = f"a {type(loss).__name__}" if shape is None else f"the shape {tuple(shape)}"
+            raise self._error(f"it returned {result}, not a scalar or one number for each of the {tokens} tokens")
+        if getattr(loss, "requires_grad", True) is False:
+            raise self._error("its result does not depend on `logprobs`, so nothing can be learned from it")
+        if not bool(xp.isfinite(loss)):
+            raise self._error(f"it returned {float(constant(xp, loss))} for {tokens} tokens")
 
     @contextlib.contextmanager
     def _bounded(self) -> Iterator[None]:
         """Within its time, and with what it prints kept apart. Raises RunError."""
         alarmed = threading.current_thread() is threading.main_thread()
-        before = signal.signal(signal.SIGALRM, _late) if alarmed else None
+        previous_handler = signal.signal(signal.SIGALRM, _raise_time_over) if alarmed else None
         try:
-            with contextlib.redirect_stdout(self.words), contextlib.redirect_stderr(self.words):
+            with contextlib.redirect_stdout(self.log), contextlib.redirect_stderr(self.log):
                 if alarmed:
                     signal.setitimer(signal.ITIMER_REAL, self.spec.timeout_s)
                 try:
@@ -110,23 +110,23 @@ class OwnLoss:
                 finally:
                     if alarmed:
                         signal.setitimer(signal.ITIMER_REAL, 0)
-        except _Late:
-            why = f"it took more than {self.spec.timeout_s:g} s for one micro-batch (train.loss_timeout_s)"
-            raise self._wrong(why) from None
+        except _TimeOver:
+            reason = f"it took more than {self.spec.timeout_s:g} s for one micro-batch (train.loss_timeout_s)"
+            raise self._error(reason) from None
         except (Exception, SystemExit) as error:
             if isinstance(error, MemoryError) or "out of memory" in str(error).lower():
                 raise  # fewer tokens at once may do
-            raise self._wrong(f"{place(error, self.spec.file)}{type(error).__name__}: {error}") from None
+            raise self._error(f"{place(error, self.spec.file)}{type(error).__name__}: {error}") from None
         finally:
             if alarmed:
-                signal.signal(signal.SIGALRM, before)
+                signal.signal(signal.SIGALRM, previous_handler)
 
-    def _wrong(self, why: str) -> RunError:
-        return RunError(f"train.loss ({self.spec.name}) failed: {why}. {FRESH}")
+    def _error(self, reason: str) -> RunError:
+        return RunError(f"train.loss ({self.spec.name}) failed: {reason}. {FRESH}")
 
 
-def _late(*_: object) -> None:
-    raise _Late
+def _raise_time_over(*_: object) -> None:
+    raise _TimeOver
 
 
 def load(folder: Path, spec: LossSpec | None) -> OwnLoss | None:
@@ -134,22 +134,22 @@ def load(folder: Path, spec: LossSpec | None) -> OwnLoss | None:
     if spec is None:
         return None
     code = _code(folder / OWN_LOSS, spec)
-    words = _Words()
+    log = _LogStream()
     module = types.ModuleType("own_loss")
     module.__file__ = spec.file
     try:
-        with contextlib.redirect_stdout(words):
+        with contextlib.redirect_stdout(log):
             exec(compile(code, spec.file, "exec"), module.__dict__)  # noqa: S102  the user's own code, as asked for
     except (Exception, SystemExit) as error:
-        where = place(error, spec.file)
+        location = place(error, spec.file)
         raise RunError(
-            f"train.loss ({spec.name}) cannot be loaded: {where}{type(error).__name__}: {error}. {FRESH}"
+            f"train.loss ({spec.name}) cannot be loaded: {location}{type(error).__name__}: {error}. {FRESH}"
         ) from None
     function = getattr(module, spec.function, None)
     if not callable(function):
         raise RunError(f"train.loss: {spec.file} has no function {spec.function!r}. {FRESH}")
     print(f"train.loss: {spec.name} is called from here on", file=sys.stderr)  # the last line, should it end us
-    return OwnLoss(spec, function, _asked(function, spec), words)
+    return OwnLoss(spec, function, _parameters(function, spec), log)
 
 
 def _code(path: Path, spec: LossSpec) -> bytes:
@@ -160,29 +160,29 @@ def _code(path: Path, spec: LossSpec) -> bytes:
         code = path.read_bytes()
     except OSError as error:
         raise RunError(f"{path}, this run's copy of {spec.file}, cannot be read: {error.strerror}.") from None
-    found = hashlib.sha256(code).hexdigest()
-    if found != spec.sha256:
+    digest = hashlib.sha256(code).hexdigest()
+    if digest != spec.sha256:
         raise RunError(
-            f"{path} has changed since this run began (sha256 {found[:12]}…, not {spec.sha256[:12]}…): a run has one "
+            f"{path} has changed since this run began (sha256 {digest[:12]}…, not {spec.sha256[:12]}…): a run has one "
             f"loss. Put it back, or cancel the run; the next one takes {spec.file} as it is then."
         )
     return code
 
 
-def _asked(function: Callable[..., Any], spec: LossSpec) -> tuple[str, ...]:
-    """Which of GIVEN the function takes. Raises RunError."""
+def _parameters(function: Callable[..., Any], spec: LossSpec) -> tuple[str, ...]:
+    """Find which of ARGUMENTS the function takes. Raises RunError."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
-        return GIVEN
-    if any(one.kind is one.VAR_KEYWORD for one in parameters):
-        return GIVEN
-    for one in parameters:
-        strange = one.name not in GIVEN and one.default is one.empty
-        if strange or one.kind in (one.VAR_POSITIONAL, one.POSITIONAL_ONLY):
-            there = ", ".join(GIVEN)
-            raise RunError(f"train.loss ({spec.name}) asks for {one.name!r}; given by name are {there}. {FRESH}")
-    return tuple(one.name for one in parameters if one.name in GIVEN)
+        return ARGUMENTS
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return ARGUMENTS
+    for parameter in parameters:
+        is_unknown = parameter.name not in ARGUMENTS and parameter.default is parameter.empty
+        if is_unknown or parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
+            names = ", ".join(ARGUMENTS)
+            raise RunError(f"train.loss ({spec.name}) asks for {parameter.name!r}; given by name are {names}. {FRESH}")
+    return tuple(parameter.name for parameter in parameters if parameter.name in ARGUMENTS)
 
 
 def place(error: BaseException, file: str) -> str:

@@ -24,7 +24,7 @@ from trainer.formats import model_info, weights
 from trainer.io.run_folder import Compute, RunError
 from trainer.lessons import rehearsal
 from trainer.lessons.line_members import BadLine
-from trainer.lessons.rendering import Known
+from trainer.lessons.rendering import KnownPrompt
 from trainer.lessons.samples import Template
 from trainer.policy import packing
 from trainer.policy.policy import Policy
@@ -49,80 +49,85 @@ def look(
     adapter: str | None = None,
 ) -> dict[str, Any]:
     """Without `score` no weights are loaded. `lines` are of samples that a run might get, from version `parent` in the
-    folder `adapter`. `counted` are those of whose tokens it is counted what is known.
+    folder `adapter`. `counted` are lines whose known tokens are counted.
 
     Raises BadLine where the chat template refuses the messages, ProfileError, RunError, OSError.
     """
     from transformers import AutoTokenizer
 
-    about = model_info.read(folder)
+    profile = model_info.read(folder)
     config = json.loads((folder / "config.json").read_bytes())
     text = {**config, **(config.get("text_config") or {})}
     tokenizer = AutoTokenizer.from_pretrained(folder)
     template = Template(tokenizer)
-    bare = template
-    refused = rehearsal.refusals(lines, bare, max_seq_len=max_seq_len)
-    theirs = [_theirs(each, template) for each in conversations]
+    plain_template = template
+    refusals = rehearsal.refusals(lines, plain_template, max_seq_len=max_seq_len)
+    served_prompts = [_served_prompt(each, template) for each in conversations]
     template = template.as_served(
         [
-            Known(each["messages"], None, None, count, ids)
-            for each, ids in zip(conversations, theirs, strict=True)
+            KnownPrompt(each["messages"], None, None, count, ids)
+            for each, ids in zip(conversations, served_prompts, strict=True)
             if (count := each.get("prompt_tokens")) or ids is not None
         ]
     )
-    read = [_read(each, ids, template, tokenizer) for each, ids in zip(conversations, theirs, strict=True)]
-    compute, unscored = _affordable(about.total) if score else (None, "only prompts were looked at")
+    readings = [_read(each, ids, template, tokenizer) for each, ids in zip(conversations, served_prompts, strict=True)]
+    compute, unscored = _affordable(profile.total) if score else (None, "only prompts were looked at")
     doubt: str | None = unscored
     if compute is not None:
         policy = _policy(folder, compute, threads, adapter)
         with policy.wearing(None):
-            _score(read, policy)
-        odd, doubt = rehearsal.unlikely(
-            lines, bare, policy, parent=parent, parameters=about.total, max_seq_len=max_seq_len
+            _score(readings, policy)
+        unlikely, doubt = rehearsal.unlikely_replies(
+            lines, plain_template, policy, parent=parent, parameters=profile.total, max_seq_len=max_seq_len
         )
-        refused = [why or odd.get(at) for at, why in enumerate(refused)]
+        refusals = [refusal or unlikely.get(index) for index, refusal in enumerate(refusals)]
     return {
         "path": str(folder),
-        "architecture": about.architecture,
+        "architecture": profile.architecture,
         "vocabulary": int(text.get("vocab_size") or template.vocabulary),
         "tokens": template.vocabulary,
         "width": text.get("hidden_size"),
-        "parameters": about.total,
+        "parameters": profile.total,
         "unscored": unscored,
         "way": str(template.choice.way),
         "explained": template.choice.explained,
-        "known": template.choice.known,
+        "known": template.choice.prompts,
         "wrong": template.choice.wrong,
-        "conversations": read,
-        "refused": refused,
+        "conversations": readings,
+        "refused": refusals,
         "doubt": doubt,
-        "known_tokens": rehearsal.known_tokens(counted, bare),
+        "known_tokens": rehearsal.known_tokens(counted, plain_template),
     }
 
 
-def _theirs(each: Conversation, template: Template) -> tuple[int, ...] | None:
+def _served_prompt(conversation: Conversation, template: Template) -> tuple[int, ...] | None:
     """The prompt as the server itself says that it reads it; None too where the weights lack one of its tokens."""
-    if each.get("prompt_ids") and max(each["prompt_ids"]) < template.vocabulary:
-        return tuple(each["prompt_ids"])
-    if each.get("prompt_ids") or not each.get("prompt_text"):
+    if conversation.get("prompt_ids") and max(conversation["prompt_ids"]) < template.vocabulary:
+        return tuple(conversation["prompt_ids"])
+    if conversation.get("prompt_ids") or not conversation.get("prompt_text"):
         return None
-    return template.served({"text": each["prompt_text"]}, each.get("prompt_tokens"))
+    return template.served({"text": conversation["prompt_text"]}, conversation.get("prompt_tokens"))
 
 
-def _read(each: Conversation, theirs: tuple[int, ...] | None, template: Template, tokenizer: Any) -> dict[str, Any]:
+def _read(
+    conversation: Conversation, served_prompt: tuple[int, ...] | None, template: Template, tokenizer: Any
+) -> dict[str, Any]:
     """The conversation as these weights read it, and the answer's tokens; the server's own ids where it tells them."""
-    ours = template.as_found(each["messages"])
-    reply = each.get("reply_ids") or list(template.reply(each["text"], ended=each["ended"]) if each["text"] else ())
-    scored = theirs
+    own_prompt = template.as_found(conversation["messages"])
+    reply = conversation.get("reply_ids") or list(
+        template.reply(conversation["text"], ended=conversation["ended"]) if conversation["text"] else ()
+    )
+    scored = served_prompt
     if scored is None and template.choice.wrong is None:
-        scored = template.prompt(each["messages"])
+        scored = template.prompt(conversation["messages"])
     return {
-        "prompt_ids": list(ours),
-        "rendered": tokenizer.decode(list(ours)),
+        "prompt_ids": list(own_prompt),
+        "rendered": tokenizer.decode(list(own_prompt)),
         # How the server rendered it, in this vocabulary; None: it does not tell, or has tokens that are not in it.
-        "theirs": None if theirs is None else tokenizer.decode(list(theirs)),
-        "their_tokens": None if theirs is None else len(theirs),
-        "scored": list(scored or ours),  # the prompt that the answer's log-probs are computed after, as a run would
+        "theirs": None if served_prompt is None else tokenizer.decode(list(served_prompt)),
+        "their_tokens": None if served_prompt is None else len(served_prompt),
+        # The prompt that the answer's log-probs are computed after, as a run would.
+        "scored": list(scored or own_prompt),
         "reply_ids": [int(i) for i in reply] if reply and max(reply) < template.vocabulary else [],
         "logprobs": [],
         "best": [],
@@ -154,32 +159,32 @@ def _policy(folder: Path, compute: Compute, threads: int, adapter: str | None) -
     )
 
 
-def _score(read: Sequence[dict[str, Any]], policy: Policy) -> None:
+def _score(readings: Sequence[dict[str, Any]], policy: Policy) -> None:
     """Log-probs of each answer's tokens at temperature 1, and those of the likeliest token in each place."""
-    for each in read:
-        if not each["reply_ids"]:
+    for reading in readings:
+        if not reading["reply_ids"]:
             continue
-        packed = packing.pack([packing.Tokens(tuple(each["scored"]), tuple(each["reply_ids"]))])
-        each["logprobs"] = policy.log_probs(packed).plain.tolist()
-        each["best"] = policy.teach(packed, 1).log_probs[:, 0].tolist()
+        packed = packing.pack([packing.Tokens(tuple(reading["scored"]), tuple(reading["reply_ids"]))])
+        reading["logprobs"] = policy.log_probs(packed).plain.tolist()
+        reading["best"] = policy.teach(packed, 1).log_probs[:, 0].tolist()
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="trainer.probe", description="What the weights say to a server's answers.")
     parser.add_argument("weights", help="a local folder or a hub id")
     parser.add_argument("--threads", type=int, default=1)
-    asked = parser.parse_args()
-    given = json.loads(sys.stdin.readline())
+    arguments = parser.parse_args()
+    request = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_stdin, name="stdin", daemon=True).start()
     try:
-        found = look(weights.resolve(asked.weights).path, threads=asked.threads, **given)
+        answer = look(weights.resolve(arguments.weights).path, threads=arguments.threads, **request)
     except (weights.WeightsError, model_info.ProfileError, RunError, BadLine) as error:
         print(json.dumps({"error": str(error)}), flush=True)
         return 1
     except (OSError, ValueError, RuntimeError, AssertionError, ImportError) as error:  # files, arrays, a new model kind
         print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)
         return 1
-    print(json.dumps(found), flush=True)
+    print(json.dumps(answer), flush=True)
     return 0
 
 

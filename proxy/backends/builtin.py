@@ -102,7 +102,7 @@ class Builtin(VLLM):
         )
         self._model, self._weights = self._server.model, self._server.weights
         self._loaded = files or await asyncio.to_thread(fingerprint, self._weights)
-        log.info("backend up", url=self._server.url, model=self._server.model, weights=self._server.why)
+        log.info("backend up", url=self._server.url, model=self._server.model, weights=self._server.reason)
 
     async def _keep(self) -> None:
         """Restart the process whenever it ends; give its adapters back before anyone is let in."""

@@ -20,7 +20,7 @@ from proxy.dialects import Asked, Dialect
 from store.learning.lessons import CommentLesson, LessonTally
 from store.records import Asker, PromptLesson
 from store.store import Store
-from trainer.launch import HINT, together
+from trainer.launch import HINT, join_lessons
 
 FEW: Final = 8  # rated answers on either side, below which a lesson stays
 HEADER: Final = "x-rl-lessons"
@@ -109,7 +109,7 @@ def members(dialect: Dialect, body: Mapping[str, Any], lessons: Sequence[PromptL
         return {}
     member, part = PLACES[dialect.name]
     said = body.get(member)
-    words = HINT.format(hint=together(texts))
+    words = HINT.format(hint=join_lessons(texts))
     if isinstance(said, str):
         return {member: dumps(said + words)}
     if not isinstance(said, list):

@@ -125,7 +125,7 @@ class Rehearsal:
         if (weights := await self._when.able()) is None:
             return
         self._seen = turns
-        if not await asyncio.to_thread(self._launcher.here, weights):
+        if not await asyncio.to_thread(self._launcher.has_weights, weights):
             return  # they are fetched when the first rating has come
         await self._match.check(weights, scored=False)
         scored = self._match.verdict is not None and self._match.verdict.scored

@@ -32,7 +32,7 @@ from store.learning.ratings import JUDGED
 from store.learning.samples import why_held
 from store.records import BASE, Completion, Message, Moments, Run, RunSample
 from store.safety import conversion
-from trainer.launch import IN_THE_CLEAR, Seal, SealError, hinted, together, unfinished
+from trainer.launch import IN_THE_CLEAR, Seal, SealError, join_lessons, partial_path, with_hint
 
 FORMAT = 1
 SAMPLES: Final = "samples.jsonl"
@@ -63,7 +63,7 @@ def lines(
 
 def _with_lessons(line: dict[str, Any], texts: Sequence[str]) -> dict[str, Any]:
     """With the prompt that was sent: its client's messages, and the lessons that rlproxy added."""
-    messages = hinted(line["messages"], together(texts)) if texts else None
+    messages = with_hint(line["messages"], join_lessons(texts)) if texts else None
     return line if messages is None else {**line, "messages": messages, "lessons": list(texts)}
 
 
@@ -278,7 +278,7 @@ def settle(folder: Path) -> None:
     """Remove what a kill has left of files that were being written or encrypted. Blocking; raises OSError."""
     for name in TEXTS:
         conversion.settle(folder / name, folder / f".{name}{conversion.OLD}")
-        conversion.wipe(unfinished(folder / name))
+        conversion.wipe(partial_path(folder / name))
 
 
 def others(runs: Path, known: Iterable[str]) -> list[Path]:
@@ -307,7 +307,7 @@ def expire(runs: Path, before: float, needed: Collection[str]) -> int:
     for folder in runs.glob("r*"):
         if folder.name in needed:
             continue
-        for file in (folder / CALIBRATION, *(unfinished(folder / name) for name in TEXTS)):
+        for file in (folder / CALIBRATION, *(partial_path(folder / name) for name in TEXTS)):
             with contextlib.suppress(OSError):
                 if file.stat().st_mtime < before:
                     file.unlink()

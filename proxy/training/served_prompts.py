@@ -19,7 +19,7 @@ from proxy.backends.base import Backend, Prompt, Rendered
 from proxy.core.errors import BackendBroke
 from proxy.dialects import CHAT
 from store.records import Completion
-from trainer.launch import NEUTRAL, hinted, neutral, told
+from trainer.launch import NEUTRAL, neutral, teacher_words, with_hint
 
 log = structlog.get_logger()
 
@@ -78,7 +78,7 @@ def _of(line: dict[str, Any], completion: Completion) -> Iterator[_Wanted]:
     prompt = prompt_of(line, completion)
     if not (line["exact"] or line["prompt_token_ids"]):
         yield _Wanted(prompt, line, "served")
-    if (words := told(line)) is not None and (chat := hinted(prompt.messages, *words)) is not None:
+    if (words := teacher_words(line)) is not None and (chat := with_hint(prompt.messages, *words)) is not None:
         yield _Wanted(replace(prompt, messages=chat), line, "hinted")
 
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 from config import presets
 from trainer.io.run_folder import SAMPLES, read_lines, read_spec
 from trainer.lessons.samples import Sample
-from trainer.lessons.trajectories import advantages, part_of
+from trainer.lessons.trajectories import advantages, turn_in
 
 
 def by_turn(folder: Path) -> list[dict[str, Any]]:
@@ -19,7 +19,7 @@ def by_turn(folder: Path) -> list[dict[str, Any]]:
     """
     spec = read_spec(folder)
     preset = presets.resolve(spec.preset, spec.overrides)
-    parts = [part for _, line in read_lines(folder / SAMPLES) if line and (part := part_of(line)) is not None]
+    parts = [part for _, line in read_lines(folder / SAMPLES) if line and (part := turn_in(line)) is not None]
     samples = cast("list[Sample]", [SimpleNamespace(episode=part) for part in parts])
     values, _ = advantages(
         samples, discount=preset.discount, baseline=spec.episode_baseline, clip=preset.advantage_clip

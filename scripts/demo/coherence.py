@@ -46,7 +46,7 @@ def main() -> None:
     found = {}
     for group, said in groups(sys.stdin):
         with policy.wearing(None):
-            scored = score(policy, [*said, *topic.elsewhere(said)])
+            scored = score(policy, [*said, *topic.after_other_prompts(said)])
         own, other = scored[: len(said)], scored[len(said) :]
         topics = np.array([(a - b).mean() for a, b in zip(own, other, strict=True)])
         nll = -np.concatenate(own).mean()

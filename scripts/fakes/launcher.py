@@ -94,13 +94,13 @@ class FakeLauncher:
         self.keys.append(key)
         return FakeJob(run_folder, self)
 
-    def stand_still(self, still: bool) -> None:
-        self.still.append(still)
+    def stand_still(self, paused: bool) -> None:
+        self.still.append(paused)
 
     async def rank(self, weights: str, preset: str, overrides: Mapping[str, Any]) -> int:
         return presets.resolve(preset, overrides).rank
 
-    def here(self, weights: str) -> bool:
+    def has_weights(self, weights: str) -> bool:
         return self.fetched
 
     async def probe(self, weights: str, asked: Mapping[str, Any], *, threads: int, nice: int, log: Path) -> Any:

@@ -42,7 +42,7 @@ def curve(known: Labels, seed: int, *, informative: bool) -> list[tuple[int, flo
     found = []
     while True:
         made = Labels(known.features[rated], known.length[rated], known.sign[rated], known.group[rated])
-        found.append((len(rated), critic.auc(critic.asked(made, known.features[rest], seed), known.sign[rest])))
+        found.append((len(rated), critic.auc(critic.predict(made, known.features[rest], seed), known.sign[rest])))
         if len(rated) >= MOST or len(left) < EACH:
             return found
         if informative:
@@ -52,7 +52,7 @@ def curve(known: Labels, seed: int, *, informative: bool) -> list[tuple[int, flo
 
 
 def _inbox_order(made: Labels, known: Labels, left: list[int]) -> list[int]:
-    unsure = [left[at] for at in np.argsort(np.abs(critic.asked(made, known.features[left], 0)))]
+    unsure = [left[at] for at in np.argsort(np.abs(critic.predict(made, known.features[left], 0)))]
     chance = [one for one in left if one in set(unsure[EACH:])]  # `left` is in random order
     first = unsure[: EACH - EACH // AT_RANDOM] + chance[: EACH // AT_RANDOM]
     return first + [one for one in left if one not in set(first)]

@@ -20,7 +20,7 @@ from scripts.research.poisoned import draw
 from scripts.research.reply_pool import Said, pool
 from trainer.formats import weights
 from trainer.run import permutation_test
-from trainer.run.permutation_test import Rated
+from trainer.run.permutation_test import RatedReply
 
 TASTES: dict[str, Callable[[Said], bool]] = {
     "ends by itself": lambda said: said.reply.ended,
@@ -61,7 +61,7 @@ def row(
     for number in range(draws):
         rng = random.Random(f"{name} {number}")
         rated = [
-            Rated(str(said.reply), len(said.tokens.reply), said.reply.ended, reward(likes(said), rng, mistakes))
+            RatedReply(str(said.reply), len(said.tokens.reply), said.reply.ended, reward(likes(said), rng, mistakes))
             for said in draw(replies, rng, count)
         ]
         both = len({one.reward for one in rated}) > 1

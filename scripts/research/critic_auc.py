@@ -56,8 +56,8 @@ def measured(known: Labels, count: int, splits: int, wrong: float) -> dict[str, 
             continue
         told = np.where(rng.random(count) < wrong, -known.sign[chosen], known.sign[chosen])
         made = Labels(known.features[chosen], known.length[chosen], told, known.group[chosen])
-        areas.append(critic.auc(critic.asked(made, known.features[rest], seed), known.sign[rest]))
-        trusted += critic.judged(made, seed).trusted
+        areas.append(critic.auc(critic.predict(made, known.features[rest], seed), known.sign[rest]))
+        trusted += critic.evaluate(made, seed).trusted
     if not areas:
         return {"splits": 0}
     return {"auc": float(np.mean(areas)), "deviation": float(np.std(areas)), "trusted": trusted / len(areas),

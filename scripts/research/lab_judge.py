@@ -12,13 +12,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from trainer.run import permutation_test
-from trainer.run.permutation_test import Floats, Rated
+from trainer.run.permutation_test import Floats, RatedReply
 
 ENOUGH = 0.85  # of the area under the curve of left-out predictions
 RIDGE = 1.0
 
 
-def judged(rated: Sequence[Rated], unrated: Sequence[Rated]) -> tuple[list[int], float]:
+def judged(rated: Sequence[RatedReply], unrated: Sequence[RatedReply]) -> tuple[list[int], float]:
     """+1, −1 or 0 (cannot tell) of each unrated reply, and how well the judge tells the rated ones apart."""
     y = np.array([one.reward for one in rated])
     if len(set(y)) < 2:

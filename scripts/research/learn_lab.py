@@ -36,7 +36,7 @@ from trainer.lessons.credit_assignment import BY_CHANCE
 from trainer.objective import Terms
 from trainer.policy import packing
 from trainer.policy.packing import Tokens
-from trainer.policy.policy import Teaching
+from trainer.policy.policy import TokenDistribution
 from trainer.run import permutation_test, steps
 
 DRIFT_BOUND, KL_REF, GUARD, HELD = 1.0, 0.05, 2.0, 4
@@ -164,12 +164,12 @@ def scored(chat: Chat, used: list[Tokens]) -> tuple[list[Any], float, list[Any]]
 
 def advantages(good: list[bool], v: dict[str, float]) -> list[float]:
     made = [v["good"] if g else -v["bad"] for g in good]
-    return objective.balanced(made) if v["balance"] else made
+    return objective.balance(made) if v["balance"] else made
 
 
-def looked_at(chat: Chat, reply: Tokens, reward: float = 0.0) -> permutation_test.Rated:
+def looked_at(chat: Chat, reply: Tokens, reward: float = 0.0) -> permutation_test.RatedReply:
     said = chat.said(reply)
-    return permutation_test.Rated(said, len(reply.reply), said.ended, reward)
+    return permutation_test.RatedReply(said, len(reply.reply), said.ended, reward)
 
 
 def own_replies(chat: Chat, known: list[Rated], texts: list[str], v: dict[str, float], seed: int) -> list[Rated]:
@@ -193,14 +193,14 @@ def own_replies(chat: Chat, known: list[Rated], texts: list[str], v: dict[str, f
 def credited(chat: Chat, used: list[Tokens], made: list[float], v: dict[str, float], seed: int) -> list[Any]:
     """(T,) advantages: of each reply by what its tokens earned, as in the trainer; all alike, where nobody can tell."""
     read = states(chat, [r.prompt for r in used], [r.reply for r in used])
-    found = credit_assignment.credit(read, made, critic.labels(read, made, range(len(read))), seed)
+    found = credit_assignment.credit(read, made, critic.label_replies(read, made, range(len(read))), seed)
     print(f"  critic: explains {found.explained:.2f}", flush=True)
     if found.explained < v["credit"] or found.by_chance > BY_CHANCE:
         return [np.full(len(one.reply), a) for one, a in zip(used, made, strict=True)]
     return [abs(a) * earned for a, earned in zip(made, found.tokens, strict=True)]
 
 
-def expected(chat: Chat, used: list[Tokens], pushed: list[Any]) -> list[anchor.Hold]:
+def expected(chat: Chat, used: list[Tokens], pushed: list[Any]) -> list[anchor.Anchor]:
     """The policy's expectations by token before a run, as in the trainer (anchor)."""
     earned = anchor.earners([one.reply for one in used], pushed)
     found: list[Any] = [None] * len(used)
@@ -208,8 +208,8 @@ def expected(chat: Chat, used: list[Tokens], pushed: list[Any]) -> list[anchor.H
         packed = packing.pack([used[i] for i in members])
         both, ends = chat.policy.teach(packed, 100, list(earned)), np.cumsum(packed.lengths)[:-1]
         for i, ids, values in zip(members, np.split(both.ids, ends), np.split(both.log_probs, ends), strict=True):
-            found[i] = Teaching(ids, values)
-    return anchor.holds(pushed, found, earned)
+            found[i] = TokenDistribution(ids, values)
+    return anchor.anchors_of(pushed, found, earned)
 
 
 def train(
@@ -267,7 +267,7 @@ def train(
                 ref=np.concatenate([ref[i] for i in part]),
                 keep=np.ones(sum(lengths)),
                 advantage=np.concatenate(
-                    [objective.spared(pushed[i], old[i], likely) * (entropies[i] >= edge) for i in part]
+                    [objective.spare_likely(pushed[i], old[i], likely) * (entropies[i] >= edge) for i in part]
                 ),
                 share=np.repeat([1 / (n * len(indices)) for n in lengths], lengths),
             )

@@ -71,12 +71,12 @@ def measured(read: list[States], y: Floats, now: range, earlier: range) -> dict[
 
 
 def _labels(read: list[States], y: Floats, which: range) -> Labels:
-    return critic.labels([read[i] for i in which], y[which.start : which.stop].tolist(), which)
+    return critic.label_replies([read[i] for i in which], y[which.start : which.stop].tolist(), which)
 
 
 def _mean_difference(read: list[States], of: Labels) -> float:
     """The same measure for the direction that runs took until 25 November 2026."""
-    y, fold = of.sign, critic.folds(of.group, 1)
+    y, fold = of.sign, critic.assign_folds(of.group, 1)
     tokens = np.concatenate(read).astype(np.float64)
     ends = (np.stack([one[-1] for one in read]) - tokens.mean(0)) / (tokens.std(0) + 1e-6)
     value = np.zeros(len(y))

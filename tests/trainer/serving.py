@@ -16,7 +16,7 @@ from scripts.harness.lora import peft_on_transformers, random_adapter
 from trainer.formats.weights import Weights
 from trainer.serve.__main__ import load_model
 from trainer.serve.batched_lora import BatchedAdapter, read_adapter
-from trainer.serve.engine import Ask, Delta, Engine
+from trainer.serve.engine import Delta, Engine, GenerationRequest
 
 QUESTIONS = (
     "What is the capital of France?",
@@ -36,13 +36,13 @@ class Served:
         message = {"role": "user", "content": question}
         return tuple(self.engine.tokenizer.apply_chat_template([message], add_generation_prompt=True)["input_ids"])
 
-    async def replies(self, ask: Ask, choices: int = 1) -> list[list[Delta]]:
+    async def replies(self, ask: GenerationRequest, choices: int = 1) -> list[list[Delta]]:
         out: list[list[Delta]] = [[] for _ in range(choices)]
         async for choice, delta in self.engine.generate(ask, choices):
             out[choice].append(delta)
         return out
 
-    async def reply(self, ask: Ask) -> list[Delta]:
+    async def reply(self, ask: GenerationRequest) -> list[Delta]:
         return (await self.replies(ask))[0]
 
 

@@ -14,7 +14,7 @@ from tests.harness import tiny
 from tests.trainer.formats.test_gguf import make_adapter
 from tests.trainer.formats.test_merge_gguf import layers_of, make_base
 from trainer import child_process, launch
-from trainer.io.run_folder import locked
+from trainer.io.run_folder import lock
 from trainer.launch import LaunchError, LocalLauncher, verify_adapter
 
 
@@ -56,7 +56,7 @@ async def test_a_run_that_is_stopped_goes_on_and_ends(tmp_path, model, lines):
 
 
 async def test_one_trainer_a_folder(tmp_path):
-    with locked(tmp_path):
+    with lock(tmp_path):
         job = await LocalLauncher().start(tmp_path, threads=1, nice=0)
         assert [event async for event in job.events()] == []
         assert await job.wait() == 75

@@ -117,7 +117,7 @@ def test_it_learns_what_was_rated(tmp_path, model, lines):
     assert result["status"] == "passed"
     policy = tiny.policy(model)
     samples, _ = loop.samples.load(folder / "samples.jsonl", loop.samples.Template(policy.tokenizer), max_seq_len=999)
-    train = [s for s in samples if not s.held]
+    train = [s for s in samples if not s.is_held_back]
     packed = packing.pack([s.tokens for s in train])
     before = policy.log_probs(packed).plain
     with policy.wearing(tmp_path / "out" / "v0001"):
@@ -508,8 +508,8 @@ def borderline(tmp_path_factory, model, lines):
 
 def test_a_refused_candidate_has_a_second_try_at_half_the_rate(tmp_path, model, lines, borderline, monkeypatch):
     changes, half = borderline
-    real, asked = gate.ask, []
-    monkeypatch.setattr(gate, "ask", lambda *given: asked.append(1) or real(*given))
+    real, asked = gate.answer_questions, []
+    monkeypatch.setattr(gate, "answer_questions", lambda *given: asked.append(1) or real(*given))
     result, events = go(tiny.run_folder(tmp_path / "run", model, lines, **changes))
     assert result["status"] == "passed", result["reason"]
     assert len(of(events, "warning")) == 1  # nothing is said of the first try's checkpoint

@@ -12,7 +12,7 @@ import pytest
 
 from tests.harness import tiny
 from trainer import child_process, launch, low_priority
-from trainer.low_priority import LOWEST, behind, control_group, scope, stand_still, standing
+from trainer.low_priority import LOWEST, at_low_priority, control_group, scope, stand_still, standing
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="autogroups and /proc are Linux's")
 BURN = "while True: pass"
@@ -33,7 +33,7 @@ def test_a_busy_server_in_another_session_keeps_its_core(nice):
     os.sched_setaffinity(0, {min(before)})
     burn = [sys.executable, "-c", BURN]
     server = subprocess.Popen(burn, start_new_session=True)
-    run = subprocess.Popen(behind(nice, burn), start_new_session=True)
+    run = subprocess.Popen(at_low_priority(nice, burn), start_new_session=True)
     try:
         while b"background.py" in Path(f"/proc/{run.pid}/cmdline").read_bytes():
             assert run.poll() is None
@@ -124,11 +124,11 @@ def test_one_that_could_not_be_woken_yet_is_not_stopped():
     waits = [sys.executable, "-c", "input()", low_priority.__file__]  # as it looks before it has become the run
     process = subprocess.Popen(waits, stdin=subprocess.PIPE, start_new_session=True)
     try:
-        assert not stand_still(process.pid, still=True)
+        assert not stand_still(process.pid, paused=True)
         assert state(process.pid) != psutil.STATUS_STOPPED
     finally:
         process.communicate(b"\n")
-    assert not stand_still(process.pid, still=True)  # gone
+    assert not stand_still(process.pid, paused=True)  # gone
 
 
 # What this machine has

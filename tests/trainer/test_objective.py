@@ -169,7 +169,7 @@ def test_a_calibrated_band_is_never_stricter_than_the_papers(mu, sigma, tokens):
 def test_calibration_keeps_fresh_replies_of_a_noisy_server():
     noise = np.random.default_rng(0)
     log_x = noise.normal(-0.02, 0.2, 2000)
-    band = objective.calibrated(PAPER, log_x)
+    band = objective.calibrate(PAPER, log_x)
     behaviour = np.full(100, -2.0)
     fresh = [behaviour + noise.normal(-0.02, 0.2, 100) for _ in range(200)]
     verdicts = [objective.verdict(old, behaviour, **LIMITS, band=band) for old in fresh]
@@ -178,7 +178,7 @@ def test_calibration_keeps_fresh_replies_of_a_noisy_server():
 
 
 def test_another_model_is_not_noise():
-    assert objective.calibrated(PAPER, np.random.default_rng(0).normal(-0.8, 1.2, 1000)) is None
+    assert objective.calibrate(PAPER, np.random.default_rng(0).normal(-0.8, 1.2, 1000)) is None
 
 
 def test_a_token_outside_the_support_is_masked_and_left_out_of_rho():
@@ -218,7 +218,7 @@ def test_the_baseline_starts_as_a_hundred_neutral_ratings():
 
 @given(st.lists(st.sampled_from([-2.0, -1.0, -0.25, 0.0, 0.5, 1.0, 2.0]), max_size=40))
 def test_balanced_signs_weigh_the_same(advantages):
-    made = objective.balanced(advantages)
+    made = objective.balance(advantages)
     assert [np.sign(a) for a in made] == [np.sign(a) for a in advantages]
     up, down = sum(a for a in made if a > 0), -sum(a for a in made if a < 0)
     if not up or not down:
@@ -248,14 +248,14 @@ def test_the_pull_is_k3_up_to_a_nat_and_never_harder_than_there(ref, theta):
 
 @given(st.lists(st.floats(-12, 0), min_size=1, max_size=9), st.floats(-2, 2), st.floats(0.01, 1))
 def test_likely_tokens_of_a_disliked_reply_are_spared_and_nothing_else_is(old, advantage, likely):
-    made = objective.spared(np.full(len(old), advantage), np.array(old), likely)
+    made = objective.spare_likely(np.full(len(old), advantage), np.array(old), likely)
     for value, log_p in zip(made, old, strict=True):
         assert value == (0 if advantage < 0 and log_p > math.log(likely) else advantage)
 
 
 def test_everything_is_pushed_down_where_nothing_counts_as_likely():
     old = np.log([0.999, 0.5, 1e-9])
-    assert objective.spared(np.full(3, -1.0), old, 1.0).tolist() == [-1, -1, -1]
+    assert objective.spare_likely(np.full(3, -1.0), old, 1.0).tolist() == [-1, -1, -1]
 
 
 # --- late replies: second-moment trust -----------------------------------------------------------------------------
@@ -288,7 +288,7 @@ def dropped_one_by_one(log_x, advantages, most):
 )
 def test_trust_drops_what_the_paper_drops(replies, most):
     log_x, pushed = ([np.array([pair[at] for pair in reply]) for reply in replies] for at in (0, 1))
-    found = objective.trusted(log_x, pushed, most=most)
+    found = objective.trust_tokens(log_x, pushed, most=most)
     assert [len(each) for each in found] == [len(each) for each in log_x]
     if not replies:
         return

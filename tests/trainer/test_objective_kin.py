@@ -67,7 +67,7 @@ def slow_mis_po(theta, b, at):
     for tokens, a in replies(b):
         for t in tokens:
             x = math.exp(at[t] - b["old"][t])
-            guarded = b["own"][t] and ((a > 0 and x > 2) or (a < 0 and x < 0.5))
+            guarded = b["is_own"][t] and ((a > 0 and x > 2) or (a < 0 and x < 0.5))
             actor = 0 if guarded else b["keep"][t] * a * theta[t]
             anchored = KL * pull(b["ref"][t], theta[t]) * (1 - b["teaches"][t])
             total += (anchored - actor) / len(tokens)
@@ -143,7 +143,7 @@ def batches(draw):
         "ref": ref,
         "behaviour": behaviour,
         "keep": draw(arrays(np.bool_, n)).astype(float),
-        "own": draw(arrays(np.bool_, n)).astype(float),
+        "is_own": draw(arrays(np.bool_, n)).astype(float),
         "teaches": draw(arrays(np.bool_, n)).astype(float),
         "stays": draw(arrays(np.bool_, n)).astype(float),
         "advantages": draw(st.lists(st.floats(-2, 2), min_size=len(lengths), max_size=len(lengths))),
@@ -158,7 +158,7 @@ def flat(b, as_array=np.asarray):
     return Terms(
         **{
             name: as_array(b[name])
-            for name in ("old", "ref", "keep", "own", "behaviour", "teaches", "stays", "teacher", "elsewhere")
+            for name in ("old", "ref", "keep", "is_own", "behaviour", "teaches", "stays", "teacher", "elsewhere")
         },
         advantage=as_array(np.repeat(np.asarray(b["advantages"], float), lengths)),
         share=as_array(np.repeat([1 / (n * len(lengths)) for n in lengths], lengths)),
@@ -231,10 +231,10 @@ def test_combine_is_the_ratings_plus_the_teacher_plus_what_is_to_stay_and_go(b, 
 @settings(max_examples=20, deadline=None)
 @given(batches())
 def test_what_is_to_stay_costs_nothing_where_it_is_and_has_the_gradient_of_the_formula(b):
-    loss, sums = objective_kin.stay(np, b["teacher"], flat(b))
+    loss, sums = objective_kin.hold(np, b["teacher"], flat(b))
     assert loss == pytest.approx(0, abs=1e-12) and sums["kl_stay"] == pytest.approx(0, abs=1e-12)
     variable = torch.from_numpy(b["top"].copy()).requires_grad_()
-    found, sums = objective_kin.stay(torch, variable, flat(b, torch.from_numpy))
+    found, sums = objective_kin.hold(torch, variable, flat(b, torch.from_numpy))
     found.backward()
     assert float(found.detach()) == pytest.approx(slow_stay(b["top"], b), rel=1e-6, abs=1e-6)
     assert sums["kl_stay"] >= -1e-9
@@ -247,9 +247,9 @@ def test_what_is_to_stay_costs_nothing_where_it_is_and_has_the_gradient_of_the_f
 @given(batches())
 def test_what_is_pushed_down_elsewhere_has_the_gradient_of_the_formula_down_to_the_guard(b):
     guard = {"guard_low": GUARD["guard_low"]}
-    assert objective_kin.elsewhere(np, b["teacher"], flat(b), **guard)[0] == 0  # and yet it pushes
+    assert objective_kin.push_down_unlikely(np, b["teacher"], flat(b), **guard)[0] == 0  # and yet it pushes
     variable = torch.from_numpy(b["top"].copy()).requires_grad_()
-    found, _ = objective_kin.elsewhere(torch, variable, flat(b, torch.from_numpy), **guard)
+    found, _ = objective_kin.push_down_unlikely(torch, variable, flat(b, torch.from_numpy), **guard)
     found.backward()
     assert float(found.detach()) == pytest.approx(slow_elsewhere(b["top"], b, b["top"]), rel=1e-6, abs=1e-6)
     for index in np.ndindex(b["top"].shape):
@@ -262,11 +262,11 @@ def test_what_rises_where_it_was_not_likely_counts_for_more_than_by_the_other_di
     was, now = (np.log([[p, 0.9]]) for p in (1e-5, 0.005))
     one = np.ones(1)
     terms = Terms(one, one, one, one, one, teaches=one, stays=one, teacher=was)
-    seen, hardly = objective_kin.stay(np, now, terms)[0], objective_kin.distill(np, now, terms)[0]
+    seen, hardly = objective_kin.hold(np, now, terms)[0], objective_kin.distill(np, now, terms)[0]
     assert seen > 5 * hardly > 0
 
 
-@pytest.mark.parametrize("part", [objective_kin.distill, objective_kin.stay])
+@pytest.mark.parametrize("part", [objective_kin.distill, objective_kin.hold])
 def test_a_student_that_is_its_teacher_has_nothing_to_learn(part):
     logits = torch.randn(6, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
     teacher = logits.detach().log_softmax(-1).topk(5)
@@ -297,7 +297,7 @@ def test_distillation_reaches_the_teacher_tail_and_all():
     )
 
 
-@pytest.mark.parametrize("part", [objective_kin.distill, objective_kin.stay])
+@pytest.mark.parametrize("part", [objective_kin.distill, objective_kin.hold])
 def test_a_certain_teacher_in_fp32_stays_finite(part):
     sure = torch.tensor([[-1e-8, -18.0, -19.0]])
     top = torch.tensor([[0.0, -30.0, -31.0]], requires_grad=True)
@@ -320,7 +320,7 @@ def test_on_policy_each_is_reinforce(name):
     """x ≡ 1 and θ = ref: value aside, the gradient is −A ∇ℓ / T, whatever the name."""
     theta = torch.tensor([-1.0, -2.0, -0.5, -3.0, -1.5], dtype=torch.float64, requires_grad=True)
     now = theta.detach().numpy().copy()
-    same = {"old": now, "ref": now, "behaviour": now, "keep": np.ones(5), "own": np.ones(5)}
+    same = {"old": now, "ref": now, "behaviour": now, "keep": np.ones(5), "is_own": np.ones(5)}
     b = same | {"lengths": [2, 3], "advantages": [1.0, -0.5], "teaches": np.zeros(5), "teacher": np.zeros((5, K))}
     b |= {"stays": np.zeros(5), "elsewhere": np.zeros((5, K))}
     LOSSES[name][1](torch, theta, flat(b, torch.from_numpy))[0].backward()
@@ -343,7 +343,7 @@ def test_the_scale_of_mis_po_clip_has_no_gradient():
 def test_no_mask_scale_or_constant_has_a_gradient():
     theta = torch.full((4,), -1.1, requires_grad=True)
     for name, (_, fast) in LOSSES.items():
-        fields = ("old", "ref", "keep", "own", "behaviour", "teaches", "stays")
+        fields = ("old", "ref", "keep", "is_own", "behaviour", "teaches", "stays")
         b = {f: np.full(4, -1.0 if f in ("old", "ref", "behaviour") else 1.0) for f in fields}
         wide = {"teacher": np.full((4, K), -2.0), "elsewhere": np.ones((4, K))}
         terms = flat(b | wide | {"lengths": [4], "advantages": [1.0]}, torch.from_numpy)
@@ -402,7 +402,7 @@ def test_what_is_imitated_has_no_guard_and_counts_for_no_drift():
     old = torch.full((2,), -6.0, dtype=torch.float64)
     theta = (old + 3).requires_grad_()
     ones = torch.ones(2, dtype=torch.float64)
-    terms = Terms(old, old, ones, ones, ones / 2, own=torch.tensor([1.0, 0.0]))
+    terms = Terms(old, old, ones, ones, ones / 2, is_own=torch.tensor([1.0, 0.0]))
     loss, sums = objective.mis_po(torch, theta, terms, kl_ref=0.0, **GUARD)
     loss.backward()
     assert theta.grad.tolist() == pytest.approx([0, -0.5])

@@ -18,7 +18,7 @@ from tests.trainer.test_loop import StopAfter, go, of
 from trainer import loop, own_loss
 from trainer.io.progress import Stop, Stopped
 from trainer.io.run_folder import LossSpec, RunError
-from trainer.lessons.batch import loss_of
+from trainer.lessons.batch import make_loss
 from trainer.objective import Terms
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,23 +71,23 @@ def gradient(loss, constants: Terms) -> tuple[torch.Tensor, dict[str, float]]:
 def test_a_plain_policy_gradient_is_mis_pos_without_its_anchor(tmp_path, code):
     constants = terms()
     preset = presets.resolve("balanced", {"kl_ref": 0.0})
-    theirs, sums = gradient(loss_of(preset), constants)
-    ours, own = gradient(loss_of(preset, loaded(tmp_path, code)), constants)
+    theirs, sums = gradient(make_loss(preset), constants)
+    ours, own = gradient(make_loss(preset, loaded(tmp_path, code)), constants)
     torch.testing.assert_close(ours, theirs)
     assert own["kl_old"] == pytest.approx(sums["kl_old"]) and own["kl_ref"] == pytest.approx(sums["kl_ref"])
 
 
 def test_it_is_given_what_is_documented(tmp_path):
-    names = ", ".join(own_loss.GIVEN)
+    names = ", ".join(own_loss.ARGUMENTS)
     body = "    seen.update(locals())\n    mask.zero_()\n    return logprobs.sum()\n"
     code = f"seen = {{}}\n\ndef loss({names}):\n{body}"
     loss, constants = loaded(tmp_path, code), terms()
     gradient(loss, constants)
     seen = loss.function.__globals__["seen"]
-    assert set(own_loss.GIVEN) <= set(seen) and seen["replies"].tolist() == [0, 0, 0, 1, 1, 1]
+    assert set(own_loss.ARGUMENTS) <= set(seen) and seen["replies"].tolist() == [0, 0, 0, 1, 1, 1]
     assert constants.keep.sum() == 5, "what it changes is its own copy"
     page = PAGE.read_text(encoding="utf-8")
-    assert all(f"| `{name}` |" in page for name in own_loss.GIVEN)
+    assert all(f"| `{name}` |" in page for name in own_loss.ARGUMENTS)
 
 
 @pytest.mark.parametrize(

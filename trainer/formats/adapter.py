@@ -21,7 +21,7 @@ from trainer.io.run_folder import sync_folder
 READABLE = 0o022  # umask: the server that reads it may be another user; who gets so far is up to the folder around it
 
 
-def write(out: Path, save: Callable[[Path], None], about: Mapping[str, Any]) -> dict[str, Any]:
+def write(out: Path, save: Callable[[Path], None], members: Mapping[str, Any]) -> dict[str, Any]:
     """`save` fills a folder, which then becomes `out`. Returns the manifest.
 
     An `out` that is there already is fine when this same run wrote it and was killed before it could say so. Else it is
@@ -29,17 +29,17 @@ def write(out: Path, save: Callable[[Path], None], about: Mapping[str, Any]) -> 
     """
     if out.exists():
         manifest = verify(out)
-        if (manifest.get("run"), manifest.get("samples")) != (about.get("run"), about.get("samples")):
+        if (manifest.get("run"), manifest.get("samples")) != (members.get("run"), members.get("samples")):
             raise AdapterError(f"{out} already holds the adapter of run {manifest.get('run')}.")
         return manifest
-    before = os.umask(READABLE)
+    umask = os.umask(READABLE)
     try:
-        return _write(out, save, about)
+        return _write(out, save, members)
     finally:
-        os.umask(before)
+        os.umask(umask)
 
 
-def _write(out: Path, save: Callable[[Path], None], about: Mapping[str, Any]) -> dict[str, Any]:
+def _write(out: Path, save: Callable[[Path], None], members: Mapping[str, Any]) -> dict[str, Any]:
     out.parent.mkdir(parents=True, exist_ok=True)
     temporary = out.with_name(f".{out.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
@@ -50,7 +50,7 @@ def _write(out: Path, save: Callable[[Path], None], about: Mapping[str, Any]) ->
         manifest = {
             "format": FORMAT,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            **about,
+            **members,
             "files": {p.name: sha256(p) for p in parts if p.name not in sidecar_files.FILES},
             "kept": {p.name: sha256(p) for p in parts if p.name in sidecar_files.FILES},  # may be deleted
         }

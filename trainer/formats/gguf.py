@@ -53,8 +53,10 @@ def convert(adapter: Path, weights: Path, out: Path) -> None:
     config = json.loads((weights / "config.json").read_bytes())
     kind = str(config.get("model_type"))
     if kind not in ARCHITECTURES:
-        known = ", ".join(ARCHITECTURES)
-        raise AdapterError(f"{weights} is a {kind}, whose adapters rlproxy cannot write as GGUF; it can for {known}.")
+        supported = ", ".join(ARCHITECTURES)
+        raise AdapterError(
+            f"{weights} is a {kind}, whose adapters rlproxy cannot write as GGUF; it can for {supported}."
+        )
     text = {**config, **(config.get("text_config") or {})}
     lora = peft_folder.read(adapter, _linear_layers(weights), load, finite)
     tensors: dict[str, Array] = {}
@@ -76,20 +78,18 @@ def layers_with_lora(kind: str) -> set[str]:
 def tensor_name(module: str, kind: str, layers: int) -> str:
     """llama.cpp's name of a linear layer. Raises AdapterError where there is none that takes a LoRA."""
     match = _MODULE.fullmatch(module)
-    allowed = layers_with_lora(kind)
-    if match is None or match["layer"] not in allowed:
+    layer_names = layers_with_lora(kind)
+    if match is None or match["layer"] not in layer_names:
         raise AdapterError(
-            f"{module} cannot have a LoRA in llama.cpp; train without it (a {kind} has {_said(allowed)})."
+            f"{module} cannot have a LoRA in llama.cpp; train without it (a {kind} has {_short_names(layer_names)})."
         )
-    found = gguf.get_tensor_name_map(ARCHITECTURES[kind], layers).get_name(
-        f"model.layers.{match['n']}.{match['layer']}"
-    )
-    if found is None:
+    name = gguf.get_tensor_name_map(ARCHITECTURES[kind], layers).get_name(f"model.layers.{match['n']}.{match['layer']}")
+    if name is None:
         raise AdapterError(f"{module} has no name in llama.cpp's {kind} of {layers} layers.")
-    return str(found)
+    return str(name)
 
 
-def _said(layers: set[str]) -> str:
+def _short_names(layers: set[str]) -> str:
     return ", ".join(sorted(layer.rpartition(".")[2] for layer in layers))
 
 
@@ -142,41 +142,43 @@ def _write(out: Path, architecture: gguf.MODEL_ARCH, alpha: float, tensors: Mapp
 
 def _linear_layers(weights: Path) -> dict[str, tuple[int, int]]:
     """(out, in) of each matrix in the model's own files, by the name of its layer."""
-    found: dict[str, tuple[int, int]] = {}
+    shapes: dict[str, tuple[int, int]] = {}
     for path in model_info.weight_files(weights):
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
             header = json.loads(file.read(length))
-        for name, about in header.items():
-            if name.endswith(".weight") and len(about["shape"]) == 2:
-                found[_module(name)] = (about["shape"][0], about["shape"][1])
-    return found
+        for name, tensor in header.items():
+            if name.endswith(".weight") and len(tensor["shape"]) == 2:
+                shapes[_module(name)] = (tensor["shape"][0], tensor["shape"][1])
+    return shapes
 
 
 def _module(tensor: str) -> str:
     """Models that also see keep the names of older days in their files; modules, and so adapters, have others."""
     module = tensor.removesuffix(".weight")
-    rest = module.removeprefix("language_model.model.")
-    return module if rest == module else f"model.language_model.{rest}"
+    text_module = module.removeprefix("language_model.model.")
+    return module if text_module == module else f"model.language_model.{text_module}"
 
 
 def load(path: str) -> dict[str, Any]:
     """Every tensor as float32; numpy itself has no bfloat16."""
-    return {name: _array(name, about) for name, about in deserialize(Path(path).read_bytes())}  # type: ignore[no-untyped-call]
+    return {name: _array(name, tensor) for name, tensor in deserialize(Path(path).read_bytes())}  # type: ignore[no-untyped-call]
 
 
 def finite(array: Array) -> bool:
     return bool(np.isfinite(array).all())
 
 
-def _array(name: str, about: Mapping[str, Any]) -> Array:
-    if about["dtype"] == "BF16":
-        array = (np.frombuffer(about["data"], np.uint16).astype(np.uint32) << 16).view(np.float32)
-    elif about["dtype"] in ("F16", "F32"):
-        array = np.frombuffer(about["data"], {"F16": np.float16, "F32": np.float32}[about["dtype"]]).astype(np.float32)
+def _array(name: str, tensor: Mapping[str, Any]) -> Array:
+    if tensor["dtype"] == "BF16":
+        array = (np.frombuffer(tensor["data"], np.uint16).astype(np.uint32) << 16).view(np.float32)
+    elif tensor["dtype"] in ("F16", "F32"):
+        array = np.frombuffer(tensor["data"], {"F16": np.float16, "F32": np.float32}[tensor["dtype"]]).astype(
+            np.float32
+        )
     else:
-        raise AdapterError(f"{name} is in {about['dtype']}; rlproxy's adapters are in BF16, F16 or F32.")
-    return array.reshape(about["shape"])
+        raise AdapterError(f"{name} is in {tensor['dtype']}; rlproxy's adapters are in BF16, F16 or F32.")
+    return array.reshape(tensor["shape"])
 
 
 def main() -> int:
@@ -188,9 +190,9 @@ def main() -> int:
     parser.add_argument("adapter", type=Path, help="its folder: adapter_config.json, adapter_model.safetensors")
     parser.add_argument("out", type=Path, help="the file to write")
     parser.add_argument("--weights", help="the model that it was trained on: a folder or a hub id")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     try:
-        convert(asked.adapter, resolve(asked.weights).path, asked.out)
+        convert(arguments.adapter, resolve(arguments.weights).path, arguments.out)
     except (AdapterError, WeightsError) as error:
         print(error, file=sys.stderr)
         return 1

@@ -19,15 +19,15 @@ from torch import Tensor
 
 def save_adapter(model: Any, name: str, folder: Path, *, base_name: str) -> None:
     tensors = get_peft_model_state_dict(model, adapter_name=name, save_embedding_layers=False)
-    plain = {key: value.detach().to("cpu", torch.float32).contiguous() for key, value in tensors.items()}
-    save_file(plain, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    arrays = {key: value.detach().to("cpu", torch.float32).contiguous() for key, value in tensors.items()}
+    save_file(arrays, folder / "adapter_model.safetensors", metadata={"format": "pt"})
     config = model.peft_config[name]
-    kept = config.base_model_name_or_path, config.inference_mode
+    original = config.base_model_name_or_path, config.inference_mode
     config.base_model_name_or_path, config.inference_mode = base_name, True
     try:
         config.save_pretrained(str(folder))
     finally:
-        config.base_model_name_or_path, config.inference_mode = kept
+        config.base_model_name_or_path, config.inference_mode = original
 
 
 def load_tensors(parameters: Mapping[str, Tensor], values: Mapping[str, NDArray[Any]]) -> None:

@@ -34,7 +34,7 @@ def verify(folder: Path) -> dict[str, Any]:
     """The manifest, after every file was read and its hash compared."""
     path = folder / MANIFEST
     try:
-        _plain(path)
+        _require_plain(path)
         if path.stat().st_size > MOST:
             raise AdapterError(f"{path} is over {MOST} bytes.")
         manifest = json.loads(path.read_bytes())
@@ -47,39 +47,39 @@ def verify(folder: Path) -> dict[str, Any]:
     files = manifest.get("files")
     if not isinstance(files, dict) or not files:
         raise AdapterError(f"{path} lists no files.")
-    kept = manifest.get("kept", {})
-    if not isinstance(kept, dict):
+    sidecars = manifest.get("kept", {})
+    if not isinstance(sidecars, dict):
         raise AdapterError(f"{path} is not an adapter manifest of format {FORMAT}.")
-    for name in (*files, *kept):
+    for name in (*files, *sidecars):
         if Path(name).name != name or "\\" in name or "\0" in name:  # a manifest never reaches outside its folder
             raise AdapterError(f"{path} lists {name!r}, which is not a plain file name.")
         if Path(name).suffix not in KINDS:
             raise AdapterError(f"{path} lists {name!r}: an adapter is safetensors and JSON, nothing else is loaded.")
     for part in sorted(folder.iterdir()):
-        if part.name not in (MANIFEST, *files, *kept):
+        if part.name not in (MANIFEST, *files, *sidecars):
             raise AdapterError(f"{part} is not in the manifest; take it away.")
     for name, expected in files.items():
         _check(folder / name, expected)
-    for name in kept:  # they may be deleted, and who reads them checks their hashes
+    for name in sidecars:  # they may be deleted, and who reads them checks their hashes
         if (folder / name).is_symlink() or (folder / name).exists():
-            _plain(folder / name)
+            _require_plain(folder / name)
     return manifest
 
 
 def _check(part: Path, expected: object) -> None:
     try:
-        _plain(part)
-        found = sha256(part)
-        if found != expected:
-            raise AdapterError(f"{part} is corrupt: sha256 {found[:12]}…, the manifest says {str(expected)[:12]}….")
-        why = flaw(part) if part.suffix == ".safetensors" else None
+        _require_plain(part)
+        digest = sha256(part)
+        if digest != expected:
+            raise AdapterError(f"{part} is corrupt: sha256 {digest[:12]}…, the manifest says {str(expected)[:12]}….")
+        fault = flaw(part) if part.suffix == ".safetensors" else None
     except OSError as error:
         raise AdapterError(f"{part} cannot be read: {error.strerror}.") from None
-    if why is not None:
-        raise AdapterError(f"{part} is not a sound safetensors file: {why}.")
+    if fault is not None:
+        raise AdapterError(f"{part} is not a sound safetensors file: {fault}.")
 
 
-def _plain(part: Path) -> None:
+def _require_plain(part: Path) -> None:
     """A file of this folder, and no link, pipe or device. Raises OSError, AdapterError."""
     if not stat.S_ISREG(part.lstat().st_mode):
         raise AdapterError(f"{part} is not a plain file.")

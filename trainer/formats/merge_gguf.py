@@ -31,7 +31,7 @@ from trainer.formats.gguf import ARCHITECTURES, Array, finite, in_order, layers_
 from trainer.formats.manifest import AdapterError
 from trainer.formats.peft_folder import LoraPair
 
-Say = Callable[[str], None]
+Report = Callable[[str], None]
 
 # What the gguf package can write as exactly as llama.cpp does. K-quants and IQ types it only reads.
 WRITABLE: Final = (Type.F32, Type.F16, Type.BF16, Type.Q8_0, Type.Q5_1, Type.Q5_0, Type.Q4_1, Type.Q4_0)
@@ -44,18 +44,18 @@ COUNTS: Final = 24  # bytes before the metadata: magic, version, two counts
 
 
 @dataclass(frozen=True, slots=True)
-class Fused:
-    changed: int  # tensors
-    moved: dict[str, int]  # of them, those stored in another type: "Q4_K to Q8_0", and how many
-    before: int  # bytes of the file
-    after: int
+class FusionSummary:
+    changed_tensors: int  # tensors
+    retyped: dict[str, int]  # of them, those stored in another type: "Q4_K to Q8_0", and how many
+    bytes_before: int  # bytes of the file
+    bytes_after: int
 
     def __str__(self) -> str:
-        sizes = f"{self.before / 1e6:.0f} MB became {self.after / 1e6:.0f} MB"
-        if not self.moved:
-            return f"{self.changed} tensors changed, each in its own type; {sizes}"
-        moved = ", ".join(f"{n} from {how}" for how, n in self.moved.items())
-        return f"{self.changed} tensors changed, {moved}, so that the change is not rounded away; {sizes}"
+        sizes = f"{self.bytes_before / 1e6:.0f} MB became {self.bytes_after / 1e6:.0f} MB"
+        if not self.retyped:
+            return f"{self.changed_tensors} tensors changed, each in its own type; {sizes}"
+        retyped = ", ".join(f"{n} from {how}" for how, n in self.retyped.items())
+        return f"{self.changed_tensors} tensors changed, {retyped}, so that the change is not rounded away; {sizes}"
 
 
 @dataclass(slots=True)
@@ -77,28 +77,32 @@ class _Delta:
     b: Array  # (out, r), rows as llama.cpp has them
     scale: float
 
-    def rows(self, which: slice) -> Array:
-        return (np.float32(self.scale) * (self.b[which] @ self.a)).astype(np.float32)
+    def rows(self, selection: slice) -> Array:
+        return (np.float32(self.scale) * (self.b[selection] @ self.a)).astype(np.float32)
 
 
-def fuse(adapter: Path, base: Path, out: Path, say: Say = lambda line: None) -> Fused:
+def fuse(adapter: Path, base: Path, out: Path, report: Report = lambda line: None) -> FusionSummary:
     """Write `out`, whole or not at all. Raises AdapterError with one sentence."""
     reader = _read(base)
     kind = str(_field(reader, base, "general.architecture"))
     if kind not in ARCHITECTURES:
-        known = ", ".join(ARCHITECTURES)
-        raise AdapterError(f"{base} is a {kind}, to which rlproxy cannot add an adapter; it can for {known}.")
-    say(f"reading {adapter}")
+        supported = ", ".join(ARCHITECTURES)
+        raise AdapterError(f"{base} is a {kind}, to which rlproxy cannot add an adapter; it can for {supported}.")
+    report(f"reading {adapter}")
     deltas = _deltas(reader, base, adapter, kind)
-    tensors = [_Tensor(one, one.tensor_type, deltas.get(one.name)) for one in reader.tensors]
-    changed = [one for one in tensors if one.delta is not None]
-    for one in changed:
-        one.type = _type_for(one)
-    after = len(_header(reader, tensors)) + sum(_padded(one.bytes, reader.alignment) for one in tensors)
-    _enough_disk(out, after)
-    _write(out, reader, tensors, len(changed), say)
-    moved = Counter(f"{one.base.tensor_type.name} to {one.type.name}" for one in changed if one.type != _own(one))
-    return Fused(len(changed), dict(moved), base.stat().st_size, out.stat().st_size)
+    tensors = [_Tensor(tensor, tensor.tensor_type, deltas.get(tensor.name)) for tensor in reader.tensors]
+    changed = [tensor for tensor in tensors if tensor.delta is not None]
+    for tensor in changed:
+        tensor.type = _type_for(tensor)
+    size = len(_header(reader, tensors)) + sum(_aligned(tensor.bytes, reader.alignment) for tensor in tensors)
+    _require_disk(out, size)
+    _write(out, reader, tensors, len(changed), report)
+    retyped = Counter(
+        f"{tensor.base.tensor_type.name} to {tensor.type.name}"
+        for tensor in changed
+        if tensor.type != _stored_type(tensor)
+    )
+    return FusionSummary(len(changed), dict(retyped), base.stat().st_size, out.stat().st_size)
 
 
 # --- the base and the change --------------------------------------------------------------------------------------
@@ -133,24 +137,28 @@ def _deltas(reader: Any, base: Path, adapter: Path, kind: str) -> dict[str, _Del
     """By the base's tensor names. Raises AdapterError for an adapter of another model."""
     layers = int(_field(reader, base, f"{kind}.block_count"))
     heads = _field(reader, base, f"{kind}.attention.head_count")
-    found = reader.get_field(f"{kind}.attention.head_count_kv")
-    groups = found.contents() if found is not None else heads
-    shapes = {one.name: (int(one.shape[1]), int(one.shape[0])) for one in reader.tensors if len(one.shape) == 2}
+    kv_heads = reader.get_field(f"{kind}.attention.head_count_kv")
+    groups = kv_heads.contents() if kv_heads is not None else heads
+    shapes = {
+        tensor.name: (int(tensor.shape[1]), int(tensor.shape[0])) for tensor in reader.tensors if len(tensor.shape) == 2
+    }
     names: dict[str, tuple[str, int]] = {}
     for n in range(layers):
         for layer in layers_with_lora(kind):
             for prefix in ("model.", "model.language_model."):
                 module = f"{prefix}layers.{n}.{layer}"
                 names[module] = f"{tensor_name(module, kind, layers)}.weight", n
-    known = {module: shapes[name] for module, (name, _) in names.items() if name in shapes}
-    lora = peft_folder.read(adapter, known, load, finite)
+    layer_shapes = {module: shapes[name] for module, (name, _) in names.items() if name in shapes}
+    lora = peft_folder.read(adapter, layer_shapes, load, finite)
     return {
-        names[module][0]: _delta(module, pair, kind, _of(heads, names[module][1]), _of(groups, names[module][1]))
+        names[module][0]: _delta(
+            module, pair, kind, _heads_of(heads, names[module][1]), _heads_of(groups, names[module][1])
+        )
         for module, pair in lora.pairs.items()
     }
 
 
-def _of(heads: Any, layer: int) -> int:
+def _heads_of(heads: Any, layer: int) -> int:
     """Some models have a number of heads for each layer."""
     return int(heads[layer] if isinstance(heads, list) else heads)
 
@@ -162,23 +170,26 @@ def _delta(module: str, pair: LoraPair, kind: str, heads: int, groups: int) -> _
 # --- the type -----------------------------------------------------------------------------------------------------
 
 
-def _own(one: _Tensor) -> Type:
-    return Type(one.base.tensor_type)
+def _stored_type(tensor: _Tensor) -> Type:
+    return Type(tensor.base.tensor_type)
 
 
-def _type_for(one: _Tensor) -> Type:
+def _type_for(tensor: _Tensor) -> Type:
     """The base's own type where the change survives in it, else the smallest larger one where it does."""
-    own = _own(one)
-    width = int(one.base.shape[0])
-    step = max(1, int(one.base.shape[1]) // SAMPLE)
-    which = slice(None, None, step)
-    weights = _weights(one, which)
-    assert one.delta is not None
-    delta = one.delta.rows(which)
-    candidates = [own] if own in WRITABLE else []
-    candidates += [larger for larger in LARGER if _bits(larger) > _bits(own)]
+    stored_type = _stored_type(tensor)
+    width = int(tensor.base.shape[0])
+    step = max(1, int(tensor.base.shape[1]) // SAMPLE)
+    sample_rows = slice(None, None, step)
+    weights = _weights(tensor, sample_rows)
+    assert tensor.delta is not None
+    delta = tensor.delta.rows(sample_rows)
+    candidates = [stored_type] if stored_type in WRITABLE else []
+    candidates += [larger for larger in LARGER if _bits(larger) > _bits(stored_type)]
     for candidate in candidates:
-        if width % gguf.GGML_QUANT_SIZES[candidate][0] == 0 and abs(1 - kept(weights, delta, candidate)) <= LOST:
+        if (
+            width % gguf.GGML_QUANT_SIZES[candidate][0] == 0
+            and abs(1 - surviving_share(weights, delta, candidate)) <= LOST
+        ):
             return candidate
     return Type.F32
 
@@ -188,7 +199,7 @@ def _bits(kind: Type) -> float:
     return float(8 * size / block)
 
 
-def kept(weights: Array, delta: Array, kind: Type) -> float:
+def surviving_share(weights: Array, delta: Array, kind: Type) -> float:
     """How much of a change to weights is still there when their sum is stored: 1 is all of it, 0 nothing."""
     size = float((delta.astype(np.float64) ** 2).sum())
     if size == 0:
@@ -199,12 +210,14 @@ def kept(weights: Array, delta: Array, kind: Type) -> float:
     return share if np.isfinite(share) else 0.0
 
 
-def _weights(one: _Tensor, which: slice) -> Array:
+def _weights(tensor: _Tensor, rows: slice) -> Array:
     try:
-        found = gguf.dequantize(one.base.data[which], one.base.tensor_type)
+        weights = gguf.dequantize(tensor.base.data[rows], tensor.base.tensor_type)
     except NotImplementedError:
-        raise AdapterError(f"{one.base.name} is stored as {one.base.tensor_type.name}, which cannot be read.") from None
-    return np.asarray(found, np.float32)
+        raise AdapterError(
+            f"{tensor.base.name} is stored as {tensor.base.tensor_type.name}, which cannot be read."
+        ) from None
+    return np.asarray(weights, np.float32)
 
 
 # --- the file -----------------------------------------------------------------------------------------------------
@@ -214,20 +227,20 @@ def _header(reader: Any, tensors: list[_Tensor]) -> bytes:
     """Everything before the numbers: the base's own metadata, and where each tensor now lies."""
     metadata_end = int(reader.tensors[0].field.offset) if tensors else int(reader.data_offset)
     parts, offset = [reader.data[:metadata_end].tobytes()], 0
-    for one in tensors:
-        name_length, name, dimensions, sizes, _, _ = one.base.field.parts
+    for tensor in tensors:
+        name_length, name, dimensions, sizes, _, _ = tensor.base.field.parts
         parts += [part.tobytes() for part in (name_length, name, dimensions, sizes)]
-        parts.append(struct.pack("<IQ", int(one.type), offset))
-        offset += _padded(one.bytes, reader.alignment)
-    whole = b"".join(parts)
-    return whole.ljust(_padded(len(whole), reader.alignment), b"\0")
+        parts.append(struct.pack("<IQ", int(tensor.type), offset))
+        offset += _aligned(tensor.bytes, reader.alignment)
+    header = b"".join(parts)
+    return header.ljust(_aligned(len(header), reader.alignment), b"\0")
 
 
-def _padded(size: int, alignment: Any) -> int:
+def _aligned(size: int, alignment: Any) -> int:
     return -(-size // int(alignment)) * int(alignment)
 
 
-def _enough_disk(out: Path, size: int) -> None:
+def _require_disk(out: Path, size: int) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(out.parent).free
     if free < size + SPARE:
@@ -237,18 +250,18 @@ def _enough_disk(out: Path, size: int) -> None:
         )
 
 
-def _write(out: Path, reader: Any, tensors: list[_Tensor], changes: int, say: Say) -> None:
-    temporary, done = out.with_name(f".{out.name}.tmp"), 0
+def _write(out: Path, reader: Any, tensors: list[_Tensor], changes: int, report: Report) -> None:
+    temporary, count = out.with_name(f".{out.name}.tmp"), 0
     try:
         with temporary.open("wb") as file:
             file.write(_header(reader, tensors))
-            for one in tensors:
-                for piece in _numbers(one):
+            for tensor in tensors:
+                for piece in _pieces(tensor):
                     file.write(piece)
-                file.write(b"\0" * (_padded(one.bytes, reader.alignment) - one.bytes))
-                if one.delta is not None:
-                    done += 1
-                    say(f"{done} of {changes} tensors, {one.base.name} as {one.type.name}")
+                file.write(b"\0" * (_aligned(tensor.bytes, reader.alignment) - tensor.bytes))
+                if tensor.delta is not None:
+                    count += 1
+                    report(f"{count} of {changes} tensors, {tensor.base.name} as {tensor.type.name}")
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(out)
@@ -258,18 +271,18 @@ def _write(out: Path, reader: Any, tensors: list[_Tensor], changes: int, say: Sa
         temporary.unlink(missing_ok=True)
 
 
-def _numbers(one: _Tensor) -> Iterator[bytes]:
+def _pieces(tensor: _Tensor) -> Iterator[bytes]:
     """In pieces of whole rows, so that a large tensor is never in memory as floats at once."""
-    data = one.base.data
-    if one.delta is None:
+    data = tensor.base.data
+    if tensor.delta is None:
         flat = data.reshape(-1).view(np.uint8)
         for start in range(0, flat.size, PIECE):
             yield flat[start : start + PIECE].tobytes()
         return
-    rows = max(1, PIECE // (4 * int(one.base.shape[0])))
+    rows = max(1, PIECE // (4 * int(tensor.base.shape[0])))
     for start in range(0, data.shape[0], rows):
-        which = slice(start, start + rows)
-        yield gguf.quantize(_weights(one, which) + one.delta.rows(which), one.type).tobytes()
+        selection = slice(start, start + rows)
+        yield gguf.quantize(_weights(tensor, selection) + tensor.delta.rows(selection), tensor.type).tobytes()
 
 
 def main() -> int:
@@ -279,9 +292,9 @@ def main() -> int:
     parser.add_argument("adapter", type=Path, help="its folder: adapter_config.json, adapter_model.safetensors")
     parser.add_argument("base", type=Path, help="the model's own GGUF file")
     parser.add_argument("out", type=Path, help="the file to write")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     try:
-        print(f"{asked.out}: {fuse(asked.adapter, asked.base, asked.out, say=print)}")
+        print(f"{arguments.out}: {fuse(arguments.adapter, arguments.base, arguments.out, report=print)}")
     except AdapterError as error:
         print(error, file=sys.stderr)
         return 1

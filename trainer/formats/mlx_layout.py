@@ -47,7 +47,7 @@ def convert(adapter: Path, out: Path) -> None:
     lora = peft_folder.read(adapter, shapes, load, lambda array: bool(np.isfinite(array).all()))
     first = next(iter(lora.pairs.values()))
     rank = first.a.shape[0]
-    keys, written = set(), {}
+    keys, tensors = set(), {}
     for module, pair in lora.pairs.items():
         if (match := _BLOCK.fullmatch(module)) is None:
             raise AdapterError(f"{module} is in none of the model's layers, and mlx-lm takes a LoRA only there.")
@@ -56,24 +56,24 @@ def convert(adapter: Path, out: Path) -> None:
         keys.add(match["key"])
         # One scale for the folder: what differs goes into B. A layer of `keys` without tensors stays as it is.
         b = pair.b if pair.scale == first.scale else pair.b * np.float32(pair.scale / first.scale)
-        written[f"{module}.lora_a"] = np.ascontiguousarray(pair.a.T)  # (in, r)
-        written[f"{module}.lora_b"] = np.ascontiguousarray(b.T)  # (r, out)
-    about = {
+        tensors[f"{module}.lora_a"] = np.ascontiguousarray(pair.a.T)  # (in, r)
+        tensors[f"{module}.lora_b"] = np.ascontiguousarray(b.T)  # (r, out)
+    config = {
         "fine_tune_type": "lora",
         "num_layers": ALL_LAYERS,
         "lora_parameters": {"rank": rank, "scale": first.scale, "dropout": 0.0, "keys": sorted(keys)},
     }
-    _write(out, written, about)
+    _write(out, tensors, config)
 
 
-def _write(out: Path, tensors: Mapping[str, NDArray[Any]], about: Mapping[str, Any]) -> None:
+def _write(out: Path, tensors: Mapping[str, NDArray[Any]], config: Mapping[str, Any]) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     temporary = out.with_name(f".{out.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
     try:
         save_file(dict(tensors), temporary / "adapters.safetensors")
-        (temporary / "adapter_config.json").write_text(json.dumps(about, indent=1), encoding="utf-8")
+        (temporary / "adapter_config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
         for part in temporary.iterdir():
             with part.open("rb") as file:
                 os.fsync(file.fileno())
@@ -94,13 +94,13 @@ def _load(path: str) -> dict[str, NDArray[Any]]:
 
 def _shapes(tensors: Mapping[str, NDArray[Any]]) -> dict[str, tuple[int, int]]:
     """(out, in) of each layer as its two matrices have it: there is no model here to compare them with."""
-    found: dict[str, dict[str, int]] = {}
+    widths: dict[str, dict[str, int]] = {}
     for name, array in tensors.items():
         if _SIDE.search(name) and array.ndim == 2:
             module = _SIDE.sub("", name).removeprefix(peft_folder.PREFIX)
             side = "in" if name.endswith("A.weight") else "out"
-            found.setdefault(module, {})[side] = array.shape[1 if side == "in" else 0]
-    return {module: (sides.get("out", 0), sides.get("in", 0)) for module, sides in found.items()}
+            widths.setdefault(module, {})[side] = array.shape[1 if side == "in" else 0]
+    return {module: (sides.get("out", 0), sides.get("in", 0)) for module, sides in widths.items()}
 
 
 def main() -> int:
@@ -109,9 +109,9 @@ def main() -> int:
     )
     parser.add_argument("adapter", type=Path, help="its folder: adapter_config.json, adapter_model.safetensors")
     parser.add_argument("out", type=Path, help="the folder to write")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     try:
-        convert(asked.adapter, asked.out)
+        convert(arguments.adapter, arguments.out)
     except AdapterError as error:
         print(error, file=sys.stderr)
         return 1

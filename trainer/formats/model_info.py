@@ -29,7 +29,7 @@ class Profile:
     active: int  # of them, those that work on one token
     experts: int  # 0: dense
     per_token: int  # experts that work on one token; 0: not said
-    counted: str  # from what
+    source: str  # from what
 
     @property
     def mixture(self) -> bool:
@@ -38,8 +38,8 @@ class Profile:
     def __str__(self) -> str:
         if not self.mixture:
             return f"{self.architecture}, dense, {billions(self.total)} parameters"
-        said = f"{self.per_token or 'an unknown number'} of {self.experts} experts a token"
-        return f"{self.architecture}, {said}, {billions(self.active)} of {billions(self.total)} parameters active"
+        routing = f"{self.per_token or 'an unknown number'} of {self.experts} experts a token"
+        return f"{self.architecture}, {routing}, {billions(self.active)} of {billions(self.total)} parameters active"
 
 
 class ProfileError(ValueError):
@@ -50,30 +50,30 @@ def read(weights: Path) -> Profile:
     """Raises ProfileError where neither headers nor config tell the size."""
     config = json.loads((weights / "config.json").read_bytes())
     tensors = _headers(weights)
-    return of(config, tensors)
+    return measure(config, tensors)
 
 
-def of(config: Mapping[str, Any], tensors: Mapping[str, tuple[str, int]]) -> Profile:
+def measure(config: Mapping[str, Any], tensors: Mapping[str, tuple[str, int]]) -> Profile:
     """`tensors`: dtype and number of elements by name; may be empty."""
     text = {**config, **(config.get("text_config") or {})}  # where a model sees pictures too
     architecture = str(text.get("model_type") or config.get("model_type") or "unknown")
-    experts, per_token = _first(text, EXPERTS), _first(text, PER_TOKEN)
+    experts, per_token = _first_number(text, EXPERTS), _first_number(text, PER_TOKEN)
     if experts == 1:
         experts = 0
     in_experts = [name for name in tensors if not is_router(name) and _segments(name) & set(STACKED)]
     if in_experts and not experts:  # a config with a word of its own for it
-        experts = _numbered(in_experts) or 1
+        experts = _expert_count(in_experts) or 1
     if tensors and all(dtype.startswith(("F", "BF")) for dtype, _ in tensors.values()):
         total = sum(size for _, size in tensors.values())
         routed = sum(tensors[name][1] for name in in_experts)
-        counted = "counted in the headers of its safetensors"
+        source = "counted in the headers of its safetensors"
     else:
         total, routed = _by_dimensions(text, architecture, experts)
-        counted = "computed from the dimensions in config.json"
+        source = "computed from the dimensions in config.json"
         if tensors:
-            counted += ", for its weights are packed"
+            source += ", for its weights are packed"
     idle = routed * (1 - min(1.0, per_token / experts)) if experts and per_token else 0.0
-    return Profile(architecture, total, total - round(idle), experts, per_token if experts else 0, counted)
+    return Profile(architecture, total, total - round(idle), experts, per_token if experts else 0, source)
 
 
 def is_router(name: str) -> bool:
@@ -108,14 +108,14 @@ def weight_files(weights: Path) -> list[Path]:
 
 
 def _headers(weights: Path) -> dict[str, tuple[str, int]]:
-    found: dict[str, tuple[str, int]] = {}
+    tensors: dict[str, tuple[str, int]] = {}
     for path in weight_files(weights):
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
             header = json.loads(file.read(length))
         header.pop("__metadata__", None)
-        found |= {name: (str(about["dtype"]), math.prod(about["shape"])) for name, about in header.items()}
-    return found
+        tensors |= {name: (str(tensor["dtype"]), math.prod(tensor["shape"])) for name, tensor in header.items()}
+    return tensors
 
 
 def _by_dimensions(config: Mapping[str, Any], architecture: str, experts: int) -> tuple[int, int]:
@@ -157,7 +157,7 @@ def _sparse_layers(config: Mapping[str, Any], layers: int) -> int:
     return sum(n >= first and n not in plain and (n + 1) % step == 0 for n in range(layers))
 
 
-def _first(config: Mapping[str, Any], keys: Iterable[str]) -> int:
+def _first_number(config: Mapping[str, Any], keys: Iterable[str]) -> int:
     return next((int(config[key]) for key in keys if isinstance(config.get(key), int)), 0)
 
 
@@ -165,12 +165,12 @@ def _segments(name: str) -> set[str]:
     return set(name.split("."))
 
 
-def _numbered(names: Iterable[str]) -> int:
+def _expert_count(names: Iterable[str]) -> int:
     """How many experts are numbered in tensor names: …experts.7.w1.weight."""
     numbers = [
-        int(after)
+        int(following)
         for name in names
-        for before, after in zip(name.split("."), name.split(".")[1:], strict=False)
-        if before in STACKED and after.isdecimal()
+        for segment, following in zip(name.split("."), name.split(".")[1:], strict=False)
+        if segment in STACKED and following.isdecimal()
     ]
     return max(numbers, default=-1) + 1

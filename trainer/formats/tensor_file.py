@@ -28,7 +28,7 @@ def flaw(path: Path) -> str | None:
             return f"its head claims {length} bytes"
         raw = file.read(length)
     try:
-        head = json.loads(raw, object_pairs_hook=_once)
+        head = json.loads(raw, object_pairs_hook=_unique_members)
     except (ValueError, RecursionError):
         return "its head is no JSON object with each name once"
     if not isinstance(head, dict):
@@ -43,12 +43,12 @@ def flaw(path: Path) -> str | None:
         if span is None:
             return f"the type, shape and place of {name[:200]!r} do not fit each other"
         spans.append(span)
-    at = 0
+    position = 0
     for start, end in sorted(spans):
-        if start != at:
+        if start != position:
             return "its tensors overlap or leave gaps"
-        at = end
-    return None if at == size - 8 - length else "its tensors do not fill the file"
+        position = end
+    return None if position == size - 8 - length else "its tensors do not fill the file"
 
 
 def _span(tensor: Any) -> tuple[int, int] | None:
@@ -65,8 +65,8 @@ def _naturals(value: Any) -> bool:
     return isinstance(value, list) and len(value) <= 16 and all(type(n) is int and 0 <= n < 2**48 for n in value)
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
         raise ValueError("a name comes twice")
-    return found
+    return members

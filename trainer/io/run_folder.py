@@ -29,7 +29,7 @@ class RunError(Exception):
     """This run cannot be done. One sentence: what, where, what to do."""
 
 
-class Held(RunError):
+class FolderLocked(RunError):
     """Another trainer holds the folder."""
 
 
@@ -94,7 +94,7 @@ def read_spec(folder: Path) -> RunSpec:
             version=int(raw["version"]),
             parent=int(raw["parent"]),
             out=Path(raw["out"]),
-            adapters={int(version): Path(where) for version, where in raw.get("adapters", {}).items()},
+            adapters={int(version): Path(folder_name) for version, folder_name in raw.get("adapters", {}).items()},
             baseline=float(raw.get("baseline", 0.0)),
             episode_baseline=float(raw.get("episode_baseline", 0.0)),
             seed=int(raw.get("seed", 0)),
@@ -108,9 +108,9 @@ def read_spec(folder: Path) -> RunSpec:
             tuned=None if raw.get("tuned") is None else float(raw["tuned"]),
             gate={name: float(value) for name, value in raw.get("gate", {}).items()},
             tensorboard=Path(raw["tensorboard"]) if raw.get("tensorboard") else None,
-            neutral={str(question): dict(each) for question, each in (raw.get("neutral") or {}).items()},
+            neutral={str(question): dict(prompt) for question, prompt in (raw.get("neutral") or {}).items()},
             loss=None if raw.get("loss") is None else _loss(raw["loss"]),
-            choices=[{key: made[key] for key in ("name", "value", "why")} for made in raw.get("choices", ())],
+            choices=[{key: choice[key] for key in ("name", "value", "why")} for choice in raw.get("choices", ())],
         )
     except KeyError as error:
         raise RunError(f"{path} lacks {error}.") from None
@@ -165,11 +165,11 @@ def sync_folder(folder: Path) -> None:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def lock(folder: Path) -> Iterator[None]:
     """One trainer a folder. The kernel lets go of it however this process ends."""
     with (folder / "lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Held(f"another trainer is at work in {folder}.") from None
+            raise FolderLocked(f"another trainer is at work in {folder}.") from None
         yield

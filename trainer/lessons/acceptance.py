@@ -39,7 +39,7 @@ class Outcome:
     loss: float | None = None  # of its rating, where the run began: − mean of mask · A · ℓ_old over its tokens
 
 
-def band_of(
+def choose_band(
     preset: Preset,
     spec: RunSpec,
     samples: Sequence[Sample],
@@ -65,16 +65,16 @@ def band_of(
         (
             "unrated completions of the parent version",
             [
-                objective.log_ratio(o.sampled, s.behaviour)
-                for s, o in zip(calibration, old_calibration, strict=True)
+                objective.log_ratio(log_probs.sampled, s.behaviour)
+                for s, log_probs in zip(calibration, old_calibration, strict=True)
                 if s.behaviour is not None
             ],
         ),
         (
             "the fresh rated samples themselves, for want of unrated ones",
             [
-                objective.log_ratio(o.sampled, b)[_told(s)]
-                for s, o, b in zip(samples, old, behaviour, strict=True)
+                objective.log_ratio(log_probs.sampled, behaviour_log_probs)[_has_log_prob(s)]
+                for s, log_probs, behaviour_log_probs in zip(samples, old, behaviour, strict=True)
                 if s.compared and s.version == spec.parent
             ],
         ),
@@ -84,7 +84,7 @@ def band_of(
         log_x = log_x[np.abs(log_x) < objective.CLIP]  # the clip itself is a token outside the support
         if len(log_x) < CALIBRATION_TOKENS:
             continue
-        band = objective.calibrated(paper, log_x)
+        band = objective.calibrate(paper, log_x)
         if band is None:
             progress.warning(
                 f"log-probs of the server and of the trainer differ by {log_x.mean():+.2f} ± {log_x.std():.2f} nats "
@@ -93,18 +93,18 @@ def band_of(
             )
             return paper
         metrics |= {"calibration_mu": band.mu, "calibration_sigma": band.sigma}
-        why = f"serving noise {band.mu:+.4f} ± {band.sigma:.4f} nats over {len(log_x)} tokens of {source}"
-        progress.choice("band", "calibrated", why)
+        reason = f"serving noise {band.mu:+.4f} ± {band.sigma:.4f} nats over {len(log_x)} tokens of {source}"
+        progress.choice("band", "calibrated", reason)
         return band
-    why = f"fewer than {CALIBRATION_TOKENS} fresh tokens to calibrate on"
-    progress.choice("band", [paper.low, paper.high], why)
+    reason = f"fewer than {CALIBRATION_TOKENS} fresh tokens to calibrate on"
+    progress.choice("band", [paper.low, paper.high], reason)
     return paper
 
 
-def _told(sample: Sample) -> Bools:
+def _has_log_prob(sample: Sample) -> Bools:
     """(T,) which tokens the server gave a log-prob of."""
-    known: Bools = np.isfinite(sample.served) if sample.served is not None else np.ones(len(sample.tokens.reply), bool)
-    return known
+    mask: Bools = np.isfinite(sample.served) if sample.served is not None else np.ones(len(sample.tokens.reply), bool)
+    return mask
 
 
 def account(
@@ -124,10 +124,10 @@ def account(
         return sum(o.accepted if accepted else o.tokens - o.accepted for _, o in chosen) / total
 
     metrics["acceptance"] = share(rows, accepted=True)
-    late = [r for r in rows if r[0].version != spec.parent]
+    late_rows = [r for r in rows if r[0].version != spec.parent]
     metrics["rejected_fresh_mismatch"] = share([r for r in rows if r[1].cause == "fresh-mismatch"])
-    metrics["rejected_stale"] = share(late)
-    metrics["rejected_token"] = share([r for r in rows if r not in late and r[1].cause in (None, "token")])
+    metrics["rejected_stale"] = share(late_rows)
+    metrics["rejected_token"] = share([r for r in rows if r not in late_rows and r[1].cause in (None, "token")])
     metrics["recomputed"] = sum(o.tokens for s, o in rows if not s.compared) / total
     fresh = [o for s, o in rows if s.compared and s.version == spec.parent]
     if fresh:
@@ -146,13 +146,13 @@ def account(
         )
 
 
-def why_nothing(outcomes: Sequence[Outcome]) -> str:
+def explain_nothing(outcomes: Sequence[Outcome]) -> str:
     if not outcomes:
         return "The run has no samples to train on."
-    return f"Nothing to learn from in {len(outcomes)} samples: {causes(outcomes, 'with an advantage of 0')}."
+    return f"Nothing to learn from in {len(outcomes)} samples: {count_causes(outcomes, 'with an advantage of 0')}."
 
 
-def causes(outcomes: Sequence[Outcome], otherwise: str) -> str:
+def count_causes(outcomes: Sequence[Outcome], otherwise: str) -> str:
     """Why samples do not train, counted."""
     causes: dict[str, int] = {}
     for outcome in outcomes:

@@ -6,7 +6,7 @@ distributions that its policy had at all its other tokens (docs/lab/training-log
 gradient before the first step, and a run has four. So the more sense was lost before, the more it takes back where it
 pushed up what was unlikely. It says not this token, but this token here (the ninth and the thirteenth look). Owns which
 tokens those distributions are of, and how much is pushed down where. Not here: who earned what (credit_assignment), the
-losses (objective_kin.stay, elsewhere), how much of that (retry), a teacher with a comment (teacher).
+losses (objective_kin.hold, push_down_unlikely), how much of that (retry), a teacher with a comment (teacher).
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from numpy.typing import NDArray
 
 from config.presets import Preset
 from trainer.lessons import teacher
-from trainer.lessons.advantages import Pushed
+from trainer.lessons.advantages import TokenAdvantages
 from trainer.lessons.samples import Sample
 from trainer.lessons.scoring import Scorer
 from trainer.objective import Floats
-from trainer.policy.policy import Teaching
+from trainer.policy.policy import TokenDistribution
 
 OBJECTIVES = ("mis-po", "combine")  # whose loss has a place for it
 MOST = 8  # pushed tokens that are looked at everywhere, those that earned most
 UNLIKELY = 0.01  # the chance of a pushed token below which its place is no place for it
 
 
-class Hold(NamedTuple):
+class Anchor(NamedTuple):
     """The policy's expectation at each token of a reply before the run."""
 
     ids: NDArray[np.int32]  # (T, K)
@@ -39,45 +39,53 @@ class Hold(NamedTuple):
     down: NDArray[np.float32]  # (T, K) how much each is pushed down; over these replies, as much as it is pushed up
 
 
-def staying(preset: Preset, samples: Sequence[Sample], pushed: Pushed, scorer: Scorer) -> dict[str, Hold]:
+def make_anchors(
+    preset: Preset, samples: Sequence[Sample], pushed: TokenAdvantages, scorer: Scorer
+) -> dict[str, Anchor]:
     """Expectations for each rating that went by token; the policy wears what it starts from."""
     if not (preset.w_stay or preset.w_elsewhere) or preset.objective not in OBJECTIVES:
         return {}
-    earned = earners([s.tokens.reply for s in samples], pushed.each)
-    pairs = [(s, each) for s, each in zip(samples, pushed.each, strict=True) if s.rating in pushed.credited]
-    found = teacher.teachings(
+    earned = earners([s.tokens.reply for s in samples], pushed.values)
+    credited = [(s, values) for s, values in zip(samples, pushed.values, strict=True) if s.rating in pushed.credited]
+    expected = teacher.token_distributions(
         scorer.policy,
-        [s.tokens for s, _ in pairs],
+        [s.tokens for s, _ in credited],
         preset.teacher_k,
-        who=f"{scorer.spec.weights} {scorer.parent}",
+        owner=f"{scorer.spec.weights} {scorer.parent}",
         cache=scorer.cache,
         stop=scorer.stop,
-        also=list(earned)[: preset.teacher_k],
-        known=scorer.known,
+        required_ids=list(earned)[: preset.teacher_k],
+        known_states=scorer.known_states,
     )
-    each = holds([push for _, push in pairs], found, earned)
-    return {s.rating: hold for (s, _), hold in zip(pairs, each, strict=True)}
+    anchors = anchors_of([values for _, values in credited], expected, earned)
+    return {s.rating: anchor for (s, _), anchor in zip(credited, anchors, strict=True)}
 
 
-def holds(pushed: Sequence[Floats], expected: Sequence[Teaching], earned: Mapping[int, float]) -> list[Hold]:
-    """Expected tokens, and those pushed down, at each reply; `pushed`: (T,)."""
-    nowhere = [
-        (one.log_probs < np.log(UNLIKELY)) & (each == 0)[:, None] for one, each in zip(expected, pushed, strict=True)
+def anchors_of(
+    advantages: Sequence[Floats], expected: Sequence[TokenDistribution], earned: Mapping[int, float]
+) -> list[Anchor]:
+    """Make the anchor of each reply: the expected tokens, and those pushed down. `advantages`: (T,) of each reply."""
+    unlikely = [
+        (distribution.log_probs < np.log(UNLIKELY)) & (advantage == 0)[:, None]
+        for distribution, advantage in zip(expected, advantages, strict=True)
     ]
-    down = [np.zeros(one.ids.shape, np.float32) for one in expected]
-    for token, up in earned.items():
-        places = [(one.ids == token) & at for one, at in zip(expected, nowhere, strict=True)]
-        room = sum(float(at.sum()) / len(at) for at in places)
-        for weights, at in zip(down, places, strict=True):
-            weights[at] = up / max(room, 1e-9)  # without room there is no place either
-    return [Hold(one.ids, one.log_probs, weights) for one, weights in zip(expected, down, strict=True)]
+    down = [np.zeros(distribution.ids.shape, np.float32) for distribution in expected]
+    for token, weight in earned.items():
+        masks = [(distribution.ids == token) & mask for distribution, mask in zip(expected, unlikely, strict=True)]
+        room = sum(float(mask.sum()) / len(mask) for mask in masks)
+        for weights, mask in zip(down, masks, strict=True):
+            weights[mask] = weight / max(room, 1e-9)  # without room there is no place either
+    return [
+        Anchor(distribution.ids, distribution.log_probs, weights)
+        for distribution, weights in zip(expected, down, strict=True)
+    ]
 
 
-def earners(replies: Sequence[Sequence[int]], pushed: Sequence[Floats]) -> dict[int, float]:
-    """The tokens that are pushed up most, all their places together, each reply's by their mean in it; `pushed`: (T,)
-    of each reply."""
+def earners(replies: Sequence[Sequence[int]], advantages: Sequence[Floats]) -> dict[int, float]:
+    """Find the tokens that are pushed up most, summed over replies, each reply's by its mean. `advantages`: (T,) of
+    each reply."""
     earned: Counter[int] = Counter()
-    for reply, each in zip(replies, pushed, strict=True):
-        for token, advantage in zip(reply, np.maximum(each, 0.0).tolist(), strict=True):
+    for reply, values in zip(replies, advantages, strict=True):
+        for token, advantage in zip(reply, np.maximum(values, 0.0).tolist(), strict=True):
             earned[token] += advantage / len(reply)
-    return {token: of_it for token, of_it in earned.most_common(MOST) if of_it > 0}
+    return {token: total for token, total in earned.most_common(MOST) if total > 0}

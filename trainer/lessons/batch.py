@@ -19,15 +19,15 @@ from trainer.objective import Floats, Terms
 from trainer.own_loss import OwnLoss
 from trainer.policy import packing
 from trainer.policy.packing import Tokens
-from trainer.policy.policy import Loss, Policy, Teaching
+from trainer.policy.policy import Loss, Policy, TokenDistribution
 
 
-def loss_of(preset: Preset, own: OwnLoss | None = None) -> Loss:
-    """The loss of this preset; `own` stands in the place of its part on ratings and rewards."""
+def make_loss(preset: Preset, own_loss: OwnLoss | None = None) -> Loss:
+    """The loss of this preset; `own_loss` takes the place of its part on ratings and rewards."""
     guard: dict[str, Any] = {"guard_low": preset.guard_low, "guard_high": preset.guard_high}
     kl: dict[str, Any] = {"kl_ref": preset.kl_ref}
-    rest: dict[str, Any] = {"w_stay": preset.w_stay, "w_elsewhere": preset.w_elsewhere}
-    match "combine" if own is not None else preset.objective:
+    anchor_weights: dict[str, Any] = {"w_stay": preset.w_stay, "w_elsewhere": preset.w_elsewhere}
+    match "combine" if own_loss is not None else preset.objective:
         case "mis-po-clip":
             token: dict[str, Any] = {"token_low": preset.token_low, "token_high": preset.token_high}
             return partial(objective_kin.mis_po_clip, **kl, **token, low=preset.band_low, high=preset.band_high)
@@ -35,56 +35,60 @@ def loss_of(preset: Preset, own: OwnLoss | None = None) -> Loss:
             return partial(objective_kin.grpo, **kl, clip_low=preset.clip_low, clip_high=preset.clip_high)
         case "kto":
             return partial(objective_kin.kto, beta=preset.kto_beta)
-    return partial(objective_kin.combine, **kl, **guard, w_distill=preset.w_distill, **rest, actor=own)
+    return partial(objective_kin.combine, **kl, **guard, w_distill=preset.w_distill, **anchor_weights, actor=own_loss)
 
 
 def reference_point(policy: Policy, batch: Sequence[Lesson]) -> float:
     """KTO's z₀: how far the policy has moved on replies to other prompts of the batch."""
-    others = [*batch[1:], batch[0]]
-    pairs = [Tokens(one.tokens.prompt, other.tokens.reply) for one, other in zip(batch, others, strict=True)]
+    shifted = [*batch[1:], batch[0]]
+    pairs = [
+        Tokens(lesson.tokens.prompt, neighbour.tokens.reply) for lesson, neighbour in zip(batch, shifted, strict=True)
+    ]
     theta = score(policy, pairs)
     with policy.wearing(None):
         ref = score(policy, pairs)
     return objective_kin.reference_point(np.concatenate(theta), np.concatenate(ref), [len(p.reply) for p in pairs])
 
 
-def terms(batch: Sequence[Lesson], replies: int, zero: float | None = None) -> Terms:
+def make_terms(batch: Sequence[Lesson], replies: int, zero: float | None = None) -> Terms:
     """Constants of the loss for these lessons of a step of `replies`, an episode being one; (N,) each."""
     lengths = [len(lesson.old) for lesson in batch]
 
     def spread(values: Sequence[float]) -> Any:
         return np.repeat(np.asarray(values, np.float64), lengths)
 
-    made = Terms(
+    result = Terms(
         old=np.concatenate([lesson.old for lesson in batch]),
         ref=np.concatenate([lesson.ref for lesson in batch]),
         keep=np.concatenate([lesson.keep for lesson in batch]).astype(np.float64),
         advantage=np.concatenate([lesson.advantage for lesson in batch]),
-        share=spread([1 / ((one.spread or length) * replies) for one, length in zip(batch, lengths, strict=True)]),
-        own=spread([lesson.own for lesson in batch]),
+        share=spread(
+            [1 / ((lesson.spread or length) * replies) for lesson, length in zip(batch, lengths, strict=True)]
+        ),
+        is_own=spread([lesson.is_own for lesson in batch]),
         behaviour=np.concatenate([lesson.behaviour for lesson in batch]),
         member=np.repeat(np.eye(len(batch)), lengths, axis=1),
         zero=None if zero is None else np.asarray(zero),
     )
-    told = [lesson.teaching or lesson.staying for lesson in batch]
-    width = next((t.ids.shape[1] for t in told if t is not None), None)
+    distributions = [lesson.teacher or lesson.anchor for lesson in batch]
+    width = next((distribution.ids.shape[1] for distribution in distributions if distribution is not None), None)
     if width is None:
-        return made
-    silent = [Teaching(np.zeros((n, width), np.int32), np.zeros((n, width), np.float32)) for n in lengths]
-    expected = [t or nothing for t, nothing in zip(told, silent, strict=True)]
-    teaches = spread([lesson.teaching is not None for lesson in batch])
-    stays = spread([lesson.staying is not None for lesson in batch]) * (made.advantage == 0)
+        return result
+    silent = [TokenDistribution(np.zeros((n, width), np.int32), np.zeros((n, width), np.float32)) for n in lengths]
+    expected = [distribution or nothing for distribution, nothing in zip(distributions, silent, strict=True)]
+    teaches = spread([lesson.teacher is not None for lesson in batch])
+    stays = spread([lesson.anchor is not None for lesson in batch]) * (result.advantage == 0)
     down = [
-        np.zeros((n, width), np.float32) if lesson.staying is None else lesson.staying.down
+        np.zeros((n, width), np.float32) if lesson.anchor is None else lesson.anchor.down
         for lesson, n in zip(batch, lengths, strict=True)
     ]
     return replace(
-        made,
+        result,
         teaches=teaches if teaches.any() else None,
         stays=stays if stays.any() else None,
         elsewhere=np.concatenate(down) if stays.any() else None,
-        teacher_ids=np.concatenate([t.ids for t in expected]),
-        teacher=np.concatenate([t.log_probs for t in expected]),
+        teacher_ids=np.concatenate([distribution.ids for distribution in expected]),
+        teacher=np.concatenate([distribution.log_probs for distribution in expected]),
     )
 
 

@@ -41,19 +41,19 @@ class Vocabulary:
     def ids(self, piece: bytes) -> list[int]:
         """The tokens that these bytes are; empty where the tokeniser does not give just these bytes back."""
         if self._ids is None:
-            self._ids = _by_bytes(self._tokenizer)
-        if (found := self._ids.get(piece)) is not None:
-            return [found]
+            self._ids = _ids_by_bytes(self._tokenizer)
+        if (id := self._ids.get(piece)) is not None:
+            return [id]
         try:
             text = piece.decode()
         except UnicodeDecodeError:
             return []
-        several: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
-        each = bytes_of(self._tokenizer, several)
-        return several if None not in each and b"".join(filter(None, each)) == piece else []
+        ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        pieces = bytes_of(self._tokenizer, ids)
+        return ids if None not in pieces and b"".join(filter(None, pieces)) == piece else []
 
 
-def captured(line: Mapping[str, Any], vocabulary: Vocabulary, end: int, *, size: int) -> KnownTokens | None:
+def read_tokens(line: Mapping[str, Any], vocabulary: Vocabulary, end: int, *, size: int) -> KnownTokens | None:
     """Read each token of the reply from a line of samples.jsonl; None where nothing there can be relied on.
 
     `end` is the token that ends a turn: servers count it and give no log-prob of it.
@@ -61,12 +61,12 @@ def captured(line: Mapping[str, Any], vocabulary: Vocabulary, end: int, *, size:
     log_probs = _numbers(line.get("logprobs"))
     if log_probs is None or line.get("logprobs_of") is None:
         return None
-    if (given := line.get("token_ids")) is not None:
-        if not _are_ids(given, size) or len(given) != len(log_probs):
+    if (token_ids := line.get("token_ids")) is not None:
+        if not _are_ids(token_ids, size) or len(token_ids) != len(log_probs):
             return None
-        ids, known = list(given), log_probs
-    elif (read := _of_pieces(line.get("pieces"), log_probs, vocabulary)) is not None:
-        ids, known = read
+        ids, values = list(token_ids), log_probs
+    elif (read := _tokens_of_pieces(line.get("pieces"), log_probs, vocabulary)) is not None:
+        ids, values = read
     else:
         return None
     count = line.get("reply_tokens")
@@ -74,22 +74,24 @@ def captured(line: Mapping[str, Any], vocabulary: Vocabulary, end: int, *, size:
     if type(count) is not int or count not in (len(ids), len(ids) + ended):
         return None  # a token is missing somewhere, and nobody knows where
     if count > len(ids):
-        ids, known = [*ids, end], [*known, np.nan]
-    return KnownTokens(tuple(ids), np.asarray(known, np.float64))
+        ids, values = [*ids, end], [*values, np.nan]
+    return KnownTokens(tuple(ids), np.asarray(values, np.float64))
 
 
-def _of_pieces(pieces: Any, log_probs: Sequence[float], vocabulary: Vocabulary) -> tuple[list[int], list[float]] | None:
+def _tokens_of_pieces(
+    pieces: Any, log_probs: Sequence[float], vocabulary: Vocabulary
+) -> tuple[list[int], list[float]] | None:
     if not isinstance(pieces, list) or len(pieces) != len(log_probs) or not pieces:
         return None
     ids: list[int] = []
-    known: list[float] = []
+    values: list[float] = []
     for piece, log_prob in zip(pieces, log_probs, strict=True):
-        found = vocabulary.ids(piece.encode("latin-1"))
-        if not found:
+        piece_ids = vocabulary.ids(piece.encode("latin-1"))
+        if not piece_ids:
             return None
-        ids += found
-        known += [np.nan] * (len(found) - 1) + [log_prob]
-    return ids, known
+        ids += piece_ids
+        values += [np.nan] * (len(piece_ids) - 1) + [log_prob]
+    return ids, values
 
 
 def _numbers(values: Any) -> list[float] | None:
@@ -98,9 +100,9 @@ def _numbers(values: Any) -> list[float] | None:
     if not isinstance(values, list) or not values:
         return None
     with contextlib.suppress(TypeError, ValueError):
-        found = [float(value) for value in values]
-        if all(-1000.0 < value <= 1e-3 for value in found):
-            return found
+        numbers = [float(value) for value in values]
+        if all(-1000.0 < value <= 1e-3 for value in numbers):
+            return numbers
     return None
 
 
@@ -108,13 +110,13 @@ def _are_ids(values: Any, size: int) -> bool:
     return isinstance(values, list) and bool(values) and all(type(i) is int and 0 <= i < size for i in values)
 
 
-def _by_bytes(tokenizer: Any) -> dict[bytes, int]:
-    every = range(len(tokenizer))
-    found: dict[bytes, int] = {}
-    for id, piece in zip(every, bytes_of(tokenizer, every), strict=True):
+def _ids_by_bytes(tokenizer: Any) -> dict[bytes, int]:
+    ids = range(len(tokenizer))
+    id_of: dict[bytes, int] = {}
+    for id, piece in zip(ids, bytes_of(tokenizer, ids), strict=True):
         if piece:
-            found.setdefault(piece, id)  # of two alike the plain one comes first
-    return found
+            id_of.setdefault(piece, id)  # of two alike the plain one comes first
+    return id_of
 
 
 def bytes_of(tokenizer: Any, ids: Sequence[int]) -> list[bytes | None]:
@@ -123,12 +125,12 @@ def bytes_of(tokenizer: Any, ids: Sequence[int]) -> list[bytes | None]:
     tokens = tokenizer.convert_ids_to_tokens(list(ids))
     letters = _LETTERS if _is_byte_level(tokenizer) else None
     return [
-        added[id] if id in added else None if token is None else _spelled(token, letters)
+        added[id] if id in added else None if token is None else _spell(token, letters)
         for id, token in zip(ids, tokens, strict=True)
     ]
 
 
-def _spelled(token: str, letters: Mapping[str, int] | None) -> bytes | None:
+def _spell(token: str, letters: Mapping[str, int] | None) -> bytes | None:
     if letters is not None:
         with contextlib.suppress(KeyError):
             return bytes(letters[letter] for letter in token)
@@ -145,9 +147,9 @@ def _is_byte_level(tokenizer: Any) -> bool:
 
 def _byte_letters() -> dict[str, int]:
     """The letter by which a byte-level vocabulary writes each byte (GPT-2's `bytes_to_unicode`)."""
-    plain = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    others = [byte for byte in range(256) if byte not in plain]
-    return {chr(byte): byte for byte in plain} | {chr(256 + n): byte for n, byte in enumerate(others)}
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    unprintable = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(unprintable)}
 
 
 _LETTERS: Final = _byte_letters()

@@ -35,77 +35,84 @@ class Credit(NamedTuple):
     tokens: list[Floats]  # (T,) of each reply: T · how much V rose by the token, 0 where it did not, or by chance
     explained: float  # share of the ratings' variance that V explains at the ends of replies it was not made of
     by_chance: float  # how often shuffled ratings are explained as well; 1 where nothing is
-    earlier: int  # replies of earlier runs that V was made of, too
+    earlier_replies: int  # replies of earlier runs that V was made of, too
 
 
-def explained_whole(
-    now: Labels, sizes: Sequence[float], seed: int, before: Labels | None = None
+def explain_by_means(
+    current: Labels, sizes: Sequence[float], seed: int, earlier_labels: Labels | None = None
 ) -> tuple[float, float]:
     """Share of the ratings that the mean states of whole replies explain, and how often shuffled ratings are explained
     as well. Like `credit`, it asks only about conversations that a direction was not made of."""
-    now, before = _apart(now, before)
-    y, size, width = now.sign, np.abs(np.asarray(sizes, float)), now.features.shape[1] // 2
-    means = critic.scaled(now.features[:, :width])
-    tried = [_Ratings.of(now, one, means, size, seed, whole=True) for one in _with(before)]
-    _, found, _ = _best(tried, y)
-    return found, _by_chance(tried, y, found, seed, now.group) if found > 0 else 1.0
+    current, earlier_labels = _regrouped(current, earlier_labels)
+    y, size, width = current.sign, np.abs(np.asarray(sizes, float)), current.features.shape[1] // 2
+    means = critic.standardise(current.features[:, :width])
+    candidates = [
+        _Regression.of(current, labels, means, size, seed, whole=True) for labels in _label_sets(earlier_labels)
+    ]
+    _, share, _ = _best(candidates, y)
+    return share, _chance(candidates, y, share, seed, current.group) if share > 0 else 1.0
 
 
 def credit(
-    states: Sequence[States], values: Sequence[float], now: Labels, seed: int, before: Labels | None = None
+    states: Sequence[States], values: Sequence[float], current: Labels, seed: int, earlier_labels: Labels | None = None
 ) -> Credit:
-    """`values`: the advantage of each reply, whose sign is the rating and whose size its weight. `now`: these replies
-    as the critic sees them; `before`: those of earlier runs. An earlier run's ratings may be of another taste, so V is
-    also made without them, and the one that explains more counts."""
-    now, before = _apart(now, before)
-    y, size = now.sign, np.abs(np.asarray(values, float))
-    last = np.stack([one[-1] for one in states]).astype(np.float64)  # (R, H)
+    """Give each token its credit.
+
+    `values`: the advantage of each reply, whose sign is the rating and whose size its weight. `current`: these replies
+    as the critic sees them; `earlier_labels`: those of earlier runs. An earlier run's ratings may be of another taste,
+    so V is also made without them, and the one that explains more counts.
+    """
+    current, earlier_labels = _regrouped(current, earlier_labels)
+    y, size = current.sign, np.abs(np.asarray(values, float))
+    last = np.stack([reply_states[-1] for reply_states in states]).astype(np.float64)  # (R, H)
     mean, spread = last.mean(0), _spread(states)
     ends = (last - mean) / spread
-    tried = [_Ratings.of(now, one, ends, size, seed, whole=False) for one in _with(before)]
-    best, found, slope = _best(tried, y)
-    if found <= 0:
-        return Credit([np.zeros(len(s) - 1) for s in states], 0.0, 1.0, 0)
+    candidates = [
+        _Regression.of(current, labels, ends, size, seed, whole=False) for labels in _label_sets(earlier_labels)
+    ]
+    best, share, slope = _best(candidates, y)
+    if share <= 0:
+        return Credit([np.zeros(len(reply_states) - 1) for reply_states in states], 0.0, 1.0, 0)
     directions = best.directions(y)
-    said = (((one - mean) / spread) @ each for one, each in zip(states, directions, strict=True))
-    values_after = [np.clip(slope * each, -1.0, 1.0) for each in said]  # (T + 1,) of each reply
+    projections = (((rows - mean) / spread) @ direction for rows, direction in zip(states, directions, strict=True))
+    values_after = [np.clip(slope * projection, -1.0, 1.0) for projection in projections]  # (T + 1,) of each reply
     changes = [np.diff(v) for v in values_after]
-    usual = CHANCE * float(np.median(np.abs(np.concatenate(changes))))
-    tokens = [len(c) * np.maximum(c - usual, 0.0) for c in changes]
-    return Credit(tokens, found, _by_chance(tried, y, found, seed, now.group), len(best.earlier))
+    noise = CHANCE * float(np.median(np.abs(np.concatenate(changes))))
+    tokens = [len(change) * np.maximum(change - noise, 0.0) for change in changes]
+    return Credit(tokens, share, _chance(candidates, y, share, seed, current.group), len(best.earlier_signs))
 
 
-def _apart(now: Labels, before: Labels | None) -> tuple[Labels, Labels | None]:
+def _regrouped(current: Labels, earlier_labels: Labels | None) -> tuple[Labels, Labels | None]:
     """The same labels, each reply by itself where there are few conversations: none can be left out whole then. Earlier
     labels may be of these very replies."""
-    if len(np.unique(now.group)) >= min(critic.FOLDS, len(now.sign)):
-        return now, before
-    return now._replace(group=np.arange(len(now.sign))), None
+    if len(np.unique(current.group)) >= min(critic.FOLDS, len(current.sign)):
+        return current, earlier_labels
+    return current._replace(group=np.arange(len(current.sign))), None
 
 
-def _with(before: Labels | None) -> list[Labels | None]:
-    return [None] if before is None else [before, None]
+def _label_sets(earlier_labels: Labels | None) -> list[Labels | None]:
+    return [None] if earlier_labels is None else [earlier_labels, None]
 
 
-def _by_chance(tried: Sequence[_Ratings], y: Floats, found: float, seed: int, group: NDArray[np.int64]) -> float:
+def _chance(candidates: Sequence[_Regression], y: Floats, share: float, seed: int, group: NDArray[np.int64]) -> float:
     """How often shuffled ratings are explained as well as these."""
     shuffle = np.random.default_rng(seed)
-    as_well = sum(_best(tried, critic.dealt(y, group, shuffle))[1] >= found for _ in range(SHUFFLES))
-    return (1 + as_well) / (1 + SHUFFLES)
+    count = sum(_best(candidates, critic.deal(y, group, shuffle))[1] >= share for _ in range(SHUFFLES))
+    return (1 + count) / (1 + SHUFFLES)
 
 
 def _spread(states: Sequence[States]) -> Floats:
     """(H,) deviation of every feature over all tokens."""
     tokens = sum(map(len, states))
-    mean = sum(one.sum(0, dtype=np.float64) for one in states) / tokens
-    variance: Floats = sum(((one - mean) ** 2).sum(0) for one in states) / tokens
+    mean = sum(reply_states.sum(0, dtype=np.float64) for reply_states in states) / tokens
+    variance: Floats = sum(((reply_states - mean) ** 2).sum(0) for reply_states in states) / tokens
     return np.sqrt(variance) + 1e-6
 
 
-class _Ratings(NamedTuple):
+class _Regression(NamedTuple):
     """Replies that are rated, and what else a direction is made of: E earlier ones, then the R of this run."""
 
-    earlier: Floats  # (E,) their signs
+    earlier_signs: Floats  # (E,) their signs
     ends: Floats  # (R, H) last states of this run's; where whole replies count, their means
     size: Floats  # (R,) how much each weighs
     features: Floats  # (E + R, 2 H) as the critic sees them; (E + R, H) their means alone
@@ -114,57 +121,61 @@ class _Ratings(NamedTuple):
     ridge: float
 
     @classmethod
-    def of(cls, now: Labels, before: Labels | None, ends: Floats, size: Floats, seed: int, *, whole: bool) -> _Ratings:
-        parts = [now] if before is None else [before, now]
-        features = critic.scaled(np.concatenate([one.features for one in parts]))
+    def of(
+        cls, current: Labels, earlier_labels: Labels | None, ends: Floats, size: Floats, seed: int, *, whole: bool
+    ) -> _Regression:
+        parts = [current] if earlier_labels is None else [earlier_labels, current]
+        features = critic.standardise(np.concatenate([labels.features for labels in parts]))
         features = features[:, : ends.shape[1]] if whole else features
-        group = np.concatenate([one.group for one in parts])
-        earlier = np.empty(0) if before is None else before.sign
-        kernel, fold = critic.kernel_of(features), critic.folds(group, seed)
-        ridge = critic.likeliest_ridge(kernel, np.concatenate([earlier, now.sign]), fold)
-        return cls(earlier, ends, size, features, kernel, fold, ridge)
+        group = np.concatenate([labels.group for labels in parts])
+        earlier_signs = np.empty(0) if earlier_labels is None else earlier_labels.sign
+        kernel, fold = critic.kernel_of(features), critic.assign_folds(group, seed)
+        ridge = critic.likeliest_ridge(kernel, np.concatenate([earlier_signs, current.sign]), fold)
+        return cls(earlier_signs, ends, size, features, kernel, fold, ridge)
 
     def explained(self, y: Floats) -> tuple[float, float]:
         """How much of the ratings y (R,) is explained at the ends, and the scale of V."""
-        own, earlier = (np.array([(of == sign).sum() for sign in SIGNS]) for of in (y, self.earlier))
-        if own.min() < 1 or (own + earlier).min() < LEAST:
+        counts, earlier_counts = (
+            np.array([(signs == sign).sum() for sign in SIGNS]) for signs in (y, self.earlier_signs)
+        )
+        if counts.min() < 1 or (counts + earlier_counts).min() < LEAST:
             return 0.0, 0.0
-        value, weight = np.einsum("rh,rh->r", self.ends, self.directions(y)), _halves(self.size, y)
+        value, weight = np.einsum("rh,rh->r", self.ends, self.directions(y)), _sign_weights(self.size, y)
         spread = float((weight * value**2).sum())
         slope = float((weight * y * value).sum()) / spread if spread else 0.0
         if slope <= 0:
             return 0.0, 0.0
-        left = y - np.clip(slope * value, -1.0, 1.0)
-        return max(0.0, 1.0 - float((weight * left**2).sum())), slope  # the weights sum to 1, and y² is 1
+        residual = y - np.clip(slope * value, -1.0, 1.0)
+        return max(0.0, 1.0 - float((weight * residual**2).sum())), slope  # the weights sum to 1, and y² is 1
 
     def directions(self, y: Floats) -> Floats:
         """(R, H) for each reply of this run, made without its conversation."""
-        sign, width = np.concatenate([self.earlier, y]), self.ends.shape[1]
-        found = np.zeros_like(self.ends)
-        of = self.fold[len(self.earlier) :]
-        for part in np.unique(of):
-            rest = np.flatnonzero(self.fold != part)
+        sign, width = np.concatenate([self.earlier_signs, y]), self.ends.shape[1]
+        directions = np.zeros_like(self.ends)
+        fold = self.fold[len(self.earlier_signs) :]
+        for part in np.unique(fold):
+            rows = np.flatnonzero(self.fold != part)
             # This run's come first, the newest of them before the others; of the earlier ones the newest is the last.
-            before = rest < len(self.earlier)
-            rest = np.concatenate([rest[~before], rest[before][::-1]])[: critic.MOST]
-            if not len(rest):
+            is_earlier = rows < len(self.earlier_signs)
+            rows = np.concatenate([rows[~is_earlier], rows[is_earlier][::-1]])[: critic.MOST]
+            if not len(rows):
                 continue
-            weight, _ = critic.fitted(self.kernel[np.ix_(rest, rest)], sign[rest], self.ridge)
-            parts = weight @ self.features[rest] / width
-            found[of == part] = parts.reshape(-1, width).sum(0)  # of the mean and of the last state, added up
-        return found
+            weight, _ = critic.fit(self.kernel[np.ix_(rows, rows)], sign[rows], self.ridge)
+            parts = weight @ self.features[rows] / width
+            directions[fold == part] = parts.reshape(-1, width).sum(0)  # of the mean and of the last state, added up
+        return directions
 
 
-def _best(tried: Sequence[_Ratings], y: Floats) -> tuple[_Ratings, float, float]:
+def _best(candidates: Sequence[_Regression], y: Floats) -> tuple[_Regression, float, float]:
     """The one that explains most, how much, and the scale of its V."""
-    found = [one.explained(y) for one in tried]
-    at = max(range(len(tried)), key=lambda i: found[i][0])
-    return tried[at], *found[at]
+    scores = [candidate.explained(y) for candidate in candidates]
+    index = max(range(len(candidates)), key=lambda i: scores[i][0])
+    return candidates[index], *scores[index]
 
 
-def _halves(size: Floats, y: Floats) -> Floats:
+def _sign_weights(size: Floats, y: Floats) -> Floats:
     """Both signs weigh one half."""
-    found: Floats = size.copy()
+    weights: Floats = size.copy()
     for sign in SIGNS:
-        found[y == sign] /= 2 * size[y == sign].sum()  # not times its inverse, which is infinite for the smallest
-    return found
+        weights[y == sign] /= 2 * size[y == sign].sum()  # not times its inverse, which is infinite for the smallest
+    return weights

@@ -62,7 +62,7 @@ class Critic(NamedTuple):
         return self.lower > FLOOR and self.by_chance <= BY_CHANCE and self.auc >= self.of_length
 
     @property
-    def why(self) -> str:
+    def reason(self) -> str:
         if not self.labels:
             return f"fewer than {LEAST} liked or disliked replies, or all of one conversation"
         return (
@@ -71,15 +71,15 @@ class Critic(NamedTuple):
         )
 
 
-NOTHING = Critic(0.5, 0.0, 0.5, 1.0, 0, np.empty(0))
+UNTRUSTED = Critic(0.5, 0.0, 0.5, 1.0, 0, np.empty(0))
 
 
-def labels(states: Sequence[States], values: Sequence[float], group: Sequence[int]) -> Labels:
+def label_replies(states: Sequence[States], values: Sequence[float], group: Sequence[int]) -> Labels:
     """Data of rated replies; `states` (T + 1, H) each, before every token and after the last. `values` have the
     opinion's sign, `group` is the same for replies of one conversation."""
     return Labels(
-        np.array([_features(one) for one in states], np.float32),
-        np.log([len(one) for one in states]),
+        np.array([_features(reply_states) for reply_states in states], np.float32),
+        np.log([len(reply_states) for reply_states in states]),
         np.sign(values),
         np.array(group, np.int64),
     )
@@ -92,8 +92,8 @@ def _features(states: States) -> Floats:
 
 def conversation(sample: Sample) -> int:
     """The same for the replies of one conversation: by how it begins."""
-    asked = next((m for m in sample.messages if m.get("role") == "user"), None)
-    return zlib.crc32(repr(asked if asked else sample.tokens.prompt).encode())
+    question = next((m for m in sample.messages if m.get("role") == "user"), None)
+    return zlib.crc32(repr(question if question else sample.tokens.prompt).encode())
 
 
 def read(arrays: Mapping[str, NDArray[Any]], width: int) -> Labels | None:
@@ -107,94 +107,94 @@ def read(arrays: Mapping[str, NDArray[Any]], width: int) -> Labels | None:
     return Labels(features.astype(np.float32), length.astype(float), sign.astype(float), group.astype(np.int64))
 
 
-def of_run(scorer: Scorer, samples: Sequence[Sample], progress: Progress) -> tuple[Labels | None, Critic]:
+def fit_to_run(scorer: Scorer, samples: Sequence[Sample], progress: Progress) -> tuple[Labels | None, Critic]:
     """Fit a critic to people's ratings of this run and of the versions before it."""
     rated = [s for s in samples if s.human and s.reward and not s.replayed][::-1]  # the newest came first
     if not rated:
-        return None, NOTHING
+        return None, UNTRUSTED
     states = scorer.states([s.tokens for s in rated])
-    now = labels(states, [s.reward for s in rated], [conversation(s) for s in rated])
-    known = joined(read(scorer.kept(), now.features.shape[1]), now)
-    found = judged(known, scorer.spec.seed)
-    progress.choice("critic", "trusted" if found.trusted else "not trusted", found.why)
-    return known, found
+    current = label_replies(states, [s.reward for s in rated], [conversation(s) for s in rated])
+    labels_so_far = join(read(scorer.critic_arrays(), current.features.shape[1]), current)
+    critic = evaluate(labels_so_far, scorer.spec.seed)
+    progress.choice("critic", "trusted" if critic.trusted else "not trusted", critic.reason)
+    return labels_so_far, critic
 
 
-def guesses(known: Labels | None, found: Critic, scorer: Scorer, unrated: Sequence[Sample]) -> dict[str, float]:
+def guess(labels: Labels | None, critic: Critic, scorer: Scorer, unrated: Sequence[Sample]) -> dict[str, float]:
     """Log-odds that people like each of these answers, by its completion: near 0 where a rating would say most. Empty
     where the critic is not trusted."""
-    if known is None or not found.trusted or not unrated:
+    if labels is None or not critic.trusted or not unrated:
         return {}
     states = scorer.states([s.tokens for s in unrated])
-    odds = asked(known, np.array([_features(one) for one in states], np.float32), scorer.spec.seed)
-    return {s.rating: round(float(each), 4) for s, each in zip(unrated, odds, strict=True)}
+    odds = predict(labels, np.array([_features(reply_states) for reply_states in states], np.float32), scorer.spec.seed)
+    return {s.rating: round(float(value), 4) for s, value in zip(unrated, odds, strict=True)}
 
 
-def joined(before: Labels | None, now: Labels) -> Labels:
+def join(earlier_labels: Labels | None, current: Labels) -> Labels:
     """Both, the newest last and at most MOST."""
-    if before is None:
-        before = Labels(now.features[:0], now.length[:0], now.sign[:0], now.group[:0])
+    if earlier_labels is None:
+        earlier_labels = Labels(current.features[:0], current.length[:0], current.sign[:0], current.group[:0])
     return Labels(
-        np.concatenate([before.features, now.features])[-MOST:],
-        np.concatenate([before.length, now.length])[-MOST:],
-        np.concatenate([before.sign, now.sign])[-MOST:],
-        np.concatenate([before.group, now.group])[-MOST:],
+        np.concatenate([earlier_labels.features, current.features])[-MOST:],
+        np.concatenate([earlier_labels.length, current.length])[-MOST:],
+        np.concatenate([earlier_labels.sign, current.sign])[-MOST:],
+        np.concatenate([earlier_labels.group, current.group])[-MOST:],
     )
 
 
-def judged(known: Labels, seed: int) -> Critic:
+def evaluate(labels: Labels, seed: int) -> Critic:
     """How well a critic of these labels would do on others."""
-    y = known.sign
-    if min((y > 0).sum(), (y < 0).sum()) < LEAST or len(np.unique(known.group)) < FOLDS:
-        return NOTHING
-    fold = folds(known.group, seed)
-    kernel = kernel_of(scaled(known.features))
+    y = labels.sign
+    if min((y > 0).sum(), (y < 0).sum()) < LEAST or len(np.unique(labels.group)) < FOLDS:
+        return UNTRUSTED
+    fold = assign_folds(labels.group, seed)
+    kernel = kernel_of(standardise(labels.features))
     scores = _cross_validated(kernel, y, fold)
-    found = auc(scores, y)
-    short = kernel_of(scaled(np.stack([known.length, np.ones(len(y))], 1).astype(np.float32)))
-    of_length = auc(_cross_validated(short, y, fold), y)
+    area = auc(scores, y)
+    length_kernel = kernel_of(standardise(np.stack([labels.length, np.ones(len(y))], 1).astype(np.float32)))
+    of_length = auc(_cross_validated(length_kernel, y, fold), y)
     shuffle = np.random.default_rng(seed)
-    as_good = 0
+    count = 0
     for _ in range(SHUFFLES):
-        other = dealt(y, known.group, shuffle)
-        as_good += auc(_cross_validated(kernel, other, fold), other) >= found
-    chance = (1 + as_good) / (1 + SHUFFLES)
-    return Critic(found, found - ONE_SIDED * deviation(found, y), of_length, chance, len(y), scores)
+        shuffled = deal(y, labels.group, shuffle)
+        count += auc(_cross_validated(kernel, shuffled, fold), shuffled) >= area
+    chance = (1 + count) / (1 + SHUFFLES)
+    return Critic(area, area - ONE_SIDED * deviation(area, y), of_length, chance, len(y), scores)
 
 
-def asked(known: Labels, features: NDArray[np.float32], seed: int) -> Floats:
+def predict(labels: Labels, features: NDArray[np.float32], seed: int) -> Floats:
     """(N,) log-odds that replies with these features (N, F) are liked; the ridge is that of cross-validation."""
-    count = len(known.sign)
-    kernel = kernel_of(scaled(np.concatenate([known.features, features])))
+    count = len(labels.sign)
+    kernel = kernel_of(standardise(np.concatenate([labels.features, features])))
     inside = kernel[:count, :count]
-    ridge = likeliest_ridge(inside, known.sign, folds(known.group, seed))
-    weight, bias = fitted(inside, known.sign, ridge)
-    found: Floats = kernel[count:, :count] @ weight + bias
-    return found
+    ridge = likeliest_ridge(inside, labels.sign, assign_folds(labels.group, seed))
+    weight, bias = fit(inside, labels.sign, ridge)
+    log_odds: Floats = kernel[count:, :count] @ weight + bias
+    return log_odds
 
 
-def folds(group: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
+def assign_folds(group: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
     """(R,) which part a reply is left out with: conversations whole, the largest first into the smallest part."""
     names, counts = np.unique(group, return_counts=True)
     order = np.random.default_rng(seed).permutation(len(names))
     order = order[np.argsort(-counts[order], kind="stable")]
-    sizes, of = np.zeros(FOLDS, int), {}
-    for at in order:
+    sizes, fold_of = np.zeros(FOLDS, int), {}
+    for index in order:
         part = int(sizes.argmin())
-        of[names[at]], sizes[part] = part, sizes[part] + counts[at]
-    return np.array([of[one] for one in group], np.int64)
+        fold_of[names[index]], sizes[part] = part, sizes[part] + counts[index]
+    return np.array([fold_of[name] for name in group], np.int64)
 
 
-def dealt(y: Floats, group: NDArray[np.int64], dice: np.random.Generator) -> Floats:
+def deal(y: Floats, group: NDArray[np.int64], dice: np.random.Generator) -> Floats:
     """(R,) the ratings dealt out anew, those of one conversation together. They are often alike; shuffled one by one
     they would be easier to beat than chance is."""
-    names, at = np.unique(group, return_inverse=True)
+    names, member = np.unique(group, return_inverse=True)
     if len(names) == len(y):
         return dice.permutation(y)
-    found = np.empty_like(y)
-    taken = np.concatenate([np.flatnonzero(at == name) for name in dice.permutation(len(names))])
-    found[np.argsort(at, kind="stable")] = y[taken]
-    return found
+    result = np.empty_like(y)
+    order = np.concatenate([np.flatnonzero(member == name) for name in dice.permutation(len(names))])
+    result[np.argsort(member, kind="stable")] = y[order]
+    return result
 
 
 def auc(scores: Floats, y: Floats) -> float:
@@ -213,12 +213,12 @@ def deviation(area: float, y: Floats) -> float:
     return max(math.sqrt(max(spread, 0.0) / (up * down)), 0.5 / math.sqrt(up * down))
 
 
-def scaled(features: NDArray[np.float32]) -> Floats:
+def standardise(features: NDArray[np.float32]) -> Floats:
     """(R, F) features centred, each of deviation 1."""
     x = features.astype(np.float64)
     x = x - x.mean(0)
-    found: Floats = x / (x.std(0) + 1e-6)
-    return found
+    result: Floats = x / (x.std(0) + 1e-6)
+    return result
 
 
 def kernel_of(x: Floats) -> Floats:
@@ -229,22 +229,22 @@ def kernel_of(x: Floats) -> Floats:
 
 def likeliest_ridge(kernel: Floats, y: Floats, fold: NDArray[np.int64]) -> float:
     """The one of RIDGES under which labels that were left out are likeliest."""
-    return min(RIDGES, key=lambda ridge: _surprise(_left_out(kernel, y, fold, ridge), y))
+    return min(RIDGES, key=lambda ridge: _surprise(_held_out_scores(kernel, y, fold, ridge), y))
 
 
 def _cross_validated(kernel: Floats, y: Floats, fold: NDArray[np.int64]) -> Floats:
     """(R,) log-odds of each reply without its fold, at the likeliest ridge."""
-    return _left_out(kernel, y, fold, likeliest_ridge(kernel, y, fold))
+    return _held_out_scores(kernel, y, fold, likeliest_ridge(kernel, y, fold))
 
 
-def _left_out(kernel: Floats, y: Floats, fold: NDArray[np.int64], ridge: float) -> Floats:
+def _held_out_scores(kernel: Floats, y: Floats, fold: NDArray[np.int64], ridge: float) -> Floats:
     scores = np.zeros(len(y))
     for part in np.unique(fold):
-        out, rest = fold == part, fold != part
-        if not rest.any():
+        held_out, fitted = fold == part, fold != part
+        if not fitted.any():
             continue
-        weight, bias = fitted(kernel[np.ix_(rest, rest)], y[rest], ridge)
-        scores[out] = kernel[np.ix_(out, rest)] @ weight + bias
+        weight, bias = fit(kernel[np.ix_(fitted, fitted)], y[fitted], ridge)
+        scores[held_out] = kernel[np.ix_(held_out, fitted)] @ weight + bias
     return scores
 
 
@@ -253,7 +253,7 @@ def _surprise(scores: Floats, y: Floats) -> float:
     return float(np.logaddexp(0.0, -y * scores).mean())
 
 
-def fitted(kernel: Floats, y: Floats, ridge: float) -> tuple[Floats, float]:
+def fit(kernel: Floats, y: Floats, ridge: float) -> tuple[Floats, float]:
     """Kernel logistic regression by Newton's method, both signs weighing one half: dual weights (R,) and a bias.
 
     It minimises Σ_i c_i log(1 + exp(−y_i f_i)) · R + ridge/2 · αᵀKα with f = Kα + b.

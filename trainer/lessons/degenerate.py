@@ -10,24 +10,24 @@ Flag = Literal["empty", "looping", "truncated", "broken-off", "shortened"]
 
 def flags(reply: Sequence[int], text: str, finish_reason: str | None) -> tuple[Flag, ...]:
     """Flags of a rated reply; `text` is what its tokens say."""
-    found: list[Flag] = []
+    flags: list[Flag] = []
     if not text.strip():
-        found.append("empty")
-    if loops(reply):
-        found.append("looping")
+        flags.append("empty")
+    if is_looping(reply):
+        flags.append("looping")
     if finish_reason == "length":
-        found.append("truncated")
+        flags.append("truncated")
     if finish_reason is None:
-        found.append("broken-off")  # the stream was cut: the person rated what had come
-    return tuple(found)
+        flags.append("broken-off")  # the stream was cut: the person rated what had come
+    return tuple(flags)
 
 
-def loops(ids: Sequence[int], gram: int = 4) -> bool:
+def is_looping(ids: Sequence[int], gram: int = 4) -> bool:
     """More than half of its 4-grams were there before. Prose has a tenth, a numbered list a third."""
-    return len(ids) - gram + 1 >= 2 * gram and repeated(ids, gram) > 0.5
+    return len(ids) - gram + 1 >= 2 * gram and repeated_share(ids, gram) > 0.5
 
 
-def repeated(ids: Sequence[int], gram: int = 4) -> float:
+def repeated_share(ids: Sequence[int], gram: int = 4) -> float:
     """The share of 4-grams that were there before."""
     grams = [tuple(ids[i : i + gram]) for i in range(len(ids) - gram + 1)]
     return 1 - len(set(grams)) / len(grams) if grams else 0.0

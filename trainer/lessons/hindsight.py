@@ -25,7 +25,7 @@ from trainer.policy.packing import Tokens
 from trainer.policy.policy import LogProbs
 
 
-def pushes(
+def hindsight_advantages(
     preset: Preset,
     template: Template,
     samples: Sequence[Sample],
@@ -34,36 +34,39 @@ def pushes(
     progress: Progress,
 ) -> dict[str, Floats]:
     """The advantage of each token (T,), by rating, of the samples that have no other."""
-    asked: dict[str, tuple[Sample, Floats, Tokens]] = {}
-    for sample, now in zip(samples, old, strict=True):
+    prompted: dict[str, tuple[Sample, Floats, Tokens]] = {}
+    for sample, log_probs in zip(samples, old, strict=True):
         if sample.hindsight is None:
             continue
         try:
-            asked[sample.rating] = sample, now.plain, _in_hindsight(preset, template, sample, sample.hindsight)
+            prompted[sample.rating] = sample, log_probs.plain, _in_hindsight(preset, template, sample, sample.hindsight)
         except BadLine as error:
             progress.warning(f"what was said after the reply of {sample.rating} does not teach: {error}.")
-    if not asked:
+    if not prompted:
         return {}
-    known = scorer.now([tokens for _, _, tokens in asked.values()])
-    found = {
+    scored = scorer.score_old([tokens for _, _, tokens in prompted.values()])
+    advantages = {
         rating: objective_kin.directional(
-            after.plain, before, weight=preset.w_distill * sample.weight, clip=preset.advantage_clip
+            hindsight_scores.plain, plain, weight=preset.w_distill * sample.weight, clip=preset.advantage_clip
         )
-        for (rating, (sample, before, _)), after in zip(asked.items(), known, strict=True)
+        for (rating, (sample, plain, _)), hindsight_scores in zip(prompted.items(), scored, strict=True)
     }
     # Whatever was said next: an empty or looping reply is not one to say more often.
-    found = {rating: np.minimum(one, 0.0) if asked[rating][0].flaw else one for rating, one in found.items()}
-    mean = float(np.mean([one.mean() for one in found.values()]))
+    advantages = {
+        rating: np.minimum(advantage, 0.0) if prompted[rating][0].flaw else advantage
+        for rating, advantage in advantages.items()
+    }
+    mean = float(np.mean([advantage.mean() for advantage in advantages.values()]))
     progress.choice(
-        "hindsight", len(found), f"replies pushed by what was said next, by {mean:+.3f} a token in the mean"
+        "hindsight", len(advantages), f"replies pushed by what was said next, by {mean:+.3f} a token in the mean"
     )
-    return found
+    return advantages
 
 
-def _in_hindsight(preset: Preset, template: Template, sample: Sample, said: str) -> Tokens:
+def _in_hindsight(preset: Preset, template: Template, sample: Sample, message: str) -> Tokens:
     """Raises BadLine."""
     prompt = sample.hinted or template.prompt(
-        hint(sample.messages, said, HINDSIGHT), sample.tools, sample.template_kwargs
+        hint(sample.messages, message, HINDSIGHT), sample.tools, sample.template_kwargs
     )
     if len(prompt) + len(sample.tokens.reply) > preset.max_seq_len:
         raise BadLine("with it the sample is longer than max_seq_len")

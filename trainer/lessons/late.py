@@ -23,12 +23,12 @@ from trainer.objective_kin import UNFILTERED
 from trainer.policy.policy import LogProbs
 
 
-class Late(NamedTuple):
+class LateReply(NamedTuple):
     keep: Bools  # (T,)
     weight: Floats  # (T,) what the advantage is multiplied with
 
 
-def trusted(
+def late_replies(
     spec: RunSpec,
     preset: Preset,
     samples: Sequence[Sample],
@@ -36,27 +36,30 @@ def trusted(
     behaviour: Sequence[Floats],
     advantages: Sequence[Floats],
     progress: Progress,
-) -> dict[str, Late]:
+) -> dict[str, LateReply]:
     """By rating, of the replies that another version than the parent gave."""
     if preset.objective in UNFILTERED:
         return {}
     rows = [row for row in zip(samples, old, behaviour, advantages, strict=True) if row[0].version != spec.parent]
     if not rows:
         return {}
-    inside = [np.isfinite(now.sampled) & np.isfinite(was) for _, now, was, _ in rows]
-    log_x = [
-        objective.log_ratio(np.where(known, now.sampled, 0.0), np.where(known, was, 0.0))
-        for known, (_, now, was, _) in zip(inside, rows, strict=True)
+    masks = [
+        np.isfinite(log_probs.sampled) & np.isfinite(behaviour_log_probs)
+        for _, log_probs, behaviour_log_probs, _ in rows
     ]
-    near = objective.trusted(
-        [np.where(known, each, np.nan) for known, each in zip(inside, log_x, strict=True)],
+    log_x = [
+        objective.log_ratio(np.where(mask, log_probs.sampled, 0.0), np.where(mask, behaviour_log_probs, 0.0))
+        for mask, (_, log_probs, behaviour_log_probs, _) in zip(masks, rows, strict=True)
+    ]
+    keep_masks = objective.trust_tokens(
+        [np.where(mask, ratio, np.nan) for mask, ratio in zip(masks, log_x, strict=True)],
         [advantage for _, _, _, advantage in rows],
         most=preset.late_moment,
     )
-    found = {
-        sample.rating: Late(keep, objective.importance(each, most=preset.token_high))
-        for (sample, *_), keep, each in zip(rows, near, log_x, strict=True)
+    late = {
+        sample.rating: LateReply(keep, objective.importance(ratio, most=preset.token_high))
+        for (sample, *_), keep, ratio in zip(rows, keep_masks, log_x, strict=True)
     }
-    tokens = np.concatenate([one.keep for one in found.values()])
-    progress.choice("late", len(found), f"replies of earlier versions; {tokens.mean():.0%} of their tokens train")
-    return found
+    tokens = np.concatenate([reply.keep for reply in late.values()])
+    progress.choice("late", len(late), f"replies of earlier versions; {tokens.mean():.0%} of their tokens train")
+    return late

@@ -23,7 +23,7 @@ from trainer.lessons.credit_assignment import BY_CHANCE
 from trainer.lessons.samples import Sample
 from trainer.lessons.scoring import Scorer
 from trainer.policy import packing
-from trainer.policy.policy import Teaching
+from trainer.policy.policy import TokenDistribution
 
 OBJECTIVES = ("mis-po",)
 LEAST = 8  # replies of each sign, below which a difference of means points nowhere
@@ -31,54 +31,57 @@ MOST_SPENT = 0.5  # share of the gate's bound on base NLL; no run leans whose pa
 SPENDS = 0.6  # share of that bound that a version may have used up after leaning
 
 
-def room(spent: float, most: float) -> float:
+def budget(spent: float, most: float) -> float:
     """Nats a token of base NLL that a run may spend on leaning, by the share of `most` that its parent has `spent`."""
     return (SPENDS - spent) * most if spent <= MOST_SPENT else 0.0
 
 
-def teachings(
+def leaning_targets(
     preset: Preset, samples: Sequence[Sample], values: Sequence[float], scorer: Scorer, progress: Progress
-) -> Mapping[str, Teaching]:
+) -> Mapping[str, TokenDistribution]:
     """Lessons of the leaning policy on each rated reply; none where the ratings do not ask for it. `values`: the
     advantage of each reply by its rating, 0 for one that may not train. What is liked is the person's word for it, and
     not which side of a baseline it is on."""
     rated = [(s, math.copysign(a, s.reward)) for s, a in zip(samples, values, strict=True) if a and s.reward]
-    if preset.objective not in OBJECTIVES or preset.credit == 1 or not scorer.policy.leans or not _alike(samples):
+    if preset.objective not in OBJECTIVES or preset.credit == 1 or not scorer.policy.leans or not _is_uniform(samples):
         return {}
     liked = np.array([a > 0 for _, a in rated], bool)
     if min(liked.sum(), (~liked).sum()) < LEAST:
         return {}
     states, sizes = scorer.states([s.tokens for s, _ in rated]), [a for _, a in rated]
-    now = critic.labels(states, sizes, [critic.conversation(s) for s, _ in rated])
-    before = critic.read(scorer.kept(), now.features.shape[1])
-    whole, by_chance = credit_assignment.explained_whole(now, sizes, scorer.spec.seed, before)
-    if whole < preset.credit or by_chance > BY_CHANCE:
+    current = critic.label_replies(states, sizes, [critic.conversation(s) for s, _ in rated])
+    earlier_labels = critic.read(scorer.critic_arrays(), current.features.shape[1])
+    explained_by_means, by_chance = credit_assignment.explain_by_means(current, sizes, scorer.spec.seed, earlier_labels)
+    if explained_by_means < preset.credit or by_chance > BY_CHANCE:
         return {}
-    at_end = credit_assignment.credit(states, sizes, now, scorer.spec.seed, before).explained
-    if whole <= at_end:
+    explained_by_ends = credit_assignment.credit(states, sizes, current, scorer.spec.seed, earlier_labels).explained
+    if explained_by_means <= explained_by_ends:
         return {}
     direction = _direction(scorer, [s for s, _ in rated], liked)
     with scorer.policy.leaning(direction):
-        found = teacher.teachings(
+        distributions = teacher.token_distributions(
             scorer.policy,
             [s.tokens for s, _ in rated],
             preset.teacher_k,
-            who=f"{scorer.spec.weights} {scorer.parent} leaning {direction.tobytes().hex()}",
+            owner=f"{scorer.spec.weights} {scorer.parent} leaning {direction.tobytes().hex()}",
             cache=scorer.cache,
             stop=scorer.stop,
         )
-    why = f"the mean states of replies it has not seen explain {whole:.0%} of the ratings, their ends {at_end:.0%}"
-    progress.choice("pushed", "by leaning", f"{why}; as much of {by_chance:.0%} of ratings drawn at random")
-    return {s.rating: teaching for (s, _), teaching in zip(rated, found, strict=True)}
+    reason = (
+        f"the mean states of replies it has not seen explain {explained_by_means:.0%} of the ratings, their ends "
+        f"{explained_by_ends:.0%}"
+    )
+    progress.choice("pushed", "by leaning", f"{reason}; as much of {by_chance:.0%} of ratings drawn at random")
+    return {s.rating: target for (s, _), target in zip(rated, distributions, strict=True)}
 
 
-def _alike(samples: Sequence[Sample]) -> bool:
+def _is_uniform(samples: Sequence[Sample]) -> bool:
     """Tell whether people's thumbs of one weight, each on a conversation of its own, are all that there is. Where two
     replies are of one conversation, the second one's prompt has the first, and would lean with it."""
-    own = all(s.human and not s.labelled and s.hindsight is None and s.correction is None for s in samples)
+    is_personal = all(s.human and not s.labelled and s.hindsight is None and s.correction is None for s in samples)
     conversations = {critic.conversation(s) for s in samples}
-    alike = len(conversations) == len(samples) and len({s.weight for s in samples}) == 1
-    return own and alike and not any(map(teacher.comment_of, samples))
+    is_uniform = len(conversations) == len(samples) and len({s.weight for s in samples}) == 1
+    return is_personal and is_uniform and not any(map(teacher.comment_of, samples))
 
 
 def _direction(scorer: Scorer, samples: Sequence[Sample], liked: NDArray[np.bool_]) -> NDArray[np.float32]:
@@ -90,6 +93,6 @@ def _direction(scorer: Scorer, samples: Sequence[Sample], liked: NDArray[np.bool
         packed = packing.pack([sequences[i] for i in members])
         parts = np.split(scorer.policy.middle(packed), np.cumsum(packed.lengths)[:-1])
         means |= {i: part.mean(0) for i, part in zip(members, parts, strict=True)}
-    each = np.stack([means[i] for i in range(len(sequences))])  # (R, H)
-    found: NDArray[np.float32] = (each[liked].mean(0) - each[~liked].mean(0)).astype(np.float32)
-    return found
+    reply_means = np.stack([means[i] for i in range(len(sequences))])  # (R, H)
+    direction: NDArray[np.float32] = (reply_means[liked].mean(0) - reply_means[~liked].mean(0)).astype(np.float32)
+    return direction

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 # Parts of messages that are no text, by their names in chat form.
-MORE: Final = {"image_url": "has_image", "image": "has_image", "input_audio": "has_audio", "file": "has_file"}
+MEDIA: Final = {"image_url": "has_image", "image": "has_image", "input_audio": "has_audio", "file": "has_file"}
 
 
 class BadLine(Exception):
@@ -31,7 +31,7 @@ def ids_in(line: Mapping[str, Any], name: str, vocabulary: int) -> tuple[int, ..
     return tuple(ids)
 
 
-def said_in(line: Mapping[str, Any], name: str) -> str | None:
+def text_in(line: Mapping[str, Any], name: str) -> str | None:
     text = line.get(name)
     if text is not None and not isinstance(text, str):
         raise BadLine(f"{name} is {text!r}, not a text")
@@ -47,11 +47,11 @@ def number_in(line: Mapping[str, Any], name: str, default: float | None = None) 
     return float(value)
 
 
-def more_than_text(messages: Any) -> str | None:
+def media_in(messages: Any) -> str | None:
     """Exact ids do not help: those of a picture are placeholders."""
     for message in messages if isinstance(messages, list) else ():
         content = message.get("content") if isinstance(message, dict) else None
         for part in content if isinstance(content, list) else ():
-            if isinstance(part, dict) and (what := MORE.get(str(part.get("type")))) is not None:
-                return what
+            if isinstance(part, dict) and (kind := MEDIA.get(str(part.get("type")))) is not None:
+                return kind
     return None

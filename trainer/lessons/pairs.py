@@ -39,88 +39,90 @@ class Pair:
     name: str  # the same on both sides
     chosen: bool
     weight: float  # half of how far apart the ratings are, times the raters' weight
-    besides: float  # what the chosen reply is pushed with in any case: the NLL's weight
+    nll_weight: float  # what the chosen reply is pushed with in any case: the NLL's weight
 
 
-def made(
+def make_pairs(
     preset: Preset, lessons: Sequence[Lesson], outcomes: Mapping[str, Outcome], progress: Progress
 ) -> list[Lesson]:
     """The same lessons in the same order, those of pairs with what their pair pushes where the run begins."""
-    found = list(lessons)
+    paired = list(lessons)
     if preset.pair_beta <= 0 or preset.objective not in OBJECTIVES:
-        return found
-    free = {at for at, one in enumerate(lessons) if _free(one, preset, outcomes)}
-    corrected = _corrected(lessons, free)
+        return paired
+    available = {index for index, lesson in enumerate(lessons) if _is_available(lesson, preset, outcomes)}
+    corrected = _corrected_pairs(lessons, available)
     trust = preset.w_rl if preset.objective == "combine" else 1.0  # of ratings; words of one's own are a teacher
-    picked = _picked(lessons, free - {at for pair in corrected for at in pair}) if trust else []
-    for better, worse in [*corrected, *picked]:
-        plus, minus = lessons[better], lessons[worse]
-        gap = 2.0 if plus.extra else plus.sample.reward - minus.sample.reward
-        weight = gap / 2 * (plus.sample.weight + minus.sample.weight) / 2 * (1.0 if plus.extra else trust)
+    ranked = _ranked_pairs(lessons, available - {index for pair in corrected for index in pair}) if trust else []
+    for better, worse in [*corrected, *ranked]:
+        chosen, rejected = lessons[better], lessons[worse]
+        gap = 2.0 if chosen.is_imitated else chosen.sample.reward - rejected.sample.reward
+        weight = gap / 2 * (chosen.sample.weight + rejected.sample.weight) / 2 * (1.0 if chosen.is_imitated else trust)
         # A correction is imitated with all its weight, as ever; a reply of the model's own with little.
-        besides = float(plus.advantage.mean()) if plus.extra else preset.pair_nll * trust
-        name = f"{plus.sample.rating} {minus.sample.rating}"
-        both = {
-            better: _side(plus, Pair(name, True, weight, besides)),
-            worse: _side(minus, Pair(name, False, weight, 0.0)),
+        nll_weight = float(chosen.advantage.mean()) if chosen.is_imitated else preset.pair_nll * trust
+        name = f"{chosen.sample.rating} {rejected.sample.rating}"
+        sides = {
+            better: _side(chosen, Pair(name, True, weight, nll_weight)),
+            worse: _side(rejected, Pair(name, False, weight, 0.0)),
         }
-        pushed = pushes(list(both.values()), [one.old for one in both.values()], preset.pair_beta)
-        for at, lesson in zip(both, pushed, strict=True):
-            found[at] = lesson
-    if corrected or picked:
-        why = f"two replies to one prompt train against each other; {len(corrected)} with the rater's own words"
-        progress.choice("pairs", len(corrected) + len(picked), why)
-    return found
+        updated = update_pairs(list(sides.values()), [lesson.old for lesson in sides.values()], preset.pair_beta)
+        for index, lesson in zip(sides, updated, strict=True):
+            paired[index] = lesson
+    if corrected or ranked:
+        reason = f"two replies to one prompt train against each other; {len(corrected)} with the rater's own words"
+        progress.choice("pairs", len(corrected) + len(ranked), reason)
+    return paired
 
 
-def pushes(lessons: Sequence[Lesson], now: Sequence[Floats], beta: float) -> list[Lesson]:
-    """The lessons of whole pairs, where the policy gives `now` (T,) to each reply. Their advantages make −Σ_t A ℓ_θ/T
-    the gradient of DPO."""
-    sides: dict[str, float] = {}
-    for lesson, theta in zip(lessons, now, strict=True):
+def update_pairs(lessons: Sequence[Lesson], scored: Sequence[Floats], beta: float) -> list[Lesson]:
+    """Update the lessons of whole pairs, where the policy gives `scored` (T,) to each reply. Their advantages make
+    −Σ_t A ℓ_θ/T the gradient of DPO."""
+    gaps: dict[str, float] = {}
+    for lesson, theta in zip(lessons, scored, strict=True):
         assert lesson.pair is not None
-        moved = float((theta - lesson.ref).sum())
-        sides[lesson.pair.name] = sides.get(lesson.pair.name, 0.0) + (moved if lesson.pair.chosen else -moved)
-    return [replace(lesson, advantage=_advantage(lesson, beta, sides[lesson.pair.name])) for lesson in lessons]  # type: ignore[union-attr]
+        change = float((theta - lesson.ref).sum())
+        gaps[lesson.pair.name] = gaps.get(lesson.pair.name, 0.0) + (change if lesson.pair.chosen else -change)
+    return [replace(lesson, advantage=_advantage(lesson, beta, gaps[lesson.pair.name])) for lesson in lessons]  # type: ignore[union-attr]
 
 
-def _advantage(lesson: Lesson, beta: float, apart: float) -> Floats:
+def _advantage(lesson: Lesson, beta: float, gap: float) -> Floats:
     pair = lesson.pair
     assert pair is not None
-    unsure = 1 / (1 + math.exp(max(-CLIP, min(CLIP, beta * apart))))  # σ(−m)
-    push = beta * unsure * pair.weight * len(lesson.old)
-    return np.full(len(lesson.old), pair.besides + push if pair.chosen else -push)
+    doubt = 1 / (1 + math.exp(max(-CLIP, min(CLIP, beta * gap))))  # σ(−m)
+    push = beta * doubt * pair.weight * len(lesson.old)
+    return np.full(len(lesson.old), pair.nll_weight + push if pair.chosen else -push)
 
 
 def _side(lesson: Lesson, pair: Pair) -> Lesson:
     """Without what its rating alone would have meant for its tokens. What the filter masks stays masked."""
-    return replace(lesson, pair=pair, keep=lesson.keep & np.isfinite(lesson.old), staying=None, credited=False)
+    return replace(lesson, pair=pair, keep=lesson.keep & np.isfinite(lesson.old), anchor=None, credited=False)
 
 
-def _free(lesson: Lesson, preset: Preset, outcomes: Mapping[str, Outcome]) -> bool:
+def _is_available(lesson: Lesson, preset: Preset, outcomes: Mapping[str, Outcome]) -> bool:
     """Tell whether its rating is all that it teaches, and it may train."""
-    noted = preset.objective in TAUGHT and comment_of(lesson.sample) is not None
-    beside = lesson.extra or lesson.taught or noted or lesson.sample.replayed or not lesson.own
-    return not beside and outcomes[lesson.sample.rating].cause is None
+    has_comment = preset.objective in TAUGHT and comment_of(lesson.sample) is not None
+    teaches_more = lesson.is_imitated or lesson.taught or has_comment or lesson.sample.replayed or not lesson.is_own
+    return not teaches_more and outcomes[lesson.sample.rating].cause is None
 
 
-def _corrected(lessons: Sequence[Lesson], free: set[int]) -> list[tuple[int, int]]:
+def _corrected_pairs(lessons: Sequence[Lesson], available: set[int]) -> list[tuple[int, int]]:
     """Corrections and what they correct, by their places."""
-    rated = {lessons[at].sample.rating: at for at in sorted(free) if lessons[at].sample.reward < 0}
-    corrections = [(at, one) for at, one in enumerate(lessons) if one.extra and one.teaching is None]
-    return [(at, rated[one.sample.rating]) for at, one in corrections if one.sample.rating in rated]
+    rated = {lessons[index].sample.rating: index for index in sorted(available) if lessons[index].sample.reward < 0}
+    corrections = [
+        (index, lesson) for index, lesson in enumerate(lessons) if lesson.is_imitated and lesson.teacher is None
+    ]
+    return [(index, rated[lesson.sample.rating]) for index, lesson in corrections if lesson.sample.rating in rated]
 
 
-def _picked(lessons: Sequence[Lesson], free: set[int]) -> list[tuple[int, int]]:
+def _ranked_pairs(lessons: Sequence[Lesson], available: set[int]) -> list[tuple[int, int]]:
     """Pair, of all replies to one prompt, the best with the worst, the next best with the next worst, by their
     places."""
-    of: dict[tuple[int, ...], list[int]] = {}
-    for at in sorted(free):
-        of.setdefault(lessons[at].tokens.prompt, []).append(at)
-    found = []
-    for places in of.values():
-        ranked = sorted(places, key=lambda at: (-lessons[at].sample.reward, at))
+    by_prompt: dict[tuple[int, ...], list[int]] = {}
+    for index in sorted(available):
+        by_prompt.setdefault(lessons[index].tokens.prompt, []).append(index)
+    pairs = []
+    for indices in by_prompt.values():
+        ranked = sorted(indices, key=lambda index: (-lessons[index].sample.reward, index))
         for better, worse in zip(ranked[: len(ranked) // 2], reversed(ranked), strict=False):
             if lessons[better].sample.reward > lessons[worse].sample.reward:
-                found.append((better, worse))
-    return found
+                pairs.append((better, worse))
+    return pairs

@@ -39,31 +39,31 @@ def comment_of(line: Mapping[str, Any]) -> str | None:
     return comment.strip() or None
 
 
-def together(lessons: Sequence[str]) -> str:
+def join_lessons(lessons: Sequence[str]) -> str:
     """Several lessons as one hint, in their order."""
     return "\n".join(text.strip() for text in lessons)
 
 
-def told(line: Mapping[str, Any]) -> tuple[str, str] | None:
+def teacher_words(line: Mapping[str, Any]) -> tuple[str, str] | None:
     """The words that a teacher is told besides, and their form: a comment of a line of samples.jsonl, or what was said
     next."""
     if (comment := comment_of(line)) is not None:
         return comment, HINT
-    said = line.get("hindsight")
-    return (said.strip(), HINDSIGHT) if isinstance(said, str) and said.strip() else None
+    next_message = line.get("hindsight")
+    return (next_message.strip(), HINDSIGHT) if isinstance(next_message, str) and next_message.strip() else None
 
 
-def hinted(messages: Sequence[Mapping[str, Any]], comment: str, form: str = HINT) -> list[dict[str, Any]] | None:
+def with_hint(messages: Sequence[Mapping[str, Any]], comment: str, form: str = HINT) -> list[dict[str, Any]] | None:
     """The same messages with the comment after the last user message; None where there is no such message."""
-    for at in range(len(messages) - 1, -1, -1):
-        if messages[at].get("role") == "user":
+    for index in range(len(messages) - 1, -1, -1):
+        if messages[index].get("role") == "user":
             break
     else:
         return None
-    content, words = messages[at].get("content"), form.format(hint=comment)
-    said: Any
+    content, hint = messages[index].get("content"), form.format(hint=comment)
+    new_content: Any
     if isinstance(content, list):
-        said = [*content, {"type": "text", "text": words.lstrip("\n")}]
+        new_content = [*content, {"type": "text", "text": hint.lstrip("\n")}]
     else:
-        said = (content or "") + words
-    return [dict(m) if i != at else {**m, "content": said} for i, m in enumerate(messages)]
+        new_content = (content or "") + hint
+    return [dict(m) if i != index else {**m, "content": new_content} for i, m in enumerate(messages)]

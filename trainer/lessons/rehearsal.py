@@ -20,17 +20,17 @@ from trainer.policy import packing
 from trainer.policy.packing import Tokens
 from trainer.policy.policy import LogProbs, Policy
 
-RATED: Final = {"reward": 0.0, "weight": 1.0}  # what a line of samples.jsonl has besides
+UNRATED: Final = {"reward": 0.0, "weight": 1.0}  # what a line of samples.jsonl has besides
 # Operations for the answers of one look, two a parameter and token: some minutes of one core.
 AFFORDABLE: Final = 1e13
 
 
 def refusals(lines: Sequence[Mapping[str, Any]], template: Template, *, max_seq_len: int) -> list[str | None]:
     """Why a run would not train on each line; None where it would."""
-    return [one if isinstance(one, str) else None for one in _read(lines, template, max_seq_len)]
+    return [reading if isinstance(reading, str) else None for reading in _read_lines(lines, template, max_seq_len)]
 
 
-def unlikely(
+def unlikely_replies(
     lines: Sequence[Mapping[str, Any]],
     template: Template,
     policy: Policy,
@@ -45,23 +45,24 @@ def unlikely(
     Only what is captured without exact ids is looked at, as in a run, the newest first, as far as it is affordable.
     """
     room = AFFORDABLE / (2 * parameters)
-    taken: list[Sample] = []
-    for sample in _read(lines, template, max_seq_len):
+    affordable: list[Sample] = []
+    for sample in _read_lines(lines, template, max_seq_len):
         if isinstance(sample, str) or sample.exact or sample.flaw or sample.version != parent:
             continue
         if (room := room - len(sample.tokens)) < 0:
             break
-        taken.append(sample)
-    old = [_log_probs(policy, sample.tokens) for sample in taken]
+        affordable.append(sample)
+    old = [_log_probs(policy, sample.tokens) for sample in affordable]
     odds = {
-        one.rating: _at_servers_temperature(policy, one, now) - one.served
-        for one, now in zip(taken, old, strict=True)
-        if one.served is not None
+        sample.rating: _at_served_temperature(policy, sample, log_probs) - sample.served
+        for sample, log_probs in zip(affordable, old, strict=True)
+        if sample.served is not None
     }
-    found = reply_checks.mismatch(taken, old, parent, odds)
-    place = {str(line.get("completion")): at for at, line in enumerate(lines)}
-    doubt = None if found else next(iter(reply_checks.mismatch(taken, old, parent, odds, sure=False).values()), None)
-    return {place[rating]: why for rating, why in found.items()}, doubt
+    mismatches = reply_checks.mismatch(affordable, old, parent, odds)
+    index_of = {str(line.get("completion")): index for index, line in enumerate(lines)}
+    doubts = {} if mismatches else reply_checks.mismatch(affordable, old, parent, odds, is_sure=False)
+    doubt = next(iter(doubts.values()), None)
+    return {index_of[rating]: reason for rating, reason in mismatches.items()}, doubt
 
 
 def known_tokens(lines: Sequence[Mapping[str, Any]], template: Template) -> dict[str, int]:
@@ -72,10 +73,10 @@ def known_tokens(lines: Sequence[Mapping[str, Any]], template: Template) -> dict
             exact = len(line.get("token_ids") or ())
             tokens, ids, log_probs = tokens + exact, ids + exact, log_probs + exact
             continue
-        found, count = template.captured(line), line.get("reply_tokens")
-        if found is not None:
-            ids += len(found.ids)
-            log_probs += int(np.isfinite(found.log_probs).sum())
+        captured, count = template.captured(line), line.get("reply_tokens")
+        if captured is not None:
+            ids += len(captured.ids)
+            log_probs += int(np.isfinite(captured.log_probs).sum())
         if type(count) is int and count > 0:
             tokens += count
         else:  # its server does not count
@@ -83,12 +84,12 @@ def known_tokens(lines: Sequence[Mapping[str, Any]], template: Template) -> dict
     return {"tokens": tokens, "ids": ids, "log_probs": log_probs}
 
 
-def _read(lines: Sequence[Mapping[str, Any]], template: Template, max_seq_len: int) -> Iterator[Sample | str]:
+def _read_lines(lines: Sequence[Mapping[str, Any]], template: Template, max_seq_len: int) -> Iterator[Sample | str]:
     """Each line as a run reads it, or why it would not."""
-    template = template.as_served(samples.known(lines, template))
+    template = template.as_served(samples.known_prompts(lines, template))
     for line in lines:
         try:
-            yield samples.parse({**line, **RATED}, str(line.get("completion")), template, max_seq_len=max_seq_len)
+            yield samples.parse({**line, **UNRATED}, str(line.get("completion")), template, max_seq_len=max_seq_len)
         except BadLine as error:
             yield str(error)
 
@@ -97,7 +98,7 @@ def _log_probs(policy: Policy, tokens: Tokens) -> LogProbs:
     return policy.log_probs(packing.pack([tokens]))
 
 
-def _at_servers_temperature(policy: Policy, sample: Sample, now: LogProbs) -> Floats:
+def _at_served_temperature(policy: Policy, sample: Sample, now: LogProbs) -> Floats:
     if sample.served_at == sample.tokens.temperature:
         return now.plain
     return _log_probs(policy, replace(sample.tokens, temperature=sample.served_at)).plain

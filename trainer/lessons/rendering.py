@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 PINNED: Final = {"system", "developer"}  # roles in whose place a template puts its default system text
 MOST: Final = 0.5  # share of the known prompts that a way has to explain: the others may have been cut by the server
-CUT: Final = 0.5  # of the tokens of a rendering: no other template is so short
+SHORTEST: Final = 0.5  # of the tokens of a rendering: no other template is so short
 FAR: Final = 10**6  # tokens, by which a prompt differs that cannot be compared by their number
 Ids = tuple[int, ...]
 
@@ -27,10 +27,10 @@ class Way:
     parts: Literal["lines", "joined", "apart"] = "lines"  # what becomes of a message of several text parts
 
     def __str__(self) -> str:
-        left_out = [] if self.system == "default" else [f"with {self.system.replace('none', 'no')} default system text"]
-        left_out += [] if self.tools else ["without the tools"]
-        left_out += {"lines": [], "joined": ["with joined parts"], "apart": ["with each part as a message"]}[self.parts]
-        return " ".join(["the weights' chat template", " and ".join(left_out)]).rstrip()
+        changes = [] if self.system == "default" else [f"with {self.system.replace('none', 'no')} default system text"]
+        changes += [] if self.tools else ["without the tools"]
+        changes += {"lines": [], "joined": ["with joined parts"], "apart": ["with each part as a message"]}[self.parts]
+        return " ".join(["the weights' chat template", " and ".join(changes)]).rstrip()
 
 
 AS_IS: Final = Way()
@@ -39,7 +39,7 @@ PLAIN: Final = (AS_IS, Way("none"), Way("empty"), Way(tools=False), Way("none", 
 WAYS: Final = (*PLAIN, *(replace(way, parts=parts) for parts in ("joined", "apart") for way in PLAIN))
 
 
-class Known(NamedTuple):
+class KnownPrompt(NamedTuple):
     """A prompt of which its server said something: its tokens, or only how many they are."""
 
     messages: Sequence[Mapping[str, Any]]
@@ -50,69 +50,69 @@ class Known(NamedTuple):
     as_sent: bool = False  # whether the messages are as they were written, white space and parts
 
 
-class Choice(NamedTuple):
+class RenderingChoice(NamedTuple):
     way: Way
-    known: int  # how many prompts it was chosen by
+    prompts: int  # how many prompts it was chosen by
     explained: int  # and how many of them it makes as the server did
     wrong: str | None  # why the template is not to be trusted for other prompts of this server; None: it is
 
 
-def choose(known: Sequence[Known], render: Callable[[Known, Way], Ids | None]) -> Choice:
+def choose(prompts: Sequence[KnownPrompt], render: Callable[[KnownPrompt, Way], Ids | None]) -> RenderingChoice:
     """The way that explains most of what is known, the plainest first; of equals the nearer one. `render` returns None
     where the template refuses."""
-    if not known:
-        return Choice(AS_IS, 0, 0, None)
-    found: list[tuple[int, int, int, Way]] = []
-    for n, way in enumerate(WAYS if any(_has_parts(one) for one in known) else PLAIN):
-        made = [(one, render(one, way)) for one in known]
-        exact = sum(ids is not None and _apart(ids, one) == 0 for one, ids in made)
-        apart = sum(FAR if ids is None else abs(_apart(ids, one)) for one, ids in made)
-        found.append((-exact, apart, n, way))
-        if exact == len(known):
+    if not prompts:
+        return RenderingChoice(AS_IS, 0, 0, None)
+    candidates: list[tuple[int, int, int, Way]] = []
+    for n, way in enumerate(WAYS if any(_has_parts(prompt) for prompt in prompts) else PLAIN):
+        renderings = [(prompt, render(prompt, way)) for prompt in prompts]
+        exact = sum(ids is not None and _token_gap(ids, prompt) == 0 for prompt, ids in renderings)
+        distance = sum(FAR if ids is None else abs(_token_gap(ids, prompt)) for prompt, ids in renderings)
+        candidates.append((-exact, distance, n, way))
+        if exact == len(prompts):
             break
-    *_, best = min(found)
-    explained = sum(ids is not None and _explains(ids, one) for one in known for ids in [render(one, best)])
-    if explained > MOST * len(known):
-        return Choice(best, len(known), explained, None)
-    return Choice(AS_IS, len(known), explained, _why(known, render))
+    *_, best = min(candidates)
+    explained = sum(ids is not None and _explains(ids, prompt) for prompt in prompts for ids in [render(prompt, best)])
+    if explained > MOST * len(prompts):
+        return RenderingChoice(best, len(prompts), explained, None)
+    return RenderingChoice(AS_IS, len(prompts), explained, _misfit(prompts, render))
 
 
-def near(read: int, made: int, messages: int, *, as_sent: bool) -> bool:
-    """Tell whether a prompt of `made` tokens is the one of which the server read so many.
+def is_near(read_tokens: int, rendered_tokens: int, messages: int, *, as_sent: bool) -> bool:
+    """Tell whether a prompt that renders to so many tokens can be the one that the server read.
 
     A token that begins every text may be counted and not rendered. Messages that are not `as_sent` lack the white space
     around them, which is a token or two of each. A message that the server left out is more than that.
     """
-    return 0 <= read - made <= (2 if as_sent else 2 * messages)
+    return 0 <= read_tokens - rendered_tokens <= (2 if as_sent else 2 * messages)
 
 
-def _has_parts(one: Known) -> bool:
-    contents = (message.get("content") for message in one.messages)
+def _has_parts(prompt: KnownPrompt) -> bool:
+    contents = (message.get("content") for message in prompt.messages)
     return any(isinstance(content, list) and len(content) > 1 for content in contents)
 
 
-def _apart(rendered: Ids, one: Known) -> int:
-    if one.ids is not None:
-        return 0 if rendered == one.ids else abs(len(one.ids) - len(rendered)) or FAR
-    return (one.tokens or 0) - len(rendered)
+def _token_gap(rendered: Ids, prompt: KnownPrompt) -> int:
+    if prompt.ids is not None:
+        return 0 if rendered == prompt.ids else abs(len(prompt.ids) - len(rendered)) or FAR
+    return (prompt.tokens or 0) - len(rendered)
 
 
-def _explains(rendered: Ids, one: Known) -> bool:
-    if one.ids is not None:
-        return rendered == one.ids
-    return near(one.tokens or 0, len(rendered), len(one.messages), as_sent=one.as_sent)
+def _explains(rendered: Ids, prompt: KnownPrompt) -> bool:
+    if prompt.ids is not None:
+        return rendered == prompt.ids
+    return is_near(prompt.tokens or 0, len(rendered), len(prompt.messages), as_sent=prompt.as_sent)
 
 
-def _why(known: Sequence[Known], render: Callable[[Known, Way], Ids | None]) -> str:
-    for one in known:
-        rendered = render(one, AS_IS)
-        read = one.tokens if one.ids is None else len(one.ids)
-        if rendered is not None and not _explains(rendered, one):
-            made = "other ones" if len(rendered) == read else f"{len(rendered)}"
-            why = "another chat template"
-            if read is not None and read < len(rendered) * CUT:
-                why = "it cut the prompt, or has another chat template"
-            return f"the server read {read} tokens where the weights' chat template makes {made}: {why}"
+def _misfit(prompts: Sequence[KnownPrompt], render: Callable[[KnownPrompt, Way], Ids | None]) -> str:
+    for prompt in prompts:
+        rendered = render(prompt, AS_IS)
+        read_tokens = prompt.tokens if prompt.ids is None else len(prompt.ids)
+        if rendered is not None and not _explains(rendered, prompt):
+            count = "other ones" if len(rendered) == read_tokens else f"{len(rendered)}"
+            guess = "another chat template"
+            if read_tokens is not None and read_tokens < len(rendered) * SHORTEST:
+                guess = "it cut the prompt, or has another chat template"
+            return f"the server read {read_tokens} tokens where the weights' chat template makes {count}: {guess}"
     return "the weights' chat template refuses these conversations"
 
 

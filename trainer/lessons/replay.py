@@ -19,12 +19,14 @@ from trainer.lessons.samples import Sample
 def choose(samples: Sequence[Sample], spec: RunSpec, preset: Preset, progress: Progress) -> list[Sample]:
     """All that is new, and as many liked as disliked ones of the newest versions before."""
     new = [s for s in samples if not s.replayed]
-    wanted = preset.replays(sum(not s.held for s in new))
-    near = [s for s in samples if s.replayed and spec.parent - s.version <= preset.max_version_gap]
-    near.sort(key=lambda s: -s.version)
-    liked, disliked = [s for s in near if s.reward > 0], [s for s in near if s.reward < 0]
-    each = min(wanted // 2, len(liked), len(disliked))
-    if wanted:
-        why = f"replay_ratio asks for {wanted}; of earlier runs there are {len(liked)} liked, {len(disliked)} disliked"
-        progress.choice("replayed", 2 * each, why)
-    return new + liked[:each] + disliked[:each]
+    target = preset.replays(sum(not s.is_held_back for s in new))
+    candidates = [s for s in samples if s.replayed and spec.parent - s.version <= preset.max_version_gap]
+    candidates.sort(key=lambda s: -s.version)
+    liked, disliked = [s for s in candidates if s.reward > 0], [s for s in candidates if s.reward < 0]
+    count = min(target // 2, len(liked), len(disliked))
+    if target:
+        reason = (
+            f"replay_ratio asks for {target}; of earlier runs there are {len(liked)} liked, {len(disliked)} disliked"
+        )
+        progress.choice("replayed", 2 * count, reason)
+    return new + liked[:count] + disliked[:count]

@@ -20,7 +20,7 @@ from trainer.lessons.samples import Sample
 from trainer.objective import Floats
 from trainer.policy.policy import LogProbs
 
-NOTHING: Final[Mapping[str, Floats]] = MappingProxyType({})
+NO_ODDS: Final[Mapping[str, Floats]] = MappingProxyType({})
 # Measured on SmolLM2-135M at a temperature of 0.8 (docs/lab/learning-rules.md): its own replies of 64 tokens are
 # within 0.3 of 0 each and within 0.04 together, their words in any order at 3.9 and more, and 28 of up to 96 tokens
 # after three other templates at 0.13, 0.15 and 0.24 together. What a template changes, it changes most where a reply
@@ -36,26 +36,27 @@ MOST_BROKEN = 0.5
 
 def excess(scored: Sequence[LogProbs]) -> float:
     """Nats a token by which these replies surprise the policy more than its own would."""
-    total = sum(float((-one.plain - one.entropy).sum()) for one in scored)
-    return total / max(sum(len(one.plain) for one in scored), 1)
+    total = sum(float((-log_probs.plain - log_probs.entropy).sum()) for log_probs in scored)
+    return total / max(sum(len(log_probs.plain) for log_probs in scored), 1)
 
 
-def odd(
+def odd_replies(
     samples: Sequence[Sample],
     old: Sequence[LogProbs],
     calm: Mapping[str, LogProbs],
     parent: int,
-    odds: Mapping[str, Floats] = NOTHING,
+    odds: Mapping[str, Floats] = NO_ODDS,
 ) -> dict[str, tuple[str, str]]:
     """Cause and reason by rating of what is not to be learned from. `calm`: log-probs at a temperature of 1 at most.
     `odds`: (T,) what the policy gives each token less what its server gave it, where that told."""
-    flawless = [(s, now) for s, now in zip(samples, old, strict=True) if not s.flaw]  # flaws have a word of their own
-    plain, old = [s for s, _ in flawless], [now for _, now in flawless]
-    found = garbage(plain, calm)
-    found |= in_bad_company(samples, found)
-    causes = {rating: ("garbage", reason) for rating, reason in found.items()}
+    # Flaws have a word of their own.
+    flawless = [(s, log_probs) for s, log_probs in zip(samples, old, strict=True) if not s.flaw]
+    flawless_samples, old = [s for s, _ in flawless], [log_probs for _, log_probs in flawless]
+    reasons = garbage(flawless_samples, calm)
+    reasons |= in_bad_company(samples, reasons)
+    causes = {rating: ("garbage", reason) for rating, reason in reasons.items()}
     return causes | {
-        rating: ("fresh-mismatch", reason) for rating, reason in mismatch(plain, old, parent, odds).items()
+        rating: ("fresh-mismatch", reason) for rating, reason in mismatch(flawless_samples, old, parent, odds).items()
     }
 
 
@@ -64,14 +65,14 @@ def garbage(samples: Sequence[Sample], calm: Mapping[str, LogProbs]) -> dict[str
 
     A hot sampler's entropy is as large as its garbage is odd, hence the calm ones.
     """
-    found = {}
+    reasons = {}
     for sample in samples:
         if sample.reward <= 0:
             continue
-        odd = excess([calm[sample.rating]])
-        if odd > GARBAGE:
-            found[sample.rating] = f"liked, but {odd:.1f} nats a token odder than what this model says"
-    return found
+        surprise = excess([calm[sample.rating]])
+        if surprise > GARBAGE:
+            reasons[sample.rating] = f"liked, but {surprise:.1f} nats a token odder than what this model says"
+    return reasons
 
 
 def in_bad_company(samples: Sequence[Sample], broken: Collection[str]) -> dict[str, str]:
@@ -81,46 +82,57 @@ def in_bad_company(samples: Sequence[Sample], broken: Collection[str]) -> dict[s
     """
     liked = [s for s in samples if s.reward > 0]
     # What lost its oldest turns may be odd for that reason alone, and what is replayed was looked at before.
-    new = [s.rating in broken or s.flaw is not None for s in liked if not s.replayed and "shortened" not in s.flags]
-    if sum(new) <= MOST_BROKEN * len(new):
+    is_broken = [
+        s.rating in broken or s.flaw is not None for s in liked if not s.replayed and "shortened" not in s.flags
+    ]
+    if sum(is_broken) <= MOST_BROKEN * len(is_broken):
         return {}
-    why = f"{sum(new)} of {len(new)} liked replies are garbage, empty or loop, so the rest of them says little"
-    return {s.rating: why for s in liked if not s.flaw and s.rating not in broken}
+    reason = (
+        f"{sum(is_broken)} of {len(is_broken)} liked replies are garbage, empty or loop, so the rest of them says "
+        "little"
+    )
+    return {s.rating: reason for s in liked if not s.flaw and s.rating not in broken}
 
 
 def mismatch(
     samples: Sequence[Sample],
     old: Sequence[LogProbs],
     parent: int,
-    odds: Mapping[str, Floats] = NOTHING,
+    odds: Mapping[str, Floats] = NO_ODDS,
     *,
-    sure: bool = True,
+    is_sure: bool = True,
 ) -> dict[str, str]:
     """The samples without ids, if they are not what the parent says after the prompts as they are rendered here.
 
     Where the server gave log-probs, by these. What it gave its own tokens above what the policy gives them is, on
-    average, how far the two are apart (KL). The others by the policy's entropy. Not `sure`: also where more replies may
-    show that it is chance.
+    average, how far the two are apart (KL). The others by the policy's entropy. Not `is_sure`: also where more replies
+    may show that it is chance.
     """
     rows = zip(samples, old, strict=True)
     # What lost its oldest turns may be odd for that reason alone.
-    inexact = [(s, now) for s, now in rows if not s.exact and s.version == parent and "shortened" not in s.flags]
-    told = {s.rating: -odds[s.rating] for s, _ in inexact if s.rating in odds}
+    inexact = [
+        (s, log_probs) for s, log_probs in rows if not s.exact and s.version == parent and "shortened" not in s.flags
+    ]
+    with_server = {s.rating: -odds[s.rating] for s, _ in inexact if s.rating in odds}
     # A penalty makes replies odder than the policy's own, whatever the template (Ollama before 0.17.5 has one).
-    untold = {s.rating: -now.plain - now.entropy for s, now in inexact if s.rating not in odds and not s.penalised}
-    return _too_odd(told, "less likely {where}to the weights than to the server", sure) | _too_odd(
-        untold, "odder {where}than this model's own replies", sure
-    )
+    without_server = {
+        s.rating: -log_probs.plain - log_probs.entropy
+        for s, log_probs in inexact
+        if s.rating not in odds and not s.penalised
+    }
+    return _mismatch_reasons(
+        with_server, "less likely {where}to the weights than to the server", is_sure
+    ) | _mismatch_reasons(without_server, "odder {where}than this model's own replies", is_sure)
 
 
-def _too_odd(replies: Mapping[str, Floats], how: str, sure: bool) -> dict[str, str]:
+def _mismatch_reasons(replies: Mapping[str, Floats], wording: str, is_sure: bool) -> dict[str, str]:
     """By rating, where all of them are too many nats a token (T,) off; NaN is what nobody knows."""
     for first, bound, spread in MISMATCH:
-        each = [part[np.isfinite(part)] for part in (one[:first] for one in replies.values())]
-        tokens = sum(map(len, each))
-        off = sum(float(part.sum()) for part in each) / max(tokens, 1)
-        if tokens and off > max(bound, spread / math.sqrt(tokens) if sure else 0.0):
-            where = f"in their first {first} tokens " if first else ""
-            why = f"{off:.2f} nats a token {how.format(where=where)}: another chat template or model"
-            return dict.fromkeys(replies, why)
+        parts = [part[np.isfinite(part)] for part in (values[:first] for values in replies.values())]
+        tokens = sum(map(len, parts))
+        mean = sum(float(part.sum()) for part in parts) / max(tokens, 1)
+        if tokens and mean > max(bound, spread / math.sqrt(tokens) if is_sure else 0.0):
+            place = f"in their first {first} tokens " if first else ""
+            reason = f"{mean:.2f} nats a token {wording.format(where=place)}: another chat template or model"
+            return dict.fromkeys(replies, reason)
     return {}

@@ -21,12 +21,21 @@ import numpy as np
 from trainer.io.encrypted_files import IN_THE_CLEAR, Seal
 from trainer.io.run_folder import read_lines
 from trainer.lessons import degenerate, truncation
-from trainer.lessons.captured_tokens import KnownTokens, Vocabulary, captured
+from trainer.lessons.captured_tokens import KnownTokens, Vocabulary, read_tokens
 from trainer.lessons.degenerate import Flag
-from trainer.lessons.line_members import BadLine, TooLong, ids_in, more_than_text, number_in, said_in
-from trainer.lessons.prompts import neutral, told
-from trainer.lessons.rendering import AS_IS, PINNED, Choice, Known, Way, choose, near, without_default_system
-from trainer.lessons.trajectories import Part, part_of
+from trainer.lessons.line_members import BadLine, TooLong, ids_in, media_in, number_in, text_in
+from trainer.lessons.prompts import neutral, teacher_words
+from trainer.lessons.rendering import (
+    AS_IS,
+    PINNED,
+    KnownPrompt,
+    RenderingChoice,
+    Way,
+    choose,
+    is_near,
+    without_default_system,
+)
+from trainer.lessons.trajectories import EpisodeTurn, turn_in
 from trainer.lessons.truncation import Chat
 from trainer.objective import Floats
 from trainer.policy import eos
@@ -39,14 +48,14 @@ PromptBy = Literal["captured", "server", "template"]
 SPLITS = ("train", "held", "replay")
 HINT_TOKENS = 32  # what the teacher puts around a comment
 PENALTIES = {"presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0, "min_p": 0.0}
-ODDER = ("presence_penalty", "frequency_penalty", "repetition_penalty")  # min_p makes replies plainer
-AS_FOUND = Choice(AS_IS, 0, 0, None)  # nothing is known of the server
+ODD_PENALTIES = ("presence_penalty", "frequency_penalty", "repetition_penalty")  # min_p makes replies plainer
+UNKNOWN_SERVER = RenderingChoice(AS_IS, 0, 0, None)  # nothing is known of the server
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
     rating: str
-    held: bool  # for the gate only
+    is_held_back: bool  # for the gate only
     version: int  # that produced it; 0 is the base
     reward: float
     weight: float
@@ -69,7 +78,7 @@ class Sample:
     replayed: bool = False  # an earlier run trained on it
     prompt_by: PromptBy = "captured"
     hinted: tuple[int, ...] | None = None  # the prompt with the comment in it, as the server renders it
-    episode: Part | None = None  # the turn that it is, where a program rewarded it
+    episode: EpisodeTurn | None = None  # the turn that it is, where a program rewarded it
 
     @property
     def exact(self) -> bool:
@@ -111,16 +120,19 @@ class Unusable:
 class Template:
     """The model's chat template: messages in OpenAI form -> ids, as the server would have rendered them.
 
-    `way` is how the server uses it; `choice.wrong` why nobody knows that. `asked` are questions of the run's own as the
-    server renders them.
+    `way` is how the server uses it; `choice.wrong` why nobody knows that. `questions` are the run's own, as the server
+    renders them.
     """
 
     def __init__(
-        self, tokenizer: Any, choice: Choice = AS_FOUND, asked: Mapping[str, Mapping[str, Any]] | None = None
+        self,
+        tokenizer: Any,
+        choice: RenderingChoice = UNKNOWN_SERVER,
+        questions: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         # What the tokeniser itself is told, no client says.
-        self._told = frozenset(inspect.signature(tokenizer.apply_chat_template).parameters)
+        self._reserved_variables = frozenset(inspect.signature(tokenizer.apply_chat_template).parameters)
         self._special = set(tokenizer.all_special_ids)
         self.vocabulary = len(tokenizer)
         self.choice = choice
@@ -128,18 +140,20 @@ class Template:
         assert end is not None, "neither tokenizer nor chat template names an end token"
         self.end = end
         self._pieces = Vocabulary(tokenizer)
-        self._asked = {question: self._readable(each) for question, each in (asked or {}).items()}
+        self._questions = {question: self._readable(rendered) for question, rendered in (questions or {}).items()}
 
-    def as_served(self, known: Sequence[Known], asked: Mapping[str, Mapping[str, Any]] | None = None) -> Template:
+    def as_served(
+        self, prompts: Sequence[KnownPrompt], questions: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> Template:
         """The same template in the way that explains these prompts."""
 
-        def rendered(one: Known, way: Way) -> tuple[int, ...] | None:
+        def rendered(prompt: KnownPrompt, way: Way) -> tuple[int, ...] | None:
             try:
-                return self._render(one.messages, one.tools, one.template_kwargs, way)
+                return self._render(prompt.messages, prompt.tools, prompt.template_kwargs, way)
             except BadLine:
                 return None
 
-        return Template(self._tokenizer, choose(known, rendered), asked)
+        return Template(self._tokenizer, choose(prompts, rendered), questions)
 
     def prompt(
         self, messages: Sequence[Mapping[str, Any]], tools: Any = None, kwargs: Mapping[str, Any] | None = None
@@ -155,7 +169,7 @@ class Template:
 
     def question(self, text: str) -> tuple[int, ...]:
         """A question that is not a sample: as the server renders it, else by the template, whoever else uses that."""
-        return self._asked.get(text) or self._render(neutral(text), None, None, self.choice.way)
+        return self._questions.get(text) or self._render(neutral(text), None, None, self.choice.way)
 
     def served(self, rendered: Mapping[str, Any], count: int | None = None) -> tuple[int, ...]:
         """A prompt that a server has rendered: its ids, or its text in the weights' tokens. `count`: how many tokens
@@ -166,9 +180,11 @@ class Template:
         if not isinstance(text, str) or not text:
             raise BadLine("its server rendered it to nothing")
         bos = self._tokenizer.bos_token
-        begun = bool(bos) and text.startswith(bos)
-        found = [tuple(self._tokenizer(text, add_special_tokens=add)["input_ids"]) for add in (not begun, begun)]
-        return next((ids for ids in found if len(ids) == count), found[0])
+        has_bos = bool(bos) and text.startswith(bos)
+        renderings = [
+            tuple(self._tokenizer(text, add_special_tokens=add)["input_ids"]) for add in (not has_bos, has_bos)
+        ]
+        return next((ids for ids in renderings if len(ids) == count), renderings[0])
 
     def _readable(self, rendered: Any) -> tuple[int, ...] | None:
         """The same, or None where it cannot be used: a run does without it."""
@@ -178,7 +194,7 @@ class Template:
 
     def hinted(self, line: Mapping[str, Any]) -> tuple[int, ...] | None:
         """A line's prompt with what its teacher is told, as the server renders it."""
-        return self._readable(line.get("hinted")) if told(line) else None
+        return self._readable(line.get("hinted")) if teacher_words(line) else None
 
     def reply(self, text: str, *, ended: bool) -> tuple[int, ...]:
         ids = self._tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -186,7 +202,7 @@ class Template:
 
     def captured(self, line: Mapping[str, Any]) -> KnownTokens | None:
         """The server's record of each token of a reply."""
-        return captured(line, self._pieces, self.end, size=self.vocabulary)
+        return read_tokens(line, self._pieces, self.end, size=self.vocabulary)
 
     def text(self, ids: Sequence[int]) -> str:
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
@@ -194,22 +210,22 @@ class Template:
     def _render(
         self, messages: Sequence[Mapping[str, Any]], tools: Any, kwargs: Mapping[str, Any] | None, way: Way
     ) -> tuple[int, ...]:
-        chat = [_plain(part, way.parts) for m in messages for part in _apart(m, way)]
+        chat = [_plain_message(part, way.parts) for m in messages for part in _split_parts(m, way)]
         tools = tools if way.tools else None
-        bare = not any(m.get("role") in PINNED for m in chat)
-        if bare and way.system == "empty":
+        has_no_system = not any(m.get("role") in PINNED for m in chat)
+        if has_no_system and way.system == "empty":
             chat = [{"role": "system", "content": ""}, *chat]
         ids = self._apply(chat, tools, kwargs)
-        if not bare or way.system != "none":
+        if not has_no_system or way.system != "none":
             return ids
         try:
-            other = self._apply([{"role": "system", "content": "x"}, *chat], tools, kwargs)
+            with_system = self._apply([{"role": "system", "content": "x"}, *chat], tools, kwargs)
         except BadLine:  # it takes no system message, so it has no default one either
             return ids
-        return without_default_system(ids, other, self._special, self._tokenizer.bos_token_id)
+        return without_default_system(ids, with_system, self._special, self._tokenizer.bos_token_id)
 
     def _apply(self, chat: list[dict[str, Any]], tools: Any, kwargs: Mapping[str, Any] | None) -> tuple[int, ...]:
-        variables = {name: value for name, value in (kwargs or {}).items() if name not in self._told}
+        variables = {name: value for name, value in (kwargs or {}).items() if name not in self._reserved_variables}
         try:
             ids = self._tokenizer.apply_chat_template(
                 chat, tools=tools, add_generation_prompt=True, return_dict=False, **variables
@@ -225,33 +241,35 @@ def load(
     """The samples of samples.jsonl in order, and the lines that cannot be used."""
     samples: list[Sample] = []
     unusable: list[Unusable] = []
-    seen: set[str] = set()
+    ratings: set[str] = set()
     for number, line in read_lines(path, seal):
         rating = str(line.get("rating") or f"line {number}") if line else f"line {number}"
         try:
             if line is None:
                 raise BadLine("not a JSON object")
-            if rating in seen:
+            if rating in ratings:
                 raise BadLine("this rating is already in the run")
-            seen.add(rating)
+            ratings.add(rating)
             samples.append(parse(line, rating, template, max_seq_len=max_seq_len))
         except BadLine as error:
             unusable.append(Unusable(rating, str(error), "too-long" if isinstance(error, TooLong) else "unusable"))
     return samples, unusable
 
 
-def known(lines: Iterable[Mapping[str, Any] | None], template: Template) -> list[Known]:
+def known_prompts(lines: Iterable[Mapping[str, Any] | None], template: Template) -> list[KnownPrompt]:
     """Read how the server of these samples renders prompts without ids; where it renders them, by that."""
-    found = []
+    prompts = []
     for line in lines:
         if line is None or line.get("exact") is True:
             continue
         with contextlib.suppress(BadLine):
-            ids, count = _served(line, template), _count(line)
+            ids, count = _served_prompt(line, template), _count(line)
             if ids is not None or count is not None:
                 as_sent = line.get("as_sent") is True
-                found.append(Known(_messages(line), line.get("tools"), _template_kwargs(line), count, ids, as_sent))
-    return found
+                prompts.append(
+                    KnownPrompt(_messages(line), line.get("tools"), _template_kwargs(line), count, ids, as_sent)
+                )
+    return prompts
 
 
 def load_calibration(
@@ -264,8 +282,8 @@ def load_calibration(
         if line is None or line.get("exact") is not True or line.get("version") != version:
             continue
         try:
-            neutral = line | {"reward": 0.0, "weight": 1.0}
-            sample = parse(neutral, str(line.get("completion") or number), template, max_seq_len=max_seq_len)
+            unrated = line | {"reward": 0.0, "weight": 1.0}
+            sample = parse(unrated, str(line.get("completion") or number), template, max_seq_len=max_seq_len)
         except BadLine:
             continue
         if sample.exact:
@@ -283,19 +301,19 @@ def parse(line: Mapping[str, Any], rating: str, template: Template, *, max_seq_l
         raise BadLine(f"version {version!r} is not a version number")
     if line.get("split", "train") not in SPLITS:
         raise BadLine(f"split {line.get('split')!r} is neither {', '.join(SPLITS[:-1])} nor {SPLITS[-1]}")
-    if (what := more_than_text(line.get("messages"))) is not None:
-        raise BadLine(f"{what}: the model saw more than text, and text is all that training sees")
-    by: PromptBy = "captured"
+    if (media := media_in(line.get("messages"))) is not None:
+        raise BadLine(f"{media}: the model saw more than text, and text is all that training sees")
+    source: PromptBy = "captured"
     served: Floats | None = None
     if line.get("exact") is True:
         tokens, behaviour = _exact(line, template)
     else:
-        tokens, served, by = _rendered(line, template)
+        tokens, served, source = _inexact(line, template)
         behaviour = None
     flags = degenerate.flags(tokens.reply, template.text(tokens.reply), line.get("finish_reason"))
     sample = Sample(
         rating=rating,
-        held=line.get("split") == "held",
+        is_held_back=line.get("split") == "held",
         version=version,
         reward=reward,
         weight=weight,
@@ -304,32 +322,32 @@ def parse(line: Mapping[str, Any], rating: str, template: Template, *, max_seq_l
         tokens=tokens,
         behaviour=behaviour,
         served=served,
-        penalised=_penalised(line.get("sampling"), *ODDER),
+        penalised=_has_penalty(line.get("sampling"), *ODD_PENALTIES),
         served_at=tokens.temperature if line.get("logprobs_of") == "temperature" else 1.0,
         messages=_messages(line),
         tools=line.get("tools"),
         template_kwargs=_template_kwargs(line),
-        comment=said_in(line, "comment"),
-        correction=said_in(line, "correction"),
-        hindsight=said_in(line, "hindsight"),
+        comment=text_in(line, "comment"),
+        correction=text_in(line, "correction"),
+        hindsight=text_in(line, "hindsight"),
         flags=flags,
         replayed=line.get("split") == "replay",
-        prompt_by=by,
+        prompt_by=source,
         hinted=template.hinted(line),
-        episode=part_of(line),
+        episode=turn_in(line),
     )
-    return sample if len(tokens) <= max_seq_len else _shortened(sample, template, max_seq_len)
+    return sample if len(tokens) <= max_seq_len else _shorten(sample, template, max_seq_len)
 
 
-def _shortened(sample: Sample, template: Template, max_seq_len: int) -> Sample:
+def _shorten(sample: Sample, template: Template, max_seq_len: int) -> Sample:
     """The same reply after the system prompt and the newest turns alone.
 
     What was captured is of another prompt than the one that trains, so ℓ_β is recomputed under the version that wrote
     the reply. `captured` stays: a token that hangs on what was left out is not to be learned without it (lessons).
     """
-    reply, words = len(sample.tokens.reply), sample.comment if sample.reward < 0 else sample.hindsight
-    hint = len(template.reply(words, ended=False)) + HINT_TOKENS if words else 0
-    instead = len(template.reply(sample.correction, ended=True)) if sample.correction else 0
+    reply_tokens, hint_text = len(sample.tokens.reply), sample.comment if sample.reward < 0 else sample.hindsight
+    hint_tokens = len(template.reply(hint_text, ended=False)) + HINT_TOKENS if hint_text else 0
+    correction_tokens = len(template.reply(sample.correction, ended=True)) if sample.correction else 0
 
     def fits(needed: int) -> Callable[[Chat], bool]:
         return lambda chat: len(template.prompt(chat, sample.tools, sample.template_kwargs)) + needed <= max_seq_len
@@ -340,8 +358,8 @@ def _shortened(sample: Sample, template: Template, max_seq_len: int) -> Sample:
             f"without its oldest turns is not known: {template.choice.wrong}"
         )
     # With room for what its words will need; else its rating trains and they do not.
-    chat = truncation.cut(sample.messages, fits(max(reply + hint, instead))) or truncation.cut(
-        sample.messages, fits(reply)
+    chat = truncation.cut(sample.messages, fits(max(reply_tokens + hint_tokens, correction_tokens))) or truncation.cut(
+        sample.messages, fits(reply_tokens)
     )
     if chat is None:
         raise TooLong(
@@ -390,15 +408,15 @@ def _exact(line: Mapping[str, Any], template: Template) -> tuple[Tokens, Floats 
         prompt, reply, 1.0 if greedy else temperature, 1.0 if greedy else top_p, 0 if greedy else max(top_k, 0)
     )
     # Log-probs under penalties are of a distribution that depends on the text so far in each server's own way.
-    return tokens, None if _penalised(sampling, *PENALTIES) else behaviour
+    return tokens, None if _has_penalty(sampling, *PENALTIES) else behaviour
 
 
-def _penalised(sampling: Any, *names: str) -> bool:
-    given = sampling if isinstance(sampling, dict) else {}
-    return any(number_in(given, name, PENALTIES[name]) != PENALTIES[name] for name in names)
+def _has_penalty(sampling: Any, *names: str) -> bool:
+    settings = sampling if isinstance(sampling, dict) else {}
+    return any(number_in(settings, name, PENALTIES[name]) != PENALTIES[name] for name in names)
 
 
-def _rendered(line: Mapping[str, Any], template: Template) -> tuple[Tokens, Floats | None, PromptBy]:
+def _inexact(line: Mapping[str, Any], template: Template) -> tuple[Tokens, Floats | None, PromptBy]:
     """An inexact line, with what its server said of each token, where it did."""
     messages, text = _messages(line), line.get("text")
     captured = template.captured(line)
@@ -407,8 +425,8 @@ def _rendered(line: Mapping[str, Any], template: Template) -> tuple[Tokens, Floa
     if captured is None and (not isinstance(text, str) or not text):
         raise BadLine("not exact and without text")
     for message in messages:
-        _plain(message)  # raises BadLine where it holds more than text, whoever rendered it
-    prompt, by = _prompt(line, template)
+        _plain_message(message)  # raises BadLine where it holds more than text, whoever rendered it
+    prompt, source = _prompt(line, template)
     ended = line.get("finish_reason") == "stop"
     reply = captured.ids if captured is not None else template.reply(str(text), ended=ended)
     sampling = line.get("sampling")
@@ -416,7 +434,7 @@ def _rendered(line: Mapping[str, Any], template: Template) -> tuple[Tokens, Floa
     if not prompt or not reply:
         raise BadLine("renders to no tokens")
     tokens = Tokens(prompt, reply, temperature if temperature > 0 else 1.0)
-    return tokens, None if captured is None else captured.log_probs, by
+    return tokens, None if captured is None else captured.log_probs, source
 
 
 def _prompt(line: Mapping[str, Any], template: Template) -> tuple[tuple[int, ...], PromptBy]:
@@ -425,15 +443,15 @@ def _prompt(line: Mapping[str, Any], template: Template) -> tuple[tuple[int, ...
     count, messages, as_sent = _count(line), len(_messages(line)), line.get("as_sent") is True
     if line.get("prompt_token_ids"):
         return ids_in(line, "prompt_token_ids", template.vocabulary), "captured"
-    if (prompt := _served(line, template)) is not None:
-        if count is not None and not near(count, len(prompt), messages, as_sent=as_sent):
+    if (prompt := _served_prompt(line, template)) is not None:
+        if count is not None and not is_near(count, len(prompt), messages, as_sent=as_sent):
             raise BadLine(
                 f"the server read {count:,} tokens, and it renders this prompt to {len(prompt):,} now: its chat "
                 "template or its context has changed since, or it cut the prompt"
             )
         return prompt, "server"
     prompt = template.prompt(_messages(line), line.get("tools"), _template_kwargs(line))
-    if count is not None and not near(count, len(prompt), messages, as_sent=as_sent):
+    if count is not None and not is_near(count, len(prompt), messages, as_sent=as_sent):
         raise BadLine(
             f"the server read {count:,} tokens where the weights' chat template makes {len(prompt):,}: it has another "
             "chat template, or it cut the prompt"
@@ -441,7 +459,7 @@ def _prompt(line: Mapping[str, Any], template: Template) -> tuple[tuple[int, ...
     return prompt, "template"
 
 
-def _served(line: Mapping[str, Any], template: Template) -> tuple[int, ...] | None:
+def _served_prompt(line: Mapping[str, Any], template: Template) -> tuple[int, ...] | None:
     rendered = line.get("served")
     return template.served(rendered, _count(line)) if isinstance(rendered, dict) else None
 
@@ -460,13 +478,13 @@ def _messages(line: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
 
 
 def _template_kwargs(line: Mapping[str, Any]) -> dict[str, Any] | None:
-    found = line.get("template_kwargs")
-    if found is not None and not isinstance(found, dict):
+    kwargs = line.get("template_kwargs")
+    if kwargs is not None and not isinstance(kwargs, dict):
         raise BadLine("template_kwargs are not an object")
-    return found
+    return kwargs
 
 
-def _apart(message: Mapping[str, Any], way: Way) -> list[Mapping[str, Any]]:
+def _split_parts(message: Mapping[str, Any], way: Way) -> list[Mapping[str, Any]]:
     """Rewrite a message: itself, or one of each of its texts."""
     content = message.get("content")
     if way.parts != "apart" or not isinstance(content, list) or len(content) < 2:
@@ -474,7 +492,7 @@ def _apart(message: Mapping[str, Any], way: Way) -> list[Mapping[str, Any]]:
     return [{**message, "content": [part]} for part in content]
 
 
-def _plain(message: Mapping[str, Any], parts: str = "lines") -> dict[str, Any]:
+def _plain_message(message: Mapping[str, Any], parts: str = "lines") -> dict[str, Any]:
     """Write a message as templates want it: text parts joined, tool arguments as objects. What is not text cannot be
     trained on."""
     plain = dict(message)

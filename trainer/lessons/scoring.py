@@ -15,7 +15,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from trainer.formats import sidecar_files as kept
+from trainer.formats import sidecar_files
 from trainer.io.cache import Cache
 from trainer.io.progress import Stop
 from trainer.io.run_folder import RunSpec
@@ -35,119 +35,133 @@ class Scorer:
     spec: RunSpec
     cache: Cache
     stop: Stop
-    known: dict[Tokens, States] = field(default_factory=dict)  # (T + 1, H) each: after the reply's last token, too
+    # (T + 1, H) each: before every token of a reply, and after its last one.
+    known_states: dict[Tokens, States] = field(default_factory=dict)
 
     @property
     def parent(self) -> str:
         """The name of what the policy wears when a run begins."""
         return str(self.spec.adapters[self.spec.parent]) if self.spec.parent else "base"
 
-    def now(self, sequences: Sequence[Tokens], remember: Sequence[Tokens] = ()) -> list[LogProbs]:
+    def score_old(self, sequences: Sequence[Tokens], remember: Sequence[Tokens] = ()) -> list[LogProbs]:
         """ℓ_old: under the policy about to be trained, before its first step.
 
-        Of those to `remember`, critic and what is to stay are made of the same hidden states: they are `known` then.
+        Critic and anchor need the hidden states of those to `remember`, which are in `known_states` then.
         """
         return self._under(self.parent, sequences, remember)
 
-    def reference(self, sequences: Sequence[Tokens]) -> list[LogProbs]:
+    def score_reference(self, sequences: Sequence[Tokens]) -> list[LogProbs]:
         """ℓ_ref: the adapter off."""
         with self.policy.wearing(None):
             return self._under("base", sequences)
 
-    def behaviour(self, samples: Sequence[Sample], old: Sequence[LogProbs], ref: Sequence[LogProbs]) -> list[Floats]:
+    def score_behaviour(
+        self, samples: Sequence[Sample], old: Sequence[LogProbs], ref: Sequence[LogProbs]
+    ) -> list[Floats]:
         """ℓ_β: as captured; recomputed under the version that produced the reply where that was not exact.
 
         Where the server gave log-probs of another distribution (before sampling), ℓ_old − ℓ_β is what that distribution
         says. It is the policy's own log-probs of it, less the server's.
         """
-        known = {at: s.behaviour for at, s in enumerate(samples) if s.behaviour is not None}
+        log_probs = {index: s.behaviour for index, s in enumerate(samples) if s.behaviour is not None}
         for version in sorted({s.version for s in samples if not s.exact}):
-            at = [i for i, s in enumerate(samples) if not s.exact and s.version == version]
+            indices = [i for i, s in enumerate(samples) if not s.exact and s.version == version]
             if version == self.spec.parent:
-                again = [old[i] for i in at]
+                scored = [old[i] for i in indices]
             elif version == 0:
-                again = [ref[i] for i in at]
+                scored = [ref[i] for i in indices]
             else:
                 adapter = self.spec.adapters[version]
                 with self.policy.wearing(adapter):
-                    again = self._under(str(adapter), [samples[i].tokens for i in at])
-            known |= {i: recomputed.sampled for i, recomputed in zip(at, again, strict=True)}
-        for place, odds in self.served_odds(samples, old).items():
-            known[place] = np.where(np.isfinite(odds), old[place].sampled - odds, known[place])
-        return [known[at] for at in range(len(samples))]
+                    scored = self._under(str(adapter), [samples[i].tokens for i in indices])
+            log_probs |= {i: recomputed.sampled for i, recomputed in zip(indices, scored, strict=True)}
+        for index, odds in self.served_odds(samples, old).items():
+            log_probs[index] = np.where(np.isfinite(odds), old[index].sampled - odds, log_probs[index])
+        return [log_probs[index] for index in range(len(samples))]
 
     def served_odds(self, samples: Sequence[Sample], old: Sequence[LogProbs]) -> dict[int, Floats]:
         """By place, (T,): what the policy gives each token of a reply, less what its server gave it. Both are of the
         distribution that the server's log-probs are of; NaN where the server said nothing."""
-        told = {at: one for at, one in enumerate(samples) if one.served is not None}
-        other = [at for at, one in told.items() if one.served_at != one.tokens.temperature]
-        asked = [replace(told[at].tokens, temperature=told[at].served_at) for at in other]
+        served = {index: sample for index, sample in enumerate(samples) if sample.served is not None}
+        rescaled = [index for index, sample in served.items() if sample.served_at != sample.tokens.temperature]
+        sequences = [replace(served[index].tokens, temperature=served[index].served_at) for index in rescaled]
         # What the model makes of a prompt does not depend on the temperature.
-        known = {
-            ask: self.known[was] for at, ask in zip(other, asked, strict=True) if (was := told[at].tokens) in self.known
+        known_states = {
+            sequence: self.known_states[original]
+            for index, sequence in zip(rescaled, sequences, strict=True)
+            if (original := served[index].tokens) in self.known_states
         }
-        again = self._under(self.parent, asked, known=known)
-        now = {at: old[at].plain for at in told} | {at: one.plain for at, one in zip(other, again, strict=True)}
-        return {at: now[at] - one.served for at, one in told.items()}  # type: ignore[operator]
+        scored = self._under(self.parent, sequences, known_states=known_states)
+        plain = {index: old[index].plain for index in served} | {
+            index: log_probs.plain for index, log_probs in zip(rescaled, scored, strict=True)
+        }
+        return {index: plain[index] - sample.served for index, sample in served.items()}  # type: ignore[operator]
 
     def states(self, sequences: Sequence[Tokens]) -> list[States]:
         """(T + 1, H) as a critic looks at them, before each token of a reply and after its last; under the parent."""
-        found = {one: narrow(self.known[one]) for one in sequences if one in self.known}
-        for one, states in self._states([one for one in sequences if one not in found]):
-            found[one] = narrow(states)
-        return [found[one] for one in sequences]
+        narrowed = {
+            sequence: narrow(self.known_states[sequence]) for sequence in sequences if sequence in self.known_states
+        }
+        for sequence, states in self._states([sequence for sequence in sequences if sequence not in narrowed]):
+            narrowed[sequence] = narrow(states)
+        return [narrowed[sequence] for sequence in sequences]
 
     def _remember(self, sequences: Sequence[Tokens]) -> None:
         room = REMEMBERED
-        for one, states in self._states(sequences):
+        for sequence, states in self._states(sequences):
             room -= states.nbytes
             if room < 0:
                 return
-            self.known[one] = states.copy()  # not a view that holds its whole pass
+            self.known_states[sequence] = states.copy()  # not a view that holds its whole pass
 
     def _states(self, sequences: Sequence[Tokens]) -> Iterator[tuple[Tokens, States]]:
         """(T + 1, H) of each, in the order of its pass."""
         # One token more, whichever: what is before it is what comes after the reply.
-        after = [replace(one, reply=(*one.reply, one.reply[-1])) for one in sequences]
-        for members in packing.group(after, self.policy.budget):
+        extended = [replace(sequence, reply=(*sequence.reply, sequence.reply[-1])) for sequence in sequences]
+        for members in packing.group(extended, self.policy.budget):
             self.stop.check()
-            packed = packing.pack([after[i] for i in members])
+            packed = packing.pack([extended[i] for i in members])
             parts = np.split(self.policy.states(packed), np.cumsum(packed.lengths)[:-1])
             yield from zip([sequences[i] for i in members], parts, strict=True)
 
-    def kept(self) -> kept.Arrays:
-        """Files that critics have left with the parent."""
-        return kept.read(self.spec.adapters[self.spec.parent], kept.CRITIC)[0] if self.spec.parent else {}
+    def critic_arrays(self) -> sidecar_files.Arrays:
+        """Read the labels that earlier runs have left with the parent."""
+        if not self.spec.parent:
+            return {}
+        arrays, _ = sidecar_files.read(self.spec.adapters[self.spec.parent], sidecar_files.CRITIC)
+        return arrays
 
     def _under(
         self,
-        who: str,
+        name: str,
         sequences: Sequence[Tokens],
         remember: Sequence[Tokens] = (),
-        known: Mapping[Tokens, States] = NOTHING,
+        known_states: Mapping[Tokens, States] = NOTHING,
     ) -> list[LogProbs]:
         """(T,) a sequence under what the policy wears now, from the cache when these very tokens are in it."""
         if not sequences:
             return []
-        who = f"{self.spec.weights} {who}"
-        content = repr(("with entropy", who, [(s.prompt, s.reply, s.temperature, s.top_p, s.top_k) for s in sequences]))
-        name = f"{hashlib.sha256(content.encode()).hexdigest()[:24]}.npz"
+        name = f"{self.spec.weights} {name}"
+        content = repr(
+            ("with entropy", name, [(s.prompt, s.reply, s.temperature, s.top_p, s.top_k) for s in sequences])
+        )
+        file_name = f"{hashlib.sha256(content.encode()).hexdigest()[:24]}.npz"
         bounds = np.cumsum([0] + [len(s.reply) for s in sequences])
         # Also where these are known already: the credits of a run that goes on have to be the same to the last bit.
         self._remember(remember)
-        if (kept := self.cache.arrays(name)) is not None:
-            flat = kept["flat"]  # (3, N)
+        if (cached := self.cache.arrays(file_name)) is not None:
+            flat = cached["flat"]  # (3, N)
         else:
-            known = self.known if remember else known  # those are the parent's
+            known_states = self.known_states if remember else known_states  # those are the parent's
             flat = np.empty((3, bounds[-1]))
-            for members, states in packing.passes(sequences, self.policy.budget, known):
+            for members, states in packing.passes(sequences, self.policy.budget, known_states):
                 self.stop.check()
                 packed = packing.pack([sequences[i] for i in members])
-                every = np.stack(self.policy.log_probs(packed, states))  # (3, n)
+                values = np.stack(self.policy.log_probs(packed, states))  # (3, n)
                 ends = np.cumsum(packed.lengths)
-                for i, part in zip(members, np.split(every, ends[:-1], axis=1), strict=True):
+                for i, part in zip(members, np.split(values, ends[:-1], axis=1), strict=True):
                     flat[:, bounds[i] : bounds[i + 1]] = part
-            self.cache.keep_arrays(name, flat=flat)
+            self.cache.keep_arrays(file_name, flat=flat)
         return [LogProbs(*flat[:, a:b]) for a, b in pairwise(bounds)]
 
 
@@ -161,5 +175,7 @@ def narrow(states: States) -> States:
 
 @lru_cache(maxsize=1)  # millions of random numbers, the same for each reply of a run
 def _projection(width: int) -> States:
-    drawn: States = np.random.default_rng(0).standard_normal((width, WIDEST), np.float32) / np.sqrt(np.float32(WIDEST))
-    return drawn
+    projection: States = np.random.default_rng(0).standard_normal((width, WIDEST), np.float32) / np.sqrt(
+        np.float32(WIDEST)
+    )
+    return projection

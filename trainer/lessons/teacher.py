@@ -20,13 +20,13 @@ import numpy as np
 from config.presets import Preset
 from trainer.io.cache import Cache
 from trainer.io.progress import Progress, Stop
-from trainer.lessons.degenerate import loops
+from trainer.lessons.degenerate import is_looping
 from trainer.lessons.line_members import BadLine
-from trainer.lessons.prompts import HINT, hinted
+from trainer.lessons.prompts import HINT, with_hint
 from trainer.lessons.samples import Sample, Template
 from trainer.policy import packing
 from trainer.policy.packing import NOTHING, States, Tokens
-from trainer.policy.policy import Policy, Teaching
+from trainer.policy.policy import Policy, TokenDistribution
 
 REPLIES_AT_ONCE = 16  # a batch of the teacher's replies: a stop is obeyed between them
 LONGER = 1.5  # times the rated reply's length that the teacher may take; it is asked for another answer, not an essay
@@ -34,20 +34,20 @@ LEAST_TOKENS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Extra:
+class Imitation:
     """A reply that the policy did not give but shall imitate."""
 
     sample: Sample
     tokens: Tokens
     advantage: float  # 1 for a correction; 0 where the teacher says all there is to say
-    teaching: Teaching | None
+    teacher: TokenDistribution | None
 
 
 @dataclass
-class Taught:
+class TeacherTargets:
     hinted: dict[str, Tokens] = field(default_factory=dict)  # of a rating: its reply after the hinted prompt
-    teaching: dict[str, Teaching] = field(default_factory=dict)  # and what the teacher expects there
-    extras: list[Extra] = field(default_factory=list)
+    distributions: dict[str, TokenDistribution] = field(default_factory=dict)  # and what the teacher expects there
+    imitations: list[Imitation] = field(default_factory=list)
 
 
 def comment_of(sample: Sample) -> str | None:
@@ -59,20 +59,20 @@ def count(samples: Sequence[Sample]) -> tuple[int, int]:
     return sum(comment_of(s) is not None for s in samples), sum(s.correction is not None for s in samples)
 
 
-def prepare(
+def make_targets(
     preset: Preset,
     policy: Policy,
     template: Template,
     samples: Sequence[Sample],
     *,
     seed: int,
-    who: str,
+    owner: str,
     cache: Cache,
     progress: Progress,
     stop: Stop,
-) -> Taught:
+) -> TeacherTargets:
     """Everything the comments and corrections of these samples teach. The policy wears what it starts from."""
-    taught = Taught()
+    targets = TeacherTargets()
     for sample in samples:
         if sample.correction is not None:
             reply = template.reply(sample.correction, ended=True)
@@ -80,46 +80,49 @@ def prepare(
             if len(tokens) > preset.max_seq_len:
                 progress.warning(f"the correction of {sample.rating} is longer than max_seq_len: it does not teach.")
             else:
-                taught.extras.append(Extra(sample, tokens, 1.0, None))
+                targets.imitations.append(Imitation(sample, tokens, 1.0, None))
 
-    prompts = _hinted(preset, template, samples, progress)
+    prompts = _hinted_prompts(preset, template, samples, progress)
     if not prompts:
-        return taught
-    taught.hinted = {s.rating: Tokens(prompt, s.tokens.reply, s.tokens.temperature) for s, prompt in prompts}
-    told = teachings(policy, list(taught.hinted.values()), preset.teacher_k, who=who, cache=cache, stop=stop)
-    taught.teaching = dict(zip(taught.hinted, told, strict=True))
+        return targets
+    targets.hinted = {s.rating: Tokens(prompt, s.tokens.reply, s.tokens.temperature) for s, prompt in prompts}
+    expected = token_distributions(
+        policy, list(targets.hinted.values()), preset.teacher_k, owner=owner, cache=cache, stop=stop
+    )
+    targets.distributions = dict(zip(targets.hinted, expected, strict=True))
 
     if preset.hinted_replies:
-        replies = _replies(policy, prompts, template, seed=seed, who=who, cache=cache, stop=stop)
+        replies = _replies(policy, prompts, template, seed=seed, owner=owner, cache=cache, stop=stop)
         sane = [
             (sample, prompt, tuple(reply))
             for (sample, prompt), reply in zip(prompts, replies, strict=True)
-            if _sane(reply, template) and len(prompt) + len(reply) <= preset.max_seq_len
+            if _is_sane(reply, template) and len(prompt) + len(reply) <= preset.max_seq_len
         ]
-        why = f"of {len(prompts)} that the model wrote with the comment before it: ended, not empty, not looping"
-        progress.choice("hinted_replies", len(sane), why)
-        own = [Tokens(prompt, reply, s.tokens.temperature) for s, prompt, reply in sane]
-        told = teachings(policy, own, preset.teacher_k, who=who, cache=cache, stop=stop)
-        taught.extras += [
-            Extra(s, Tokens(s.tokens.prompt, reply, s.tokens.temperature), 0.0, teaching)
-            for (s, _, reply), teaching in zip(sane, told, strict=True)
+        reason = f"of {len(prompts)} that the model wrote with the comment before it: ended, not empty, not looping"
+        progress.choice("hinted_replies", len(sane), reason)
+        hinted_sequences = [Tokens(prompt, reply, s.tokens.temperature) for s, prompt, reply in sane]
+        expected = token_distributions(policy, hinted_sequences, preset.teacher_k, owner=owner, cache=cache, stop=stop)
+        targets.imitations += [
+            Imitation(s, Tokens(s.tokens.prompt, reply, s.tokens.temperature), 0.0, distribution)
+            for (s, _, reply), distribution in zip(sane, expected, strict=True)
         ]
-    return taught
+    return targets
 
 
 def hint(messages: Sequence[dict[str, Any]], comment: str, form: str = HINT) -> list[dict[str, Any]]:
-    """The same messages with the comment after the last user message."""
-    if (found := hinted(messages, comment, form)) is None:
+    """Put the comment after the last user message. Raises BadLine where there is none."""
+    hinted = with_hint(messages, comment, form)
+    if hinted is None:
         raise BadLine("no user message to put the comment after")
-    return found
+    return hinted
 
 
-def _hinted(
+def _hinted_prompts(
     preset: Preset, template: Template, samples: Sequence[Sample], progress: Progress
 ) -> list[tuple[Sample, tuple[int, ...]]]:
     """Disliked samples with a comment, and their prompts with it: as the server renders them, else as the template
     does. What cannot be rendered keeps its rating only."""
-    found, differ = [], 0
+    prompts, mismatches = [], 0
     for sample in samples:
         comment = comment_of(sample)
         if comment is None:
@@ -131,51 +134,56 @@ def _hinted(
             if len(prompt) + len(sample.tokens.reply) > preset.max_seq_len:
                 raise BadLine("with it the sample is longer than max_seq_len")
             if sample.hinted is None and sample.exact:
-                plain = template.prompt(sample.messages, sample.tools, sample.template_kwargs)
-                differ += plain != sample.tokens.prompt
+                own_prompt = template.prompt(sample.messages, sample.tools, sample.template_kwargs)
+                mismatches += own_prompt != sample.tokens.prompt
         except BadLine as error:
             progress.warning(f"the comment of {sample.rating} does not teach, its rating does: {error}.")
             continue
-        found.append((sample, prompt))
-    if differ:
+        prompts.append((sample, prompt))
+    if mismatches:
         progress.warning(
-            f"{differ} of {len(found)} commented samples were served with another prompt than this trainer renders "
-            "from their messages; their teacher sees the trainer's."
+            f"{mismatches} of {len(prompts)} commented samples were served with another prompt than this trainer "
+            "renders from their messages; their teacher sees the trainer's."
         )
-    return found
+    return prompts
 
 
-def teachings(
+def token_distributions(
     policy: Policy,
     sequences: Sequence[Tokens],
     k: int,
     *,
-    who: str,
+    owner: str,
     cache: Cache,
     stop: Stop,
-    also: Sequence[int] = (),
-    known: Mapping[Tokens, States] = NOTHING,
-) -> list[Teaching]:
-    """The policy's expectation in each reply, from the cache if these very tokens are in it; `also`: as Policy.teach,
-    `known`: as packing.passes."""
+    required_ids: Sequence[int] = (),
+    known_states: Mapping[Tokens, States] = NOTHING,
+) -> list[TokenDistribution]:
+    """The policy's expectation in each reply, from the cache if these very tokens are in it. `required_ids`: as
+    Policy.teach; `known_states`: as packing.passes."""
     if not sequences:
         return []
-    name = f"{_key(who, k, tuple(also), [(s.prompt, s.reply, s.temperature) for s in sequences])}.npz"
+    name = f"{_key(owner, k, tuple(required_ids), [(s.prompt, s.reply, s.temperature) for s in sequences])}.npz"
     bounds = np.cumsum([0] + [len(s.reply) for s in sequences])
-    if (kept := cache.arrays(name)) is not None:
-        ids, values = kept["ids"], kept["log_probs"]
+    if (cached := cache.arrays(name)) is not None:
+        ids, values = cached["ids"], cached["log_probs"]
     else:
-        found: dict[int, Teaching] = {}
-        for members, states in packing.passes(sequences, policy.budget, known):
+        by_index: dict[int, TokenDistribution] = {}
+        for members, states in packing.passes(sequences, policy.budget, known_states):
             stop.check()
             packed = packing.pack([sequences[i] for i in members])
-            both, ends = policy.teach(packed, k, also, states), np.cumsum(packed.lengths)[:-1]
-            for i, ids, values in zip(members, np.split(both.ids, ends), np.split(both.log_probs, ends), strict=True):
-                found[i] = Teaching(ids, values)
-        told = [found[i] for i in range(len(sequences))]
-        ids, values = np.concatenate([t.ids for t in told]), np.concatenate([t.log_probs for t in told])
+            distribution, ends = policy.teach(packed, k, required_ids, states), np.cumsum(packed.lengths)[:-1]
+            for i, ids, values in zip(
+                members, np.split(distribution.ids, ends), np.split(distribution.log_probs, ends), strict=True
+            ):
+                by_index[i] = TokenDistribution(ids, values)
+        distributions = [by_index[i] for i in range(len(sequences))]
+        ids, values = (
+            np.concatenate([distribution.ids for distribution in distributions]),
+            np.concatenate([distribution.log_probs for distribution in distributions]),
+        )
         cache.keep_arrays(name, ids=ids, log_probs=values)
-    return [Teaching(ids[a:b], values[a:b]) for a, b in pairwise(bounds)]
+    return [TokenDistribution(ids[a:b], values[a:b]) for a, b in pairwise(bounds)]
 
 
 def _replies(
@@ -184,15 +192,15 @@ def _replies(
     template: Template,
     *,
     seed: int,
-    who: str,
+    owner: str,
     cache: Cache,
     stop: Stop,
 ) -> list[list[int]]:
     """One reply to each hinted prompt, sampled as the rated one was but for the truncation."""
-    name = f"{_key(who, seed, [(prompt, s.tokens.temperature) for s, prompt in hinted])}.json"
-    if (kept := cache.get(name)) is not None:
-        said: list[list[int]] = json.loads(kept)
-        return said
+    name = f"{_key(owner, seed, [(prompt, s.tokens.temperature) for s, prompt in hinted])}.json"
+    if (cached := cache.get(name)) is not None:
+        cached_replies: list[list[int]] = json.loads(cached)
+        return cached_replies
     replies: list[list[int]] = [[]] * len(hinted)
     by_temperature: dict[float, list[int]] = {}
     for i, (sample, _) in enumerate(hinted):
@@ -201,21 +209,21 @@ def _replies(
         for first in range(0, len(members), REPLIES_AT_ONCE):
             stop.check()
             part = members[first : first + REPLIES_AT_ONCE]
-            longest = max(len(hinted[i][0].tokens.reply) for i in part)
-            made = policy.generate(
+            longest_reply = max(len(hinted[i][0].tokens.reply) for i in part)
+            generated = policy.generate(
                 [hinted[i][1] for i in part],
-                max_tokens=max(LEAST_TOKENS, int(LONGER * longest)),
+                max_tokens=max(LEAST_TOKENS, int(LONGER * longest_reply)),
                 temperature=temperature,
                 seed=seed + first,
             )
-            for i, reply in zip(part, made, strict=True):
+            for i, reply in zip(part, generated, strict=True):
                 replies[i] = reply
     cache.keep(name, json.dumps(replies).encode())
     return replies
 
 
-def _sane(reply: Sequence[int], template: Template) -> bool:
-    return reply[-1] == template.end and bool(template.text(reply).strip()) and not loops(reply)
+def _is_sane(reply: Sequence[int], template: Template) -> bool:
+    return reply[-1] == template.end and bool(template.text(reply).strip()) and not is_looping(reply)
 
 
 def _key(*content: Any) -> str:

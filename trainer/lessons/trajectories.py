@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class EpisodeTurn:
     """Where a sample stands in its episode."""
 
     episode: str
@@ -33,32 +33,32 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    kept: int
-    dropped: int  # all of whose episodes are worth the same
-    alone: int  # episodes compared with the baseline
+    teaching: int
+    equal: int  # all of whose episodes are worth the same
+    single: int  # episodes compared with the baseline
 
 
-def part_of(line: Mapping[str, Any]) -> Part | None:
+def turn_in(line: Mapping[str, Any]) -> EpisodeTurn | None:
     """Raises BadLine."""
-    given = line.get("episode")
-    if given is None:
+    episode = line.get("episode")
+    if episode is None:
         return None
-    if not isinstance(given, dict):
+    if not isinstance(episode, dict):
         raise BadLine("`episode` is not an object")
     try:
-        part = Part(
-            str(given["id"]),
-            None if given.get("group") is None else str(given["group"]),
-            _reward(given.get("reward")),
-            int(given["turn"]),
-            int(given["turns"]),
-            _reward(given.get("turn_reward")),
+        turn = EpisodeTurn(
+            str(episode["id"]),
+            None if episode.get("group") is None else str(episode["group"]),
+            _reward(episode.get("reward")),
+            int(episode["turn"]),
+            int(episode["turns"]),
+            _reward(episode.get("turn_reward")),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise BadLine(f"`episode` is wrong: {error}") from None
-    if not 0 <= part.turn < part.turns:
-        raise BadLine(f"turn {part.turn} of {part.turns} cannot be")
-    return part
+    if not 0 <= turn.turn < turn.turns:
+        raise BadLine(f"turn {turn.turn} of {turn.turns} cannot be")
+    return turn
 
 
 def _reward(value: Any) -> float | None:
@@ -69,7 +69,7 @@ def _reward(value: Any) -> float | None:
     return float(value)
 
 
-def any_of(samples: Sequence[Sample]) -> bool:
+def are_episodes(samples: Sequence[Sample]) -> bool:
     """Tell whether these are turns of episodes. A run has either those or rated replies."""
     return any(sample.episode is not None for sample in samples)
 
@@ -83,43 +83,45 @@ def advantages(
     r_t + γ G_(t+1), with the outcome added to the last turn. A_t = G_t - mean of G_t over the members that came to turn
     t. A member on its own is compared with `baseline`, as is an episode without a group.
     """
-    groups: dict[str, dict[str, list[Part]]] = {}
+    groups: dict[str, dict[str, list[EpisodeTurn]]] = {}
     for sample in samples:
-        part = _part(sample)
-        name = f"episode {part.episode}" if part.group is None else f"group {part.group}"
-        groups.setdefault(name, {}).setdefault(part.episode, []).append(part)
-    pushed: dict[tuple[str, int], float] = {}
-    kept = dropped = alone = 0
-    for members in groups.values():
-        found = _of_group(list(members.values()), discount, baseline)
-        pushed |= found
-        if len(members) == 1:
-            alone += 1
-        elif any(found.values()):
-            kept += 1
+        turn = _turn(sample)
+        name = f"episode {turn.episode}" if turn.group is None else f"group {turn.group}"
+        groups.setdefault(name, {}).setdefault(turn.episode, []).append(turn)
+    advantage_of: dict[tuple[str, int], float] = {}
+    teaching = equal = single = 0
+    for episodes in groups.values():
+        group_advantages = _group_advantages(list(episodes.values()), discount, baseline)
+        advantage_of |= group_advantages
+        if len(episodes) == 1:
+            single += 1
+        elif any(group_advantages.values()):
+            teaching += 1
         else:
-            dropped += 1
-    parts = [_part(sample) for sample in samples]
-    values = [max(-clip, min(clip, pushed[part.episode, part.turn])) for part in parts]
-    return values, Groups(kept, dropped, alone)
+            equal += 1
+    turns = [_turn(sample) for sample in samples]
+    values = [max(-clip, min(clip, advantage_of[turn.episode, turn.turn])) for turn in turns]
+    return values, Groups(teaching, equal, single)
 
 
-def _of_group(members: Sequence[Sequence[Part]], discount: float, baseline: float) -> dict[tuple[str, int], float]:
+def _group_advantages(
+    members: Sequence[Sequence[EpisodeTurn]], discount: float, baseline: float
+) -> dict[tuple[str, int], float]:
     """A by episode and turn."""
-    if any(part.turn_reward is not None for turns in members for part in turns):
-        worth = {turns[0].episode: _returns(turns, discount) for turns in members}
+    if any(turn.turn_reward is not None for turns in members for turn in turns):
+        returns = {turns[0].episode: _returns(turns, discount) for turns in members}
         means: dict[int, list[float]] = {}
-        for values in worth.values():
+        for values in returns.values():
             for turn, value in values.items():
                 means.setdefault(turn, []).append(value)
         base = {turn: _base(values, len(members), baseline) for turn, values in means.items()}
-        return {(name, turn): value - base[turn] for name, values in worth.items() for turn, value in values.items()}
+        return {(name, turn): value - base[turn] for name, values in returns.items() for turn, value in values.items()}
     outcomes = [turns[0].reward or 0.0 for turns in members]
-    middle = _base(outcomes, len(members), baseline)
+    mean = _base(outcomes, len(members), baseline)
     return {
-        (part.episode, part.turn): discount ** (part.turns - 1 - part.turn) * (outcome - middle)
+        (turn.episode, turn.turn): discount ** (turn.turns - 1 - turn.turn) * (outcome - mean)
         for turns, outcome in zip(members, outcomes, strict=True)
-        for part in turns
+        for turn in turns
     }
 
 
@@ -130,40 +132,40 @@ def _base(values: Sequence[float], members: int, baseline: float) -> float:
     return values[0] if len(set(values)) == 1 else float(np.mean(values))
 
 
-def _returns(turns: Sequence[Part], discount: float) -> dict[int, float]:
+def _returns(turns: Sequence[EpisodeTurn], discount: float) -> dict[int, float]:
     """G by turn, over the turns that are there."""
-    found: dict[int, float] = {}
-    later, at = turns[0].reward or 0.0, max(part.turn for part in turns)
-    for part in sorted(turns, key=lambda part: -part.turn):
-        later = (part.turn_reward or 0.0) + discount ** (at - part.turn) * later
-        found[part.turn], at = later, part.turn
-    return found
+    returns: dict[int, float] = {}
+    future, last_turn = turns[0].reward or 0.0, max(turn.turn for turn in turns)
+    for turn in sorted(turns, key=lambda turn: -turn.turn):
+        future = (turn.turn_reward or 0.0) + discount ** (last_turn - turn.turn) * future
+        returns[turn.turn], last_turn = future, turn.turn
+    return returns
 
 
-def _part(sample: Sample) -> Part:
+def _turn(sample: Sample) -> EpisodeTurn:
     assert sample.episode is not None
     return sample.episode
 
 
 def spreads(samples: Sequence[Sample]) -> list[int | None]:
     """Reply tokens of each sample's episode; None of what is not a turn of one."""
-    found: list[int | None] = [None] * len(samples)
-    for members in together(samples):
+    spreads: list[int | None] = [None] * len(samples)
+    for members in group_indices(samples):
         if samples[members[0]].episode is not None:
             total = sum(len(samples[i].tokens.reply) for i in members)
             for i in members:
-                found[i] = total
-    return found
+                spreads[i] = total
+    return spreads
 
 
 def units(samples: Sequence[Sample]) -> int:
     """How many of them weigh as one each: an episode's turns do together."""
-    return len(together(samples))
+    return len(group_indices(samples))
 
 
-def together(samples: Sequence[Sample]) -> list[list[int]]:
+def group_indices(samples: Sequence[Sample]) -> list[list[int]]:
     """Indices of what weighs as one: an episode's turns, anything else by itself."""
-    found: dict[str | int, list[int]] = {}
+    members: dict[str | int, list[int]] = {}
     for i, sample in enumerate(samples):
-        found.setdefault(i if sample.episode is None else sample.episode.episode, []).append(i)
-    return list(found.values())
+        members.setdefault(i if sample.episode is None else sample.episode.episode, []).append(i)
+    return list(members.values())

@@ -19,26 +19,26 @@ RESULTS = {"tool", "function"}
 
 def cut(messages: Sequence[Mapping[str, Any]], fits: Callable[[Chat], bool]) -> Chat | None:
     """The most of it that fits, at least one turn less than all; None where not even its last turn does."""
-    shorter = cuts(messages)
-    at = bisect_left(shorter, True, key=fits)  # fewer messages are never longer
-    return shorter[at] if at < len(shorter) else None
+    shorter = shorter_chats(messages)
+    index = bisect_left(shorter, True, key=fits)  # fewer messages are never longer
+    return shorter[index] if index < len(shorter) else None
 
 
-def cuts(messages: Sequence[Mapping[str, Any]]) -> list[Chat]:
+def shorter_chats(messages: Sequence[Mapping[str, Any]]) -> list[Chat]:
     """Every way to leave out the oldest, the least first."""
     steps = _steps(messages)
-    asked = max((n for n, step in enumerate(steps) if _role(messages[step[0]]) == "user"), default=None)
-    found = []
+    last_question = max((n for n, step in enumerate(steps) if _role(messages[step[0]]) == "user"), default=None)
+    cuts = []
     for first in range(1, len(steps)):  # the first step that stays
-        if asked is None or (first <= asked and _role(messages[steps[first][0]]) == "user"):
-            gone = steps[:first]
-        elif first > asked + 1:
-            gone = steps[:asked] + steps[asked + 1 : first]
+        if last_question is None or (first <= last_question and _role(messages[steps[first][0]]) == "user"):
+            dropped = steps[:first]
+        elif first > last_question + 1:
+            dropped = steps[:last_question] + steps[last_question + 1 : first]
         else:
             continue  # templates want a user message first
-        without = {i for step in gone for i in step}
-        found.append([message for i, message in enumerate(messages) if i not in without])
-    return found
+        dropped_indices = {i for step in dropped for i in step}
+        cuts.append([message for i, message in enumerate(messages) if i not in dropped_indices])
+    return cuts
 
 
 def _steps(messages: Sequence[Mapping[str, Any]]) -> list[list[int]]:

@@ -32,39 +32,43 @@ ATTENTION = ("attn", "attention")  # what models call the block around q, k, v a
 
 class ScaleChoice(NamedTuple):
     value: Any
-    why: str
+    reason: str
 
 
-def fit(preset: Preset, name: str, given: Collection[str], profile: Profile) -> tuple[Preset, dict[str, ScaleChoice]]:
-    """The preset for this model, and each of its values with the reason. `given` are values that a person set."""
+def fit(
+    preset: Preset, name: str, overrides: Collection[str], profile: Profile
+) -> tuple[Preset, dict[str, ScaleChoice]]:
+    """The preset for this model, and each of its values with the reason. `overrides` are values that a person set."""
     fitted = _fitted(presets.resolve(name, {}), profile)
-    told, changes = {}, {}
-    for key, own in preset.model_dump().items():
-        value, why = fitted.get(key, (own, ""))
-        if key in given:
-            told[key] = ScaleChoice(own, f"{SET}; this model would get {value:.3g}" if value != own else SET)
-        elif key in fitted and not (key == "alpha" and "rank" in given):  # alpha follows the rank that was fitted
-            told[key] = ScaleChoice(value, f"preset {name}; {why}")
+    choices, changes = {}, {}
+    for key, preset_value in preset.model_dump().items():
+        value, reason = fitted.get(key, (preset_value, ""))
+        if key in overrides:
+            choices[key] = ScaleChoice(
+                preset_value, f"{SET}; this model would get {value:.3g}" if value != preset_value else SET
+            )
+        elif key in fitted and not (key == "alpha" and "rank" in overrides):  # alpha follows the rank that was fitted
+            choices[key] = ScaleChoice(value, f"preset {name}; {reason}")
             changes[key] = value
         else:
-            told[key] = ScaleChoice(own, f"preset {name}")
-    return preset.model_copy(update=changes), told
+            choices[key] = ScaleChoice(preset_value, f"preset {name}")
+    return preset.model_copy(update=changes), choices
 
 
 def _fitted(preset: Preset, profile: Profile) -> Mapping[str, tuple[Any, str]]:
-    rate, why = rate_factor(profile)
-    found: dict[str, tuple[Any, str]] = {"learning_rate": (preset.learning_rate * rate, why)}
+    rate, reason = rate_factor(profile)
+    values: dict[str, tuple[Any, str]] = {"learning_rate": (preset.learning_rate * rate, reason)}
     rank = min(preset.rank, RANK_BEYOND) if profile.active > PUBLISHED else preset.rank
-    words = [f"{RANK_BEYOND} above {billions(int(PUBLISHED))} active parameters"] if rank != preset.rank else []
+    reasons = [f"{RANK_BEYOND} above {billions(int(PUBLISHED))} active parameters"] if rank != preset.rank else []
     if profile.mixture:
         rank += MORE_RANK
-        words.append(f"{MORE_RANK} more than a dense model, for only attention trains")
+        reasons.append(f"{MORE_RANK} more than a dense model, for only attention trains")
         pull = f"× {LESS_PULL:g} for a mixture of experts, most of which stays as it is (ReinforceClaw's; not measured)"
-        found["kl_ref"] = preset.kl_ref * LESS_PULL, pull
-    if words:
-        found["rank"] = rank, f"{', '.join(words)} (ReinforceClaw's; not measured)"
-        found["alpha"] = preset.alpha * rank / preset.rank, "in proportion to the rank"
-    return found
+        values["kl_ref"] = preset.kl_ref * LESS_PULL, pull
+    if reasons:
+        values["rank"] = rank, f"{', '.join(reasons)} (ReinforceClaw's; not measured)"
+        values["alpha"] = preset.alpha * rank / preset.rank, "in proportion to the rank"
+    return values
 
 
 def rate_factor(profile: Profile) -> tuple[float, str]:
@@ -72,23 +76,23 @@ def rate_factor(profile: Profile) -> tuple[float, str]:
     line of log rate over log size."""
     active = billions(profile.active)
     if profile.active <= MEASURED:
-        factor, why = 1.0, f"measured on SmolLM2-135M, and {active} parameters are no more"
+        factor, reason = 1.0, f"measured on SmolLM2-135M, and {active} parameters are no more"
     elif profile.active <= PUBLISHED:
         factor = (profile.active / MEASURED) ** (math.log(AT_PUBLISHED) / math.log(PUBLISHED / MEASURED))
-        why = (
+        reason = (
             f"× {factor:.3g} for {active} active parameters, between the rate measured at 135 M and ReinforceClaw's "
             "at 45 B; not measured at this size"
         )
     else:
         factor = AT_PUBLISHED * BEYOND
-        why = f"× {factor:.3g} for {active} active parameters: ReinforceClaw's; not measured"
+        reason = f"× {factor:.3g} for {active} active parameters: ReinforceClaw's; not measured"
     if profile.mixture:
         ratio = profile.total / profile.active
         sparse, whole = _row(SPARSITY, ratio), _row(TOTAL, profile.total)
         factor *= sparse * whole
-        why += f"; × {sparse:g} for {ratio:.3g} parameters to each active one"
-        why += f"; × {whole:g} for {billions(profile.total)} in all" if whole != 1 else ""
-    return factor, why
+        reason += f"; × {sparse:g} for {ratio:.3g} parameters to each active one"
+        reason += f"; × {whole:g} for {billions(profile.total)} in all" if whole != 1 else ""
+    return factor, reason
 
 
 def _row(table: Sequence[tuple[float, float]], value: float) -> float:
@@ -98,14 +102,14 @@ def _row(table: Sequence[tuple[float, float]], value: float) -> float:
 # --- which layers -------------------------------------------------------------------------------------------------
 
 
-def trained_layers(linears: Collection[str], asked: str, profile: Profile) -> tuple[list[str], str]:
+def trained_layers(linears: Collection[str], setting: str, profile: Profile) -> tuple[list[str], str]:
     """The linear layers of a model (without the head) that get a LoRA, and why. Never a router or an expert, and
     nothing that reads pictures or sound: ratings are of text, and servers wear no LoRA there."""
-    writing = _writing(linears)
-    if asked == "auto" and not profile.mixture:
-        rest = " and what reads pictures or sound" if len(writing) < len(linears) else ""
-        return writing, f"dense: every linear layer but the head{rest}"
-    attention = [name for name in writing if any(word in part for part in _around(name) for word in ATTENTION)]
+    writing = _text_layers(linears)
+    if setting == "auto" and not profile.mixture:
+        omitted = " and what reads pictures or sound" if len(writing) < len(linears) else ""
+        return writing, f"dense: every linear layer but the head{omitted}"
+    attention = [name for name in writing if any(word in part for part in _enclosing_parts(name) for word in ATTENTION)]
     attention = [name for name in attention if not picks_or_is_expert(name)]
     if not attention:
         raise ValueError(
@@ -117,12 +121,12 @@ def trained_layers(linears: Collection[str], asked: str, profile: Profile) -> tu
     return attention, f"{SET}: attention only"
 
 
-def _writing(linears: Collection[str]) -> list[str]:
+def _text_layers(linears: Collection[str]) -> list[str]:
     text = [name for name in linears if TEXT in name.split(".")]
     return text or [name for name in linears if not any(word in name.lower() for word in SENSES)]
 
 
-def _around(name: str) -> list[str]:
+def _enclosing_parts(name: str) -> list[str]:
     return name.lower().split(".")[:-1]
 
 
@@ -133,5 +137,5 @@ def last_names(layers: Collection[str]) -> str:
 def short_names(layers: Collection[str], linears: Collection[str]) -> list[str]:
     """q_proj, o_proj, …: what servers expect in an adapter, unless such a name would take in layers not meant."""
     ends = {name.rsplit(".", 1)[-1] for name in layers}
-    others = {name.rsplit(".", 1)[-1] for name in linears if name not in set(layers)}
-    return sorted(layers if ends & others else ends)
+    other_ends = {name.rsplit(".", 1)[-1] for name in linears if name not in set(layers)}
+    return sorted(layers if ends & other_ends else ends)

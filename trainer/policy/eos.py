@@ -22,10 +22,10 @@ def of_turn(tokenizer: Any) -> int | None:
     eos: int | None = tokenizer.eos_token_id
     turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": REPLY}]
     try:
-        whole = tokenizer.apply_chat_template(turns, tokenize=False)
+        text = tokenizer.apply_chat_template(turns, tokenize=False)
     except Exception:  # a template is a program of the model's; it may raise anything
         return eos
-    _, said, after = whole.rpartition(REPLY)
-    ids = tokenizer(after, add_special_tokens=False)["input_ids"] if said else []
+    _, prefix, suffix = text.rpartition(REPLY)
+    ids = tokenizer(suffix, add_special_tokens=False)["input_ids"] if prefix else []
     special = set(tokenizer.all_special_ids)
     return next((int(i) for i in ids if i in special), eos)

@@ -86,7 +86,7 @@ class MlxModel:
         """Inside it `change` gets what comes out of the middle layer, (B, S, H), and gives what goes on from there."""
         layer = self.whole.layers[(len(self.whole.layers) - 1) // 2]
         kind = type(layer)
-        layer.__class__ = _changed(kind, change)
+        layer.__class__ = _with_output_changed(kind, change)
         try:
             yield
         finally:
@@ -94,34 +94,34 @@ class MlxModel:
 
     def head(self, hidden: Array) -> Array:
         """(…, H) -> (…, V) in fp32."""
-        own = self.whole.get(HEAD, self.trunk.embed_tokens.as_linear)
-        return self._scale_logits(own(hidden).astype(mx.float32))
+        project = self.whole.get(HEAD, self.trunk.embed_tokens.as_linear)
+        return self._scale_logits(project(hidden).astype(mx.float32))
 
     def recompute_layers(self) -> None:
         """In training keep only what goes into each layer, and compute the rest of it again on the way back."""
         for layer in self.whole.layers:
-            layer.__class__ = _recomputed(type(layer))
+            layer.__class__ = _with_recomputation(type(layer))
 
     def _wrap(self, weights: Path) -> dict[str, MlxLora]:
         """Every linear layer but head and routers, by the name that transformers and PEFT have for it.
 
         Experts are one stacked tensor to mlx, so they are none of these.
         """
-        found = {
+        linears = {
             path: MlxLora(module)
             for path, module in self.whole.named_modules()
             if isinstance(module, (nn.Linear, nn.QuantizedLinear))
             and path != HEAD
             and not is_router(path)  # linear to mlx, not to transformers
         }
-        known = _tensor_names(weights)
-        if strange := sorted(path for path in found if f"{path}.weight" not in known):
+        tensor_names = _tensor_names(weights)
+        if unknown := sorted(path for path in linears if f"{path}.weight" not in tensor_names):
             raise ValueError(
-                f"mlx-lm's {self._kind} has a linear layer {strange[0]} that {weights} does not have: an adapter "
+                f"mlx-lm's {self._kind} has a linear layer {unknown[0]} that {weights} does not have: an adapter "
                 "trained here could not be worn elsewhere; train with torch."
             )
-        self.whole.update_modules(tree_unflatten(list(found.items())))
-        return found
+        self.whole.update_modules(tree_unflatten(list(linears.items())))
+        return linears
 
     def _refuse_unread_rope(self, raw: dict[str, Any]) -> None:
         nested = raw.get("rope_parameters") and "rope_theta" not in raw["rope_parameters"]
@@ -134,9 +134,9 @@ class MlxModel:
     def _check_head(self) -> None:
         """The short way through the head must give the model's own logits; a model with another head is refused."""
         ids = mx.arange(2, 10)[None] % self.trunk.embed_tokens.weight.shape[0]
-        own = self.whole(ids).astype(mx.float32)  # (1, 8, V)
-        gap = mx.abs(own - self.head(self.hidden(ids))).max().item()
-        if not gap <= 1e-3 * max(1.0, mx.abs(own).max().item()):
+        logits = self.whole(ids).astype(mx.float32)  # (1, 8, V)
+        gap = mx.abs(logits - self.head(self.hidden(ids))).max().item()
+        if not gap <= 1e-3 * max(1.0, mx.abs(logits).max().item()):
             raise ValueError(
                 f"mlx-lm's {self._kind} computes its logits in a way that this trainer does not know (they differ by "
                 f"{gap:.3g}): log-probs would be wrong."
@@ -176,7 +176,7 @@ def _tensor_names(weights: Path) -> set[str]:
     return names
 
 
-def _changed(kind: Any, change: Callable[[Array], Array]) -> Any:
+def _with_output_changed(kind: Any, change: Callable[[Array], Array]) -> Any:
     class Changed(kind):  # type: ignore[misc]  # whatever this model's layers are
         def __call__(self, *args: Any, **kwargs: Any) -> Array:
             return change(super().__call__(*args, **kwargs))
@@ -184,7 +184,7 @@ def _changed(kind: Any, change: Callable[[Array], Array]) -> Any:
     return Changed
 
 
-def _recomputed(kind: Any) -> Any:
+def _with_recomputation(kind: Any) -> Any:
     class Recomputed(kind):  # type: ignore[misc]  # whatever this model's layers are
         def __call__(self, *args: Any, **kwargs: Any) -> Array:
             if not self.training:

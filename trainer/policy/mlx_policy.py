@@ -32,8 +32,8 @@ from trainer.formats.peft_folder import PREFIX, LoraPair
 from trainer.objective import Terms
 from trainer.policy import autoscale, eos
 from trainer.policy.mlx_model import Array, MlxModel
-from trainer.policy.packing import UNRELATED, Budget, Packed, States, padded
-from trainer.policy.policy import LogProbs, Loss, State, Surprise, Teaching
+from trainer.policy.packing import UNRELATED, Budget, Packed, States, pad
+from trainer.policy.policy import LogProbs, Loss, State, Surprise, TokenDistribution
 
 HEAD_ROWS = 1024  # rows of (N, V) logits at a time without gradient
 BLOCK = 256  # terms of a sum over the vocabulary that are added one after the other
@@ -45,13 +45,13 @@ MOMENTS = {"m": "exp_avg", "v": "exp_avg_sq"}  # mlx's -> torch's
 class MlxPolicy:
     def __init__(self, weights: Path, preset: Preset, *, parent: Path | None, seed: int) -> None:
         self.choices: list[tuple[str, Any, str]] = []
-        self.device, self.why = find_device()
+        self.device, self.reason = find_device()
         self.tokenizer = AutoTokenizer.from_pretrained(weights)
         self._model = MlxModel(weights)
         # mlx-lm has generation_config.json's there, where there is one.
         self._ends = eos.of_replies(self._model.config.get("eos_token_id"), self.tokenizer)
         self._weights_name = weights.name
-        self._about = model_info.read(weights)
+        self._profile = model_info.read(weights)
         self._config = self._start(preset, parent, seed)
         self.leans = True
         self._reply_rows: NDArray[np.int64] = np.empty(0, np.int64)  # (N,) of the pass that is under way
@@ -70,27 +70,27 @@ class MlxPolicy:
     def _start(self, preset: Preset, parent: Path | None, seed: int) -> dict[str, Any]:
         """Put on the adapter that is trained; its adapter_config.json."""
         if parent is not None:
-            found = self._read(parent)
-            if self._about.mixture and (path := next(filter(model_info.picks_or_is_expert, found.pairs), None)):
+            lora = self._read(parent)
+            if self._profile.mixture and (path := next(filter(model_info.picks_or_is_expert, lora.pairs), None)):
                 raise ValueError(f"{parent} has a LoRA on {path}, which never trains here: go on with torch, or anew.")
-            self._wear(found.pairs)
-            rank, alpha = found.config["r"], float(found.config["lora_alpha"])
+            self._wear(lora.pairs)
+            rank, alpha = lora.config["r"], float(lora.config["lora_alpha"])
             if (rank, alpha) != (preset.rank, preset.alpha):
-                why = f"the parent adapter's; the preset's {preset.rank} would need a new adapter"
-                self.choices.append(("rank", rank, why))
-            self.choices.append(("layers", autoscale.last_names(found.pairs), "the parent adapter's"))
+                reason = f"the parent adapter's; the preset's {preset.rank} would need a new adapter"
+                self.choices.append(("rank", rank, reason))
+            self.choices.append(("layers", autoscale.last_names(lora.pairs), "the parent adapter's"))
             self.choices.append(("start", parent.name, "warm start: its weights go on training"))
-            return found.config | {"lora_dropout": 0.0}
+            return lora.config | {"lora_dropout": 0.0}
         self.choices.append(("start", "base", "no parent: a new adapter that changes nothing yet"))
         key = mx.random.key(seed)
-        layers, why = autoscale.trained_layers([*self._model.linears], preset.layers, self._about)
-        self.choices.append(("layers", autoscale.last_names(layers), why))
+        layers, reason = autoscale.trained_layers([*self._model.linears], preset.layers, self._profile)
+        self.choices.append(("layers", autoscale.last_names(layers), reason))
         for path in layers:
             linear = self._model.linears[path]
             out, width = linear.shape
-            key, now = mx.random.split(key)
+            key, layer_key = mx.random.split(key)
             bound = 1 / math.sqrt(width)  # PEFT's kaiming_uniform with a = √5
-            a = mx.random.uniform(-bound, bound, (preset.rank, width), key=now)
+            a = mx.random.uniform(-bound, bound, (preset.rank, width), key=layer_key)
             linear.wear(LoraPair(a, mx.zeros((out, preset.rank)), preset.alpha / preset.rank))
         return peft_folder.new_config(layers, rank=preset.rank, alpha=preset.alpha)
 
@@ -108,12 +108,12 @@ class MlxPolicy:
 
     def _read(self, folder: Path) -> peft_folder.Lora:
         shapes = {path: linear.shape for path, linear in self._model.linears.items()}
-        found = peft_folder.read(folder, shapes, mx.load, lambda array: bool(mx.isfinite(array).all().item()))
+        lora = peft_folder.read(folder, shapes, mx.load, lambda array: bool(mx.isfinite(array).all().item()))
         pairs = {
             path: LoraPair(pair.a.astype(mx.float32), pair.b.astype(mx.float32), pair.scale)
-            for path, pair in found.pairs.items()
+            for path, pair in lora.pairs.items()
         }
-        return peft_folder.Lora(found.config, pairs)
+        return peft_folder.Lora(lora.config, pairs)
 
     def _wear(self, pairs: Mapping[str, LoraPair]) -> None:
         for path, linear in self._model.linears.items():
@@ -122,45 +122,47 @@ class MlxPolicy:
     # --- log-probs ---
 
     def log_probs(self, packed: Packed, states: States | None = None) -> LogProbs:
-        hidden = self._hidden(packed) if states is None else self._known(states)  # (N, H)
+        hidden = self._hidden(packed) if states is None else self._from_known_states(states)  # (N, H)
         plain, sampled, entropy = [], [], []
         for first in range(0, hidden.shape[0], HEAD_ROWS):
             part = slice(first, first + HEAD_ROWS)
             logits = self._logits(hidden[part], packed, part)  # (n, V)
             target = mx.array(packed.target[part])
-            own = _gather(logits, target)  # (n,)
-            plain.append(_numpy(own))
-            whole = _log_softmax(logits)
-            entropy.append(-_numpy(_sum(mx.exp(whole) * whole)))
+            target_log_probs = _gather(logits, target)  # (n,)
+            plain.append(_numpy(target_log_probs))
+            log_probs = _log_softmax(logits)
+            entropy.append(-_numpy(_sum(mx.exp(log_probs) * log_probs)))
             if packed.truncated:
                 support = _support(logits, target, mx.array(packed.top_p[part]), mx.array(packed.top_k[part]))
-                sampled.append(_numpy(own - support))
-        own_of_all = np.concatenate(plain)
-        return LogProbs(own_of_all, np.concatenate(sampled) if sampled else own_of_all, np.concatenate(entropy))
+                sampled.append(_numpy(target_log_probs - support))
+        plain_log_probs = np.concatenate(plain)
+        return LogProbs(
+            plain_log_probs, np.concatenate(sampled) if sampled else plain_log_probs, np.concatenate(entropy)
+        )
 
     def states(self, packed: Packed) -> States:
         return np.array(self._hidden(packed).astype(mx.float32))
 
     def middle(self, packed: Packed) -> States:
-        ids, at = padded(packed.sequences)
-        seen: list[Array] = []
+        ids, positions = pad(packed.sequences)
+        outputs: list[Array] = []
 
         def look(states: Array) -> Array:
-            seen.append(states)
+            outputs.append(states)
             return states
 
         with self._model.halfway(look):
             self._model.hidden(mx.array(ids))
-        return np.array(seen[0].reshape(-1, seen[0].shape[-1])[mx.array(at)].astype(mx.float32))
+        return np.array(outputs[0].reshape(-1, outputs[0].shape[-1])[mx.array(positions)].astype(mx.float32))
 
     @contextlib.contextmanager
     def leaning(self, direction: NDArray[np.float32]) -> Iterator[None]:
-        towards = mx.array(direction)
+        shift = mx.array(direction)
 
         def lean(states: Array) -> Array:
-            leans = np.zeros(states.shape[0] * states.shape[1], np.float32)
-            leans[self._reply_rows] = 1.0
-            return states + mx.array(leans.reshape(*states.shape[:2], 1)) * towards
+            mask = np.zeros(states.shape[0] * states.shape[1], np.float32)
+            mask[self._reply_rows] = 1.0
+            return states + mx.array(mask.reshape(*states.shape[:2], 1)) * shift
 
         with self._model.halfway(lean):
             yield
@@ -182,49 +184,51 @@ class MlxPolicy:
     def backward(self, packed: Packed, terms: Terms, loss: Loss) -> dict[str, float]:
         constants = Terms(**{f: _constant(getattr(terms, f)) for f in Terms.__slots__})
         target = mx.array(packed.target)
-        taught = None if terms.teacher_ids is None else mx.array(terms.teacher_ids)
+        teacher_ids = None if terms.teacher_ids is None else mx.array(terms.teacher_ids)
 
-        def of_trained() -> tuple[Array, dict[str, Array]]:
+        def objective() -> tuple[Array, dict[str, Array]]:
             logits = self._logits(self._hidden(packed), packed, slice(None))  # (N, V)
             theta = _gather(logits, target)  # (N,)
-            if taught is None:
+            if teacher_ids is None:
                 return loss(mx, theta, constants)
-            at_teachers = mx.take_along_axis(_log_softmax(logits), taught, axis=-1)  # (N, K)
+            at_teachers = mx.take_along_axis(_log_softmax(logits), teacher_ids, axis=-1)  # (N, K)
             return loss(mx, theta, constants, at_teachers)
 
         whole = self._model.whole
-        before = whole.trainable_parameters()
+        parameters = whole.trainable_parameters()
         whole.train()  # recomputed layers look at it; there is no dropout
-        (_, sums), gradient = nn.value_and_grad(whole, of_trained)()
+        (_, sums), gradient = nn.value_and_grad(whole, objective)()
         whole.eval()
-        whole.update(before)  # what is in the model now belongs to the trace
+        whole.update(parameters)  # what is in the model now belongs to the trace
         for path, part in tree_flatten(gradient):
             name = _peft_name(path)
             self._gradient[name] = self._gradient[name] + part if name in self._gradient else part
         mx.eval(sums, self._gradient)
         return {name: float(total.item()) for name, total in sums.items()}
 
-    def teach(self, packed: Packed, k: int, also: Sequence[int] = (), states: States | None = None) -> Teaching:
-        hidden = self._hidden(packed) if states is None else self._known(states)  # (N, H)
+    def teach(
+        self, packed: Packed, k: int, required_ids: Sequence[int] = (), states: States | None = None
+    ) -> TokenDistribution:
+        hidden = self._hidden(packed) if states is None else self._from_known_states(states)  # (N, H)
         ids, values = [], []
         for first in range(0, hidden.shape[0], HEAD_ROWS):
             part = slice(first, first + HEAD_ROWS)
-            all_of_them = np.array(_log_softmax(self._logits(hidden[part], packed, part)))  # (n, V)
-            k = min(k, all_of_them.shape[-1])
-            first_of_all = all_of_them.copy()
-            first_of_all[:, list(also)] = np.inf
-            top = np.argpartition(-first_of_all, k - 1, axis=-1)[:, :k]
-            order = np.argsort(-np.take_along_axis(first_of_all, top, -1), axis=-1, kind="stable")
+            log_probs = np.array(_log_softmax(self._logits(hidden[part], packed, part)))  # (n, V)
+            k = min(k, log_probs.shape[-1])
+            ranked = log_probs.copy()
+            ranked[:, list(required_ids)] = np.inf
+            top = np.argpartition(-ranked, k - 1, axis=-1)[:, :k]
+            order = np.argsort(-np.take_along_axis(ranked, top, -1), axis=-1, kind="stable")
             ids.append(np.take_along_axis(top, order, -1))
-            values.append(np.take_along_axis(all_of_them, ids[-1], -1))
-        return Teaching(np.concatenate(ids).astype(np.int32), np.concatenate(values).astype(np.float32))
+            values.append(np.take_along_axis(log_probs, ids[-1], -1))
+        return TokenDistribution(np.concatenate(ids).astype(np.int32), np.concatenate(values).astype(np.float32))
 
     def _hidden(self, packed: Packed) -> Array:
-        ids, self._reply_rows = padded(packed.sequences)
+        ids, self._reply_rows = pad(packed.sequences)
         states = self._model.hidden(mx.array(ids))  # (B, S, H)
         return states.reshape(-1, states.shape[-1])[mx.array(self._reply_rows)]  # (N, H)
 
-    def _known(self, states: States) -> Array:
+    def _from_known_states(self, states: States) -> Array:
         """(N, H) as `_hidden` gave them."""
         return mx.array(states)
 
@@ -239,7 +243,7 @@ class MlxPolicy:
         norm = float(total.item())
         if math.isfinite(norm):
             self._optimiser.learning_rate = learning_rate
-            self._put(self._optimiser.apply_gradients(gradient, self._trained()))
+            self._set_trained(self._optimiser.apply_gradients(gradient, self._trained()))
             mx.eval(self._trained(), self._optimiser.state)
         self._gradient = {}
         mx.clear_cache()  # buffers of past shapes: the server beside a Mac's trainer has the same memory
@@ -248,7 +252,7 @@ class MlxPolicy:
     def _trained(self) -> dict[str, Array]:
         return {_peft_name(path): array for path, array in tree_flatten(self._model.whole.trainable_parameters())}
 
-    def _put(self, arrays: Mapping[str, Array]) -> None:
+    def _set_trained(self, arrays: Mapping[str, Array]) -> None:
         for path, linear in self._model.linears.items():
             if worn := linear.worn:
                 a, b = (arrays[f"{PREFIX}{path}.{side}.default.weight"] for side in SIDES.values())
@@ -259,31 +263,34 @@ class MlxPolicy:
 
     def wear(self, adapter: Mapping[str, NDArray[Any]]) -> None:
         assert adapter.keys() == self._trained().keys(), "these are another adapter's tensors"
-        self._put({name: mx.array(np.asarray(array, np.float32)) for name, array in adapter.items()})
+        self._set_trained({name: mx.array(np.asarray(array, np.float32)) for name, array in adapter.items()})
 
     def optimiser(self) -> State:
         """Write the state as torch has it, a step count for each tensor."""
-        held = self._optimiser.state
+        state_by_name = self._optimiser.state
         state: State = {}
         for name in self._trained():
-            if name in held:
-                state[f"step/{name}"] = np.array(held["step"].item(), np.float32)
-                state |= {f"{theirs}/{name}": np.array(held[name][own]) for own, theirs in MOMENTS.items()}
+            if name in state_by_name:
+                state[f"step/{name}"] = np.array(state_by_name["step"].item(), np.float32)
+                state |= {
+                    f"{torch_moment}/{name}": np.array(state_by_name[name][moment])
+                    for moment, torch_moment in MOMENTS.items()
+                }
         return state
 
     def restore(self, optimiser: Mapping[str, NDArray[Any]]) -> None:
         self._gradient = {}  # of a step that was not taken
         self._optimiser = _adamw(float(self._optimiser.learning_rate))
-        held: dict[str, Any] = {"learning_rate": self._optimiser.learning_rate}
-        own = {theirs: mine for mine, theirs in MOMENTS.items()}
+        state_by_name: dict[str, Any] = {"learning_rate": self._optimiser.learning_rate}
+        moments = {torch_moment: moment for moment, torch_moment in MOMENTS.items()}
         for key, value in optimiser.items():
             field, name = key.split("/", 1)
             if field == "step":
-                held["step"] = mx.array(int(value), mx.uint64)
+                state_by_name["step"] = mx.array(int(value), mx.uint64)
             else:
-                held.setdefault(name, {})[own[field]] = mx.array(np.asarray(value, np.float32))
-        if "step" in held:
-            self._optimiser.state = held
+                state_by_name.setdefault(name, {})[moments[field]] = mx.array(np.asarray(value, np.float32))
+        if "step" in state_by_name:
+            self._optimiser.state = state_by_name
 
     def _plan_memory(self, preset: Preset) -> bool:
         """Tell whether activations must be recomputed instead of kept."""
@@ -293,10 +300,10 @@ class MlxPolicy:
         # Per token and layer: the inputs of every linear and of its LoRA, norms, attention; then logits twice over.
         need = 4 * tokens * (len(self._model.whole.layers) * width + 3 * config["vocab_size"])
         free = psutil.virtual_memory().available  # a Mac's GPU has the same memory
-        why = f"{tokens} tokens a micro-batch need about {need / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free"
-        on = bool(need > SHARE_OF_FREE_MEMORY * free)
-        self.choices.append(("gradient_checkpointing", on, why))
-        return on
+        reason = f"{tokens} tokens a micro-batch need about {need / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free"
+        recomputes = bool(need > SHARE_OF_FREE_MEMORY * free)
+        self.choices.append(("gradient_checkpointing", recomputes, reason))
+        return recomputes
 
     # --- replies and files ---
 
@@ -318,8 +325,8 @@ class MlxPolicy:
             nonlocal key
             if temperature == 0:
                 return mx.argmax(logprobs, axis=-1)
-            key, now = mx.random.split(key)
-            return mx.random.categorical(logprobs / temperature, key=now)
+            key, draw_key = mx.random.split(key)
+            return mx.random.categorical(logprobs / temperature, key=draw_key)
 
         generator = BatchGenerator(
             self._model.whole,
@@ -341,8 +348,8 @@ class MlxPolicy:
     def _can_batch(self) -> bool:
         if self._model.config.get("attn_logit_softcapping") is None:
             return True
-        why = "mlx-lm's mask for several rows does not fit a model that caps its attention"
-        self.choices.append(("replies_at_a_time", 1, why))
+        reason = "mlx-lm's mask for several rows does not fit a model that caps its attention"
+        self.choices.append(("replies_at_a_time", 1, reason))
         return False
 
     def save(self, folder: Path) -> None:
@@ -406,8 +413,8 @@ def _support(logits: Array, target: Array, top_p: Array, top_k: Array) -> Array:
     rank = mx.arange(ordered.shape[-1])
     outside = (rank >= top_k[:, None]) & (top_k > 0)[:, None]
     shares = mx.exp(_log_softmax(mx.where(outside, -mx.inf, ordered)))
-    before = mx.cumsum(shares, axis=-1) - shares  # mass of the likelier tokens
-    kept = (before < top_p[:, None]) & ~outside  # the first always
+    mass_above = mx.cumsum(shares, axis=-1) - shares  # mass of the likelier tokens
+    mask = (mass_above < top_p[:, None]) & ~outside  # the first always
     place = mx.argmax(order == target[:, None], axis=-1)
-    mass = _logsumexp(mx.where(kept, ordered, -mx.inf)) - _logsumexp(logits)
-    return mx.where(mx.take_along_axis(kept, place[:, None], axis=-1).squeeze(-1), mass, mx.inf)
+    mass = _logsumexp(mx.where(mask, ordered, -mx.inf)) - _logsumexp(logits)
+    return mx.where(mx.take_along_axis(mask, place[:, None], axis=-1).squeeze(-1), mass, mx.inf)

@@ -21,9 +21,9 @@ def read(adapter: Path, adapter_state: Mapping[str, NDArray[Any]]) -> tuple[Stat
 
     Keys are `<what>/<name of the tensor>`; what is kept per tensor has its shape, or is one number.
     """
-    state, why = sidecar_files.read(adapter, sidecar_files.OPTIMISER)
+    state, note = sidecar_files.read(adapter, sidecar_files.OPTIMISER)
     for key, value in state.items():
         name = key.partition("/")[2]
         if name not in adapter_state or value.size not in (1, adapter_state[name].size):
             return {}, "the parent's is of another framework or shape"
-    return state, why
+    return state, note

@@ -54,7 +54,7 @@ class Budget:
     unrelated: int = UNRELATED  # past this many only those join that share much of what is already there
     trees: bool = True  # a shared token is computed, and counted, once; else rows are padded to the longest
 
-    def below(self, size: int) -> Budget:
+    def halved(self, size: int) -> Budget:
         """Half of a micro-batch that did not fit."""
         return replace(self, tokens=min(self.tokens, size) // 2)
 
@@ -90,15 +90,15 @@ def pack(sequences: Sequence[Tokens]) -> Packed:
     )
 
 
-def padded(sequences: Sequence[Tokens]) -> tuple[Ints, Ints]:
+def pad(sequences: Sequence[Tokens]) -> tuple[Ints, Ints]:
     """Rows (B, S) padded on the right, where no real token ever sees it; and where, in them laid end to end, (N,)."""
     width = max(len(s.computed) for s in sequences)
     ids = np.zeros((len(sequences), width), np.int64)
     for i, s in enumerate(sequences):
         ids[i, : len(s.computed)] = s.computed
     # The token at position p is predicted by the hidden state at p − 1.
-    at = [i * width + np.arange(len(s.prompt) - 1, len(s.computed)) for i, s in enumerate(sequences)]
-    return ids, np.concatenate(at)
+    positions = [i * width + np.arange(len(s.prompt) - 1, len(s.computed)) for i, s in enumerate(sequences)]
+    return ids, np.concatenate(positions)
 
 
 def size(sequences: Sequence[Tokens], *, trees: bool) -> int:
@@ -106,31 +106,31 @@ def size(sequences: Sequence[Tokens], *, trees: bool) -> int:
     if not trees:
         return len(sequences) * max(len(s.computed) for s in sequences)
     paths = sorted(s.computed for s in sequences)
-    return len(paths[0]) + sum(len(b) - shared(a, b) for a, b in pairwise(paths))
+    return len(paths[0]) + sum(len(b) - common_length(a, b) for a, b in pairwise(paths))
 
 
 def group(sequences: Sequence[Tokens], budget: Budget) -> list[list[int]]:
     """Indices in micro-batches within the budget, the largest first: what is too large fails at once."""
-    groups = _related(sequences, budget) if budget.trees else _alike(sequences, budget)
+    groups = _by_prefix(sequences, budget) if budget.trees else _by_length(sequences, budget)
     sizes = [size([sequences[i] for i in members], trees=budget.trees) for members in groups]
     return [groups[n] for n in sorted(range(len(groups)), key=lambda n: -sizes[n])]
 
 
 def passes(
-    sequences: Sequence[Tokens], budget: Budget, known: Mapping[Tokens, States] = NOTHING
+    sequences: Sequence[Tokens], budget: Budget, known_states: Mapping[Tokens, States] = NOTHING
 ) -> Iterator[tuple[list[int], States | None]]:
-    """Indices of each pass; of those whose hidden states are `known` one by one, with them: only the head is left."""
+    """Indices of each pass. Sequences in `known_states` come one by one, with their states: only the head is left."""
     new = []
-    for i, one in enumerate(sequences):
-        if one in known:
-            yield [i], known[one][: len(one.reply)]
+    for i, sequence in enumerate(sequences):
+        if sequence in known_states:
+            yield [i], known_states[sequence][: len(sequence.reply)]
         else:
             new.append(i)
     for members in group([sequences[i] for i in new], budget):
         yield [new[i] for i in members], None
 
 
-def _related(sequences: Sequence[Tokens], budget: Budget) -> list[list[int]]:
+def _by_prefix(sequences: Sequence[Tokens], budget: Budget) -> list[list[int]]:
     """In the order of their tokens, where those that share the most stand side by side.
 
     The longest of a chain comes first: the turns before it are in it already and cost nothing, whatever the budget.
@@ -138,10 +138,10 @@ def _related(sequences: Sequence[Tokens], budget: Budget) -> list[list[int]]:
     paths = [s.computed for s in sequences]
     groups: list[list[int]] = []
     total = 0
-    before: tuple[int, ...] = ()
+    previous: tuple[int, ...] = ()
     for index in sorted(range(len(paths)), key=lambda i: (paths[i], -i), reverse=True):
         path = paths[index]
-        common = shared(before, path)
+        common = common_length(previous, path)
         limit = budget.tokens if common >= MOSTLY_SHARED * len(path) else min(budget.unrelated, budget.tokens)
         if groups and (common == len(path) or total + len(path) - common <= limit):
             groups[-1].append(index)
@@ -150,11 +150,11 @@ def _related(sequences: Sequence[Tokens], budget: Budget) -> list[list[int]]:
             groups.append([index])
             total = len(path)
         if common < len(path):  # a part of the one before says nothing about the next
-            before = path
+            previous = path
     return [members[::-1] for members in groups[::-1]]
 
 
-def _alike(sequences: Sequence[Tokens], budget: Budget) -> list[list[int]]:
+def _by_length(sequences: Sequence[Tokens], budget: Budget) -> list[list[int]]:
     """Group by like length, so that there is little padding."""
     lengths = [len(s.computed) for s in sequences]
     limit = min(budget.unrelated, budget.tokens)
@@ -167,10 +167,10 @@ def _alike(sequences: Sequence[Tokens], budget: Budget) -> list[list[int]]:
     return groups
 
 
-def shared(one: Sequence[int], other: Sequence[int]) -> int:
+def common_length(first: Sequence[int], second: Sequence[int]) -> int:
     """How many tokens two sequences begin with in common."""
-    width = min(len(one), len(other))
-    if one[:width] == other[:width]:
+    width = min(len(first), len(second))
+    if first[:width] == second[:width]:
         return width
-    differs = np.asarray(one[:width]) != np.asarray(other[:width])
+    differs = np.asarray(first[:width]) != np.asarray(second[:width])
     return int(differs.argmax())

@@ -17,16 +17,16 @@ from trainer.policy.policy import Policy
 NEEDS = {"torch": ("torch", "rlproxy[train]"), "mlx": ("mlx_lm", "rlproxy[mlx]")}  # module, what to install
 
 
-def choose(asked: Framework) -> tuple[str, str]:
+def choose(setting: Framework) -> tuple[str, str]:
     """torch or mlx, and why."""
-    name, why = _of_this_machine() if asked == "auto" else (asked, "run.json names it")
+    name, reason = _for_this_machine() if setting == "auto" else (setting, "run.json names it")
     module, extra = NEEDS[name]
     if find_spec(module) is None:
-        raise RunError(f"there is no {module} in this environment ({name}: {why}): pip install '{extra}'.")
-    return name, why
+        raise RunError(f"there is no {module} in this environment ({name}: {reason}): pip install '{extra}'.")
+    return name, reason
 
 
-def _of_this_machine() -> tuple[str, str]:
+def _for_this_machine() -> tuple[str, str]:
     if (platform.system(), platform.machine()) != ("Darwin", "arm64"):
         return "torch", "this is no Mac with Apple silicon"
     if find_spec(NEEDS["mlx"][0]) is None:

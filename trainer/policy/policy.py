@@ -39,7 +39,7 @@ class OutOfMemory(Exception):
     """This micro-batch did not fit. The gradient of the step so far is gone; parameters and optimiser are as before."""
 
 
-class Teaching(NamedTuple):
+class TokenDistribution(NamedTuple):
     """A teacher's K likeliest tokens at each reply token, most likely first, at the serving temperature."""
 
     ids: NDArray[np.int32]  # (N, K)
@@ -48,7 +48,7 @@ class Teaching(NamedTuple):
 
 class Policy(Protocol):
     device: str
-    why: str  # why this device
+    reason: str  # why this device
     choices: list[tuple[str, Any, str]]  # what was decided while loading: name, value, reason
     tokenizer: Any
     leans: bool  # it has `middle` and `leaning`: its middle layer is known
@@ -80,10 +80,12 @@ class Policy(Protocol):
         """KL of the adapted model and the bare base, position by position, over the whole vocabulary and at
         temperature 1."""
 
-    def teach(self, packed: Packed, k: int, also: Sequence[int] = (), states: States | None = None) -> Teaching:
+    def teach(
+        self, packed: Packed, k: int, required_ids: Sequence[int] = (), states: States | None = None
+    ) -> TokenDistribution:
         """The model's expectation at each reply token, without gradient; never (N, V) at once.
 
-        The tokens `also`, at most K, are among the K however likely they are, and come first.
+        The `required_ids`, at most K, are among the K however likely they are, and come first.
         """
 
     def backward(self, packed: Packed, terms: Terms, loss: Loss) -> dict[str, float]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import LogitsProcessor
 
 
-class Draws(LogitsProcessor):  # type: ignore[misc]
+class SeededDraws(LogitsProcessor):  # type: ignore[misc]
     """Leaves only the token that was drawn. `seeds`: one a row."""
 
     def __init__(self, seeds: Sequence[int], temperature: float, device: str) -> None:
@@ -30,5 +30,7 @@ class Draws(LogitsProcessor):  # type: ignore[misc]
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """(B, S), (B, V) -> (B, V), −inf but for one token a row."""
         shares = (scores / self._temperature).softmax(-1)
-        drawn = torch.cat([torch.multinomial(shares[rows], 1, generator=own) for rows, own in self._parts])  # (B, 1)
+        drawn = torch.cat(
+            [torch.multinomial(shares[rows], 1, generator=generator) for rows, generator in self._parts]
+        )  # (B, 1)
         return torch.full_like(scores, -torch.inf).scatter_(1, drawn, 0.0)

@@ -29,16 +29,16 @@ def chunks(rows: int, vocabulary: int) -> Iterator[slice]:
 
 def by_rows(hidden: Tensor, score: Score, vocabulary: int) -> Tensor:
     """(N, H) -> (N,), with the gradient to `hidden`."""
-    found: Tensor = _ByRows.apply(hidden, score, vocabulary)  # type: ignore[no-untyped-call]
-    return found
+    values: Tensor = _ByRows.apply(hidden, score, vocabulary)  # type: ignore[no-untyped-call]
+    return values
 
 
 def recomputed_by_rows(hidden: Tensor, score: Score, vocabulary: int) -> Tensor:
     """(N, H) -> (N, K): K numbers a row have K slopes, so the logits are computed once more on the way back. Those of
     the last chunk are kept: the way back begins with it."""
-    *earlier, last = chunks(len(hidden), vocabulary)
-    found = [checkpoint(score, hidden[part], part, use_reentrant=False) for part in earlier]
-    return torch.cat([*found, score(hidden[last], last)])
+    *recomputed, last = chunks(len(hidden), vocabulary)
+    values = [checkpoint(score, hidden[part], part, use_reentrant=False) for part in recomputed]
+    return torch.cat([*values, score(hidden[last], last)])
 
 
 class _ByRows(torch.autograd.Function):

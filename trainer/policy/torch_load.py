@@ -23,11 +23,11 @@ MULTIPLIES_IN_BF16 = ("amx_bf16", "avx512_bf16")  # of torch.cpu.get_capabilitie
 WIDE = 256  # columns; narrower layers are no faster in bf16
 
 
-def choose_compute(asked: Compute, device: str) -> tuple[torch.dtype, str]:
+def choose_compute(setting: Compute, device: str) -> tuple[torch.dtype, str]:
     """The format of the base model's weights and activations, and why."""
-    if asked == "bfloat16":
+    if setting == "bfloat16":
         return torch.bfloat16, "set (train.compute)"
-    if asked == "float32":
+    if setting == "float32":
         return torch.float32, "set (train.compute)"
     if device != "cuda":
         return torch.float32, "a CPU: as the built-in server"
@@ -50,23 +50,23 @@ def load(weights: Path, device: str, compute: torch.dtype, *, in_4bit: bool) -> 
     return causal
 
 
-def products_in_bf16(asked: Compute, device: str) -> str | None:
+def products_in_bf16(setting: Compute, device: str) -> str | None:
     """Why the products of frozen layers may be rounded though all else is fp32; None: they may not."""
-    if asked != "auto" or device != "cpu":
+    if setting != "auto" or device != "cpu":
         return None
-    able = next((name for name in MULTIPLIES_IN_BF16 if torch.cpu.get_capabilities().get(name)), None)
-    return able and f"this CPU has {able}; all else stays in float32"
+    capability = next((name for name in MULTIPLIES_IN_BF16 if torch.cpu.get_capabilities().get(name)), None)
+    return capability and f"this CPU has {capability}; all else stays in float32"
 
 
 def round_products(model: torch.nn.Module, head: torch.nn.Module) -> int:
     """Let every wide frozen layer multiply in bf16; how many. The head with all it wears, adapters and whatever trains
     stay as they are."""
-    kept = set(head.modules())
+    head_layers = set(head.modules())
     wide = [
         name
         for name, layer in model.named_modules()
         if type(layer) is torch.nn.Linear
-        and layer not in kept
+        and layer not in head_layers
         and ".lora_" not in name
         and not any(p.requires_grad for p in layer.parameters())
         and min(layer.weight.shape) >= WIDE

@@ -29,39 +29,39 @@ M_MMAP_THRESHOLD, MMAP_ABOVE = -3, 1 << 20
 class MemoryPlan:
     largest: int  # tokens a micro-batch
     unrelated: int  # and of sequences that share little
-    kept: int  # tokens up to which activations are kept until the backward pass
-    roomy: int  # tokens up to which the C library may hoard freed memory, which is faster
-    why: str
-    kept_why: str
+    largest_kept: int  # tokens up to which activations are kept until the backward pass
+    largest_hoarding: int  # tokens up to which the C library may hoard freed memory, which is faster
+    reason: str
+    kept_reason: str
 
     @classmethod
     def of(cls, config: Any, device: str, *, max_seq_len: int) -> MemoryPlan:
         layers, hidden = config.num_hidden_layers, config.hidden_size
         # Per token and layer: the inputs of every linear and of its LoRA, norms, attention.
         layer = 14 * hidden + 6 * (getattr(config, "intermediate_size", None) or 4 * hidden)
-        kept = HOLES * 4 * layers * layer
-        recomputed = HOLES * 4 * (layers * hidden + 2 * layer)  # what enters each layer, and one layer both ways
+        token_bytes = HOLES * 4 * layers * layer
+        recomputed_bytes = HOLES * 4 * (layers * hidden + 2 * layer)  # what enters each layer, and one layer both ways
         free = torch.cuda.mem_get_info()[0] if device == "cuda" else psutil.virtual_memory().available
         room = SHARE_OF_FREE_MEMORY * free
-        largest = max(UNRELATED, min(int(room / recomputed), LONGEST * max_seq_len))
+        largest = max(UNRELATED, min(int(room / recomputed_bytes), LONGEST * max_seq_len))
         comfortable = room if device == "cuda" else min(room, COMFORTABLE)
-        why = (
-            f"{free / 2**30:.1f} GiB are free, a token needs about {kept / 2**20:.2f} MiB, "
-            f"{recomputed / 2**20:.2f} MiB with its activations recomputed"
+        reason = (
+            f"{free / 2**30:.1f} GiB are free, a token needs about {token_bytes / 2**20:.2f} MiB, "
+            f"{recomputed_bytes / 2**20:.2f} MiB with its activations recomputed"
         )
-        kept_why = f"{comfortable / 2**30:.2g} GiB of activations are kept at most"
+        kept_reason = f"{comfortable / 2**30:.2g} GiB of activations are kept at most"
         unrelated = UNRELATED if device == "cuda" else SMALL
-        roomy = int(max(0.0, room - HOARD) / recomputed)
-        return cls(largest, unrelated, int(comfortable / kept), roomy, why, kept_why)
+        largest_hoarding = int(max(0.0, room - HOARD) / recomputed_bytes)
+        return cls(largest, unrelated, int(comfortable / token_bytes), largest_hoarding, reason, kept_reason)
 
     def recomputes(self, tokens: int) -> bool:
-        return tokens > self.kept
+        return tokens > self.largest_kept
 
     def is_tight(self, tokens: int) -> bool:
-        return tokens > self.roomy
+        return tokens > self.largest_hoarding
 
 
-class Hoard:
+class FreedMemory:
     """Return freed memory that glibc keeps to the system, where it has become much.
 
     Its heap takes a new place for most aligned blocks, though it has freed one of the same size. Where layers are
@@ -78,14 +78,14 @@ class Hoard:
         """Looked at between recomputed layers, some microseconds each time, and after each step."""
         if self._trim is None:
             return
-        self._least = min(self._least, now := self._resident())
-        if now - self._least > most:
+        self._least = min(self._least, resident := self._resident())
+        if resident - self._least > most:
             self._trim(0)
             self._least = self._resident()
 
     def _resident(self) -> int:
-        found: int = self._process.memory_info().rss
-        return found
+        resident: int = self._process.memory_info().rss
+        return resident
 
 
 def give_back_at_once() -> None:

@@ -20,12 +20,12 @@ def layer(causal: Any) -> nn.Module | None:
 
 
 @contextlib.contextmanager
-def seen(halfway: nn.Module | None, look: Callable[[Tensor], None]) -> Iterator[None]:
+def watch_output(halfway: nn.Module | None, look: Callable[[Tensor], None]) -> Iterator[None]:
     """Inside it `look` is given what comes out of that layer, (rows, H) in each pass, and may change it in place."""
     assert halfway is not None, "this model does not lean"
 
-    def hook(module: nn.Module, given: Any, out: Any) -> None:
-        states = out[0] if isinstance(out, tuple) else out  # (B, S, H)
+    def hook(module: nn.Module, inputs: Any, output: Any) -> None:
+        states = output[0] if isinstance(output, tuple) else output  # (B, S, H)
         look(states.view(-1, states.shape[-1]))
 
     handle = halfway.register_forward_hook(hook)

@@ -31,11 +31,11 @@ from trainer.formats.lora_files import load_tensors, save_adapter
 from trainer.io.run_folder import Compute
 from trainer.objective import Terms
 from trainer.policy import autoscale, eos, torch_load, torch_midway, tree, tree_attention
-from trainer.policy.packing import Budget, Packed, States, padded
-from trainer.policy.policy import LogProbs, Loss, OutOfMemory, State, Surprise, Teaching
-from trainer.policy.torch_draws import Draws
+from trainer.policy.packing import Budget, Packed, States, pad
+from trainer.policy.policy import LogProbs, Loss, OutOfMemory, State, Surprise, TokenDistribution
+from trainer.policy.torch_draws import SeededDraws
 from trainer.policy.torch_head import by_rows, chunks, recomputed_by_rows
-from trainer.policy.torch_memory import Hoard, MemoryPlan, give_back_at_once, is_out_of_memory
+from trainer.policy.torch_memory import FreedMemory, MemoryPlan, give_back_at_once, is_out_of_memory
 
 TRAINED = "default"  # PEFT's name for the adapter in training
 
@@ -53,15 +53,15 @@ class TorchPolicy:
         in_4bit: bool = False,
     ) -> None:
         self.choices: list[tuple[str, Any, str]] = []
-        self.device, self.why = find_device()
+        self.device, self.reason = find_device()
         if self.device == "cpu" and threads:
             torch.set_num_threads(threads)
         torch.manual_seed(seed)
         transformers_logging.disable_progress_bar()
         self.tokenizer = AutoTokenizer.from_pretrained(weights)
-        self._asked = compute
-        dtype, why = torch_load.choose_compute(compute, self.device)
-        self.choices.append(("compute", str(dtype).removeprefix("torch."), why))
+        self._compute = compute
+        dtype, reason = torch_load.choose_compute(compute, self.device)
+        self.choices.append(("compute", str(dtype).removeprefix("torch."), reason))
         if in_4bit:
             self.choices.append(("load_in_4bit", True, "set (train.load_in_4bit)"))
         causal = torch_load.load(weights, self.device, dtype, in_4bit=in_4bit)
@@ -69,7 +69,7 @@ class TorchPolicy:
         self._ends = eos.of_replies(causal.generation_config.eos_token_id, self.tokenizer)
         causal.generation_config = GenerationConfig(eos_token_id=self._ends)
         self._weights_name = weights.name
-        self._about = model_info.read(weights)
+        self._profile = model_info.read(weights)
         self.model = self._with_adapter(causal, preset, parent)
         self.model.eval()
         self.trained = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
@@ -79,13 +79,13 @@ class TorchPolicy:
         self._vocabulary = int(self._causal.config.get_text_config().vocab_size)
         self._optimiser = torch.optim.AdamW(self.trained.values(), lr=preset.learning_rate, weight_decay=0.0)
         self._check_head()
-        self._kernel, why = tree_attention.prepare(self._causal, self.device, max_seq_len=preset.max_seq_len)
-        told = why if self._kernel else f"{why}: rows of like length, padded to the longest"
-        self.choices.append(("shared_prefixes", self._kernel or False, told))
+        self._kernel, reason = tree_attention.prepare(self._causal, self.device, max_seq_len=preset.max_seq_len)
+        layout = reason if self._kernel else f"{reason}: rows of like length, padded to the longest"
+        self.choices.append(("shared_prefixes", self._kernel or False, layout))
         self._halfway = torch_midway.layer(self._causal)
         self.leans = self._halfway is not None
         self._reply_rows: NDArray[np.int64] = np.empty(0, np.int64)  # (N,) of the pass that is under way
-        self._hoard = Hoard()
+        self._freed_memory = FreedMemory()
         self._plan = self._plan_memory(preset)
         self.budget = Budget(self._plan.largest, self._plan.unrelated, trees=self._kernel is not None)
 
@@ -97,14 +97,14 @@ class TorchPolicy:
                 model = PeftModel.from_pretrained(causal, parent, adapter_name=TRAINED, is_trainable=True)
             config = model.peft_config[TRAINED]
             if (config.r, float(config.lora_alpha)) != (preset.rank, preset.alpha):
-                why = f"the parent adapter's; the preset's {preset.rank} would need a new adapter"
-                self.choices.append(("rank", config.r, why))
+                reason = f"the parent adapter's; the preset's {preset.rank} would need a new adapter"
+                self.choices.append(("rank", config.r, reason))
             config.lora_dropout = 0.0
             torch_load.drop_nothing(model)  # peft has built the layers with the config's dropout by now
             self._freeze_experts(model)
             names = [n.partition(".lora_")[0] for n, p in model.named_parameters() if p.requires_grad]
-            why = "the parent adapter's" + (", without routers and experts" if self._about.mixture else "")
-            self.choices.append(("layers", autoscale.last_names(names), why))
+            reason = "the parent adapter's" + (", without routers and experts" if self._profile.mixture else "")
+            self.choices.append(("layers", autoscale.last_names(names), reason))
             self.choices.append(("start", parent.name, "warm start: its weights go on training"))
             return model
         self.choices.append(("start", "base", "no parent: a new adapter that changes nothing yet"))
@@ -119,23 +119,23 @@ class TorchPolicy:
         with _peft():
             model = get_peft_model(causal, config, adapter_name=TRAINED)
         trained = [n for n, p in model.named_parameters() if p.requires_grad]
-        if self._about.mixture and (wrong := next(filter(model_info.picks_or_is_expert, trained), None)):
+        if self._profile.mixture and (wrong := next(filter(model_info.picks_or_is_expert, trained), None)):
             raise RuntimeError(f"peft put a LoRA on {wrong}, which was not asked for: nothing was trained.")
         return model
 
-    def _layers(self, causal: Any, asked: str) -> str | list[str]:
+    def _layers(self, causal: Any, setting: str) -> str | list[str]:
         head = causal.get_output_embeddings()
         linears = [n for n, m in causal.named_modules() if isinstance(m, torch.nn.Linear | Conv1D) and m is not head]
-        layers, why = autoscale.trained_layers(linears, asked, self._about)
-        self.choices.append(("layers", autoscale.last_names(layers), why))
-        if len(layers) == len(linears) and not self._about.mixture:
+        layers, reason = autoscale.trained_layers(linears, setting, self._profile)
+        self.choices.append(("layers", autoscale.last_names(layers), reason))
+        if len(layers) == len(linears) and not self._profile.mixture:
             return "all-linear"
         return autoscale.short_names(layers, linears)
 
     def _freeze_experts(self, model: Any) -> None:
         """An adapter from elsewhere may be on experts too: it is worn whole, but only its other layers train."""
         for name, parameter in model.named_parameters():
-            if self._about.mixture and model_info.picks_or_is_expert(name):
+            if self._profile.mixture and model_info.picks_or_is_expert(name):
                 parameter.requires_grad = False
 
     @contextlib.contextmanager
@@ -156,47 +156,51 @@ class TorchPolicy:
             self.model.delete_adapter(name)
 
     def round_products(self) -> str | None:
-        why = torch_load.products_in_bf16(self._asked, self.device)
-        return why if why and torch_load.round_products(self.model, self._causal.get_output_embeddings()) else None
+        reason = torch_load.products_in_bf16(self._compute, self.device)
+        return (
+            reason if reason and torch_load.round_products(self.model, self._causal.get_output_embeddings()) else None
+        )
 
     # --- log-probs ---
 
     def log_probs(self, packed: Packed, states: States | None = None) -> LogProbs:
         with torch.inference_mode():
-            hidden = self._hidden(packed) if states is None else self._known(states)  # (N, H)
+            hidden = self._hidden(packed) if states is None else self._from_known_states(states)  # (N, H)
             plain, sampled, entropy = [], [], []
             for part in chunks(len(hidden), self._vocabulary):
                 logits = self._logits(hidden[part], packed, part)  # (n, V)
                 target = self._tensor(packed.target)[part]
-                own = _gather(logits, target)  # (n,)
-                plain.append(own)
+                target_log_probs = _gather(logits, target)  # (n,)
+                plain.append(target_log_probs)
                 entropy.append(_entropy(logits))
                 if packed.truncated:
                     top_p, top_k = self._tensor(packed.top_p)[part], self._tensor(packed.top_k)[part]
-                    sampled.append(own - _support(logits, target, top_p, top_k))
-        whole, spread = (torch.cat(each).double().cpu().numpy() for each in (plain, entropy))
-        return LogProbs(whole, torch.cat(sampled).double().cpu().numpy() if sampled else whole, spread)
+                    sampled.append(target_log_probs - _support(logits, target, top_p, top_k))
+        plain_log_probs, entropies = (torch.cat(each).double().cpu().numpy() for each in (plain, entropy))
+        return LogProbs(
+            plain_log_probs, torch.cat(sampled).double().cpu().numpy() if sampled else plain_log_probs, entropies
+        )
 
     def states(self, packed: Packed) -> States:
         with torch.inference_mode():
-            found: States = self._hidden(packed).float().cpu().numpy()
-        return found
+            states: States = self._hidden(packed).float().cpu().numpy()
+        return states
 
     def middle(self, packed: Packed) -> States:
-        seen: list[Tensor] = []
-        with torch.inference_mode(), torch_midway.seen(self._halfway, seen.append):
+        outputs: list[Tensor] = []
+        with torch.inference_mode(), torch_midway.watch_output(self._halfway, outputs.append):
             self._hidden(packed)
-            found: States = seen[0][self._tensor(self._reply_rows)].float().cpu().numpy()
-        return found
+            states: States = outputs[0][self._tensor(self._reply_rows)].float().cpu().numpy()
+        return states
 
     @contextlib.contextmanager
     def leaning(self, direction: NDArray[np.float32]) -> Iterator[None]:
-        towards = self._tensor(direction)
+        shift = self._tensor(direction)
 
         def lean(states: Tensor) -> None:
-            states[self._tensor(np.unique(self._reply_rows))] += towards.to(states.dtype)
+            states[self._tensor(np.unique(self._reply_rows))] += shift.to(states.dtype)
 
-        with torch_midway.seen(self._halfway, lean):
+        with torch_midway.watch_output(self._halfway, lean):
             yield
 
     def surprise(self, packed: Packed) -> Surprise:
@@ -218,14 +222,14 @@ class TorchPolicy:
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-            told = str(error).splitlines()[0]
+            message = str(error).splitlines()[0]
         finally:
             self.model.eval()
         # Out here the traceback, which holds on to the tensors, is gone.
         self._optimiser.zero_grad(set_to_none=True)
         if self.device == "cuda":
             torch.cuda.empty_cache()
-        raise OutOfMemory(told)
+        raise OutOfMemory(message)
 
     def _backward(self, packed: Packed, terms: Terms, loss: Loss) -> dict[str, float]:
         hidden = self._hidden(packed, training=True)  # (N, H)
@@ -245,17 +249,21 @@ class TorchPolicy:
         value.backward()
         return {name: float(total.detach()) for name, total in sums.items()}
 
-    def teach(self, packed: Packed, k: int, also: Sequence[int] = (), states: States | None = None) -> Teaching:
+    def teach(
+        self, packed: Packed, k: int, required_ids: Sequence[int] = (), states: States | None = None
+    ) -> TokenDistribution:
         with torch.inference_mode():
-            hidden = self._hidden(packed) if states is None else self._known(states)  # (N, H)
+            hidden = self._hidden(packed) if states is None else self._from_known_states(states)  # (N, H)
             ids, values = [], []
             for part in chunks(len(hidden), self._vocabulary):
                 logits = self._logits(hidden[part], packed, part)  # (n, V)
                 log_probs = logits.log_softmax(-1)
-                top = log_probs.index_fill(-1, self._tensor(np.asarray(also, np.int64)), torch.inf)
+                top = log_probs.index_fill(-1, self._tensor(np.asarray(required_ids, np.int64)), torch.inf)
                 ids.append(top.topk(min(k, logits.shape[-1])).indices)
                 values.append(log_probs.gather(-1, ids[-1]))
-        return Teaching(torch.cat(ids).to(torch.int32).cpu().numpy(), torch.cat(values).to(torch.float32).cpu().numpy())
+        return TokenDistribution(
+            torch.cat(ids).to(torch.int32).cpu().numpy(), torch.cat(values).to(torch.float32).cpu().numpy()
+        )
 
     def _hidden(self, packed: Packed, *, training: bool = False) -> Tensor:
         """(N, H) what predicts each reply token."""
@@ -268,7 +276,7 @@ class TorchPolicy:
             states = forward(**layout.inputs()).last_hidden_state[0]  # (S, H)
         else:
             # No attention mask: padding is on the right, and a causal or sliding mask never looks there.
-            ids, self._reply_rows = padded(packed.sequences)
+            ids, self._reply_rows = pad(packed.sequences)
             self._prepare_layers(ids.size, training=training)
             states = forward(input_ids=self._tensor(ids), use_cache=False).last_hidden_state.flatten(0, 1)  # (B·S, H)
         gathered: Tensor = states[self._tensor(self._reply_rows)]
@@ -288,7 +296,7 @@ class TorchPolicy:
         logits: Tensor = self._scale_logits(self._causal.get_output_embeddings()(hidden).float())
         return logits
 
-    def _known(self, states: States) -> Tensor:
+    def _from_known_states(self, states: States) -> Tensor:
         """(N, H) as `_hidden` gave them."""
         return self._tensor(states).to(self._causal.get_input_embeddings().weight.dtype)
 
@@ -302,11 +310,11 @@ class TorchPolicy:
         """The short way through the head must give the model's own logits; a model with another head is refused."""
         ids = torch.arange(2, 10, device=self.device)[None] % self._causal.config.get_text_config().vocab_size
         with torch.inference_mode():
-            own = self._causal(input_ids=ids, use_cache=False).logits.float()  # (1, 8, V)
+            logits = self._causal(input_ids=ids, use_cache=False).logits.float()  # (1, 8, V)
             states = self._causal.base_model(input_ids=ids, use_cache=False).last_hidden_state
-            short = self._head(states)
-        gap = float((own - short).abs().max())
-        if not gap <= 1e-3 * max(1.0, float(own.abs().max())):
+            short_logits = self._head(states)
+        gap = float((logits - short_logits).abs().max())
+        if not gap <= 1e-3 * max(1.0, float(logits.abs().max())):
             raise ValueError(
                 f"{type(self._causal).__name__} computes its logits in a way that this trainer does not "
                 f"know (they differ by {gap:.3g}): log-probs would be wrong."
@@ -321,7 +329,7 @@ class TorchPolicy:
         if np.isfinite(norm):
             self._optimiser.step()
         self._optimiser.zero_grad(set_to_none=True)
-        self._hoard.give_back(most=0)
+        self._freed_memory.give_back(most=0)
         return norm
 
     def adapter(self) -> State:
@@ -350,10 +358,16 @@ class TorchPolicy:
     def _plan_memory(self, preset: Preset) -> MemoryPlan:
         """How large a micro-batch may be, and from where on activations are recomputed instead of kept."""
         plan = MemoryPlan.of(self._causal.config.get_text_config(), self.device, max_seq_len=preset.max_seq_len)
-        self.choices.append(("micro_batch", plan.largest, plan.why))
-        on = plan.recomputes(plan.largest)
-        self.choices.append(("gradient_checkpointing", on, f"above {plan.kept} tokens a micro-batch: {plan.kept_why}"))
-        if on:
+        self.choices.append(("micro_batch", plan.largest, plan.reason))
+        recomputes = plan.recomputes(plan.largest)
+        self.choices.append(
+            (
+                "gradient_checkpointing",
+                recomputes,
+                f"above {plan.largest_kept} tokens a micro-batch: {plan.kept_reason}",
+            )
+        )
+        if recomputes:
             self._causal.activation_checkpointing_enable({"use_reentrant": False})
             self._causal.enable_input_require_grads()  # else no gradient enters the first recomputed layer
             if self.device == "cpu":
@@ -363,9 +377,9 @@ class TorchPolicy:
     def _watch_hoard(self) -> None:
         """Looked at as each recomputed layer begins, on the way there and on the way back."""
 
-        def look(part: torch.nn.Module, given: Any) -> None:
+        def look(part: torch.nn.Module, inputs: Any) -> None:
             if part.training:
-                self._hoard.give_back()
+                self._freed_memory.give_back()
 
         for layer in self._causal.modules():
             if isinstance(layer, GradientCheckpointingLayer):
@@ -392,7 +406,7 @@ class TorchPolicy:
                 pad_token_id=self._ends[0],
                 do_sample=False,  # the next token is drawn before
                 logits_processor=LogitsProcessorList(
-                    [Draws(seeds, temperature, self.device)] if temperature > 0 else []
+                    [SeededDraws(seeds, temperature, self.device)] if temperature > 0 else []
                 ),
             )[:, width:]  # (B, ≤ max_tokens)
         return [_until_end(row, self._ends) for row in out.tolist()]
@@ -446,11 +460,11 @@ def _support(logits: Tensor, target: Tensor, top_p: Tensor, top_k: Tensor) -> Te
     rank = torch.arange(ordered.shape[-1], device=logits.device)
     ordered = ordered.masked_fill((rank >= top_k[:, None]) & (top_k > 0)[:, None], -torch.inf)
     shares = ordered.softmax(-1)
-    before = shares.cumsum(-1) - shares  # mass of the likelier tokens
-    kept = (before < top_p[:, None]) & ordered.isfinite()  # the first always
+    mass_above = shares.cumsum(-1) - shares  # mass of the likelier tokens
+    mask = (mass_above < top_p[:, None]) & ordered.isfinite()  # the first always
     place = (order == target[:, None]).to(torch.int8).argmax(-1)
-    mass = torch.where(kept, logits.gather(-1, order), -torch.inf).logsumexp(-1) - logits.logsumexp(-1)
-    return torch.where(kept.gather(-1, place[:, None]).squeeze(-1), mass, torch.inf)
+    mass = torch.where(mask, logits.gather(-1, order), -torch.inf).logsumexp(-1) - logits.logsumexp(-1)
+    return torch.where(mask.gather(-1, place[:, None]).squeeze(-1), mass, torch.inf)
 
 
 def _until_end(ids: list[int], end: Sequence[int]) -> list[int]:

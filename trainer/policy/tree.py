@@ -54,13 +54,13 @@ def grow(sequences: Sequence[Tokens]) -> Forest:
     pieces: list[list[tuple[_Run, int]]] = [[] for _ in arrays]  # (run, how many of its tokens) along each sequence
     # Longest first: what is shared becomes one long chain, which attention computes without a mask.
     for i in sorted(range(len(arrays)), key=lambda i: -len(arrays[i])):
-        run, rest, offset = root, arrays[i], 0
-        while len(rest):
-            key = (offset, int(rest[0]))
-            run = run.branches.setdefault(key, _Run(rest))
-            offset = _common(run.ids, rest)
+        run, remaining, offset = root, arrays[i], 0
+        while len(remaining):
+            key = (offset, int(remaining[0]))
+            run = run.branches.setdefault(key, _Run(remaining))
+            offset = _common_length(run.ids, remaining)
             pieces[i].append((run, offset))
-            rest = rest[offset:]
+            remaining = remaining[offset:]
     return _lay_out(root, pieces)
 
 
@@ -70,21 +70,24 @@ def _lay_out(root: _Run, pieces: Sequence[Sequence[tuple[_Run, int]]]) -> Forest
     total = 0
     waiting: list[tuple[_Run, int]] = [(run, -1) for run in root.branches.values()]
     while waiting:
-        run, above = waiting.pop()
+        run, parent_node = waiting.pop()
         run.start = total
         ids.append(run.ids)
-        parent.append(np.concatenate([[above], np.arange(total, total + len(run.ids) - 1)]))
+        parent.append(np.concatenate([[parent_node], np.arange(total, total + len(run.ids) - 1)]))
         total += len(run.ids)
         # The deepest branch comes next, so that every subtree is one stretch.
-        waiting += [(b, run.start + at - 1) for (at, _), b in sorted(run.branches.items(), key=lambda item: item[0])]
+        waiting += [
+            (b, run.start + branch_offset - 1)
+            for (branch_offset, _), b in sorted(run.branches.items(), key=lambda item: item[0])
+        ]
     parents = np.concatenate(parent)
     depth, end = np.zeros(total, np.int64), np.arange(1, total + 1)
     for node in range(total):
         depth[node] = depth[parents[node]] + 1 if parents[node] >= 0 else 0
     for node in range(total - 1, -1, -1):
-        above = parents[node]
-        if above >= 0:
-            end[above] = max(end[above], end[node])
+        parent_node = parents[node]
+        if parent_node >= 0:
+            end[parent_node] = max(end[parent_node], end[node])
     paths = tuple(np.concatenate([run.start + np.arange(count) for run, count in piece]) for piece in pieces)
     return Forest(np.concatenate(ids), depth, end, parents, paths)
 
@@ -95,29 +98,29 @@ def blocks(forest: Forest, rows: int = BLOCK) -> list[Block]:
     follows = forest.parent == np.arange(total) - 1
     follows[forest.parent < 0] = False
     cut: list[Block] = []
-    at = 0
-    while at < total:
-        chain = _chain(forest, follows, at)
+    start = 0
+    while start < total:
+        chain = _chain(forest, follows, start)
         if chain >= rows:
-            cut.append(Block(at, at + chain, None))
-            at += chain
+            cut.append(Block(start, start + chain, None))
+            start += chain
             continue
-        last = min(at + rows, total)
-        for root in np.flatnonzero(forest.parent[at + 1 : last] < 0) + at + 1:
+        last = min(start + rows, total)
+        for root in np.flatnonzero(forest.parent[start + 1 : last] < 0) + start + 1:
             if _chain(forest, follows, int(root)) >= rows:
                 last = int(root)  # a long chain begins here
                 break
-        cut.append(Block(at, last, np.flatnonzero(forest.end[:last] > at)))
-        at = last
+        cut.append(Block(start, last, np.flatnonzero(forest.end[:last] > start)))
+        start = last
     return cut
 
 
-def _chain(forest: Forest, follows: np.ndarray, at: int) -> int:
+def _chain(forest: Forest, follows: np.ndarray, start: int) -> int:
     """How many tokens follow each other from this root; 0 when it is none."""
-    if forest.parent[at] >= 0:
+    if forest.parent[start] >= 0:
         return 0
-    breaks = np.flatnonzero(~follows[at + 1 :])
-    return int(breaks[0]) + 1 if len(breaks) else len(follows) - at
+    breaks = np.flatnonzero(~follows[start + 1 :])
+    return int(breaks[0]) + 1 if len(breaks) else len(follows) - start
 
 
 def reply_columns(forest: Forest, sequences: Sequence[Tokens]) -> Ints:
@@ -125,7 +128,7 @@ def reply_columns(forest: Forest, sequences: Sequence[Tokens]) -> Ints:
     return np.concatenate([path[len(s.prompt) - 1 :] for path, s in zip(forest.paths, sequences, strict=True)])
 
 
-def _common(one: Ints, other: Ints) -> int:
-    width = min(len(one), len(other))
-    differs = np.flatnonzero(one[:width] != other[:width])
+def _common_length(first: Ints, second: Ints) -> int:
+    width = min(len(first), len(second))
+    differs = np.flatnonzero(first[:width] != second[:width])
     return int(differs[0]) if len(differs) else width

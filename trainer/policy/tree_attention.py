@@ -63,9 +63,11 @@ class Layout:
         for first, last, columns in self._blocks:
             rows = query[:, :, first:last]
             if columns is None:
-                own = slice(first, last)
+                chain = slice(first, last)
                 parts.append(
-                    scaled_dot_product_attention(rows, key[:, :, own], value[:, :, own], is_causal=True, scale=scale)
+                    scaled_dot_product_attention(
+                        rows, key[:, :, chain], value[:, :, chain], is_causal=True, scale=scale
+                    )
                 )
                 continue
             arguments = (rows, key, value, first, columns, scale)
@@ -79,8 +81,8 @@ class Layout:
     def _block(
         self, rows: Tensor, key: Tensor, value: Tensor, first: int, columns: Tensor, scale: float | None
     ) -> Tensor:
-        at = torch.arange(first, first + rows.shape[2], device=rows.device)[:, None]  # (R, 1)
-        sees = (columns <= at) & (at < self.end[columns])  # (R, C)
+        row_index = torch.arange(first, first + rows.shape[2], device=rows.device)[:, None]  # (R, 1)
+        sees = (columns <= row_index) & (row_index < self.end[columns])  # (R, C)
         return scaled_dot_product_attention(
             rows, key.index_select(2, columns), value.index_select(2, columns), attn_mask=sees, scale=scale
         )
@@ -94,17 +96,17 @@ def _forward(
     attention_mask: Tensor | None,
     *,
     tree: Layout | None = None,
-    **rest: Any,
+    **options: Any,
 ) -> tuple[Tensor, None]:
     """The attention function that a transformers layer calls. Without a tree (generation, padded rows) it is
     transformers' own SDPA."""
     if tree is None:
-        out, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **rest)
+        out, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
         return out, None
     for name in ("softcap", "s_aux", "position_bias"):
-        if rest.get(name) is not None:
+        if options.get(name) is not None:
             raise ValueError(f"its attention has {name}")
-    return tree.attend(query, key, value, rest.get("scaling")).transpose(1, 2).contiguous(), None
+    return tree.attend(query, key, value, options.get("scaling")).transpose(1, 2).contiguous(), None
 
 
 AttentionInterface.register(NAME, _forward)
@@ -118,31 +120,31 @@ def prepare(causal: Any, device: str, *, max_seq_len: int) -> tuple[str | None, 
     """The kernel that this model's trees are computed with, or None; and why. The model is left ready for it."""
     if reason := _forbids(causal.config.get_text_config(), max_seq_len):
         return None, reason
-    before = causal.config._attn_implementation
-    if before != "sdpa" or not causal._can_set_attn_implementation():
-        return None, f"its attention is {before}, which cannot be replaced"
+    original = causal.config._attn_implementation
+    if original != "sdpa" or not causal._can_set_attn_implementation():
+        return None, f"its attention is {original}, which cannot be replaced"
     causal.set_attn_implementation(NAME)
-    told = []
+    findings = []
     for kernel in ("flex", "blocks") if _flex_is_there(device) else ("blocks",):
         try:
             gap = _gap(causal, device, flex=kernel == "flex")
         except Exception as error:  # a model's code, or a compiler, may raise anything
-            told.append(f"{kernel}: {type(error).__name__}: {error}")
+            findings.append(f"{kernel}: {type(error).__name__}: {error}")
             continue
         if gap <= PROOF[causal.dtype]:
-            told.append(f"{kernel}: three sequences gave the same hidden states together as apart")
-            return kernel, "; ".join(told)
-        told.append(f"{kernel}: three sequences gave other hidden states together than apart (by {gap:.3g})")
-    causal.set_attn_implementation(before)
-    return None, "; ".join(told)
+            findings.append(f"{kernel}: three sequences gave the same hidden states together as apart")
+            return kernel, "; ".join(findings)
+        findings.append(f"{kernel}: three sequences gave other hidden states together than apart (by {gap:.3g})")
+    causal.set_attn_implementation(original)
+    return None, "; ".join(findings)
 
 
 def _forbids(config: Any, max_seq_len: int) -> str | None:
     """The part of a config that rules out that a token depends on its ancestors alone, wherever they stand in the
     batch."""
     kinds = set(getattr(config, "layer_types", None) or ())
-    if other := sorted(kinds - {"full_attention", "sliding_attention"}):
-        return f"it has {', '.join(other)} layers"
+    if other_kinds := sorted(kinds - {"full_attention", "sliding_attention"}):
+        return f"it has {', '.join(other_kinds)} layers"
     window = getattr(config, "sliding_window", None)
     if window and window < max_seq_len and (not kinds or "sliding_attention" in kinds):
         return f"a sliding window of {window} tokens"
@@ -157,17 +159,19 @@ def _forbids(config: Any, max_seq_len: int) -> str | None:
 def _gap(causal: Any, device: str, *, flex: bool) -> float:
     """The largest difference between hidden states in one tree and one by one, as a share of the largest."""
     vocabulary = causal.config.get_text_config().vocab_size
-    one = tuple(i % vocabulary for i in range(3, 15))
-    rows = [Tokens(one, one[:3]), Tokens(one[:6], one[8:1:-1]), Tokens(one[5::-1], one[:4])]
+    ids = tuple(i % vocabulary for i in range(3, 15))
+    rows = [Tokens(ids, ids[:3]), Tokens(ids[:6], ids[8:1:-1]), Tokens(ids[5::-1], ids[:4])]
     forest = tree.grow(rows)
     with torch.inference_mode():
-        together = causal.base_model(**Layout(forest, device, flex=flex).inputs()).last_hidden_state[0]
+        tree_states = causal.base_model(**Layout(forest, device, flex=flex).inputs()).last_hidden_state[0]
         gap = 0.0
         for row, path in zip(rows, forest.paths, strict=True):
-            ids = torch.tensor([row.computed], device=device)
-            alone = causal.base_model(input_ids=ids, use_cache=False).last_hidden_state[0]
-            apart = (together[torch.from_numpy(path).to(device)] - alone).abs().max() / alone.abs().max()
-            gap = max(gap, float(apart))
+            row_ids = torch.tensor([row.computed], device=device)
+            single_states = causal.base_model(input_ids=row_ids, use_cache=False).last_hidden_state[0]
+            difference = (
+                tree_states[torch.from_numpy(path).to(device)] - single_states
+            ).abs().max() / single_states.abs().max()
+            gap = max(gap, float(difference))
     return gap
 
 

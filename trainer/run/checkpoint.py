@@ -65,16 +65,16 @@ def read(folder: Path, fingerprint: str, pushed: State) -> Checkpoint | str | No
             for key in file.keys():  # noqa: SIM118, it is no dict
                 part, name = key.split(":", 1)
                 parts[part][name] = file.get_tensor(key)
-        found = Checkpoint(**counters, **parts)
+        checkpoint = Checkpoint(**counters, **parts)
     except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
         return f"the checkpoint cannot be read ({error}); starting over"
-    if found.fingerprint != fingerprint or not _close(found.pushed, pushed):
+    if checkpoint.fingerprint != fingerprint or not _are_close(checkpoint.pushed, pushed):
         return "the checkpoint is of other samples or settings; starting over"
-    return found
+    return checkpoint
 
 
-def _close(ones: State, others: State) -> bool:
-    return ones.keys() == others.keys() and all(
-        one.shape == others[name].shape and np.allclose(one, others[name], rtol=0, atol=CLOSE)
-        for name, one in ones.items()
+def _are_close(first: State, second: State) -> bool:
+    return first.keys() == second.keys() and all(
+        array.shape == second[name].shape and np.allclose(array, second[name], rtol=0, atol=CLOSE)
+        for name, array in first.items()
     )

@@ -23,7 +23,7 @@ from trainer.formats.manifest import MANIFEST
 from trainer.io.progress import Stop
 from trainer.io.run_folder import RunError
 from trainer.lessons.batch import score
-from trainer.lessons.degenerate import loops, repeated
+from trainer.lessons.degenerate import is_looping, repeated_share
 from trainer.lessons.lessons import HeldBack, Lesson
 from trainer.lessons.prompts import NEUTRAL
 from trainer.lessons.samples import Template
@@ -33,8 +33,8 @@ from trainer.policy.packing import Tokens
 from trainer.policy.policy import Policy
 from trainer.run import topic
 
-TIMES = 3  # replies to each, where the base is asked about them: what one of them brings is half chance
-OTHERS = (TIMES - 1) * len(NEUTRAL)
+REPLIES_EACH = 3  # replies to each, where the base is asked about them: what one of them brings is half chance
+FURTHER_REPLIES = (REPLIES_EACH - 1) * len(NEUTRAL)
 REPLY_TOKENS = 48  # long enough to loop and to lose the thread, short enough for some seconds on 2 cores
 TEMPERATURE = 0.8  # looser than greedy, where every small model loops; tighter than 1, where its tail speaks
 GATE_SEED = 20  # always the same, so that parent and candidate, and every run, are compared alike
@@ -62,11 +62,11 @@ class Bounds:
     )
 
     @classmethod
-    def of(cls, given: Mapping[str, float]) -> Bounds:
-        known = {f.name for f in fields(cls)}
-        if unknown := sorted(given.keys() - known):
-            raise RunError(f"the gate has no bound {unknown[0]!r}; it has {', '.join(sorted(known))}.")
-        return cls(**given)  # type: ignore[arg-type]  # counts may come as floats
+    def of(cls, values: Mapping[str, float]) -> Bounds:
+        names = {f.name for f in fields(cls)}
+        if strangers := sorted(values.keys() - names):
+            raise RunError(f"the gate has no bound {strangers[0]!r}; it has {', '.join(sorted(names))}.")
+        return cls(**values)  # type: ignore[arg-type]  # counts may come as floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,45 +86,47 @@ def judge(
     bounds: Bounds,
     *,
     parent: Path | None,
-    before: Sequence[Tokens],
+    parent_replies: Sequence[Tokens],
     lessons: Sequence[Lesson],
-    held: Sequence[HeldBack],
+    held_back: Sequence[HeldBack],
     changed: float,
-    replayed: float | None,
+    replay_margin: float | None,
     stop: Stop,
-    asked: float = 0.0,
+    teacher_distance: float = 0.0,
 ) -> dict[str, Check]:
-    """Every check on what the policy wears now.
+    """Make every check on what the policy wears now.
 
-    `before` is what the parent says (`ask`). `lessons` say what was asked for; `held` were not trained on. `changed`
-    (nats a token) and `replayed` (as `margin`, but of the newest replies that were) were measured after the last step.
-    `asked` is how far a teacher was from the policy, nats a token.
+    `parent_replies` are the parent's answers (`answer_questions`). `lessons` say what was asked for; `held_back` were
+    not trained on. `changed` (nats a token) and `replay_margin` (as `margin`, but of the newest replies that were) were
+    measured after the last step. `teacher_distance` is how far a teacher was from the policy, nats a token.
     """
     checks = {"finite": finite(policy), "no_op": Check(_round(changed), MIN_CHANGE, changed >= MIN_CHANGE)}
     if not checks["finite"].ok:
         return checks
     stop.check()
-    checks["replay"] = replay(replayed)
-    checks["margin"] = margin(policy, held, bounds)
+    checks["replay"] = replay(replay_margin)
+    checks["margin"] = margin(policy, held_back, bounds)
     stop.check()
     checks["text_nll"] = text_nll(policy, template, bounds)
     stop.check()
-    said = ask(policy, template, NEUTRAL * TIMES, [GATE_SEED] * len(NEUTRAL) + [GATE_SEED + 1] * OTHERS)
-    candidate = said[: len(NEUTRAL)]  # as the parent was asked
+    replies = answer_questions(
+        policy, template, NEUTRAL * REPLIES_EACH, [GATE_SEED] * len(NEUTRAL) + [GATE_SEED + 1] * FURTHER_REPLIES
+    )
+    candidate = replies[: len(NEUTRAL)]  # as the parent was asked
     stop.check()
     checks["empty"] = empty(candidate, template)
     checks["looping"] = looping(candidate, bounds)
-    checks["repetition"] = repetition(candidate, before, bounds)
-    checks["refusals"] = refusals(candidate, before, template, bounds)
-    checks["length"] = length(candidate, before, lessons, bounds)
+    checks["repetition"] = repetition(candidate, parent_replies, bounds)
+    checks["refusals"] = refusals(candidate, parent_replies, template, bounds)
+    checks["length"] = length(candidate, parent_replies, lessons, bounds)
     stop.check()
-    checks["topic"] = on_topic(policy, candidate, before, bounds)
+    checks["topic"] = on_topic(policy, candidate, parent_replies, bounds)
     stop.check()
-    checks |= beside_the_base(policy, said, lessons, bounds, max(asked, granted(parent, bounds)))
+    checks |= compare_with_base(policy, replies, lessons, bounds, max(teacher_distance, granted(parent, bounds)))
     return checks
 
 
-def ask(
+def answer_questions(
     policy: Policy,
     template: Template,
     questions: Sequence[str] = NEUTRAL,
@@ -132,8 +134,8 @@ def ask(
 ) -> list[Tokens]:
     """Answers of the policy to ordinary questions, in one batch."""
     prompts = [template.question(text) for text in questions]
-    said = policy.generate(prompts, max_tokens=REPLY_TOKENS, temperature=TEMPERATURE, seed=seed)
-    return [Tokens(prompt, tuple(reply)) for prompt, reply in zip(prompts, said, strict=True)]
+    replies = policy.generate(prompts, max_tokens=REPLY_TOKENS, temperature=TEMPERATURE, seed=seed)
+    return [Tokens(prompt, tuple(reply)) for prompt, reply in zip(prompts, replies, strict=True)]
 
 
 def finite(policy: Policy) -> Check:
@@ -141,23 +143,23 @@ def finite(policy: Policy) -> Check:
     return Check(float(bad), 0.0, bad == 0)
 
 
-def margin(policy: Policy, held: Sequence[HeldBack], bounds: Bounds) -> Check:
+def margin(policy: Policy, held_back: Sequence[HeldBack], bounds: Bounds) -> Check:
     """Mean log-prob a token of liked minus disliked held-back replies, candidate minus parent.
 
     With few of them chance alone moves it, so the bound gives way by two standard errors, over tokens or over replies,
     whichever is larger. One reply has no spread, and the tokens of a reply change together.
     """
-    liked = [one for one in held if one.sample.reward > 0]
-    disliked = [one for one in held if one.sample.reward < 0]
+    liked = [reply for reply in held_back if reply.sample.reward > 0]
+    disliked = [reply for reply in held_back if reply.sample.reward < 0]
     bound = -bounds.margin_slack
     if not liked or not disliked:
         missing = "liked" if not liked else "disliked"
-        return Check(None, bound, True, f"skipped: none of the {len(held)} held-back samples is {missing}")
+        return Check(None, bound, True, f"skipped: none of the {len(held_back)} held-back samples is {missing}")
 
     value = variance = 0.0
     for side, sign in ((liked, 1), (disliked, -1)):
-        now = score(policy, [one.sample.tokens for one in side])
-        changes = [n - one.old for n, one in zip(now, side, strict=True)]  # (T,) each
+        scored = score(policy, [reply.sample.tokens for reply in side])
+        changes = [n - reply.old for n, reply in zip(scored, side, strict=True)]  # (T,) each
         means = np.array([c.mean() for c in changes])
         value += sign * float(means.mean())
         within = sum(float(c.var()) / len(c) for c in changes) / len(changes) ** 2
@@ -196,48 +198,58 @@ def empty(replies: Sequence[Tokens], template: Template) -> Check:
 
 
 def looping(replies: Sequence[Tokens], bounds: Bounds) -> Check:
-    count = sum(loops(r.reply) for r in replies)
+    count = sum(is_looping(r.reply) for r in replies)
     return Check(float(count), float(bounds.max_looping), count <= bounds.max_looping)
 
 
-def repetition(replies: Sequence[Tokens], before: Sequence[Tokens], bounds: Bounds) -> Check:
+def repetition(replies: Sequence[Tokens], parent_replies: Sequence[Tokens], bounds: Bounds) -> Check:
     """Mean share of a reply's 4-grams that it had said before, minus the parent's."""
-    rise = float(np.mean([repeated(r.reply) for r in replies]) - np.mean([repeated(r.reply) for r in before]))
+    rise = float(
+        np.mean([repeated_share(r.reply) for r in replies]) - np.mean([repeated_share(r.reply) for r in parent_replies])
+    )
     return Check(_round(rise), bounds.repetition_rise, rise <= bounds.repetition_rise)
 
 
-def refusals(replies: Sequence[Tokens], before: Sequence[Tokens], template: Template, bounds: Bounds) -> Check:
+def refusals(replies: Sequence[Tokens], parent_replies: Sequence[Tokens], template: Template, bounds: Bounds) -> Check:
     """Count the refused ones of eight harmless questions."""
-    count, was = (sum(bool(REFUSAL.match(template.text(r.reply))) for r in side) for side in (replies, before))
-    bound = was + bounds.more_refusals
-    return Check(float(count), float(bound), count <= bound, f"the parent refuses {was}")
+    count, parent_count = (
+        sum(bool(REFUSAL.match(template.text(r.reply))) for r in side) for side in (replies, parent_replies)
+    )
+    bound = parent_count + bounds.more_refusals
+    return Check(float(count), float(bound), count <= bound, f"the parent refuses {parent_count}")
 
 
-def on_topic(policy: Policy, replies: Sequence[Tokens], before: Sequence[Tokens], bounds: Bounds) -> Check:
+def on_topic(policy: Policy, replies: Sequence[Tokens], parent_replies: Sequence[Tokens], bounds: Bounds) -> Check:
     """How much less replies depend on what was asked than the parent's, by what the base makes of both."""
-    now, was = topic.measure(policy, replies, before)
-    change, bound, note = topic.compared(now, was, bounds.topic_fall)
+    depends, parent_depends = topic.measure(policy, replies, parent_replies)
+    change, bound, note = topic.compare(depends, parent_depends, bounds.topic_fall)
     return Check(_round(change), _round(bound), change >= bound, note)
 
 
-def length(replies: Sequence[Tokens], before: Sequence[Tokens], lessons: Sequence[Lesson], bounds: Bounds) -> Check:
+def length(
+    replies: Sequence[Tokens], parent_replies: Sequence[Tokens], lessons: Sequence[Lesson], bounds: Bounds
+) -> Check:
     """Mean length as a share of the parent's. A taste for short or long replies moves the bound by what it asks for.
 
     `bound` is the nearer one; the replies are cut at REPLY_TOKENS, so this sees collapse and rambling, not a taste.
     """
     liked = [
-        len(one.old) for one in lessons if one.extra or one.sample.reward > 0 or (one.sample.labelled and one.way > 0)
+        len(lesson.old)
+        for lesson in lessons
+        if lesson.is_imitated or lesson.sample.reward > 0 or (lesson.sample.labelled and lesson.direction > 0)
     ]
-    rated = [len(lesson.old) for lesson in lessons if not lesson.extra]
-    asked = float(np.mean(liked) / np.mean(rated)) if liked and rated else 1.0
-    ratio = _mean_length(replies) / _mean_length(before)
-    low, high = bounds.min_length_ratio * min(asked, 1), bounds.max_length_ratio * max(asked, 1)
+    rated = [len(lesson.old) for lesson in lessons if not lesson.is_imitated]
+    target = float(np.mean(liked) / np.mean(rated)) if liked and rated else 1.0
+    ratio = _mean_length(replies) / _mean_length(parent_replies)
+    low, high = bounds.min_length_ratio * min(target, 1), bounds.max_length_ratio * max(target, 1)
     bound = low if ratio < 1 else high
-    return Check(_round(ratio), _round(bound), low <= ratio <= high, f"the ratings asked for {asked:.0%} of the length")
+    return Check(
+        _round(ratio), _round(bound), low <= ratio <= high, f"the ratings asked for {target:.0%} of the length"
+    )
 
 
-def beside_the_base(
-    policy: Policy, replies: Sequence[Tokens], lessons: Sequence[Lesson], bounds: Bounds, asked: float = 0.0
+def compare_with_base(
+    policy: Policy, replies: Sequence[Tokens], lessons: Sequence[Lesson], bounds: Bounds, allowance: float = 0.0
 ) -> dict[str, Check]:
     """At every position of what the candidate would say, how it differs from the base.
 
@@ -254,14 +266,14 @@ def beside_the_base(
     rise = float(excess.mean())
     error = _standard_error(excess - rise, [replies[i] for members in groups for i in members])
     ratio = float(entropy.mean() / max(base_entropy.mean(), 1e-6))
-    wanted = [-lesson.ref for lesson in lessons if lesson.extra]
-    rated = [-lesson.ref for lesson in lessons if not lesson.extra]
-    if wanted and rated:
-        asked = max(asked, float(np.concatenate(wanted).mean() - np.concatenate(rated).mean()))
-    asked = max(0.0, min(asked, bounds.base_nll_rise))
-    bound = bounds.base_nll_rise + asked
+    imitated = [-lesson.ref for lesson in lessons if lesson.is_imitated]
+    rated = [-lesson.ref for lesson in lessons if not lesson.is_imitated]
+    if imitated and rated:
+        allowance = max(allowance, float(np.concatenate(imitated).mean() - np.concatenate(rated).mean()))
+    allowance = max(0.0, min(allowance, bounds.base_nll_rise))
+    bound = bounds.base_nll_rise + allowance
     note = f"of {len(replies)} replies, standard error {error:.3f}"
-    note += f"; comments and corrections asked for {asked:.2f} of it" if asked else ""
+    note += f"; comments and corrections asked for {allowance:.2f} of it" if allowance else ""
     return {
         "base_nll": Check(_round(rise), _round(bound), rise <= bound, note),
         "entropy": Check(_round(ratio), bounds.min_entropy_ratio, ratio >= bounds.min_entropy_ratio),
@@ -273,23 +285,23 @@ def granted(parent: Path | None, bounds: Bounds) -> float:
     return _granted(_manifest(parent), bounds)
 
 
-def taught(parent: Path | None) -> tuple[int, int] | None:
+def ratings_before_teaching(parent: Path | None) -> tuple[int, int] | None:
     """Good and all ratings of the version that comments made the parent of; None where they made none."""
     manifest = _manifest(parent)
     good, rated = manifest.get("liked") or (0, 0)
     return (int(good), int(rated)) if rated and (manifest.get("metrics") or {}).get("taught") else None
 
 
-def tuned(parent: Path | None) -> float | None:
+def tuned_rate(parent: Path | None) -> float | None:
     """The learning rate that a sweep found for this version or one before it."""
-    found = _manifest(parent).get("tuned")
-    return float(found) if found else None
+    rate = _manifest(parent).get("tuned")
+    return float(rate) if rate else None
 
 
-def spent(parent: Path | None, bounds: Bounds) -> float:
+def spent_sense(parent: Path | None, bounds: Bounds) -> float:
     """Share of what it may lose, 0 to 1, that the parent's `base_nll` was: how much of its sense is lost."""
     manifest = _manifest(parent)
-    value = _sense(manifest).get("value")
+    value = _sense_check(manifest).get("value")
     if not value or not math.isfinite(value) or value < 0:
         return 0.0
     bound = bounds.base_nll_rise + _granted(manifest, bounds)
@@ -297,11 +309,11 @@ def spent(parent: Path | None, bounds: Bounds) -> float:
 
 
 def _granted(manifest: dict[str, Any], bounds: Bounds) -> float:
-    judged = _sense(manifest)
+    judged = _sense_check(manifest)
     return float(judged["bound"]) - manifest.get("base_nll_rise", bounds.base_nll_rise) if judged else 0.0
 
 
-def _sense(manifest: dict[str, Any]) -> dict[str, Any]:
+def _sense_check(manifest: dict[str, Any]) -> dict[str, Any]:
     """The check of `base_nll` that a version went live with, if it had one."""
     return (manifest.get("gate") or {}).get("base_nll") or {}
 
@@ -310,15 +322,15 @@ def _manifest(parent: Path | None) -> dict[str, Any]:
     """Nothing, for the base and an adapter from elsewhere."""
     if parent is None or not (parent / MANIFEST).exists():
         return {}
-    found: dict[str, Any] = json.loads((parent / MANIFEST).read_bytes())
-    return found
+    manifest: dict[str, Any] = json.loads((parent / MANIFEST).read_bytes())
+    return manifest
 
 
-def _standard_error(apart: Floats, replies: Sequence[Tokens]) -> float:
-    """Standard error of a mean over the tokens of replies, which are `apart` (N,) from it: those of a reply go
-    together."""
-    ends = np.cumsum([len(one.reply) for one in replies])
-    of_replies = np.array([part.sum() for part in np.split(apart, ends[:-1])])
+def _standard_error(deviations: Floats, replies: Sequence[Tokens]) -> float:
+    """Standard error of a mean over the tokens of replies, by their `deviations` (N,) from it. Tokens of one reply
+    count as one draw."""
+    ends = np.cumsum([len(reply.reply) for reply in replies])
+    of_replies = np.array([part.sum() for part in np.split(deviations, ends[:-1])])
     return float(np.sqrt((of_replies**2).sum() * len(replies) / max(len(replies) - 1, 1)) / ends[-1])
 
 

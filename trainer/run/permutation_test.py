@@ -24,45 +24,45 @@ LIST_LINE = re.compile(r"^[^\S\n]*(?:[-*•]|\d+[.)]) ", re.M)
 
 
 @dataclass(frozen=True, slots=True)
-class Rated:
+class RatedReply:
     text: str
     tokens: int
     ended: bool  # by itself
     reward: float
 
 
-def p_value(replies: Sequence[Rated], seed: int = 0) -> float:
+def p_value(replies: Sequence[RatedReply], seed: int = 0) -> float:
     """How often ratings drawn at random go with the looks of these replies as closely as the given ones do.
 
     For each look, how alike equally rated replies are (yᵀKy, a kernel two-sample test). The best look is compared with
     the best look of each shuffle, so that looking at five things at once costs what it should.
     """
-    rewards = np.array([one.reward for one in replies])
+    rewards = np.array([reply.reward for reply in replies])
     rng = np.random.default_rng(seed)
     shuffled = rng.permuted(np.tile(rewards - rewards.mean(), (SHUFFLES, 1)), axis=1)  # (S, n)
     orders = np.vstack([rewards - rewards.mean(), shuffled])  # the given order is one of them
     best = np.ones(len(orders))
     for kernel in kernels(replies):
-        found = np.round(np.einsum("sn,nm,sm->s", orders, kernel, orders, optimize=True), 9)
-        below = np.searchsorted(np.sort(found), found, side="left")  # ties count as at least as good
-        best = np.minimum(best, 1 - below / len(found))
+        alike = np.round(np.einsum("sn,nm,sm->s", orders, kernel, orders, optimize=True), 9)
+        ranks = np.searchsorted(np.sort(alike), alike, side="left")  # ties count as at least as good
+        best = np.minimum(best, 1 - ranks / len(alike))
     return float((best <= best[0]).mean())
 
 
-def fewest(rewards: Sequence[float]) -> float:
+def smallest_p(rewards: Sequence[float]) -> float:
     """The smallest p that these ratings could have: one over the number of ways to deal them out."""
     ways = math.lgamma(len(rewards) + 1) - sum(math.lgamma(n + 1) for n in Counter(rewards).values())
     return math.exp(-ways)
 
 
-def kernels(replies: Sequence[Rated]) -> list[Floats]:
+def kernels(replies: Sequence[RatedReply]) -> list[Floats]:
     """(n, n) each: how alike the replies are by their length, end, lay-out, words and beginning."""
     looks = [
-        _standard([[math.log(one.tokens + 1)] for one in replies]),
-        _standard([[one.ended] for one in replies]),
-        _standard([_layout(one.text) for one in replies]),
-        _words([WORD.findall(one.text.lower()) for one in replies]),
-        _words([WORD.findall(one.text.lower())[:1] for one in replies]),
+        _standardise([[math.log(reply.tokens + 1)] for reply in replies]),
+        _standardise([[reply.ended] for reply in replies]),
+        _standardise([_layout(reply.text) for reply in replies]),
+        _word_features([WORD.findall(reply.text.lower()) for reply in replies]),
+        _word_features([WORD.findall(reply.text.lower())[:1] for reply in replies]),
     ]
     return [look @ look.T for look in looks]
 
@@ -80,7 +80,7 @@ def _layout(text: str) -> list[float]:
     ]
 
 
-def _standard(rows: Sequence[Sequence[float]]) -> Floats:
+def _standardise(rows: Sequence[Sequence[float]]) -> Floats:
     """(n, d), each column with mean 0 and deviation 1, or 0 throughout."""
     values = np.array(rows, np.float64)
     values -= values.mean(0)
@@ -89,15 +89,15 @@ def _standard(rows: Sequence[Sequence[float]]) -> Floats:
     return scaled
 
 
-def _words(texts: Sequence[Sequence[str]]) -> Floats:
+def _word_features(texts: Sequence[Sequence[str]]) -> Floats:
     """(n, words), 1 where a reply has a word that others have too, rarer words heavier, each row of length 1."""
     counts = Counter(word for text in texts for word in set(text))
-    known = {word: at for at, word in enumerate(sorted(w for w, n in counts.items() if 1 < n < len(texts)))}
-    found = np.zeros((len(texts), max(len(known), 1)))
-    for row, text in zip(found, texts, strict=True):
-        for word in set(text) & known.keys():
-            row[known[word]] = math.log(len(texts) / counts[word])
-    norm = np.linalg.norm(found, axis=1, keepdims=True)
-    found /= np.where(norm > 0, norm, 1.0)
-    centred: Floats = found - found.mean(0)
+    columns = {word: index for index, word in enumerate(sorted(w for w, n in counts.items() if 1 < n < len(texts)))}
+    features = np.zeros((len(texts), max(len(columns), 1)))
+    for row, text in zip(features, texts, strict=True):
+        for word in set(text) & columns.keys():
+            row[columns[word]] = math.log(len(texts) / counts[word])
+    norm = np.linalg.norm(features, axis=1, keepdims=True)
+    features /= np.where(norm > 0, norm, 1.0)
+    centred: Floats = features - features.mean(0)
     return centred

@@ -16,7 +16,7 @@ from config.presets import Preset
 from trainer import own_loss
 from trainer.io.progress import Progress, Stop
 from trainer.io.run_folder import RunSpec, read_lines
-from trainer.lessons.batch import loss_of
+from trainer.lessons.batch import make_loss
 from trainer.lessons.lessons import Lesson
 from trainer.policy.policy import Loss, Policy
 from trainer.run import steps
@@ -27,13 +27,13 @@ STEPS = 2
 HARM = 0.1  # nats a token after them: what a whole run by token may move
 
 
-def tried(folder: Path) -> dict[float, float]:
+def earlier_moves(folder: Path) -> dict[float, float]:
     """Nats a token that each rate moved, in a sweep of this run that was stopped: it goes on from there."""
-    found: dict[float, float] = {}
+    moves: dict[float, float] = {}
     for _, event in read_lines(folder / "progress.jsonl"):
         if event is not None and event.get("event") == "tune":
-            found[event["rate"]] = float("inf") if event["moved"] is None else event["moved"]
-    return found
+            moves[event["rate"]] = float("inf") if event["moved"] is None else event["moved"]
+    return moves
 
 
 def find(
@@ -46,33 +46,38 @@ def find(
     stop: Stop,
 ) -> float:
     """The highest rate that did no harm; the policy wears what it wore before."""
-    known = tried(folder)
+    moves = earlier_moves(folder)
     start, optimiser = policy.adapter(), policy.optimiser()
-    plan, loss = steps.plan_of(teaching, preset, spec.seed)[:STEPS], loss_of(preset, own_loss.load(folder, spec.loss))
-    found, why = preset.learning_rate * FACTORS[0], "each of them went too far"
+    plan = steps.plan_steps(teaching, preset, spec.seed)[:STEPS]
+    loss = make_loss(preset, own_loss.load(folder, spec.loss))
+    best_rate, reason = preset.learning_rate * FACTORS[0], "each of them went too far"
     for factor in FACTORS:
         stop.check()
         rate = preset.learning_rate * factor
         name = float(f"{rate:.3g}")
-        moved = known.get(name, -1.0)
+        moved = moves.get(name, -1.0)
         if moved < 0:
             policy.wear(start)
             policy.restore(optimiser)
             batches = [[teaching[i] for i in step] for step in plan]
-            moved = _moved(policy, batches, preset, rate, loss, teaching, progress)
+            moved = _move(policy, batches, preset, rate, loss, teaching, progress)
             progress.event("tune", rate=name, moved=round(moved, 4) if np.isfinite(moved) else None)
         if not moved <= HARM:
-            why = f"at {rate:.2g} they moved it further than {HARM:g} nats a token" if factor > FACTORS[0] else why
+            reason = (
+                f"at {rate:.2g} they moved it further than {HARM:g} nats a token" if factor > FACTORS[0] else reason
+            )
             break
-        found, why = rate, "no rate that was tried did harm"
+        best_rate, reason = rate, "no rate that was tried did harm"
     policy.wear(start)
     policy.restore(optimiser)
-    progress.event("tuned", rate=float(f"{found:.3g}"), why=why)
-    progress.choice("learning_rate", float(f"{found:.3g}"), f"the highest of a sweep of {STEPS} steps each: {why}")
-    return found
+    progress.event("tuned", rate=float(f"{best_rate:.3g}"), why=reason)
+    progress.choice(
+        "learning_rate", float(f"{best_rate:.3g}"), f"the highest of a sweep of {STEPS} steps each: {reason}"
+    )
+    return best_rate
 
 
-def _moved(
+def _move(
     policy: Policy,
     batches: Sequence[Sequence[Lesson]],
     preset: Preset,
@@ -87,6 +92,6 @@ def _moved(
             steps.accumulate(policy, batch, loss, progress, kto=preset.objective == "kto")
             if not np.isfinite(policy.step(rate, preset.max_grad_norm)):
                 return float("inf")
-        return steps.look(policy, teaching).moved
+        return steps.measure_drift(policy, teaching).moved
     except Diverged:
         return float("inf")

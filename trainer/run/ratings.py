@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from trainer.lessons.samples import Sample, Template
 from trainer.run import permutation_test
 from trainer.run.gate import Bounds, Check
-from trainer.run.permutation_test import Rated
+from trainer.run.permutation_test import RatedReply
 
 FEW = 16  # ratings; with fewer, chance explains all but the plainest taste, and who starts runs so early wants them
 
@@ -42,17 +42,17 @@ def chance(samples: Sequence[Sample], template: Template, bounds: Bounds) -> Che
     rewards = [s.reward for s in samples]
     bound = bounds.max_chance
     good, bad = sum(r > 0 for r in rewards), sum(r < 0 for r in rewards)
-    if len(rewards) < FEW or bound < permutation_test.fewest(rewards):
+    if len(rewards) < FEW or bound < permutation_test.smallest_p(rewards):
         return Check(None, bound, True, f"skipped: {good} good and {bad} bad ratings are too few to tell from chance")
     rated = [
-        Rated(template.text(s.tokens.reply), len(s.tokens.reply), s.tokens.reply[-1] == template.end, s.reward)
+        RatedReply(template.text(s.tokens.reply), len(s.tokens.reply), s.tokens.reply[-1] == template.end, s.reward)
         for s in samples
     ]
     p = permutation_test.p_value(rated)
     return Check(round(p, 6), bound, p <= bound, f"{good} good and {bad} bad ratings")
 
 
-def why(checks: dict[str, Check]) -> str | None:
+def problem(checks: dict[str, Check]) -> str | None:
     """In words, why these ratings may not train; None: they may."""
     if not checks["contrast"].ok:
         return f"{checks['contrast'].note}, so there is nothing to compare"

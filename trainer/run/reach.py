@@ -27,7 +27,7 @@ FULL = (
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class MoveBound:
     """Where a run's way ends: it has moved no further than `nats`, or has cost no more sense than `cost`.
 
     The test of evidence sees how replies look, not whether they are right. So a run whose ratings fit no look may move
@@ -37,14 +37,14 @@ class Bound:
 
     nats: float  # a token from the policy that it started at
     cost: float | None = None  # nats a token of base NLL, more than at its start; None: only how far it moved counts
-    said: Sequence[Tokens] = ()  # replies of the start, at which the cost is looked at
+    replies: Sequence[Tokens] = ()  # replies of the start, at which the cost is looked at
 
 
-def cost(policy: Policy, said: Sequence[Tokens]) -> float:
+def cost(policy: Policy, replies: Sequence[Tokens]) -> float:
     """Mean nats a token by which the base finds the policy odder than itself, at each position of these replies. It is
     the gate's `base_nll`, in expectation over the next token."""
-    groups = packing.group(said, policy.budget)
-    parts = [policy.surprise(packing.pack([said[i] for i in members])) for members in groups]
+    groups = packing.group(replies, policy.budget)
+    parts = [policy.surprise(packing.pack([replies[i] for i in members])) for members in groups]
     return float(np.concatenate([part.excess for part in parts]).mean())
 
 
@@ -56,17 +56,19 @@ def evidence(checks: Mapping[str, Check]) -> float:
     return min(1.0, math.log(max(p, 1e-9)) / math.log(PLAIN))
 
 
-def bound(preset: Preset, evidence: float, *, credited: bool, most: float, said: Sequence[Tokens]) -> Bound | None:
+def move_bound(
+    preset: Preset, evidence: float, *, credited: bool, most: float, replies: Sequence[Tokens]
+) -> MoveBound | None:
     """The bound of a run whose ratings say this much; None: it goes as far as its steps go. `credited`: by token.
-    `most`: nats of base NLL that the gate lets a version lose, which plain evidence may spend. `said`: replies of its
-    start."""
-    moves = nats(preset, evidence, credited=credited)
+    `most`: nats of base NLL that the gate lets a version lose, which plain evidence may spend. `replies`: those of
+    its start."""
+    moves = free_nats(preset, evidence, credited=credited)
     if moves is None or credited:
-        return None if moves is None else Bound(moves)
-    return Bound(moves, SENSE ** (1 - evidence) * max(most, SENSE) ** evidence, said)
+        return None if moves is None else MoveBound(moves)
+    return MoveBound(moves, SENSE ** (1 - evidence) * max(most, SENSE) ** evidence, replies)
 
 
-def nats(preset: Preset, evidence: float, *, credited: bool) -> float | None:
+def free_nats(preset: Preset, evidence: float, *, credited: bool) -> float | None:
     """How far this run may move, nats a token; None: as far as its steps go. `credited`: by token, so a critic was
     convinced."""
     if credited:
@@ -76,6 +78,6 @@ def nats(preset: Preset, evidence: float, *, credited: bool) -> float | None:
     return float(preset.drift_weak ** (1 - evidence) * FULL**evidence)
 
 
-def why(check: Check) -> str:
+def describe(check: Check) -> str:
     """In words, what the evidence rests on."""
     return f"ratings drawn at random would fit these replies as well in {check.value:.0%} of all draws ({check.note})"

@@ -19,7 +19,7 @@ from trainer.run.gate import Check
 MOST_SPENT = 0.5  # beyond it a second try with the whole weight would be much the same as the first
 
 
-class Tries:
+class Attempts:
     """At most two, the second from the start. On disk, so that a resumed run knows which it is.
 
     A run by token takes its pushes back where they were not earned. It spends as much of the preset's weight on that as
@@ -34,9 +34,9 @@ class Tries:
         self._path = folder / "retry.json"
         self._full = preset
         self._spent = spent
-        found = json.loads(self._path.read_bytes()) if self._path.exists() else {}
-        self.why: str | None = found.get("why")
-        self._elsewhere: bool = found.get("elsewhere", False)
+        stored = json.loads(self._path.read_bytes()) if self._path.exists() else {}
+        self.reason: str | None = stored.get("why")
+        self._elsewhere: bool = stored.get("elsewhere", False)
 
     @property
     def preset(self) -> Preset:
@@ -44,7 +44,7 @@ class Tries:
         if self._elsewhere:
             return full
         changes = {"w_elsewhere": full.w_elsewhere * self._spent}
-        if self.why is not None:
+        if self.reason is not None:
             changes |= {"learning_rate": full.learning_rate / 2, "drift_credited": full.drift_credited / 2}
             changes["drift_weak"] = full.drift_weak / 2
         return full.model_copy(update=changes)
@@ -61,21 +61,21 @@ class Tries:
         """In which way the second one differs."""
         return "with its pushes taken back elsewhere" if self._elsewhere else "at half the rate"
 
-    def again(self, why: str, checks: dict[str, Check], *, elsewhere: bool) -> bool:
+    def retry(self, reason: str, checks: dict[str, Check], *, elsewhere: bool) -> bool:
         """Tell if a second try is worth it: not for what moved too little already. `elsewhere`: there are places to
         take pushes back at, and the objective has a loss for it."""
-        if self.why is not None or ("no_op" in checks and not checks["no_op"].ok):
+        if self.reason is not None or ("no_op" in checks and not checks["no_op"].ok):
             return False
-        self.why = why
-        more = self._full.w_elsewhere > 0 and self._spent <= MOST_SPENT
-        self._elsewhere = elsewhere and more and lost_sense(checks)
-        found = {"why": why, "elsewhere": self._elsewhere}
-        write_atomic(self._path, json.dumps(found, ensure_ascii=False).encode())
+        self.reason = reason
+        may_push_down = self._full.w_elsewhere > 0 and self._spent <= MOST_SPENT
+        self._elsewhere = elsewhere and may_push_down and has_lost_sense(checks)
+        stored = {"why": reason, "elsewhere": self._elsewhere}
+        write_atomic(self._path, json.dumps(stored, ensure_ascii=False).encode())
         shutil.rmtree(self.folder / checkpoint.FOLDER, ignore_errors=True)  # the first one's
         return True
 
 
-def lost_sense(checks: dict[str, Check]) -> bool:
+def has_lost_sense(checks: dict[str, Check]) -> bool:
     """Tell whether base_nll says no, and nothing else does."""
     return [name for name, check in checks.items() if not check.ok] == ["base_nll"]
 

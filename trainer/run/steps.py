@@ -23,14 +23,14 @@ from trainer import objective, own_loss
 from trainer.io.progress import Progress, Stop
 from trainer.io.run_folder import RunError, RunSpec
 from trainer.lessons import pairs, trajectories
-from trainer.lessons.batch import loss_of, reference_point, score, terms
+from trainer.lessons.batch import make_loss, make_terms, reference_point, score
 from trainer.lessons.lessons import Lesson, metrics_of
 from trainer.objective import Floats
 from trainer.policy import packing
 from trainer.policy.policy import Loss, OutOfMemory, Policy, State
 from trainer.run import checkpoint, reach
 from trainer.run.checkpoint import Checkpoint
-from trainer.run.reach import Bound
+from trainer.run.reach import MoveBound
 
 LESS_MEMORY = (
     "its ratings are fresh again; end what else needs memory, set a lower train.overrides.max_seq_len, or "
@@ -42,8 +42,8 @@ PROBE = 16  # lessons that the last step's drift is measured on: a second or two
 ROUNDED = 0.05  # nats a token: five times what bf16 rounds differently in other micro-batches
 REPLAYED = 8  # liked and disliked replies that the gate looks at once more, the newest: no more than the probe again
 
-NOTHING: Mapping[int, Floats] = MappingProxyType({})
-TOLD = ("loss", "grad_norm", "guarded", "kl_teacher", "kl_stay", "elsewhere")  # of the last step that counts
+NO_SCORES: Mapping[int, Floats] = MappingProxyType({})
+FINAL_METRICS = ("loss", "grad_norm", "guarded", "kl_teacher", "kl_stay", "elsewhere")  # of the last step that counts
 
 
 class Diverged(Exception):
@@ -51,18 +51,18 @@ class Diverged(Exception):
 
 
 @dataclass
-class Trained:
+class StepsResult:
     lessons: list[Lesson]  # that an optimiser step used
     changed: float  # mean |ℓ_θ − ℓ_old| on the probe, nats a token
-    replayed: float | None  # mean ℓ_θ − ℓ_old of the last liked replies minus that of the last disliked ones
+    replay_margin: float | None  # mean ℓ_θ − ℓ_old of the last liked replies minus that of the last disliked ones
     metrics: dict[str, float]
     seconds_before: float  # in processes that this one resumed from
-    early: str | None = None  # why it ended before its last step
-    asked: float = 0.0  # KL(teacher ‖ θ) before the first steps moved it, nats a token
-    back: str | None = None  # why it went half of the way back to its start
+    early_reason: str | None = None  # why it ended before its last step
+    teacher_distance: float = 0.0  # KL(teacher ‖ θ) before the first steps moved it, nats a token
+    back_reason: str | None = None  # why it went half of the way back to its start
 
 
-class Look(NamedTuple):
+class Drift(NamedTuple):
     """How far the last step went, measured on the probe without a gradient."""
 
     moved: float  # mean drift from θ_old on its own replies, nats a token
@@ -83,75 +83,77 @@ def train(
     folder: Path,
     progress: Progress,
     stop: Stop,
-    bound: Bound | None = None,
-) -> Trained:
+    bound: MoveBound | None = None,
+) -> StepsResult:
     """The optimiser steps. A checkpoint after each, so that a run goes on where it was killed and never steps twice.
 
     `bound`: how far the policy may have moved in the end (reach).
     """
-    plan = plan_of(teaching, preset, spec.seed)
+    plan = plan_steps(teaching, preset, spec.seed)
     passes = "1 pass" if preset.passes == 1 else f"{preset.passes} passes"
-    why = f"{passes} over {len(teaching)} samples in batches of {preset.batch}"
-    if trajectories.any_of([lesson.sample for lesson in teaching]):
-        why = f"{passes} over {len(teaching)} turns of episodes in batches of {preset.batch_episodes} episodes"
+    reason = f"{passes} over {len(teaching)} samples in batches of {preset.batch}"
+    if trajectories.are_episodes([lesson.sample for lesson in teaching]):
+        reason = f"{passes} over {len(teaching)} turns of episodes in batches of {preset.batch_episodes} episodes"
     if any(lesson.has_teacher for lesson in teaching):
-        why += f", {max(preset.passes, preset.passes_taught)} over what has a teacher"
-    progress.choice("steps", len(plan), why)
-    loss, early = loss_of(preset, own_loss.load(folder, spec.loss)), None
+        reason += f", {max(preset.passes, preset.passes_taught)} over what has a teacher"
+    progress.choice("steps", len(plan), reason)
+    loss, early_reason = make_loss(preset, own_loss.load(folder, spec.loss)), None
     credited = by_token(teaching)
     start = policy.adapter()
-    spent = reach.cost(policy, bound.said) if bound is not None and bound.said else 0.0
-    at = _begun(policy, teaching, _fingerprint(spec, preset, teaching), folder, progress)
-    seconds_before, clock = at.seconds, time.monotonic()
+    spent = reach.cost(policy, bound.replies) if bound is not None and bound.replies else 0.0
+    current = _resume(policy, teaching, _fingerprint(spec, preset, teaching), folder, progress)
+    seconds_before, started = current.seconds, time.monotonic()
 
-    for step in range(at.step, len(plan)):
+    for step in range(current.step, len(plan)):
         batch = [teaching[i] for i in plan[step]]
         if step:
-            batch = _paired(policy, batch, preset)
-        now = _gradient(policy, batch, loss, step, progress, kto=preset.objective == "kto")
+            batch = _update_pairs(policy, batch, preset)
+        sums = _gradient(policy, batch, loss, step, progress, kto=preset.objective == "kto")
         # The forward pass just measured how far the steps before this one have drifted.
-        if now["kl_old"] > preset.drift_bound:
-            moved = f"{now['kl_old']:.3f} nats a token"
-            early = f"stopped before step {step + 1}, as the model had moved further than the drift bound ({moved})"
-            policy.wear(at.good)
-            at.step = max(step - 1, 0)
+        if sums["kl_old"] > preset.drift_bound:
+            moved = f"{sums['kl_old']:.3f} nats a token"
+            early_reason = (
+                f"stopped before step {step + 1}, as the model had moved further than the drift bound ({moved})"
+            )
+            policy.wear(current.good)
+            current.step = max(step - 1, 0)
             break
-        if credited and now["kl_old"] > preset.drift_credited:
+        if credited and sums["kl_old"] > preset.drift_credited:
             break
         good = policy.adapter()
         rate = preset.learning_rate * min(1.0, (step + 1) / (preset.warmup_steps + 1))
         norm = policy.step(rate, preset.max_grad_norm)
         if not np.isfinite(norm):
             raise Diverged(f"the gradient is not finite at step {step + 1}; nothing was kept.")
-        elapsed = seconds_before + time.monotonic() - clock
-        line = {**metrics_of(now), "grad_norm": round(norm, 6), "acceptance": _acceptance(batch)}
-        history = [*at.history, line]
-        at = replace(at, step=step + 1, seconds=elapsed, history=history)
-        at.adapter, at.good, at.optimiser = policy.adapter(), good, policy.optimiser()
-        checkpoint.write(folder / checkpoint.FOLDER, at)
+        elapsed = seconds_before + time.monotonic() - started
+        line = {**metrics_of(sums), "grad_norm": round(norm, 6), "acceptance": _acceptance(batch)}
+        history = [*current.history, line]
+        current = replace(current, step=step + 1, seconds=elapsed, history=history)
+        current.adapter, current.good, current.optimiser = policy.adapter(), good, policy.optimiser()
+        checkpoint.write(folder / checkpoint.FOLDER, current)
         eta = elapsed / (step + 1) * (len(plan) - step - 1)
         progress.event("step", step=step + 1, steps=len(plan), **line, rate=rate, eta_s=round(eta, 1))
         stop.check()
 
-    look, early = _last_look(policy, teaching, at, early, preset.drift_bound)
-    if early:
-        progress.warning(f"{early}: the last good step, {at.step} of {len(plan)}, is kept.")
-    if at.step == 0:
-        raise Diverged(f"the very first step went too far: {early}.")
+    look, early_reason = _last_drift(policy, teaching, current, early_reason, preset.drift_bound)
+    if early_reason:
+        progress.warning(f"{early_reason}: the last good step, {current.step} of {len(plan)}, is kept.")
+    if current.step == 0:
+        raise Diverged(f"the very first step went too far: {early_reason}.")
     if bound is not None:
-        look = _back(policy, start, teaching, look, bound, spent, progress)
-    last = at.history[at.step - 1]
-    told = {name: value for name, value in last.items() if name in TOLD}
-    stepped = {i for indices in plan[: at.step] for i in indices}
-    return Trained(
+        look = _go_back(policy, start, teaching, look, bound, spent, progress)
+    last = current.history[current.step - 1]
+    metrics = {name: value for name, value in last.items() if name in FINAL_METRICS}
+    stepped = {i for indices in plan[: current.step] for i in indices}
+    return StepsResult(
         # A rating that went by token made the critic, whether a step came to it or not.
         lessons=[lesson for i, lesson in enumerate(teaching) if i in stepped or lesson.credited],
         changed=_changed(policy, start, teaching, look),
-        replayed=replay(policy, teaching, look.scored),
-        metrics={"steps": at.step, **told, **look.metrics},
+        replay_margin=replay_margin(policy, teaching, look.scored),
+        metrics={"steps": current.step, **metrics, **look.metrics},
         seconds_before=seconds_before,
-        early=early,
-        asked=next((line["kl_teacher"] for line in at.history if "kl_teacher" in line), 0.0),
+        early_reason=early_reason,
+        teacher_distance=next((line["kl_teacher"] for line in current.history if "kl_teacher" in line), 0.0),
     )
 
 
@@ -160,20 +162,27 @@ def by_token(teaching: Sequence[Lesson]) -> bool:
     return all(lesson.credited and not lesson.taught for lesson in teaching)
 
 
-def look(policy: Policy, teaching: Sequence[Lesson]) -> Look:
+def measure_drift(policy: Policy, teaching: Sequence[Lesson]) -> Drift:
     """How far the policy is from where these lessons were made. Raises Diverged where it is out of the numbers."""
     return _drift(policy, teaching)
 
 
-def half_way(policy: Policy, start: State, teaching: Sequence[Lesson], trained: Trained, why: str) -> Trained:
+def go_half_way_back(
+    policy: Policy, start: State, teaching: Sequence[Lesson], trained: StepsResult, reason: str
+) -> StepsResult:
     """Half of the way back to the start, measured again."""
     policy.wear(_between(start, policy.adapter(), 0.5))
-    look = _drift(policy, teaching)
-    metrics, again = trained.metrics | look.metrics, replay(policy, teaching, look.scored)
-    return replace(trained, changed=_changed(policy, start, teaching, look), replayed=again, metrics=metrics, back=why)
+    drift = _drift(policy, teaching)
+    return replace(
+        trained,
+        changed=_changed(policy, start, teaching, drift),
+        replay_margin=replay_margin(policy, teaching, drift.scored),
+        metrics=trained.metrics | drift.metrics,
+        back_reason=reason,
+    )
 
 
-def _begun(
+def _resume(
     policy: Policy, teaching: Sequence[Lesson], fingerprint: str, folder: Path, progress: Progress
 ) -> Checkpoint:
     """Where this run stands: at its checkpoint, which the policy then wears, or at its start."""
@@ -190,15 +199,15 @@ def _begun(
     return Checkpoint(fingerprint, adapter=start, good=start, pushed=pushed)
 
 
-def _back(
+def _go_back(
     policy: Policy,
     start: State,
     teaching: Sequence[Lesson],
-    look: Look,
-    bound: Bound,
+    drift: Drift,
+    bound: MoveBound,
     spent: float,
     progress: Progress,
-) -> Look:
+) -> Drift:
     """Back on the way from the start, to the first of two places. One is where the drift is `bound.nats`; the other
     where it is at most `reach.FULL` and the sense it costs (`spent` before) is `bound.cost`. Both grow with about the
     square of the way.
@@ -206,24 +215,24 @@ def _back(
     What earned its rating pushes one way, and AdamW's steps are of one size: one may go too far. Weak evidence goes all
     the way first, so that every rating has its say in where it leads.
     """
-    way, power, first, told = 1.0, 2.0, look.moved, ""
+    way, power, first, cost_note = 1.0, 2.0, drift.moved, ""
     for _ in range(BACK):
-        if look.moved <= 1.1 * bound.nats:
+        if drift.moved <= 1.1 * bound.nats:
             break
-        share = float((bound.nats / look.moved) ** (1 / power))
+        share = float((bound.nats / drift.moved) ** (1 / power))
         if bound.cost is not None:
-            costs = reach.cost(policy, bound.said) - spent
-            told = told or f" at a cost of {costs:.3f} nats of sense; {bound.cost:.2g} are let through"
-            if costs <= bound.cost and look.moved <= 1.1 * reach.FULL:
+            costs = reach.cost(policy, bound.replies) - spent
+            cost_note = cost_note or f" at a cost of {costs:.3f} nats of sense; {bound.cost:.2g} are let through"
+            if costs <= bound.cost and drift.moved <= 1.1 * reach.FULL:
                 break
-            further = min(reach.FULL / look.moved, bound.cost / costs if costs > 0 else np.inf, 0.9)
+            further = min(reach.FULL / drift.moved, bound.cost / costs if costs > 0 else np.inf, 0.9)
             share = max(share, float(np.sqrt(further)))
         policy.wear(_between(start, policy.adapter(), share))
-        was, look = look, _drift(policy, teaching)
-        way, power = way * share, _power(was.moved, look.moved, share)
+        previous, drift = drift, _drift(policy, teaching)
+        way, power = way * share, _power(previous.moved, drift.moved, share)
     free = f"; {bound.nats:.2g} are free" if bound.nats else ""
-    progress.choice("way", round(way, 3), f"it had moved {first:.3f} nats a token{told}{free}")
-    return look
+    progress.choice("way", round(way, 3), f"it had moved {first:.3f} nats a token{cost_note}{free}")
+    return drift
 
 
 def _power(far: float, near: float, share: float) -> float:
@@ -232,7 +241,7 @@ def _power(far: float, near: float, share: float) -> float:
 
 
 def _between(start: State, end: State, share: float) -> State:
-    return {name: start[name] + share * (there - start[name]) for name, there in end.items()}
+    return {name: start[name] + share * (end_tensor - start[name]) for name, end_tensor in end.items()}
 
 
 def _probe(teaching: Sequence[Lesson]) -> range:
@@ -247,10 +256,10 @@ def _gradient(
     sums = accumulate(policy, batch, loss, progress, kto=kto)
     per = {
         "loss": 1,
-        "kl_old": sum(len(lesson.old) for lesson in batch if lesson.own),
-        "kl_teacher": sum(len(lesson.old) for lesson in batch if lesson.teaching is not None),
-        "kl_stay": sum(int((lesson.advantage == 0).sum()) for lesson in batch if lesson.staying is not None),
-        "elsewhere": sum(float(lesson.staying.down.sum()) for lesson in batch if lesson.staying is not None),
+        "kl_old": sum(len(lesson.old) for lesson in batch if lesson.is_own),
+        "kl_teacher": sum(len(lesson.old) for lesson in batch if lesson.teacher is not None),
+        "kl_stay": sum(int((lesson.advantage == 0).sum()) for lesson in batch if lesson.anchor is not None),
+        "elsewhere": sum(float(lesson.anchor.down.sum()) for lesson in batch if lesson.anchor is not None),
     }
     now = {name: value / (per.get(name, _tokens(batch)) or 1) for name, value in sums.items()}
     if not all(np.isfinite(value) for value in now.values()):
@@ -258,28 +267,29 @@ def _gradient(
     return now
 
 
-def _paired(policy: Policy, batch: Sequence[Lesson], preset: Preset) -> list[Lesson]:
+def _update_pairs(policy: Policy, batch: Sequence[Lesson], preset: Preset) -> list[Lesson]:
     """The batch with what its pairs push now: less, the further apart a pair is already."""
-    of_pairs = [at for at, lesson in enumerate(batch) if lesson.pair is not None]
-    now = score(policy, [batch[at].tokens for at in of_pairs])
-    found = list(batch)
-    for at, lesson in zip(of_pairs, pairs.pushes([batch[at] for at in of_pairs], now, preset.pair_beta), strict=True):
-        found[at] = lesson
-    return found
+    of_pairs = [index for index, lesson in enumerate(batch) if lesson.pair is not None]
+    scored = score(policy, [batch[index].tokens for index in of_pairs])
+    updated = list(batch)
+    lessons = pairs.update_pairs([batch[index] for index in of_pairs], scored, preset.pair_beta)
+    for index, lesson in zip(of_pairs, lessons, strict=True):
+        updated[index] = lesson
+    return updated
 
 
-def _last_look(
-    policy: Policy, teaching: Sequence[Lesson], at: Checkpoint, early: str | None, bound: float
-) -> tuple[Look, str | None]:
+def _last_drift(
+    policy: Policy, teaching: Sequence[Lesson], current: Checkpoint, early_reason: str | None, bound: float
+) -> tuple[Drift, str | None]:
     """Its drift where nothing has measured the last step yet, and the step before it where that went too far."""
-    look = _drift(policy, teaching)
-    if early is None and look.moved > bound:
-        moved = f"{look.moved:.3f} nats a token"
-        early = f"the last step undone, as it had moved the model further than the drift bound ({moved})"
-        policy.wear(at.good)
-        at.step -= 1
-        look = _drift(policy, teaching)
-    return look, early
+    drift = _drift(policy, teaching)
+    if early_reason is None and drift.moved > bound:
+        moved = f"{drift.moved:.3f} nats a token"
+        early_reason = f"the last step undone, as it had moved the model further than the drift bound ({moved})"
+        policy.wear(current.good)
+        current.step -= 1
+        drift = _drift(policy, teaching)
+    return drift, early_reason
 
 
 def _tokens(batch: Sequence[Lesson]) -> int:
@@ -299,7 +309,7 @@ def accumulate(
     """
     sequences = [lesson.tokens for lesson in batch]
     zero = reference_point(policy, batch) if kto else None
-    weigh = trajectories.units([lesson.sample for lesson in batch])
+    units = trajectories.units([lesson.sample for lesson in batch])
     while True:
         sums: dict[str, float] = {}
         try:
@@ -307,23 +317,23 @@ def accumulate(
                 progress.alive()
                 part = [batch[i] for i in members]
                 packed = packing.pack([sequences[i] for i in members])
-                for name, value in policy.backward(packed, terms(part, weigh, zero), loss).items():
+                for name, value in policy.backward(packed, make_terms(part, units, zero), loss).items():
                     sums[name] = sums.get(name, 0.0) + value
             return sums
         except OutOfMemory as error:
             size = packing.size(packed.sequences, trees=policy.budget.trees)
-            if size <= max(len(one.computed) for one in packed.sequences):  # the turns before it cost nothing
+            if size <= max(len(sequence.computed) for sequence in packed.sequences):  # the turns before it cost nothing
                 raise RunError(
                     f"out of memory with a single sequence of {size} tokens ({error}): {LESS_MEMORY}"
                 ) from None
-            before, policy.budget = policy.budget, policy.budget.below(size)
+            budget, policy.budget = policy.budget, policy.budget.halved(size)
             progress.warning(
-                f"out of memory with {size} tokens in a micro-batch: from at most {before.tokens} they go down to at "
+                f"out of memory with {size} tokens in a micro-batch: from at most {budget.tokens} they go down to at "
                 f"most {policy.budget.tokens}, and the step begins anew."
             )
 
 
-def plan_of(teaching: Sequence[Lesson], preset: Preset, seed: int) -> list[list[int]]:
+def plan_steps(teaching: Sequence[Lesson], preset: Preset, seed: int) -> list[list[int]]:
     """Indices of each step: every lesson `passes` times, an episode's turns together, then what has a teacher
     some more.
 
@@ -332,26 +342,26 @@ def plan_of(teaching: Sequence[Lesson], preset: Preset, seed: int) -> list[list[
     units = _units(teaching)
 
     def steps(chosen: Sequence[list[int]], passes: int, seed: int) -> list[list[int]]:
-        ways, sizes = [teaching[unit[0]].way for unit in chosen], [len(unit) for unit in chosen]
+        ways, sizes = [teaching[unit[0]].direction for unit in chosen], [len(unit) for unit in chosen]
         batch = preset.batch
-        if trajectories.any_of([lesson.sample for lesson in teaching]):  # an episode is one, however many turns it has
-            sizes, batch = [1] * len(chosen), preset.batch_episodes
+        if trajectories.are_episodes([lesson.sample for lesson in teaching]):
+            sizes, batch = [1] * len(chosen), preset.batch_episodes  # an episode is one, however many turns it has
         order = schedule(ways, batch=batch, passes=passes, seed=seed, sizes=sizes)
-        return [[i for at in step for i in chosen[at]] for step in order]
+        return [[i for index in step for i in chosen[index]] for step in order]
 
     taught = [unit for unit in units if any(teaching[i].has_teacher for i in unit)]
-    more = max(0, preset.passes_taught - preset.passes) if taught else 0
-    return steps(units, preset.passes, seed) + steps(taught, more, seed + 1)
+    extra_passes = max(0, preset.passes_taught - preset.passes) if taught else 0
+    return steps(units, preset.passes, seed) + steps(taught, extra_passes, seed + 1)
 
 
 def _units(teaching: Sequence[Lesson]) -> list[list[int]]:
     """Places of the lessons that are in one step: the two of a pair, the turns of an episode, else each alone."""
-    if trajectories.any_of([lesson.sample for lesson in teaching]):
-        return trajectories.together([lesson.sample for lesson in teaching])
-    of: dict[str, list[int]] = {}
-    for at, lesson in enumerate(teaching):
-        of.setdefault(lesson.pair.name if lesson.pair else f"\n{at}", []).append(at)
-    return list(of.values())
+    if trajectories.are_episodes([lesson.sample for lesson in teaching]):
+        return trajectories.group_indices([lesson.sample for lesson in teaching])
+    members: dict[str, list[int]] = {}
+    for index, lesson in enumerate(teaching):
+        members.setdefault(lesson.pair.name if lesson.pair else f"\n{index}", []).append(index)
+    return list(members.values())
 
 
 def schedule(
@@ -376,53 +386,57 @@ def schedule(
     return plan
 
 
-def _drift(policy: Policy, teaching: Sequence[Lesson]) -> Look:
-    probe = [teaching[at] for at in _probe(teaching)]
+def _drift(policy: Policy, teaching: Sequence[Lesson]) -> Drift:
+    probe = [teaching[index] for index in _probe(teaching)]
     scored = score(policy, [lesson.tokens for lesson in probe])
-    now, made = np.concatenate(scored), terms(probe, len(probe))
-    if not np.isfinite(now).all():
+    theta, constants = np.concatenate(scored), make_terms(probe, len(probe))
+    if not np.isfinite(theta).all():
         raise Diverged("log-probs are not finite after the last step; nothing was kept.")
-    moved = objective.drift(np, made.old, now)[made.own > 0]
-    kl_old, kl_ref = moved.mean() if len(moved) else 0.0, objective.k3(np, made.ref, now).mean()
-    known = dict(zip(_probe(teaching), scored, strict=True))
-    return Look(float(kl_old), float(kl_ref), float(np.abs(now - made.old).mean()), known)
+    moved = objective.drift(np, constants.old, theta)[constants.is_own > 0]
+    kl_old, kl_ref = moved.mean() if len(moved) else 0.0, objective.k3(np, constants.ref, theta).mean()
+    scored_by_index = dict(zip(_probe(teaching), scored, strict=True))
+    return Drift(float(kl_old), float(kl_ref), float(np.abs(theta - constants.old).mean()), scored_by_index)
 
 
-def _changed(policy: Policy, start: State, teaching: Sequence[Lesson], look: Look) -> float:
+def _changed(policy: Policy, start: State, teaching: Sequence[Lesson], drift: Drift) -> float:
     """Mean |ℓ_θ − ℓ_old| on the probe; where that may be rounding, of the start in these very micro-batches."""
-    if look.changed > ROUNDED:
-        return look.changed
-    tokens, end = [teaching[at].tokens for at in look.scored], policy.adapter()
+    if drift.changed > ROUNDED:
+        return drift.changed
+    tokens, end = [teaching[index].tokens for index in drift.scored], policy.adapter()
     policy.wear(start)
-    before = np.concatenate(score(policy, tokens))
+    start_log_probs = np.concatenate(score(policy, tokens))
     policy.wear(end)
-    return float(np.abs(np.concatenate(list(look.scored.values())) - before).mean())
+    return float(np.abs(np.concatenate(list(drift.scored.values())) - start_log_probs).mean())
 
 
-def replay(policy: Policy, teaching: Sequence[Lesson], known: Mapping[int, Floats] = NOTHING) -> float | None:
+def replay_margin(policy: Policy, teaching: Sequence[Lesson], scored: Mapping[int, Floats] = NO_SCORES) -> float | None:
     """How much more the last liked replies rose than the last disliked ones, nats a token; None without both. Where
     ratings went by token, how much the tokens rose that earned them.
 
-    `known`: what the policy as it is gives lessons by place, so that they are not asked about twice.
+    `scored`: what the policy as it is gives lessons by index, so that they are not computed twice.
     """
-    if earned := [at for at, one in enumerate(teaching) if one.credited and (one.advantage > 0).any()][:REPLAYED]:
-        weights = np.maximum(np.concatenate([teaching[at].advantage for at in earned]), 0.0)
-        return float(np.average(np.concatenate(_risen(policy, teaching, earned, known)), weights=weights))
-    sides = [[at for at, one in enumerate(teaching) if one.way * sign > 0][:REPLAYED] for sign in (1, -1)]
+    earners = [index for index, lesson in enumerate(teaching) if lesson.credited and (lesson.advantage > 0).any()]
+    if earners := earners[:REPLAYED]:
+        weights = np.maximum(np.concatenate([teaching[index].advantage for index in earners]), 0.0)
+        return float(np.average(np.concatenate(_rise(policy, teaching, earners, scored)), weights=weights))
+    sides = [
+        [index for index, lesson in enumerate(teaching) if lesson.direction * sign > 0][:REPLAYED] for sign in (1, -1)
+    ]
     if not all(sides):
         return None
-    risen = iter(_risen(policy, teaching, [at for side in sides for at in side], known))
+    risen = iter(_rise(policy, teaching, [index for side in sides for index in side], scored))
     liked, disliked = (np.mean([next(risen).mean() for _ in side]) for side in sides)
     return float(liked - disliked)
 
 
-def _risen(
-    policy: Policy, teaching: Sequence[Lesson], places: Sequence[int], known: Mapping[int, Floats]
+def _rise(
+    policy: Policy, teaching: Sequence[Lesson], indices: Sequence[int], scored: Mapping[int, Floats]
 ) -> list[Floats]:
     """ℓ_θ − ℓ_old (T,) of the lessons at these places."""
-    new = [at for at in places if at not in known]
-    now = {**known, **dict(zip(new, score(policy, [teaching[at].tokens for at in new]), strict=True))}
-    return [now[at] - teaching[at].old for at in places]
+    missing = [index for index in indices if index not in scored]
+    rescored = score(policy, [teaching[index].tokens for index in missing])
+    log_probs = {**scored, **dict(zip(missing, rescored, strict=True))}
+    return [log_probs[index] - teaching[index].old for index in indices]
 
 
 def _fingerprint(spec: RunSpec, preset: Preset, teaching: Sequence[Lesson]) -> str:

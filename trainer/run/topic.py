@@ -24,28 +24,31 @@ NOWHERE = 0.1  # nats a token: below it a reply hardly depends on its question
 def measure(policy: Policy, *sides: Sequence[Tokens]) -> list[Floats]:
     """(R,) of each side: mean log-prob a token under the base after its own prompt, minus that after another one of the
     side's. All in one go, where every prompt is read once."""
-    pairs = [pair for side in sides for pair in zip(side, elsewhere(side), strict=True)]
+    pairs = [pair for side in sides for pair in zip(side, after_other_prompts(side), strict=True)]
     with policy.wearing(None):
-        scored = score(policy, [one for pair in pairs for one in pair])
-    depends = [float((own - other).mean()) for own, other in zip(scored[::2], scored[1::2], strict=True)]
+        scored = score(policy, [tokens for pair in pairs for tokens in pair])
+    depends = [
+        float((own_scores - other_scores).mean())
+        for own_scores, other_scores in zip(scored[::2], scored[1::2], strict=True)
+    ]
     ends = np.cumsum([len(side) for side in sides])
     return np.split(np.array(depends), ends[:-1])
 
 
-def elsewhere(replies: Sequence[Tokens]) -> list[Tokens]:
+def after_other_prompts(replies: Sequence[Tokens]) -> list[Tokens]:
     """Each reply after the prompt of another one."""
-    away = [replies[(at + SHIFT) % len(replies)].prompt for at in range(len(replies))]
-    return [Tokens(prompt, one.reply, one.temperature) for prompt, one in zip(away, replies, strict=True)]
+    prompts = [replies[(index + SHIFT) % len(replies)].prompt for index in range(len(replies))]
+    return [Tokens(prompt, reply.reply, reply.temperature) for prompt, reply in zip(prompts, replies, strict=True)]
 
 
-def compared(now: Floats, before: Floats, slack: float) -> tuple[float, float, str]:
+def compare(current: Floats, parent: Floats, slack: float) -> tuple[float, float, str]:
     """How much it changed on average, the bound of that, and in words what there is to know. The bound gives way by two
     standard errors: eight questions are few."""
-    change = now - before
+    change = current - parent
     error = float(change.std(ddof=1)) / math.sqrt(len(change)) if len(change) > 1 else 0.0
-    said = f"{now.mean():.2f} nats a token, the parent's {before.mean():.2f}"
+    note = f"{current.mean():.2f} nats a token, the parent's {parent.mean():.2f}"
     return (
         float(change.mean()),
         -slack - 2 * error,
-        f"{said}; {int((now < NOWHERE).sum())} of {len(now)} fit any question",
+        f"{note}; {int((current < NOWHERE).sum())} of {len(current)} fit any question",
     )

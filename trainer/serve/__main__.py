@@ -98,7 +98,7 @@ async def _serve(
             return 0
         host, port = runner.addresses[0][:2]
         url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-        ready = {"event": "ready", "url": url, "model": name, "weights": str(weights.path), "why": weights.why}
+        ready = {"event": "ready", "url": url, "model": name, "weights": str(weights.path), "why": weights.reason}
         print(json.dumps(ready), flush=True)
         await stop.wait()
         if closed.is_set():
@@ -140,8 +140,8 @@ def _watch_stdin(closed: threading.Event, on_close: list[Callable[[], object]]) 
 
 
 if __name__ == "__main__":
-    wanted = openmp_environment(thread_budget(arguments().threads))
-    if any(os.environ.get(name) != value for name, value in wanted.items()):
+    environment = openmp_environment(thread_budget(arguments().threads))
+    if any(os.environ.get(name) != value for name, value in environment.items()):
         # Same process, same stdin; only now can these be set, before anything has loaded OpenMP.
-        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **wanted})  # noqa: S606
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **environment})  # noqa: S606
     raise SystemExit(main())

@@ -33,11 +33,11 @@ def read_adapter(name: str, folder: Path, model: nn.Module) -> BatchedAdapter:
     """Raises AdapterError, with the reason, for whatever this model cannot wear exactly."""
     linears = {key: module for key, module in model.named_modules() if isinstance(module, nn.Linear)}
     shapes = {key: (module.out_features, module.in_features) for key, module in linears.items()}
-    found = peft_folder.read(folder, shapes, load_file, lambda tensor: bool(torch.isfinite(tensor).all()))
+    lora = peft_folder.read(folder, shapes, load_file, lambda tensor: bool(torch.isfinite(tensor).all()))
     pairs = {}
-    for module, pair in found.pairs.items():
-        like = linears[module].weight
-        pairs[module] = pair.a.to(like).contiguous(), (pair.b.to(like) * pair.scale).t().contiguous()
+    for module, pair in lora.pairs.items():
+        weight = linears[module].weight
+        pairs[module] = pair.a.to(weight).contiguous(), (pair.b.to(weight) * pair.scale).t().contiguous()
     return BatchedAdapter(name, folder, pairs)
 
 

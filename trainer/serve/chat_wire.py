@@ -35,7 +35,7 @@ class WireError(Exception):
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.status}}
 
 
-def _only(*neutral: Any) -> AfterValidator:
+def _neutral_only(*neutral: Any) -> AfterValidator:
     def check(value: Any) -> Any:
         if value is not None and value not in neutral:
             raise ValueError(f"this server does not have it; leave it out or send {json.dumps(neutral[0])}")
@@ -44,7 +44,7 @@ def _only(*neutral: Any) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _stops(value: str | list[str] | None) -> str | list[str] | None:
+def _check_stops(value: str | list[str] | None) -> str | list[str] | None:
     if value == "" or (isinstance(value, list) and "" in value):
         raise ValueError("a stop string is empty")
     stops = [value] if isinstance(value, str) else value or []
@@ -70,12 +70,12 @@ class ChatRequest(BaseModel):
     top_p: float | None = Field(default=None, gt=0, le=1)
     top_k: int | None = Field(default=None, ge=-1)
     seed: int | None = None
-    stop: Annotated[str | list[str] | None, AfterValidator(_stops)] = None
+    stop: Annotated[str | list[str] | None, AfterValidator(_check_stops)] = None
     max_tokens: int | None = Field(default=None, ge=1)
     max_completion_tokens: int | None = Field(default=None, ge=1)
     n: int | None = Field(default=1, ge=1, le=MAX_CHOICES)
     tools: list[dict[str, Any]] | None = None
-    tool_choice: Annotated[str | dict[str, Any] | None, _only("auto", "none")] = None
+    tool_choice: Annotated[str | dict[str, Any] | None, _neutral_only("auto", "none")] = None
     logprobs: bool | None = False
     top_logprobs: int | None = Field(default=None, ge=0, le=MAX_LIKELIEST)
     return_token_ids: bool | None = False
@@ -83,12 +83,12 @@ class ChatRequest(BaseModel):
     chat_template_kwargs: dict[str, Any] | None = None
 
     # What vLLM has and this server does not.
-    min_p: Annotated[float | None, _only(0)] = None
-    presence_penalty: Annotated[float | None, _only(0)] = None
-    frequency_penalty: Annotated[float | None, _only(0)] = None
-    repetition_penalty: Annotated[float | None, _only(1)] = None
-    logit_bias: Annotated[dict[str, float] | None, _only({})] = None
-    response_format: Annotated[dict[str, Any] | None, _only({"type": "text"})] = None
+    min_p: Annotated[float | None, _neutral_only(0)] = None
+    presence_penalty: Annotated[float | None, _neutral_only(0)] = None
+    frequency_penalty: Annotated[float | None, _neutral_only(0)] = None
+    repetition_penalty: Annotated[float | None, _neutral_only(1)] = None
+    logit_bias: Annotated[dict[str, float] | None, _neutral_only({})] = None
+    response_format: Annotated[dict[str, Any] | None, _neutral_only({"type": "text"})] = None
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -104,7 +104,7 @@ class ChatRequest(BaseModel):
 
 
 def parse(body: bytes) -> ChatRequest:
-    request = _validated(ChatRequest, body)
+    request = _validate(ChatRequest, body)
     if request.top_logprobs and not request.logprobs:
         raise WireError(400, "top_logprobs needs logprobs to be true.", "top_logprobs")
     return request
@@ -118,10 +118,10 @@ class AdapterRequest(BaseModel):
 
 
 def parse_adapter(body: bytes) -> AdapterRequest:
-    return _validated(AdapterRequest, body)
+    return _validate(AdapterRequest, body)
 
 
-def _validated(kind: type[T], body: bytes) -> T:
+def _validate(kind: type[T], body: bytes) -> T:
     try:
         return kind.model_validate(json_object(body))
     except ValidationError as error:
@@ -150,27 +150,27 @@ def template_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, A
     return [_template_message(message, f"messages.{n}") for n, message in enumerate(messages)]
 
 
-def _template_message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _template_message(message: Mapping[str, Any], location: str) -> dict[str, Any]:
     if not isinstance(message.get("role"), str):
-        raise WireError(400, f"{where}.role: a string is required", f"{where}.role")
+        raise WireError(400, f"{location}.role: a string is required", f"{location}.role")
     content = message.get("content")
     if isinstance(content, list):
-        content = "\n".join(_text_part(part, f"{where}.content.{n}") for n, part in enumerate(content))  # as vLLM
+        content = "\n".join(_text_part(part, f"{location}.content.{n}") for n, part in enumerate(content))  # as vLLM
     if content is not None and not isinstance(content, str):
-        raise WireError(400, f"{where}.content: a string or a list of parts is required", f"{where}.content")
+        raise WireError(400, f"{location}.content: a string or a list of parts is required", f"{location}.content")
     plain = {**message, "content": content or ""}
     if calls := message.get("tool_calls"):
         if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
-            raise WireError(400, f"{where}.tool_calls: a list of objects is required", f"{where}.tool_calls")
+            raise WireError(400, f"{location}.tool_calls: a list of objects is required", f"{location}.tool_calls")
         plain["tool_calls"] = [_with_object_arguments(call) for call in calls]
     return plain
 
 
-def _text_part(part: Any, where: str) -> str:
+def _text_part(part: Any, location: str) -> str:
     if isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str):
         text: str = part["text"]
         return text
-    raise WireError(400, f"{where}: only text parts are understood by this model", where)
+    raise WireError(400, f"{location}: only text parts are understood by this model", location)
 
 
 def _with_object_arguments(call: dict[str, Any]) -> dict[str, Any]:

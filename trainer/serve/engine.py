@@ -22,9 +22,9 @@ import torch
 
 from trainer.policy import eos
 from trainer.serve.batched_lora import BatchedAdapter, LoraRows
-from trainer.serve.kv import RowCache, gathered
+from trainer.serve.kv import RowCache, gather
 from trainer.serve.reply_text import ReplyText
-from trainer.serve.sampling import Chosen, Sampling, choose
+from trainer.serve.sampling import ChosenTokens, Sampling, choose
 
 MAX_ROWS = 16  # bounds memory and how slow one reply gets; more rows would still yield more tokens in all
 # Prompt tokens read between two steps, over all rows. On one CPU thread 128 stop running replies for 0.5 s (512: 1.7 s)
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Ask:
+class GenerationRequest:
     """A prompt and how to answer it."""
 
     prompt: tuple[int, ...]
@@ -86,56 +86,56 @@ class Stream:
     def cancel(self) -> None:
         self.cancelled = True
 
-    def put(self, choice: int, item: Delta | EngineError) -> None:
+    def push(self, choice: int, item: Delta | EngineError) -> None:
         self._queue.put_nowait((choice, item))
 
 
 class _Row:
     """A reply in the making."""
 
-    def __init__(self, stream: Stream, choice: int, ask: Ask, tokenizer: Any) -> None:
-        self.stream, self.choice, self.ask = stream, choice, ask
-        self.text = ReplyText(tokenizer, ask.stop)
-        seed = ask.sampling.seed
+    def __init__(self, stream: Stream, choice: int, request: GenerationRequest, tokenizer: Any) -> None:
+        self.stream, self.choice, self.request = stream, choice, request
+        self.text = ReplyText(tokenizer, request.stop)
+        seed = request.sampling.seed
         # Replies to one request share a seed, not their randomness.
         self.random = random.Random(None if seed is None else f"{seed}/{choice}")  # noqa: S311 (no secret)
         self.last = 0
         self.count = 0
-        self.done = False
+        self.is_finished = False
 
-    def advance(self, chosen: Chosen, at: int, ends: frozenset[int]) -> Delta | EngineError:
-        self.last, self.count = chosen.ids[at], self.count + 1
-        if not math.isfinite(chosen.logprobs[at]):
-            self.done = True
+    def advance(self, chosen: ChosenTokens, index: int, ends: frozenset[int]) -> Delta | EngineError:
+        self.last, self.count = chosen.ids[index], self.count + 1
+        if not math.isfinite(chosen.logprobs[index]):
+            self.is_finished = True
             return EngineError("The model computed no probabilities (its logits are not finite).")
         finish = None
-        if self.last in ends and not self.ask.ignore_eos:
+        if self.last in ends and not self.request.ignore_eos:
             text, finish = self.text.finish(), "stop"
         else:
             text = self.text.push(self.last)
             if self.text.stopped_by is not None:
                 finish = "stop"
-            elif self.count >= self.ask.max_tokens:
+            elif self.count >= self.request.max_tokens:
                 text += self.text.finish()
                 finish = "length" if self.text.stopped_by is None else "stop"
-        self.done = finish is not None
-        likeliest = chosen.likeliest(at, self.ask.likeliest) if self.ask.likeliest else []
-        return Delta(self.last, chosen.logprobs[at], text, likeliest, finish, self.text.stopped_by)
+        self.is_finished = finish is not None
+        likeliest = chosen.likeliest(index, self.request.likeliest) if self.request.likeliest else []
+        return Delta(self.last, chosen.logprobs[index], text, likeliest, finish, self.text.stopped_by)
 
 
 class _Wave:
     """New rows whose prompts are being read. Rows with the same prompt and adapter read it once."""
 
     def __init__(self, rows: Sequence[_Row], layers: int, device: torch.device) -> None:
-        kinds = {(id(r.ask.adapter), r.ask.prompt): r.ask for r in rows}
-        self.asks = sorted(kinds.values(), key=lambda ask: id(ask.adapter))
-        place = {(id(ask.adapter), ask.prompt): n for n, ask in enumerate(self.asks)}
-        self.rows = sorted(rows, key=lambda r: id(r.ask.adapter))
-        self.places = [place[id(r.ask.adapter), r.ask.prompt] for r in self.rows]
-        self.width = max(len(ask.prompt) for ask in self.asks)
-        padded = [[0] * (self.width - len(ask.prompt)) + list(ask.prompt) for ask in self.asks]
+        distinct = {(id(r.request.adapter), r.request.prompt): r.request for r in rows}
+        self.requests = sorted(distinct.values(), key=lambda request: id(request.adapter))
+        place = {(id(request.adapter), request.prompt): n for n, request in enumerate(self.requests)}
+        self.rows = sorted(rows, key=lambda r: id(r.request.adapter))
+        self.places = [place[id(r.request.adapter), r.request.prompt] for r in self.rows]
+        self.width = max(len(request.prompt) for request in self.requests)
+        padded = [[0] * (self.width - len(request.prompt)) + list(request.prompt) for request in self.requests]
         self.ids = torch.tensor(padded, device=device)  # (W, P), padded on the left
-        self.cache = RowCache(layers, [0] * len(self.asks))
+        self.cache = RowCache(layers, [0] * len(self.requests))
 
 
 def context_of(config: Any) -> int:
@@ -177,14 +177,14 @@ class Engine:
 
     # --- from asyncio ---
 
-    def generate(self, ask: Ask, choices: int = 1) -> Stream:
-        assert 0 < len(ask.prompt) < self.context, "the caller checks what fits"
-        assert ask.max_tokens > 0
+    def generate(self, request: GenerationRequest, choices: int = 1) -> Stream:
+        assert 0 < len(request.prompt) < self.context, "the caller checks what fits"
+        assert request.max_tokens > 0
         stream = Stream(choices)
         with self._wake:
             if self._closing:
                 raise EngineError(CLOSING)
-            self._waiting.extend(_Row(stream, n, ask, self.tokenizer) for n in range(choices))
+            self._waiting.extend(_Row(stream, n, request, self.tokenizer) for n in range(choices))
             self._wake.notify()
         return stream
 
@@ -226,17 +226,17 @@ class Engine:
             self._read_prompts(self._wave)
         if self._rows:
             assert self._cache is not None
-            self._lora.wear([row.ask.adapter for row in self._rows])
+            self._lora.wear([row.request.adapter for row in self._rows])
             ids = torch.tensor([[row.last] for row in self._rows], device=self.model.device)  # (B, 1)
             logits = self._cache.append(self.model, ids, [length + 1 for length in self._cache.lengths])
             self._advance(self._rows, logits)
 
     def _leave(self) -> None:
         """Free the rows that have ended or whose client has gone."""
-        staying = [n for n, row in enumerate(self._rows) if not (row.done or row.stream.cancelled)]
+        staying = [n for n, row in enumerate(self._rows) if not (row.is_finished or row.stream.cancelled)]
         if len(staying) < len(self._rows):
             self._rows = [self._rows[n] for n in staying]
-            self._cache = gathered([(self._cache, staying)]) if self._cache and staying else None
+            self._cache = gather([(self._cache, staying)]) if self._cache and staying else None
         if self._wave and all(row.stream.cancelled for row in self._wave.rows):
             self._wave = None
 
@@ -250,7 +250,7 @@ class Engine:
                 row = self._waiting[0]
                 if not row.stream.cancelled:
                     count = rows + len(admitted) + 1
-                    need = len(row.ask.prompt) + min(row.ask.max_tokens, RESERVED)
+                    need = len(row.request.prompt) + min(row.request.max_tokens, RESERVED)
                     if count > 1 and (count > self._max_rows or count * max(widest, need) > self._columns):
                         break
                     widest = max(widest, need)
@@ -262,9 +262,9 @@ class Engine:
     def _read_prompts(self, wave: _Wave) -> None:
         """One chunk of the new rows' prompts; after the last one they get their first token and join the batch."""
         start = wave.cache.width
-        end = min(wave.width, start + max(CHUNK // len(wave.asks), 1))
-        self._lora.wear([ask.adapter for ask in wave.asks])
-        lengths = [max(end - (wave.width - len(ask.prompt)), 0) for ask in wave.asks]
+        end = min(wave.width, start + max(CHUNK // len(wave.requests), 1))
+        self._lora.wear([request.adapter for request in wave.requests])
+        lengths = [max(end - (wave.width - len(request.prompt)), 0) for request in wave.requests]
         logits = wave.cache.append(self.model, wave.ids[:, start:end], lengths)
         if end < wave.width:
             return
@@ -276,27 +276,29 @@ class Engine:
         """One batch of old and new rows, with those of an adapter side by side (lora_rows computes them together)."""
         old = [(self._cache, n, row) for n, row in enumerate(self._rows) if self._cache is not None]
         new = [(wave.cache, place, row) for place, row in zip(wave.places, wave.rows, strict=True)]
-        both = sorted(old + new, key=lambda entry: id(entry[2].ask.adapter))
-        self._cache = gathered(
-            [(cache, [n for _, n, _ in run]) for cache, run in itertools.groupby(both, key=lambda entry: entry[0])]
+        entries = sorted(old + new, key=lambda entry: id(entry[2].request.adapter))
+        self._cache = gather(
+            [(cache, [n for _, n, _ in run]) for cache, run in itertools.groupby(entries, key=lambda entry: entry[0])]
         )
-        self._rows = [row for _, _, row in both]
+        self._rows = [row for _, _, row in entries]
 
     def _advance(self, rows: Sequence[_Row], logits: torch.Tensor) -> None:
         draws = [row.random.random() for row in rows]
-        chosen = choose(logits, [row.ask.sampling for row in rows], draws)
-        self._deliver([(row, row.advance(chosen, at, self._ends)) for at, row in enumerate(rows) if not row.done])
+        chosen = choose(logits, [row.request.sampling for row in rows], draws)
+        self._deliver(
+            [(row, row.advance(chosen, index, self._ends)) for index, row in enumerate(rows) if not row.is_finished]
+        )
 
     def _deliver(self, items: Sequence[tuple[_Row, Delta | EngineError]]) -> None:
         """One wake-up of an event loop a step, not one a token."""
 
-        def put() -> None:
+        def push_all() -> None:
             for row, item in items:
-                row.stream.put(row.choice, item)
+                row.stream.push(row.choice, item)
 
         if items:
             try:
-                items[0][0].stream.loop.call_soon_threadsafe(put)
+                items[0][0].stream.loop.call_soon_threadsafe(push_all)
             except RuntimeError:  # the loop has closed: nobody listens any more
                 for row, _ in items:
                     row.stream.cancel()
@@ -306,4 +308,4 @@ class Engine:
             waiting, self._waiting = list(self._waiting), deque()
         rows = [*self._rows, *(self._wave.rows if self._wave else []), *waiting]
         self._rows, self._cache, self._wave = [], None, None
-        self._deliver([(row, EngineError(reason)) for row in rows if not row.done])
+        self._deliver([(row, EngineError(reason)) for row in rows if not row.is_finished])

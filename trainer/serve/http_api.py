@@ -31,7 +31,7 @@ from trainer.serve.chat_wire import (
     parse_adapter,
     template_messages,
 )
-from trainer.serve.engine import Ask, Delta, Engine, EngineError, Stream
+from trainer.serve.engine import Delta, Engine, EngineError, GenerationRequest, Stream
 from trainer.serve.sampling import Sampling
 from trainer.serve.strict_templates import attempts
 
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 def make_app(engine: Engine, *, name: str, weights: Path, key: str | None = None) -> web.Application:
     api = _Api(engine, name, weights)
-    app = web.Application(client_max_size=MAX_BODY, middlewares=[_errors, _authorised(key), _json_only])
+    app = web.Application(client_max_size=MAX_BODY, middlewares=[_errors, _authorise(key), _json_only])
     app.add_routes(
         [
             web.post("/v1/chat/completions", api.chat),
@@ -69,9 +69,9 @@ class _Api:
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()
-        asked = parse(body)
-        adapter = self._adapter(asked.model)
-        prompt = await self._prompt(asked, len(body))
+        chat = parse(body)
+        adapter = self._adapter(chat.model)
+        prompt = await self._prompt(chat, len(body))
         room = self._engine.context - len(prompt)
         if room <= 0:
             raise WireError(
@@ -80,31 +80,31 @@ class _Api:
                 f"{len(prompt)} input tokens. Please reduce the length of the input messages.",
                 "messages",
             )
-        ask = Ask(
+        generation = GenerationRequest(
             prompt=prompt,
-            max_tokens=min(asked.limit or room, room),
+            max_tokens=min(chat.limit or room, room),
             sampling=Sampling(
-                temperature=1.0 if asked.temperature is None else asked.temperature,
-                top_p=1.0 if asked.top_p is None else asked.top_p,
-                top_k=max(asked.top_k or 0, 0),
-                seed=asked.seed,
+                temperature=1.0 if chat.temperature is None else chat.temperature,
+                top_p=1.0 if chat.top_p is None else chat.top_p,
+                top_k=max(chat.top_k or 0, 0),
+                seed=chat.seed,
             ),
-            stop=asked.stops,
+            stop=chat.stops,
             adapter=adapter,
-            likeliest=asked.top_logprobs or 0,
-            ignore_eos=bool(asked.ignore_eos),
+            likeliest=chat.top_logprobs or 0,
+            ignore_eos=bool(chat.ignore_eos),
         )
         head = {
             "id": f"chatcmpl-{uuid.uuid4().hex}",
             "created": int(time.time()),
-            "model": asked.model or self._name,
+            "model": chat.model or self._name,
         }
-        answer = WireAnswer(asked, self._engine.tokenizer, prompt, head)
-        stream = self._engine.generate(ask, asked.n or 1)
+        answer = WireAnswer(chat, self._engine.tokenizer, prompt, head)
+        stream = self._engine.generate(generation, chat.n or 1)
         try:
-            if asked.stream:
-                return await _streamed(request, stream, answer)
-            replies: list[list[Delta]] = [[] for _ in range(asked.n or 1)]
+            if chat.stream:
+                return await _stream_answer(request, stream, answer)
+            replies: list[list[Delta]] = [[] for _ in range(chat.n or 1)]
             async for choice, delta in stream:
                 replies[choice].append(delta)
             return web.json_response(answer.whole(replies))
@@ -115,26 +115,30 @@ class _Api:
         if model is None or model == self._name:
             return None
         if model not in self._adapters:
-            known = ", ".join(f"`{name}`" for name in (self._name, *self._adapters))
-            raise WireError(404, f"The model `{model}` does not exist; there is {known}.", "model")
+            names = ", ".join(f"`{name}`" for name in (self._name, *self._adapters))
+            raise WireError(404, f"The model `{model}` does not exist; there is {names}.", "model")
         return self._adapters[model]
 
-    async def _prompt(self, asked: ChatRequest, size: int) -> tuple[int, ...]:
+    async def _prompt(self, chat: ChatRequest, size: int) -> tuple[int, ...]:
         """A long one in a thread of its own: all replies that run would wait for it."""
-        return self._ids(asked) if size < LONG else await asyncio.to_thread(self._ids, asked)
+        return self._ids(chat) if size < LONG else await asyncio.to_thread(self._ids, chat)
 
-    def _ids(self, asked: ChatRequest) -> tuple[int, ...]:
-        messages = template_messages(asked.messages)
-        tools = None if asked.tool_choice == "none" else asked.tools
+    def _ids(self, chat: ChatRequest) -> tuple[int, ...]:
+        messages = template_messages(chat.messages)
+        tools = None if chat.tool_choice == "none" else chat.tools
         render = self._engine.tokenizer.apply_chat_template
-        variables = asked.chat_template_kwargs or {}
-        if taken := sorted(variables.keys() & inspect.signature(render).parameters.keys()):
-            raise WireError(400, f"chat_template_kwargs: {taken[0]} is not a template's own.", "chat_template_kwargs")
+        variables = chat.chat_template_kwargs or {}
+        if reserved := sorted(variables.keys() & inspect.signature(render).parameters.keys()):
+            raise WireError(
+                400, f"chat_template_kwargs: {reserved[0]} is not a template's own.", "chat_template_kwargs"
+            )
         template = str(self._engine.tokenizer.chat_template)
         refusals: list[Exception] = []
-        for chat in attempts(messages, template):
+        for attempt in attempts(messages, template):
             try:
-                rendered = render(chat, tools=tools or None, add_generation_prompt=True, return_dict=True, **variables)
+                rendered = render(
+                    attempt, tools=tools or None, add_generation_prompt=True, return_dict=True, **variables
+                )
             except Exception as error:  # a template is a program of the model's: what it raises is about these messages
                 refusals.append(error)
                 continue
@@ -146,9 +150,9 @@ class _Api:
     async def tokenize(self, request: web.Request) -> web.Response:
         """The prompt that chat completions would make of these messages."""
         body = await request.read()
-        asked = parse(body)
-        self._adapter(asked.model)
-        prompt = await self._prompt(asked, len(body))
+        chat = parse(body)
+        self._adapter(chat.model)
+        prompt = await self._prompt(chat, len(body))
         return web.json_response(
             {"count": len(prompt), "max_model_len": self._engine.context, "tokens": prompt, "token_strs": None}
         )
@@ -165,9 +169,9 @@ class _Api:
         return web.json_response({"object": "list", "data": [base, *adapters]})
 
     async def load(self, request: web.Request) -> web.Response:
-        asked = parse_adapter(await request.read())
-        name, folder = asked.lora_name, Path(asked.lora_path)
-        if not asked.lora_path:
+        adapter_request = parse_adapter(await request.read())
+        name, folder = adapter_request.lora_name, Path(adapter_request.lora_path)
+        if not adapter_request.lora_path:
             raise WireError(400, "Both 'lora_name' and 'lora_path' must be provided.", "lora_path")
         if name == self._name or name in self._adapters or name in self._loading:
             raise WireError(400, f"The lora adapter '{name}' has already been loaded.", "lora_name")
@@ -197,7 +201,7 @@ class _Api:
         return web.json_response({"status": "ok", "running": running, "waiting": waiting})
 
 
-async def _streamed(request: web.Request, stream: Stream, answer: WireAnswer) -> web.StreamResponse:
+async def _stream_answer(request: web.Request, stream: Stream, answer: WireAnswer) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
     tokens = 0
     try:
@@ -245,11 +249,11 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         return web.json_response(WireError(500, "The server failed; its log says why.").body(), status=500)
 
 
-def _authorised(key: str | None) -> Any:
+def _authorise(key: str | None) -> Any:
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-        given = request.headers.get("Authorization", "").removeprefix("Bearer ").encode("utf-8", "surrogateescape")
-        if key is not None and request.path != "/health" and not hmac.compare_digest(given, key.encode()):
+        token = request.headers.get("Authorization", "").removeprefix("Bearer ").encode("utf-8", "surrogateescape")
+        if key is not None and request.path != "/health" and not hmac.compare_digest(token, key.encode()):
             raise WireError(401, "Unauthorized: send the key as a Bearer token.")
         return await handler(request)
 

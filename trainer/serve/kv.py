@@ -35,7 +35,7 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]  # transformers carries no 
             self.lazy_initialization(key_states, value_states)
         end = self.length + key_states.shape[-2]
         if end > self.keys.shape[-2]:
-            self.keys, self.values = (_widened(old, end + SPARE, self.length) for old in (self.keys, self.values))
+            self.keys, self.values = (_widen(old, end + SPARE, self.length) for old in (self.keys, self.values))
         self.keys[:, :, self.length : end] = key_states
         self.values[:, :, self.length : end] = value_states
         self.length = end
@@ -80,34 +80,35 @@ class RowCache:
         return cast(Tensor, logits[:, -1].float())
 
 
-def gathered(sources: Sequence[tuple[RowCache, Sequence[int]]]) -> RowCache:
+def gather(sources: Sequence[tuple[RowCache, Sequence[int]]]) -> RowCache:
     """A new cache of the rows picked from each source, in order, no wider than its longest row."""
-    lengths = [source.lengths[i] for source, picked in sources for i in picked]
+    lengths = [source.lengths[i] for source, rows in sources for i in rows]
     width = max(lengths)
     target = RowCache(len(sources[0][0].cache.layers), lengths)
     for index, layer in enumerate(target.cache.layers):
-        like = sources[0][0].cache.layers[index]
-        rows = len(lengths)
+        pattern = sources[0][0].cache.layers[index]
+        row_count = len(lengths)
         # Zeros, not empty: padding is multiplied by a weight of 0, and 0 · NaN is NaN.
         keys, values = (
-            old.new_zeros(rows, old.shape[1], width + SPARE, old.shape[3]) for old in (like.keys, like.values)
+            stored.new_zeros(row_count, stored.shape[1], width + SPARE, stored.shape[3])
+            for stored in (pattern.keys, pattern.values)
         )
         first = 0
-        for source, picked in sources:
-            old = source.cache.layers[index]
-            kept = min(max((source.lengths[i] for i in picked), default=0), old.length)
-            rows_of_source = torch.as_tensor(picked, device=keys.device, dtype=torch.long)
-            columns = slice(old.length - kept, old.length)
-            last = first + len(picked)
-            keys[first:last, :, width - kept : width] = old.keys[rows_of_source, :, columns]
-            values[first:last, :, width - kept : width] = old.values[rows_of_source, :, columns]
+        for source, rows in sources:
+            stored = source.cache.layers[index]
+            used_width = min(max((source.lengths[i] for i in rows), default=0), stored.length)
+            rows_of_source = torch.as_tensor(rows, device=keys.device, dtype=torch.long)
+            columns = slice(stored.length - used_width, stored.length)
+            last = first + len(rows)
+            keys[first:last, :, width - used_width : width] = stored.keys[rows_of_source, :, columns]
+            values[first:last, :, width - used_width : width] = stored.values[rows_of_source, :, columns]
             first = last
         layer.lazy_initialization(keys, values)
         layer.keys, layer.values, layer.length = keys, values, width
     return target
 
 
-def _widened(old: Tensor, width: int, used: int) -> Tensor:
+def _widen(old: Tensor, width: int, used: int) -> Tensor:
     new = old.new_zeros(old.shape[0], old.shape[1], width, old.shape[3])
     new[:, :, :used] = old[:, :, :used]
     return new

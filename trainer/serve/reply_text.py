@@ -22,61 +22,61 @@ class ReplyText:
         # Text is decoded from `_first` and what came out before `_next` is already known: a token's text can
         # depend on the one before it (spaces, in SentencePiece), never on the whole reply.
         self._first = self._next = 0
-        self._held = ""
+        self._pending = ""
         self.stopped_by: str | None = None
 
     def push(self, token: int) -> str:
         """The text that is safe to show after this token; sets `stopped_by` when a stop string is complete."""
         self._ids.append(token)
-        return self._release(self._fresh(whole=False), last=False)
+        return self._release(self._new_text(whole=False), last=False)
 
     def finish(self) -> str:
         """The text still held back, at the end of a reply that no stop string ended."""
-        return self._release(self._fresh(whole=True), last=True)
+        return self._release(self._new_text(whole=True), last=True)
 
-    def _fresh(self, *, whole: bool) -> str:
+    def _new_text(self, *, whole: bool) -> str:
         end = len(self._ids)
-        before = self._decode(self._ids[self._first : self._next])
-        now = self._decode(self._ids[self._first :])
+        shown_text = self._decode(self._ids[self._first : self._next])
+        text = self._decode(self._ids[self._first :])
         overdue = end - self._next >= _WHOLE
-        if now.endswith(_BROKEN) and not whole:
+        if text.endswith(_BROKEN) and not whole:
             if not overdue:
                 return ""
-            end, now = self._settled()
-        if len(now) <= len(before):
+            end, text = self._stable_end()
+        if len(text) <= len(shown_text):
             if overdue:  # special tokens, which say nothing
                 del self._ids[self._next : end]
             return ""
         self._first, self._next = self._next, end
-        return now[len(before) :]
+        return text[len(shown_text) :]
 
-    def _settled(self) -> tuple[int, str]:
+    def _stable_end(self) -> tuple[int, str]:
         """Up to where no later token changes the text. It stays broken for so long because the model says so: bytes
         that are not text, or the sign for them itself."""
-        end, now = len(self._ids), ""
-        for held in range(1, _CHARACTER):
-            end = len(self._ids) - held
-            now = self._decode(self._ids[self._first : end])
-            if not now.endswith(_BROKEN):
+        end, text = len(self._ids), ""
+        for count in range(1, _CHARACTER):
+            end = len(self._ids) - count
+            text = self._decode(self._ids[self._first : end])
+            if not text.endswith(_BROKEN):
                 break
-        return end, now
+        return end, text
 
     def _decode(self, ids: list[int]) -> str:
         text: str = self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return text
 
-    def _release(self, fresh: str, *, last: bool) -> str:
-        text = self._held + fresh
+    def _release(self, new_text: str, *, last: bool) -> str:
+        text = self._pending + new_text
         if not self._stop:
             return text
-        found = [(at, stop) for stop in self._stop if (at := text.find(stop)) >= 0]
-        if found:
-            at, self.stopped_by = min(found, key=lambda pair: pair[0])
-            self._held = ""
-            return text[:at]
-        kept = 0 if last else max(_overlap(text, stop) for stop in self._stop)
-        shown, self._held = text[: len(text) - kept], text[len(text) - kept :]
-        return shown
+        matches = [(position, stop) for stop in self._stop if (position := text.find(stop)) >= 0]
+        if matches:
+            position, self.stopped_by = min(matches, key=lambda pair: pair[0])
+            self._pending = ""
+            return text[:position]
+        pending_length = 0 if last else max(_overlap(text, stop) for stop in self._stop)
+        visible, self._pending = text[: len(text) - pending_length], text[len(text) - pending_length :]
+        return visible
 
 
 def _overlap(text: str, stop: str) -> int:

@@ -35,7 +35,7 @@ class Sampling:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenTokens:
     ids: list[int]
     logprobs: list[float]
     distribution: Tensor  # (B, V) log-probs, -inf where ruled out
@@ -45,34 +45,36 @@ class Chosen:
         return [(i, max(v, RULED_OUT)) for i, v in zip(ids.tolist(), values.tolist(), strict=True)]
 
 
-def choose(logits: Tensor, settings: Sequence[Sampling], draws: Sequence[float]) -> Chosen:
+def choose(logits: Tensor, settings: Sequence[Sampling], draws: Sequence[float]) -> ChosenTokens:
     """One token a row from fp32 `logits` (B, V); `draws` are uniform in [0, 1), one a row."""
     temperatures = [1.0 if s.greedy else s.temperature for s in settings]
     scaled = logits / torch.tensor(temperatures, device=logits.device)[:, None]
     distribution = torch.log_softmax(scaled, dim=-1)  # (B, V)
     for row, setting in enumerate(settings):
         if setting.truncates:
-            distribution[row] = truncated(distribution[row], setting.top_p, setting.top_k)
+            distribution[row] = truncate(distribution[row], setting.top_p, setting.top_k)
     ids = logits.argmax(-1)  # (B)
     sampled = [row for row, setting in enumerate(settings) if not setting.greedy]
     if sampled:
         # The inverse of the cumulative distribution, in double: 49,152 fp32 additions would move the last tokens.
         cumulative = distribution[sampled].double().exp().cumsum(-1)  # (S, V)
         total = cumulative[:, -1]
-        at = torch.tensor([draws[row] for row in sampled], dtype=torch.float64, device=logits.device) * total
+        thresholds = torch.tensor([draws[row] for row in sampled], dtype=torch.float64, device=logits.device) * total
         # Below the total even when rounding would reach it, so a token of probability 0 is never found.
-        at = torch.minimum(at, torch.nextafter(total, torch.zeros_like(total)))
-        ids[sampled] = torch.searchsorted(cumulative, at[:, None], right=True)[:, 0].clamp_max(logits.shape[-1] - 1)
+        thresholds = torch.minimum(thresholds, torch.nextafter(total, torch.zeros_like(total)))
+        ids[sampled] = torch.searchsorted(cumulative, thresholds[:, None], right=True)[:, 0].clamp_max(
+            logits.shape[-1] - 1
+        )
     logprobs = distribution.gather(-1, ids[:, None])[:, 0]
-    return Chosen(ids.tolist(), logprobs.tolist(), distribution)
+    return ChosenTokens(ids.tolist(), logprobs.tolist(), distribution)
 
 
-def truncated(logprobs: Tensor, top_p: float, top_k: int) -> Tensor:
+def truncate(logprobs: Tensor, top_p: float, top_k: int) -> Tensor:
     """The k likeliest, then the likeliest until their mass reaches top_p (always one), renormalised; the rest -inf."""
     # Both cuts look at the likeliest only: with top-k no more than k need sorting.
     ordered, order = logprobs.topk(min(top_k, logprobs.shape[-1])) if top_k else logprobs.sort(descending=True)
     shares = ordered.softmax(-1)
-    kept = shares.cumsum(-1) - shares < top_p  # the mass before each
+    mask = shares.cumsum(-1) - shares < top_p  # the mass before each
     out = torch.full_like(logprobs, -torch.inf)
-    out[order[kept]] = torch.log_softmax(ordered[kept], dim=-1)
+    out[order[mask]] = torch.log_softmax(ordered[mask], dim=-1)
     return out

@@ -22,7 +22,7 @@ from store.store import Store
 from tests.harness.runs import rated, until
 from tests.store.safety.test_conversion import KEY, PLANTED, ROOT, fill, holds, in_the_clear
 from trainer.io.encrypted_files import Seal, is_sealed
-from trainer.io.run_folder import locked
+from trainer.io.run_folder import lock
 
 HEX = "ab" * 32
 
@@ -186,7 +186,7 @@ async def test_a_trainer_that_is_still_at_work_is_not_disturbed(tmp_path: Path) 
     folder = tmp_path / "runs" / "r00001"
     folder.mkdir(parents=True)
     (folder / "samples.jsonl").write_text(PLANTED)
-    with locked(folder):
+    with lock(folder):
         said = rlproxy(tmp_path, "encrypt", "--key", "env", status=1, RLPROXY_STORE_KEY=HEX).stderr
     assert "still at work" in said and in_the_clear(tmp_path) == ["runs/r00001/samples.jsonl"]
     rlproxy(tmp_path, "encrypt", RLPROXY_STORE_KEY=HEX)

@@ -27,7 +27,7 @@ from tests.trainer.formats.test_gguf import (
 from trainer.formats import merge_gguf as fusing
 from trainer.formats.gguf import ARCHITECTURES
 from trainer.formats.manifest import AdapterError
-from trainer.formats.merge_gguf import fuse, kept
+from trainer.formats.merge_gguf import fuse, surviving_share
 
 KINDS = sorted({"llama" if kind == "mistral" else kind.removesuffix("_text") for kind in ARCHITECTURES})
 SHAPES = (PLAIN, FUSED)
@@ -89,7 +89,9 @@ def test_every_weight_is_the_bases_and_the_adapters(tmp_path, kind):
     given = make_adapter(tmp_path / "adapter", layers_of(kind), use_rslora=True)
     lines = []
     found = fuse(tmp_path / "adapter", base, tmp_path / "out" / "v1.gguf", lines.append)
-    assert found.changed == len(layers_of(kind)) and not found.moved and found.before == found.after
+    assert (
+        found.changed_tensors == len(layers_of(kind)) and not found.retyped and found.bytes_before == found.bytes_after
+    )
     old, new = read(base)[1], read(tmp_path / "out" / "v1.gguf")[1]
     for module in layers_of(kind):
         a, b = (given[f"base_model.model.{module}.lora_{side}.weight"] for side in "AB")
@@ -98,13 +100,13 @@ def test_every_weight_is_the_bases_and_the_adapters(tmp_path, kind):
             changed = undone(changed, HEADS if module.endswith("q_proj") else GROUPS)
         np.testing.assert_allclose(changed, 8 / 4**0.5 * b @ a, atol=1e-5)
     assert [p.name for p in (tmp_path / "out").iterdir()] == ["v1.gguf"]
-    assert lines[-1].startswith(f"{found.changed} of {found.changed} tensors")
+    assert lines[-1].startswith(f"{found.changed_tensors} of {found.changed_tensors} tensors")
 
 
 def test_a_model_that_also_sees_is_fused_with_what_was_trained_on_it(tmp_path):
     base = make_base(tmp_path / "base.gguf", "gemma3")
     given = trained_adapter(make_gemma_with_pictures(tmp_path / "model"), tmp_path / "adapter")
-    assert fuse(tmp_path / "adapter", base, tmp_path / "v1.gguf").changed == len(layers_of("gemma3"))
+    assert fuse(tmp_path / "adapter", base, tmp_path / "v1.gguf").changed_tensors == len(layers_of("gemma3"))
     old, new = read(base)[1], read(tmp_path / "v1.gguf")[1]
     for module in layers_of("gemma3"):
         a, b = (given[f"base_model.model.{module}.lora_{side}.weight"] for side in "AB")
@@ -156,9 +158,9 @@ def test_a_tensor_is_stored_so_that_the_change_survives(tmp_path, type, size, st
         if module.endswith(("q_proj", "k_proj")):
             changed = undone(changed, HEADS if module.endswith("q_proj") else GROUPS)
         assert (changed * wanted).sum() / (wanted**2).sum() == pytest.approx(1, abs=0.11)
-    assert bool(found.moved) == (type != stored) and (found.after > found.before) == (type != stored)
-    if found.moved:
-        assert found.moved == {f"{type.name} to {stored.name}": found.changed} and stored.name in str(found)
+    assert bool(found.retyped) == (type != stored) and (found.bytes_after > found.bytes_before) == (type != stored)
+    if found.retyped:
+        assert found.retyped == {f"{type.name} to {stored.name}": found.changed_tensors} and stored.name in str(found)
 
 
 def test_a_type_that_can_only_be_read_gives_way(tmp_path, monkeypatch):
@@ -166,7 +168,7 @@ def test_a_type_that_can_only_be_read_gives_way(tmp_path, monkeypatch):
     monkeypatch.setattr(fusing, "WRITABLE", (Type.F32, Type.F16))
     base = make_base(tmp_path / "base.gguf", "qwen3", Type.Q8_0)
     make_adapter(tmp_path / "adapter", layers_of("qwen3"))
-    assert fuse(tmp_path / "adapter", base, tmp_path / "v1.gguf").moved == {"Q8_0 to F16": 14}
+    assert fuse(tmp_path / "adapter", base, tmp_path / "v1.gguf").retyped == {"Q8_0 to F16": 14}
 
 
 def test_a_real_k_quant_is_read(tmp_path):
@@ -186,7 +188,7 @@ def test_a_real_k_quant_is_read(tmp_path):
     writer.close()
     make_adapter(tmp_path / "adapter", {f"model.layers.0.mlp.{m}_proj": (64, 256) for m in ("up", "gate")})
     found = fuse(tmp_path / "adapter", tmp_path / "base.gguf", tmp_path / "v1.gguf")
-    assert found.moved == {"Q4_K to Q8_0": 1, "Q6_K to Q8_0": 1}
+    assert found.retyped == {"Q4_K to Q8_0": 1, "Q6_K to Q8_0": 1}
     tensors = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
     old, new = read(tmp_path / "base.gguf")[1], read(tmp_path / "v1.gguf")[1]
     for module, name in (("up", "ffn_up"), ("gate", "ffn_gate")):
@@ -205,9 +207,9 @@ def test_what_a_lora_changes_is_lost_where_the_weights_lie_on_a_grid(type, seed)
     numbers = np.random.default_rng(seed)
     weights = gguf.dequantize(gguf.quantize(numbers.normal(size=(32, 64)).astype(np.float32), type), type)
     delta = (numbers.normal(size=(32, 2)) @ numbers.normal(size=(2, 64)) * 1e-4).astype(np.float32)
-    assert abs(kept(weights, delta, type)) < 0.5
-    assert kept(weights, delta, Type.F32) == pytest.approx(1, abs=1e-2)
-    assert kept(weights, np.zeros_like(delta), type) == 1
+    assert abs(surviving_share(weights, delta, type)) < 0.5
+    assert surviving_share(weights, delta, Type.F32) == pytest.approx(1, abs=1e-2)
+    assert surviving_share(weights, np.zeros_like(delta), type) == 1
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_a_dense_model_is_counted_exactly_and_computed_closely(tmp_path, kind):
     real = make(tmp_path, kind, **DENSE[kind])
     found = model_info.read(tmp_path)
     assert (found.total, found.active, found.experts, found.mixture) == (real, real, 0, False)
-    computed = model_info.of(json.loads((tmp_path / "config.json").read_text()), {})
+    computed = model_info.measure(json.loads((tmp_path / "config.json").read_text()), {})
     assert computed.total == pytest.approx(real, rel=0.02)
     assert computed.active == computed.total
 
@@ -76,7 +76,7 @@ def test_of_a_mixture_the_experts_that_wait_are_not_active(tmp_path, kind):
     experts = sum(p.numel() for n, p in model.named_parameters() if ".experts." in n)
     assert experts > 0
     assert found.active == real - experts * 6 // 8
-    computed = model_info.of(json.loads((tmp_path / "config.json").read_text()), {})
+    computed = model_info.measure(json.loads((tmp_path / "config.json").read_text()), {})
     assert computed.total == pytest.approx(real, rel=0.02)
     assert computed.active == pytest.approx(found.active, rel=0.02)
 
@@ -86,16 +86,16 @@ def test_published_sizes():
     smol = {"model_type": "llama", "vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536,
             "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3,
             "tie_word_embeddings": True}  # fmt: skip
-    assert model_info.of(smol, {}).total == 134_515_008
+    assert model_info.measure(smol, {}).total == 134_515_008
     mixtral = {"model_type": "mixtral", "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 14336,
                "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "num_local_experts": 8,
                "num_experts_per_tok": 2}  # fmt: skip
-    found = model_info.of(mixtral, {})
+    found = model_info.measure(mixtral, {})
     assert (round(found.total / 1e8), round(found.active / 1e8)) == (467, 129)
     qwen = {"model_type": "qwen3_moe", "vocab_size": 151936, "hidden_size": 2048, "intermediate_size": 6144,
             "moe_intermediate_size": 768, "num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 4,
             "head_dim": 128, "num_experts": 128, "num_experts_per_tok": 8}  # fmt: skip
-    found = model_info.of(qwen, {})
+    found = model_info.measure(qwen, {})
     assert (round(found.total / 1e8), found.active) == (305, pytest.approx(3.3e9, rel=0.02))
     assert str(found) == "qwen3_moe, 8 of 128 experts a token, 3.35 B of 30.5 B parameters active"
 
@@ -104,12 +104,12 @@ def test_packed_weights_are_not_taken_for_the_size(tmp_path):
     real = make(tmp_path, "Llama")
     config = json.loads((tmp_path / "config.json").read_text())
     tensors = {name: ("U32", array.size // 8) for name, array in load_file(tmp_path / "model.safetensors").items()}
-    found = model_info.of(config, tensors)
+    found = model_info.measure(config, tensors)
     assert found.total == pytest.approx(real, rel=0.02)
-    assert "packed" in found.counted
+    assert "packed" in found.source
     del config["hidden_size"]
     with pytest.raises(ProfileError, match="hidden_size"):
-        model_info.of(config, tensors)
+        model_info.measure(config, tensors)
 
 
 def test_the_same_weights_under_two_names_count_once(tmp_path):
@@ -126,14 +126,14 @@ def test_the_same_weights_under_two_names_count_once(tmp_path):
 def test_experts_are_seen_by_their_names_where_the_config_has_another_word():
     config = {"model_type": "new", "number_of_specialists": 4, "hidden_size": 8}
     tensors = {f"layers.0.mlp.experts.{n}.w1.weight": ("F32", 10) for n in range(4)} | {"embed.weight": ("BF16", 100)}
-    found = model_info.of(config, tensors)
+    found = model_info.measure(config, tensors)
     assert (found.total, found.active, found.experts, found.per_token) == (140, 140, 4, 0)
     assert "an unknown number of 4 experts" in str(found)
 
 
 def test_a_model_that_sees_pictures_has_its_text_part_read():
     config = {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", "num_local_experts": 4}}
-    found = model_info.of(config, {"a.experts.gate_up_proj": ("BF16", math.prod((4, 8, 8)))})
+    found = model_info.measure(config, {"a.experts.gate_up_proj": ("BF16", math.prod((4, 8, 8)))})
     assert (found.architecture, found.experts, found.total) == ("gemma3_text", 4, 256)
 
 

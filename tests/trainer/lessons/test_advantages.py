@@ -10,7 +10,7 @@ from config import presets
 from tests.harness import tiny
 from trainer.io.progress import Progress
 from trainer.lessons import advantages
-from trainer.lessons.teacher import Taught
+from trainer.lessons.teacher import TeacherTargets
 from trainer.policy.packing import Tokens
 
 
@@ -22,11 +22,13 @@ def model(tmp_path_factory):
 def pushed(tmp_path, model, samples, taught=None, **overrides):
     scorer = tiny.scorer(tmp_path, model)
     preset = presets.resolve("balanced", overrides)
-    old = scorer.now([s.tokens for s in samples])
+    old = scorer.score_old([s.tokens for s in samples])
     with Progress(tmp_path) as progress:
-        values, flawed = advantages.of_ratings(scorer.spec, preset, samples)
+        values, flawed = advantages.rating_advantages(scorer.spec, preset, samples)
         assert not flawed
-        found = advantages.of_tokens(values, preset, samples, old, old, taught or Taught(), scorer, progress)
+        found = advantages.token_advantages(
+            values, preset, samples, old, old, taught or TeacherTargets(), scorer, progress
+        )
     events = [json.loads(line) for line in (tmp_path / "progress.jsonl").read_text().splitlines()]
     return found, values, {e["name"]: e["value"] for e in events if e["event"] == "choice"}
 
@@ -36,8 +38,8 @@ def test_what_a_critic_can_tell_is_pushed_where_it_was_earned(tmp_path, model):
     found, _, said = pushed(tmp_path, model, samples)
     assert said["pushed"] == "by token"
     assert found.credited == {s.rating for s in samples}
-    assert all(each.shape == (len(s.tokens.reply),) for s, each in zip(samples, found.each, strict=True))
-    each = np.stack(found.each)
+    assert all(each.shape == (len(s.tokens.reply),) for s, each in zip(samples, found.values, strict=True))
+    each = np.stack(found.values)
     assert (each >= 0).all()
     liked = each[[s.reward > 0 for s in samples]]
     assert liked[:, -1].sum() > 0.5 * liked.sum() and liked[:, -1].sum() > 10 * liked[:, :-1].sum(0).mean()
@@ -47,25 +49,25 @@ def test_what_no_critic_can_tell_is_pushed_alike_and_both_signs_weigh_the_same(t
     samples = tiny.rated(model, 32, tell=False)
     found, _, said = pushed(tmp_path, model, samples)
     assert said["pushed"] == "even" and not found.credited
-    assert all(len(set(each)) == 1 for each in found.each)  # as vague as the base, so none is spared
-    assert sum(each[0] for each in found.each) == pytest.approx(0.0)
-    assert all(each[0] * sample.reward > 0 for each, sample in zip(found.each, samples, strict=True))
+    assert all(len(set(each)) == 1 for each in found.values)  # as vague as the base, so none is spared
+    assert sum(each[0] for each in found.values) == pytest.approx(0.0)
+    assert all(each[0] * sample.reward > 0 for each, sample in zip(found.values, samples, strict=True))
 
 
 def test_without_balance_a_rating_is_its_own_advantage(tmp_path, model):
     samples = tiny.rated(model, 8, tell=False)
     found, values, _ = pushed(tmp_path, model, samples, balance=False, credit=1.0)
     assert values == [s.reward for s in samples]
-    assert [each[0] for each in found.each] == pytest.approx(values)
+    assert [each[0] for each in found.values] == pytest.approx(values)
 
 
 def test_a_rating_whose_teacher_is_known_pushes_nothing_of_its_own(tmp_path, model):
     samples = tiny.rated(model, 8, tell=False)
     known = samples[-1]
-    taught = Taught()
-    taught.teaching = {known.rating: None}
+    taught = TeacherTargets()
+    taught.distributions = {known.rating: None}
     found, _, _ = pushed(tmp_path, model, samples, taught, objective="combine", credit=1.0)
-    by_rating = dict(zip([s.rating for s in samples], found.each, strict=True))
+    by_rating = dict(zip([s.rating for s in samples], found.values, strict=True))
     assert not by_rating[known.rating].any()
     assert all(each.any() for rating, each in by_rating.items() if rating != known.rating)
 
@@ -73,29 +75,29 @@ def test_a_rating_whose_teacher_is_known_pushes_nothing_of_its_own(tmp_path, mod
 @pytest.mark.parametrize("credit", [0.25, 1.0])
 def test_where_every_dislike_has_a_comment_likes_alone_compare_nothing(tmp_path, model, credit):
     samples = tiny.rated(model, 16, tell=False)
-    taught = Taught()
-    taught.teaching = {s.rating: None for s in samples if s.reward < 0}
+    taught = TeacherTargets()
+    taught.distributions = {s.rating: None for s in samples if s.reward < 0}
     found, _, said = pushed(tmp_path / "all", model, samples, taught, objective="combine", credit=credit)
-    assert said["pushed"] == "none" and not any(each.any() for each in found.each)
-    taught.teaching.popitem()
+    assert said["pushed"] == "none" and not any(each.any() for each in found.values)
+    taught.distributions.popitem()
     found, _, said = pushed(tmp_path / "but one", model, samples, taught, objective="combine", credit=credit)
     assert said.get("pushed") == (None if credit == 1 else "even")
-    assert {np.sign(each[0]) for each in found.each} == {-1.0, 0.0, 1.0}
+    assert {np.sign(each[0]) for each in found.values} == {-1.0, 0.0, 1.0}
 
 
 def test_dislikes_without_a_comment_push_where_no_like_is_left(tmp_path, model):
     samples = [s for s in tiny.rated(model, 16, tell=False) if s.reward < 0]
-    taught = Taught()
-    taught.teaching = {samples[0].rating: None}
+    taught = TeacherTargets()
+    taught.distributions = {samples[0].rating: None}
     found, _, said = pushed(tmp_path, model, samples, taught, objective="combine")
     assert said["pushed"] == "even"
-    assert [each.any() for each in found.each] == [False] + [True] * (len(samples) - 1)
+    assert [each.any() for each in found.values] == [False] + [True] * (len(samples) - 1)
 
 
 def test_what_a_critic_can_tell_is_pushed_where_every_dislike_has_a_comment_too(tmp_path, model):
     samples = tiny.rated(model, 32)
-    taught = Taught()
-    taught.teaching = {s.rating: None for s in samples if s.reward < 0}
+    taught = TeacherTargets()
+    taught.distributions = {s.rating: None for s in samples if s.reward < 0}
     found, _, said = pushed(tmp_path, model, samples, taught, objective="combine")
     assert said["pushed"] == "by token" and found.credited == {s.rating for s in samples if s.reward > 0}
 
@@ -103,12 +105,12 @@ def test_what_a_critic_can_tell_is_pushed_where_every_dislike_has_a_comment_too(
 def test_with_match_token_the_teacher_says_which_way_each_token_goes(tmp_path, model):
     samples = tiny.rated(model, 8, tell=False)
     hinted, plain = samples[-1], samples[0]
-    taught = Taught()
+    taught = TeacherTargets()
     taught.hinted = {hinted.rating: Tokens((1, *hinted.tokens.prompt), hinted.tokens.reply)}
     more = {"objective": "combine", "match": "token", "credit": 1.0}
     found, _, _ = pushed(tmp_path / "with", model, samples, taught, **more)
     without, _, _ = pushed(tmp_path / "without", model, samples, **more)
-    change = {s.rating: a - b for s, a, b in zip(samples, found.each, without.each, strict=True)}
+    change = {s.rating: a - b for s, a, b in zip(samples, found.values, without.values, strict=True)}
     assert np.ptp(change[hinted.rating]) > 0  # a word on each token, not one on the reply
     assert not change[plain.rating].any()
 
@@ -117,7 +119,7 @@ def test_a_liked_reply_that_says_nothing_is_a_flaw_and_pushes_nothing(tmp_path, 
     empty, good = tiny.rated(model, 2, liked=1.0)
     empty = replace(empty, flags=("empty",))
     scorer = tiny.scorer(tmp_path, model)
-    values, flawed = advantages.of_ratings(scorer.spec, presets.resolve("balanced", {}), [empty, good])
+    values, flawed = advantages.rating_advantages(scorer.spec, presets.resolve("balanced", {}), [empty, good])
     assert flawed == {empty.rating: "empty"} and values == [0.0, 1.0]
 
 
@@ -130,10 +132,10 @@ def test_beside_what_a_judge_finds_bad_all_else_counts_as_much(tmp_path, model):
     samples = labelled(tiny.rated(model, 32, liked=0.25))
     scorer = tiny.scorer(tmp_path, model)
     preset = presets.resolve("balanced", {})
-    values, _ = advantages.of_ratings(scorer.spec, preset, samples)
+    values, _ = advantages.rating_advantages(scorer.spec, preset, samples)
     assert values == [-0.5 if s.reward else 0.5 for s in samples]
     people = [replace(one, rating=f"p{at}") for at, one in enumerate(tiny.rated(model, 4))]
-    with_people, _ = advantages.of_ratings(replace(scorer.spec, baseline=0.5), preset, [*samples, *people])
+    with_people, _ = advantages.rating_advantages(replace(scorer.spec, baseline=0.5), preset, [*samples, *people])
     assert with_people[: len(samples)] == values
     assert with_people[len(samples) :] == pytest.approx([s.reward - 0.5 for s in people])
 
@@ -142,18 +144,18 @@ def test_what_nothing_was_found_against_pushes_nothing_alone(tmp_path, model):
     fine = [s for s in labelled(tiny.rated(model, 8)) if not s.reward]
     spec = replace(tiny.scorer(tmp_path, model).spec, baseline=-0.4)
     preset = presets.resolve("balanced", {})
-    assert advantages.of_ratings(spec, preset, fine)[0] == [0.0] * len(fine)
+    assert advantages.rating_advantages(spec, preset, fine)[0] == [0.0] * len(fine)
     praised = [replace(s, reward=1.0) for s in fine]
-    assert advantages.of_ratings(spec, preset, praised)[0] == pytest.approx([0.5 * 1.4] * len(fine))
+    assert advantages.rating_advantages(spec, preset, praised)[0] == pytest.approx([0.5 * 1.4] * len(fine))
 
 
 def test_a_judges_hints_are_left_out_where_its_labels_can_be_told_apart(tmp_path, model):
     people, samples = tiny.rated(model, 32), labelled(tiny.rated(model, 32))
     for name, given, left in (("judge", samples, 0), ("people", people, sum(s.reward < 0 for s in people))):
-        taught = Taught()
-        taught.teaching = {s.rating: None for s in given if s.reward < 0}
+        taught = TeacherTargets()
+        taught.distributions = {s.rating: None for s in given if s.reward < 0}
         found, _, said = pushed(tmp_path / name, model, given, taught, objective="combine")
-        assert said["pushed"] == "by token" and len(taught.teaching) == left
+        assert said["pushed"] == "by token" and len(taught.distributions) == left
         assert ("hints" in said) is (name == "judge")
         assert len(found.credited) == len(given) - left
 
@@ -161,7 +163,7 @@ def test_a_judges_hints_are_left_out_where_its_labels_can_be_told_apart(tmp_path
 def test_a_judges_hints_teach_where_no_critic_can_tell(tmp_path, model):
     for tell, fine in ((False, True), (True, False)):
         samples = [s for s in labelled(tiny.rated(model, 16, tell=tell)) if fine or s.reward]
-        taught = Taught()
-        taught.teaching = {s.rating: None for s in samples if s.reward}
+        taught = TeacherTargets()
+        taught.distributions = {s.rating: None for s in samples if s.reward}
         _, _, said = pushed(tmp_path / f"{tell}", model, samples, taught, objective="combine")
-        assert len(taught.teaching) == sum(bool(s.reward) for s in samples) and "hints" not in said
+        assert len(taught.distributions) == sum(bool(s.reward) for s in samples) and "hints" not in said

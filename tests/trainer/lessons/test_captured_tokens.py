@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.harness import tiny
-from trainer.lessons.captured_tokens import Vocabulary, bytes_of, captured
+from trainer.lessons.captured_tokens import Vocabulary, bytes_of, read_tokens
 from trainer.lessons.samples import Template, parse
 
 TOKENIZER = tiny.tokenizer()
@@ -27,7 +27,7 @@ def line(text: str, **changes):
 
 
 def read(given):
-    return captured(given, Vocabulary(TOKENIZER), TEMPLATE.end, size=len(TOKENIZER))
+    return read_tokens(given, Vocabulary(TOKENIZER), TEMPLATE.end, size=len(TOKENIZER))
 
 
 @given(text=st.text("abc é😀日本\n", min_size=1, max_size=12))

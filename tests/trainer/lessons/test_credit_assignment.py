@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from trainer.lessons import credit_assignment as module
 from trainer.lessons import critic
 from trainer.lessons.credit_assignment import LEAST
-from trainer.lessons.critic import joined
+from trainer.lessons.critic import join
 from trainer.lessons.scoring import WIDEST, narrow
 
 WIDTH, SAYS = 24, 12
@@ -16,7 +16,7 @@ WIDTH, SAYS = 24, 12
 
 def seen(states, values, first=0):
     """Labels of these replies; each reply is its own conversation."""
-    return critic.labels(states, values, range(first, first + len(states)))
+    return critic.label_replies(states, values, range(first, first + len(states)))
 
 
 def credit(states, values, seed, before=None):
@@ -61,13 +61,13 @@ def test_what_shows_all_over_a_reply_is_told_from_what_shows_at_its_end():
         return states
 
     states = [all_over(value) for value in values]
-    found, by_chance = module.explained_whole(seen(states, values), values, 1)
+    found, by_chance = module.explain_by_means(seen(states, values), values, 1)
     assert found > 0.5 and by_chance == 0.01
     assert credit(states, values, 1).explained < found
     other = [float(v) for v in rng.permutation(values)]
-    assert module.explained_whole(seen(states, other), other, 1)[1] > 0.05
+    assert module.explain_by_means(seen(states, other), other, 1)[1] > 0.05
     turned, values, _ = replies()
-    assert module.explained_whole(seen(turned, values), values, 1)[0] < credit(turned, values, 1).explained
+    assert module.explain_by_means(seen(turned, values), values, 1)[0] < credit(turned, values, 1).explained
 
 
 def test_ratings_that_follow_nothing_explain_nothing():
@@ -102,7 +102,7 @@ def test_of_one_long_conversation_each_reply_is_left_out_by_itself(conversations
     now = seen(states, values)
     now = now._replace(group=np.arange(len(values)) % conversations)
     found = module.credit(states, values, now, 1, now)
-    assert found.explained > 0.5 and found.by_chance == 0.01 and found.earlier == 0
+    assert found.explained > 0.5 and found.by_chance == 0.01 and found.earlier_replies == 0
     assert np.mean([t.argmax() == turn for t, turn in zip(found.tokens[:8], turns[:8], strict=True)]) > 0.8
     assert module.credit(states[:1], [1.0], seen(states[:1], [1.0]), 0, seen(states[:1], [1.0])).explained == 0
 
@@ -137,7 +137,7 @@ def test_few_of_one_sign_are_enough_where_earlier_ratings_knew_both():
     states, values, turns = replies(count=28, liked=26, seed=2)
     assert credit(states, values, seed=0).explained == 0.0
     found = credit(states, values, seed=0, before=seen(*replies(seed=1)[:2]))
-    assert found.explained > 0.5 and found.by_chance <= 0.02 and found.earlier == 32
+    assert found.explained > 0.5 and found.by_chance <= 0.02 and found.earlier_replies == 32
     assert np.mean([t.argmax() == turn for t, turn in zip(found.tokens[:26], turns[:26], strict=True)]) > 0.8
 
 
@@ -145,11 +145,11 @@ def test_a_taste_that_changed_counts_in_spite_of_the_earlier_one():
     before = seen(*replies(count=100, liked=50, seed=1)[:2])
     states, values, turns = replies(count=24, liked=12, seed=2)
     found = credit(states, [-v for v in values], seed=0, before=before)
-    assert found.explained > 0.5 and found.earlier == 0  # this run's own say more, alone
+    assert found.explained > 0.5 and found.earlier_replies == 0  # this run's own say more, alone
     later = before
     for seed in range(3, 9):
         ours, said, _ = replies(count=24, liked=12, seed=seed)
-        later = joined(later, seen(ours, [-v for v in said], 1000 * seed))
+        later = join(later, seen(ours, [-v for v in said], 1000 * seed))
     few, turned = [*states[:2], *states[12:14]], [-1.0, -1.0, 1.0, 1.0]  # too few by themselves
     found = credit(few, turned, seed=0, before=later)
     assert found.explained > 0.5 and all(t[turn] == 0 for t, turn in zip(found.tokens[:2], turns[:2], strict=True))

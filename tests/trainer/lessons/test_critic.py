@@ -29,26 +29,26 @@ def rated(count=60, signal=2.0, seed=0, wrong=0.0, groups=None, long=0.0):
 
 
 def test_what_is_there_to_see_is_seen_though_some_ratings_are_wrong():
-    found = critic.judged(rated(count=100, signal=5.0, wrong=0.05), 0)
-    assert found.trusted, found.why
+    found = critic.evaluate(rated(count=100, signal=5.0, wrong=0.05), 0)
+    assert found.trusted, found.reason
     assert found.lower > 0.6 and found.by_chance == 0.05
     assert found.labels == 100 and found.scores.shape == (100,)
-    assert "AUC" in found.why and "length alone" in found.why
+    assert "AUC" in found.reason and "length alone" in found.reason
 
 
 def test_what_was_learned_holds_for_replies_that_it_has_not_seen():
     known = rated(count=140, signal=5.0)
     made = Labels(*(each[:100] for each in known))
-    scores = critic.asked(made, known.features[100:], 0)
+    scores = critic.predict(made, known.features[100:], 0)
     assert scores.shape == (40,) and critic.auc(scores, known.sign[100:]) > 0.8
 
 
 def test_a_coin_is_hardly_ever_trusted():
-    assert sum(critic.judged(rated(count=32, signal=0.0, seed=seed), seed).trusted for seed in range(30)) <= 1
+    assert sum(critic.evaluate(rated(count=32, signal=0.0, seed=seed), seed).trusted for seed in range(30)) <= 1
 
 
 def test_what_only_length_tells_is_not_what_the_critic_tells():
-    found = critic.judged(rated(signal=2.0, long=9.0, seed=3), 0)
+    found = critic.evaluate(rated(signal=2.0, long=9.0, seed=3), 0)
     assert found.of_length > 0.99 > found.auc and not found.trusted
 
 
@@ -59,22 +59,22 @@ def test_one_conversation_is_on_one_side():
     groups = np.arange(60) // 5
     sign = np.where(groups % 2 == 0, 1.0, -1.0)
     known = Labels(names[groups], np.zeros(60), sign, groups)
-    assert not critic.judged(known, 0).trusted
-    leaking = critic.judged(known._replace(group=np.arange(60)), 0)
+    assert not critic.evaluate(known, 0).trusted
+    leaking = critic.evaluate(known._replace(group=np.arange(60)), 0)
     assert leaking.auc > 0.95  # which is what grouping is for
 
 
 @pytest.mark.parametrize("count", [0, 4, 11])
 def test_of_too_few_nothing_is_fitted(count):
-    found = critic.judged(rated(count=count), 0)
-    assert found == critic.NOTHING or found.labels == 0
-    assert not found.trusted and "fewer than 6" in found.why
+    found = critic.evaluate(rated(count=count), 0)
+    assert found == critic.UNTRUSTED or found.labels == 0
+    assert not found.trusted and "fewer than 6" in found.reason
 
 
 @given(st.lists(st.integers(0, 12), min_size=5, max_size=60), st.integers(0, 9))
 def test_a_conversation_is_never_split(groups, seed):
     group = np.array(groups)
-    fold = critic.folds(group, seed)
+    fold = critic.assign_folds(group, seed)
     assert all(len(set(fold[group == name])) == 1 for name in group)
     assert set(fold) <= set(range(critic.FOLDS))
 
@@ -91,8 +91,8 @@ def test_the_area_is_the_share_of_pairs_in_order(drawn):
 
 def test_the_fit_is_where_the_gradient_of_the_likelihood_is_0():
     known = rated(count=24, signal=1.0)
-    kernel, y, ridge = critic.kernel_of(critic.scaled(known.features)), known.sign, 3.0
-    weight, bias = critic.fitted(kernel, y, ridge)
+    kernel, y, ridge = critic.kernel_of(critic.standardise(known.features)), known.sign, 3.0
+    weight, bias = critic.fit(kernel, y, ridge)
     f = kernel @ weight + bias
     slope = -y / (1 + np.exp(y * f))  # dL/df of log(1 + exp(−y f)); both signs are as many here, so c = 1
     assert slope + ridge * weight == pytest.approx(np.zeros(24), abs=1e-4)
@@ -102,7 +102,7 @@ def test_the_fit_is_where_the_gradient_of_the_likelihood_is_0():
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=20), st.integers(0, 99))
 def test_ratings_are_dealt_out_by_conversation(group, seed):
     group, y = np.array(group), np.arange(float(len(group)))
-    found = critic.dealt(y, group, np.random.default_rng(seed))
+    found = critic.deal(y, group, np.random.default_rng(seed))
     assert sorted(found) == sorted(y)
     sizes = np.bincount(group)
     if len(set(sizes[sizes > 0])) == 1:  # as many of each: they stay together
@@ -117,8 +117,8 @@ def test_a_topic_that_is_liked_is_no_taste():
         y = dice.permutation(np.repeat([1.0, -1.0], 4))[group]
         topics = dice.normal(0, 1, (8, 32))[group]
         states = [(t + dice.normal(0, 0.5, 32) + dice.normal(0, 1, (11, 32))).astype(np.float32) for t in topics]
-        found = critic.labels(states, y, group)
-        taken += credit_assignment.explained_whole(found, y, 0)[1] <= credit_assignment.BY_CHANCE
+        found = critic.label_replies(states, y, group)
+        taken += credit_assignment.explain_by_means(found, y, 0)[1] <= credit_assignment.BY_CHANCE
         taken += credit_assignment.credit(states, y, found, 0).by_chance <= credit_assignment.BY_CHANCE
     assert not taken
 
@@ -127,7 +127,7 @@ def test_labels_go_with_a_version_and_the_newest_stay():
     old, new = rated(count=150), rated(count=100, seed=1)
     kept = critic.read({name: np.asarray(each) for name, each in old.arrays().items()}, WIDTH)
     assert kept is not None
-    both = critic.joined(kept, new)
+    both = critic.join(kept, new)
     assert len(both.sign) == critic.MOST and (both.features[-100:] == new.features).all()
     assert both.features[0] == pytest.approx(old.features[150 - 92], abs=1e-2)  # half precision
     assert critic.read(old.arrays(), WIDTH + 1) is None and critic.read({}, WIDTH) is None
@@ -139,7 +139,7 @@ def test_what_it_sees_of_a_reply_is_the_mean_and_the_last_state(tmp_path_factory
     model = tiny.make_model(tmp_path_factory.mktemp("models") / "tiny")
     samples = tiny.rated(model, 4)
     states = [np.arange(3.0 * (len(s.tokens.reply) + 1)).reshape(-1, 3).astype(np.float32) for s in samples]
-    found = critic.labels(states, [s.reward for s in samples], [critic.conversation(s) for s in samples])
+    found = critic.label_replies(states, [s.reward for s in samples], [critic.conversation(s) for s in samples])
     assert found.features.shape == (4, 6)
     assert found.features[0, :3] == pytest.approx(states[0][1:].mean(0))
     assert found.features[0, 3:] == pytest.approx(states[0][-1])
@@ -163,7 +163,7 @@ class Seen:
 def test_unrated_answers_are_guessed_only_by_a_critic_that_is_trusted():
     rng = np.random.default_rng(4)
     known = rated(count=100, signal=6.0)
-    found = critic.judged(known, 0)
+    found = critic.evaluate(known, 0)
     assert found.trusted
     half = WIDTH // 2
 
@@ -174,16 +174,16 @@ def test_unrated_answers_are_guessed_only_by_a_critic_that_is_trusted():
 
     leans = {f"rl-{n}": 6.0 if n % 2 else -6.0 for n in range(8)}
     samples = [type("One", (), {"rating": id, "tokens": id}) for id in leans]
-    odds = critic.guesses(known, found, Seen({id: states(lean) for id, lean in leans.items()}), samples)
+    odds = critic.guess(known, found, Seen({id: states(lean) for id, lean in leans.items()}), samples)
     assert odds.keys() == leans.keys()
     assert all((odds[id] > 0) is (lean > 0) for id, lean in leans.items())
-    assert critic.guesses(known, found._replace(lower=0.5), Seen({}), samples) == {}
-    assert critic.guesses(None, found, Seen({}), samples) == {}
+    assert critic.guess(known, found._replace(lower=0.5), Seen({}), samples) == {}
+    assert critic.guess(None, found, Seen({}), samples) == {}
 
 
 def test_labels_of_a_run_have_the_newest_last(tmp_path):
     """Samples come newest first."""
     samples = [replace(s, reward=(-1.0) ** at) for at, s in enumerate(tiny.rated(tiny.make_model(tmp_path / "m"), 9))]
     with Progress(tmp_path, io.StringIO()) as progress:
-        known, _ = critic.of_run(tiny.scorer(tmp_path, tmp_path / "m"), samples, progress)
+        known, _ = critic.fit_to_run(tiny.scorer(tmp_path, tmp_path / "m"), samples, progress)
     assert known is not None and known.group.tolist() == [critic.conversation(s) for s in samples][::-1]

@@ -11,7 +11,7 @@ from tests.harness import tiny
 from trainer import loop
 from trainer.io.progress import Progress, Stop
 from trainer.lessons import advantages, hindsight
-from trainer.lessons.prompts import HINDSIGHT, hinted, told
+from trainer.lessons.prompts import HINDSIGHT, teacher_words, with_hint
 from trainer.lessons.samples import Template
 from trainer.policy.packing import Tokens
 
@@ -24,9 +24,11 @@ def model(tmp_path_factory):
 def pushes(tmp_path, model, samples, **overrides):
     scorer = tiny.scorer(tmp_path, model)
     preset = presets.resolve("balanced", overrides)
-    old = scorer.now([s.tokens for s in samples])
+    old = scorer.score_old([s.tokens for s in samples])
     with Progress(tmp_path) as progress:
-        found = hindsight.pushes(preset, Template(scorer.policy.tokenizer), samples, old, scorer, progress)
+        found = hindsight.hindsight_advantages(
+            preset, Template(scorer.policy.tokenizer), samples, old, scorer, progress
+        )
     return found, scorer, old
 
 
@@ -35,8 +37,8 @@ def test_each_token_is_pushed_by_the_difference_of_its_log_probs(tmp_path, model
     found, scorer, old = pushes(tmp_path, model, samples, w_distill=1.0, advantage_clip=2.0)
     template = Template(scorer.policy.tokenizer)
     for sample, before in zip(samples, old, strict=True):
-        prompt = template.prompt(hinted(sample.messages, "shorter, please", HINDSIGHT))
-        (after,) = scorer.now([Tokens(prompt, sample.tokens.reply, sample.tokens.temperature)])
+        prompt = template.prompt(with_hint(sample.messages, "shorter, please", HINDSIGHT))
+        (after,) = scorer.score_old([Tokens(prompt, sample.tokens.reply, sample.tokens.temperature)])
         np.testing.assert_allclose(found[sample.rating], 0.5 * np.clip(after.plain - before.plain, -2, 2), atol=1e-5)
         assert np.ptp(found[sample.rating]) > 0
 
@@ -59,16 +61,16 @@ def test_it_has_no_rating_and_changes_none_of_the_others(tmp_path, model, object
     preset = presets.resolve("balanced", {"objective": objective})
     spec = tiny.scorer(tmp_path, model).spec
     with_it = [*rated, *(replace(s, rating=f"h-{s.rating}", reward=0.0, hindsight="so?") for s in rated)]
-    values, _ = advantages.of_ratings(replace(spec, baseline=0.5), preset, with_it)
-    alone, _ = advantages.of_ratings(replace(spec, baseline=0.5), preset, rated)
+    values, _ = advantages.rating_advantages(replace(spec, baseline=0.5), preset, with_it)
+    alone, _ = advantages.rating_advantages(replace(spec, baseline=0.5), preset, rated)
     assert values == [*alone, *[0.0] * len(rated)]
 
 
 def test_a_teacher_is_told_of_a_comment_before_what_was_said_next():
-    assert told({"comment": "c", "reward": -1.0, "hindsight": "h"})[0] == "c"
-    assert told({"comment": None, "reward": 0.0, "hindsight": " h "}) == ("h", HINDSIGHT)
-    assert told({"comment": "praise", "reward": 1.0, "hindsight": "  "}) is None
-    assert told({"reward": 0.0, "hindsight": 7}) is None
+    assert teacher_words({"comment": "c", "reward": -1.0, "hindsight": "h"})[0] == "c"
+    assert teacher_words({"comment": None, "reward": 0.0, "hindsight": " h "}) == ("h", HINDSIGHT)
+    assert teacher_words({"comment": "praise", "reward": 1.0, "hindsight": "  "}) is None
+    assert teacher_words({"reward": 0.0, "hindsight": 7}) is None
 
 
 def test_a_run_of_hindsight_alone_trains_and_moves_no_baseline(tmp_path, model):

@@ -40,7 +40,9 @@ def taught(folder, model, samples, **overrides):
     out = io.StringIO()
     folder.mkdir(exist_ok=True)
     with Progress(folder, out) as progress:
-        found = leaning.teachings(preset, samples, [s.reward for s in samples], tiny.scorer(folder, model), progress)
+        found = leaning.leaning_targets(
+            preset, samples, [s.reward for s in samples], tiny.scorer(folder, model), progress
+        )
     return found, [json.loads(line) for line in out.getvalue().splitlines()]
 
 
@@ -51,7 +53,7 @@ def test_a_taste_that_shows_in_the_mean_is_taught_by_leaning(tmp_path, model):
     assert found.keys() == {s.rating for s in samples}
     scorer = tiny.scorer(tmp_path / "own", model)
     tokens = [s.tokens for s in samples]
-    own = teacher.teachings(scorer.policy, tokens, K, who="own", cache=scorer.cache, stop=scorer.stop)
+    own = teacher.token_distributions(scorer.policy, tokens, K, owner="own", cache=scorer.cache, stop=scorer.stop)
     for sample, expects in zip(samples, own, strict=True):
         leant = found[sample.rating]
         assert leant.ids.shape == leant.log_probs.shape == (10, K)
@@ -139,11 +141,11 @@ def test_who_says_neither_is_on_no_side(tmp_path, model):
     preset = presets.resolve("balanced", {"teacher_k": K})
     values = [s.reward - 0.2 for s in [*samples, *neutral]]
     with Progress(tmp_path, io.StringIO()) as progress:
-        found = leaning.teachings(preset, [*samples, *neutral], values, tiny.scorer(tmp_path, model), progress)
+        found = leaning.leaning_targets(preset, [*samples, *neutral], values, tiny.scorer(tmp_path, model), progress)
     assert found.keys() == {s.rating for s in samples}
 
 
 def test_room_is_what_is_left_of_the_sense_that_a_version_may_lose():
-    assert leaning.room(0.0, 0.3) == pytest.approx(leaning.SPENDS * 0.3)
-    assert 0 < leaning.room(0.4, 0.3) < leaning.room(0.1, 0.3)
-    assert leaning.room(leaning.MOST_SPENT + 0.01, 0.3) == leaning.room(1.0, 0.3) == 0
+    assert leaning.budget(0.0, 0.3) == pytest.approx(leaning.SPENDS * 0.3)
+    assert 0 < leaning.budget(0.4, 0.3) < leaning.budget(0.1, 0.3)
+    assert leaning.budget(leaning.MOST_SPENT + 0.01, 0.3) == leaning.budget(1.0, 0.3) == 0

@@ -34,8 +34,10 @@ def sample() -> Sample:
 
 @pytest.mark.parametrize(("trained", "looked_at"), [(0, 8), (28, 8), (64, 8), (112, 14), (160, 20)])
 def test_the_gate_looks_at_more_where_more_trains(sample: Sample, trained: int, looked_at: int) -> None:
-    back = [replace(sample, held=True, reward=sign, rating=f"{sign} {i}") for sign in (1.0, -1.0) for i in range(20)]
-    found = lessons._held([sample] * trained + back)
+    back = [
+        replace(sample, is_held_back=True, reward=sign, rating=f"{sign} {i}") for sign in (1.0, -1.0) for i in range(20)
+    ]
+    found = lessons._held_back([sample] * trained + back)
     assert [s.rating for s in found] == [f"{sign} {i}" for sign in (1.0, -1.0) for i in range(looked_at)]
 
 

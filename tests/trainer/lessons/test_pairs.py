@@ -42,13 +42,13 @@ def correction(of):
     old = np.array([-3.0, -4.0])
     whole = np.ones(2)
     tokens = Tokens(of.tokens.prompt, (8, 9))
-    return Lesson(of.sample, tokens, old, old, old, whole.astype(bool), whole, own=False, extra=True)
+    return Lesson(of.sample, tokens, old, old, old, whole.astype(bool), whole, is_own=False, is_imitated=True)
 
 
 def made(tmp_path, lessons, cause=None, **overrides):
     outcomes = {one.sample.rating: Outcome(False, cause, len(one.old), len(one.old), True) for one in lessons}
     with Progress(tmp_path, io.StringIO()) as progress:
-        return pairs.made(presets.resolve("balanced", overrides), lessons, outcomes, progress)
+        return pairs.make_pairs(presets.resolve("balanced", overrides), lessons, outcomes, progress)
 
 
 def names(lessons):
@@ -137,14 +137,14 @@ def test_what_a_pair_pushes_is_the_gradient_of_dpo(plus, minus, seed, reward):
         replace(lesson("b", 1, -reward, minus), pair=pairs.Pair("a b", False, reward, 0.0)),
     ]
     now = [one.old + rng.normal(0, 1, len(one.old)) for one in both]
-    pushed = pairs.pushes(both, now, BETA)
+    pushed = pairs.update_pairs(both, now, BETA)
     theta = torch.tensor(np.concatenate(now), requires_grad=True)
     ref, cut = torch.tensor(np.concatenate([one.ref for one in both])), len(plus)
     margin = BETA * ((theta - ref)[:cut].sum() - (theta - ref)[cut:].sum())
     loss = -reward * torch.nn.functional.logsigmoid(margin) - NLL * theta[:cut].mean()
     (expected,) = torch.autograd.grad(loss / 2, theta)  # the mean over the two replies
 
-    terms = batch.terms(pushed, 2)
+    terms = batch.make_terms(pushed, 2)
     terms = Terms(**{
         name: torch.tensor(np.asarray(getattr(terms, name)))
         for name in ("ref", "keep", "advantage", "share", "own")
@@ -160,7 +160,7 @@ def test_the_further_apart_a_pair_is_the_less_it_pushes():
         replace(lesson("b", 1, -1.0, [-1.0] * 5), pair=pairs.Pair("a b", False, 1.0, 0.0)),
     ]
     sizes = [
-        float(pairs.pushes(both, [both[0].old + far, both[1].old - far], BETA)[0].advantage[0])
+        float(pairs.update_pairs(both, [both[0].old + far, both[1].old - far], BETA)[0].advantage[0])
         for far in (-1e6, -1.0, 0.0, 1.0, 1e6)
     ]
     assert sizes == sorted(sizes, reverse=True) and all(map(math.isfinite, sizes))
@@ -178,7 +178,7 @@ def test_both_sides_of_a_pair_are_in_one_step(single, paired, size, passes):
     teaching = alone + sides
     if not teaching:
         return
-    plan = steps.plan_of(teaching, BALANCED.model_copy(update={"batch": size, "passes": passes}), 3)
+    plan = steps.plan_steps(teaching, BALANCED.model_copy(update={"batch": size, "passes": passes}), 3)
     assert all(plan)
     for step in plan:
         inside = [teaching[i].pair.name for i in step if teaching[i].pair]

@@ -12,7 +12,7 @@ from tests.harness import tiny
 from trainer import probe
 from trainer.io.run_folder import read_lines
 from trainer.lessons import samples
-from trainer.lessons.rehearsal import RATED, known_tokens, refusals
+from trainer.lessons.rehearsal import UNRATED, known_tokens, refusals
 from trainer.lessons.samples import Template
 
 TALK = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi."}, {"role": "user", "content": "?"}]
@@ -46,8 +46,8 @@ def test_a_rehearsal_says_what_the_run_says(tmp_path: Path, way: str) -> None:
     template, one = Template(tiny.tokenizer()), line(**WAYS[way])
     (why,) = refusals([one], template, max_seq_len=256)
     file = tmp_path / "samples.jsonl"
-    file.write_text(json.dumps({**one, **RATED, "rating": "rt-1"}) + "\n")
-    as_served = template.as_served(samples.known((found for _, found in read_lines(file)), template))
+    file.write_text(json.dumps({**one, **UNRATED, "rating": "rt-1"}) + "\n")
+    as_served = template.as_served(samples.known_prompts((found for _, found in read_lines(file)), template))
     taken, unusable = samples.load(file, as_served, max_seq_len=256)
     assert [why] == ([each.reason for each in unusable] or [None]) and bool(taken) == (way == "taken")
 

@@ -13,8 +13,8 @@ from tests.harness import tiny
 from trainer.io.run_folder import read_lines
 from trainer.lessons import samples
 from trainer.lessons.line_members import BadLine, TooLong
-from trainer.lessons.prompts import NEUTRAL, hinted
-from trainer.lessons.rendering import AS_IS, Known, Way
+from trainer.lessons.prompts import NEUTRAL, with_hint
+from trainer.lessons.rendering import AS_IS, KnownPrompt, Way
 from trainer.lessons.samples import Template, parse
 
 TURN = "{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}"
@@ -109,7 +109,7 @@ def test_a_rendering_of_another_length_than_was_read_is_refused(weights: Templat
 def chosen(weights: Template, lines: Sequence[Any], folder: Path, **more: Any) -> Template:
     path = folder / "samples.jsonl"
     path.write_text("".join(json.dumps(one) + "\n" for one in lines))
-    return weights.as_served(samples.known((line for _, line in read_lines(path)), weights), **more)
+    return weights.as_served(samples.known_prompts((line for _, line in read_lines(path)), weights), **more)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_a_prompt_that_was_cut_is_refused_alone_and_with_both_numbers(weights: T
     cut = line("no default system text", served=False) | {"prompt_tokens": 11}
     lines = [line("no default system text", served=False), line("no default system text", TALK[:1], served=False), cut]
     template = chosen(weights, lines, tmp_path)
-    assert (template.choice.known, template.choice.explained) == (3, 2)
+    assert (template.choice.prompts, template.choice.explained) == (3, 2)
     assert parse(lines[0], "rt-1", template, max_seq_len=1000).prompt_by == "template"
     with pytest.raises(
         BadLine, match=r"read 11 tokens where the weights' chat template makes \d+: .* it cut the prompt"
@@ -184,7 +184,7 @@ def test_white_space_around_messages_is_not_kept_and_costs_no_sample(weights: Te
 def test_what_nothing_is_known_of_is_rendered_by_the_weights_template(weights: Template, tmp_path: Path) -> None:
     one = line("Alpaca's", served=False, counted=False)
     template = chosen(weights, [one], tmp_path)
-    assert (template.choice.way, template.choice.known) == (AS_IS, 0)
+    assert (template.choice.way, template.choice.prompts) == (AS_IS, 0)
     assert parse(one, "rt-1", template, max_seq_len=1000).tokens.prompt == weights.prompt(TALK)
 
 
@@ -202,7 +202,7 @@ def test_a_shortened_prompt_is_the_servers_too_or_there_is_none(weights: Templat
 
 
 def test_comments_and_the_gate_ask_as_the_server_renders(weights: Template, tmp_path: Path) -> None:
-    with_comment = hinted(TALK, "shorter")
+    with_comment = with_hint(TALK, "shorter")
     assert with_comment is not None
     hint = {"text": text_of("Alpaca's", with_comment), "ids": None}
     one = line("Alpaca's", reward=-1.0, comment="shorter", hinted=hint)
@@ -224,8 +224,8 @@ def test_ids_of_the_prompt_are_the_prompt_whatever_else_is_missing(weights: Temp
 def test_the_plainest_way_wins_where_several_explain(weights: Template) -> None:
     system = [{"role": "system", "content": "Be brief."}, TALK[0]]
     ids = weights.prompt(system)
-    assert weights.as_served([Known(system, None, None, len(ids), None)]).choice.way == AS_IS
-    assert weights.as_served([Known(system, None, None, None, ids)]).choice.way == AS_IS
+    assert weights.as_served([KnownPrompt(system, None, None, len(ids), None)]).choice.way == AS_IS
+    assert weights.as_served([KnownPrompt(system, None, None, None, ids)]).choice.way == AS_IS
 
 
 def test_a_rendering_that_cannot_be_read_costs_no_run_and_no_rating(weights: Template, tmp_path: Path) -> None:

@@ -36,7 +36,9 @@ def test_what_is_replayed(
     progress: Progress, new: int, held: int, earlier: list[tuple[int, float]], ratio: float
 ) -> None:
     preset = presets.resolve("balanced", {"replay_ratio": ratio})
-    samples: list[Sample] = [replace(ONE, rating=f"new {i}", version=10, held=i < held) for i in range(new + held)]
+    samples: list[Sample] = [
+        replace(ONE, rating=f"new {i}", version=10, is_held_back=i < held) for i in range(new + held)
+    ]
     samples += [
         replace(ONE, rating=f"old {i}", version=version, reward=reward, replayed=True)
         for i, (version, reward) in enumerate(earlier)

@@ -42,14 +42,16 @@ def counted(policy, monkeypatch):
 def expected(policy, folder, also):
     """Each computed by itself."""
     alone = scorer(policy, folder)
-    told = teacher.teachings(policy, REPLIES, 8, who="tiny base", cache=alone.cache, stop=alone.stop, also=also)
-    return alone.now([*REPLIES, LEFT]), alone.states(REPLIES), told
+    told = teacher.token_distributions(
+        policy, REPLIES, 8, owner="tiny base", cache=alone.cache, stop=alone.stop, required_ids=also
+    )
+    return alone.score_old([*REPLIES, LEFT]), alone.states(REPLIES), told
 
 
 def test_what_is_read_once_is_not_read_again(policy, tmp_path, monkeypatch):
     plain, states, told = expected(policy, tmp_path / "alone", [7])
     read, made = counted(policy, monkeypatch), scorer(policy, tmp_path / "made")
-    for one, other in zip(made.now([*REPLIES, LEFT], remember=REPLIES), plain, strict=True):
+    for one, other in zip(made.score_old([*REPLIES, LEFT], remember=REPLIES), plain, strict=True):
         for mine, theirs in zip(one, other, strict=True):
             np.testing.assert_allclose(mine, theirs, atol=1e-5)
     assert sum(read[:-1]) == sum(len(one.reply) + 1 for one in REPLIES)  # and after the last token
@@ -57,15 +59,22 @@ def test_what_is_read_once_is_not_read_again(policy, tmp_path, monkeypatch):
     read.clear()
     for mine, theirs in zip(made.states(REPLIES), states, strict=True):
         np.testing.assert_allclose(mine, theirs, atol=1e-5)
-    again = teacher.teachings(
-        policy, REPLIES, 8, who="tiny base", cache=made.cache, stop=made.stop, also=[7], known=made.known
+    again = teacher.token_distributions(
+        policy,
+        REPLIES,
+        8,
+        owner="tiny base",
+        cache=made.cache,
+        stop=made.stop,
+        required_ids=[7],
+        known_states=made.known_states,
     )
     for mine, theirs in zip(again, told, strict=True):
         assert (mine.ids[:, 0] == 7).all()
         np.testing.assert_allclose(mine.log_probs, theirs.log_probs, atol=1e-5)
     # A run that goes on has these in its folder, and reads for the states alone: the same ones to the last bit.
     goes_on = scorer(policy, tmp_path / "made")
-    goes_on.now([*REPLIES, LEFT], remember=REPLIES)
+    goes_on.score_old([*REPLIES, LEFT], remember=REPLIES)
     assert sum(read) == sum(len(one.reply) + 1 for one in REPLIES)
     for mine, theirs in zip(goes_on.states(REPLIES[1:]), made.states(REPLIES)[1:], strict=True):
         np.testing.assert_array_equal(mine, theirs)
@@ -74,21 +83,21 @@ def test_what_is_read_once_is_not_read_again(policy, tmp_path, monkeypatch):
 def test_the_base_is_not_taken_for_the_parent(policy, tmp_path):
     policy.wear({name: tensor + 0.1 for name, tensor in policy.adapter().items()})
     made = scorer(policy, tmp_path, parent=1)
-    before = made.reference(REPLIES)
-    made.now(REPLIES, remember=REPLIES)
+    before = made.score_reference(REPLIES)
+    made.score_old(REPLIES, remember=REPLIES)
     again = scorer(policy, tmp_path / "again", parent=1)
-    again.known.update(made.known)
-    for one, other in zip(again.reference(REPLIES), before, strict=True):
+    again.known_states.update(made.known_states)
+    for one, other in zip(again.score_reference(REPLIES), before, strict=True):
         assert one.plain.tolist() == other.plain.tolist()
-    assert not np.allclose(again.now(REPLIES, remember=REPLIES)[0].plain, before[0].plain, atol=1e-3)
+    assert not np.allclose(again.score_old(REPLIES, remember=REPLIES)[0].plain, before[0].plain, atol=1e-3)
 
 
 def test_past_what_may_be_remembered_it_is_read_again(policy, tmp_path, monkeypatch):
     plain, states, _ = expected(policy, tmp_path / "alone", ())
     made = scorer(policy, tmp_path / "made")
     monkeypatch.setattr(scoring, "REMEMBERED", states[0].nbytes + 1)
-    for one, other in zip(made.now([*REPLIES, LEFT], remember=REPLIES), plain, strict=True):
+    for one, other in zip(made.score_old([*REPLIES, LEFT], remember=REPLIES), plain, strict=True):
         np.testing.assert_allclose(one.plain, other.plain, atol=1e-5)
-    assert len(made.known) == 1
+    assert len(made.known_states) == 1
     for mine, theirs in zip(made.states(REPLIES), states, strict=True):
         np.testing.assert_allclose(mine, theirs, atol=1e-5)

@@ -20,7 +20,7 @@ from trainer.lessons.lessons import Lesson
 from trainer.lessons.line_members import BadLine
 from trainer.lessons.samples import Template
 from trainer.policy import packing
-from trainer.policy.policy import Teaching
+from trainer.policy.policy import TokenDistribution
 from trainer.run import steps
 
 FAST = {"learning_rate": 3e-3, "passes": 4, "drift_bound": 10.0, "hinted_replies": False}
@@ -50,19 +50,19 @@ def load(folder, policy):
     template = Template(policy.tokenizer)
     loaded, unusable = samples.load(folder / "samples.jsonl", template, max_seq_len=4096)
     assert not unusable
-    return template, [s for s in loaded if not s.held]
+    return template, [s for s in loaded if not s.is_held_back]
 
 
 def prepare(tmp_path, policy, loaded, template, **overrides):
     preset = presets.resolve("balanced", {"rank": 4, "alpha": 8, "hinted_replies": False} | overrides)
     with Progress(tmp_path) as progress:
-        taught = teacher.prepare(
+        taught = teacher.make_targets(
             preset,
             policy,
             template,
             loaded,
             seed=3,
-            who="tiny",
+            owner="tiny",
             cache=Cache(tmp_path / "cache"),
             progress=progress,
             stop=Stop(),
@@ -111,8 +111,8 @@ def test_only_what_a_disliked_sample_says_is_an_instruction(tmp_path, model, lin
     assert [s.comment for s in loaded] == [None, "lovely", "shorter", None]
     assert teacher.count(loaded) == (1, 1)
     taught, warnings = prepare(tmp_path, policy, loaded, template)
-    assert list(taught.hinted) == list(taught.teaching) == [lines[2]["rating"]]
-    assert [extra.sample.rating for extra in taught.extras] == [lines[3]["rating"]]
+    assert list(taught.hinted) == list(taught.teacher) == [lines[2]["rating"]]
+    assert [extra.sample.rating for extra in taught.imitations] == [lines[3]["rating"]]
     assert warnings == []
 
 
@@ -140,7 +140,7 @@ def test_a_prompt_that_the_template_does_not_give_is_said_once(tmp_path, model, 
     served = [line | {"prompt_token_ids": line["prompt_token_ids"][1:]} for line in commented(lines)]
     template, loaded = load(tiny.run_folder(tmp_path / "run", model, served), policy)
     taught, warnings = prepare(tmp_path, policy, loaded, template)
-    assert len(taught.teaching) == 6 and len(warnings) == 1 and "6 of 6" in warnings[0]
+    assert len(taught.teacher) == 6 and len(warnings) == 1 and "6 of 6" in warnings[0]
 
 
 @pytest.mark.parametrize(
@@ -193,13 +193,13 @@ def test_distillation_moves_the_policy_towards_its_teacher(tmp_path, model, line
     policy = tiny.policy(model)
     template, loaded = load(folder, policy)
     taught, _ = prepare(tmp_path, policy, loaded, template)
-    disliked = [s for s in loaded if s.rating in taught.teaching]
+    disliked = [s for s in loaded if s.rating in taught.teacher]
     assert len(disliked) == 6
 
     def divergence():
         at, found = packing.pack([s.tokens for s in disliked]), []
         own = policy.teach(at, 259)
-        told = [taught.teaching[s.rating] for s in disliked]
+        told = [taught.teacher[s.rating] for s in disliked]
         for ids, want, mine_ids, mine in zip(
             np.concatenate([t.ids for t in told]), np.concatenate([t.log_probs for t in told]), *own, strict=True
         ):
@@ -222,10 +222,10 @@ def test_what_was_asked_of_the_teacher_is_asked_once(tmp_path, model, lines, pol
     monkeypatch.setattr(policy, "teach", lambda *_: pytest.fail("asked again"))
     monkeypatch.setattr(policy, "generate", lambda *_, **__: pytest.fail("written again"))
     again, _ = prepare(tmp_path, policy, loaded, template, hinted_replies=True)
-    for rating, told in first.teaching.items():
-        np.testing.assert_array_equal(told.ids, again.teaching[rating].ids)
-        np.testing.assert_array_equal(told.log_probs, again.teaching[rating].log_probs)
-    assert [e.tokens for e in first.extras] == [e.tokens for e in again.extras]
+    for rating, told in first.teacher.items():
+        np.testing.assert_array_equal(told.ids, again.teacher[rating].ids)
+        np.testing.assert_array_equal(told.log_probs, again.teacher[rating].log_probs)
+    assert [e.tokens for e in first.imitations] == [e.tokens for e in again.imitations]
 
 
 def test_of_the_teachers_own_replies_only_sane_ones_teach(tmp_path, model, lines, policy, monkeypatch):
@@ -242,11 +242,11 @@ def test_of_the_teachers_own_replies_only_sane_ones_teach(tmp_path, model, lines
     monkeypatch.setattr(policy, "generate", generate)
     taught, _ = prepare(tmp_path, policy, loaded, template, hinted_replies=True)
     assert all("use bullets" in template.text(p) for p in asked)
-    extra, other = taught.extras  # the first and the sixth
+    extra, other = taught.imitations  # the first and the sixth
     assert other.tokens.reply == extra.tokens.reply
     assert extra.tokens.prompt == loaded[0].tokens.prompt  # without the hint
     assert extra.tokens.reply == tuple(good) and extra.advantage == 0
-    assert extra.teaching.ids.shape == (len(good), 100)
+    assert extra.teacher.ids.shape == (len(good), 100)
 
 
 def test_the_token_that_was_said_can_be_taught_alone(tmp_path, model, lines, policy):
@@ -278,7 +278,7 @@ def test_the_token_that_was_said_can_be_taught_alone(tmp_path, model, lines, pol
     prompt = template.prompt(teacher.hint(one.sample.messages, "use bullets"))
     hinted = policy.log_probs(packing.pack([packing.Tokens(prompt, one.tokens.reply, 0.8)])).plain
     np.testing.assert_allclose(one.advantage, -1 + np.clip(hinted - one.old, -2, 2), atol=1e-4)
-    assert one.teaching is None
+    assert one.teacher is None
     assert go(folder)[0]["status"] == "passed"
 
 
@@ -365,7 +365,7 @@ def test_replies_to_one_prompt_are_one_group(tmp_path, model, lines, policy):
     folder = tiny.run_folder(tmp_path / "run", model, [*same, lines[3]])
     _, loaded = load(folder, policy)
     preset = presets.resolve("balanced", {"objective": "grpo", "weight_good": 1.0})
-    found, _ = advantages.of_ratings(read_spec(folder), preset, loaded)
+    found, _ = advantages.rating_advantages(read_spec(folder), preset, loaded)
     mean = sum(line["reward"] for line in same) / 3
     assert found == pytest.approx([line["reward"] - mean for line in same] + [lines[3]["reward"]])
 
@@ -390,9 +390,9 @@ def test_a_commented_reply_is_taught_by_its_teacher_and_not_pushed_by_its_rating
             stop=Stop(),
         )
     first, *others = learned.train
-    assert first.teaching is not None and not first.advantage.any()
-    assert all(other.advantage.all() and other.teaching is None for other in others)
-    plan = steps.plan_of(learned.train, preset.model_copy(update={"batch": 4}), 7)
+    assert first.teacher is not None and not first.advantage.any()
+    assert all(other.advantage.all() and other.teacher is None for other in others)
+    plan = steps.plan_steps(learned.train, preset.model_copy(update={"batch": 4}), 7)
     assert sorted(i for step in plan for i in step) == [0, 0, *range(1, 10)]
 
 
@@ -401,13 +401,13 @@ def test_rows_of_a_batch_with_and_without_a_teacher(lines):
     parsed = [samples.parse(x, x["rating"], template, max_seq_len=999) for x in lines[:2]]
     plain = [tiny.lesson(s, s.behaviour) for s in parsed]
     n, m = len(plain[0].old), len(plain[1].old)
-    told = Teaching(np.ones((n, 4), np.int32), np.full((n, 4), -2, np.float32))
+    told = TokenDistribution(np.ones((n, 4), np.int32), np.full((n, 4), -2, np.float32))
     first = plain[0]
     taught = Lesson(
-        first.sample, first.tokens, first.old, first.ref, first.behaviour, first.keep, first.advantage, teaching=told
+        first.sample, first.tokens, first.old, first.ref, first.behaviour, first.keep, first.advantage, teacher=told
     )
-    terms = batch.terms([taught, plain[1]], 2)
+    terms = batch.make_terms([taught, plain[1]], 2)
     assert terms.teaches.tolist() == [1.0] * n + [0.0] * m
     assert terms.teacher_ids.shape == terms.teacher.shape == (n + m, 4)
     assert terms.member.sum(-1).tolist() == [n, m]
-    assert batch.terms(plain, 2).teacher_ids is None
+    assert batch.make_terms(plain, 2).teacher_ids is None

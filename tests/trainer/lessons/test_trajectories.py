@@ -16,11 +16,11 @@ from config import presets
 from tests.harness import tiny
 from trainer.io.progress import Progress
 from trainer.lessons import trajectories
-from trainer.lessons.batch import loss_of, score
+from trainer.lessons.batch import make_loss, score
 from trainer.lessons.lessons import Lesson
 from trainer.lessons.line_members import BadLine
 from trainer.lessons.samples import Sample
-from trainer.lessons.trajectories import Part, advantages, part_of
+from trainer.lessons.trajectories import EpisodeTurn, advantages, turn_in
 from trainer.policy import packing
 from trainer.policy.packing import Tokens
 from trainer.run import steps
@@ -30,7 +30,7 @@ TOKENS = Tokens((1, 2), (3,))
 
 def turn(episode: str, reward: float | None, at: int = 0, of: int = 1, **more: Any) -> Sample:
     tokens = more.pop("tokens", TOKENS)
-    part = Part(episode, more.pop("group", "g"), reward, at, of, more.pop("own", None))
+    part = EpisodeTurn(episode, more.pop("group", "g"), reward, at, of, more.pop("own", None))
     return Sample(f"{episode}-{at}", False, 0, reward or 0.0, 1.0, False, tokens, None, episode=part)
 
 
@@ -61,7 +61,7 @@ def test_one_alone_is_compared_with_the_baseline() -> None:
 def test_groups_are_counted() -> None:
     samples = [turn(name, reward, group=name[0]) for name, reward in (("a1", 1), ("a2", 0), ("b1", 1), ("b2", 1))]
     _, groups = advantages([*samples, turn("x", 1.0, group=None)], discount=1.0, baseline=0.0, clip=2.0)
-    assert (groups.kept, groups.dropped, groups.alone) == (1, 1, 1)
+    assert (groups.teaching, groups.equal, groups.single) == (1, 1, 1)
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.floats(-1, 1), st.integers(1, 3)), min_size=1, max_size=12))
@@ -98,7 +98,7 @@ def test_an_episode_is_one_however_long() -> None:
 )  # fmt: skip
 def test_a_line_that_is_wrong(episode: Any) -> None:
     with pytest.raises(BadLine):
-        part_of({"episode": episode})
+        turn_in({"episode": episode})
 
 
 def chained(episode: str, reward: float, turns: int, seed: int) -> list[Sample]:
@@ -137,7 +137,7 @@ def test_the_packed_gradient_of_a_group_equals_a_float64_reference(tmp_path: Any
         value.data = torch.randn(value.shape, generator=torch.Generator().manual_seed(len(name))).double() * 0.05
     batch = lessons(samples, 0.9, score(policy, [s.tokens for s in samples]))
     with Progress(tmp_path, io.StringIO()) as progress:
-        steps.accumulate(policy, batch, loss_of(preset), progress, kto=False)
+        steps.accumulate(policy, batch, make_loss(preset), progress, kto=False)
     packed = {name: p.grad.clone() for name, p in policy.trained.items()}
     assert packing.size([s.tokens for s in samples], trees=True) < sum(len(s.tokens.computed) for s in samples)
 
@@ -182,6 +182,6 @@ def test_twenty_turns_that_resend_their_history_cost_their_distinct_tokens() -> 
 def test_the_turns_of_an_episode_are_in_one_step() -> None:
     samples = [s for n in range(9) for s in chained(f"e{n}", float(n % 2), 3, n)]
     preset = presets.resolve("balanced", {"batch_episodes": 4})
-    plan = steps.plan_of(lessons(samples, 1.0), preset, 0)
+    plan = steps.plan_steps(lessons(samples, 1.0), preset, 0)
     for n in range(9):
         assert len({at for at, step in enumerate(plan) for i in step if samples[i].rating.startswith(f"e{n}-")}) == 1

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.lessons.truncation import Chat, cut, cuts
+from trainer.lessons.truncation import Chat, cut, shorter_chats
 
 Message = dict[str, Any]
 
@@ -46,7 +46,7 @@ def size(chat: Chat) -> int:
 @given(chats, st.integers(0, 1500))
 def test_a_cut_conversation_keeps_what_matters(chat: list[Message], room: int) -> None:
     kept = cut(chat, lambda shorter: size(shorter) <= room)
-    shortest = cuts(chat)[-1] if cuts(chat) else chat
+    shortest = shorter_chats(chat)[-1] if shorter_chats(chat) else chat
     if kept is None:
         assert size(shortest) > room or shortest == chat
         return
@@ -74,7 +74,7 @@ def test_a_cut_conversation_keeps_what_matters(chat: list[Message], room: int) -
     gone = [m["n"] for m in chat if m not in kept]
     assert max(gone) < min((m["n"] for m in rest if m != (users or [None])[-1]), default=len(chat))
     # And no less would have done.
-    longer = [other for other in cuts(chat) if len(other) > len(kept)]
+    longer = [other for other in shorter_chats(chat) if len(other) > len(kept)]
     assert all(size(other) > room for other in longer)
 
 
@@ -89,7 +89,7 @@ def test_whole_turns_go_first_and_then_the_oldest_steps_of_the_last() -> None:
         {"role": "assistant", "tool_calls": [{"id": "2"}]},
         {"role": "tool", "content": "t2"},
     ]
-    assert cuts(chat) == [[chat[0], *chat[3:]], [chat[0], chat[3], *chat[6:]]]
+    assert shorter_chats(chat) == [[chat[0], *chat[3:]], [chat[0], chat[3], *chat[6:]]]
 
 
 def test_one_turn_cannot_be_cut() -> None:

@@ -34,7 +34,7 @@ def test_the_model_that_was_measured_keeps_its_numbers(name):
     preset = presets.resolve(name, {})
     fitted, told = fit(preset, name, {}, SMOLLM2)
     assert fitted == preset
-    assert "measured on SmolLM2-135M" in told["learning_rate"].why
+    assert "measured on SmolLM2-135M" in told["learning_rate"].reason
     assert {key: choice.value for key, choice in told.items()} == preset.model_dump()
 
 
@@ -62,7 +62,7 @@ def test_a_mixture_gets_more_rank_less_pull_and_a_lower_rate():
     alone, _ = fit(preset, "balanced", {}, dense(3e9))
     assert (fitted.rank, fitted.alpha, fitted.kl_ref) == (24, 48.0, 0.025)
     assert fitted.learning_rate == pytest.approx(alone.learning_rate * 0.85)
-    assert "10 parameters to each active one" in told["learning_rate"].why
+    assert "10 parameters to each active one" in told["learning_rate"].reason
     assert fit(preset, "balanced", {}, mixture(600e9, 40e9))[0].learning_rate == pytest.approx(
         fit(preset, "balanced", {}, dense(40e9))[0].learning_rate * 0.70 * 0.35
     )
@@ -71,15 +71,15 @@ def test_a_mixture_gets_more_rank_less_pull_and_a_lower_rate():
 def test_a_giant_gets_a_small_adapter():
     fitted, told = fit(presets.resolve("balanced", {}), "balanced", {}, dense(70e9))
     assert (fitted.rank, fitted.alpha) == (8, 16.0)
-    assert "8 above 45 B" in told["rank"].why
+    assert "8 above 45 B" in told["rank"].reason
 
 
 def test_what_a_person_sets_stands_and_is_said():
     given = {"learning_rate": 3e-3, "rank": 4, "kl_ref": 0.5}
     fitted, told = fit(presets.resolve("balanced", given), "balanced", given, mixture(30e9, 3e9))
     assert (fitted.learning_rate, fitted.rank, fitted.alpha, fitted.kl_ref) == (3e-3, 4, 32.0, 0.5)
-    assert told["learning_rate"].why.startswith("set in run.json (train.overrides); this model would get 5.02e-05")
-    assert told["rank"].value == 4 and "would get 24" in told["rank"].why
+    assert told["learning_rate"].reason.startswith("set in run.json (train.overrides); this model would get 5.02e-05")
+    assert told["rank"].value == 4 and "would get 24" in told["rank"].reason
 
 
 # --- which layers -------------------------------------------------------------------------------------------------

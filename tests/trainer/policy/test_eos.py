@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.harness import tiny
 from trainer.policy.eos import of_replies, of_turn
-from trainer.serve.engine import Ask, Engine
+from trainer.serve.engine import Engine, GenerationRequest
 from trainer.serve.sampling import Sampling
 
 TURN_END, TEXT_END = 2, 0
@@ -30,7 +30,7 @@ def finetune(request, tmp_path):
 
 async def served(model, count):
     engine = Engine(AutoModelForCausalLM.from_pretrained(model), AutoTokenizer.from_pretrained(model))
-    ask = Ask(PROMPT, 300, Sampling(temperature=1.5, seed=3))
+    ask = GenerationRequest(PROMPT, 300, Sampling(temperature=1.5, seed=3))
     replies = [[] for _ in range(count)]
     try:
         async for choice, delta in engine.generate(ask, count):

@@ -168,12 +168,12 @@ def test_halfway_states_and_leaning_are_torchs(model):
 
 def test_from_known_states_only_the_head_is_left(model, monkeypatch):
     policy, packed = both(model)[1], pack(ROWS)
-    computed, told = policy.log_probs(packed), policy.teach(packed, 8, also=[5])
+    computed, told = policy.log_probs(packed), policy.teach(packed, 8, required_ids=[5])
     states = policy.states(packed)
     monkeypatch.setattr(policy, "_hidden", None)
     for one, other in zip(policy.log_probs(packed, states), computed, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
-    again = policy.teach(packed, 8, also=[5], states=states)
+    again = policy.teach(packed, 8, required_ids=[5], states=states)
     np.testing.assert_allclose(again.log_probs, told.log_probs, atol=1e-5)
 
 

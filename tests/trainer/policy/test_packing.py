@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.policy.packing import Budget, Tokens, group, pack, padded, passes, shared, size
+from trainer.policy.packing import Budget, Tokens, common_length, group, pack, pad, passes, size
 
 ids = st.lists(st.integers(0, 2), min_size=1, max_size=30)
 batches = st.lists(st.builds(lambda p, r: Tokens(tuple(p), tuple(r)), ids, ids), max_size=20)
@@ -59,13 +59,13 @@ def test_a_model_without_trees_pays_for_its_padding():
 
 
 def test_half_of_what_did_not_fit():
-    assert Budget(1000).below(300).tokens == 150
-    assert Budget(100, trees=False).below(300) == Budget(50, trees=False)
+    assert Budget(1000).halved(300).tokens == 150
+    assert Budget(100, trees=False).halved(300) == Budget(50, trees=False)
 
 
 def test_a_row_of_padding_ends_where_the_last_reply_token_is_predicted():
     sequences = [Tokens((5, 6, 7), (8, 9), 0.5), Tokens((1,), (2, 3, 4), 2.0, 0.9, 40)]
-    rows, at = padded(sequences)
+    rows, at = pad(sequences)
     assert rows.tolist() == [[5, 6, 7, 8], [1, 2, 3, 0]]
     assert rows.ravel()[at].tolist() == [7, 8, 1, 2, 3]
     packed = pack(sequences)
@@ -78,7 +78,7 @@ def test_a_row_of_padding_ends_where_the_last_reply_token_is_predicted():
 
 @given(ids, ids)
 def test_shared_is_the_common_beginning(one, other):
-    n = shared(one, other)
+    n = common_length(one, other)
     assert one[:n] == other[:n]
     assert one[n : n + 1] != other[n : n + 1] or n == min(len(one), len(other))
 

@@ -8,7 +8,7 @@ import torch
 from tests.harness import tiny
 from trainer.objective import Terms
 from trainer.policy.packing import UNRELATED, Tokens, pack
-from trainer.policy.torch_memory import COMFORTABLE, HOARD, SMALL, Hoard, MemoryPlan, is_out_of_memory
+from trainer.policy.torch_memory import COMFORTABLE, HOARD, SMALL, FreedMemory, MemoryPlan, is_out_of_memory
 
 
 class Config:
@@ -24,18 +24,18 @@ def test_a_small_machine_recomputes_earlier_and_takes_less_at_once(monkeypatch):
     for gigabytes in (1, 8, 128):
         free(monkeypatch, gigabytes << 30)
         plans.append(MemoryPlan.of(Config, "cpu", max_seq_len=4096))
-    assert [p.kept for p in plans] == sorted(p.kept for p in plans)
-    assert [p.roomy for p in plans] == sorted(p.roomy for p in plans)
+    assert [p.largest_kept for p in plans] == sorted(p.largest_kept for p in plans)
+    assert [p.largest_hoarding for p in plans] == sorted(p.largest_hoarding for p in plans)
     assert plans[0].is_tight(plans[0].largest) and not plans[2].is_tight(plans[2].largest)
     assert plans[0].largest < plans[1].largest == plans[2].largest == 4 * 4096
     assert plans[0].recomputes(plans[0].largest)
-    assert not plans[0].recomputes(plans[0].kept)
+    assert not plans[0].recomputes(plans[0].largest_kept)
 
 
 def test_on_a_cpu_no_more_than_is_comfortable_is_kept_however_much_is_free(monkeypatch):
     free(monkeypatch, 128 << 30)
     plan = MemoryPlan.of(Config, "cpu", max_seq_len=4096)
-    assert 650 < plan.kept < 850  # of SmolLM2's tokens in two GiB
+    assert 650 < plan.largest_kept < 850  # of SmolLM2's tokens in two GiB
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (128 << 30, 128 << 30))
     assert not (gpu := MemoryPlan.of(Config, "cuda", max_seq_len=4096)).recomputes(gpu.largest)
     assert plan.unrelated == SMALL < gpu.unrelated == UNRELATED
@@ -62,14 +62,14 @@ def test_the_estimate_is_above_what_is_kept_and_not_far_above(tmp_path, monkeypa
         policy._causal.base_model(input_ids=ids, use_cache=False)
     weights = {p.untyped_storage().data_ptr() for p in policy.model.parameters()}
     each = sum(size for at, (size, _) in kept.items() if at not in weights) / ids.numel()
-    estimate = COMFORTABLE / policy._plan.kept
+    estimate = COMFORTABLE / policy._plan.largest_kept
     assert each < estimate < 2.5 * each
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="another C library than glibc")
 def test_a_hoard_is_given_back_once_it_is_large():
     psutil.heap_trim()  # what earlier tests have freed: into that these blocks would fit, and nothing would grow
-    hoard, resident = Hoard(), psutil.Process().memory_info
+    hoard, resident = FreedMemory(), psutil.Process().memory_info
     blocks = [b"x" * 60_000 for _ in range(4000)]  # below what glibc maps by itself
     del blocks[::2], blocks[::2]  # holes: three of four, and those that are left keep the heap from ending earlier
     held = resident().rss
@@ -82,13 +82,13 @@ def test_a_hoard_is_given_back_once_it_is_large():
 
 def test_what_is_hoarded_is_planned_for(monkeypatch):
     free(monkeypatch, int(HOARD / 0.6))
-    assert MemoryPlan.of(Config, "cpu", max_seq_len=4096).roomy == 0
+    assert MemoryPlan.of(Config, "cpu", max_seq_len=4096).largest_hoarding == 0
 
 
 def test_a_recomputed_pass_looks_at_its_hoard_layer_by_layer(tmp_path, monkeypatch):
     monkeypatch.setattr("trainer.policy.torch_memory.COMFORTABLE", 0)
     looks = []
-    monkeypatch.setattr(Hoard, "give_back", lambda self: looks.append(1))
+    monkeypatch.setattr(FreedMemory, "give_back", lambda self: looks.append(1))
     policy = tiny.policy(tiny.make_model(tmp_path))
     packed = pack([Tokens((1, 50, 60), (70, 80, 2))])
     old = policy.log_probs(packed).plain

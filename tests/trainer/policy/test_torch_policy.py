@@ -96,12 +96,12 @@ def test_log_probs_equal_the_plain_computation(model, policy):
 
 def test_from_known_states_only_the_head_is_left(policy, monkeypatch):
     packed = pack(ROWS)
-    computed, told = policy.log_probs(packed), policy.teach(packed, 8, also=[5])
+    computed, told = policy.log_probs(packed), policy.teach(packed, 8, required_ids=[5])
     states = policy.states(packed)
     monkeypatch.setattr(policy, "_hidden", None)
     for one, other in zip(policy.log_probs(packed, states), computed, strict=True):
         assert one.tolist() == other.tolist()
-    again = policy.teach(packed, 8, also=[5], states=states)
+    again = policy.teach(packed, 8, required_ids=[5], states=states)
     assert (again.ids == told.ids).all() and (again.log_probs == told.log_probs).all()
 
 

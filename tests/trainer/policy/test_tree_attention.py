@@ -139,7 +139,7 @@ def test_any_grouping_adds_up_to_the_same(policy):
     away_from_start(policy)
     rows = conversation(np.random.default_rng(2))
     whole = taught(policy, [rows], rows)
-    groups = group(rows, policy.budget.below(400))
+    groups = group(rows, policy.budget.halved(400))
     assert len(groups) > 1
     parts = taught(policy, [[rows[i] for i in members] for members in groups], rows)
     assert parts[0] == pytest.approx(whole[0], rel=1e-4)

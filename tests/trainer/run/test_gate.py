@@ -15,7 +15,7 @@ from trainer.lessons.samples import Sample, Template
 from trainer.objective import Terms, mis_po
 from trainer.policy import packing
 from trainer.run import gate
-from trainer.run.gate import Bounds, loops
+from trainer.run.gate import Bounds, is_looping
 
 WIDE = Bounds(base_nll_rise=0.3, text_nll_rise=0.05, max_looping=8)
 
@@ -52,14 +52,16 @@ def one(reward, reply, policy):
 
 def of_parent(policy, template):
     with policy.wearing(None):
-        return gate.ask(policy, template)
+        return gate.answer_questions(policy, template)
 
 
 def test_replies_of_two_seeds_are_asked_for_at_once_and_are_what_each_alone_would_be(policy, template, broken):
     broken(0.1)
     seeds = [gate.GATE_SEED] * 8 + [gate.GATE_SEED + 1] * 16
-    alone = gate.ask(policy, template) + gate.ask(policy, template, gate.NEUTRAL * 2, gate.GATE_SEED + 1)
-    assert gate.ask(policy, template, gate.NEUTRAL * 3, seeds) == alone
+    alone = gate.answer_questions(policy, template) + gate.answer_questions(
+        policy, template, gate.NEUTRAL * 2, gate.GATE_SEED + 1
+    )
+    assert gate.answer_questions(policy, template, gate.NEUTRAL * 3, seeds) == alone
     assert alone[:8] != alone[8:16]
 
 
@@ -69,11 +71,11 @@ def judge(policy, template, held=(), lessons=(), changed=1.0, replayed=0.1, boun
         template,
         bounds,
         parent=None,
-        before=of_parent(policy, template),
+        parent_replies=of_parent(policy, template),
         lessons=lessons,
-        held=held,
+        held_back=held,
         changed=changed,
-        replayed=replayed,
+        replay_margin=replayed,
         stop=Stop(),
     )
 
@@ -170,7 +172,7 @@ def test_a_collapsed_candidate_has_no_entropy_left(policy, template):
         policy.backward(one_reply, terms, partial(mis_po, kl_ref=0.0, guard_low=1e-9, guard_high=1e9))
         policy.step(0.02, 1.0)
     reply = packing.Tokens(template.prompt([{"role": "user", "content": "b"}]), (60, 61, 62, 63, 2))
-    check = gate.beside_the_base(policy, [reply], [], WIDE)["entropy"]
+    check = gate.compare_with_base(policy, [reply], [], WIDE)["entropy"]
     policy.wear(before)
     policy.restore(state)
     assert not check.ok
@@ -182,7 +184,7 @@ def test_repetition_is_counted_against_the_parent():
     assert gate.repetition([prose], [prose], Bounds()).value == 0
     assert not gate.repetition([loop, prose], [prose, prose], Bounds()).ok
     assert gate.repetition([loop], [loop], Bounds()).ok
-    assert gate.repeated([1, 2]) == 0
+    assert gate.repeated_share([1, 2]) == 0
 
 
 @pytest.mark.parametrize(
@@ -208,10 +210,10 @@ def test_a_taste_that_surprises_the_base_is_allowed_what_it_asks_for_and_no_more
     _, rated = one(-1.0, [60, 61, 2], policy)
 
     def asking(nats):
-        return dataclasses.replace(rated, ref=rated.ref - nats, extra=True)
+        return dataclasses.replace(rated, ref=rated.ref - nats, is_imitated=True)
 
     def base_nll(lessons, asked=0.0):
-        return gate.beside_the_base(policy, replies, lessons, Bounds(), asked)["base_nll"]
+        return gate.compare_with_base(policy, replies, lessons, Bounds(), asked)["base_nll"]
 
     for lessons, bound in (([rated], 0.3), ([rated, asking(0.2)], 0.5), ([rated, asking(9)], 0.6)):
         assert base_nll(lessons).bound == pytest.approx(bound, abs=1e-6)
@@ -224,7 +226,7 @@ def test_a_correction_says_how_long_replies_should_be(policy):
     long, short = packing.Tokens((1,), tuple(range(3, 43))), packing.Tokens((1,), tuple(range(3, 13)))
     _, disliked = one(-1.0, [60] * 40, policy)
     _, better = one(-1.0, [60] * 10, policy)
-    better = dataclasses.replace(better, extra=True)
+    better = dataclasses.replace(better, is_imitated=True)
     assert not gate.length([short], [long], [disliked], Bounds()).ok
     assert gate.length([short], [long], [disliked, better], Bounds()).bound == pytest.approx(0.5 * 10 / 40)
 
@@ -249,7 +251,7 @@ def test_looping_and_empty_replies_are_counted(template):
     ],
 )
 def test_loops(ids, looping):
-    assert loops(ids) is looping
+    assert is_looping(ids) is looping
 
 
 def test_a_bound_that_is_not_one_is_refused():
@@ -277,11 +279,11 @@ def test_a_bound_that_was_set_lower_since_grants_nothing(tmp_path):
     judged = {"gate": {"base_nll": {"value": 0.4, "bound": 0.6}}, "base_nll_rise": 0.6}
     (tmp_path / "manifest.json").write_text(json.dumps(judged))
     assert gate.granted(tmp_path, Bounds()) == 0
-    assert gate.spent(tmp_path, Bounds()) == 1
-    assert gate.spent(tmp_path, Bounds(base_nll_rise=1.0)) == pytest.approx(0.4)
+    assert gate.spent_sense(tmp_path, Bounds()) == 1
+    assert gate.spent_sense(tmp_path, Bounds(base_nll_rise=1.0)) == pytest.approx(0.4)
     (tmp_path / "manifest.json").write_text(json.dumps(judged | {"base_nll_rise": 0.4}))
     assert gate.granted(tmp_path, Bounds()) == pytest.approx(0.2)
-    assert gate.spent(tmp_path, Bounds()) == pytest.approx(0.8)  # of 0.3 + 0.2
+    assert gate.spent_sense(tmp_path, Bounds()) == pytest.approx(0.8)  # of 0.3 + 0.2
 
 
 @pytest.mark.parametrize(
@@ -300,12 +302,12 @@ def test_a_bound_that_was_set_lower_since_grants_nothing(tmp_path):
     ],
 )
 def test_how_much_of_its_sense_the_parent_has_spent(tmp_path, base_nll, share):
-    assert gate.spent(None, Bounds()) == 0
-    assert gate.spent(tmp_path, Bounds()) == 0  # an adapter from elsewhere
+    assert gate.spent_sense(None, Bounds()) == 0
+    assert gate.spent_sense(tmp_path, Bounds()) == 0  # an adapter from elsewhere
     judged = {"gate": {"base_nll": base_nll} if base_nll else None}
     (tmp_path / "manifest.json").write_text(json.dumps(judged))
     set_now = 0.0 if base_nll and base_nll["bound"] == 0 else 0.3
-    assert gate.spent(tmp_path, Bounds(base_nll_rise=set_now)) == pytest.approx(share)
+    assert gate.spent_sense(tmp_path, Bounds(base_nll_rise=set_now)) == pytest.approx(share)
 
 
 def test_the_tokens_of_a_reply_count_as_one_in_the_standard_error():

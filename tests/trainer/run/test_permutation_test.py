@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.run import permutation_test
-from trainer.run.permutation_test import Rated, fewest, p_value
+from trainer.run.permutation_test import RatedReply, p_value, smallest_p
 
 WORDS = ("the", "a", "bread", "river", "under", "seven", "green", "walks", "because", "music", "often", "small")
 
@@ -25,7 +25,7 @@ def said(rng, like):
     text = " ".join(words) + rng.choice((".", "?", "!"))
     text = text.replace(" because", "\n- because") if rng.random() < 0.5 else text
     ended = rng.random() < 0.3
-    return Rated(text, len(words), ended, 1.0 if like(text, words, ended) else -1.0)
+    return RatedReply(text, len(words), ended, 1.0 if like(text, words, ended) else -1.0)
 
 
 def replies(like, count=32, seed=0):
@@ -49,7 +49,7 @@ def test_a_taste_for_something_visible_is_no_chance(like):
 
 
 def test_graded_ratings_count_by_how_high_they_are():
-    rated = [Rated(r.text, r.tokens, r.ended, 1 - r.tokens / 40) for r in replies(lambda *_: True)]
+    rated = [RatedReply(r.text, r.tokens, r.ended, 1 - r.tokens / 40) for r in replies(lambda *_: True)]
     assert p_value(rated) <= 0.01
 
 
@@ -68,7 +68,7 @@ def test_the_same_ratings_have_the_same_p_in_any_order():
 
 
 def test_replies_that_look_all_alike_tell_nothing():
-    assert p_value([Rated("the same", 2, True, float(n % 2)) for n in range(20)]) == 1
+    assert p_value([RatedReply("the same", 2, True, float(n % 2)) for n in range(20)]) == 1
 
 
 @given(st.lists(st.sampled_from([-1.0, 0.0, 0.5, 1.0]), min_size=1, max_size=12))
@@ -76,12 +76,12 @@ def test_the_smallest_p_is_one_over_the_number_of_ways(rewards):
     ways = math.factorial(len(rewards))
     for value in set(rewards):
         ways //= math.factorial(rewards.count(value))
-    assert fewest(rewards) == pytest.approx(1 / ways)
+    assert smallest_p(rewards) == pytest.approx(1 / ways)
 
 
 @given(st.lists(st.tuples(st.text(max_size=30), st.integers(1, 90), st.booleans(), st.sampled_from([-1.0, 1.0])),
                 min_size=2, max_size=12))  # fmt: skip
 def test_whatever_was_said_p_is_a_share(rows):
-    p = p_value([Rated(*row) for row in rows])
+    p = p_value([RatedReply(*row) for row in rows])
     assert 0 < p <= 1
     assert np.isfinite(p)

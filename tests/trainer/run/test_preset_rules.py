@@ -11,21 +11,30 @@ from tests.harness import tiny
 from trainer import loop
 from trainer.io.progress import Progress, Stop
 from trainer.run import preset_rules
-from trainer.run.preset_rules import Liked
+from trainer.run.preset_rules import RatingCount
 
 BALANCED = presets.resolve("balanced", {})
 
 
-def lessons(liked=0, disliked=0, *, taught=0, noted=0, credited=True, own=True):
+def lessons(liked=0, disliked=0, *, taught=0, noted=0, credited=True, is_own=True):
     """`noted` are disliked and say why; `taught` are replies to imitate."""
-    rated = [lesson(way, credited=credited, own=own) for way in [1.0] * liked + [-1.0] * disliked]
-    return rated + [lesson(-1.0, taught=True)] * noted + [lesson(0.0, taught=True, extra=True, own=False)] * taught
+    rated = [lesson(way, credited=credited, is_own=is_own) for way in [1.0] * liked + [-1.0] * disliked]
+    return (
+        rated
+        + [lesson(-1.0, taught=True)] * noted
+        + [lesson(0.0, taught=True, is_imitated=True, is_own=False)] * taught
+    )
 
 
-def lesson(way, *, taught=False, credited=False, extra=False, own=True):
+def lesson(way, *, taught=False, credited=False, is_imitated=False, is_own=True):
     sample = SimpleNamespace(reward=way)
     return SimpleNamespace(
-        has_teacher=taught, credited=credited, extra=extra, own=own, sample=sample, way=0 if taught else way
+        has_teacher=taught,
+        credited=credited,
+        is_imitated=is_imitated,
+        is_own=is_own,
+        sample=sample,
+        direction=0 if taught else way,
     )
 
 
@@ -38,7 +47,7 @@ def lesson(way, *, taught=False, credited=False, extra=False, own=True):
         (lessons(21, 7), 0.2),
         (lessons(27, 1), 0.4 * 2 / 28),
         (lessons(27, 1, credited=False), 2 / 28),
-        (lessons(27, 1, credited=False, own=False), 1.0),  # another model's: what is liked is new to this one
+        (lessons(27, 1, credited=False, is_own=False), 1.0),  # another model's: what is liked is new to this one
         (lessons(taught=9), 0.5),
         (lessons(noted=9), 0.5),
         (lessons(5, 5, taught=10), 0.45),
@@ -48,35 +57,38 @@ def lesson(way, *, taught=False, credited=False, extra=False, own=True):
 )
 def test_the_rate_falls_where_more_is_said_a_token_and_where_little_is_disliked(tmp_path, given, share):
     with Progress(tmp_path) as progress:
-        paced = preset_rules.pace(BALANCED, given, progress)
+        paced = preset_rules.fit_rate(BALANCED, given, progress)
     assert paced.learning_rate == pytest.approx(BALANCED.learning_rate * share)
-    few = sum(one.sample.reward < 0 for one in given) < sum(one.sample.reward > 0 for one in given) and given[0].own
+    few = sum(one.sample.reward < 0 for one in given) < sum(one.sample.reward > 0 for one in given) and given[0].is_own
     assert ("rated ones are disliked" in (tmp_path / "progress.jsonl").read_text()) is few
 
 
 @pytest.mark.parametrize(
     ("now", "before", "no_better"),
     [
-        (Liked(23, 28), Liked(1, 28), False),  # bullets after its first run
-        (Liked(3, 28), Liked(2, 28), True),  # asks_back
-        (Liked(24, 28), Liked(23, 28), True),
-        (Liked(2, 28), Liked(9, 28), True),
-        (Liked(0, 7), Liked(3, 28), False),  # too few to say
-        (Liked(0, 28), Liked(0, 28), True),
+        (RatingCount(23, 28), RatingCount(1, 28), False),  # bullets after its first run
+        (RatingCount(3, 28), RatingCount(2, 28), True),  # asks_back
+        (RatingCount(24, 28), RatingCount(23, 28), True),
+        (RatingCount(2, 28), RatingCount(9, 28), True),
+        (RatingCount(0, 7), RatingCount(3, 28), False),  # too few to say
+        (RatingCount(0, 28), RatingCount(0, 28), True),
     ],
 )
 def test_a_version_is_liked_more_or_it_is_not(now, before, no_better):
-    assert preset_rules.no_better(now, before) is no_better
+    assert preset_rules.is_no_better(now, before) is no_better
 
 
 def test_a_teacher_that_brought_nothing_is_asked_for_less(tmp_path):
     taught = BALANCED.model_copy(update={"objective": "combine"})
     with Progress(tmp_path) as progress:
-        less, why = preset_rules.ask_less(taught, Liked(2, 28), Liked(2, 28), progress)
+        less, why = preset_rules.weaken_teacher(taught, RatingCount(2, 28), RatingCount(2, 28), progress)
         assert (less.rate_taught, less.passes_taught) == (BALANCED.rate_taught / 2, BALANCED.passes)
         assert why == "2 of 28 answers are liked after comments taught, 2 of 28 before"
-        assert preset_rules.ask_less(taught, Liked(20, 28), Liked(2, 28), progress) == (taught, None)
-        assert preset_rules.ask_less(BALANCED, Liked(2, 28), Liked(2, 28), progress) == (BALANCED, None)
+        assert preset_rules.weaken_teacher(taught, RatingCount(20, 28), RatingCount(2, 28), progress) == (taught, None)
+        assert preset_rules.weaken_teacher(BALANCED, RatingCount(2, 28), RatingCount(2, 28), progress) == (
+            BALANCED,
+            None,
+        )
 
 
 def test_a_version_is_judged_by_what_people_said_of_its_own_answers():
@@ -84,7 +96,7 @@ def test_a_version_is_judged_by_what_people_said_of_its_own_answers():
         return SimpleNamespace(reward=reward, version=version, human=human, replayed=replayed)
 
     samples = [rated(1.0), rated(-1.0), rated(0.0), rated(1.0, 1), rated(1.0, human=False), rated(1.0, replayed=True)]
-    assert Liked.of(samples, 2) == (1, 2)
+    assert RatingCount.of(samples, 2) == (1, 2)
 
 
 def test_the_next_run_hears_how_the_last_version_was_liked(tmp_path):

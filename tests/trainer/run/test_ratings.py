@@ -73,12 +73,12 @@ def test_a_taste_passes_and_a_coin_does_not(template):
     replies = [[rng.randrange(60, 200) for _ in range(rng.randint(4, 40))] for _ in range(32)]
     taste = [sample(r, 1.0 if len(r) < 15 else -1.0) for r in replies]
     coin = [sample(r, rng.choice((1.0, -1.0))) for r in replies]
-    assert ratings.why(ratings.judge(taste, template, ASKED)) is None
+    assert ratings.problem(ratings.judge(taste, template, ASKED)) is None
     checks = ratings.judge(coin, template, ASKED)
     assert not checks["chance"].ok
-    assert "drawn at random" in ratings.why(checks)
+    assert "drawn at random" in ratings.problem(checks)
     advised = ratings.judge(coin, template, Bounds())
-    assert ratings.why(advised) is None and advised["chance"].value == checks["chance"].value
+    assert ratings.problem(advised) is None and advised["chance"].value == checks["chance"].value
     assert reach.evidence(advised) < 0.7 and reach.evidence(ratings.judge(taste, template, Bounds())) == 1.0
 
 
@@ -89,7 +89,7 @@ def test_labels_of_a_judge_are_weighed_like_ratings(template):
     checks = ratings.judge(labelled, template, Bounds())
     assert reach.evidence(checks) < 0.7 and checks["chance"].note is not None
     one_side = [replace(one, reward=-1.0) for one in labelled]
-    assert "nothing to compare" in (ratings.why(ratings.judge(one_side, template, Bounds())) or "")
+    assert "nothing to compare" in (ratings.problem(ratings.judge(one_side, template, Bounds())) or "")
     programs = [replace(one, followed=False) for one in labelled]
     assert ratings.judge(programs, template, Bounds()).keys() == ratings.judge([], template, Bounds()).keys()
     assert ratings.judge(programs, template, Bounds())["contrast"].note == "skipped: no ratings"
@@ -147,10 +147,10 @@ def test_weak_evidence_moves_the_policy_a_little_and_says_so(tmp_path, model, li
 
 def test_the_more_the_ratings_say_the_further_a_run_may_go():
     preset = presets.resolve("balanced", {})
-    at = [reach.nats(preset, evidence, credited=False) for evidence in (0.0, 0.3, 0.6, 0.99)]
+    at = [reach.free_nats(preset, evidence, credited=False) for evidence in (0.0, 0.3, 0.6, 0.99)]
     assert at[0] == pytest.approx(preset.drift_weak) and at == sorted(at) and at[-1] < reach.FULL
-    assert reach.nats(preset, 1.0, credited=False) is None
-    assert reach.nats(preset, 0.0, credited=True) == preset.drift_credited
+    assert reach.free_nats(preset, 1.0, credited=False) is None
+    assert reach.free_nats(preset, 0.0, credited=True) == preset.drift_credited
     of_p = [reach.evidence({"chance": Check(p, 1.0, True)}) for p in (1.0, 0.5, 0.1, 0.01, 1e-4)]
     assert of_p == sorted(of_p) and of_p[0] == 0.0 and of_p[-1] == of_p[-2] == 1.0
     assert reach.evidence({"chance": Check(None, 1.0, True)}) == reach.evidence({}) == 1.0

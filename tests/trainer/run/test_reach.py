@@ -22,7 +22,7 @@ def policy(tmp_path_factory):
 
 @pytest.fixture
 def said(policy):
-    return gate.ask(policy, Template(policy.tokenizer))
+    return gate.answer_questions(policy, Template(policy.tokenizer))
 
 
 @pytest.fixture
@@ -52,13 +52,13 @@ def made_at(policy, start, said):
 def back(policy, start, teaching, bound, spent, tmp_path):
     out = io.StringIO()
     with Progress(tmp_path, out) as progress:
-        look = steps._back(policy, start, teaching, steps.look(policy, teaching), bound, spent, progress)
+        look = steps._go_back(policy, start, teaching, steps.measure_drift(policy, teaching), bound, spent, progress)
     return look, out.getvalue()
 
 
 def test_the_cost_is_nothing_at_the_base_and_what_the_gate_sees_elsewhere(policy, said, moved):
     _, far = moved
-    checks = gate.beside_the_base(policy, said, [], gate.Bounds())
+    checks = gate.compare_with_base(policy, said, [], gate.Bounds())
     assert reach.cost(policy, said) == pytest.approx(checks["base_nll"].value, abs=1e-4)
     with policy.wearing(None):
         assert reach.cost(policy, said) == pytest.approx(0.0, abs=1e-5)
@@ -66,18 +66,20 @@ def test_the_cost_is_nothing_at_the_base_and_what_the_gate_sees_elsewhere(policy
 
 
 def test_the_bound_grows_with_evidence_and_ends_where_it_is_plain(said):
-    bounds = [reach.bound(PRESET, e, credited=False, most=0.3, said=said) for e in (0.0, 0.4, 0.8)]
+    bounds = [reach.move_bound(PRESET, e, credited=False, most=0.3, replies=said) for e in (0.0, 0.4, 0.8)]
     assert [b.nats for b in bounds] == sorted(b.nats for b in bounds) and bounds[0].nats == PRESET.drift_weak
     assert [b.cost for b in bounds] == sorted(b.cost for b in bounds) and bounds[0].cost == reach.SENSE
-    assert reach.bound(PRESET, 1.0, credited=False, most=0.3, said=said) is None
-    assert reach.bound(PRESET, 0.0, credited=True, most=0.3, said=said) == reach.Bound(PRESET.drift_credited)
+    assert reach.move_bound(PRESET, 1.0, credited=False, most=0.3, replies=said) is None
+    assert reach.move_bound(PRESET, 0.0, credited=True, most=0.3, replies=said) == reach.MoveBound(
+        PRESET.drift_credited
+    )
 
 
 def test_a_run_that_costs_no_sense_goes_as_far_as_plain_evidence_would(policy, said, moved, tmp_path):
     start, _ = moved
     teaching = made_at(policy, start, said)
-    first = steps.look(policy, teaching).moved
-    free = reach.Bound(first / 100, cost=1e9, said=said)
+    first = steps.measure_drift(policy, teaching).moved
+    free = reach.MoveBound(first / 100, cost=1e9, replies=said)
     look, told = back(policy, start, teaching, free, 0.0, tmp_path)
     assert look.moved == pytest.approx(min(first, reach.FULL), rel=0.25) and "nats of sense" in told
 
@@ -85,12 +87,12 @@ def test_a_run_that_costs_no_sense_goes_as_far_as_plain_evidence_would(policy, s
 def test_a_run_that_costs_sense_goes_back_until_it_does_not(policy, said, moved, tmp_path):
     start, _ = moved
     teaching = made_at(policy, start, said)
-    costs, first = reach.cost(policy, said), steps.look(policy, teaching).moved
+    costs, first = reach.cost(policy, said), steps.measure_drift(policy, teaching).moved
     assert costs > 0
-    dear = reach.Bound(first / 1e6, cost=costs / 8, said=said)
+    dear = reach.MoveBound(first / 1e6, cost=costs / 8, replies=said)
     look, _ = back(policy, start, teaching, dear, 0.0, tmp_path)
     assert look.moved < first and reach.cost(policy, said) <= costs / 8 * 1.3
     policy.wear(moved[1])
-    only = reach.Bound(first / 8)
+    only = reach.MoveBound(first / 8)
     look, told = back(policy, start, teaching, only, 0.0, tmp_path)
     assert look.moved <= first / 8 * 1.1 and "nats of sense" not in told

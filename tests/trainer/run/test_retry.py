@@ -4,7 +4,7 @@ import pytest
 
 from config import presets
 from trainer.run.gate import Check
-from trainer.run.retry import Tries, lost_sense
+from trainer.run.retry import Attempts, has_lost_sense
 
 BALANCED = presets.resolve("balanced", {})
 GOOD, BAD = Check(0.0, 1.0, ok=True), Check(2.0, 1.0, ok=False)
@@ -27,47 +27,47 @@ def changed(preset):
     ],
 )
 def test_the_second_try_differs_by_what_was_wrong_and_is_the_last(tmp_path, checks, elsewhere, changes, how):
-    tries = Tries(tmp_path, BALANCED)
-    assert changed(tries.preset) == {"w_elsewhere": 0.0} and tries.why is None
-    assert tries.again("it said no", checks, elsewhere=elsewhere)
-    for now in (tries, Tries(tmp_path, BALANCED)):  # the second: as a run that was stopped and goes on
+    tries = Attempts(tmp_path, BALANCED)
+    assert changed(tries.preset) == {"w_elsewhere": 0.0} and tries.reason is None
+    assert tries.retry("it said no", checks, elsewhere=elsewhere)
+    for now in (tries, Attempts(tmp_path, BALANCED)):  # the second: as a run that was stopped and goes on
         assert changed(now.preset) == changes
-        assert (now.how, now.why) == (how, "it said no")
-        assert not now.again("and again", checks, elsewhere=elsewhere)
+        assert (now.how, now.reason) == (how, "it said no")
+        assert not now.retry("and again", checks, elsewhere=elsewhere)
 
 
 @pytest.mark.parametrize("spent", [0.25, 0.5, 0.6, 1.0])
 def test_the_more_sense_was_lost_before_the_more_the_first_try_takes_back(tmp_path, spent):
-    tries = Tries(tmp_path, BALANCED, spent)
+    tries = Attempts(tmp_path, BALANCED, spent)
     assert tries.preset.w_elsewhere == pytest.approx(BALANCED.w_elsewhere * spent)
-    assert tries.again("it said no", {"base_nll": BAD}, elsewhere=True)
+    assert tries.retry("it said no", {"base_nll": BAD}, elsewhere=True)
     # With most of the weight there already, the whole of it would be the same again.
     less = {"w_elsewhere": pytest.approx(BALANCED.w_elsewhere * spent)} if spent < 1 else {}
     assert changed(tries.preset) == ({} if spent <= 0.5 else less | HALF)
-    assert changed(Tries(tmp_path, BALANCED, spent).preset) == changed(tries.preset)
+    assert changed(Attempts(tmp_path, BALANCED, spent).preset) == changed(tries.preset)
 
 
 def test_half_the_rate_takes_back_what_the_first_try_did(tmp_path):
-    tries = Tries(tmp_path, BALANCED, 0.5)
-    assert tries.again("it said no", {"looping": BAD}, elsewhere=True)
+    tries = Attempts(tmp_path, BALANCED, 0.5)
+    assert tries.retry("it said no", {"looping": BAD}, elsewhere=True)
     assert changed(tries.preset) == {"w_elsewhere": BALANCED.w_elsewhere / 2} | HALF
 
 
 def test_without_a_weight_for_it_a_run_by_token_goes_at_half_the_rate(tmp_path):
-    tries = Tries(tmp_path, BALANCED.model_copy(update={"w_elsewhere": 0.0}))
-    assert tries.again("base_nll", {"base_nll": BAD}, elsewhere=True) and tries.how == "at half the rate"
+    tries = Attempts(tmp_path, BALANCED.model_copy(update={"w_elsewhere": 0.0}))
+    assert tries.retry("base_nll", {"base_nll": BAD}, elsewhere=True) and tries.how == "at half the rate"
     assert tries.preset.learning_rate == BALANCED.learning_rate / 2
 
 
 def test_what_moved_too_little_is_not_tried_with_less(tmp_path):
-    tries = Tries(tmp_path, BALANCED)
-    assert not tries.again("no_op", {"no_op": BAD, "base_nll": BAD}, elsewhere=True)
-    assert tries.why is None and not list(tmp_path.iterdir())
+    tries = Attempts(tmp_path, BALANCED)
+    assert not tries.retry("no_op", {"no_op": BAD, "base_nll": BAD}, elsewhere=True)
+    assert tries.reason is None and not list(tmp_path.iterdir())
 
 
 def test_a_try_of_a_version_before_knew_only_half_the_rate(tmp_path):
     (tmp_path / "retry.json").write_text('{"why": "base_nll"}')
-    assert changed(Tries(tmp_path, BALANCED).preset) == {"w_elsewhere": 0.0} | HALF
+    assert changed(Attempts(tmp_path, BALANCED).preset) == {"w_elsewhere": 0.0} | HALF
 
 
 @pytest.mark.parametrize(
@@ -81,4 +81,4 @@ def test_a_try_of_a_version_before_knew_only_half_the_rate(tmp_path):
     ],
 )
 def test_sense_is_lost_where_base_nll_says_no_and_nothing_else_does(checks, lost):
-    assert lost_sense(checks) is lost
+    assert has_lost_sense(checks) is lost

@@ -17,7 +17,7 @@ def policy(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def said(policy):
-    return gate.ask(policy, Template(policy.tokenizer))
+    return gate.answer_questions(policy, Template(policy.tokenizer))
 
 
 def test_what_a_model_says_to_a_question_depends_on_it(policy, said):
@@ -50,10 +50,10 @@ def test_answers_to_other_questions_do_not_go_live(policy, said):
 
 def test_the_bound_knows_how_few_questions_there_are():
     before = np.full(8, 0.6)
-    change, bound, note = topic.compared(np.zeros(8), before, 0.25)
+    change, bound, note = topic.compare(np.zeros(8), before, 0.25)
     assert (change, bound) == (pytest.approx(-0.6), pytest.approx(-0.25))
     assert note == "0.00 nats a token, the parent's 0.60; 8 of 8 fit any question"
     noisy = before + np.array([1, -1] * 4)
-    change, bound, _ = topic.compared(noisy, before, 0.25)
+    change, bound, _ = topic.compare(noisy, before, 0.25)
     assert change == pytest.approx(0) and bound == pytest.approx(-0.25 - 2 * noisy.std(ddof=1) / np.sqrt(8))
-    assert topic.compared(np.zeros(1), np.ones(1), 0.25)[1] == -0.25
+    assert topic.compare(np.zeros(1), np.ones(1), 0.25)[1] == -0.25

@@ -15,7 +15,7 @@ from transformers import LlamaConfig
 from tests.trainer.serving import QUESTIONS, Served, forward_logprobs, greedy, peft_model, until
 from trainer.formats.manifest import AdapterError
 from trainer.serve.batched_lora import read_adapter
-from trainer.serve.engine import Ask, Engine, EngineError, context_of
+from trainer.serve.engine import Engine, EngineError, GenerationRequest, context_of
 from trainer.serve.sampling import Sampling
 
 pytestmark = pytest.mark.model
@@ -62,7 +62,7 @@ async def test_greedy_and_log_probs_are_those_of_transformers_and_peft(served):
     prompt = served.prompt(QUESTIONS[1])
     seen = set()
     for adapter in wearers(served):
-        ask = Ask(prompt, TOKENS, GREEDY, adapter=adapter)
+        ask = GenerationRequest(prompt, TOKENS, GREEDY, adapter=adapter)
         plain, warm = await asyncio.gather(
             served.reply(ask), served.reply(replace(ask, sampling=Sampling(temperature=0.7, top_p=0.9, seed=5)))
         )
@@ -82,7 +82,7 @@ async def test_greedy_and_log_probs_are_those_of_transformers_and_peft(served):
 
 async def test_a_mixed_batch_that_changes_all_the_time_gives_each_what_it_gets_alone(served):
     asks = [
-        Ask(served.prompt(question), 3 + 2 * n + m, sampling, adapter=adapter, stop=("zzz",))
+        GenerationRequest(served.prompt(question), 3 + 2 * n + m, sampling, adapter=adapter, stop=("zzz",))
         for n, question in enumerate(QUESTIONS)
         for m, adapter in enumerate(wearers(served))
         for sampling in (GREEDY, Sampling(temperature=0.9, seed=10 * n + m))
@@ -101,7 +101,7 @@ async def test_a_mixed_batch_that_changes_all_the_time_gives_each_what_it_gets_a
 
 
 async def test_a_reply_ends_with_its_end_token_and_one_log_prob_for_it(served):
-    (reply,) = await served.replies(Ask(served.prompt(QUESTIONS[0]), 40, GREEDY))
+    (reply,) = await served.replies(GenerationRequest(served.prompt(QUESTIONS[0]), 40, GREEDY))
     assert text(reply) == "The capital of France is Paris."
     assert reply[-1].token == 2
     assert reply[-1].finish == "stop"
@@ -109,12 +109,12 @@ async def test_a_reply_ends_with_its_end_token_and_one_log_prob_for_it(served):
 
 
 async def test_max_tokens_ends_it(served):
-    reply = await served.reply(Ask(served.prompt(QUESTIONS[1]), 3, GREEDY))
+    reply = await served.reply(GenerationRequest(served.prompt(QUESTIONS[1]), 3, GREEDY))
     assert [d.finish for d in reply] == [None, None, "length"]
 
 
 async def test_a_stop_string_does_not_show_but_its_tokens_are_kept(served):
-    ask = Ask(served.prompt(QUESTIONS[0]), 40, GREEDY, stop=("France is",))
+    ask = GenerationRequest(served.prompt(QUESTIONS[0]), 40, GREEDY, stop=("France is",))
     reply = await served.reply(ask)
     assert text(reply) == "The capital of "
     assert reply[-1].finish == "stop"
@@ -123,7 +123,7 @@ async def test_a_stop_string_does_not_show_but_its_tokens_are_kept(served):
 
 
 async def test_choices_of_one_seed_differ_and_repeat(served):
-    ask = Ask(served.prompt(QUESTIONS[1]), 12, Sampling(temperature=1.0, seed=4))
+    ask = GenerationRequest(served.prompt(QUESTIONS[1]), 12, Sampling(temperature=1.0, seed=4))
     first = [ids(reply) for reply in await served.replies(ask, choices=4)]
     again = [ids(reply) for reply in await served.replies(ask, choices=4)]
     assert first == again
@@ -143,17 +143,17 @@ async def test_a_long_prompt_is_read_in_chunks_and_does_not_stop_the_others(serv
             out.append(delta)
         return out
 
-    short = Ask(served.prompt(QUESTIONS[1]), 30, GREEDY, ignore_eos=True)
+    short = GenerationRequest(served.prompt(QUESTIONS[1]), 30, GREEDY, ignore_eos=True)
     running = asyncio.create_task(whole("short", short))
     await until(lambda: len(order) >= 2)
-    reply = await whole("long", Ask(long, 6, GREEDY, adapter=served.adapters[0]))
+    reply = await whole("long", GenerationRequest(long, 6, GREEDY, adapter=served.adapters[0]))
     await running
     assert ids(reply) == greedy(peft_model(served, served.adapters[0]), long, 6)
     assert order.index("long") > 5, "the short one went on meanwhile"
 
 
 async def test_cancelling_frees_the_row(served):
-    stream = served.engine.generate(Ask(served.prompt(QUESTIONS[1]), 2000, GREEDY, ignore_eos=True))
+    stream = served.engine.generate(GenerationRequest(served.prompt(QUESTIONS[1]), 2000, GREEDY, ignore_eos=True))
     async for _ in stream:
         break
     stream.cancel()
@@ -161,7 +161,7 @@ async def test_cancelling_frees_the_row(served):
 
 
 async def test_a_model_that_fails_ends_the_replies_and_not_the_engine(served, monkeypatch):
-    ask = Ask(served.prompt(QUESTIONS[0]), 4, GREEDY)
+    ask = GenerationRequest(served.prompt(QUESTIONS[0]), 4, GREEDY)
 
     def broken(*args):
         raise RuntimeError("out of memory")
@@ -175,13 +175,13 @@ async def test_a_model_that_fails_ends_the_replies_and_not_the_engine(served, mo
 
 async def test_closing_ends_what_runs(served):
     engine = Engine(served.engine.model, served.engine.tokenizer)
-    stream = engine.generate(Ask(served.prompt(QUESTIONS[1]), 500, GREEDY, ignore_eos=True))
+    stream = engine.generate(GenerationRequest(served.prompt(QUESTIONS[1]), 500, GREEDY, ignore_eos=True))
     engine.close()
     with pytest.raises(EngineError, match="shutting down"):
         async for _ in stream:
             pass
     with pytest.raises(EngineError):
-        engine.generate(Ask((1,), 1))
+        engine.generate(GenerationRequest((1,), 1))
 
 
 # --- adapters that cannot be worn ---

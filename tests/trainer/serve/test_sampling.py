@@ -6,7 +6,7 @@ import random
 import pytest
 import torch
 
-from trainer.serve.sampling import Sampling, choose, truncated
+from trainer.serve.sampling import Sampling, choose, truncate
 
 LOGITS = torch.log(torch.tensor([[0.5, 0.25, 0.15, 0.1]]))
 
@@ -29,7 +29,7 @@ def test_log_probs_are_those_after_temperature():
     [(0.5, 0, 1), (0.51, 0, 2), (0.75, 0, 2), (0.9, 0, 3), (1.0, 2, 2), (0.6, 3, 2), (0.01, 0, 1), (1.0, 99, 4)],
 )
 def test_truncation_keeps_the_likeliest_until_their_mass_is_reached(top_p, top_k, kept):
-    out = truncated(torch.log_softmax(LOGITS[0], -1), top_p, top_k)
+    out = truncate(torch.log_softmax(LOGITS[0], -1), top_p, top_k)
     assert torch.isfinite(out).tolist() == [n < kept for n in range(4)]
     assert float(out.exp().sum()) == pytest.approx(1)
 
@@ -40,7 +40,7 @@ def test_truncation_agrees_with_the_trainers():
     generator = torch.Generator().manual_seed(3)
     for top_p, top_k in [(0.3, 0), (0.9, 0), (1.0, 5), (0.8, 20)]:
         logprobs = torch.log_softmax(3 * torch.randn(200, generator=generator), -1)
-        out = truncated(logprobs, top_p, top_k)
+        out = truncate(logprobs, top_p, top_k)
         rows = logprobs.expand(200, 200)
         theirs = logprobs - _support(rows, torch.arange(200), torch.full((200,), top_p), torch.full((200,), top_k))
         torch.testing.assert_close(out, theirs)
