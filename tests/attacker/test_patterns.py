@@ -31,7 +31,10 @@ FIRST, LAST = 2_000, 60_000
 
 # Patterns that a function puts together: how it is called, and one that it makes. None: its results are looked at.
 ASSEMBLED: Final[dict[str, tuple[str, list[re.Pattern[Any]]] | None]] = {
-    "proxy.cli.doctor.bundle._anonymous": ("sub", [re.compile(r"(?<!\w)ann@example(?!\w)"), re.compile(r"(?<!\w)a(?!\w)")]),
+    "proxy.cli.doctor.bundle._anonymous": (
+        "sub",
+        [re.compile(r"(?<!\w)ann@example(?!\w)"), re.compile(r"(?<!\w)a(?!\w)")],
+    ),
     "proxy.conversation.same_text._many_marks": ("sub", [_many_marks()]),
     "proxy.conversation.secret_shapes._shape": None,
     "proxy.conversation.turns._search": None,

@@ -26,7 +26,8 @@ def test_what_re2_finds_is_what_python_finds(pattern: str) -> None:
     ("pattern", "said"),
     [
         (r"(?<=://)\w+", "look-around: put `(?P<secret>…)` around what is meant"),
-        (r"\w+(?=@)", "look-around"), (r"a(?!b)", "look-around"), (r"(a)\1", r"\1"), (r"a++", "++"), (r"(", "missing )"),
+        (r"\w+(?=@)", "look-around"), (r"a(?!b)", "look-around"), (r"(a)\1", r"\1"), (r"a++", "++"),
+        (r"(", "missing )"),
         (r"[^\W_]", r"write `[^\w]`"), (r"\Z", r"\Z"), (r"a{1,2000}", "{1,2000}"),
     ],
 )  # fmt: skip
