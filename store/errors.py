@@ -64,8 +64,8 @@ class ForeignSchema(StoreError):
     def __init__(self, path: str, differences: Sequence[str]) -> None:
         shown = ", ".join(differences[:5]) + (f" and {len(differences) - 5} more" if len(differences) > 5 else "")
         super().__init__(
-            f"{path} is not as rlproxy makes its databases ({shown}). What is foreign in it could act by itself, as to "
-            "bring back a revoked key, so it was not opened; the file and the home are as they were. Restore another "
+            f"{path} is not as rlproxy makes its databases ({shown}). Foreign parts could act by themselves, as to "
+            "bring back a revoked key, so it was not opened. The file and the home are as they were. Restore another "
             "backup, or take away with SQLite's own shell what you added yourself (as by DROP TRIGGER)."
         )
 

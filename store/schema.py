@@ -143,8 +143,8 @@ def pending(db: sqlite3.Connection) -> list[tuple[int, Traversable]]:
 
 
 def check(db: sqlite3.Connection, path: Path) -> None:
-    """Raises ForeignSchema where this file has anything that its migrations have not made, or lacks what they made;
-    StoreError where it is of a newer rlproxy. Comes first: it reads no table but SQLite's own."""
+    """Raises ForeignSchema where this file has anything that its migrations have not made, or lacks what they made.
+    Raises StoreError where it is of a newer rlproxy. Comes first: it reads no table but SQLite's own."""
     if found := differences(db):
         raise ForeignSchema(str(path), list(found.values()))
 
@@ -156,7 +156,7 @@ def check_file(path: Path, secret: Secret | None) -> None:
 
 
 def differences(db: sqlite3.Connection) -> dict[str, str]:
-    """What is not as the migrations that this file has seen made it: by its name, in a few words."""
+    """Objects that the file's migrations made otherwise or not at all: by name, each in a few words."""
     pending(db)
     (seen,) = db.execute("PRAGMA user_version").fetchone()
     stored = Counter(tuple(row) for row in db.execute(_OBJECTS))
@@ -180,7 +180,7 @@ def _made_by(number: int) -> Counter[tuple[str, str, str, str | None]]:
 
 
 def _shown(name: object) -> str:
-    """As it may be shown: whoever made the file chose it."""
+    """A name fit to be shown: whoever made the file chose it."""
     text = str(name)[:SHOWN]
     return text if text.isprintable() else repr(text)
 

@@ -46,7 +46,7 @@ class HeldBytes:
         return refusal
 
     def take_up_to(self, total: int) -> None:
-        """As many bytes as this, all together. Raises TooMany, Overloaded; TooLarge where they never fit."""
+        """Take bytes until the request holds this many. Raises TooMany, Overloaded; TooLarge where they never fit."""
         if total > self._shares.most:
             raise TooLarge(
                 f"The request needs {total:,} bytes of memory, by its length and by the number of things in it; "
@@ -144,8 +144,8 @@ class Bodies:
         return TooLarge(f"The body is over {self._largest} bytes; raise server.max_body_bytes to allow it.")
 
     async def read_unproven(self, request: web.Request) -> None:
-        """The same for a webhook. Nobody has shown a key, so it has no place that others would need: where many bodies
-        come slowly, the one that has come for the longest time makes way. Raises TooLarge, TooSlow."""
+        """The same for a webhook. Nobody has shown a key, so it has no place that others would need. Where many bodies
+        come slowly, the oldest makes way. Raises TooLarge, TooSlow."""
         if request.can_read_body:
             request[BODY] = await self._unproven_body(request)
 

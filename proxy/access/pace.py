@@ -1,4 +1,4 @@
-"""The pace of a client: what it has to send and to read in a time, so that none holds on to its place by being slow.
+"""The pace of a client: how much it has to send and to read in a time. None keeps its place by being slow.
 
 Owns answers that are read too slowly, and bodies that pass through. Not here: bodies that are waited for (bodies).
 """
@@ -42,8 +42,8 @@ class PacedStream(web.StreamResponse):
 
 
 async def send_long(response: web.Response, request: web.Request) -> None:
-    """Send a long answer of one body to a client that has to read it. aiohttp would send it once its request holds no
-    place any more, and wait for ever."""
+    """Send a long answer of one body to a client that has to read it. Left to
+    aiohttp it goes out after its request has left its place, without a bound of time."""
     await response.prepare(request)
     if (transport := request.transport) is not None and PATIENCE in request:
         with _watched(transport, request[PATIENCE]):

@@ -1,4 +1,4 @@
-"""What an agent asks for its own sake, about the conversation: a summary, a title, a memory, a review.
+"""Requests that an agent makes for its own sake, about the conversation: a summary, a title, a memory, a review.
 
 Owns two tests. One finds out whether a text asks for such a thing at all, by single words and not by any client's
 sentence. People ask for it, too. The other tells whether a request is made in another way than the turn above it, or
@@ -96,7 +96,7 @@ def _names(tools: Iterable[Any]) -> Iterable[str]:
 
 
 def is_made_otherwise(manner: Manner, above: Manner) -> bool:
-    """Tell whether a request differs from the one above it as no person's does: it may call nothing any more, is
+    """Tell whether a request differs from the one above it as no person's does. It may call nothing any more, is
     limited in another way, or comes whole where the other was streamed."""
     return (
         (above.may_call and not manner.may_call)

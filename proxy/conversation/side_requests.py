@@ -50,10 +50,10 @@ class Quotation(NamedTuple):
 
 
 def quotation(messages: Sequence[Mapping[str, Any]], lately: Sequence[Lately]) -> Quotation | None:
-    """What these messages quote of these exchanges, the newest first, where a person says nothing new after it.
+    """The quotation of one of these exchanges (newest first) in the messages, where a person says nothing new after it.
 
-    Whoever sends the whole conversation in one message each time, as some programs do, quotes too: there the newest
-    words of the person are new, and nothing answers them. Where a text says that it wants a summary or a title, a part
+    Some programs send the whole conversation in one message each time, and so quote too. There the newest words of the
+    person are new, and nothing answers them. Where a text says that it wants a summary or a title, a part
     of an exchange is enough.
     """
     text = _only_text(messages)
@@ -89,9 +89,8 @@ def _end_of(turn: Lately, transcript: Transcript, *, is_task: bool) -> int | Non
 
 
 def _newest_words(transcript: Transcript, known: Set[str], *, is_task: bool) -> int:
-    """Where a person last says in it what has not been asked yet; -1: nowhere. Of a question that was asked before, a
-    program may ask for the answer once more: only one that stands there answered is surely old, unless a summary is
-    wanted."""
+    """Where a person last says in it what has not been asked yet; -1: nowhere. A program may ask
+    a question once more: only one that stands there answered is surely old, unless a summary is wanted."""
     for count, (words, is_answered) in enumerate(transcript.persons()):
         if transcript.is_command(words):
             continue
@@ -191,8 +190,8 @@ def _strings(value: Any) -> Iterator[str]:
 
 
 def is_own_task(text: str, elapsed: float, manner: Manner, above: Manner) -> bool:
-    """Tell whether an agent asks this below an answer. `text`: what `may_be_own_task` was true for; `elapsed`: seconds
-    since that answer, or since our answer to a `/rl` line below it; `above`: how its request was made."""
+    """Tell whether an agent asks this below an answer. `text`: what `may_be_own_task` was true for. `elapsed`: seconds
+    since that answer, or since our answer to a `/rl` line below it. `above`: how its request was made."""
     return is_too_soon(text, elapsed) or is_made_otherwise(manner, above)
 
 

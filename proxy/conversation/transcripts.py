@@ -116,7 +116,7 @@ class Transcript:
         return len(words) >= SHORT or end == len(self.text) or self.text.startswith(_ENDINGS, end)
 
     def persons(self) -> Iterator[tuple[Words, bool]]:
-        """What a person says, the newest first, and whether the model answers it there."""
+        """The words of a person, the newest first, each with whether the model answers it there."""
         for index in range(len(self.words) - 1, -1, -1):
             words = self.words[index]
             if words.speaker == "person" and words.is_marked:
@@ -140,7 +140,7 @@ class Transcript:
                 yield answer.start
 
     def around(self, size: int) -> str:
-        """What stands before the first label, and how the text ends: there its writer says what to do."""
+        """The text before the first label, and the end of all: there its writer says what to do."""
         head = self.words[0].label if self.words else len(self.text)
         return f"{self.text[:head][-size:]}\n{self.text[:head][:size]}\n{self.text[-size:]}"
 

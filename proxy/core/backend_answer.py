@@ -83,7 +83,7 @@ class Answer:
         return b"" if self.is_whole else None
 
     def taken(self) -> bytes:
-        """What has come and was not read yet; of a packed body a part of it, and the next part is there then."""
+        """Bytes that have come and were not read yet. Of a packed body it is a part; the next is there then."""
         found = self._came[0] if len(self._came) == 1 else b"".join(self._came)
         self._came.clear()
         self._size = 0
@@ -97,7 +97,7 @@ class Answer:
         return found
 
     def give_back(self, data: bytes) -> None:
-        """What was taken is read again, by whoever comes next."""
+        """Put bytes that were taken back, for the next read."""
         if data:
             self._came.insert(0, data)
 

@@ -45,8 +45,8 @@ def answers_at_once() -> int:
 
 
 async def keep_some_free(server: web.Server, busy: Collection[object]) -> None:
-    """Close connections that ask nothing, the oldest first, while clients hold half of all descriptors, or more
-    connections than may fill the memory: else those who only connect keep everybody out. `busy`: connections with a
+    """Close connections that ask nothing, the oldest first, or those who only connect would keep everybody out. It
+    happens while clients hold half of all descriptors, or more connections than may fill the memory. `busy`: connections with a
     request under way."""
     while True:
         most = min(CONNECTIONS, EACH * answers_at_once() // 2)

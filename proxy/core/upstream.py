@@ -126,8 +126,8 @@ class TooLong(Exception):
 
 
 async def whole(answer: Answer, room: Room | None = None) -> bytes:
-    """All of it. Raises TooLong where there is no room for it (without `room`: for MOST_SHORT bytes); BrokeOff, but not
-    where only the end of the HTTP around a whole JSON object is missing."""
+    """All of it. Raises TooLong where there is no room for it (without `room`: for MOST_SHORT bytes). Raises BrokeOff,
+    but not where only the end of the HTTP around a whole JSON object is missing."""
     if answer.is_here:  # it came with its head, as most
         return answer.taken()
     room, size = room or Room(MOST_SHORT), 0

@@ -1,7 +1,7 @@
 """Requests that wait for their turn: each holder's in the order in which they came, the holders by turns.
 
-Owns the order, how many may wait, what a client hears meanwhile, and that one which goes away neither keeps its place
-nor takes a turn. Not here: for what they wait (versions.admission, relay.episode_queue, core.threads).
+Owns the order, how many may wait, and what a client hears meanwhile. One that goes away neither keeps its place nor
+takes a turn. Not here: for what they wait (versions.admission, relay.episode_queue, core.threads).
 """
 
 from __future__ import annotations

@@ -109,8 +109,8 @@ class AnswerReader:
             self._count(len(piece))
 
     def _count(self, size: int) -> None:
-        """So many bytes more have been folded. Once in a while it is measured what they have become: each time that
-        this has doubled, so that it costs no more than the folding."""
+        """So many bytes more have been folded. Their size in memory is measured each time that
+        it has doubled, so that it costs no more than the folding."""
         self._size += size
         if self._size < self._measure_at or self.has_let_go:
             return

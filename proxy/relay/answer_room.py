@@ -1,8 +1,8 @@
-"""How much of an answer may be in memory at once: a plain body, an event that does not end, and what is made of them.
+"""Room in memory for an answer: a plain body, an event that does not end, and what is made of them.
 
 Owns the two bounds, `server.max_body_bytes` for one answer and `server.max_held_bytes` for all, and what is said where
-they are met. An answer that is longer than the largest request can never be sent back, so nothing of it is kept; its
-bytes go on to the client. Not here: what is folded from a stream (answer_reader).
+they are met. An answer that is longer than the largest request can never be sent back, so nothing of it is kept.
+Its bytes go on to the client. Not here: what is folded from a stream (answer_reader).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether a request is a side turn by what was answered lately to whom it is of.
+"""The test whether a request is a side turn, by what was answered lately to the same asker.
 
 Owns the look-ups in the store that the rules by structure need, and the test whether a request needs any: hardly one
 does. Not here: these rules (conversation.side_requests), those by headers and by words (conversation.turns).

@@ -1,8 +1,8 @@
 """The door between requests and the backend: open, or closed while a training run has the GPU or a server changes.
 
 Owns who is inside, for how long others wait and how many may. Nobody waits without an end: after
-`server.hold_s` a request is answered with 503, and so is at once one that finds `server.hold_most` before it, or its
-key's share of these.
+`server.hold_s` a request is answered with 503. One that finds `server.hold_most` before it, or its key's share of
+these, is answered so at once.
 Not here: why it closes and when it opens again (gpu_sharing), what a client hears meanwhile (early_stream).
 """
 

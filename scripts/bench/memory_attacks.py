@@ -233,7 +233,7 @@ ATTACKS: Final[dict[str, Attack]] = {
 
 
 def memory(pid: int, name: str) -> float:
-    """Of the kernel's account of a process: VmRSS now, VmHWM the largest there was; in MB."""
+    """Megabytes that a process has by the kernel's account: VmRSS now, VmHWM the largest there was."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return round(next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:")) * 1024 / 1e6, 1)
 

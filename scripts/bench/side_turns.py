@@ -2,10 +2,10 @@
 
     python -m scripts.bench.side_turns [--seed 1] [--talks 40] [--json FILE]
 
-Recorded clients (tests/clients/recorded) are played back: each turn that a person saw must be a main turn, each that a
-client made for itself a side turn. Then people talk whose words or settings look like those of a client: they ask for
-summaries and reviews, in short and at length, answer at once, paste transcripts and commands, and change their tools
-and limits. All of their turns are main turns. Writes benchmarks/side_turns.json.
+Recorded clients (tests/clients/recorded) are played back. Each turn that a person saw must be a main turn, each that a
+client made for itself a side turn. Then people talk whose words or settings look like those of a client. They ask for
+summaries and reviews, in short and at length. They answer at once, paste transcripts and commands, and change their
+tools and limits. All of their turns are main turns. Writes benchmarks/side_turns.json.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ SHORT: Final = (
 )  # fmt: skip
 LONG: Final = (
     "Please write a summary of our conversation so far into NOTES.md. I want the goals at the top, then what we "
-    "decided and why, then a list of the files that we have touched, and at the end the open questions, so that my "
-    "colleague can go on tomorrow without asking me anything about it.",
+    "decided and why, then a list of the files that we have touched. At the end I want the open questions, so that my "
+    "colleague can go on tomorrow without asking me anything.",
     "Review the session middleware in auth.py: I think that tokens are refreshed too late, so the history of requests "
-    "that a client has made in the meantime is lost. Look at how the context is kept between the requests, and tell "
+    "is lost. Look at how the context is kept between the requests. Tell "
     "me whether a title or a name of the session would help to find it again in the logs.",
     "I will paste the transcript of a support chat below. Summarize the discussion in five sentences, extract all "
     "order numbers, and say whether the customer was content in the end.\n\nAgent: Good morning, how can I help you?\n"
@@ -54,7 +54,7 @@ LONG: Final = (
 
 
 class Turn(NamedTuple):
-    """What a person asks next."""
+    """The next question of a person."""
 
     kind: str
     text: str

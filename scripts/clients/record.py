@@ -2,9 +2,10 @@
 
     python -m scripts.clients.record PORT FILE [--typed TEXT ...]
 
-Drive the client by hand against http://127.0.0.1:PORT/v1. FILE gets the conversation when you end this with Ctrl-C:
-each request, shortened, with the answer that it got and the seconds since the answer before. `--typed` names what you
-type: a request whose newest message of a person begins or ends so is a main turn, all others are side turns. Look
+Drive the client by hand against http://127.0.0.1:PORT/v1. FILE gets the conversation when you end this with Ctrl-C.
+It has each request, shortened, with the answer that it got and the seconds since the answer before. `--typed` names
+what you type. A request whose newest message of a person begins or ends so is a main turn, all others are side turns.
+Look
 through the file. The model answers `Answer N.`. To `What about place N` it calls a tool, where one of LOOKS is offered;
 and to the same with `, by a friend` one of GIVES, a subagent.
 """
@@ -61,7 +62,7 @@ _NUMBERS: Final = count(1001)
 
 
 def wants(body: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """What tool the model calls: one to the newest message of a person, if that is about a place."""
+    """The tool that the model calls: one to the newest message of a person, if that is about a place."""
     newest = next(
         index for index in range(len(body["messages"]) - 1, -1, -1) if body["messages"][index]["role"] == "user"
     )

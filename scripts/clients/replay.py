@@ -1,7 +1,7 @@
 """Plays recorded clients (scripts.clients.record) back through a whole rlproxy, and says what each turn counts as.
 
-Owns the clock, which stands so that each request comes as long after the last answer as it did; and the scripted
-backend, which answers as it did. What was recorded is in tests/clients/recorded.
+Owns the clock and the scripted backend. Each request comes as long after the last answer as it did, and each answer is
+what it was. What was recorded is in tests/clients/recorded.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def moved_clock() -> Iterator[Clock]:
 
 
 class Turn(NamedTuple):
-    """What rlproxy took a request for."""
+    """The kind of turn that rlproxy took a request for."""
 
     step: int
     expected: str  # main, side

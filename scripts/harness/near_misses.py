@@ -1,7 +1,7 @@
 """Texts that nearly fit a regular expression, over and over: what makes a search begin anew at each place.
 
-Owns how such texts are made of a pattern: of its literals, a member and a stranger of each character class, all
-beginnings of what it matches, and what each of its repeats repeats. To these come separators, digits, quotes, brackets,
+Owns how such texts are made of a pattern. Parts are its literals, a member and a stranger of each character class, all
+beginnings of its matches, and the body of each repeat. To these come separators, digits, quotes, brackets,
 and spinner frames, which scanners of conversations read. Not here: which patterns there are (`patterns`).
 """
 

@@ -43,7 +43,7 @@ class Call(NamedTuple):
 
 
 class Source(NamedTuple):
-    """What the source of one module says."""
+    """Patterns and calls in the source of one module."""
 
     calls: tuple[Call, ...]
     methods: Mapping[str, frozenset[str]]  # by the last name before the dot

@@ -106,8 +106,8 @@ def restore(home: Path, of: Path, secret: Secret | None = None) -> Restored:
 
 
 def check(file: Path, secret: Secret | None = None) -> None:
-    """Raises StoreDamaged where this is not a whole database of rlproxy, ForeignSchema where it is more than that,
-    StoreError where it is of a newer rlproxy."""
+    """Raises StoreDamaged where this is not a whole database of rlproxy, ForeignSchema where it is more than that.
+    Raises StoreError where it is of a newer rlproxy."""
     if not file.is_file():
         raise StoreError(f"There is no file {file}.")
     try:
