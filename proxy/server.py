@@ -29,8 +29,9 @@ from proxy.access import security
 from proxy.app import make_app
 from proxy.backends import make_backend
 from proxy.backends.base import Backend
-from proxy.core import fd_limits, home, tasks
+from proxy.core import home, tasks
 from proxy.core.address_file import ADDRESS_FILE
+from proxy.core.sharing import fd_limits
 from proxy.core.start_errors import listen, make_home
 from proxy.core.terminal import plain, styled
 from proxy.relay.exchange import GONE

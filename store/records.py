@@ -172,14 +172,6 @@ class GoesOn(NamedTuple):
     finished_at: float | None = None
 
 
-class MadeRequest(NamedTuple):
-    """How a completion was asked for, beside its conversation."""
-
-    is_streamed: bool
-    request: bytes  # the members beside the messages
-    system: tuple[str, ...]  # the bodies of its system texts
-
-
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """Which completions a list shows: those that ended, newest first, below `before_seq`."""

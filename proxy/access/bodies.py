@@ -17,7 +17,7 @@ from config.sections import ServerSection
 from proxy.access.pace import PACE, too_slow
 from proxy.core.errors import Overloaded, ProxyError, TooLarge, TooMany, TooSlow
 from proxy.core.offload import LIGHT, off_loop, whole_weight
-from proxy.core.shares import SMALL, STEP, Holder, Refusal, Shares
+from proxy.core.sharing.shares import SMALL, STEP, Holder, Refusal, Shares
 
 BODY: Final = web.RequestKey("body", bytes)  # of a request that was waited for
 RETRY_AFTER_S: Final = 2

@@ -18,8 +18,8 @@ from typing import Final, Literal
 from config.sections import ServerSection
 from proxy.access.keys import Who
 from proxy.core.errors import Overloaded, TooMany
-from proxy.core.fd_limits import answers_at_once
-from proxy.core.shares import Holder, Shares
+from proxy.core.sharing.fd_limits import answers_at_once
+from proxy.core.sharing.shares import Holder, Shares
 
 HEAD_LIMIT: Final = 64 * 1024  # bytes of all headers together, and of any one
 MOST_HEADERS: Final = 128

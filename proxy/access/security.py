@@ -30,7 +30,7 @@ from proxy.access.pace import PATIENCE, SOON, send_long
 from proxy.access.roles import Rule, least, rule
 from proxy.core.address_file import HOME_HEADER, is_home
 from proxy.core.errors import AnotherHome, BadRequest, Forbidden, HeadTooLarge, ProxyError
-from proxy.core.shares import HOLDER, Holder
+from proxy.core.sharing.shares import HOLDER, Holder
 from proxy.core.upstream import target_of
 from store.records import Role
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from config.settings import FILE_NAME, Settings
-from proxy.cli.agents.paths import Unreadable
+from proxy.cli.agents.paths import UnreadableSettings
 from proxy.cli.agents.toml_text import drop, parse, put
 from proxy.training import run_folder
 from store import driver, schema
@@ -152,7 +152,7 @@ def _set(settings: Settings, source: str) -> str | None:
     if settings.store.key_from != source:
         try:
             _write(path, put(before or "", ("store", "key_from"), source))
-        except Unreadable as error:
+        except UnreadableSettings as error:
             raise NoKey(
                 f"{path} cannot be changed ({error}); set store.key_from yourself. Nothing was changed."
             ) from None

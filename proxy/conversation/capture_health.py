@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 
 from proxy.conversation.cut_prompts import CutPrompts
-from proxy.core.fd_limits import Files
+from proxy.core.sharing.fd_limits import Files
 
 
 class Health:

@@ -37,7 +37,7 @@ from multidict import CIMultiDict
 
 from proxy.access.bodies import HELD
 from proxy.access.pace import PacedStream
-from proxy.core.shares import Room
+from proxy.core.sharing.shares import Room
 from proxy.core.tasks import Tasks
 from proxy.dialects.speaker import AGENT_HEADERS
 from store.store import Store

@@ -16,8 +16,8 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
-from proxy.core.shares import HOLDER, Holder, Shares
-from proxy.core.waiting_line import WaitingLine
+from proxy.core.sharing.shares import HOLDER, Holder, Shares
+from proxy.core.sharing.waiting_line import WaitingLine
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -82,7 +82,7 @@ class Later:
         return waited
 
 
-class Shared(Generic[T]):
+class SharedCall(Generic[T]):
     """Work that is done once for all who ask while it is under way. It ends where nobody waits for it any more."""
 
     def __init__(self, work: Callable[[], Coroutine[Any, Any, T]]) -> None:

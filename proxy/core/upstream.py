@@ -21,7 +21,7 @@ from proxy.core.backend_answer import HELD, Answer
 from proxy.core.errors import BackendBroke, BrokeOff
 from proxy.core.http_message import NoHttp
 from proxy.core.json_edit import loads, loads_server_json
-from proxy.core.shares import Room
+from proxy.core.sharing.shares import Room
 
 # RFC 9110, 7.6.1, and what older clients say to a proxy; lengths and encodings are ours to set anew.
 HOP: Final = frozenset({
@@ -117,7 +117,7 @@ def splitter_for(upstream: Answer) -> sse.EventSplitter | None:
     return None if kind is None else kind()
 
 
-class TooLong(Exception):
+class BodyTooLong(Exception):
     """A body for which there is no room. What has come of it can be read again: the answer has it back."""
 
     def __init__(self, size: int) -> None:
@@ -126,8 +126,8 @@ class TooLong(Exception):
 
 
 async def whole(answer: Answer, room: Room | None = None) -> bytes:
-    """All of it. Raises TooLong where there is no room for it (without `room`: for MOST_SHORT bytes). Raises BrokeOff,
-    but not where only the end of the HTTP around a whole JSON object is missing."""
+    """All of it. Raises BodyTooLong where there is no room for it (without `room`: for MOST_SHORT bytes). Raises
+    BrokeOff, but not where only the end of the HTTP around a whole JSON object is missing."""
     if answer.is_here:  # it came with its head, as most
         return answer.taken()
     room, size = room or Room(MOST_SHORT), 0
@@ -138,13 +138,13 @@ async def whole(answer: Answer, room: Room | None = None) -> bytes:
             size += len(piece)
             if not room.fits(size):
                 answer.give_back(b"".join(pieces))
-                raise TooLong(size)
+                raise BodyTooLong(size)
     except BrokeOff:
         if not _is_closed(body := b"".join(pieces)):
             raise
         return body
     except BaseException as error:
-        if not isinstance(error, TooLong):
+        if not isinstance(error, BodyTooLong):
             answer.close()  # who is cancelled here must stop costing the backend
         raise
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -154,7 +154,7 @@ async def short(answer: Answer, room: Room) -> bytes:
     """All of an error's body, or of another short one. Raises BrokeOff; BackendBroke where there is no room for it."""
     try:
         return await whole(answer, room)
-    except TooLong as error:
+    except BodyTooLong as error:
         answer.close()
         raise BackendBroke(
             f"The backend answered {answer.status} with more than {error.size:,} bytes; the rest was not read. "

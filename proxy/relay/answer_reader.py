@@ -16,7 +16,7 @@ from proxy.core.errors import BackendBroke, broken_off
 from proxy.core.json_edit import WholeAnswer, whole_characters
 from proxy.core.ndjson import Line, NdjsonSplitter
 from proxy.core.offload import OBJECT, TEXT, memory_of
-from proxy.core.shares import Room
+from proxy.core.sharing.shares import Room
 from proxy.core.sse import Event, EventSplitter
 from proxy.core.upstream import error_in, message_in
 from proxy.dialects import Dialect, Reply

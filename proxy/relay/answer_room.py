@@ -15,9 +15,9 @@ from config.sections import ServerSection
 from proxy.core.backend_answer import Answer
 from proxy.core.errors import BackendBroke
 from proxy.core.offload import LARGE, LIGHT, whole_weight
-from proxy.core.shares import SMALL
+from proxy.core.sharing.shares import SMALL
 from proxy.core.sse import EventSplitter
-from proxy.core.upstream import TooLong, whole
+from proxy.core.upstream import BodyTooLong, whole
 from proxy.relay.call import room_for
 
 REASON: Final = (
@@ -37,7 +37,7 @@ class AnswerRoom:
         again."""
         try:
             body = await whole(upstream, self._event)
-        except TooLong:
+        except BodyTooLong:
             return None
         if len(body) >= LIGHT and not self._objects.fits(whole_weight(body)):
             upstream.give_back(body)

@@ -26,7 +26,7 @@ from proxy.core.errors import BadRequest, TooLarge, Unreadable
 from proxy.core.http_message import header_lines
 from proxy.core.json_edit import DEEPEST, deeper
 from proxy.core.offload import LARGE, in_thread, whole_weight
-from proxy.core.shares import SMALL, Room
+from proxy.core.sharing.shares import SMALL, Room
 from proxy.core.upstream import end_to_end
 from proxy.dialects import Asked, Dialect
 from proxy.dialects.speaker import NamedByHead, Speaker, named, named_by_head, speaker

@@ -28,7 +28,7 @@ from proxy.conversation.underway import Underway
 from proxy.core.events import Events
 from proxy.core.metrics import Metrics
 from proxy.core.offload import ITEM, length, off_loop_above
-from proxy.core.shares import Room
+from proxy.core.sharing.shares import Room
 from proxy.core.tasks import Later, Tasks
 from proxy.dialects import CHAT, Dialect, Reply
 from proxy.dialects.chat_form import reply_message

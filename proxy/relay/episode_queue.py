@@ -17,8 +17,8 @@ from typing_extensions import TypedDict
 
 from config.settings import Settings
 from proxy.core.errors import BackendDown, ProxyError, TooMany
-from proxy.core.shares import Refusal
-from proxy.core.waiting_line import Beat, WaitingLine
+from proxy.core.sharing.shares import Refusal
+from proxy.core.sharing.waiting_line import Beat, WaitingLine
 
 SHARE: Final = 0.75  # of what the backend works on at once, and of `server.max_requests`: the rest is for people
 RETRY_AFTER_S: Final = 5

@@ -502,6 +502,5 @@ class Exchange:
 
 def _unclear(request: Asked) -> str | None:
     """Why nobody knows how a request was sampled; None where each member that says it is a number."""
-    if not request.unclear:
-        return None
-    return f"the client sent {', '.join(request.unclear)} in another form than a number"
+    names = ", ".join(request.unclear)
+    return f"the client sent {names} in another form than a number" if names else None

@@ -40,8 +40,8 @@ from proxy.core.http_message import NoHttp
 from proxy.core.json_edit import dumps, loads
 from proxy.core.offload import LARGE, in_thread, off_loop, weight
 from proxy.core.redirects import refuse
-from proxy.core.shares import Room
-from proxy.core.upstream import TooLong, answer_headers, no_http, target_of, whole
+from proxy.core.sharing.shares import Room
+from proxy.core.upstream import BodyTooLong, answer_headers, no_http, target_of, whole
 from proxy.dialects import Asked, Dialect
 from proxy.dialects.base import Question
 from proxy.dialects.speaker import Speaker
@@ -387,7 +387,7 @@ async def _short_body(upstream: Answer) -> bytes | None:
     """The body of a refusal that may be a bare one; None where it is too long for that, and still to be read."""
     try:
         return await whole(upstream, Room(READ))
-    except TooLong:
+    except BodyTooLong:
         return None
 
 

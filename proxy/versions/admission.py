@@ -16,7 +16,7 @@ from typing import Final
 
 from config.sections import ServerSection
 from proxy.core.errors import BackendDown
-from proxy.core.waiting_line import Beat, WaitingLine
+from proxy.core.sharing.waiting_line import Beat, WaitingLine
 
 RETRY_AFTER_S: Final = 30  # what SDKs still heed; a run takes minutes
 

@@ -20,7 +20,7 @@ from proxy.core.errors import BackendDown, BadRequest, NotFound
 from proxy.core.events import Events
 from proxy.core.json_response import json_response
 from proxy.core.metrics import Metrics
-from proxy.core.tasks import Shared
+from proxy.core.tasks import SharedCall
 from proxy.core.wrapped_ids import bare
 from proxy.signals.bodies import SignalBody
 from proxy.training.admin_acts import ACTS, AdminActs
@@ -63,7 +63,9 @@ class Control:
     ) -> None:
         """`still`: whether a request would be let in now as it was."""
         self._store = store
-        self._looking = Shared(lambda: reachable(backend))  # whoever asks, with no key, costs the backend one question
+        self._looking = SharedCall(
+            lambda: reachable(backend)
+        )  # of all that ask, with no key
         self._swap = swap
         self._acts = acts
         self._status = status

@@ -63,7 +63,7 @@ def default(value: Any) -> str:
 
 
 def allowed(field: FieldInfo) -> str:
-    bounds = [f"{word} {found:g}" for name, word in BOUNDS if (found := _bound(field.metadata, name)) is not None]
+    bounds = [f"{word} {found:.10g}" for name, word in BOUNDS if (found := _bound(field.metadata, name)) is not None]
     return ", ".join([kind(field.annotation), *bounds])
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from store.captured.rows import from_json, to_json
 from store.part import StorePart
 from store.reader import Reader
-from store.records import Asker, GoesOn, Lately, MadeRequest, Message
+from store.records import Asker, GoesOn, Lately, Message
 
 SYSTEM_TEXTS: Final = 8  # that are looked at of one completion
 _COLUMNS: Final = """SELECT c.seq, c.id, c.created_at, c.status, c.finished_at, c.session, c.model, c.thread,
@@ -27,6 +27,14 @@ FROM (SELECT hash FROM completion_system WHERE completion_id = c.id ORDER BY at 
 JOIN messages m ON m.hash = few.hash)"""
 # An error that came before any text was shown as an error; what is under way or broke off may have been seen.
 _SEEN: Final = "(+c.status <> 'error' OR c.text <> '') AND +c.choice = 0"
+
+
+class MadeRequest(NamedTuple):
+    """How a completion was asked for, beside its conversation."""
+
+    is_streamed: bool
+    request: bytes  # the members beside the messages
+    system: tuple[str, ...]  # the bodies of its system texts
 
 
 async def _of(

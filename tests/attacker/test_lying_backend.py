@@ -16,7 +16,7 @@ from proxy.core.backend_answer import HELD, Answer
 from proxy.core.backend_http import Connections, Disconnected, NotConnected
 from proxy.core.errors import BackendBroke
 from proxy.core.http_message import NoHttp, address_of
-from proxy.core.shares import Room
+from proxy.core.sharing.shares import Room
 
 Says = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 LARGEST = 1 << 24
@@ -189,7 +189,7 @@ async def test_a_little_that_unpacks_to_very_much_is_unpacked_as_it_is_read() ->
         sizes = [len(piece) async for piece in answer.pieces()]
         assert sum(sizes) == 50_000_000 and max(sizes) <= HELD
         answer = await http.ask("GET", url, "/", {}, None, unpack=True)
-        with pytest.raises(upstream.TooLong) as raised:
+        with pytest.raises(upstream.BodyTooLong) as raised:
             await whole(answer)
         assert raised.value.size <= LARGEST + HELD
         answer.close()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scripts.fakes.open_webui import USER, FakeOpenWebUI, running
+from scripts.fakes.platforms.open_webui import USER, FakeOpenWebUI, running
 from scripts.harness.in_process import Proxy
 from store.records import Rating
 from tests.proxy.conftest import backend, proxy  # noqa: F401

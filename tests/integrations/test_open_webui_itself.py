@@ -22,7 +22,7 @@ import pytest
 from playwright.async_api import Page, async_playwright, expect
 
 from scripts.fakes.backend import MODEL, FakeBackend
-from scripts.fakes.open_webui import FUNCTION
+from scripts.fakes.platforms.open_webui import FUNCTION
 from scripts.harness.command import rlproxy
 from scripts.harness.serving import Serving
 from tests.proxy.conftest import backend  # noqa: F401

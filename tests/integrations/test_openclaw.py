@@ -19,7 +19,7 @@ import pytest
 from standardwebhooks import Webhook
 
 from scripts.fakes.backend import MODEL, FakeBackend
-from scripts.fakes.telegram import GROUP, TOKEN, FakeTelegram
+from scripts.fakes.platforms.telegram import GROUP, TOKEN, FakeTelegram
 from scripts.harness.command import rlproxy
 from scripts.harness.serving import Serving
 from scripts.harness.signing import OPENCLAW_SECRET

@@ -35,7 +35,7 @@ from trainer.lessons.rendering import (
     is_near,
     without_default_system,
 )
-from trainer.lessons.trajectories import EpisodeTurn, turn_in
+from trainer.lessons.trajectories import RewardedTurn, turn_in
 from trainer.lessons.truncation import Chat
 from trainer.objective import Floats
 from trainer.policy import eos
@@ -78,7 +78,7 @@ class Sample:
     replayed: bool = False  # an earlier run trained on it
     prompt_by: PromptBy = "captured"
     hinted: tuple[int, ...] | None = None  # the prompt with the comment in it, as the server renders it
-    episode: EpisodeTurn | None = None  # the turn that it is, where a program rewarded it
+    episode: RewardedTurn | None = None  # the turn that it is, where a program rewarded it
 
     @property
     def exact(self) -> bool:

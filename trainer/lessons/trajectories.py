@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class EpisodeTurn:
+class RewardedTurn:
     """Where a sample stands in its episode."""
 
     episode: str
@@ -38,7 +38,7 @@ class Groups:
     single: int  # episodes compared with the baseline
 
 
-def turn_in(line: Mapping[str, Any]) -> EpisodeTurn | None:
+def turn_in(line: Mapping[str, Any]) -> RewardedTurn | None:
     """Raises BadLine."""
     episode = line.get("episode")
     if episode is None:
@@ -46,7 +46,7 @@ def turn_in(line: Mapping[str, Any]) -> EpisodeTurn | None:
     if not isinstance(episode, dict):
         raise BadLine("`episode` is not an object")
     try:
-        turn = EpisodeTurn(
+        turn = RewardedTurn(
             str(episode["id"]),
             None if episode.get("group") is None else str(episode["group"]),
             _reward(episode.get("reward")),
@@ -83,7 +83,7 @@ def advantages(
     r_t + γ G_(t+1), with the outcome added to the last turn. A_t = G_t - mean of G_t over the members that came to turn
     t. A member on its own is compared with `baseline`, as is an episode without a group.
     """
-    groups: dict[str, dict[str, list[EpisodeTurn]]] = {}
+    groups: dict[str, dict[str, list[RewardedTurn]]] = {}
     for sample in samples:
         turn = _turn(sample)
         name = f"episode {turn.episode}" if turn.group is None else f"group {turn.group}"
@@ -105,7 +105,7 @@ def advantages(
 
 
 def _group_advantages(
-    members: Sequence[Sequence[EpisodeTurn]], discount: float, baseline: float
+    members: Sequence[Sequence[RewardedTurn]], discount: float, baseline: float
 ) -> dict[tuple[str, int], float]:
     """A by episode and turn."""
     if any(turn.turn_reward is not None for turns in members for turn in turns):
@@ -132,7 +132,7 @@ def _base(values: Sequence[float], members: int, baseline: float) -> float:
     return values[0] if len(set(values)) == 1 else float(np.mean(values))
 
 
-def _returns(turns: Sequence[EpisodeTurn], discount: float) -> dict[int, float]:
+def _returns(turns: Sequence[RewardedTurn], discount: float) -> dict[int, float]:
     """G by turn, over the turns that are there."""
     returns: dict[int, float] = {}
     future, last_turn = turns[0].reward or 0.0, max(turn.turn for turn in turns)
@@ -142,7 +142,7 @@ def _returns(turns: Sequence[EpisodeTurn], discount: float) -> dict[int, float]:
     return returns
 
 
-def _turn(sample: Sample) -> EpisodeTurn:
+def _turn(sample: Sample) -> RewardedTurn:
     assert sample.episode is not None
     return sample.episode
 

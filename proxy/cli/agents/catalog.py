@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 from proxy.cli.agents import json_text
-from proxy.cli.agents.paths import PathItem, Place, Unreadable
+from proxy.cli.agents.paths import PathItem, Place, UnreadableSettings
 
 NO_KEY: Final = "rlproxy"  # most agents want some key; rlproxy without keys takes any
 OWN_KEY: Final = (
@@ -231,7 +231,7 @@ def _text(file: Path) -> str | None:
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
-        raise Unreadable(f"{file} cannot be read: {error}") from None
+        raise UnreadableSettings(f"{file} cannot be read: {error}") from None
 
 
 def _at(value: Any, *keys: str) -> dict[str, Any]:

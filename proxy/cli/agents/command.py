@@ -12,7 +12,7 @@ from config.settings import Settings
 from proxy.cli.agents import connection
 from proxy.cli.agents.catalog import AGENTS, OWN_KEY, AgentLink, Home, Setup
 from proxy.cli.agents.connection import Change
-from proxy.cli.agents.paths import Unreadable
+from proxy.cli.agents.paths import UnreadableSettings
 from proxy.cli.common import masked
 from proxy.cli.http import HomeClient
 from proxy.client import Refused, Unreachable
@@ -35,7 +35,7 @@ def connect(
         plan: Setup = setup(link, home)
         record = connection.load(settings.home, agent)
         changes = connection.connecting(plan, record)
-    except Unreadable as error:
+    except UnreadableSettings as error:
         raise CannotConnect(str(error)) from None
     done = any(change.changes for change in changes)
     if not quiet:
@@ -64,7 +64,7 @@ def disconnect(settings: Settings, agent: str, *, dry_run: bool, yes: bool, quie
         if record is None:
             raise CannotConnect(f"{agent} is not connected from {settings.home}, so there is nothing to undo.")
         changes = connection.disconnecting(record)
-    except Unreadable as error:
+    except UnreadableSettings as error:
         raise CannotConnect(str(error)) from None
     if not quiet:
         _show(changes, _key(settings))

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from proxy.cli.agents import json_text, toml_text, yaml_text
 from proxy.cli.agents.catalog import Put, Setup
-from proxy.cli.agents.paths import MISSING, PathItem, Place, Unreadable, look
+from proxy.cli.agents.paths import MISSING, PathItem, Place, UnreadableSettings, look
 
 FORMATS: Final[dict[str, ModuleType]] = {"json": json_text, "toml": toml_text, "yaml": yaml_text}
 
@@ -50,7 +50,7 @@ class Change:
 
 
 def connecting(setup: Setup, record: dict[str, Any] | None) -> list[Change]:
-    """Changes that connecting would make. Raises Unreadable."""
+    """Changes that connecting would make. Raises UnreadableSettings."""
     changes = []
     for file in dict.fromkeys(put.file for put in setup.puts):
         now = _read(file)
@@ -59,8 +59,8 @@ def connecting(setup: Setup, record: dict[str, Any] | None) -> list[Change]:
         for put in (put for put in setup.puts if put.file == file):
             try:
                 text, made = _set(text, put)
-            except Unreadable as error:
-                raise Unreadable(f"{file} was left as it is: {error}.") from None
+            except UnreadableSettings as error:
+                raise UnreadableSettings(f"{file} was left as it is: {error}.") from None
             sets += made
         changes.append(Change(file, now, text.encode(), how, base, sets))
     left = [_back(one) for one in _files(record) if Path(one["file"]) not in {c.file for c in changes}]
@@ -113,7 +113,7 @@ def load(home: Path, agent: str) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise Unreadable(f"The record of the connection to {agent} cannot be read: {error}.") from None
+        raise UnreadableSettings(f"The record of the connection to {agent} cannot be read: {error}.") from None
     return found if isinstance(found, dict) else None
 
 
@@ -136,7 +136,7 @@ def save(home: Path, agent: str, changes: list[Change], folders: list[str]) -> N
 
 
 def lost(record: dict[str, Any]) -> list[str]:
-    """Values that were set and are there no more, by its place in its file. Raises Unreadable."""
+    """Values that were set and are there no more, by its place in its file. Raises UnreadableSettings."""
     found = []
     for one in _files(record):
         file = Path(one["file"])
@@ -155,7 +155,7 @@ def _still_ours(text: str, one: dict[str, Any]) -> bool:
         return bool(text == one["value"])
     try:
         return bool(look(FORMATS[one["format"]].parse(text), _unpacked(one["place"])) == one["value"])
-    except Unreadable:
+    except UnreadableSettings:
         return False
 
 
@@ -195,7 +195,7 @@ def _without_us(now: bytes | None, recorded: dict[str, Any] | None) -> tuple[byt
             text, ours = _unset(text, one)
             if not ours:
                 kept.append(_shown(one["place"]))
-    except Unreadable as error:
+    except UnreadableSettings as error:
         return now, f"left as it is, since {error}", False
     except UnicodeDecodeError as error:
         return now, f"left as it is, since it is not UTF-8 ({error})", False
@@ -267,14 +267,14 @@ def _read(file: Path) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise Unreadable(f"{file} cannot be read: {error}.") from None
+        raise UnreadableSettings(f"{file} cannot be read: {error}.") from None
 
 
 def _decoded(file: Path, raw: bytes | None) -> str:
     try:
         return (raw or b"").decode()
     except UnicodeDecodeError as error:
-        raise Unreadable(f"{file} was left as it is: it is not UTF-8 ({error}).") from None
+        raise UnreadableSettings(f"{file} was left as it is: it is not UTF-8 ({error}).") from None
 
 
 def _write(target: Path, raw: bytes) -> None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from proxy.cli.agents import connection
-from proxy.cli.agents.paths import Unreadable
+from proxy.cli.agents.paths import UnreadableSettings
 
 
 class Connected(NamedTuple):
@@ -24,7 +24,7 @@ def connected(home: Path, url: str) -> tuple[Connected, ...]:
         try:
             record = connection.load(home, file.stem)
             why = _astray(record, url) if record else None
-        except Unreadable as error:
+        except UnreadableSettings as error:
             why = str(error)
         found.append(Connected(file.stem, why))
     return tuple(found)

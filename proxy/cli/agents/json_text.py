@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from proxy.cli.agents.paths import PathItem, Place, Unreadable
+from proxy.cli.agents.paths import PathItem, Place, UnreadableSettings
 
 _SPACE: Final = re.compile(r"(?:[\s\ufeff]+|//[^\n]*|/\*.*?\*/)*", re.DOTALL)
 _STRING: Final = re.compile(r'"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'', re.DOTALL)
@@ -40,7 +40,7 @@ def put(text: str, place: Place, value: Any) -> str:
     node, steps = _root(text), _keys(place)
     while True:
         if not isinstance(node.value, dict):
-            raise Unreadable(f"`{steps[0]}` cannot be set, since what should hold it is no object")
+            raise UnreadableSettings(f"`{steps[0]}` cannot be set, since what should hold it is no object")
         found = next((member for _, key, member in node.members if key == steps[0]), None)
         if found is None:
             return _insert(text, node, steps[0], _nested(steps[1:], value))
@@ -117,7 +117,7 @@ def _root(text: str) -> JsonNode:
         if _space(text, node.end) != len(text):
             raise ValueError(f"there is more after its end, at character {node.end}")
     except (ValueError, IndexError, RecursionError) as error:
-        raise Unreadable(f"it is not JSON ({error})") from None
+        raise UnreadableSettings(f"it is not JSON ({error})") from None
     return node
 
 

@@ -16,7 +16,7 @@ Place = tuple["str | PathItem", ...]  # from the top of the file inwards
 MISSING: Final = object()
 
 
-class Unreadable(Exception):
+class UnreadableSettings(Exception):
     """The file is not what its agent would read; nothing in it is touched. The message says why."""
 
 

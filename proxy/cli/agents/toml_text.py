@@ -7,7 +7,7 @@ from typing import Any
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
-from proxy.cli.agents.paths import Place, Unreadable
+from proxy.cli.agents.paths import Place, UnreadableSettings
 
 
 def parse(text: str) -> Any:
@@ -22,7 +22,7 @@ def put(text: str, place: Place, value: Any) -> str:
             table[step] = tomlkit.table(is_super_table=step != place[-2])
         table = table[step]
         if not isinstance(table, dict):
-            raise Unreadable(f"`{step}` in it is no table")
+            raise UnreadableSettings(f"`{step}` in it is no table")
     table[place[-1]] = value
     return tomlkit.dumps(document)
 
@@ -40,4 +40,4 @@ def _read(text: str) -> tomlkit.TOMLDocument:
     try:
         return tomlkit.parse(text)
     except TOMLKitError as error:
-        raise Unreadable(f"it is not TOML ({error})") from None
+        raise UnreadableSettings(f"it is not TOML ({error})") from None

@@ -10,14 +10,14 @@ from typing import Any
 
 import yaml
 
-from proxy.cli.agents.paths import MISSING, PathItem, Place, Unreadable, look
+from proxy.cli.agents.paths import MISSING, PathItem, Place, UnreadableSettings, look
 
 
 def parse(text: str) -> Any:
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise Unreadable(f"it is not YAML ({' '.join(str(error).split())})") from None
+        raise UnreadableSettings(f"it is not YAML ({' '.join(str(error).split())})") from None
 
 
 def put(text: str, place: Place, value: Any) -> str:
@@ -29,7 +29,7 @@ def put(text: str, place: Place, value: Any) -> str:
     else:
         new = _put_item(text, place[0] if isinstance(place[0], str) else None, value)
     if look(parse(new), place) != value:
-        raise Unreadable("it is written in a way that rlproxy cannot extend; set it by hand")
+        raise UnreadableSettings("it is written in a way that rlproxy cannot extend; set it by hand")
     return new
 
 
@@ -69,7 +69,7 @@ def _put_item(text: str, name: str | None, value: dict[str, Any]) -> str:
         remark = text[items.end_mark.index : end].strip()
         head = text[: items.start_mark.index].rstrip(" ") + (f"  {remark}" if remark else "")
         return _ended(head) + _item(value, "  " if name else "") + text[end:]
-    raise Unreadable("its list is written on one line; set it by hand")
+    raise UnreadableSettings("its list is written on one line; set it by hand")
 
 
 def _drop_item(text: str, name: str | None, item: PathItem) -> str:
@@ -78,9 +78,9 @@ def _drop_item(text: str, name: str | None, item: PathItem) -> str:
         if yaml.safe_load(yaml.serialize(entry)).get(item.key) == item.value:
             break
     else:
-        raise Unreadable(f"there is no {item.value} in it")
+        raise UnreadableSettings(f"there is no {item.value} in it")
     if node.flow_style:
-        raise Unreadable("its list is written on one line; take it out by hand")
+        raise UnreadableSettings("its list is written on one line; take it out by hand")
     start = _line_start(text, entry.start_mark.index)
     rest = text[:start] + text[_line_end(text, _last(entry)) :]
     if len(node.value) > 1 or name is None:
@@ -92,7 +92,7 @@ def _drop_item(text: str, name: str | None, item: PathItem) -> str:
 def _member(text: str, name: str) -> tuple[Any, Any]:
     root = yaml.compose(text)
     if not isinstance(root, yaml.MappingNode):
-        raise Unreadable("it is not a mapping")
+        raise UnreadableSettings("it is not a mapping")
     return next((key, value) for key, value in root.value if key.value == name)
 
 

@@ -18,7 +18,7 @@ import psutil
 
 from proxy.cli.agents import connection
 from proxy.cli.agents.catalog import AGENTS, AgentLink, Home
-from proxy.cli.agents.paths import Unreadable
+from proxy.cli.agents.paths import UnreadableSettings
 
 GB: Final = 2**30
 SMI_S: Final = 10.0
@@ -63,7 +63,7 @@ def agents(home: Path) -> list[InstalledAgent]:
 def _settings(name: str, person: Home) -> str | None:
     try:
         puts = AGENTS[name](AgentLink("", "", None), person).puts
-    except Unreadable:
+    except UnreadableSettings:
         return None
     for put in puts:
         if put.file.exists():
@@ -76,7 +76,7 @@ def _settings(name: str, person: Home) -> str | None:
 def _connected(home: Path, name: str) -> bool:
     try:
         return connection.load(home, name) is not None
-    except Unreadable:
+    except UnreadableSettings:
         return True
 
 

@@ -21,7 +21,7 @@ from config.settings import FILE_NAME, PREFIX, Loaded, Settings, load, secrets
 from proxy.cli.agents import connection
 from proxy.cli.agents.catalog import AGENTS, OWN_KEY, AgentLink, Home
 from proxy.cli.agents.connection import Change
-from proxy.cli.agents.paths import MISSING, Unreadable, look
+from proxy.cli.agents.paths import MISSING, UnreadableSettings, look
 from proxy.cli.agents.toml_text import drop, parse, put
 from proxy.cli.init.questions import Choices
 
@@ -67,7 +67,7 @@ def make(home: Path, choices: Choices) -> InitPlan:
         raise NotWritable(f"{path} cannot be read: {error}.") from None
     try:
         text = settings_text((now or b"").decode("utf-8"), choices)
-    except (UnicodeDecodeError, Unreadable) as error:
+    except (UnicodeDecodeError, UnreadableSettings) as error:
         raise NotWritable(f"{path} was left as it is: {error}.") from None
     loaded = _checked(home, text)
     change = Change(path, now, text.encode())
@@ -158,7 +158,7 @@ def _connecting(settings: Settings, agent: str, link: AgentLink) -> tuple[list[C
     try:
         record = connection.load(settings.home, agent)
         return connection.connecting(AGENTS[agent](link, Home(Path.home(), os.environ)), record), record
-    except Unreadable as error:
+    except UnreadableSettings as error:
         raise NotWritable(str(error)) from None
 
 

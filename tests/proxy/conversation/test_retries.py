@@ -16,7 +16,7 @@ from multidict import CIMultiDict
 
 from proxy.access.bodies import HELD, HeldBytes
 from proxy.conversation import retries
-from proxy.core.shares import Shares
+from proxy.core.sharing.shares import Shares
 from scripts.harness.in_process import Proxy
 
 COUNT = "x-stainless-retry-count"

@@ -106,7 +106,8 @@ async def test_who_finds_no_way_to_the_backend_is_told_why(tmp_path: Path) -> No
 
 
 def test_as_many_as_the_system_allows() -> None:
-    code = "import resource as r; from proxy.core.fd_limits import raise_limit; h = r.getrlimit(r.RLIMIT_NOFILE)[1]\n"
+    code = "import resource as r; from proxy.core.sharing.fd_limits import raise_limit\n"
+    code += "h = r.getrlimit(r.RLIMIT_NOFILE)[1]\n"
     code += "r.setrlimit(r.RLIMIT_NOFILE, (64, h)); raise_limit()\n"
     code += "print(r.getrlimit(r.RLIMIT_NOFILE)[0] == min(h, 65536))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

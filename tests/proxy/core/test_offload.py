@@ -19,7 +19,7 @@ from proxy.core.events import Events
 from proxy.core.json_edit import WholeAnswer
 from proxy.core.metrics import Metrics
 from proxy.core.offload import LARGE, WorkerThreads, off_loop, weight
-from proxy.core.shares import HOLDER
+from proxy.core.sharing.shares import HOLDER
 from proxy.core.tasks import Tasks
 from proxy.relay.capture import Capture, MakesRow
 from scripts.harness.in_process import Proxy

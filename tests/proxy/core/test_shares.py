@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.shares import Shares
+from proxy.core.sharing.shares import Shares
 
 
 def fill(shares: Shares, holder: str) -> int:

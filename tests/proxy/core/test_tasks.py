@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 
-from proxy.core.tasks import Later, Shared, Tasks
+from proxy.core.tasks import Later, SharedCall, Tasks
 
 
 async def test_what_is_to_begin_later_begins_then() -> None:
@@ -56,7 +56,7 @@ async def test_shared_work_is_done_once_and_ends_with_the_last_who_waits() -> No
         await gate.wait()
         return len(began)
 
-    shared = Shared(work)
+    shared = SharedCall(work)
     waiting = [asyncio.create_task(shared.result()) for _ in range(3)]
     await asyncio.sleep(0.01)
     waiting[0].cancel()

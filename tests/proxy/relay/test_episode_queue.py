@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from config.settings import load
 from proxy.core.errors import BackendDown, TooMany
-from proxy.core.shares import HOLDER
+from proxy.core.sharing.shares import HOLDER
 from proxy.feedback import episodes
 from proxy.relay.episode_queue import EpisodeQueue
 from scripts.fakes.backend import FakeBackend
@@ -273,7 +273,7 @@ async def test_stopping_turns_away_those_who_wait(proxy: Proxy, backend: FakeBac
 async def test_a_stream_that_waits_hears_comments(
     proxy: Proxy, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.core.waiting_line.BEAT_S", 0.02)
+    monkeypatch.setattr("proxy.core.sharing.waiting_line.BEAT_S", 0.02)
     await proxy.stop()
     await proxy.start(backend__episodes_at_once=1)
     await open_all(proxy, 2)

@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from proxy.core import waiting_line
+from proxy.core.sharing import waiting_line
 from proxy.training import gpu_sharing
 from proxy.versions import admission
 from scripts.fakes.llamacpp import FakeLlama

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config.sections import ServerSection
-from proxy.core import waiting_line
 from proxy.core.errors import BackendDown
+from proxy.core.sharing import waiting_line
 from proxy.versions import admission as doors
 from proxy.versions.admission import Door
 

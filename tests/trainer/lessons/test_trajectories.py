@@ -20,7 +20,7 @@ from trainer.lessons.batch import make_loss, score
 from trainer.lessons.lessons import Lesson
 from trainer.lessons.line_members import BadLine
 from trainer.lessons.samples import Sample
-from trainer.lessons.trajectories import EpisodeTurn, advantages, turn_in
+from trainer.lessons.trajectories import RewardedTurn, advantages, turn_in
 from trainer.policy import packing
 from trainer.policy.packing import Tokens
 from trainer.run import steps
@@ -30,7 +30,7 @@ TOKENS = Tokens((1, 2), (3,))
 
 def turn(episode: str, reward: float | None, at: int = 0, of: int = 1, **more: Any) -> Sample:
     tokens = more.pop("tokens", TOKENS)
-    part = EpisodeTurn(episode, more.pop("group", "g"), reward, at, of, more.pop("own", None))
+    part = RewardedTurn(episode, more.pop("group", "g"), reward, at, of, more.pop("own", None))
     return Sample(f"{episode}-{at}", False, 0, reward or 0.0, 1.0, False, tokens, None, episode=part)
 
 

@@ -12,7 +12,7 @@ import yaml
 
 from proxy.cli.agents import connection, json_text
 from proxy.cli.agents.catalog import AGENTS, AgentLink, Home
-from proxy.cli.agents.paths import Unreadable
+from proxy.cli.agents.paths import UnreadableSettings
 
 LINK = AgentLink("http://127.0.0.1:8484", "small", None)
 KEYED = AgentLink("http://127.0.0.1:8484", "small", "sk-secret")
@@ -205,7 +205,7 @@ def test_a_file_that_is_gone_stays_gone(person: Person) -> None:
 @pytest.mark.parametrize("broken", ["a = = b", "model_providers = 3\n"])
 def test_a_file_that_cannot_be_read_is_left_alone(person: Person, broken: str) -> None:
     person.have({".codex/config.toml": broken})
-    with pytest.raises(Unreadable, match=r"config\.toml was left as it is"):
+    with pytest.raises(UnreadableSettings, match=r"config\.toml was left as it is"):
         person.connect()
     assert person.text(".codex/config.toml") == broken
 

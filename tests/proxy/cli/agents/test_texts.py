@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.cli.agents import json_text, toml_text, yaml_text
-from proxy.cli.agents.paths import MISSING, PathItem, Unreadable, look
+from proxy.cli.agents.paths import MISSING, PathItem, UnreadableSettings, look
 
 WORDS = st.text(max_size=6)
 VALUES = st.recursive(
@@ -70,14 +70,14 @@ def test_json_in_an_empty_file() -> None:
     "text", ["{", "[1", '{"a" 1}', '{"a": }', "{} {}", '{"a": 1 "b": 2}', "nonsense", '{"a": "\n"}']
 )
 def test_no_json(text: str) -> None:
-    with pytest.raises(Unreadable):
+    with pytest.raises(UnreadableSettings):
         json_text.parse(text)
 
 
 def test_json_that_is_in_the_way() -> None:
-    with pytest.raises(Unreadable):
+    with pytest.raises(UnreadableSettings):
         json_text.put('{"env": 3}', ("env", "A"), "b")
-    with pytest.raises(Unreadable):
+    with pytest.raises(UnreadableSettings):
         json_text.put("[]", ("env",), "b")
 
 
@@ -125,9 +125,9 @@ def test_toml_of_any_shape(found: dict[str, Any]) -> None:
 
 
 def test_no_toml() -> None:
-    with pytest.raises(Unreadable):
+    with pytest.raises(UnreadableSettings):
         toml_text.parse("a = = b")
-    with pytest.raises(Unreadable):
+    with pytest.raises(UnreadableSettings):
         toml_text.put("model_providers = 3", ("model_providers", "rlproxy", "x"), "y")
 
 
@@ -213,7 +213,7 @@ def test_yaml_values_of_any_kind_are_replaced(old: str, value: str) -> None:
 
 @pytest.mark.parametrize("text", ["a: [", "- x\n- y\n", "models: [a, b]\n", "models: 3\n"])
 def test_yaml_that_cannot_be_extended_is_refused(text: str) -> None:
-    with pytest.raises(Unreadable):
+    with pytest.raises(UnreadableSettings):
         yaml_text.put(text, AT, ITEM)
 
 

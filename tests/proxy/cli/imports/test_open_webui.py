@@ -11,7 +11,7 @@ import pytest
 
 from proxy.cli.imports.export_file import UnreadableFile
 from proxy.cli.imports.open_webui import feedbacks
-from scripts.fakes.open_webui import USER, FakeOpenWebUI, running
+from scripts.fakes.platforms.open_webui import USER, FakeOpenWebUI, running
 from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
 from tests.proxy.cli.test_app import cli  # noqa: F401

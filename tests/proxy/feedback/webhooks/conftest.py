@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from scripts.fakes.chat_platforms import DISCORD_TOKEN, SLACK_TOKEN, FakeChatPlatforms
+from scripts.fakes.platforms.chat_platforms import DISCORD_TOKEN, SLACK_TOKEN, FakeChatPlatforms
 from scripts.harness import signing
 from scripts.harness.in_process import Proxy
 from tests.proxy.conftest import backend, proxy  # noqa: F401

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.feedback.webhooks.discord_gateway import reaction
-from scripts.fakes.chat_platforms import DISCORD_TOKEN, FakeChatPlatforms
-from scripts.fakes.discord_gateway import FakeGateway
+from scripts.fakes.platforms.chat_platforms import DISCORD_TOKEN, FakeChatPlatforms
+from scripts.fakes.platforms.discord_gateway import FakeGateway
 from scripts.harness.in_process import Proxy
 from tests.proxy.feedback.webhooks.conftest import Chats
 

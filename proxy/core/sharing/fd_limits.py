@@ -46,8 +46,8 @@ def answers_at_once() -> int:
 
 async def keep_some_free(server: web.Server, busy: Collection[object]) -> None:
     """Close connections that ask nothing, the oldest first, or those who only connect would keep everybody out. It
-    happens while clients hold half of all descriptors, or more connections than may fill the memory. `busy`: connections with a
-    request under way."""
+    happens while clients hold half of all descriptors, or more connections than may fill the memory. `busy`: those
+    with a request under way."""
     while True:
         most = min(CONNECTIONS, EACH * answers_at_once() // 2)
         if (spare := len(server.connections) - most) > 0:

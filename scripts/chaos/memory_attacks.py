@@ -1,6 +1,6 @@
 """How much memory `rlproxy serve` takes while somebody tries to fill it: a lying backend, and clients.
 
-    python -m scripts.bench.memory_attacks [--only NAME …] [--part 0.01] [--json FILE]
+    python -m scripts.chaos.memory_attacks [--only NAME …] [--part 0.01] [--json FILE]
 
 Each attack has a process of its own, with every default, before a backend whose answers have no end
 (scripts/fakes/endless.py). What counts is the largest resident memory that the kernel saw (VmHWM), so Linux only.
@@ -56,7 +56,7 @@ class Scene(NamedTuple):
 class Attack(NamedTuple):
     size: int  # bytes of one answer of the backend
     run: Callable[[Scene], Awaitable[dict[str, Any]]]
-    environment: dict[str, str] = {}  # noqa: RUF012  nobody changes it
+    environment: dict[str, str] = {}
 
 
 def question(path: str, *, stream: bool) -> bytes:

@@ -11,7 +11,7 @@ from typing import Any
 
 from aiohttp import WSMsgType, web
 
-from scripts.fakes.chat_platforms import DISCORD_TOKEN, FakeChatPlatforms
+from scripts.fakes.platforms.chat_platforms import DISCORD_TOKEN, FakeChatPlatforms
 
 
 class FakeGateway:

@@ -2,7 +2,7 @@
 
 Owns the rule: a holder that has some gets more only while it then holds at most `FACTOR` times what is left. One holder
 alone gets three quarters of all, two get three sevenths each, and something is left for the next one. No holder needs
-to be known in advance. Not here: what is shared (places, bytes, threads), who waits for it (waiting_line).
+to be known in advance. Not here: what is shared, as places, bytes and threads, who waits for it (waiting_line).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Requests that wait for their turn: each holder's in the order in which they came, the holders by turns.
 
 Owns the order, how many may wait, and what a client hears meanwhile. One that goes away neither keeps its place nor
-takes a turn. Not here: for what they wait (versions.admission, relay.episode_queue, core.threads).
+takes a turn. Not here: for what they wait (versions.admission, relay.episode_queue, core.offload).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Final, NamedTuple
 
-from proxy.core.shares import HOLDER, Holder, Refusal, Shares
+from proxy.core.sharing.shares import HOLDER, Holder, Refusal, Shares
 
 BEAT_S: Final = 3.0  # of waiting in silence; clients and proxies in between give up sooner or later
 

@@ -1,0 +1,1 @@
+"""Shares of what all clients need: turns, memory, file descriptors."""

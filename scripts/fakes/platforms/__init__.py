@@ -1,0 +1,1 @@
+"""Chat platforms that stand in for real ones, over real sockets."""
