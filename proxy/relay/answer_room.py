@@ -20,6 +20,7 @@ from proxy.core.sse import EventSplitter
 from proxy.core.upstream import BodyTooLong, whole
 from proxy.relay.call import room_for
 
+COPIES: Final = 4  # of a text, while it is parsed, searched for secrets, and stored
 REASON: Final = (
     "the answer is longer than rlproxy keeps (server.max_body_bytes), or than there was memory for "
     "(server.max_held_bytes)"
@@ -28,7 +29,9 @@ REASON: Final = (
 
 class AnswerRoom:
     def __init__(self, request: web.Request, server: ServerSection) -> None:
-        self.record = room_for(request, server.max_body_bytes)  # what is folded from a stream
+        self.record = room_for(request, server.max_body_bytes, COPIES)  # what is folded from a stream
+        self.backlog = room_for(request, server.max_body_bytes)  # what another format holds to its end
+        self._body = room_for(request, server.max_body_bytes, COPIES)
         self._event = room_for(request, server.max_body_bytes)
         self._objects = room_for(request, server.max_held_bytes)
 
@@ -36,7 +39,7 @@ class AnswerRoom:
         """All of a plain body. None where there is no room for it, or for what is made of it: then it can be read
         again."""
         try:
-            body = await whole(upstream, self._event)
+            body = await whole(upstream, self._body)
         except BodyTooLong:
             return None
         if len(body) >= LIGHT and not self._objects.fits(whole_weight(body)):
@@ -52,7 +55,7 @@ class AnswerRoom:
 
     def end(self) -> None:
         """Nothing of the answer is in memory any more."""
-        for room in (self.record, self._event, self._objects):
+        for room in (self.record, self.backlog, self._body, self._event, self._objects):
             room.end()
 
     @staticmethod

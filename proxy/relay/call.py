@@ -120,9 +120,9 @@ def hold(request: web.Request, size: int) -> None:
         held.take_up_to(size)
 
 
-def room_for(request: web.Request, most: int) -> Room:
+def room_for(request: web.Request, most: int, copies: int = 1) -> Room:
     """Room for what is kept of an answer, in the account of its request."""
-    return Room(most, request.get(HELD))
+    return Room(most, request.get(HELD), copies)
 
 
 async def _unpacked_apart(raw: bytes, coding: str, limit: int) -> bytes:

@@ -368,7 +368,7 @@ class Exchange:
                 piece = piece[len(head) :]
         if piece:
             await self._pass(response, splitter.events(piece))
-            if self._way.translated and not self._room.record.fits(self._way.backlog):
+            if self._way.translated and not self._room.backlog.fits(self._way.backlog):
                 raise self._room.error()
 
     async def _pass_raw(self, response: web.StreamResponse, splitter: EventSplitter, piece: bytes) -> None:

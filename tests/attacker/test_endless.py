@@ -22,9 +22,9 @@ from scripts.fakes.launcher import FakeLauncher
 from scripts.harness.in_process import Proxy
 
 MB = 1 << 20
-SIZE = 12 * MB  # of an answer, far more than may be kept
+SIZE = 24 * MB  # of an answer, far more than may be kept
 LONGEST = 1 * MB
-HELD = 4 * MB
+HELD = 16 * MB
 TRANSLATED = ["responses", "messages", "ollama"]
 
 
@@ -146,7 +146,7 @@ async def test_an_endless_answer_goes_on_and_nothing_of_it_is_kept(
 async def test_an_answer_of_very_many_things_is_not_read_though_it_is_short(
     tmp_path: Path, endless: EndlessBackend, most_held: list[int]
 ) -> None:
-    endless.mood, endless.size = "things", 300_000  # 100,000 of them would be 25 MB
+    endless.mood, endless.size = "things", 300_000  # 100,000 of them would be 26 MB
     async with before(tmp_path, endless) as proxy:
         status, raw, id = await ask(proxy, "/v1/chat/completions")
         assert status == 200 and raw == await sent_by("things", 300_000) and most_held[0] <= HELD

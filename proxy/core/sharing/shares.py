@@ -69,19 +69,22 @@ class Account(Protocol):
 class Room:
     """Room for bytes that become more: few are free, more are taken from an account, and it never has over `most`."""
 
-    __slots__ = ("_account", "_most", "_size", "_taken")
+    __slots__ = ("_account", "_copies", "_most", "_size", "_taken")
 
-    def __init__(self, most: int, account: Account | None = None) -> None:
+    def __init__(self, most: int, account: Account | None = None, copies: int = 1) -> None:
+        """`copies`: how many there will be of each byte while it is worked on."""
         self._most = most
         self._account = account
+        self._copies = copies
         self._size = min(SMALL, most)
         self._taken = 0
 
     def fits(self, size: int) -> bool:
         """Tell whether so many bytes have room, all together."""
-        while self._size < size <= self._most and (self._account is None or self._account.take(STEP) is None):
+        step = STEP * self._copies
+        while self._size < size <= self._most and (self._account is None or self._account.take(step) is None):
             self._size += STEP
-            self._taken += STEP
+            self._taken += step
         return size <= self._size
 
     def end(self) -> None:
