@@ -23,13 +23,10 @@ from tests.proxy.conftest import proxy  # noqa: F401
 HARMLESS: Final = "The invoice of March is paid, and the next one comes in April. "
 HOSTILE: Final = {
     "CR": "\r", "VT": "\v", "FF": "\f", "CR LF": "\r\n", "file separators": "\x1c\x1d\x1e", "NEL": "\x85",
-    "line separators": "\u2028", "paragraph separators": "\u2029", "spinner": "⠋\r⠙\r", "bar": "\r█░ 1%",
-    "no space": "\u200b\r",
-    "labels": "\nuse", "quotation": '"text" ', "blocks": "<user_info",
-    "half keys": "-----BEGIN PRIVATE KEY-----", "keys": "sk-",
-    "cards": "4111 ", "card numbers": "4111111111111112 ", "addresses": "a@a.", "fences": "```\n",
-    "brackets": "[[{\"", "emoji": "👍🏽",
-    "marks": "\u0301",
+    "line separators": "\u2028", "paragraph separators": "\u2029", "no space": "\u200b\r", "spinner": "⠋\r⠙\r",
+    "bar": "\r█░ 1%", "labels": "\nuse", "quotation": '"text" ', "blocks": "<user_info", "keys": "sk-",
+    "half keys": "-----BEGIN PRIVATE KEY-----", "cards": "4111 ", "card numbers": "4111111111111112 ",
+    "addresses": "a@a.", "fences": "```\n", "brackets": '[[{"', "emoji": "👍🏽", "marks": "\u0301",
 }  # fmt: skip
 SIZES: Final = (40_000, 400_000, 4_000_000)
 TIMES: Final = 25  # as long as the harmless one: a list of cards takes 15 times as long a character
