@@ -25,7 +25,8 @@ CORRUPT: Final = 11  # SQLITE_CORRUPT
 CORRUPT_SEARCH: Final = 267  # SQLITE_CORRUPT_VTAB: the search's index alone, which is made of the rows
 CONSTRAINT: Final = 19  # SQLITE_CONSTRAINT
 NOT_A_DATABASE: Final = 26  # SQLITE_NOTADB, what a wrong key looks like
-# What a file's own schema may call: functions and virtual tables without an effect outside.
+# What a file's own schema may call: functions and virtual tables without an effect outside. Not where something is
+# written: our own trigger on the search's index is one too many for that.
 UNTRUSTED: Final = "PRAGMA trusted_schema = OFF"
 NO_EXTRA: Final = (
     "the database's key is set but SQLCipher is not installed: `pip install 'rlproxy[encrypt]'`; nothing was changed."
@@ -44,7 +45,8 @@ def connect(
     if secret is None:
         db: sqlite3.Connection = sqlite3.connect(where, **options)
         db.row_factory = sqlite3.Row if named else None
-        db.execute(UNTRUSTED)
+        if read_only:
+            db.execute(UNTRUSTED)
         return db
     secret, cipher = of_file(secret, path), sqlcipher()
     db = cast(sqlite3.Connection, cipher.connect(where, **options))
@@ -52,7 +54,8 @@ def connect(
     try:
         quiet(db)
         db.execute(f'PRAGMA key = "{secret.for_cipher}"')
-        db.execute(UNTRUSTED)
+        if read_only:
+            db.execute(UNTRUSTED)
         db.execute("SELECT count(*) FROM sqlite_master").fetchone()  # the key is only looked at with the first page
     except errors() as error:
         db.close()
@@ -78,12 +81,18 @@ def hold(reader: sqlite3.Connection) -> None:
     reader.execute("PRAGMA schema_version").fetchone()
 
 
+def in_memory() -> sqlite3.Connection:
+    """An empty database that is gone with its connection."""
+    db = sqlite3.connect(":memory:", isolation_level=None)
+    db.row_factory = sqlite3.Row
+    return db
+
+
 def connect_unkeyed(path: Path) -> sqlite3.Connection:
     """SQLCipher on a file in the clear, for what goes from one form to the other."""
     uri = f"file:{quote(os.fspath(path))}?mode=rwc"
     db = cast(sqlite3.Connection, sqlcipher().connect(uri, uri=True, isolation_level=None))
     quiet(db)
-    db.execute(UNTRUSTED)
     return db
 
 

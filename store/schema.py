@@ -142,17 +142,14 @@ def pending(db: sqlite3.Connection) -> list[tuple[int, Traversable]]:
     return [(number, scripts[number]) for number in sorted(scripts) if number > seen]
 
 
-def check(db: sqlite3.Connection, path: Path) -> None:
+def check(db: sqlite3.Connection, path: Path, *names: str) -> None:
     """Raises ForeignSchema where this file has anything that its migrations have not made, or lacks what they made.
-    Raises StoreError where it is of a newer rlproxy. Comes first: it reads no table but SQLite's own."""
-    if found := differences(db):
-        raise ForeignSchema(str(path), list(found.values()))
+    Raises StoreError where it is of a newer rlproxy. Comes first: it reads no table but SQLite's own.
 
-
-def check_file(path: Path, secret: Secret | None) -> None:
-    """The same of a file that nobody has open. Raises `driver.errors()` too."""
-    with closing(driver.connect(path, secret, read_only=True)) as db:
-        check(db, path)
+    With `names`: only where that is one of these tables, for who reads nothing else and writes nothing."""
+    different = differences(db)
+    if words := [text for name, text in different.items() if not names or name in names]:
+        raise ForeignSchema(str(path), words)
 
 
 def differences(db: sqlite3.Connection) -> dict[str, str]:
@@ -173,8 +170,7 @@ def differences(db: sqlite3.Connection) -> dict[str, str]:
 @cache
 def _made_by(number: int) -> Counter[tuple[str, str, str, str | None]]:
     """All that the migrations up to this one make, as SQLite notes it."""
-    with closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
-        db.row_factory = sqlite3.Row
+    with closing(driver.in_memory()) as db:
         migrate(db, number)
         return Counter(tuple(row) for row in db.execute(_OBJECTS))
 

@@ -131,7 +131,7 @@ def audit_verdict(home: Path, expected: str | None, secret: Secret | None = None
     path = home / schema.NAME
     try:
         with closing(driver.connect(path, secret, read_only=True)) as db:
-            schema.check(db, path)
+            schema.check(db, path, "audit", "meta")  # the rest may be what it is about: guards that are gone
             if schema.pending(db):
                 raise StoreError(f"{path} is of an older rlproxy; start `rlproxy serve` once to bring it up to date.")
             return meta.verify(db, expected)
@@ -174,8 +174,7 @@ def _later(path: Path, secret: Secret | None) -> _Later | None:
         return None
     try:
         with closing(driver.connect(path, None if driver.is_plain(path) else secret, read_only=True, named=True)) as db:
-            if not {"keys", "meta"}.isdisjoint(schema.differences(db)):
-                return None
+            schema.check(db, path, "keys", "meta")
             owed = meta.read_meta(db, forget.OWED, {})
             uncaptured = meta.read_meta(db, meta.UNCAPTURED, [])
             return _Later(keys.known(db), uncaptured, owed)

@@ -22,7 +22,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final, Literal
 
-from store import driver
+from store import driver, schema
 from store.errors import StoreDamaged, StoreError
 from store.safety import torn_log
 from store.safety.db_key import Secret
@@ -128,6 +128,7 @@ def _alone(path: Path, key: Secret | None) -> sqlite3.Connection:
     """A connection that nobody can get in the way of, with nothing left in a log. Raises StoreError."""
     db = driver.connect_unkeyed(path) if key is None else driver.connect(path, key)
     try:
+        schema.check(db, path)
         db.execute("PRAGMA secure_delete = ON")
         with contextlib.suppress(*driver.errors()):
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
