@@ -300,18 +300,23 @@ class FakeOllama(Listening):
         rest = [m for m in body["messages"] if m["role"] != "system"]
         return texts.prompt(self.models[name], {**body, "messages": [*system, *rest[-self.room :]]})
 
+    def _idle(self, name: str, body: dict[str, Any]) -> str:
+        """Load or unload the model, as a request without a prompt asks for; the reason that the answer gives."""
+        if body.get("keep_alive") != 0:
+            self._load(name)
+            return "load"
+        self.cut += [n for n in self._answering if n == name]
+        if self.unload_s:
+            asyncio.get_running_loop().call_later(self.unload_s, self._let_go, name)
+        elif self.mood != "clings":
+            self._let_go(name)
+        return "unload"
+
     async def _generate(self, request: web.Request, name: str, body: dict[str, Any]) -> web.StreamResponse:
         head = {"model": body["model"], "created_at": AT, "response": ""}
-        if body.get("keep_alive") == 0 and not body.get("prompt"):
-            self.cut += [n for n in self._answering if n == name]
-            if self.unload_s:
-                asyncio.get_running_loop().call_later(self.unload_s, self._let_go, name)
-            elif self.mood != "clings":
-                self._let_go(name)
-            return _api({**head, "done": True, "done_reason": "unload"})
-        self._load(name)
         if not body.get("prompt"):
-            return _api({**head, "done": True, "done_reason": "load"})
+            return _api({**head, "done": True, "done_reason": self._idle(name, body)})
+        self._load(name)
         messages = [{"role": "system", "content": body["system"]}] if body.get("system") else []
         prompt = self._prompt(name, {**body, "messages": [*messages, _user(body["prompt"])]})
         if self._renders(body):
@@ -323,8 +328,11 @@ class FakeOllama(Listening):
         return await _lines(request, [*pieces, {**head, **end}], self.pause_s)
 
     async def _native(self, request: web.Request, name: str, body: dict[str, Any]) -> web.StreamResponse:
-        self._load(name)
         head = {"model": body["model"], "created_at": AT}
+        if not body.get("messages"):
+            nothing = {"role": "assistant", "content": ""}
+            return _api({**head, "message": nothing, "done": True, "done_reason": self._idle(name, body)})
+        self._load(name)
         prompt = self._prompt(name, body)
         if self._renders(body):
             said = {"role": "", "content": ""}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,3 +65,18 @@ async def test_what_is_no_list_passes_through(proxy: Proxy) -> None:
     assert (await proxy.get("/api/version"))["version"] == "0.33.2"
     async with proxy.http.post("/api/show", data=b"{no json") as response:
         assert response.status == 400
+
+
+@pytest.mark.parametrize("body", [{"prompt": ""}, {"keep_alive": "10m"}, {"keep_alive": 0}])
+async def test_a_version_is_loaded_and_unloaded_by_its_name_and_that_is_no_turn(
+    proxy: Proxy, ollama: FakeOllama, body: dict[str, Any]
+) -> None:
+    before = len(await proxy.store.completions.page(limit=99))
+    for path, more in (("/api/generate", body), ("/api/chat", {**body, "messages": []})):
+        async with proxy.http.post(path, json={"model": "fake@v1", **more}) as response:
+            answer = await response.json()
+            assert response.status == 200 and "x-rl-completion-id" not in response.headers
+        assert answer["model"] == "fake@v1", "not the tag that it has at Ollama"
+        assert answer["done_reason"] == ("unload" if body.get("keep_alive") == 0 else "load")
+        assert (path, {"model": f"fake-rl:v1-{proxy.mark}", **more}) in ollama.asked
+    assert len(await proxy.store.completions.page(limit=99)) == before
