@@ -166,7 +166,7 @@ class BackendSection(Section):
     gguf: Annotated[UserPath | None, _unset] = None
     """The model's own GGUF file, where Ollama or LM Studio does not tell it or runs on another machine."""
     models_dir: Annotated[UserPath | None, _unset] = None
-    """Folder of LM Studio's models, for versions to be put in; unset is ~/.lmstudio/models."""
+    """Folder of the server's models: files that it names are read below it alone, and LM Studio gets versions there."""
     episodes_at_once: int = Field(default=0, ge=0)
     """Requests of episodes at the backend at once; more wait, and people's pass by. 0: three quarters of its slots."""
     threads: int = Field(default=0, ge=0, le=1024)

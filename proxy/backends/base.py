@@ -168,7 +168,8 @@ class Backend(Protocol):
 
     @property
     def lacks(self) -> str | None:
-        """One sentence on what keeps a new version from being loaded as things are, so that none is trained."""
+        """One sentence on what keeps a new version from being loaded as things are, so that none is trained.
+        Blocking: it may look at files."""
 
     @property
     def left(self) -> Left | None:

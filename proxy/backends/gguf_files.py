@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from proxy.backends.gguf_head import NoGguf, Tensor, read_tensors
+from proxy.backends.model_files import open_regular
 from proxy.core.errors import BackendBroke
 from trainer.launch import Launcher, LaunchError
 
@@ -55,7 +56,7 @@ def _sha256(path: Path) -> str:
 def unreadable(base: Path) -> str | None:
     """Why the model's own file cannot be read here, as the end of a sentence; None where it can."""
     try:
-        with base.open("rb") as file:
+        with open_regular(base) as file:
             return None if file.read(4) == b"GGUF" else f"{base} is no GGUF file"
     except OSError as error:
         return f"{base} cannot be read ({error.strerror or error})"

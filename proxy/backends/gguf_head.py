@@ -11,7 +11,11 @@ import struct
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
-MOST: Final = 2**26  # bytes of one value, and of all lists: a head of more is damaged
+from proxy.backends.model_files import open_regular
+
+MOST: Final = 2**26  # bytes of one value: a head with more is damaged
+WHOLE: Final = 2**28  # bytes of the whole head
+TEXTS: Final = 2**22  # texts of a list: sixteen times the largest vocabulary
 KEYS: Final = 10_000
 TENSORS: Final = 100_000
 DIMENSIONS: Final = 8
@@ -33,7 +37,7 @@ class NoGguf(Exception):
 def read_head(file: Path) -> dict[str, Any]:
     """Its metadata by key; of a list `{"length": n}`. Raises NoGguf."""
     try:
-        with file.open("rb") as stream:
+        with open_regular(file) as stream:
             return _read(stream)
     except (OSError, struct.error, UnicodeDecodeError, RecursionError) as error:
         raise NoGguf(f"{file} is not a GGUF file that can be read: {error}") from error
@@ -42,7 +46,7 @@ def read_head(file: Path) -> dict[str, Any]:
 def read_tensors(file: Path) -> list[Tensor]:
     """Its tensors in the order of the file; the bits of one follow from where the next begins. Raises NoGguf."""
     try:
-        with file.open("rb") as stream:
+        with open_regular(file) as stream:
             _, _, count, _ = struct.unpack("<4sIQQ", stream.read(24))
             stream.seek(0)
             alignment = int(_read(stream).get("general.alignment", 32))
@@ -78,6 +82,8 @@ def _read(stream: BinaryIO) -> dict[str, Any]:
     for _ in range(count):
         key = _text(stream)
         found[key] = _value(stream, _number(stream, "I"))
+        if stream.tell() > WHOLE:
+            raise NoGguf(f"its head is over {WHOLE} bytes")
     return found
 
 
@@ -96,7 +102,7 @@ def _value(stream: BinaryIO, kind: int) -> Any:
 def _pass_over(stream: BinaryIO, kind: int, length: int) -> None:
     if kind in SCALARS:
         _skip(stream, length * struct.calcsize(SCALARS[kind]))
-    elif kind == STRING and length <= MOST:
+    elif kind == STRING and length <= TEXTS:
         for _ in range(length):
             _skip(stream, _number(stream, "Q"))
     else:  # lists of lists are in no model's head

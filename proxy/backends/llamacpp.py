@@ -57,7 +57,7 @@ class LlamaCpp(OpenAICompatible):
     )
 
     def __init__(self, settings: Settings, launcher: Launcher) -> None:
-        super().__init__(settings.backend)
+        super().__init__(settings.backend, weights=settings.train.weights)
         self._defaults = UNTOLD
         self._weights = settings.train.weights or None
         self._launcher = launcher

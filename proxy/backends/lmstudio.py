@@ -60,7 +60,7 @@ class LMStudio(OpenAICompatible):
     )
 
     def __init__(self, settings: Settings, launcher: Launcher) -> None:
-        super().__init__(settings.backend)
+        super().__init__(settings.backend, weights=settings.train.weights)
         self._url = base_url(settings.backend.url or URL, is_root=True)
         self._weights = settings.train.weights or None
         self._given = settings.backend.gguf
@@ -171,7 +171,7 @@ class LMStudio(OpenAICompatible):
         """By its size, the one thing that it says of the file; by its name where several have that."""
         size, name = entry.get("size_bytes"), _plain(_last(entry["key"]))
         files = [f for f in self._folder.rglob("*.gguf") if f.is_file() and f.stat().st_size == size]
-        files = [f for f in files if f.relative_to(self._folder).parts[0] != PUBLISHER]
+        files = [f for f in files if f.relative_to(self._folder).parts[0] != PUBLISHER and self._model_folders.holds(f)]
         named = [f for f in files if name in _plain(str(f.relative_to(self._folder)))]
         return files if len(files) == 1 else named
 

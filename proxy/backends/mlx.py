@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from config.settings import Settings
 from proxy.backends.base import Address, Capabilities
+from proxy.backends.model_files import is_hub_id
 from proxy.backends.openai import OpenAICompatible
 from proxy.backends.sampling_defaults import Defaults
 from proxy.core.errors import BackendBroke, BackendDown, BadRequest, Unsupported
@@ -39,7 +40,7 @@ class MLX(OpenAICompatible):
     )
 
     def __init__(self, settings: Settings, launcher: Launcher) -> None:
-        super().__init__(settings.backend)
+        super().__init__(settings.backend, weights=settings.train.weights)
         if self._model == WHATEVER:
             raise BadRequest(
                 f"mlx_lm.server ignores adapters where the model is `{WHATEVER}`; set backend.model to what it was "
@@ -49,11 +50,12 @@ class MLX(OpenAICompatible):
         self._launcher = launcher
         self._folders = Path(os.path.abspath(settings.home / "mlx"))
         self._worn: dict[str, str] = {}  # the versions, and the folder of each
+        self._is_here = False  # the model that the server named
 
     @property
     def weights(self) -> str | None:
-        """The server's model is a path or a hub id."""
-        return self._model or None
+        """The server's model is a path or a hub id. What only the server has named trains where it is a model here."""
+        return self._model if self._settings.model or self._is_here else None
 
     def address(self, model: str) -> Address:
         """Names no adapter, too, where none is wanted: a client cannot choose a folder of its own."""
@@ -69,6 +71,7 @@ class MLX(OpenAICompatible):
                 f"The mlx_lm.server at {self._url} does not say which model it runs ({len(names)} are on its disk); "
                 "set backend.model to what it was started with (--model)."
             )
+        self._is_here = is_hub_id(names[0]) or await asyncio.to_thread(self._model_folders.holds, names[0])
         self._model = names[0]
 
     async def models(self) -> list[dict[str, Any]]:

@@ -76,7 +76,7 @@ class Ollama(OpenAICompatible):
     )
 
     def __init__(self, settings: Settings, launcher: Launcher) -> None:
-        super().__init__(settings.backend)
+        super().__init__(settings.backend, weights=settings.train.weights)
         self._url = base_url((settings.backend.url or URL).rstrip("/").removesuffix("/api"), is_root=True)
         self._model = _short(settings.backend.model)
         self._weights = settings.train.weights or None
@@ -249,17 +249,23 @@ class Ollama(OpenAICompatible):
         except (ValueError, KeyError, TypeError) as error:
             raise BackendBroke(f"Ollama answered POST /api/show with {status} and no Modelfile.") from error
 
-    def _base(self) -> tuple[Path | None, str | None]:
-        """The model's own file, or why there is none to be read."""
+    def _base(self, before: str | None = None) -> tuple[Path | None, str | None]:
+        """The model's own file, or why there is none to be read; with `before` the one of this digest beside it.
+        Blocking."""
         path = self._given
         if path is None:
             first = next(iter(self._modelfile.files), "")
             if not _PATH.fullmatch(first):
                 return None, f"Ollama runs {self._model} from no GGUF file, so no version of it can be made."
             path = Path(first)
-        why = gguf_files.unreadable(path)
-        say = "name a copy of it with backend.gguf, or let rlproxy's user read it"
-        return (path, None) if why is None else (None, f"Ollama takes whole models only, and {why}; {say}.")
+        path = path if before is None else path.with_name(f"sha256-{before}")
+        try:
+            path = path if self._given is not None else self._model_folders.resolve(path)
+            reason = gguf_files.unreadable(path)
+        except (OSError, ValueError) as error:
+            reason = f"{path} is not opened: {getattr(error, 'strerror', None) or error}"
+        remedy = "name a copy of it with backend.gguf, or let rlproxy's user read it"
+        return (path, None) if reason is None else (None, f"Ollama takes whole models only, and {reason}; {remedy}.")
 
     async def tells(self) -> Told:
         """Its digest changes with its template, too; the model list that all servers have does not."""
@@ -392,12 +398,11 @@ class Ollama(OpenAICompatible):
 
     async def _whole_model(self, path: Path, before: str | None) -> dict[str, Any]:
         """Write the model's own Modelfile over a file with the adapter in it."""
-        if (lacks := self.lacks) is not None:
+        if (lacks := await asyncio.to_thread(lambda: self.lacks)) is not None:
             raise Unsupported(lacks)
-        base, _ = self._base()
-        assert base is not None
-        if before is not None:
-            base = base.with_name(f"sha256-{before}")
+        base, reason = await asyncio.to_thread(self._base, before)
+        if base is None:
+            raise Unsupported(str(reason))
         out = self._home / "gguf" / f"{path.name}.fused.gguf"
         try:
             await self._launcher.fuse(path, base, out)

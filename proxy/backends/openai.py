@@ -20,6 +20,7 @@ from config.sections import BackendSection
 from proxy.backends.ask import reaching
 from proxy.backends.base import Address, Capabilities, Left, Prompt, Rendered, Served, Told
 from proxy.backends.installed import mark_of
+from proxy.backends.model_files import ModelFolders
 from proxy.backends.sampling_defaults import NEUTRAL, Defaults
 from proxy.core.errors import BackendBroke, BackendDown, Unsupported
 from proxy.core.http_message import address_of
@@ -52,9 +53,10 @@ class OpenAICompatible:
         why_not="This kind of backend is captured and rated only: rlproxy cannot load an adapter into it.",
     )
 
-    def __init__(self, settings: BackendSection, home: Path | None = None) -> None:
-        """`home`: of a backend whose versions are known to the server by name."""
+    def __init__(self, settings: BackendSection, home: Path | None = None, weights: str = "") -> None:
+        """`home`: of a backend whose versions are known to the server by name; `weights`: as train.weights."""
         self._settings = settings
+        self._model_folders = ModelFolders.of(settings, weights)
         self._marked_for = home
         self._url = base_url(settings.url, is_root=self.has_own_routes)
         self._model = settings.model
@@ -193,7 +195,7 @@ class OpenAICompatible:
         """Its own entry in the model list: whatever a server puts there, but for what changes by itself."""
         entry = await self._own_entry()
         kept = {key: value for key, value in entry.items() if key not in PASSING}
-        return _told(kept, await asyncio.to_thread(_config, entry.get("root")))
+        return _told(kept, await asyncio.to_thread(_config, entry.get("root"), self._model_folders))
 
     async def _own_entry(self) -> dict[str, Any]:
         return next((m for m in await self.models() if m.get("id") == self._model), {"id": self._model})
@@ -273,12 +275,12 @@ def _told(entry: dict[str, Any], config: dict[str, Any]) -> Told:
     )
 
 
-def _config(root: Any) -> dict[str, Any]:
+def _config(root: Any, folders: ModelFolders) -> dict[str, Any]:
     """The config.json of the folder that a server on this machine says it has loaded."""
     if not isinstance(root, str) or not root:
         return {}
     try:
-        found = loads((Path(root) / "config.json").read_bytes())
+        found = loads(folders.read_small(Path(root) / "config.json"))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from proxy.backends.model_files import ModelFolders, is_hub_id, read_small
 from proxy.core.json_edit import loads
 from trainer.launch import local
 
@@ -48,17 +49,19 @@ class Defaults:
     logprobs_of: Literal["model"] | None = None  # where its log-probs are of before sampling, and need not be
 
 
-def filed(spec: str) -> tuple[Path, dict[str, float]] | None:
-    """A model's file on this machine, and what it changes; None where the model is not here. Blocking."""
+def filed(spec: str, folders: ModelFolders | None = None) -> tuple[Path, dict[str, float]] | None:
+    """A model's file on this machine, and what it changes; None where the model is not here. Blocking.
+
+    `folders`: of a spec that a server names; it has to be below one of them."""
     try:
-        folder = Path(spec).expanduser()
+        folder = Path(spec).expanduser() if folders is None or is_hub_id(spec) else folders.resolve(spec)
         found = folder if folder.is_dir() else local(spec)
     except (OSError, ValueError, ImportError):  # the last: no hub's cache without the train extra
         return None
     if found is None:
         return None
     try:
-        says = loads((found / FILE).read_bytes())
+        says = loads(read_small(found / FILE) if folders is None else folders.read_small(found / FILE))
     except (OSError, ValueError):
         says = {}  # many models have none
     numbers = {name: _number(says.get(name)) for name in MEMBERS} if isinstance(says, dict) else {}

@@ -40,7 +40,7 @@ class SGLang(OpenAICompatible):
     )
 
     def __init__(self, settings: BackendSection, weights: str = "", home: Path | None = None) -> None:
-        super().__init__(settings, home)
+        super().__init__(settings, home, weights)
         self._trained = weights
         self._given: dict[str, Path] = {}  # what it was given by us, by name
 
@@ -54,8 +54,8 @@ class SGLang(OpenAICompatible):
         said = args.get("sampling_defaults")
         if said == "openai":
             return Defaults(NEUTRAL, "as --sampling-defaults openai says")
-        for spec in (args.get("model_path"), self._trained):
-            if isinstance(spec, str) and spec and (found := await asyncio.to_thread(filed, spec)) is not None:
+        for spec, folders in ((args.get("model_path"), self._model_folders), (self._trained, None)):
+            if isinstance(spec, str) and spec and (found := await asyncio.to_thread(filed, spec, folders)) is not None:
                 told = "which it says it takes" if said else "assumed: it does not say whether it takes it"
                 return Defaults({**NEUTRAL, **found[1]}, f"{found[0]}, {told}")
         return Defaults(NEUTRAL, "assumed: the model's generation_config.json is not on this machine")

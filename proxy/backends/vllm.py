@@ -69,7 +69,7 @@ class VLLM(OpenAICompatible):
     )
 
     def __init__(self, settings: BackendSection, weights: str = "", home: Path | None = None) -> None:
-        super().__init__(settings, home)
+        super().__init__(settings, home, weights)
         self._trained = weights
         self._defaults = Defaults(NEUTRAL, "not asked yet", frozenset(NEUTRAL))
         self._given: dict[str, Path] = {}  # what it was given by us, by name
@@ -88,8 +88,8 @@ class VLLM(OpenAICompatible):
         """The model's own defaults, unless it was started with `--generation-config vllm`. No route tells, but its
         log-probs do: one token, asked without saying how to sample, with the file's way, and with the neutral one."""
         root = (await self._own_entry()).get("root")
-        for spec in (root, self._trained):
-            if isinstance(spec, str) and spec and (found := await asyncio.to_thread(filed, spec)) is not None:
+        for spec, folders in ((root, self._model_folders), (self._trained, None)):
+            if isinstance(spec, str) and spec and (found := await asyncio.to_thread(filed, spec, folders)) is not None:
                 break
         else:
             named = frozenset(NEUTRAL) if root or self._trained else frozenset[str]()

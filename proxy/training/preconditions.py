@@ -199,7 +199,7 @@ class Preconditions:
     async def obstacle(self, *, anew: bool = False) -> str | None:
         """The backend's obstacle to taking what a run makes; asked `anew` before a run, else as far as is known."""
         weights = self.weights()
-        if (lacks := self._backend.lacks) is not None:
+        if (lacks := await asyncio.to_thread(lambda: self._backend.lacks)) is not None:
             return lacks
         if weights is None or not self._backend.capabilities.adapters:
             return None

@@ -63,9 +63,7 @@ class Control:
     ) -> None:
         """`still`: whether a request would be let in now as it was."""
         self._store = store
-        self._looking = SharedCall(
-            lambda: reachable(backend)
-        )  # of all that ask, with no key
+        self._looking = SharedCall(lambda: reachable(backend))  # of all that ask, with no key
         self._swap = swap
         self._acts = acts
         self._status = status

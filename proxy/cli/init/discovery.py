@@ -19,6 +19,7 @@ import aiohttp
 
 from proxy.backends import modelfile
 from proxy.backends.gguf_head import NoGguf, read_head
+from proxy.backends.model_files import ModelFolders
 from proxy.cli.init import commands
 from proxy.core.errors import BackendBroke
 from proxy.core.json_edit import loads
@@ -224,18 +225,20 @@ class ModelFacts(NamedTuple):
     context: int | None = None  # Ollama's num_ctx, if the model has one
 
 
-async def model_facts(server: FoundServer, model: str, models_dir: Path, key: str | None = None) -> ModelFacts:
+async def model_facts(
+    server: FoundServer, model: str, models_dir: Path, folders: ModelFolders, key: str | None = None
+) -> ModelFacts:
+    """`models_dir`: of LM Studio; `folders`: below which a file that a server names is opened."""
     if server.kind != "ollama":
-        file = gguf_file(server, model, models_dir)
+        file = await asyncio.to_thread(gguf_file, server, model, models_dir, folders)
         return ModelFacts(await asyncio.to_thread(_head, file), file)
     async with aiohttp.ClientSession(middlewares=(refuse_all,)) as http:
         _, found, _ = await ServerProbe(http, server.url, key).ask("POST", "/api/show", {"model": model})
     told = found if isinstance(found, dict) else {}
     info, details = told.get("model_info"), told.get("details") or {}
     parsed = modelfile.parse(str(told.get("modelfile") or ""))
-    file = Path(parsed.files[0]) if parsed.files and _is_here(server) else None
-    if file is not None and not (file.is_absolute() and file.is_file()):
-        file = None
+    named = parsed.files[0] if parsed.files and _is_here(server) else ""
+    file = await asyncio.to_thread(_file, named, folders)
     head = await asyncio.to_thread(_head, file)  # Ollama leaves out the model's name and template
     about = {**head, **(info if isinstance(info, dict) else {}), "details": details}
     context = parsed.parameters.get("num_ctx")
@@ -253,13 +256,24 @@ def _is_here(server: FoundServer) -> bool:
     return urlsplit(server.url).hostname in ("127.0.0.1", "localhost", "::1")
 
 
-def gguf_file(server: FoundServer, model: str, models_dir: Path) -> Path | None:
-    """The model's file, where the server says it or keeps it in a known folder of this machine."""
+def _file(named: str, folders: ModelFolders) -> Path | None:
+    """A file that a server names; None where none is there, or it is not below one of the folders."""
+    try:
+        file = folders.resolve(named)
+    except (OSError, ValueError):
+        return None
+    return file if file.is_file() else None
+
+
+def gguf_file(server: FoundServer, model: str, models_dir: Path, folders: ModelFolders) -> Path | None:
+    """The model's file, where the server says it or keeps it in a known folder of this machine. Blocking."""
     if not _is_here(server):
         return None
     if server.kind == "llamacpp" and (path := server.about.get("model_path")):
-        file = Path(str(path))
-        return file if file.is_file() else None
+        typed = {commands.option(server.url, "llama-server", name) for name in ("-m", "--model")}
+        if path in typed:  # whoever started it here has named the file, and the server only repeats it
+            folders = ModelFolders([Path(str(path)).parent])
+        return _file(str(path), folders)
     if server.kind == "lmstudio":
         entry: Mapping[str, Any] = next((m for m in server.about.get("models", ()) if m.get("key") == model), {})
         name = model.rpartition("/")[2].lower()

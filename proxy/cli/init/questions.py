@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 
 from config.sections import BackendSection
 from config.settings import Settings
+from proxy.backends.model_files import ModelFolders
 from proxy.cli.common import command_for
 from proxy.cli.init import discovery, own_server, weights_search
 from proxy.cli.init.answers import Answers, BadAnswers
@@ -67,13 +68,16 @@ class Interview:
     def __init__(self, found: Surroundings, answers: Answers, console: Console | None, models_dir: Path) -> None:
         self._found, self._answers, self._console = found, answers, console
         self._models_dir, self._keys = models_dir, keys(found.now.backend, answers.url)
+        self._folders = ModelFolders.of(found.now.backend, found.now.train.weights)
         self._asked = 0
 
     def choices(self) -> Choices:
         server, model = self._backend()
         key = self._keys.get(server.url)
         asks = bool(model.name) and server.kind != "builtin"
-        facts = asyncio.run(model_facts(server, model.name, self._models_dir, key)) if asks else ModelFacts()
+        facts = ModelFacts()
+        if asks:
+            facts = asyncio.run(model_facts(server, model.name, self._models_dir, self._folders, key))
         weights = self._weights(server, model, facts.about)
         other = own_server.offer(server, model.name, facts.file, facts.context, self._found.machine)
         takes = other is not None and self._takes(other)

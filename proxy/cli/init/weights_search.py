@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
+from proxy.backends.model_files import read_small
 from trainer import launch
 
 # Who publishes a family, by how its name begins. A guess, and said to be one.
@@ -73,7 +74,7 @@ def differs(spec: str, about: Mapping[str, Any]) -> str | None:
     if folder is None:
         return None
     try:
-        config = json.loads((folder / "config.json").read_text())
+        config = json.loads(read_small(folder / "config.json"))
     except (OSError, ValueError):
         return None
     text = {**config, **(config.get("text_config") or {})}

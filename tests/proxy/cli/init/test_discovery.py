@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
 
+from proxy.backends.model_files import ModelFolders
 from proxy.cli.init import discovery
-from proxy.cli.init.discovery import ListedModel, look, model_facts
+from proxy.cli.init.discovery import FoundServer, ListedModel, look, model_facts
 from scripts.fakes.backend import FakeBackend
 from scripts.fakes.cloud import FakeCloud
 from scripts.fakes.listening import Listening
@@ -170,19 +173,24 @@ async def test_a_server_that_never_answers_is_given_up(monkeypatch: pytest.Monke
         await backend.stop()
 
 
+async def told(server: FoundServer, model: str, folder: Path) -> Mapping[str, Any]:
+    """What is known of a model whose server keeps its files in this folder."""
+    return (await model_facts(server, model, folder, ModelFolders([folder]))).about
+
+
 async def test_what_ollama_says_of_a_model(tmp_path: Path) -> None:
     ollama = FakeOllama(tmp_path)
     ollama.about = {"model_info": {"general.architecture": "llama"}, "details": {"parameter_size": "3.2B"}}
     await ollama.start()
     try:
         (server,) = await look([ollama.url])
-        about = (await model_facts(server, "fake", tmp_path)).about
+        about = await told(server, "fake", tmp_path)
         assert about == {"general.architecture": "llama", "details": {"parameter_size": "3.2B"}}
-        assert (await model_facts(server, "unheard-of", tmp_path)).about["details"] == {}
+        assert (await told(server, "unheard-of", tmp_path))["details"] == {}
         head = tmp_path / "head.gguf"  # of which Ollama tells but a part
         write_head(head, {"general.basename": "smollm2", "tokenizer.chat_template": "{{ x }}"})
         ollama.models["fake:latest"]["files"] = [ollama.keep(head.read_bytes())]
-        about = (await model_facts(server, "fake", tmp_path)).about
+        about = await told(server, "fake", tmp_path)
         assert about["tokenizer.chat_template"] == "{{ x }}" and about["general.architecture"] == "llama"
     finally:
         await ollama.stop()
@@ -197,13 +205,13 @@ async def test_the_file_that_llama_server_and_lm_studio_have_loaded(tmp_path: Pa
     await studio.start()
     try:
         (one, two) = await look([llama.url, studio.url])
-        assert (await model_facts(one, "fake", tmp_path)).about["general.name"] == "Some Model"
-        assert (await model_facts(two, "fake", tmp_path)).about == {}, "it is no GGUF file at all"
+        assert (await told(one, "fake", tmp_path))["general.name"] == "Some Model"
+        assert (await told(two, "fake", tmp_path)) == {}, "it is no GGUF file at all"
         write_head(studio.file, {"general.name": "Fake 1B"})
-        assert (await model_facts(two, "fake", tmp_path)).about["general.name"] == "Fake 1B"
+        assert (await told(two, "fake", tmp_path))["general.name"] == "Fake 1B"
         llama.file = "/nowhere.gguf"
         (one,) = await look([llama.url])
-        assert (await model_facts(one, "fake", tmp_path)).about == {}
+        assert (await told(one, "fake", tmp_path)) == {}
     finally:
         await llama.stop()
         await studio.stop()
