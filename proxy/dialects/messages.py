@@ -122,7 +122,7 @@ class Messages(Dialect):
         return {**super().without_messages(body), **changed}
 
     def renderer(self, *, id: str, asked: Asked, created: int) -> Renderer:
-        return MessagesRenderer(id=id, model=asked.model)
+        return MessagesRenderer(id=id, model=asked.model, tools=asked.tools)
 
     def fold(self, tools: Sequence[Mapping[str, Any]] | None = None) -> Fold:
         return MessagesFold()

@@ -6,14 +6,23 @@ Thinking carries an empty signature: no server of ours signs it, and on its way 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from proxy.core.errors import BackendBroke
 from proxy.core.json_edit import dumps
 from proxy.dialects.base import Renderer
-from proxy.dialects.chat_form import Calls, a_text, arguments_of, counted, reasoning_of, words_of
+from proxy.dialects.chat_form import (
+    Calls,
+    a_text,
+    arguments_of,
+    arguments_piece,
+    call_name,
+    counted,
+    reasoning_of,
+    words_of,
+)
 
 CALL: Final = 512  # bytes of a piece of a call beside its arguments
 _STOPPED: Final = {
@@ -33,12 +42,15 @@ def event(body: Mapping[str, Any]) -> bytes:
 @dataclass(slots=True)
 class _Call:
     id: str = ""
-    name: str = ""
+    names: list[str] = field(default_factory=list)  # pieces of its name, until its block is open
     unsent: list[str] = field(default_factory=list)  # of its arguments
+    is_open: bool = False
 
 
 class MessagesRenderer(Renderer):
-    def __init__(self, *, id: str, model: str) -> None:
+    def __init__(self, *, id: str, model: str, tools: Sequence[Mapping[str, Any]] | None = None) -> None:
+        """`tools`: those of the request, in chat form."""
+        self._tools = tools
         self._head = {"id": id, "type": "message", "role": "assistant", "model": model}
         self._started = False
         self._open: str | int | None = None  # text, thinking, or the place of a tool call
@@ -64,6 +76,7 @@ class MessagesRenderer(Renderer):
 
     def end(self) -> tuple[list[bytes], bytes]:
         out = [] if self._started else self.chunk({})
+        out += self._opened_all()
         out += self._close()
         reason = _stop_reason(self._reason, called=bool(self._calls), sequence=self._stop_sequence)
         delta = {"stop_reason": reason, "stop_sequence": self._stop_sequence}
@@ -107,28 +120,37 @@ class MessagesRenderer(Renderer):
         return out
 
     def _call(self, piece: Mapping[str, Any]) -> list[bytes]:
-        """A piece of a call. The block begins with the name, which some servers send after the id."""
+        """A piece of a call. Its block begins with its name, which is whole when the arguments begin: some servers send
+        it in fragments, some again with each piece, and some after the id."""
         at, function = self._places.place(piece), piece.get("function") or {}
+        out = [] if at in self._calls else self._opened_all()
         call = self._calls.setdefault(at, _Call())
-        begun = bool(call.name)
         call.id = piece.get("id") or call.id
-        call.name = call.name or function.get("name") or ""
-        call.unsent.append(a_text(function.get("arguments")))
-        self.backlog += CALL + (0 if begun else len(call.unsent[-1]))
-        if not call.name:
-            return []
-        out: list[bytes] = []
-        if not begun:
-            head = {"type": "tool_use", "id": call.id or self._call_id(at), "name": call.name}
-            out += self._switch(at, {**head, "input": {}})
-        arguments = "".join(call.unsent)
-        call.unsent.clear()
-        if not arguments:
+        if not call.is_open and (name := a_text(function.get("name"))):
+            call.names.append(name)
+        call.unsent.append(arguments_piece(function.get("arguments")))
+        self.backlog += CALL + (0 if call.is_open else len(call.unsent[-1]))
+        if not call.names or not (arguments := "".join(call.unsent)):
             return out
+        call.unsent.clear()
+        out += self._opened(at, call)
         if self._open != at:
             raise BackendBroke("The backend went back to a tool call that it had ended; what came is kept. Ask again.")
         out.append(self._piece({"type": "input_json_delta", "partial_json": arguments}))
         return out
+
+    def _opened(self, at: int, call: _Call) -> list[bytes]:
+        """The beginning of its block, unless that is open or its name has not come."""
+        if call.is_open or not call.names:
+            return []
+        call.is_open = True
+        name = call_name(call.names, self._tools)
+        head = {"type": "tool_use", "id": call.id or self._call_id(at), "name": name}
+        return self._switch(at, {**head, "input": {}})
+
+    def _opened_all(self) -> list[bytes]:
+        """The blocks of calls without arguments, which nothing else has opened."""
+        return [piece for at, call in self._calls.items() for piece in self._opened(at, call)]
 
     def _call_id(self, at: int) -> str:
         return f"toolu_{self._head['id']}_{at}"

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 import orjson
 
 from proxy.core.errors import ProxyError
 from proxy.dialects.base import Asked, Renderer
-from proxy.dialects.chat_form import Calls, a_text, counted
+from proxy.dialects.chat_form import Calls, a_text, arguments_piece, call_name, counted
 from proxy.dialects.responses_object import call_item, item_id, response, text_part, unfinished
 from proxy.dialects.responses_tools import tools_of
 
@@ -28,16 +29,14 @@ _KINDS: Final = {
 }
 
 
-class _Call(NamedTuple):
+@dataclass(slots=True)
+class _Call:
     """A tool call on its way, its texts in pieces: what a piece costs must not grow with those before it."""
 
-    at: int  # its place as an item
-    id: Any
-    name: list[str]
-    arguments: list[str]
-
-    def said(self) -> dict[str, Any]:
-        return {"id": self.id, "function": {"name": "".join(self.name), "arguments": "".join(self.arguments)}}
+    id: Any = None
+    names: list[str] = field(default_factory=list)  # pieces of its name, until it has an item
+    arguments: list[str] = field(default_factory=list)
+    at: int | None = None  # its place as an item
 
 
 class ResponsesRenderer(Renderer):
@@ -135,6 +134,7 @@ class ResponsesRenderer(Renderer):
             else:
                 self._close_item()
         if self._open is None or self._open[1] != kind:
+            self._add_calls()
             at = self._open[0] if self._open is not None else self._add(self._new(of, prefix))
             self._open, self._pieces = (at, kind), []
             self._output[at]["content"].append(_copy(empty))
@@ -148,33 +148,59 @@ class ResponsesRenderer(Renderer):
         return {**head, "summary": []} if of == "reasoning" else {**head, "role": "assistant"}
 
     def _call(self, delta: Mapping[str, Any]) -> None:
+        """A piece of a call. Its item begins with its name, which is whole when the arguments begin: some servers send
+        it in fragments, and some again with each piece."""
         index, function = self._places.place(delta), delta.get("function") or {}
         self.backlog += ENTRY
         if index not in self._calls:
             if self._open is not None:
                 self._close_item()
-            name, id = function.get("name") or "", delta.get("id")
-            call = {"id": id, "function": {"name": name, "arguments": ""}}
-            item = call_item(self._id, index, call, self._tools, "in_progress")
-            self._calls[index] = _Call(self._add(item), id, [name], [])
-        elif function.get("name"):
-            self._calls[index].name.append(a_text(function["name"]))
-        if piece := function.get("arguments"):
-            at = self._calls[index].at
-            self._calls[index].arguments.append(a_text(piece))
-            self.backlog += REPEATED * len(piece)
-            if self._output[at]["type"] == "function_call":
-                self._item_event("response.function_call_arguments.delta", at, delta=piece)
+            self._add_calls()
+            self._calls[index] = _Call()
+        call = self._calls[index]
+        call.id = call.id or delta.get("id")
+        if call.at is None and (name := a_text(function.get("name"))):
+            call.names.append(name)
+        piece = arguments_piece(function.get("arguments"))
+        if not piece:
+            return
+        call.arguments.append(piece)
+        self.backlog += REPEATED * len(piece)
+        if call.at is not None:
+            self._arguments(call.at, piece)
+        elif call.names:
+            self._add_call(index, call)
+
+    def _add_call(self, index: int, call: _Call) -> int:
+        """The item of a call, with the arguments that have come."""
+        call.at = self._add(call_item(self._id, index, self._said(call, ""), self._tools, "in_progress"))
+        if call.arguments:
+            self._arguments(call.at, "".join(call.arguments))
+        return call.at
+
+    def _add_calls(self) -> None:
+        """Items of the calls that have none yet, as no arguments have come."""
+        for index in sorted(self._calls):
+            if self._calls[index].at is None:
+                self._add_call(index, self._calls[index])
+
+    def _said(self, call: _Call, arguments: str) -> dict[str, Any]:
+        name = call_name(call.names, [tool.chat for tool in self._tools.values()])
+        return {"id": call.id, "function": {"name": name, "arguments": arguments}}
+
+    def _arguments(self, at: int, piece: str) -> None:
+        if self._output[at]["type"] == "function_call":
+            self._item_event("response.function_call_arguments.delta", at, delta=piece)
 
     # Closing
 
     def _close_all(self) -> None:
         if self._open is not None:
             self._close_item()
-        for index in sorted(self._calls):
-            call = self._calls[index]
-            if self._output[call.at]["status"] == "in_progress":
-                self._close_call(index, call.at, call.said())
+        self._add_calls()
+        for index, call in sorted(self._calls.items()):
+            if call.at is not None and self._output[call.at]["status"] == "in_progress":
+                self._close_call(index, call.at, self._said(call, "".join(call.arguments)))
 
     def _close_part(self) -> None:
         assert self._open is not None

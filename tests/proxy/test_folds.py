@@ -76,7 +76,7 @@ def plainly(chunks: list[dict[str, Any]]) -> list[Reply]:
         if reply.token_ids is not None or b"" in (reply.pieces or ()):
             reply.pieces = None
         for call in reply.message.get("tool_calls", ()):
-            del call["index"], call["ids"], call["last"]
+            del call["index"], call["ids"], call["last"], call["names"]
     return [replies[index] for index in sorted(replies)]
 
 
@@ -88,21 +88,34 @@ def _bytes_behind(entry: dict[str, Any]) -> bytes:
 
 
 def _add_calls(calls: list[dict[str, Any]], deltas: list[dict[str, Any]]) -> None:
-    """Each call with its index, its ids so far, and the place of its last piece."""
+    """Each call with its index, its ids so far, the pieces of its name, and the place of its last piece."""
     for delta in deltas:
         index, id, function = delta.get("index", 0), delta.get("id"), delta.get("function") or {}
+        name, arguments = function.get("name"), function.get("arguments")
         mine = sorted((call for call in calls if call["index"] == index), key=lambda call: call["last"])
         newest = mine[-1] if mine else None
         call = next((call for call in mine if id in call["ids"]), newest)
-        if call is None or (id and call["ids"] and id not in call["ids"] and function.get("name")):
+        if call is None or (id and call["ids"] and id not in call["ids"] and name and not _repeats(call, name)):
             call = {"type": "function", "function": {"name": "", "arguments": ""}, "index": index, "ids": []}
+            call["names"] = []
             calls.append(call)
         call["last"] = max((one.get("last", 0) for one in calls), default=0) + 1
         if id:
             call["id"] = id
             call["ids"].append(id)
-        for key in ("name", "arguments"):
-            call["function"][key] += function.get(key) or ""
+        call["names"] += [name] if name else []
+        call["function"]["name"] = _spelled(call["names"])
+        call["function"]["arguments"] += arguments or ""
+
+
+def _repeats(call: dict[str, Any], name: str) -> bool:
+    """The arguments of these tests are never a whole object."""
+    return call["names"][:1] == [name] and call["function"]["arguments"] != ""
+
+
+def _spelled(names: list[str]) -> str:
+    longest = max(names, key=len, default="")
+    return longest if all(longest.startswith(name) for name in names) else "".join(names)
 
 
 @unhurried
@@ -173,6 +186,57 @@ def test_parallel_calls_are_told_apart_however_a_server_numbers_them(
     assert [(call["name"], json.loads(call["arguments"])) for call in calls] == [("f", {"x": 1}), ("g", {"y": 2})]
     ids = [call.get("id") for call in reply.message["tool_calls"]]
     assert dialect.name.startswith("ollama") or len(set(ids)) == 2
+
+
+NAMES = {
+    "once": (["read_file"], "read_file"),
+    "with each piece": (["read_file", "read_file", "read_file"], "read_file"),
+    "grown": (["read", "read_file"], "read_file"),
+    "fragments": (["read", "_file"], "read_file"),
+    "fragments that are alike": (["go", "go"], "gogo"),
+    "fragments, then whole": (["read", "_file", "read_file"], "read_file"),
+    "letters": (list("read_file"), "read_file"),
+}
+
+
+@pytest.mark.parametrize(("pieces", "name"), NAMES.values(), ids=NAMES)
+@pytest.mark.parametrize("repeats_id", [True, False])
+@pytest.mark.parametrize("dialect", [d for d in DIALECTS if d.name != "completions"], ids=lambda d: d.name)
+def test_a_name_in_fragments_and_a_name_that_is_repeated_are_told_apart(
+    dialect: Dialect, pieces: list[str], name: str, repeats_id: bool
+) -> None:
+    """In the record of chat, and in all that is said of it in other formats."""
+    tools = [{"type": "function", "function": {"name": n, "parameters": {"type": "object"}}} for n in (name, "read")]
+    plain = [{"type": "function", "name": n, "input_schema": {"type": "object"}} for n in (name, "read")]
+    body = {"model": "m", "prompt": "p", "input": "p", "messages": [{"role": "user", "content": "p"}], "max_tokens": 9}
+    body["tools"] = plain if dialect.name in ("responses", "messages") else tools
+    asked = dialect.parse(body)
+    say, fold, chat = dialect.renderer(id="rl-1", asked=asked, created=1), dialect.fold(), CHAT.fold(asked.tools)
+    texts = ["", '{"a"', ":1}"] if len(pieces) < 3 else [*[""] * (len(pieces) - 2), '{"a"', ":1}"]
+    deltas = [_piece(text, "c" if repeats_id or not at else None, *pieces[at : at + 1]) for at, text in enumerate(texts)]
+    chunks = [{"choices": [{"index": 0, "delta": {"tool_calls": [delta]}}]} for delta in deltas]
+    out = [piece for chunk in chunks for piece in say.chunk(chunk)]
+    before, last = say.end()
+    for chunk in chunks:
+        chat.add(chunk)
+    splitter = EventSplitter() if dialect.framing == "sse" else NdjsonSplitter()
+    for event in splitter.feed(b"".join([*out, *before, last])):
+        if event.data != b"[DONE]":
+            fold.add(event.json())
+    for reply in (*chat.replies(), *(fold.replies() if dialect is not CHAT else ())):
+        (call,) = reply.message["tool_calls"]
+        assert (call["function"]["name"], json.loads(call["function"]["arguments"])) == (name, {"a": 1})
+
+
+@pytest.mark.parametrize("id", [None, "new"])
+def test_two_calls_of_one_tool_without_ids_of_their_own(id: str | None) -> None:
+    """The first one's arguments are whole, and an object begins."""
+    fold = CHAT.fold()
+    for at, text in enumerate(('{"x":', "1}", '{"x":', "2}")):
+        name = "f" if text == '{"x":' else None
+        fold.add({"choices": [{"delta": {"tool_calls": [_piece(text, id and f"{id}{at}", name)]}}]})
+    (reply,) = fold.replies()
+    assert [call["function"]["arguments"] for call in reply.message["tool_calls"]] == ['{"x":1}', '{"x":2}']
 
 
 def test_a_call_taken_up_again_by_its_id_goes_on() -> None:
