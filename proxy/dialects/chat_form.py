@@ -79,9 +79,8 @@ def call_name(pieces: Sequence[str], tools: Sequence[Mapping[str, Any]] | None =
     names = {_function(tool).get("name") for tool in tools or ()}
     if joined in names:
         return joined
-    offered = next((piece for piece in pieces if piece in names), None)
-    if offered is not None:
-        return offered
+    if offered := [piece for piece in pieces if piece in names]:
+        return max(offered, key=len)
     longest = max(pieces, key=len)
     return longest if all(map(longest.startswith, pieces)) else joined
 

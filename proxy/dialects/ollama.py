@@ -237,7 +237,7 @@ class OllamaRenderer(Renderer):
     def __init__(self, asked: Asked, created: int) -> None:
         self._head = {"model": asked.model, "created_at": _time(created)}
         self._wants_logprobs = asked.wants_logprobs
-        self._fold = ChatFold()
+        self._fold = ChatFold(asked.tools)
         self._usage: Mapping[str, Any] = {}
         self._started = time.perf_counter_ns()
         self._first: int | None = None  # when the model began to answer

@@ -4,7 +4,7 @@ Owns the five reasons to ask again, as named steps. Each asks at most once more:
 
     ask           in the client's format; as chat completions, where the backend lacks it
       _answered   the backend had lost the version's adapter: it is loaded again
-                  it refuses what only we had asked for
+                  it refuses what only we had asked for, or fails over it
         _sent     nobody took the question there, or its server broke off before its first byte
                   the connection that was kept open had just been closed (_connected)
 
@@ -29,12 +29,14 @@ from proxy.core.errors import ProxyError
 from proxy.core.http_message import NoHttp
 from proxy.core.offload import LARGE, in_thread, off_loop
 from proxy.core.redirects import refuse
-from proxy.core.upstream import MOST_SHORT, let_go, no_http, short
+from proxy.core.upstream import MOST_SHORT, let_go, message_in, no_http, short
 from proxy.dialects import CHAT
 from proxy.dialects.base import Question
 from proxy.relay.call import Call, new_id, room_for
 from proxy.relay.codecs import Codec, Native, Translated, about_what_was_asked
+from proxy.relay.framing import OK, error_at_once
 from proxy.relay.parts import Parts
+from proxy.relay.refused_wishes import BREAKS, REFUSES, Wishes
 from proxy.versions.live_version import Lease
 
 log = structlog.get_logger()
@@ -49,6 +51,7 @@ class Asking:
     def __init__(self, parts: Parts, call: Call, question: Question, lease: Lease, left: Callable[[], None]) -> None:
         """`left` is told each time that the question has left."""
         self.way: Codec
+        self.withheld: str | None = None  # what the server said to our wishes, where they were not said
         self.refusal = b""  # a 404 that was read to see what it is about
         self.address: Address | None = None  # where the question is
         self.left_at = 0.0  # when it left, by the performance counter
@@ -76,7 +79,7 @@ class Asking:
         self.way = Native(dialect, self._question, self._parts.backend.capabilities, self._call.id, model)
         upstream = await self._answered()
         if upstream.status not in MISSING or dialect is CHAT or formats.shown(dialect.name):
-            if upstream.status == 200:
+            if upstream.status in OK:
                 formats.has(dialect.name)
             return upstream
         body = await short(upstream, room_for(self._call.request, MOST_SHORT))
@@ -112,19 +115,54 @@ class Asking:
     async def _answered(self) -> Answer:
         """The answer of a server that has the version and takes what is asked. Only what is captured has wishes."""
         version, lost = self._lease.version, self._parts.backend.capabilities.lost
-        captured = wishing = self._call.id is not None
+        wishes = Wishes(self._lease.model, self.way.reads.name, frozenset(self.way.asks))
+        self.withheld = self._parts.wishes.refusal(wishes)
+        may_wish = self._call.id is not None and bool(self.way.asks)
+        message: str | None = None  # what the server said to our wishes
         given_back = False
         while True:
+            wishing = may_wish and message is None and self.withheld is None
             upstream = await self._sent(wishing)
-            if upstream.status == 400 and wishing and self.way.asks:
-                await let_go(upstream)
-                wishing = False
-            elif upstream.status in lost and version and not given_back:
+            if wishing and (message := await self._refusal(upstream, wishes)) is not None:
+                continue
+            if upstream.status in lost and version and not given_back:
                 await let_go(upstream)
                 await self._parts.swap.lost(version)
-                given_back, wishing = True, captured
-            else:
-                return upstream
+                given_back, message = True, None
+                continue
+            if message is not None:
+                await self._remember(upstream, wishes, message)
+            return upstream
+
+    async def _refusal(self, upstream: Answer, wishes: Wishes) -> str | None:
+        """What the server said, where that may be about our wishes; nothing of the answer has been passed on yet."""
+        known = self._parts.wishes
+        if upstream.status in OK:
+            if known.is_granted(wishes):
+                return None
+            if (message := await error_at_once(upstream)) is None:
+                known.grant(wishes)
+            return message
+        if upstream.status not in (*REFUSES, BREAKS):
+            return None
+        body = await short(upstream, room_for(self._call.request, MOST_SHORT))
+        message = message_in(body)
+        if known.may_refuse(wishes, upstream.status, message):
+            return message
+        upstream.give_back(body)
+        return None
+
+    async def _remember(self, upstream: Answer, wishes: Wishes, message: str) -> None:
+        """Note whether the server answers without our wishes what it did not answer with them."""
+        if upstream.status not in OK or await error_at_once(upstream) is not None:
+            self._parts.wishes.acquit(wishes)
+            return
+        self.withheld = message
+        self._parts.wishes.refuse(wishes, message)
+        log.warning(
+            "the backend refuses what makes captures exact; it is not asked for that for a while",
+            model=wishes.model, members=sorted(wishes.members), said=message[:200],
+        )  # fmt: skip
 
     async def _sent(self, wishing: bool) -> Answer:
         """The answer of a server that took the question: at most at two places, as it may be the question that ends a
@@ -150,6 +188,7 @@ class Asking:
                 raise no_http(error) from error
             except (TimeoutError, OSError) as error:
                 parts.health.files.check(error)
+                parts.wishes.forget()
                 elsewhere = parts.backend.elsewhere(address)
                 if last_place or not (elsewhere or await self._is_back(error)):
                     raise down(address.url, error, parts.backend.kind) from error

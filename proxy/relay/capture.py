@@ -80,6 +80,7 @@ class Capture:
         self._n = n
         self.asker: Asker | None = None
         self.guessed: str | None = None  # why it is not known how the server samples, where it is not
+        self.withheld: str | None = None  # what the server said to our wishes, where it was asked without them
         self.logprobs_of: str | None = None  # what the backend's log-probs are of (proxy.backends.base)
         self._rows: list[NewCompletion] = []
         self._tasks: Tasks
@@ -308,6 +309,12 @@ class Capture:
         self._health.lost.clear()
         await asyncio.gather(*(self._store.completions.finish([one]) for one in lost), return_exceptions=True)
 
+    def _lacking(self, reply: Reply) -> str | None:
+        lacking = reply.inexact_reason()
+        if lacking is None or self.withheld is None:
+            return lacking
+        return f"{lacking}, and refuses to: {self._keep(self._keepable(self.withheld))!r:.200}"
+
     def _other_logprobs(self, sampling: Mapping[str, float]) -> str | None:
         if self.logprobs_of is None or (self.logprobs_of == "model" and changes_nothing(sampling)):
             return None
@@ -358,7 +365,7 @@ class Capture:
         if row.choice == 0 and (line := self._health.cut.seen(cut)) is not None:
             log.warning("a prompt was cut", completion=row.id, why=cut)
             self._events.emit("problem", message=line)
-        odd = reply.inexact_reason() or self.guessed or self._other_logprobs(row.sampling)
+        odd = self._lacking(reply) or self.guessed or self._other_logprobs(row.sampling)
         odd = odd if cut is None else f"{CUT}{cut}"
         broken = self._keep(self.reader.gap or self.reader.broken)  # our own words are not searched
         reason = broken or (INEXACT if redacted else odd)

@@ -44,7 +44,7 @@ from proxy.relay.call import Call, room_for
 from proxy.relay.capture import Capture, MakesRow
 from proxy.relay.codecs import Codec, Translated
 from proxy.relay.early_stream import KEEPALIVE, HeldStream
-from proxy.relay.framing import is_whole, splitter_of
+from proxy.relay.framing import OK, is_whole, splitter_of
 from proxy.relay.lessons import HEADER as LESSONS
 from proxy.relay.parts import Parts
 from proxy.relay.unknown_model import unknown_model
@@ -59,7 +59,6 @@ LEFT: Final = "the client went away"
 LEFT_OUT: Final = "x-rl-left-out"
 NOT_THEIRS: Final = frozenset({"content-length", "content-encoding"})  # of an answer that is read here
 LONG: Final = 1 << 14  # bytes of a question
-OK: Final = (200, 201, 202, 203)  # statuses of answers
 KEEPALIVE_S = 3.0  # of silence; proxies and clients in between give up sooner or later
 
 
@@ -149,6 +148,7 @@ class Exchange:
             self._way = self._asking.way
             if self._capture is not None:
                 self._capture.reader.dialect, self._capture.translated = self._way.reads, self._way.translated
+                self._capture.withheld = self._asking.withheld
             try:
                 return await self._answer(upstream)
             finally:

@@ -1,23 +1,25 @@
 """How an answer is framed: as events, as lines of JSON, or as one body.
 
-Owns that decision. What was asked for and the first bytes tell; a content type says anything. The splitters cut what is
-framed (proxy.core).
+Owns that decision, and whether an answer begins with an error. What was asked for and the first bytes tell; a content
+type says anything. The splitters cut what is framed (proxy.core).
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from enum import Enum, auto
-from typing import Final
+from typing import Any, Final
 
 from proxy.core.backend_answer import Answer
 from proxy.core.errors import BrokeOff
 from proxy.core.json_edit import loads, loads_server_json
 from proxy.core.ndjson import NdjsonSplitter
 from proxy.core.sse import BOM, Event, EventSplitter
-from proxy.core.upstream import splitter_for
+from proxy.core.upstream import error_in, splitter_for
 from proxy.dialects import Dialect
 
+OK: Final = (200, 201, 202, 203)  # statuses of answers
+AT_ONCE_S: Final = 1.0  # in which a server that refuses a member under HTTP 200 has said so
 MOST: Final = 1 << 16  # bytes without a line end, after which an object is a whole body
 _WHITE: Final = b" \t\r\n"
 _FIELDS: Final = (b"data:", b"event:", b":", b"id:", b"retry:", b"error:")  # how a line of an event begins
@@ -88,3 +90,36 @@ def is_whole(event: Event) -> bool:
         return event.data is None or bool(loads(event.data))
     except ValueError:
         return False
+
+
+async def error_at_once(answer: Answer) -> str | None:
+    """The message of an error with which an answer begins, whatever its status says; None where it begins with none,
+    or nothing comes at once. Nothing of it is taken away."""
+    try:
+        head = await answer.some(AT_ONCE_S)
+    except BrokeOff:  # whoever reads it is told
+        return None
+    if not head:
+        return None
+    answer.give_back(head)
+    text = head.removeprefix(BOM).lstrip(_WHITE)
+    event = next((event for event in EventSplitter().feed(text) if event.data is not None or event.is_error), None)
+    try:
+        first = _first_object(text) if event is None else _event_object(event)
+    except ValueError:
+        return None
+    return error_in(first) if isinstance(first, dict) else None
+
+
+def _event_object(event: Event) -> Any:
+    """Raises ValueError."""
+    found = loads_server_json(event.data or event.raw.partition(b":")[2]).value
+    return {"error": found} if event.is_error and isinstance(found, dict) and error_in(found) is None else found
+
+
+def _first_object(text: bytes) -> Any:
+    """Raises ValueError."""
+    try:
+        return loads_server_json(text).value
+    except ValueError:
+        return loads_server_json(text.partition(b"\n")[0]).value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from aiohttp import web
 from multidict import CIMultiDict
@@ -25,6 +25,7 @@ from proxy.relay.codecs import Formats
 from proxy.relay.episode_queue import EpisodeQueue
 from proxy.relay.heap_trim import Memory
 from proxy.relay.lessons import PromptLessons
+from proxy.relay.refused_wishes import RefusedWishes
 from proxy.training.giving_way import GivingWay
 from proxy.versions.admission import Door
 from proxy.versions.live_version import Swap
@@ -54,6 +55,7 @@ class Parts:
     episodes: Episodes
     queue: EpisodeQueue
     lessons: PromptLessons | None = None  # None: they are off
+    wishes: RefusedWishes = field(default_factory=RefusedWishes)
     connections: Connections | None = None
 
     def request_headers(self, request: web.Request) -> CIMultiDict[str]:

@@ -188,14 +188,17 @@ def test_parallel_calls_are_told_apart_however_a_server_numbers_them(
     assert dialect.name.startswith("ollama") or len(set(ids)) == 2
 
 
+# Pieces of one call: of its name, and of its arguments.
 NAMES = {
-    "once": (["read_file"], "read_file"),
-    "with each piece": (["read_file", "read_file", "read_file"], "read_file"),
-    "grown": (["read", "read_file"], "read_file"),
-    "fragments": (["read", "_file"], "read_file"),
-    "fragments that are alike": (["go", "go"], "gogo"),
-    "fragments, then whole": (["read", "_file", "read_file"], "read_file"),
-    "letters": (list("read_file"), "read_file"),
+    "once": ([("read_file", ""), ("", '{"a"'), ("", ":1}")], "read_file"),
+    "with each piece": ([("read_file", ""), ("read_file", '{"a"'), ("read_file", ":1}")], "read_file"),
+    "with all at once": ([("read_file", '{"a":1}'), ("read_file", "")], "read_file"),
+    "grown": ([("read", ""), ("read_file", ""), ("", '{"a":1}')], "read_file"),
+    "fragments": ([("read", ""), ("_file", ""), ("", '{"a":1}')], "read_file"),
+    "the last fragment with arguments": ([("read", ""), ("_file", '{"a"'), ("", ":1}")], "read_file"),
+    "fragments that are alike": ([("go", ""), ("go", ""), ("", '{"a":1}')], "gogo"),
+    "fragments, then whole": ([("read", ""), ("_file", ""), ("read_file", '{"a":1}')], "read_file"),
+    "letters": ([*((letter, "") for letter in "read_file"), ("", '{"a":1}')], "read_file"),
 }
 
 
@@ -203,7 +206,7 @@ NAMES = {
 @pytest.mark.parametrize("repeats_id", [True, False])
 @pytest.mark.parametrize("dialect", [d for d in DIALECTS if d.name != "completions"], ids=lambda d: d.name)
 def test_a_name_in_fragments_and_a_name_that_is_repeated_are_told_apart(
-    dialect: Dialect, pieces: list[str], name: str, repeats_id: bool
+    dialect: Dialect, pieces: list[tuple[str, str]], name: str, repeats_id: bool
 ) -> None:
     """In the record of chat, and in all that is said of it in other formats."""
     tools = [{"type": "function", "function": {"name": n, "parameters": {"type": "object"}}} for n in (name, "read")]
@@ -212,8 +215,7 @@ def test_a_name_in_fragments_and_a_name_that_is_repeated_are_told_apart(
     body["tools"] = plain if dialect.name in ("responses", "messages") else tools
     asked = dialect.parse(body)
     say, fold, chat = dialect.renderer(id="rl-1", asked=asked, created=1), dialect.fold(), CHAT.fold(asked.tools)
-    texts = ["", '{"a"', ":1}"] if len(pieces) < 3 else [*[""] * (len(pieces) - 2), '{"a"', ":1}"]
-    deltas = [_piece(text, "c" if repeats_id or not at else None, *pieces[at : at + 1]) for at, text in enumerate(texts)]
+    deltas = [_piece(text, "c" if repeats_id or not at else None, part) for at, (part, text) in enumerate(pieces)]
     chunks = [{"choices": [{"index": 0, "delta": {"tool_calls": [delta]}}]} for delta in deltas]
     out = [piece for chunk in chunks for piece in say.chunk(chunk)]
     before, last = say.end()
