@@ -31,6 +31,7 @@ from proxy.conversation.underway import Underway
 from proxy.core.backend_http import Connections
 from proxy.core.errors import ProxyError
 from proxy.core.events import Events
+from proxy.core.heap_trim import Memory
 from proxy.core.metrics import Metrics
 from proxy.core.redirects import refuse_all
 from proxy.core.tasks import TASKS, Tasks
@@ -46,7 +47,6 @@ from proxy.relay.capture_optout import Uncaptured
 from proxy.relay.codecs import Formats
 from proxy.relay.count_tokens import CountTokens
 from proxy.relay.episode_queue import EpisodeQueue
-from proxy.relay.heap_trim import Memory
 from proxy.relay.lessons import PromptLessons
 from proxy.relay.models import Models
 from proxy.relay.ollama_routes import OllamaRoutes

@@ -120,7 +120,7 @@ class MessagesRenderer(Renderer):
         return out
 
     def _call(self, piece: Mapping[str, Any]) -> list[bytes]:
-        """A piece of a call. Its block begins with its name, which is whole when the arguments begin: some servers send
+        """A piece of a call. Its block begins with its name, which is whole when the arguments begin. Some servers send
         it in fragments, some again with each piece, and some after the id."""
         at, function = self._places.place(piece), piece.get("function") or {}
         out = [] if at in self._calls else self._opened_all()

@@ -135,7 +135,7 @@ class Asking:
             return upstream
 
     async def _refusal(self, upstream: Answer, wishes: Wishes) -> str | None:
-        """What the server said, where that may be about our wishes; nothing of the answer has been passed on yet."""
+        """The server's message, where that may be about our wishes. Nothing of the answer has been passed on yet."""
         known = self._parts.wishes
         if upstream.status in OK:
             if known.is_granted(wishes):

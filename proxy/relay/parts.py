@@ -16,6 +16,7 @@ from proxy.conversation.redaction import Redactor
 from proxy.conversation.underway import Underway
 from proxy.core.backend_http import Connections
 from proxy.core.events import Events
+from proxy.core.heap_trim import Memory
 from proxy.core.metrics import Metrics
 from proxy.core.tasks import Tasks
 from proxy.core.upstream import end_to_end
@@ -23,7 +24,6 @@ from proxy.feedback.episodes import Episodes
 from proxy.relay.capture_optout import Uncaptured
 from proxy.relay.codecs import Formats
 from proxy.relay.episode_queue import EpisodeQueue
-from proxy.relay.heap_trim import Memory
 from proxy.relay.lessons import PromptLessons
 from proxy.relay.refused_wishes import RefusedWishes
 from proxy.training.giving_way import GivingWay

@@ -1,4 +1,4 @@
-"""What servers have refused of our own wishes, so that not every request is asked twice.
+"""Our own wishes that servers have refused, so that not every request is asked twice.
 
 Owns what is remembered: by model, format and members, for a while, and until a server there is gone. A wish that is
 refused by a status of its own is told from a server that fails for another reason. Which wishes there are is codecs',
@@ -35,7 +35,7 @@ class RefusedWishes:
         self._unrelated: dict[Wishes, float] = {}  # until when a 500 is not about these
 
     def refusal(self, wishes: Wishes) -> str | None:
-        """What the server said to these wishes; None where they may be said."""
+        """The server's message to these wishes; None where they may be said."""
         until, message = self._refused.get(wishes, (0.0, ""))
         return message if self._now() < until else None
 

@@ -199,7 +199,7 @@ async def test_a_format_may_be_translated_though_the_backend_has_it(proxy: Proxy
 class Started(FakeBackend):
     """A process of ours, as its launcher sees it: its port closes a moment before its end is noticed."""
 
-    weights, why, pid = "/nowhere", "it is a fake", 0
+    weights, reason, pid = "/nowhere", "it is a fake", 0
 
     def __init__(self) -> None:
         super().__init__()

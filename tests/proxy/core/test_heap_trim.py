@@ -7,9 +7,9 @@ import json
 import psutil
 import pytest
 
+from proxy.core import heap_trim
+from proxy.core.heap_trim import ENOUGH, Memory
 from proxy.core.tasks import Tasks
-from proxy.relay import heap_trim
-from proxy.relay.heap_trim import ENOUGH, Memory
 from scripts.harness.in_process import Proxy
 
 only_where_it_can = pytest.mark.skipif(heap_trim.heap_trim is None, reason="this system's allocator cannot be asked")
