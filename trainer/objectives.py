@@ -19,7 +19,7 @@ from trainer.policy.policy import Loss
 
 
 class RatedPrompt(NamedTuple):
-    """What a baseline sees of a sample."""
+    """The part of a sample that a baseline sees."""
 
     reward: float
     prompt: tuple[int, ...]

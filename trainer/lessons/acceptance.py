@@ -124,7 +124,7 @@ def _has_log_prob(sample: Sample) -> Bools:
 
 
 class LateReply(NamedTuple):
-    """What trains of a reply that another version than the parent gave."""
+    """The part that trains of a reply that another version than the parent gave."""
 
     keep: Bools  # (T,)
     weight: Floats  # (T,) what the advantage is multiplied with
@@ -133,11 +133,11 @@ class LateReply(NamedTuple):
 def late_replies(
     spec: RunSpec, preset: Preset, samples: Sequence[PushedSample], progress: Progress
 ) -> dict[str, LateReply]:
-    """By rating, of the replies that another version than the parent gave.
+    """Find, by rating, what trains of the replies that another version than the parent gave.
 
     A rating that comes after a newer version went live is as honest as any. No band is asked of such a reply. Its
-    tokens are taken as long as the policy that trains and the one that spoke are near each other where it matters:
-    second-moment trust (mis_po.trust_tokens). Each weighs what the policy makes of it now.
+    tokens train while the two policies are near each other where it matters (mis_po.trust_tokens). Each token weighs
+    what the policy makes of it now.
     """
     late = [s for s in samples if s.sample.version != spec.parent]
     if not late or not objectives.of(preset).is_filtered:

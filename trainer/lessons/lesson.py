@@ -21,7 +21,7 @@ from trainer.policy.policy import LogProbs, TokenDistribution
 
 @dataclass(frozen=True, slots=True)
 class ReadSample:
-    """As the policy reads it that is about to be trained."""
+    """A sample with its log-probs under the policy that is about to be trained."""
 
     sample: Sample
     old: LogProbs  # ℓ_old
@@ -29,7 +29,7 @@ class ReadSample:
 
 @dataclass(frozen=True, slots=True)
 class ScoredSample(ReadSample):
-    """With its log-probs under the other policies that matter."""
+    """A sample with its log-probs under the other policies that matter, too."""
 
     ref: LogProbs  # ℓ_ref
     behaviour: Floats  # (T,) ℓ_β
@@ -37,7 +37,7 @@ class ScoredSample(ReadSample):
 
 @dataclass(frozen=True, slots=True)
 class PushedSample(ScoredSample):
-    """With how much each of its tokens is pushed, before a filter has a say."""
+    """A sample with how much each of its tokens is pushed, before a filter has a say."""
 
     advantage: Floats  # (T,)
     credited: bool  # its rating went by token

@@ -52,7 +52,7 @@ Part = Sequence[Sample | Imitation]  # of what is scored in one pass
 
 @dataclass(frozen=True, slots=True)
 class LessonContext:
-    """What every stage may use. The policy wears what it starts from."""
+    """Everything that the stages share. The policy wears what it starts from."""
 
     preset: Preset
     template: Template
@@ -84,7 +84,7 @@ class Lessons:
 def prepare(
     context: LessonContext, samples: Sequence[Sample], unusable: Sequence[Unusable], calibration: Sequence[Sample]
 ) -> Lessons:
-    """Everything about the samples that has no θ in it."""
+    """Turn samples into lessons: everything about them that has no θ in it."""
     for line in unusable:
         context.progress.warning(f"{line.rating} cannot be used: {line.reason}.")
     selection = select(context, samples, calibration)
@@ -328,7 +328,10 @@ def push(context: LessonContext, scores: Scores) -> Pushes:
 def _leaning_targets(
     context: LessonContext, scores: Scores, values: Mapping[str, float]
 ) -> Mapping[str, TokenDistribution]:
-    """Of replies of earlier versions, and of those as likely under the parent as their server found them."""
+    """Teach by leaning where the ratings ask for it.
+
+    Replies that the parent finds less likely than their server did have no say: another model may have given them.
+    """
     if context.leaning_budget <= 0:
         return {}
     own = {

@@ -47,7 +47,7 @@ class Imitation:
 
 @dataclass(frozen=True, slots=True)
 class TeacherTargets:
-    """What comments and corrections teach."""
+    """Targets that comments and corrections set."""
 
     hinted: Mapping[str, Tokens] = field(default_factory=dict)  # of a rating: its reply after the hinted prompt
     distributions: Mapping[str, TokenDistribution] = field(default_factory=dict)  # and what the teacher expects there
@@ -75,7 +75,7 @@ def make_targets(
     progress: Progress,
     stop: Stop,
 ) -> TeacherTargets:
-    """Everything the comments and corrections of these samples teach. The policy wears what it starts from."""
+    """Make the targets of these samples. The policy wears what it starts from."""
     imitations = _corrections(preset, template, samples, progress)
     prompts = _hinted_prompts(preset, template, samples, progress)
     if not prompts:

@@ -126,7 +126,7 @@ def _try(
     attempts: Attempts,
     start: State,
 ) -> tuple[Candidate | None, str | None]:
-    """What the steps came to, and why it may not go live (None: it may)."""
+    """Take the steps; return the candidate, and why it may not go live (None: it may)."""
     run.progress.phase("train", **({"again": attempts.reason} if attempts.reason else {}))
     preset = attempts.preset
     try:

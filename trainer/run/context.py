@@ -1,4 +1,4 @@
-"""What every stage of a run may use: its folder and request, its model, its samples, and the clock.
+"""Records that the stages of a run share: its folder and request, its model, its samples, and the clock.
 
 Owns these records. Nothing in them changes but `result`, which is result.json as far as the run has come, and the
 clock. Not here: what a run decides (plan).

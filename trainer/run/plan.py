@@ -1,4 +1,4 @@
-"""What a run trains with: the preset's numbers, as the model, the samples, and the lessons change them.
+"""The plan of a run: the preset's numbers, as the model, the samples, and the lessons change them.
 
 Owns these decisions, each said with its reason. They are made once, in the order of this page: `start`, `for_model`,
 `for_samples`, `for_ratings`, `for_lessons`. From there on the plan is frozen; only a second try halves some of it

@@ -1,8 +1,9 @@
 """Messages as chat templates take them that refuse what other servers let pass.
 
-Owns what is tried, in order: the messages as they came, with developers as the system where the template does not know
-them (as llama.cpp does); one system message at the start, and no speaker twice in a row (as vLLM does for Responses);
-the system's text at the beginning of the first user's (as llama.cpp does). Most templates take the first.
+Owns what is tried, in order. First come the messages as they are, with developers as the system where the template
+does not know them (as llama.cpp does). Then one system message at the start, and no speaker twice in a row (as vLLM
+does for Responses). Last, the system's text at the beginning of the first user's (as llama.cpp does). Most templates
+take the first.
 """
 
 from __future__ import annotations

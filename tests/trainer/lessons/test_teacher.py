@@ -142,7 +142,7 @@ def test_a_prompt_that_the_template_does_not_give_is_said_once(tmp_path, model, 
     served = [line | {"prompt_token_ids": line["prompt_token_ids"][1:]} for line in commented(lines)]
     template, loaded = load(tiny.run_folder(tmp_path / "run", model, served), policy)
     taught, warnings = prepare(tmp_path, policy, loaded, template)
-    assert len(taught.teacher) == 6 and len(warnings) == 1 and "6 of 6" in warnings[0]
+    assert len(taught.distributions) == 6 and len(warnings) == 1 and "6 of 6" in warnings[0]
 
 
 @pytest.mark.parametrize(
@@ -195,13 +195,13 @@ def test_distillation_moves_the_policy_towards_its_teacher(tmp_path, model, line
     policy = tiny.policy(model)
     template, loaded = load(folder, policy)
     taught, _ = prepare(tmp_path, policy, loaded, template)
-    disliked = [s for s in loaded if s.rating in taught.teacher]
+    disliked = [s for s in loaded if s.rating in taught.distributions]
     assert len(disliked) == 6
 
     def divergence():
         at, found = packing.pack([s.tokens for s in disliked]), []
         own = policy.teach(at, 259)
-        told = [taught.teacher[s.rating] for s in disliked]
+        told = [taught.distributions[s.rating] for s in disliked]
         for ids, want, mine_ids, mine in zip(
             np.concatenate([t.ids for t in told]), np.concatenate([t.log_probs for t in told]), *own, strict=True
         ):
