@@ -3,7 +3,7 @@
 Owns the copy of its file in the run folder: a run goes on with the code that it began with. Owns what the function is
 given, and what it may return. It runs in the trainer, which has no secret of the proxy's; `train.loss_timeout_s` ends a
 call. The gate, the drift guard, and what comments and corrections teach stay as they are. Not here: the other losses
-(objective, objective_kin).
+(mis_po, losses).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from trainer.io.run_folder import OWN_LOSS, LossSpec, RunError
-from trainer.objective import Array, Terms, drift, k3
-from trainer.objective_kin import constant
+from trainer.losses import constant
+from trainer.mis_po import Array, Terms, drift, k3
 
 ARGUMENTS: Final = (
     "logprobs", "old_logprobs", "ref_logprobs", "behaviour_logprobs", "mask", "advantages", "weights", "replies",
@@ -55,7 +55,7 @@ class _LogStream(io.TextIOBase):
 
 @dataclass
 class OwnLoss:
-    """Called as `objective.mis_po` is. Raises RunError, with the file, the line and what to do."""
+    """Called as `mis_po.loss` is. Raises RunError, with the file, the line and what to do."""
 
     spec: LossSpec
     function: Callable[..., Any]

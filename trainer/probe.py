@@ -23,9 +23,9 @@ import psutil
 from trainer.formats import model_info, weights
 from trainer.io.run_folder import Compute, RunError
 from trainer.lessons import rehearsal
+from trainer.lessons.chat_template import Template
 from trainer.lessons.line_members import BadLine
 from trainer.lessons.rendering import KnownPrompt
-from trainer.lessons.samples import Template
 from trainer.policy import packing
 from trainer.policy.policy import Policy
 

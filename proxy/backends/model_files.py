@@ -1,7 +1,7 @@
 """Files that a model server names: which of them are opened, and how.
 
-A server on another machine, or of another user, may name anything: a pipe that nobody writes to, a device, a file of
-`/proc`, a link to a private file. Owns the folders below which a named file is opened, and that only a regular file is.
+A server on another machine, or of another user, may name anything: a pipe, a device, or a link to
+a private file. Owns the folders below which a named file is opened, and that only a regular file is.
 All calls block: they belong in a thread. Not here: what the files say (gguf_head, sampling_defaults).
 """
 

@@ -19,15 +19,7 @@ from multidict import CIMultiDict
 
 from proxy.access.pace import PacedStream, send_pieces
 from proxy.core.backend_answer import Answer
-from proxy.core.errors import (
-    BackendBroke,
-    BackendRefused,
-    BrokeOff,
-    Conflict,
-    ProxyError,
-    UnknownModel,
-    broken_off,
-)  # fmt: skip
+from proxy.core.errors import BackendBroke, BackendRefused, BrokeOff, Conflict, ProxyError, UnknownModel, broken_off
 from proxy.core.json_edit import WholeAnswer, dumps
 from proxy.core.ndjson import Line, NdjsonSplitter
 from proxy.core.offload import off_loop

@@ -34,13 +34,13 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from config import presets
 from scripts.harness.circumstances import circumstances
-from trainer import loop, objective
+from trainer import loop, mis_po
 from trainer.formats import weights
 from trainer.io.progress import Progress, Stop
 from trainer.io.run_folder import Compute
 from trainer.lessons.batch import score
-from trainer.lessons.samples import Template
-from trainer.objective import Terms
+from trainer.lessons.chat_template import Template
+from trainer.mis_po import Terms
 from trainer.policy import packing
 from trainer.policy.packing import Tokens
 from trainer.policy.torch_policy import TorchPolicy
@@ -105,7 +105,7 @@ def gradient(policy: TorchPolicy, said: list[Tokens]) -> np.ndarray:
         packed = packing.pack([said[i] for i in members])
         ones = np.ones(len(packed.target))
         share = np.repeat([1 / (len(said[i].reply) * len(said)) for i in members], packed.lengths)
-        loss = partial(objective.mis_po, kl_ref=0.0, guard_low=1e-9, guard_high=1e9)
+        loss = partial(mis_po.loss, kl_ref=0.0, guard_low=1e-9, guard_high=1e9)
         policy.backward(packed, Terms(-9 * ones, -9 * ones, ones, ones, share), loss)
     found = [p.grad.detach().float().cpu().numpy().ravel() for p in policy.trained.values() if p.grad is not None]
     for parameter in policy.trained.values():

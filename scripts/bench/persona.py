@@ -21,7 +21,7 @@ import numpy as np
 from config import presets
 from config.presets import Preset
 from trainer.lessons.batch import score
-from trainer.lessons.samples import Template
+from trainer.lessons.chat_template import Template
 from trainer.policy.packing import Tokens
 from trainer.policy.torch_policy import TorchPolicy
 from trainer.run import topic

@@ -29,10 +29,10 @@ import transformers
 
 from config import presets
 from scripts.harness.circumstances import circumstances
-from trainer import objective
+from trainer import mis_po
 from trainer.formats import weights
 from trainer.io.run_folder import Compute
-from trainer.objective import Terms
+from trainer.mis_po import Terms
 from trainer.policy import packing
 from trainer.policy.packing import Tokens
 from trainer.policy.torch_policy import TorchPolicy
@@ -81,7 +81,7 @@ def backward(policy: TorchPolicy, rows: list[Tokens], replies: int) -> None:
     policy.backward(
         packed,
         terms,
-        lambda xp, theta, t: objective.mis_po(xp, theta, t, kl_ref=0.0, guard_low=1e-30, guard_high=1e30),
+        lambda xp, theta, t: mis_po.loss(xp, theta, t, kl_ref=0.0, guard_low=1e-30, guard_high=1e30),
     )
 
 

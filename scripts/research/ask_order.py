@@ -24,7 +24,7 @@ from scripts.research import critic_states
 from scripts.research.critic_auc import tastes
 from trainer.lessons import critic
 from trainer.lessons.critic import Labels
-from trainer.objective import Floats
+from trainer.mis_po import Floats
 
 FIRST, EACH, MOST = 24, 12, 120
 AT_RANDOM = 5  # every fifth

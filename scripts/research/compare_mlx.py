@@ -19,10 +19,10 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import numpy as np
 
 from config import presets
-from trainer import objective
+from trainer import mis_po
 from trainer.formats import weights
-from trainer.lessons.samples import Template
-from trainer.objective import Terms
+from trainer.lessons.chat_template import Template
+from trainer.mis_po import Terms
 from trainer.policy import packing, policies
 from trainer.policy.packing import Tokens
 
@@ -60,7 +60,7 @@ def main() -> None:
         speed[name]["log_probs"] = tokens / (time.perf_counter() - start)
     gap = np.abs(np.concatenate(old["torch"]) - np.concatenate(old["mlx"]))
 
-    loss = partial(objective.mis_po, kl_ref=preset.kl_ref, guard_low=preset.guard_low, guard_high=preset.guard_high)
+    loss = partial(mis_po.loss, kl_ref=preset.kl_ref, guard_low=preset.guard_low, guard_high=preset.guard_high)
     curve: list[dict[str, dict[str, float]]] = []
     spent = {"torch": 0.0, "mlx": 0.0}
     passes = 2

@@ -29,11 +29,12 @@ from config.presets import resolve
 from scripts.bench.persona import MAX_TOKENS, ROOT, TEMPERATURE, Chat, prompts
 from scripts.research import lab_judge
 from scripts.research.critic_states import states
-from trainer import objective, objective_kin
+from trainer import losses, mis_po
 from trainer.formats import weights
 from trainer.lessons import anchor, credit_assignment, critic
 from trainer.lessons.credit_assignment import BY_CHANCE
-from trainer.objective import Terms
+from trainer.lessons.lesson import Anchor
+from trainer.mis_po import Terms
 from trainer.policy import packing
 from trainer.policy.packing import Tokens
 from trainer.policy.policy import TokenDistribution
@@ -164,7 +165,7 @@ def scored(chat: Chat, used: list[Tokens]) -> tuple[list[Any], float, list[Any]]
 
 def advantages(good: list[bool], v: dict[str, float]) -> list[float]:
     made = [v["good"] if g else -v["bad"] for g in good]
-    return objective.balance(made) if v["balance"] else made
+    return mis_po.balance(made) if v["balance"] else made
 
 
 def looked_at(chat: Chat, reply: Tokens, reward: float = 0.0) -> permutation_test.RatedReply:
@@ -200,7 +201,7 @@ def credited(chat: Chat, used: list[Tokens], made: list[float], v: dict[str, flo
     return [abs(a) * earned for a, earned in zip(made, found.tokens, strict=True)]
 
 
-def expected(chat: Chat, used: list[Tokens], pushed: list[Any]) -> list[anchor.Anchor]:
+def expected(chat: Chat, used: list[Tokens], pushed: list[Any]) -> list[Anchor]:
     """The policy's expectations by token before a run, as in the trainer (anchor)."""
     earned = anchor.earners([one.reply for one in used], pushed)
     found: list[Any] = [None] * len(used)
@@ -247,7 +248,7 @@ def train(
     if optimiser is None or not v["kept"]:
         optimiser = torch.optim.AdamW(policy.trained.values(), lr=v["rate"], weight_decay=0.0, eps=v["eps"])
     loss = partial(
-        objective_kin.combine,
+        losses.combine,
         kl_ref=v["kl_ref"],
         guard_low=1 / v["guard"],
         guard_high=v["guard"],
@@ -267,7 +268,7 @@ def train(
                 ref=np.concatenate([ref[i] for i in part]),
                 keep=np.ones(sum(lengths)),
                 advantage=np.concatenate(
-                    [objective.spare_likely(pushed[i], old[i], likely) * (entropies[i] >= edge) for i in part]
+                    [mis_po.spare_likely(pushed[i], old[i], likely) * (entropies[i] >= edge) for i in part]
                 ),
                 share=np.repeat([1 / (n * len(indices)) for n in lengths], lengths),
             )

@@ -26,7 +26,7 @@ from scripts.research.critic_states import states
 from trainer.formats import weights
 from trainer.lessons import credit_assignment, critic
 from trainer.lessons.critic import Labels
-from trainer.objective import Floats
+from trainer.mis_po import Floats
 from trainer.policy.packing import States
 
 PERSONAS = ("second_person", "short_sentences", "one_paragraph", "concise")

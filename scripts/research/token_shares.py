@@ -24,8 +24,8 @@ from scripts.harness.circumstances import circumstances
 from scripts.harness.serving import Serving
 from store.store import Store
 from trainer.formats.weights import resolve
+from trainer.lessons.chat_template import Template
 from trainer.lessons.rehearsal import known_tokens
-from trainer.lessons.samples import Template
 
 OUT = Path(__file__).resolve().parents[2] / "benchmarks" / "token_shares.json"
 KINDS: Final = {

@@ -15,8 +15,9 @@ from config import presets
 from trainer.io.cache import Cache
 from trainer.io.progress import Stop
 from trainer.io.run_folder import Compute, read_spec
-from trainer.lessons.lessons import Lesson
-from trainer.lessons.samples import Sample, Template, load
+from trainer.lessons.chat_template import Template
+from trainer.lessons.lesson import Lesson, ScoredSample
+from trainer.lessons.samples import Sample, load
 from trainer.lessons.scoring import Scorer
 from trainer.policy import packing
 from trainer.policy.packing import Tokens
@@ -144,6 +145,12 @@ def scorer(folder: Path, model: Path) -> Scorer:
     """Of the base of this model, with a cache of its own."""
     spec = read_spec(run_folder(folder / "run", model, []))
     return Scorer(policy(model), spec, Cache(folder / "cache"), Stop())
+
+
+def read(scorer: Scorer, samples: list[Sample]) -> list[ScoredSample]:
+    """As the base scores them, which gave them."""
+    scored = scorer.score_old([s.tokens for s in samples])
+    return [ScoredSample(s, now, now, now.plain) for s, now in zip(samples, scored, strict=True)]
 
 
 def rated(model: Path, count: int, *, tell: bool = True, liked: float = 0.25, seed: int = 0) -> list[Sample]:

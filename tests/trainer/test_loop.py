@@ -61,7 +61,7 @@ def test_a_run_leaves_an_adapter_that_verifies(tmp_path, model, lines):
     assert {*named.split(), "base_nll", "entropy"} == set(result["gate"])
     assert all(outcome["used"] == (rating in train) for rating, outcome in result["samples"].items() if rating in train)
     assert result["baseline_after"] == pytest.approx(
-        loop.objective.ema(0.0, [x["reward"] for x in reversed(lines) if x["split"] == "train"], 0.99)
+        loop.mis_po.ema(0.0, [x["reward"] for x in reversed(lines) if x["split"] == "train"], 0.99)
     )
     assert result["metrics"]["acceptance"] == 1
     assert events[0] == {"event": "start", "run": 1, "device": "cpu", "why": "no CUDA found"}
@@ -116,7 +116,7 @@ def test_it_learns_what_was_rated(tmp_path, model, lines):
     result, _ = go(folder)
     assert result["status"] == "passed"
     policy = tiny.policy(model)
-    samples, _ = loop.samples.load(folder / "samples.jsonl", loop.samples.Template(policy.tokenizer), max_seq_len=999)
+    samples, _ = loop.samples.load(folder / "samples.jsonl", loop.Template(policy.tokenizer), max_seq_len=999)
     train = [s for s in samples if not s.is_held_back]
     packed = packing.pack([s.tokens for s in train])
     before = policy.log_probs(packed).plain
@@ -131,7 +131,7 @@ def test_it_learns_what_was_rated(tmp_path, model, lines):
 def ended(model, lines, adapter=None):
     """Half of the replies end by themselves, and those are liked."""
     policy = tiny.policy(model, parent=adapter)
-    end = loop.samples.Template(policy.tokenizer).end
+    end = loop.Template(policy.tokenizer).end
     rows = []
     for i, line in enumerate(lines):
         reply = [t for t in line["token_ids"] if t != end] or [5]
@@ -788,7 +788,7 @@ def test_the_losses_of_the_ratings_are_the_loss_of_the_first_step(tmp_path, mode
 def conversation(line, model, turns=3):
     """The line as the last turn of a longer conversation, as captured from the base model."""
     served = tiny.policy(model)
-    template = loop.samples.Template(served.tokenizer)
+    template = loop.Template(served.tokenizer)
     older = [{"role": role, "content": f"{n} {role}"} for n in range(turns) for role in ("user", "assistant")]
     messages = [{"role": "system", "content": "Be kind."}, *older, *line["messages"]]
     tokens = packing.Tokens(template.prompt(messages), tuple(line["token_ids"]), 0.8)
@@ -809,7 +809,7 @@ def test_samples_longer_than_max_seq_len_train_without_their_oldest_turns(tmp_pa
     assert sorted(trained) == verify_adapter(tmp_path / "out" / "v0001")["recomputed"]
     assert any("without their oldest turns" in e["message"] for e in of(events, "warning"))
     # Of the tokens that the cut made twice or half as likely none trains.
-    served, template = tiny.policy(model), loop.samples.Template(tiny.tokenizer())
+    served, template = tiny.policy(model), loop.Template(tiny.tokenizer())
     cut, _ = loop.samples.load(folder / "samples.jsonl", template, max_seq_len=longest - 40)
     for sample in cut:
         if sample.rating in trained:
@@ -878,9 +878,7 @@ def test_samples_of_earlier_runs_train_again_and_are_no_new_ratings(tmp_path, mo
     assert manifest["samples"] == sorted(line["rating"] for line in new)
     assert len(manifest["replayed"]) > 0 and set(manifest["replayed"]) <= {line["rating"] for line in earlier}
     assert f"10 samples and {len(manifest['replayed'])} of earlier runs" in result["reason"]
-    assert result["baseline_after"] == pytest.approx(
-        loop.objective.ema(0.0, [x["reward"] for x in reversed(new)], 0.99)
-    )
+    assert result["baseline_after"] == pytest.approx(loop.mis_po.ema(0.0, [x["reward"] for x in reversed(new)], 0.99))
     (made,) = [e for e in of(events, "choice") if e["name"] == "replayed"]
     assert made["value"] == 8  # four of them are liked
     # Compared with the version that wrote them: some of their tokens have drifted out of the bounds, no fresh one has.

@@ -18,8 +18,8 @@ from tests.trainer.test_loop import StopAfter, go, of
 from trainer import loop, own_loss
 from trainer.io.progress import Stop, Stopped
 from trainer.io.run_folder import LossSpec, RunError
-from trainer.lessons.batch import make_loss
-from trainer.objective import Terms
+from trainer.mis_po import Terms
+from trainer.objectives import make_loss
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "integrations/own_code/README.md"

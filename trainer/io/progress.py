@@ -8,15 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import IO, Any, Final, Self
+
+
+def rounded(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Metrics for people and for JSON, which knows no NaN."""
+    return {name: round(float(value), 6) for name, value in metrics.items() if math.isfinite(value)}
 
 
 class Stopped(Exception):

@@ -1,35 +1,36 @@
-"""How wide the filter is, and how much of the data passed it.
+"""The filter on a run's samples: how wide it is, what of each passes it, and how much of the data that was.
 
-Owns the band's calibration on serving noise, what became of each sample, and the shares by cause that say whether
-serving is at fault. Not here: the filter itself (objective), whom it is applied to (lessons).
+Owns the band's calibration on serving noise, the verdict on each sample, and the shares by cause that say whether
+serving is at fault. Replies of earlier versions have a rule of their own (`late_replies`). Not here: the mathematics
+(mis_po), how old a reply may be (lessons).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from config.presets import Preset
-from trainer import objective
+from trainer import mis_po, objectives
 from trainer.io.progress import Progress
 from trainer.io.run_folder import RunSpec
 from trainer.lessons.degenerate import Flag
+from trainer.lessons.lesson import PushedSample, ReadSample, ScoredSample
 from trainer.lessons.samples import Sample
-from trainer.objective import OFF, Band, Bools, Floats
-from trainer.objective_kin import UNFILTERED
-from trainer.policy.policy import LogProbs
+from trainer.mis_po import OFF, Band, Bools, Floats, Verdict
 
 CALIBRATION_TOKENS = 200  # fewer say too little about σ
 FRESH_FAULT = 0.7  # acceptance of fresh replies under which serving, not learning, is at fault
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """Outcome of a sample, as result.json has it."""
 
-    used: bool
+    used: bool  # by an optimiser step
     cause: str | None
     tokens: int
     accepted: int
@@ -39,66 +40,78 @@ class Outcome:
     loss: float | None = None  # of its rating, where the run began: − mean of mask · A · ℓ_old over its tokens
 
 
+class Refusal(NamedTuple):
+    """A sample that does not reach the filter."""
+
+    sample: Sample
+    cause: str
+    reason: str
+
+    @property
+    def outcome(self) -> Outcome:
+        sample = self.sample
+        flags = list(sample.flags)
+        return Outcome(False, self.cause, len(sample.tokens.reply), 0, sample.exact, self.reason, flags)
+
+
+# --- how wide -----------------------------------------------------------------------------------------------------
+
+
 def choose_band(
     preset: Preset,
     spec: RunSpec,
-    samples: Sequence[Sample],
-    old: Sequence[LogProbs],
-    behaviour: Sequence[Floats],
-    calibration: Sequence[Sample],
-    old_calibration: Sequence[LogProbs],
-    metrics: dict[str, float],
+    samples: Sequence[ScoredSample],
+    calibration: Sequence[ReadSample],
     progress: Progress,
-) -> Band:
-    """The band of whole replies that this run filters by, calibrated where there is enough to calibrate on."""
+) -> tuple[Band, dict[str, float]]:
+    """The band of whole replies that this run filters by, and the serving noise that it was calibrated on."""
     paper = Band(preset.band_low, preset.band_high)
-    if preset.objective in UNFILTERED:
+    if not objectives.of(preset).is_filtered:
         progress.choice("band", "off", f"objective {preset.objective} has no filter")
-        return OFF
+        return OFF, {}
     if preset.band == "off":
         progress.choice("band", "off", "the preset says so")
-        return OFF
+        return OFF, {}
     if preset.band == "paper":
         progress.choice("band", [paper.low, paper.high], "the preset says so")
-        return paper
+        return paper, {}
     sources: list[tuple[str, list[Floats]]] = [
         (
             "unrated completions of the parent version",
             [
-                objective.log_ratio(log_probs.sampled, s.behaviour)
-                for s, log_probs in zip(calibration, old_calibration, strict=True)
-                if s.behaviour is not None
+                mis_po.log_ratio(s.old.sampled, s.sample.behaviour)
+                for s in calibration
+                if s.sample.behaviour is not None
             ],
         ),
         (
             "the fresh rated samples themselves, for want of unrated ones",
             [
-                objective.log_ratio(log_probs.sampled, behaviour_log_probs)[_has_log_prob(s)]
-                for s, log_probs, behaviour_log_probs in zip(samples, old, behaviour, strict=True)
-                if s.compared and s.version == spec.parent
+                mis_po.log_ratio(s.old.sampled, s.behaviour)[_has_log_prob(s.sample)]
+                for s in samples
+                if s.sample.compared and s.sample.version == spec.parent
             ],
         ),
     ]
     for source, ratios in sources:
         log_x = np.concatenate(ratios) if ratios else np.empty(0)
-        log_x = log_x[np.abs(log_x) < objective.CLIP]  # the clip itself is a token outside the support
+        log_x = log_x[np.abs(log_x) < mis_po.CLIP]  # the clip itself is a token outside the support
         if len(log_x) < CALIBRATION_TOKENS:
             continue
-        band = objective.calibrate(paper, log_x)
+        band = mis_po.calibrate(paper, log_x)
         if band is None:
             progress.warning(
                 f"log-probs of the server and of the trainer differ by {log_x.mean():+.2f} ± {log_x.std():.2f} nats "
                 f"a token on {source}: more than numeric noise. Look for another chat template, model or "
                 "quantisation; the paper's band is used."
             )
-            return paper
-        metrics |= {"calibration_mu": band.mu, "calibration_sigma": band.sigma}
+            return paper, {}
         reason = f"serving noise {band.mu:+.4f} ± {band.sigma:.4f} nats over {len(log_x)} tokens of {source}"
         progress.choice("band", "calibrated", reason)
-        return band
+        return band, {"calibration_mu": band.mu, "calibration_sigma": band.sigma}
     reason = f"fewer than {CALIBRATION_TOKENS} fresh tokens to calibrate on"
     progress.choice("band", [paper.low, paper.high], reason)
-    return paper
+    return paper, {}
 
 
 def _has_log_prob(sample: Sample) -> Bools:
@@ -107,32 +120,88 @@ def _has_log_prob(sample: Sample) -> Bools:
     return mask
 
 
-def account(
-    samples: Sequence[Sample],
-    spec: RunSpec,
-    outcomes: Mapping[str, Outcome],
-    metrics: dict[str, float],
-    progress: Progress,
-) -> None:
+# --- what passes --------------------------------------------------------------------------------------------------
+
+
+class LateReply(NamedTuple):
+    """The part that trains of a reply that another version than the parent gave."""
+
+    keep: Bools  # (T,)
+    weight: Floats  # (T,) what the advantage is multiplied with
+
+
+def late_replies(
+    spec: RunSpec, preset: Preset, samples: Sequence[PushedSample], progress: Progress
+) -> dict[str, LateReply]:
+    """Find, by rating, what trains of the replies that another version than the parent gave.
+
+    A rating that comes after a newer version went live is as honest as any. No band is asked of such a reply. Its
+    tokens train while the two policies are near each other where it matters (mis_po.trust_tokens). Each token weighs
+    what the policy makes of it now.
+    """
+    late = [s for s in samples if s.sample.version != spec.parent]
+    if not late or not objectives.of(preset).is_filtered:
+        return {}
+    masks = [np.isfinite(s.old.sampled) & np.isfinite(s.behaviour) for s in late]
+    log_x = [
+        mis_po.log_ratio(np.where(mask, s.old.sampled, 0.0), np.where(mask, s.behaviour, 0.0))
+        for mask, s in zip(masks, late, strict=True)
+    ]
+    keep_masks = mis_po.trust_tokens(
+        [np.where(mask, ratio, np.nan) for mask, ratio in zip(masks, log_x, strict=True)],
+        [s.advantage for s in late],
+        most=preset.late_moment,
+    )
+    found = {
+        s.sample.rating: LateReply(keep, mis_po.importance(ratio, most=preset.token_high))
+        for s, keep, ratio in zip(late, keep_masks, log_x, strict=True)
+    }
+    tokens = np.concatenate(keep_masks)
+    progress.choice("late", len(late), f"replies of earlier versions; {tokens.mean():.0%} of their tokens train")
+    return found
+
+
+def verdict(preset: Preset, band: Band, scored: ScoredSample, late_reply: LateReply | None = None) -> Verdict:
+    """The filter's verdict on one sample."""
+    low, high, old = preset.token_low, preset.token_high, scored.old.sampled
+    by_ratio = mis_po.verdict(
+        old, scored.behaviour, token_low=low, token_high=high, band=band if late_reply is None else OFF
+    )
+    tokens = by_ratio.tokens if late_reply is None else late_reply.keep
+    if scored.sample.captured is not None:
+        # What was left out of its prompt made these tokens likely, or unlikely.
+        whole = mis_po.verdict(old, scored.sample.captured, token_low=low, token_high=high, band=OFF)
+        tokens = tokens & whole.tokens
+    return replace(by_ratio, tokens=tokens)
+
+
+# --- how much passed ----------------------------------------------------------------------------------------------
+
+
+def shares(
+    samples: Sequence[Sample], spec: RunSpec, outcomes: Mapping[str, Outcome], progress: Progress
+) -> dict[str, float]:
     """Acceptance by cause, as shares of all reply tokens of the samples that reached the filter."""
     rows = [(s, outcomes[s.rating]) for s in samples]
     total = sum(o.tokens for _, o in rows)
     if not total:
-        return
+        return {}
 
-    def share(chosen: list[tuple[Sample, Outcome]], accepted: bool = False) -> float:
-        return sum(o.accepted if accepted else o.tokens - o.accepted for _, o in chosen) / total
+    def rejected(chosen: list[tuple[Sample, Outcome]]) -> float:
+        return sum(o.tokens - o.accepted for _, o in chosen) / total
 
-    metrics["acceptance"] = share(rows, accepted=True)
-    late_rows = [r for r in rows if r[0].version != spec.parent]
-    metrics["rejected_fresh_mismatch"] = share([r for r in rows if r[1].cause == "fresh-mismatch"])
-    metrics["rejected_stale"] = share(late_rows)
-    metrics["rejected_token"] = share([r for r in rows if r not in late_rows and r[1].cause in (None, "token")])
-    metrics["recomputed"] = sum(o.tokens for s, o in rows if not s.compared) / total
-    fresh = [o for s, o in rows if s.compared and s.version == spec.parent]
-    if fresh:
-        accepted = sum(o.accepted for o in fresh) / sum(o.tokens for o in fresh)
-        metrics["acceptance_fresh"] = accepted
+    fresh = [row for row in rows if row[0].version == spec.parent]
+    result = {
+        "acceptance": sum(o.accepted for _, o in rows) / total,
+        "rejected_fresh_mismatch": rejected([row for row in rows if row[1].cause == "fresh-mismatch"]),
+        "rejected_stale": rejected([row for row in rows if row[0].version != spec.parent]),
+        "rejected_token": rejected([row for row in fresh if row[1].cause in (None, "token")]),
+        "recomputed": sum(o.tokens for s, o in rows if not s.compared) / total,
+    }
+    compared = [o for s, o in fresh if s.compared]
+    if compared:
+        accepted = sum(o.accepted for o in compared) / sum(o.tokens for o in compared)
+        result["acceptance_fresh"] = accepted
         if accepted < FRESH_FAULT:
             progress.warning(
                 f"only {accepted:.0%} of the tokens that this very version produced pass the filter: the server "
@@ -144,6 +213,7 @@ def account(
             f"{recomputed} of {len(samples)} samples came without log-probs: their behaviour log-probs are recomputed, "
             "so staleness is filtered and a mismatch of the server is not."
         )
+    return result
 
 
 def explain_nothing(outcomes: Sequence[Outcome]) -> str:

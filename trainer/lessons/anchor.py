@@ -6,50 +6,41 @@ distributions that its policy had at all its other tokens (docs/lab/training-log
 gradient before the first step, and a run has four. So the more sense was lost before, the more it takes back where it
 pushed up what was unlikely. It says not this token, but this token here (the ninth and the thirteenth look). Owns which
 tokens those distributions are of, and how much is pushed down where. Not here: who earned what (credit_assignment), the
-losses (objective_kin), how much of that (retry), a teacher with a comment (teacher).
+losses (losses.hold, push_down_unlikely), how much of that (retry), a teacher with a comment (teacher).
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from config.presets import Preset
+from trainer import objectives
 from trainer.lessons import teacher
 from trainer.lessons.advantages import TokenAdvantages
+from trainer.lessons.lesson import Anchor
 from trainer.lessons.samples import Sample
 from trainer.lessons.scoring import Scorer
-from trainer.objective import Floats
+from trainer.mis_po import Floats
 from trainer.policy.policy import TokenDistribution
 
-OBJECTIVES = ("mis-po", "combine")  # whose loss has a place for it
 MOST = 8  # pushed tokens that are looked at everywhere, those that earned most
 UNLIKELY = 0.01  # the chance of a pushed token below which its place is no place for it
-
-
-class Anchor(NamedTuple):
-    """The policy's expectation at each token of a reply before the run."""
-
-    ids: NDArray[np.int32]  # (T, K)
-    log_probs: NDArray[np.float32]  # (T, K)
-    down: NDArray[np.float32]  # (T, K) how much each is pushed down; over these replies, as much as it is pushed up
 
 
 def make_anchors(
     preset: Preset, samples: Sequence[Sample], pushed: TokenAdvantages, scorer: Scorer
 ) -> dict[str, Anchor]:
     """Expectations for each rating that went by token; the policy wears what it starts from."""
-    if not (preset.w_stay or preset.w_elsewhere) or preset.objective not in OBJECTIVES:
+    if not (preset.w_stay or preset.w_elsewhere) or not objectives.of(preset).has_anchor:
         return {}
-    earned = earners([s.tokens.reply for s in samples], pushed.values)
-    credited = [(s, values) for s, values in zip(samples, pushed.values, strict=True) if s.rating in pushed.credited]
+    earned = earners([s.tokens.reply for s in samples], [pushed.values[s.rating] for s in samples])
+    credited = [s for s in samples if s.rating in pushed.credited]
     expected = teacher.token_distributions(
         scorer.policy,
-        [s.tokens for s, _ in credited],
+        [s.tokens for s in credited],
         preset.teacher_k,
         owner=f"{scorer.spec.weights} {scorer.parent}",
         cache=scorer.cache,
@@ -57,8 +48,8 @@ def make_anchors(
         required_ids=list(earned)[: preset.teacher_k],
         known_states=scorer.known_states,
     )
-    anchors = anchors_of([values for _, values in credited], expected, earned)
-    return {s.rating: anchor for (s, _), anchor in zip(credited, anchors, strict=True)}
+    anchors = anchors_of([pushed.values[s.rating] for s in credited], expected, earned)
+    return {s.rating: anchor for s, anchor in zip(credited, anchors, strict=True)}
 
 
 def anchors_of(

@@ -1,41 +1,22 @@
-"""The lessons of one optimiser step as its loss takes them: constants by token, the loss itself, KTO's z₀.
+"""The lessons of one optimiser step as its loss takes them: constants by token, and KTO's z₀.
 
-Owns the step from lessons to `Terms`. Not here: the mathematics (objective, objective_kin), which lessons (loop).
+Owns the step from lessons to `Terms`. Not here: the loss (objectives, losses), which lessons (loop).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from config.presets import Preset
-from trainer import objective_kin
-from trainer.lessons.lessons import Lesson
-from trainer.objective import Floats, Terms
-from trainer.own_loss import OwnLoss
+from trainer import losses
+from trainer.lessons.lesson import Lesson
+from trainer.mis_po import Floats, Terms
 from trainer.policy import packing
 from trainer.policy.packing import Tokens
-from trainer.policy.policy import Loss, Policy, TokenDistribution
-
-
-def make_loss(preset: Preset, own_loss: OwnLoss | None = None) -> Loss:
-    """The loss of this preset; `own_loss` takes the place of its part on ratings and rewards."""
-    guard: dict[str, Any] = {"guard_low": preset.guard_low, "guard_high": preset.guard_high}
-    kl: dict[str, Any] = {"kl_ref": preset.kl_ref}
-    anchor_weights: dict[str, Any] = {"w_stay": preset.w_stay, "w_elsewhere": preset.w_elsewhere}
-    match "combine" if own_loss is not None else preset.objective:
-        case "mis-po-clip":
-            token: dict[str, Any] = {"token_low": preset.token_low, "token_high": preset.token_high}
-            return partial(objective_kin.mis_po_clip, **kl, **token, low=preset.band_low, high=preset.band_high)
-        case "grpo":
-            return partial(objective_kin.grpo, **kl, clip_low=preset.clip_low, clip_high=preset.clip_high)
-        case "kto":
-            return partial(objective_kin.kto, beta=preset.kto_beta)
-    return partial(objective_kin.combine, **kl, **guard, w_distill=preset.w_distill, **anchor_weights, actor=own_loss)
+from trainer.policy.policy import Policy, TokenDistribution
 
 
 def reference_point(policy: Policy, batch: Sequence[Lesson]) -> float:
@@ -47,7 +28,7 @@ def reference_point(policy: Policy, batch: Sequence[Lesson]) -> float:
     theta = score(policy, pairs)
     with policy.wearing(None):
         ref = score(policy, pairs)
-    return objective_kin.reference_point(np.concatenate(theta), np.concatenate(ref), [len(p.reply) for p in pairs])
+    return losses.reference_point(np.concatenate(theta), np.concatenate(ref), [len(p.reply) for p in pairs])
 
 
 def make_terms(batch: Sequence[Lesson], replies: int, zero: float | None = None) -> Terms:

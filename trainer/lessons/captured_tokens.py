@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from trainer.objective import Floats
+from trainer.mis_po import Floats
 
 _BYTE: Final = re.compile(r"<0x([0-9A-F]{2})>")  # SentencePiece's tokens of one byte
 SPACE: Final = "\u2581"  # SentencePiece's

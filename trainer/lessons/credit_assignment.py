@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from trainer.lessons import critic
 from trainer.lessons.critic import Labels
-from trainer.objective import Floats
+from trainer.mis_po import Floats
 from trainer.policy.packing import States  # here (T + 1, H): one more, after the reply's last token
 
 SIGNS = (1.0, -1.0)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from trainer.io.progress import Progress
 from trainer.lessons.samples import Sample
 from trainer.lessons.scoring import Scorer
-from trainer.objective import Floats
+from trainer.mis_po import Floats
 from trainer.policy.packing import States
 
 RIDGES = (0.3, 3.0, 30.0, 300.0)  # on features that are scaled to length 1 a reply; the larger, the flatter

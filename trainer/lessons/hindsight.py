@@ -13,49 +13,45 @@ from collections.abc import Sequence
 import numpy as np
 
 from config.presets import Preset
-from trainer import objective_kin
+from trainer import losses
 from trainer.io.progress import Progress
+from trainer.lessons.chat_template import Template
+from trainer.lessons.lesson import ReadSample
 from trainer.lessons.line_members import BadLine
 from trainer.lessons.prompts import HINDSIGHT
-from trainer.lessons.samples import Sample, Template
+from trainer.lessons.samples import Sample
 from trainer.lessons.scoring import Scorer
 from trainer.lessons.teacher import hint
-from trainer.objective import Floats
+from trainer.mis_po import Floats
 from trainer.policy.packing import Tokens
-from trainer.policy.policy import LogProbs
 
 
 def hindsight_advantages(
-    preset: Preset,
-    template: Template,
-    samples: Sequence[Sample],
-    old: Sequence[LogProbs],
-    scorer: Scorer,
-    progress: Progress,
+    preset: Preset, template: Template, samples: Sequence[ReadSample], scorer: Scorer, progress: Progress
 ) -> dict[str, Floats]:
     """The advantage of each token (T,), by rating, of the samples that have no other."""
-    prompted: dict[str, tuple[Sample, Floats, Tokens]] = {}
-    for sample, log_probs in zip(samples, old, strict=True):
-        if sample.hindsight is None:
+    prompted: list[tuple[ReadSample, Tokens]] = []
+    for read in samples:
+        if read.sample.hindsight is None:
             continue
         try:
-            prompted[sample.rating] = sample, log_probs.plain, _in_hindsight(preset, template, sample, sample.hindsight)
+            prompted.append((read, _in_hindsight(preset, template, read.sample, read.sample.hindsight)))
         except BadLine as error:
-            progress.warning(f"what was said after the reply of {sample.rating} does not teach: {error}.")
+            rating = read.sample.rating
+            progress.warning(f"what was said after the reply of {rating} does not teach: {error}.")
     if not prompted:
         return {}
-    scored = scorer.score_old([tokens for _, _, tokens in prompted.values()])
-    advantages = {
-        rating: objective_kin.directional(
-            hindsight_scores.plain, plain, weight=preset.w_distill * sample.weight, clip=preset.advantage_clip
+    scored = scorer.score_old([tokens for _, tokens in prompted])
+    advantages = {}
+    for (read, _), hinted in zip(prompted, scored, strict=True):
+        advantage = losses.directional(
+            hinted.plain,
+            read.old.plain,
+            weight=preset.w_distill * read.sample.weight,
+            clip=preset.advantage_clip,
         )
-        for (rating, (sample, plain, _)), hindsight_scores in zip(prompted.items(), scored, strict=True)
-    }
-    # Whatever was said next: an empty or looping reply is not one to say more often.
-    advantages = {
-        rating: np.minimum(advantage, 0.0) if prompted[rating][0].flaw else advantage
-        for rating, advantage in advantages.items()
-    }
+        # Whatever was said next: an empty or looping reply is not one to say more often.
+        advantages[read.sample.rating] = np.minimum(advantage, 0.0) if read.sample.flaw else advantage
     mean = float(np.mean([advantage.mean() for advantage in advantages.values()]))
     progress.choice(
         "hindsight", len(advantages), f"replies pushed by what was said next, by {mean:+.3f} a token in the mean"

@@ -5,7 +5,7 @@ teaches such a taste slowly: each token of it earns little. Halfway up the layer
 disliked replies differ, and that difference points to it at once. That is contrastive activation addition (Rimsky et
 al., arXiv 2312.06681). The policy that is about to be trained reads its own replies with that difference added. What it
 then expects is a teacher, as it is with a comment in its prompt. Owns when that is done, the direction, and what it may
-cost. Not here: how much states explain (credit_assignment), the pass (policies), the loss (objective_kin).
+cost. Not here: how much states explain (credit_assignment), the pass (policies), the loss (losses).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from config.presets import Preset
+from trainer import objectives
 from trainer.io.progress import Progress
 from trainer.lessons import credit_assignment, critic, teacher
 from trainer.lessons.credit_assignment import BY_CHANCE
@@ -25,7 +26,6 @@ from trainer.lessons.scoring import Scorer
 from trainer.policy import packing
 from trainer.policy.policy import TokenDistribution
 
-OBJECTIVES = ("mis-po",)
 LEAST = 8  # replies of each sign, below which a difference of means points nowhere
 MOST_SPENT = 0.5  # share of the gate's bound on base NLL; no run leans whose parent has used up more of it
 SPENDS = 0.6  # share of that bound that a version may have used up after leaning
@@ -37,13 +37,14 @@ def budget(spent: float, most: float) -> float:
 
 
 def leaning_targets(
-    preset: Preset, samples: Sequence[Sample], values: Sequence[float], scorer: Scorer, progress: Progress
+    preset: Preset, samples: Sequence[Sample], values: Mapping[str, float], scorer: Scorer, progress: Progress
 ) -> Mapping[str, TokenDistribution]:
     """Lessons of the leaning policy on each rated reply; none where the ratings do not ask for it. `values`: the
     advantage of each reply by its rating, 0 for one that may not train. What is liked is the person's word for it, and
     not which side of a baseline it is on."""
-    rated = [(s, math.copysign(a, s.reward)) for s, a in zip(samples, values, strict=True) if a and s.reward]
-    if preset.objective not in OBJECTIVES or preset.credit == 1 or not scorer.policy.leans or not _is_uniform(samples):
+    rated = [(s, math.copysign(values[s.rating], s.reward)) for s in samples if values[s.rating] and s.reward]
+    may_lean = objectives.of(preset).may_lean and preset.credit < 1 and scorer.policy.leans
+    if not may_lean or not _is_uniform(samples):
         return {}
     liked = np.array([a > 0 for _, a in rated], bool)
     if min(liked.sum(), (~liked).sum()) < LEAST:

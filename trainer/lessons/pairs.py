@@ -14,44 +14,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 import numpy as np
 
 from config.presets import Preset
+from trainer import objectives
 from trainer.io.progress import Progress
+from trainer.lessons.acceptance import Outcome
+from trainer.lessons.lesson import Lesson, Pair
 from trainer.lessons.teacher import comment_of
-from trainer.objective import CLIP, Floats
-from trainer.objective_kin import TAUGHT
-
-if TYPE_CHECKING:
-    from trainer.lessons.acceptance import Outcome
-    from trainer.lessons.lessons import Lesson
-
-OBJECTIVES = ("mis-po", "combine")  # the others have comparisons of their own, or none
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """One side of it."""
-
-    name: str  # the same on both sides
-    chosen: bool
-    weight: float  # half of how far apart the ratings are, times the raters' weight
-    nll_weight: float  # what the chosen reply is pushed with in any case: the NLL's weight
+from trainer.mis_po import CLIP, Floats
 
 
 def make_pairs(
     preset: Preset, lessons: Sequence[Lesson], outcomes: Mapping[str, Outcome], progress: Progress
 ) -> list[Lesson]:
     """The same lessons in the same order, those of pairs with what their pair pushes where the run begins."""
-    paired = list(lessons)
-    if preset.pair_beta <= 0 or preset.objective not in OBJECTIVES:
+    objective, paired = objectives.of(preset), list(lessons)
+    if preset.pair_beta <= 0 or not objective.has_pairs:
         return paired
     available = {index for index, lesson in enumerate(lessons) if _is_available(lesson, preset, outcomes)}
     corrected = _corrected_pairs(lessons, available)
-    trust = preset.w_rl if preset.objective == "combine" else 1.0  # of ratings; words of one's own are a teacher
+    trust = objective.rating_weight(preset)  # words of one's own are a teacher
     ranked = _ranked_pairs(lessons, available - {index for pair in corrected for index in pair}) if trust else []
     for better, worse in [*corrected, *ranked]:
         chosen, rejected = lessons[better], lessons[worse]
@@ -99,7 +84,7 @@ def _side(lesson: Lesson, pair: Pair) -> Lesson:
 
 def _is_available(lesson: Lesson, preset: Preset, outcomes: Mapping[str, Outcome]) -> bool:
     """Tell whether its rating is all that it teaches, and it may train."""
-    has_comment = preset.objective in TAUGHT and comment_of(lesson.sample) is not None
+    has_comment = objectives.of(preset).has_teacher and comment_of(lesson.sample) is not None
     teaches_more = lesson.is_imitated or lesson.taught or has_comment or lesson.sample.replayed or not lesson.is_own
     return not teaches_more and outcomes[lesson.sample.rating].cause is None
 

@@ -13,9 +13,11 @@ from typing import Any, Final
 import numpy as np
 
 from trainer.lessons import reply_checks, samples
+from trainer.lessons.chat_template import Template
+from trainer.lessons.lesson import ReadSample
 from trainer.lessons.line_members import BadLine
-from trainer.lessons.samples import Sample, Template
-from trainer.objective import Floats
+from trainer.lessons.samples import Sample
+from trainer.mis_po import Floats
 from trainer.policy import packing
 from trainer.policy.packing import Tokens
 from trainer.policy.policy import LogProbs, Policy
@@ -45,22 +47,21 @@ def unlikely_replies(
     Only what is captured without exact ids is looked at, as in a run, the newest first, as far as it is affordable.
     """
     room = AFFORDABLE / (2 * parameters)
-    affordable: list[Sample] = []
+    affordable: list[ReadSample] = []
     for sample in _read_lines(lines, template, max_seq_len):
         if isinstance(sample, str) or sample.exact or sample.flaw or sample.version != parent:
             continue
         if (room := room - len(sample.tokens)) < 0:
             break
-        affordable.append(sample)
-    old = [_log_probs(policy, sample.tokens) for sample in affordable]
+        affordable.append(ReadSample(sample, _log_probs(policy, sample.tokens)))
     odds = {
-        sample.rating: _at_served_temperature(policy, sample, log_probs) - sample.served
-        for sample, log_probs in zip(affordable, old, strict=True)
-        if sample.served is not None
+        read.sample.rating: _at_served_temperature(policy, read) - read.sample.served
+        for read in affordable
+        if read.sample.served is not None
     }
-    mismatches = reply_checks.mismatch(affordable, old, parent, odds)
+    mismatches = reply_checks.mismatch(affordable, parent, odds)
     index_of = {str(line.get("completion")): index for index, line in enumerate(lines)}
-    doubts = {} if mismatches else reply_checks.mismatch(affordable, old, parent, odds, is_sure=False)
+    doubts = {} if mismatches else reply_checks.mismatch(affordable, parent, odds, is_sure=False)
     doubt = next(iter(doubts.values()), None)
     return {index_of[rating]: reason for rating, reason in mismatches.items()}, doubt
 
@@ -98,7 +99,8 @@ def _log_probs(policy: Policy, tokens: Tokens) -> LogProbs:
     return policy.log_probs(packing.pack([tokens]))
 
 
-def _at_served_temperature(policy: Policy, sample: Sample, now: LogProbs) -> Floats:
-    if sample.served_at == sample.tokens.temperature:
-        return now.plain
-    return _log_probs(policy, replace(sample.tokens, temperature=sample.served_at)).plain
+def _at_served_temperature(policy: Policy, read: ReadSample) -> Floats:
+    tokens, temperature = read.sample.tokens, read.sample.served_at
+    if temperature == tokens.temperature:
+        return read.old.plain
+    return _log_probs(policy, replace(tokens, temperature=temperature)).plain

@@ -4,7 +4,7 @@ Owns the checks on the replies that a run is given. Liked ones that no sane mode
 liked beside mostly such ones. Ones without ids may be what the policy would not have given to the prompt as the trainer
 renders it. Then the server has another chat template, or is another model. The first and the last rest on one identity:
 where a policy sampled a token, −log p is its entropy on average, whatever the text. Not here: empty and looping replies
-(degenerate), exact samples of a server that computes otherwise (objective), what follows (lessons).
+(degenerate), exact samples of a server that computes otherwise (mis_po), what follows (lessons).
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from typing import Final
 
 import numpy as np
 
+from trainer.lessons.lesson import ReadSample
 from trainer.lessons.samples import Sample
-from trainer.objective import Floats
+from trainer.mis_po import Floats
 from trainer.policy.policy import LogProbs
 
 NO_ODDS: Final[Mapping[str, Floats]] = MappingProxyType({})
@@ -41,23 +42,19 @@ def excess(scored: Sequence[LogProbs]) -> float:
 
 
 def odd_replies(
-    samples: Sequence[Sample],
-    old: Sequence[LogProbs],
+    samples: Sequence[ReadSample],
     calm: Mapping[str, LogProbs],
     parent: int,
     odds: Mapping[str, Floats] = NO_ODDS,
 ) -> dict[str, tuple[str, str]]:
     """Cause and reason by rating of what is not to be learned from. `calm`: log-probs at a temperature of 1 at most.
     `odds`: (T,) what the policy gives each token less what its server gave it, where that told."""
-    # Flaws have a word of their own.
-    flawless = [(s, log_probs) for s, log_probs in zip(samples, old, strict=True) if not s.flaw]
-    flawless_samples, old = [s for s, _ in flawless], [log_probs for _, log_probs in flawless]
-    reasons = garbage(flawless_samples, calm)
-    reasons |= in_bad_company(samples, reasons)
+    flawless = [s for s in samples if not s.sample.flaw]  # flaws have a word of their own
+    reasons = garbage([s.sample for s in flawless], calm)
+    reasons |= in_bad_company([s.sample for s in samples], reasons)
     causes = {rating: ("garbage", reason) for rating, reason in reasons.items()}
-    return causes | {
-        rating: ("fresh-mismatch", reason) for rating, reason in mismatch(flawless_samples, old, parent, odds).items()
-    }
+    mismatches = mismatch(flawless, parent, odds)
+    return causes | {rating: ("fresh-mismatch", reason) for rating, reason in mismatches.items()}
 
 
 def garbage(samples: Sequence[Sample], calm: Mapping[str, LogProbs]) -> dict[str, str]:
@@ -95,8 +92,7 @@ def in_bad_company(samples: Sequence[Sample], broken: Collection[str]) -> dict[s
 
 
 def mismatch(
-    samples: Sequence[Sample],
-    old: Sequence[LogProbs],
+    samples: Sequence[ReadSample],
     parent: int,
     odds: Mapping[str, Floats] = NO_ODDS,
     *,
@@ -108,17 +104,15 @@ def mismatch(
     average, how far the two are apart (KL). The others by the policy's entropy. Not `is_sure`: also where more replies
     may show that it is chance.
     """
-    rows = zip(samples, old, strict=True)
     # What lost its oldest turns may be odd for that reason alone.
-    inexact = [
-        (s, log_probs) for s, log_probs in rows if not s.exact and s.version == parent and "shortened" not in s.flags
-    ]
-    with_server = {s.rating: -odds[s.rating] for s, _ in inexact if s.rating in odds}
+    fresh = [s for s in samples if s.sample.version == parent and "shortened" not in s.sample.flags]
+    inexact = {s.sample.rating: s for s in fresh if not s.sample.exact}
+    with_server = {rating: -odds[rating] for rating in inexact if rating in odds}
     # A penalty makes replies odder than the policy's own, whatever the template (Ollama before 0.17.5 has one).
     without_server = {
-        s.rating: -log_probs.plain - log_probs.entropy
-        for s, log_probs in inexact
-        if s.rating not in odds and not s.penalised
+        rating: -s.old.plain - s.old.entropy
+        for rating, s in inexact.items()
+        if rating not in odds and not s.sample.penalised
     }
     return _mismatch_reasons(
         with_server, "less likely {where}to the weights than to the server", is_sure

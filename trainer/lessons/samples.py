@@ -2,16 +2,14 @@
 
 Owns what a line of samples.jsonl must hold, and where its prompt comes from. That is what was captured, else what its
 server rendered for this run, else the weights' chat template. A bad line costs that line: it becomes `Unusable` with
-its reason, and the run goes on. Not here: which way of the template is the server's (rendering), log-probs under any
-model (policies), the filter (objective).
+its reason, and the run goes on. Not here: the template itself (chat_template), log-probs under any model (policies),
+the filter (mis_po).
 """
 
 from __future__ import annotations
 
 import contextlib
-import inspect
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -21,24 +19,13 @@ import numpy as np
 from trainer.io.encrypted_files import IN_THE_CLEAR, Seal
 from trainer.io.run_folder import read_lines
 from trainer.lessons import degenerate, truncation
-from trainer.lessons.captured_tokens import KnownTokens, Vocabulary, read_tokens
+from trainer.lessons.chat_template import Template, plain_message
 from trainer.lessons.degenerate import Flag
 from trainer.lessons.line_members import BadLine, TooLong, ids_in, media_in, number_in, text_in
-from trainer.lessons.prompts import neutral, teacher_words
-from trainer.lessons.rendering import (
-    AS_IS,
-    PINNED,
-    KnownPrompt,
-    RenderingChoice,
-    Way,
-    choose,
-    is_near,
-    without_default_system,
-)
+from trainer.lessons.rendering import KnownPrompt, is_near
 from trainer.lessons.trajectories import RewardedTurn, turn_in
 from trainer.lessons.truncation import Chat
-from trainer.objective import Floats
-from trainer.policy import eos
+from trainer.mis_po import Floats
 from trainer.policy.packing import Tokens
 
 # Servers write −9999 (or lower) where they have no log-prob; no token that was really sampled comes near it.
@@ -49,7 +36,6 @@ SPLITS = ("train", "held", "replay")
 HINT_TOKENS = 32  # what the teacher puts around a comment
 PENALTIES = {"presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0, "min_p": 0.0}
 ODD_PENALTIES = ("presence_penalty", "frequency_penalty", "repetition_penalty")  # min_p makes replies plainer
-UNKNOWN_SERVER = RenderingChoice(AS_IS, 0, 0, None)  # nothing is known of the server
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,124 +101,6 @@ class Unusable:
     rating: str
     reason: str
     cause: Literal["unusable", "too-long"] = "unusable"
-
-
-class Template:
-    """The model's chat template: messages in OpenAI form -> ids, as the server would have rendered them.
-
-    `way` is how the server uses it; `choice.wrong` why nobody knows that. `questions` are the run's own, as the server
-    renders them.
-    """
-
-    def __init__(
-        self,
-        tokenizer: Any,
-        choice: RenderingChoice = UNKNOWN_SERVER,
-        questions: Mapping[str, Mapping[str, Any]] | None = None,
-    ) -> None:
-        self._tokenizer = tokenizer
-        # What the tokeniser itself is told, no client says.
-        self._reserved_variables = frozenset(inspect.signature(tokenizer.apply_chat_template).parameters)
-        self._special = set(tokenizer.all_special_ids)
-        self.vocabulary = len(tokenizer)
-        self.choice = choice
-        end = eos.of_turn(tokenizer)
-        assert end is not None, "neither tokenizer nor chat template names an end token"
-        self.end = end
-        self._pieces = Vocabulary(tokenizer)
-        self._questions = {question: self._readable(rendered) for question, rendered in (questions or {}).items()}
-
-    def as_served(
-        self, prompts: Sequence[KnownPrompt], questions: Mapping[str, Mapping[str, Any]] | None = None
-    ) -> Template:
-        """The same template in the way that explains these prompts."""
-
-        def rendered(prompt: KnownPrompt, way: Way) -> tuple[int, ...] | None:
-            try:
-                return self._render(prompt.messages, prompt.tools, prompt.template_kwargs, way)
-            except BadLine:
-                return None
-
-        return Template(self._tokenizer, choose(prompts, rendered), questions)
-
-    def prompt(
-        self, messages: Sequence[Mapping[str, Any]], tools: Any = None, kwargs: Mapping[str, Any] | None = None
-    ) -> tuple[int, ...]:
-        """`kwargs` are the template's own variables; one that is none of them means nothing to it."""
-        if self.choice.wrong is not None:
-            raise BadLine(self.choice.wrong)
-        return self._render(messages, tools, kwargs, self.choice.way)
-
-    def as_found(self, messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
-        """By the weights' own template as it is, whatever the server does."""
-        return self._render(messages, None, None, AS_IS)
-
-    def question(self, text: str) -> tuple[int, ...]:
-        """A question that is not a sample: as the server renders it, else by the template, whoever else uses that."""
-        return self._questions.get(text) or self._render(neutral(text), None, None, self.choice.way)
-
-    def served(self, rendered: Mapping[str, Any], count: int | None = None) -> tuple[int, ...]:
-        """A prompt that a server has rendered: its ids, or its text in the weights' tokens. `count`: how many tokens
-        it read; by that it is seen whether it begins a text with a token of its own."""
-        if rendered.get("ids"):
-            return ids_in(rendered, "ids", self.vocabulary)
-        text = rendered.get("text")
-        if not isinstance(text, str) or not text:
-            raise BadLine("its server rendered it to nothing")
-        bos = self._tokenizer.bos_token
-        has_bos = bool(bos) and text.startswith(bos)
-        renderings = [
-            tuple(self._tokenizer(text, add_special_tokens=add)["input_ids"]) for add in (not has_bos, has_bos)
-        ]
-        return next((ids for ids in renderings if len(ids) == count), renderings[0])
-
-    def _readable(self, rendered: Any) -> tuple[int, ...] | None:
-        """The same, or None where it cannot be used: a run does without it."""
-        with contextlib.suppress(BadLine):
-            return self.served(rendered) if isinstance(rendered, dict) else None
-        return None
-
-    def hinted(self, line: Mapping[str, Any]) -> tuple[int, ...] | None:
-        """A line's prompt with what its teacher is told, as the server renders it."""
-        return self._readable(line.get("hinted")) if teacher_words(line) else None
-
-    def reply(self, text: str, *, ended: bool) -> tuple[int, ...]:
-        ids = self._tokenizer(text, add_special_tokens=False)["input_ids"]
-        return (*ids, self.end) if ended else tuple(ids)
-
-    def captured(self, line: Mapping[str, Any]) -> KnownTokens | None:
-        """The server's record of each token of a reply."""
-        return read_tokens(line, self._pieces, self.end, size=self.vocabulary)
-
-    def text(self, ids: Sequence[int]) -> str:
-        return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
-
-    def _render(
-        self, messages: Sequence[Mapping[str, Any]], tools: Any, kwargs: Mapping[str, Any] | None, way: Way
-    ) -> tuple[int, ...]:
-        chat = [_plain_message(part, way.parts) for m in messages for part in _split_parts(m, way)]
-        tools = tools if way.tools else None
-        has_no_system = not any(m.get("role") in PINNED for m in chat)
-        if has_no_system and way.system == "empty":
-            chat = [{"role": "system", "content": ""}, *chat]
-        ids = self._apply(chat, tools, kwargs)
-        if not has_no_system or way.system != "none":
-            return ids
-        try:
-            with_system = self._apply([{"role": "system", "content": "x"}, *chat], tools, kwargs)
-        except BadLine:  # it takes no system message, so it has no default one either
-            return ids
-        return without_default_system(ids, with_system, self._special, self._tokenizer.bos_token_id)
-
-    def _apply(self, chat: list[dict[str, Any]], tools: Any, kwargs: Mapping[str, Any] | None) -> tuple[int, ...]:
-        variables = {name: value for name, value in (kwargs or {}).items() if name not in self._reserved_variables}
-        try:
-            ids = self._tokenizer.apply_chat_template(
-                chat, tools=tools, add_generation_prompt=True, return_dict=False, **variables
-            )
-        except Exception as error:  # a template is a program of the model's; it may raise anything
-            raise BadLine(f"the chat template refuses these messages: {error}") from None
-        return tuple(ids)
 
 
 def load(
@@ -425,7 +293,7 @@ def _inexact(line: Mapping[str, Any], template: Template) -> tuple[Tokens, Float
     if captured is None and (not isinstance(text, str) or not text):
         raise BadLine("not exact and without text")
     for message in messages:
-        _plain_message(message)  # raises BadLine where it holds more than text, whoever rendered it
+        plain_message(message)  # raises BadLine where it holds more than text, whoever rendered it
     prompt, source = _prompt(line, template)
     ended = line.get("finish_reason") == "stop"
     reply = captured.ids if captured is not None else template.reply(str(text), ended=ended)
@@ -482,35 +350,3 @@ def _template_kwargs(line: Mapping[str, Any]) -> dict[str, Any] | None:
     if kwargs is not None and not isinstance(kwargs, dict):
         raise BadLine("template_kwargs are not an object")
     return kwargs
-
-
-def _split_parts(message: Mapping[str, Any], way: Way) -> list[Mapping[str, Any]]:
-    """Rewrite a message: itself, or one of each of its texts."""
-    content = message.get("content")
-    if way.parts != "apart" or not isinstance(content, list) or len(content) < 2:
-        return [message]
-    return [{**message, "content": [part]} for part in content]
-
-
-def _plain_message(message: Mapping[str, Any], parts: str = "lines") -> dict[str, Any]:
-    """Write a message as templates want it: text parts joined, tool arguments as objects. What is not text cannot be
-    trained on."""
-    plain = dict(message)
-    content = plain.get("content")
-    if isinstance(content, list):
-        if not all(isinstance(part, dict) and part.get("type") == "text" for part in content):
-            raise BadLine("a message holds more than text")
-        between = "" if parts == "joined" else "\n"
-        plain["content"] = between.join(str(part.get("text", "")) for part in content)
-    elif content is None:
-        plain["content"] = ""
-    calls = [json.loads(json.dumps(call)) for call in plain.get("tool_calls") or ()]
-    for call in calls:
-        function = call.get("function", {})
-        if isinstance(function.get("arguments"), str):
-            # What a model wrote need not be JSON; the server hands it to the template as it is, too.
-            with contextlib.suppress(ValueError):
-                function["arguments"] = json.loads(function["arguments"] or "{}")
-    if calls:
-        plain["tool_calls"] = calls
-    return plain

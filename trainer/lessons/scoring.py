@@ -19,8 +19,8 @@ from trainer.formats import sidecar_files
 from trainer.io.cache import Cache
 from trainer.io.progress import Stop
 from trainer.io.run_folder import RunSpec
-from trainer.lessons.samples import Sample
-from trainer.objective import Floats
+from trainer.lessons.lesson import ReadSample
+from trainer.mis_po import Floats
 from trainer.policy import packing
 from trainer.policy.packing import NOTHING, States, Tokens
 from trainer.policy.policy import LogProbs, Policy
@@ -55,47 +55,51 @@ class Scorer:
         with self.policy.wearing(None):
             return self._under("base", sequences)
 
-    def score_behaviour(
-        self, samples: Sequence[Sample], old: Sequence[LogProbs], ref: Sequence[LogProbs]
-    ) -> list[Floats]:
+    def score_behaviour(self, samples: Sequence[ReadSample], ref: Sequence[LogProbs]) -> list[Floats]:
         """ℓ_β: as captured; recomputed under the version that produced the reply where that was not exact.
 
         Where the server gave log-probs of another distribution (before sampling), ℓ_old − ℓ_β is what that distribution
         says. It is the policy's own log-probs of it, less the server's.
         """
-        log_probs = {index: s.behaviour for index, s in enumerate(samples) if s.behaviour is not None}
-        for version in sorted({s.version for s in samples if not s.exact}):
-            indices = [i for i, s in enumerate(samples) if not s.exact and s.version == version]
+        behaviour = {s.sample.rating: s.sample.behaviour for s in samples if s.sample.behaviour is not None}
+        inexact = [(s, base) for s, base in zip(samples, ref, strict=True) if not s.sample.exact]
+        for version in sorted({s.sample.version for s, _ in inexact}):
+            members = [(s, base) for s, base in inexact if s.sample.version == version]
             if version == self.spec.parent:
-                scored = [old[i] for i in indices]
+                scored = [s.old for s, _ in members]
             elif version == 0:
-                scored = [ref[i] for i in indices]
+                scored = [base for _, base in members]
             else:
                 adapter = self.spec.adapters[version]
                 with self.policy.wearing(adapter):
-                    scored = self._under(str(adapter), [samples[i].tokens for i in indices])
-            log_probs |= {i: recomputed.sampled for i, recomputed in zip(indices, scored, strict=True)}
-        for index, odds in self.served_odds(samples, old).items():
-            log_probs[index] = np.where(np.isfinite(odds), old[index].sampled - odds, log_probs[index])
-        return [log_probs[index] for index in range(len(samples))]
+                    scored = self._under(str(adapter), [s.sample.tokens for s, _ in members])
+            behaviour |= {s.sample.rating: log_probs.sampled for (s, _), log_probs in zip(members, scored, strict=True)}
+        odds = self.served_odds(samples)
+        return [
+            np.where(np.isfinite(odds[rating]), s.old.sampled - odds[rating], behaviour[rating])
+            if (rating := s.sample.rating) in odds
+            else behaviour[rating]
+            for s in samples
+        ]
 
-    def served_odds(self, samples: Sequence[Sample], old: Sequence[LogProbs]) -> dict[int, Floats]:
-        """By place, (T,): what the policy gives each token of a reply, less what its server gave it. Both are of the
+    def served_odds(self, samples: Sequence[ReadSample]) -> dict[str, Floats]:
+        """By rating, (T,): what the policy gives each token of a reply, less what its server gave it. Both are of the
         distribution that the server's log-probs are of; NaN where the server said nothing."""
-        served = {index: sample for index, sample in enumerate(samples) if sample.served is not None}
-        rescaled = [index for index, sample in served.items() if sample.served_at != sample.tokens.temperature]
-        sequences = [replace(served[index].tokens, temperature=served[index].served_at) for index in rescaled]
+        served = {s.sample.rating: s.sample.served for s in samples if s.sample.served is not None}
+        plain = {s.sample.rating: s.old.plain for s in samples}
+        rescaled = [
+            s.sample for s in samples if s.sample.rating in served and s.sample.served_at != s.sample.tokens.temperature
+        ]
+        sequences = [replace(sample.tokens, temperature=sample.served_at) for sample in rescaled]
         # What the model makes of a prompt does not depend on the temperature.
         known_states = {
-            sequence: self.known_states[original]
-            for index, sequence in zip(rescaled, sequences, strict=True)
-            if (original := served[index].tokens) in self.known_states
+            sequence: self.known_states[sample.tokens]
+            for sequence, sample in zip(sequences, rescaled, strict=True)
+            if sample.tokens in self.known_states
         }
         scored = self._under(self.parent, sequences, known_states=known_states)
-        plain = {index: old[index].plain for index in served} | {
-            index: log_probs.plain for index, log_probs in zip(rescaled, scored, strict=True)
-        }
-        return {index: plain[index] - sample.served for index, sample in served.items()}  # type: ignore[operator]
+        plain |= {sample.rating: log_probs.plain for sample, log_probs in zip(rescaled, scored, strict=True)}
+        return {rating: plain[rating] - log_probs for rating, log_probs in served.items()}
 
     def states(self, sequences: Sequence[Tokens]) -> list[States]:
         """(T + 1, H) as a critic looks at them, before each token of a reply and after its last; under the parent."""

@@ -3,7 +3,7 @@
 Owns what is made of a sample's comment and correction. These are the hinted prompt, the teacher's distribution on the
 rated reply, a reply of its own, and the correction's tokens. The teacher is the policy about to be trained, with the
 hint in its context. Only comments on disliked replies teach: on a liked one they are praise, and praise does not
-instruct. Not here: the losses (objective_kin), the ratings' side (lessons).
+instruct. Not here: the losses (losses), the ratings' side (lessons).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -20,10 +21,11 @@ import numpy as np
 from config.presets import Preset
 from trainer.io.cache import Cache
 from trainer.io.progress import Progress, Stop
+from trainer.lessons.chat_template import Template
 from trainer.lessons.degenerate import is_looping
 from trainer.lessons.line_members import BadLine
 from trainer.lessons.prompts import HINT, with_hint
-from trainer.lessons.samples import Sample, Template
+from trainer.lessons.samples import Sample
 from trainer.policy import packing
 from trainer.policy.packing import NOTHING, States, Tokens
 from trainer.policy.policy import Policy, TokenDistribution
@@ -43,11 +45,13 @@ class Imitation:
     teacher: TokenDistribution | None
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
 class TeacherTargets:
-    hinted: dict[str, Tokens] = field(default_factory=dict)  # of a rating: its reply after the hinted prompt
-    distributions: dict[str, TokenDistribution] = field(default_factory=dict)  # and what the teacher expects there
-    imitations: list[Imitation] = field(default_factory=list)
+    """Targets that comments and corrections set."""
+
+    hinted: Mapping[str, Tokens] = field(default_factory=dict)  # of a rating: its reply after the hinted prompt
+    distributions: Mapping[str, TokenDistribution] = field(default_factory=dict)  # and what the teacher expects there
+    imitations: Sequence[Imitation] = ()
 
 
 def comment_of(sample: Sample) -> str | None:
@@ -71,26 +75,14 @@ def make_targets(
     progress: Progress,
     stop: Stop,
 ) -> TeacherTargets:
-    """Everything the comments and corrections of these samples teach. The policy wears what it starts from."""
-    targets = TeacherTargets()
-    for sample in samples:
-        if sample.correction is not None:
-            reply = template.reply(sample.correction, ended=True)
-            tokens = Tokens(sample.tokens.prompt, reply, sample.tokens.temperature)
-            if len(tokens) > preset.max_seq_len:
-                progress.warning(f"the correction of {sample.rating} is longer than max_seq_len: it does not teach.")
-            else:
-                targets.imitations.append(Imitation(sample, tokens, 1.0, None))
-
+    """Make the targets of these samples. The policy wears what it starts from."""
+    imitations = _corrections(preset, template, samples, progress)
     prompts = _hinted_prompts(preset, template, samples, progress)
     if not prompts:
-        return targets
-    targets.hinted = {s.rating: Tokens(prompt, s.tokens.reply, s.tokens.temperature) for s, prompt in prompts}
-    expected = token_distributions(
-        policy, list(targets.hinted.values()), preset.teacher_k, owner=owner, cache=cache, stop=stop
-    )
-    targets.distributions = dict(zip(targets.hinted, expected, strict=True))
-
+        return TeacherTargets(imitations=imitations)
+    expect = partial(token_distributions, policy, k=preset.teacher_k, owner=owner, cache=cache, stop=stop)
+    hinted = {s.rating: Tokens(prompt, s.tokens.reply, s.tokens.temperature) for s, prompt in prompts}
+    distributions = dict(zip(hinted, expect(list(hinted.values())), strict=True))
     if preset.hinted_replies:
         replies = _replies(policy, prompts, template, seed=seed, owner=owner, cache=cache, stop=stop)
         sane = [
@@ -100,13 +92,26 @@ def make_targets(
         ]
         reason = f"of {len(prompts)} that the model wrote with the comment before it: ended, not empty, not looping"
         progress.choice("hinted_replies", len(sane), reason)
-        hinted_sequences = [Tokens(prompt, reply, s.tokens.temperature) for s, prompt, reply in sane]
-        expected = token_distributions(policy, hinted_sequences, preset.teacher_k, owner=owner, cache=cache, stop=stop)
-        targets.imitations += [
+        expected = expect([Tokens(prompt, reply, s.tokens.temperature) for s, prompt, reply in sane])
+        imitations += [
             Imitation(s, Tokens(s.tokens.prompt, reply, s.tokens.temperature), 0.0, distribution)
             for (s, _, reply), distribution in zip(sane, expected, strict=True)
         ]
-    return targets
+    return TeacherTargets(hinted, distributions, imitations)
+
+
+def _corrections(preset: Preset, template: Template, samples: Sequence[Sample], progress: Progress) -> list[Imitation]:
+    imitations = []
+    for sample in samples:
+        if sample.correction is None:
+            continue
+        reply = template.reply(sample.correction, ended=True)
+        tokens = Tokens(sample.tokens.prompt, reply, sample.tokens.temperature)
+        if len(tokens) > preset.max_seq_len:
+            progress.warning(f"the correction of {sample.rating} is longer than max_seq_len: it does not teach.")
+        else:
+            imitations.append(Imitation(sample, tokens, 1.0, None))
+    return imitations
 
 
 def hint(messages: Sequence[dict[str, Any]], comment: str, form: str = HINT) -> list[dict[str, Any]]:

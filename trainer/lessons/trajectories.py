@@ -2,7 +2,7 @@
 
 Owns the group's baseline, the backward discount, which groups teach, and the weight of an episode: each weighs the
 same, however long it is. A = reward - group mean, not divided by the group's deviation (arXiv 2503.20783). Not here:
-the loss (objective), how turns share tokens (policy.tree).
+the loss (mis_po), how turns share tokens (policy.tree).
 """
 
 from __future__ import annotations

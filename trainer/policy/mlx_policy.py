@@ -1,7 +1,7 @@
 """mlx-lm behind the Policy protocol: what torch_policy does for transformers, on a Mac's own arrays.
 
 Owns mlx's log-probs, gradient and optimiser. The same numbers as torch_policy's within rounding (tests compare them),
-the same loss (objective), and the same names of tensors. So a checkpoint or an adapter of one framework goes on in the
+the same loss (mis_po), and the same names of tensors. So a checkpoint or an adapter of one framework goes on in the
 other. Not here: loading and the layers (mlx_model), what is trained on (loop).
 """
 
@@ -29,7 +29,7 @@ from transformers import AutoTokenizer
 from config.presets import Preset
 from trainer.formats import model_info, peft_folder
 from trainer.formats.peft_folder import PREFIX, LoraPair
-from trainer.objective import Terms
+from trainer.mis_po import Terms
 from trainer.policy import autoscale, eos
 from trainer.policy.mlx_model import Array, MlxModel
 from trainer.policy.packing import UNRELATED, Budget, Packed, States, pad

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.objective import Array, Terms
+from trainer.mis_po import Array, Terms
 from trainer.policy.packing import Budget, Packed, States
 
 State = dict[str, NDArray[Any]]

@@ -29,7 +29,7 @@ from config.presets import Preset
 from trainer.formats import model_info
 from trainer.formats.lora_files import load_tensors, save_adapter
 from trainer.io.run_folder import Compute
-from trainer.objective import Terms
+from trainer.mis_po import Terms
 from trainer.policy import autoscale, eos, torch_load, torch_midway, tree, tree_attention
 from trainer.policy.packing import Budget, Packed, States, pad
 from trainer.policy.policy import LogProbs, Loss, OutOfMemory, State, Surprise, TokenDistribution

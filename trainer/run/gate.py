@@ -23,11 +23,11 @@ from trainer.formats.manifest import MANIFEST
 from trainer.io.progress import Stop
 from trainer.io.run_folder import RunError
 from trainer.lessons.batch import score
+from trainer.lessons.chat_template import Template
 from trainer.lessons.degenerate import is_looping, repeated_share
-from trainer.lessons.lessons import HeldBack, Lesson
+from trainer.lessons.lesson import HeldBack, Lesson
 from trainer.lessons.prompts import NEUTRAL
-from trainer.lessons.samples import Template
-from trainer.objective import Floats
+from trainer.mis_po import Floats
 from trainer.policy import packing
 from trainer.policy.packing import Tokens
 from trainer.policy.policy import Policy

@@ -13,11 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from config.presets import Preset
-from trainer import own_loss
+from trainer import objectives, own_loss
 from trainer.io.progress import Progress, Stop
 from trainer.io.run_folder import RunSpec, read_lines
-from trainer.lessons.batch import make_loss
-from trainer.lessons.lessons import Lesson
+from trainer.lessons.lesson import Lesson
 from trainer.policy.policy import Loss, Policy
 from trainer.run import steps
 from trainer.run.steps import Diverged
@@ -49,7 +48,7 @@ def find(
     moves = earlier_moves(folder)
     start, optimiser = policy.adapter(), policy.optimiser()
     plan = steps.plan_steps(teaching, preset, spec.seed)[:STEPS]
-    loss = make_loss(preset, own_loss.load(folder, spec.loss))
+    loss = objectives.make_loss(preset, own_loss.load(folder, spec.loss))
     best_rate, reason = preset.learning_rate * FACTORS[0], "each of them went too far"
     for factor in FACTORS:
         stop.check()
@@ -89,7 +88,7 @@ def _move(
     """How far the policy is from its start after these steps, nats a token; infinite where it left the numbers."""
     try:
         for batch in batches:
-            steps.accumulate(policy, batch, loss, progress, kto=preset.objective == "kto")
+            steps.accumulate(policy, batch, loss, progress, objective=objectives.of(preset))
             if not np.isfinite(policy.step(rate, preset.max_grad_norm)):
                 return float("inf")
         return steps.measure_drift(policy, teaching).moved

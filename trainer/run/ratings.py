@@ -7,9 +7,10 @@ replies themselves (reply_checks), the checks on a candidate (gate).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from trainer.lessons.samples import Sample, Template
+from trainer.lessons.chat_template import Template
+from trainer.lessons.samples import Sample
 from trainer.run import permutation_test
 from trainer.run.gate import Bounds, Check
 from trainer.run.permutation_test import RatedReply
@@ -52,7 +53,7 @@ def chance(samples: Sequence[Sample], template: Template, bounds: Bounds) -> Che
     return Check(round(p, 6), bound, p <= bound, f"{good} good and {bad} bad ratings")
 
 
-def problem(checks: dict[str, Check]) -> str | None:
+def problem(checks: Mapping[str, Check]) -> str | None:
     """In words, why these ratings may not train; None: they may."""
     if not checks["contrast"].ok:
         return f"{checks['contrast'].note}, so there is nothing to compare"

@@ -1,7 +1,7 @@
 """The optimiser steps of a run: in which order, how far, and with a checkpoint after each.
 
 Owns the plan of steps, the gradient of one within the memory there is, and when to stop. Not here: what comes before
-and after (loop), the mathematics (objective, objective_kin), the framework (policies).
+and after (loop), the mathematics (mis_po, losses), the framework (policies).
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from typing import NamedTuple
 import numpy as np
 
 from config.presets import Preset
-from trainer import objective, own_loss
-from trainer.io.progress import Progress, Stop
+from trainer import mis_po, objectives, own_loss
+from trainer.io.progress import Progress, Stop, rounded
 from trainer.io.run_folder import RunError, RunSpec
 from trainer.lessons import pairs, trajectories
-from trainer.lessons.batch import make_loss, make_terms, reference_point, score
-from trainer.lessons.lessons import Lesson, metrics_of
-from trainer.objective import Floats
+from trainer.lessons.batch import make_terms, reference_point, score
+from trainer.lessons.lesson import Lesson, goes_by_token
+from trainer.mis_po import Floats
+from trainer.objectives import Objective
 from trainer.policy import packing
 from trainer.policy.policy import Loss, OutOfMemory, Policy, State
 from trainer.run import checkpoint, reach
@@ -97,8 +98,8 @@ def train(
     if any(lesson.has_teacher for lesson in teaching):
         reason += f", {max(preset.passes, preset.passes_taught)} over what has a teacher"
     progress.choice("steps", len(plan), reason)
-    loss, early_reason = make_loss(preset, own_loss.load(folder, spec.loss)), None
-    credited = by_token(teaching)
+    loss, early_reason = objectives.make_loss(preset, own_loss.load(folder, spec.loss)), None
+    credited = goes_by_token(teaching)
     start = policy.adapter()
     spent = reach.cost(policy, bound.replies) if bound is not None and bound.replies else 0.0
     current = _resume(policy, teaching, _fingerprint(spec, preset, teaching), folder, progress)
@@ -108,7 +109,7 @@ def train(
         batch = [teaching[i] for i in plan[step]]
         if step:
             batch = _update_pairs(policy, batch, preset)
-        sums = _gradient(policy, batch, loss, step, progress, kto=preset.objective == "kto")
+        sums = _gradient(policy, batch, loss, step, progress, objective=objectives.of(preset))
         # The forward pass just measured how far the steps before this one have drifted.
         if sums["kl_old"] > preset.drift_bound:
             moved = f"{sums['kl_old']:.3f} nats a token"
@@ -126,7 +127,7 @@ def train(
         if not np.isfinite(norm):
             raise Diverged(f"the gradient is not finite at step {step + 1}; nothing was kept.")
         elapsed = seconds_before + time.monotonic() - started
-        line = {**metrics_of(sums), "grad_norm": round(norm, 6), "acceptance": _acceptance(batch)}
+        line = {**rounded(sums), "grad_norm": round(norm, 6), "acceptance": _acceptance(batch)}
         history = [*current.history, line]
         current = replace(current, step=step + 1, seconds=elapsed, history=history)
         current.adapter, current.good, current.optimiser = policy.adapter(), good, policy.optimiser()
@@ -155,11 +156,6 @@ def train(
         early_reason=early_reason,
         teacher_distance=next((line["kl_teacher"] for line in current.history if "kl_teacher" in line), 0.0),
     )
-
-
-def by_token(teaching: Sequence[Lesson]) -> bool:
-    """Tell whether ratings that go by token are all there is to learn from."""
-    return all(lesson.credited and not lesson.taught for lesson in teaching)
 
 
 def measure_drift(policy: Policy, teaching: Sequence[Lesson]) -> Drift:
@@ -250,10 +246,10 @@ def _probe(teaching: Sequence[Lesson]) -> range:
 
 
 def _gradient(
-    policy: Policy, batch: Sequence[Lesson], loss: Loss, step: int, progress: Progress, *, kto: bool
+    policy: Policy, batch: Sequence[Lesson], loss: Loss, step: int, progress: Progress, *, objective: Objective
 ) -> dict[str, float]:
     """The gradient of one step; the loss, and every other sum of it as nats a token."""
-    sums = accumulate(policy, batch, loss, progress, kto=kto)
+    sums = accumulate(policy, batch, loss, progress, objective=objective)
     per = {
         "loss": 1,
         "kl_old": sum(len(lesson.old) for lesson in batch if lesson.is_own),
@@ -301,14 +297,14 @@ def _acceptance(batch: Sequence[Lesson]) -> float:
 
 
 def accumulate(
-    policy: Policy, batch: Sequence[Lesson], loss: Loss, progress: Progress, *, kto: bool
+    policy: Policy, batch: Sequence[Lesson], loss: Loss, progress: Progress, *, objective: Objective
 ) -> dict[str, float]:
     """The gradient of one step, and the loss's sums.
 
     Where memory runs out, the step's gradient begins anew in smaller micro-batches: nothing is counted twice.
     """
     sequences = [lesson.tokens for lesson in batch]
-    zero = reference_point(policy, batch) if kto else None
+    zero = reference_point(policy, batch) if objective.has_reference_point else None
     units = trajectories.units([lesson.sample for lesson in batch])
     while True:
         sums: dict[str, float] = {}
@@ -392,8 +388,8 @@ def _drift(policy: Policy, teaching: Sequence[Lesson]) -> Drift:
     theta, constants = np.concatenate(scored), make_terms(probe, len(probe))
     if not np.isfinite(theta).all():
         raise Diverged("log-probs are not finite after the last step; nothing was kept.")
-    moved = objective.drift(np, constants.old, theta)[constants.is_own > 0]
-    kl_old, kl_ref = moved.mean() if len(moved) else 0.0, objective.k3(np, constants.ref, theta).mean()
+    moved = mis_po.drift(np, constants.old, theta)[constants.is_own > 0]
+    kl_old, kl_ref = moved.mean() if len(moved) else 0.0, mis_po.k3(np, constants.ref, theta).mean()
     scored_by_index = dict(zip(_probe(teaching), scored, strict=True))
     return Drift(float(kl_old), float(kl_ref), float(np.abs(theta - constants.old).mean()), scored_by_index)
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from trainer.lessons.batch import score
-from trainer.objective import Floats
+from trainer.mis_po import Floats
 from trainer.policy.packing import Tokens
 from trainer.policy.policy import Policy
 

@@ -20,6 +20,10 @@ def model(tmp_path_factory):
     return tiny.make_model(tmp_path_factory.mktemp("models") / "tiny")
 
 
+def advantages_of(samples, each, credited):
+    return TokenAdvantages(dict(zip([s.rating for s in samples], each, strict=True)), credited)
+
+
 @given(st.lists(st.lists(st.tuples(st.integers(0, 30), st.floats(-2, 2, width=16)), max_size=12), max_size=6))
 def test_earners_are_the_tokens_that_are_pushed_up_most(replies):
     tokens = [[token for token, _ in reply] for reply in replies]
@@ -38,7 +42,7 @@ def test_only_what_went_by_token_is_held_and_with_the_pushed_tokens_in_it(tmp_pa
     preset = presets.resolve("balanced", {"teacher_k": K})
     each = [np.where(np.arange(len(s.tokens.reply)) == len(s.tokens.reply) - 1, s.reward, 0.0) for s in samples]
     credited = frozenset(s.rating for s in samples[:5])
-    found = anchor.make_anchors(preset, samples, TokenAdvantages(each, credited), scorer)
+    found = anchor.make_anchors(preset, samples, advantages_of(samples, each, credited), scorer)
     assert found.keys() == credited
     pushed = {s.tokens.reply[-1] for s in samples if s.reward > 0}
     for sample in samples[:5]:
@@ -53,7 +57,9 @@ def test_what_is_pushed_up_is_pushed_down_as_much_where_it_was_unlikely_and_earn
     samples, scorer = tiny.rated(model, 12, liked=0.5), tiny.scorer(tmp_path, model)
     each = [np.where(np.arange(len(s.tokens.reply)) == len(s.tokens.reply) - 1, s.reward, 0.0) for s in samples]
     credited = frozenset(s.rating for s in samples)
-    found = anchor.make_anchors(presets.resolve("balanced", {}), samples, TokenAdvantages(each, credited), scorer)
+    found = anchor.make_anchors(
+        presets.resolve("balanced", {}), samples, advantages_of(samples, each, credited), scorer
+    )
     earned = anchor.earners([s.tokens.reply for s in samples], each)
     assert earned
     for token, up in earned.items():
@@ -70,7 +76,7 @@ def test_what_is_pushed_up_is_pushed_down_as_much_where_it_was_unlikely_and_earn
 def test_where_no_token_earned_anything_nothing_is_pushed_down(tmp_path, model):
     samples, scorer = tiny.rated(model, 4), tiny.scorer(tmp_path, model)
     each = [np.zeros(len(s.tokens.reply)) for s in samples]
-    pushed = TokenAdvantages(each, frozenset(s.rating for s in samples))
+    pushed = advantages_of(samples, each, frozenset(s.rating for s in samples))
     found = anchor.make_anchors(presets.resolve("balanced", {}), samples, pushed, scorer)
     assert len(found) == 4 and not any(hold.down.any() for hold in found.values())
 
@@ -81,5 +87,6 @@ def test_nothing_is_held_where_nobody_asks_for_it(tmp_path, model, off):
     each = [np.ones(len(s.tokens.reply)) for s in samples]
     everything = frozenset(s.rating for s in samples)
     assert (
-        anchor.make_anchors(presets.resolve("balanced", off), samples, TokenAdvantages(each, everything), scorer) == {}
+        anchor.make_anchors(presets.resolve("balanced", off), samples, advantages_of(samples, each, everything), scorer)
+        == {}
     )

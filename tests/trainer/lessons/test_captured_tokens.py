@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from tests.harness import tiny
 from trainer.lessons.captured_tokens import Vocabulary, bytes_of, read_tokens
-from trainer.lessons.samples import Template, parse
+from trainer.lessons.chat_template import Template
+from trainer.lessons.samples import parse
 
 TOKENIZER = tiny.tokenizer()
 TEMPLATE = Template(TOKENIZER)

@@ -11,8 +11,8 @@ from tests.harness import tiny
 from trainer import loop
 from trainer.io.progress import Progress, Stop
 from trainer.lessons import advantages, hindsight
+from trainer.lessons.chat_template import Template
 from trainer.lessons.prompts import HINDSIGHT, teacher_words, with_hint
-from trainer.lessons.samples import Template
 from trainer.policy.packing import Tokens
 
 
@@ -24,12 +24,10 @@ def model(tmp_path_factory):
 def pushes(tmp_path, model, samples, **overrides):
     scorer = tiny.scorer(tmp_path, model)
     preset = presets.resolve("balanced", overrides)
-    old = scorer.score_old([s.tokens for s in samples])
+    scored = tiny.read(scorer, samples)
     with Progress(tmp_path) as progress:
-        found = hindsight.hindsight_advantages(
-            preset, Template(scorer.policy.tokenizer), samples, old, scorer, progress
-        )
-    return found, scorer, old
+        found = hindsight.hindsight_advantages(preset, Template(scorer.policy.tokenizer), scored, scorer, progress)
+    return found, scorer, [s.old for s in scored]
 
 
 def test_each_token_is_pushed_by_the_difference_of_its_log_probs(tmp_path, model):
@@ -63,7 +61,7 @@ def test_it_has_no_rating_and_changes_none_of_the_others(tmp_path, model, object
     with_it = [*rated, *(replace(s, rating=f"h-{s.rating}", reward=0.0, hindsight="so?") for s in rated)]
     values, _ = advantages.rating_advantages(replace(spec, baseline=0.5), preset, with_it)
     alone, _ = advantages.rating_advantages(replace(spec, baseline=0.5), preset, rated)
-    assert values == [*alone, *[0.0] * len(rated)]
+    assert values == alone | {s.rating: 0.0 for s in with_it[len(rated) :]}
 
 
 def test_a_teacher_is_told_of_a_comment_before_what_was_said_next():

@@ -41,7 +41,7 @@ def taught(folder, model, samples, **overrides):
     folder.mkdir(exist_ok=True)
     with Progress(folder, out) as progress:
         found = leaning.leaning_targets(
-            preset, samples, [s.reward for s in samples], tiny.scorer(folder, model), progress
+            preset, samples, {s.rating: s.reward for s in samples}, tiny.scorer(folder, model), progress
         )
     return found, [json.loads(line) for line in out.getvalue().splitlines()]
 
@@ -139,7 +139,7 @@ def test_who_says_neither_is_on_no_side(tmp_path, model):
     neutral = [replace(s, rating=f"n{s.rating}", reward=0.0, messages=(), tokens=replace(s.tokens, prompt=(9, 9, at)))
                for at, s in enumerate(samples[:4])]  # fmt: skip
     preset = presets.resolve("balanced", {"teacher_k": K})
-    values = [s.reward - 0.2 for s in [*samples, *neutral]]
+    values = {s.rating: s.reward - 0.2 for s in [*samples, *neutral]}
     with Progress(tmp_path, io.StringIO()) as progress:
         found = leaning.leaning_targets(preset, [*samples, *neutral], values, tiny.scorer(tmp_path, model), progress)
     assert found.keys() == {s.rating for s in samples}

@@ -13,7 +13,9 @@ from config import presets
 from tests.harness import tiny
 from trainer.io.progress import Progress
 from trainer.lessons import advantages, lessons
-from trainer.lessons.samples import Sample, Template, parse
+from trainer.lessons.chat_template import Template
+from trainer.lessons.lesson import ScoredSample
+from trainer.lessons.samples import Sample, parse
 from trainer.policy.policy import LogProbs
 
 LINE = {
@@ -46,11 +48,12 @@ def scored(entropy: float) -> LogProbs:
 
 
 @pytest.mark.parametrize(("now", "taken"), [(1.2, 0.3), (1.0, 1.0), (0.8, 1.0)])
-def test_likely_tokens_are_spared_only_where_the_policy_is_vaguer_than_the_base(tmp_path, now, taken) -> None:
+def test_likely_tokens_are_spared_only_where_the_policy_is_vaguer_than_the_base(tmp_path, sample, now, taken) -> None:
     preset = presets.resolve("balanced", {"likely": 0.3})
     out = io.StringIO()
     with Progress(tmp_path, out) as progress:
-        assert advantages.likely_now(preset, [scored(now)] * 2, [scored(1.0)] * 2, progress) == taken
-        assert advantages.likely_now(preset, [], [], progress) == 1.0  # corrections alone
+        read = ScoredSample(sample, scored(now), scored(1.0), np.zeros(4))
+        assert advantages.likely_now(preset, [read] * 2, progress) == taken
+        assert advantages.likely_now(preset, [], progress) == 1.0  # corrections alone
     said = json.loads(out.getvalue().splitlines()[0])
     assert (said["name"], said["value"]) == ("likely", taken)

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from config import presets
 from tests.harness import tiny
-from trainer import loop, objective
+from trainer import loop, mis_po
 from trainer.io.progress import Progress, Stop
 from trainer.lessons import batch, pairs, reply_checks
 from trainer.lessons.acceptance import Outcome
 from trainer.lessons.lessons import Lesson
 from trainer.lessons.samples import Sample
-from trainer.objective import Terms
+from trainer.mis_po import Terms
 from trainer.policy.packing import Tokens
 from trainer.run import steps
 
@@ -149,7 +149,7 @@ def test_what_a_pair_pushes_is_the_gradient_of_dpo(plus, minus, seed, reward):
         name: torch.tensor(np.asarray(getattr(terms, name)))
         for name in ("ref", "keep", "advantage", "share", "own")
     }, old=theta.detach().clone())  # where the run stands: no guard  # fmt: skip
-    found, _ = objective.mis_po(torch, theta, terms, kl_ref=0.0, guard_low=0.5, guard_high=2.0)
+    found, _ = mis_po.loss(torch, theta, terms, kl_ref=0.0, guard_low=0.5, guard_high=2.0)
     (gradient,) = torch.autograd.grad(found, theta)
     assert gradient.numpy() == pytest.approx(expected.numpy(), rel=1e-9, abs=1e-12)
 

@@ -12,8 +12,8 @@ from tests.harness import tiny
 from trainer import probe
 from trainer.io.run_folder import read_lines
 from trainer.lessons import samples
+from trainer.lessons.chat_template import Template
 from trainer.lessons.rehearsal import UNRATED, known_tokens, refusals
-from trainer.lessons.samples import Template
 
 TALK = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi."}, {"role": "user", "content": "?"}]
 STRICT = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system here') }}{% endif %}hi"

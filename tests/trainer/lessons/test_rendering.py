@@ -12,10 +12,11 @@ import pytest
 from tests.harness import tiny
 from trainer.io.run_folder import read_lines
 from trainer.lessons import samples
+from trainer.lessons.chat_template import Template
 from trainer.lessons.line_members import BadLine, TooLong
 from trainer.lessons.prompts import NEUTRAL, with_hint
 from trainer.lessons.rendering import AS_IS, KnownPrompt, Way
-from trainer.lessons.samples import Template, parse
+from trainer.lessons.samples import parse
 
 TURN = "{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}"
 TURNS = "{% for m in messages %}" + TURN + "{% endfor %}"

@@ -16,7 +16,8 @@ from tests.trainer.lessons.test_lessons import LINE
 from trainer.io.progress import Progress
 from trainer.io.run_folder import RunSpec
 from trainer.lessons import replay
-from trainer.lessons.samples import Sample, Template, parse
+from trainer.lessons.chat_template import Template
+from trainer.lessons.samples import Sample, parse
 
 ONE = parse(LINE, "rt-1", Template(tiny.tokenizer()), max_seq_len=100)
 SPEC = RunSpec(run=1, model="m", weights="w", version=20, parent=10, out=Path("out"))

@@ -11,7 +11,9 @@ from tests.harness import tiny
 from trainer import loop
 from trainer.io.progress import Progress, Stop
 from trainer.lessons import reply_checks
-from trainer.lessons.samples import Sample, Template
+from trainer.lessons.chat_template import Template
+from trainer.lessons.lesson import ReadSample
+from trainer.lessons.samples import Sample
 from trainer.policy import packing
 from trainer.policy.packing import Tokens
 from trainer.policy.policy import LogProbs
@@ -35,6 +37,10 @@ def scored(surprise, tokens=40):
 def sample(rating, reward, *, exact=True, version=0, reply=(5, 6, 7)):
     behaviour = np.zeros(len(reply)) if exact else None
     return Sample(rating, False, version, reward, 1.0, True, Tokens((1,), tuple(reply)), behaviour)
+
+
+def read(samples, log_probs):
+    return [ReadSample(s, log_probs) for s in samples]
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
@@ -72,26 +78,25 @@ def test_only_fresh_replies_without_ids_are_compared_with_the_template():
         sample("new", 1.0, exact=False, version=3),
         dataclasses.replace(sample("cut", 1.0, exact=False, version=3), flags=("shortened",)),
     ]
-    odd = [scored(2.0, 2000)] * 4
-    assert set(reply_checks.mismatch(samples, odd, parent=3)) == {"new"}
-    assert reply_checks.mismatch(samples, [scored(0.1, 2000)] * 4, parent=3) == {}
-    assert reply_checks.mismatch(samples, [scored(0.4, 40)] * 4, parent=3) == {}  # so few tokens say little
-    assert reply_checks.mismatch([], [], parent=3) == {}
+    assert set(reply_checks.mismatch(read(samples, scored(2.0, 2000)), parent=3)) == {"new"}
+    assert reply_checks.mismatch(read(samples, scored(0.1, 2000)), parent=3) == {}
+    assert reply_checks.mismatch(read(samples, scored(0.4, 40)), parent=3) == {}  # so few tokens say little
+    assert reply_checks.mismatch([], parent=3) == {}
 
 
 def test_what_was_sampled_with_a_penalty_says_nothing_of_the_template():
     """Ollama before 0.17.5: 28 of 28 good replies were refused as 0.2 nats odder than the policy's own."""
     samples = [dataclasses.replace(sample(f"r{n}", 1.0, exact=False), penalised=True) for n in range(28)]
-    assert reply_checks.mismatch(samples, [scored(0.3, 200)] * 28, parent=0) == {}
+    assert reply_checks.mismatch(read(samples, scored(0.3, 200)), parent=0) == {}
 
 
 def test_where_the_server_gave_log_probs_these_decide():
     """A policy as sure as its server, of replies that its entropy would call odd; and one that is not."""
     told = [dataclasses.replace(sample(f"r{n}", 1.0, exact=False), served=np.zeros(200)) for n in range(8)]
     near = {s.rating: np.append(np.full(199, -0.01), np.nan) for s in told}
-    assert reply_checks.mismatch(told, [scored(2.0, 200)] * 8, 0, near) == {}
+    assert reply_checks.mismatch(read(told, scored(2.0, 200)), 0, near) == {}
     far = {s.rating: np.full(200, -0.4) for s in told}
-    found = reply_checks.mismatch(told, [scored(0.0, 200)] * 8, 0, far)
+    found = reply_checks.mismatch(read(told, scored(0.0, 200)), 0, far)
     assert set(found) == {s.rating for s in told} and "0.40 nats a token less likely to the weights" in found["r0"]
 
 
@@ -99,7 +104,7 @@ def test_another_template_shows_where_replies_begin():
     samples = [sample(str(n), 1.0, exact=False) for n in range(28)]
     for odd, told in ((1.0, True), (0.6, False)):
         begins = LogProbs(np.r_[np.full(4, -1.0 - odd), np.full(36, -1.0)], np.full(40, -1.0), np.ones(40))
-        found = reply_checks.mismatch(samples, [begins] * 28, parent=0)
+        found = reply_checks.mismatch(read(samples, begins), parent=0)
         assert len(found) == (28 if told else 0)
         assert not told or "0.33 nats a token odder in their first 12 tokens" in found["0"]
         assert reply_checks.excess([begins]) < 0.15  # all of it together says nothing

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from tests.harness import tiny
+from trainer.lessons.chat_template import Template, plain_message
 from trainer.lessons.line_members import BadLine
-from trainer.lessons.samples import Template, _plain_message, load, load_calibration, parse
+from trainer.lessons.samples import load, load_calibration, parse
 
 GOOD = {
     "rating": "rt-1",
@@ -112,7 +113,7 @@ def test_a_tool_call_is_rendered_as_the_server_does_whatever_its_arguments(templ
         call = {"id": "c", "type": "function", "function": {"name": "now", "arguments": arguments}}
         return [{"role": "user", "content": "when"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
 
-    shown = _plain_message(asked(said)[1])["tool_calls"][0]["function"]["arguments"]
+    shown = plain_message(asked(said)[1])["tool_calls"][0]["function"]["arguments"]
     assert shown == rendered
     assert template.prompt(asked(said)) == template.prompt(asked(rendered))
 

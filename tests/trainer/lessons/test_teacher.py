@@ -16,9 +16,11 @@ from trainer.io.progress import Progress, Stop
 from trainer.io.run_folder import read_spec
 from trainer.launch import verify_adapter
 from trainer.lessons import advantages, batch, lessons, samples, teacher
-from trainer.lessons.lessons import Lesson
+from trainer.lessons.chat_template import Template
+from trainer.lessons.lesson import Lesson
+from trainer.lessons.lessons import LessonContext
 from trainer.lessons.line_members import BadLine
-from trainer.lessons.samples import Template
+from trainer.lessons.scoring import Scorer
 from trainer.policy import packing
 from trainer.policy.policy import TokenDistribution
 from trainer.run import steps
@@ -111,7 +113,7 @@ def test_only_what_a_disliked_sample_says_is_an_instruction(tmp_path, model, lin
     assert [s.comment for s in loaded] == [None, "lovely", "shorter", None]
     assert teacher.count(loaded) == (1, 1)
     taught, warnings = prepare(tmp_path, policy, loaded, template)
-    assert list(taught.hinted) == list(taught.teacher) == [lines[2]["rating"]]
+    assert list(taught.hinted) == list(taught.distributions) == [lines[2]["rating"]]
     assert [extra.sample.rating for extra in taught.imitations] == [lines[3]["rating"]]
     assert warnings == []
 
@@ -140,7 +142,7 @@ def test_a_prompt_that_the_template_does_not_give_is_said_once(tmp_path, model, 
     served = [line | {"prompt_token_ids": line["prompt_token_ids"][1:]} for line in commented(lines)]
     template, loaded = load(tiny.run_folder(tmp_path / "run", model, served), policy)
     taught, warnings = prepare(tmp_path, policy, loaded, template)
-    assert len(taught.teacher) == 6 and len(warnings) == 1 and "6 of 6" in warnings[0]
+    assert len(taught.distributions) == 6 and len(warnings) == 1 and "6 of 6" in warnings[0]
 
 
 @pytest.mark.parametrize(
@@ -193,13 +195,13 @@ def test_distillation_moves_the_policy_towards_its_teacher(tmp_path, model, line
     policy = tiny.policy(model)
     template, loaded = load(folder, policy)
     taught, _ = prepare(tmp_path, policy, loaded, template)
-    disliked = [s for s in loaded if s.rating in taught.teacher]
+    disliked = [s for s in loaded if s.rating in taught.distributions]
     assert len(disliked) == 6
 
     def divergence():
         at, found = packing.pack([s.tokens for s in disliked]), []
         own = policy.teach(at, 259)
-        told = [taught.teacher[s.rating] for s in disliked]
+        told = [taught.distributions[s.rating] for s in disliked]
         for ids, want, mine_ids, mine in zip(
             np.concatenate([t.ids for t in told]), np.concatenate([t.log_probs for t in told]), *own, strict=True
         ):
@@ -262,18 +264,9 @@ def test_the_token_that_was_said_can_be_taught_alone(tmp_path, model, lines, pol
     folder = tiny.run_folder(tmp_path / "run", model, commented(lines), overrides=overrides)
     template, loaded = load(folder, policy)
     with Progress(folder) as progress:
-        learned = lessons.prepare(
-            read_spec(folder),
-            presets.resolve("balanced", overrides),
-            policy,
-            template,
-            loaded,
-            [],
-            [],
-            cache=Cache(folder / "cache"),
-            progress=progress,
-            stop=Stop(),
-        )
+        scorer = Scorer(policy, read_spec(folder), Cache(folder / "cache"), Stop())
+        context = LessonContext(presets.resolve("balanced", overrides), template, scorer, progress)
+        learned = lessons.prepare(context, loaded, [], [])
     one = next(lesson for lesson in learned.train if lesson.sample.reward < 0)
     prompt = template.prompt(teacher.hint(one.sample.messages, "use bullets"))
     hinted = policy.log_probs(packing.pack([packing.Tokens(prompt, one.tokens.reply, 0.8)])).plain
@@ -367,7 +360,7 @@ def test_replies_to_one_prompt_are_one_group(tmp_path, model, lines, policy):
     preset = presets.resolve("balanced", {"objective": "grpo", "weight_good": 1.0})
     found, _ = advantages.rating_advantages(read_spec(folder), preset, loaded)
     mean = sum(line["reward"] for line in same) / 3
-    assert found == pytest.approx([line["reward"] - mean for line in same] + [lines[3]["reward"]])
+    assert [*found.values()] == pytest.approx([line["reward"] - mean for line in same] + [lines[3]["reward"]])
 
 
 def test_a_commented_reply_is_taught_by_its_teacher_and_not_pushed_by_its_rating(tmp_path, model, lines, policy):
@@ -375,20 +368,9 @@ def test_a_commented_reply_is_taught_by_its_teacher_and_not_pushed_by_its_rating
     folder = tiny.run_folder(tmp_path / "run", model, one)
     template, loaded = load(folder, policy)
     preset = presets.resolve("balanced", {"objective": "combine", "rank": 4, "alpha": 8, "likely": 1.0})
-    spec = read_spec(folder)
+    scorer = Scorer(policy, read_spec(folder), Cache(folder / "cache"), Stop())
     with Progress(folder) as progress:
-        learned = lessons.prepare(
-            spec,
-            preset,
-            policy,
-            template,
-            loaded,
-            [],
-            [],
-            cache=Cache(folder / "cache"),
-            progress=progress,
-            stop=Stop(),
-        )
+        learned = lessons.prepare(LessonContext(preset, template, scorer, progress), loaded, [], [])
     first, *others = learned.train
     assert first.teacher is not None and not first.advantage.any()
     assert all(other.advantage.all() and other.teacher is None for other in others)

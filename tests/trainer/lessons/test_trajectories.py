@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from config import presets
 from tests.harness import tiny
+from trainer import objectives
 from trainer.io.progress import Progress
 from trainer.lessons import trajectories
-from trainer.lessons.batch import make_loss, score
+from trainer.lessons.batch import score
 from trainer.lessons.lessons import Lesson
 from trainer.lessons.line_members import BadLine
 from trainer.lessons.samples import Sample
@@ -137,7 +138,7 @@ def test_the_packed_gradient_of_a_group_equals_a_float64_reference(tmp_path: Any
         value.data = torch.randn(value.shape, generator=torch.Generator().manual_seed(len(name))).double() * 0.05
     batch = lessons(samples, 0.9, score(policy, [s.tokens for s in samples]))
     with Progress(tmp_path, io.StringIO()) as progress:
-        steps.accumulate(policy, batch, make_loss(preset), progress, kto=False)
+        steps.accumulate(policy, batch, objectives.make_loss(preset), progress, objective=objectives.of(preset))
     packed = {name: p.grad.clone() for name, p in policy.trained.items()}
     assert packing.size([s.tokens for s in samples], trees=True) < sum(len(s.tokens.computed) for s in samples)
 

@@ -29,11 +29,11 @@ from config import presets
 from scripts.harness.lora import random_adapter
 from tests.harness import tiny
 from tests.trainer.test_loop import StopAfter, go, of, tensors
-from trainer import loop, objective, objective_kin
+from trainer import loop, losses, mis_po
 from trainer.formats.manifest import AdapterError
 from trainer.io.progress import Stop, Stopped
-from trainer.lessons.samples import Template
-from trainer.objective import Terms
+from trainer.lessons.chat_template import Template
+from trainer.mis_po import Terms
 from trainer.policy.packing import Tokens, pack
 from trainer.serve.batched_lora import read_adapter
 
@@ -118,7 +118,7 @@ def terms(policy, packed):
 
 
 def loss(xp, theta, constants):
-    return objective.mis_po(xp, theta, constants, kl_ref=0.3, guard_low=0.5, guard_high=2.0)
+    return mis_po.loss(xp, theta, constants, kl_ref=0.3, guard_low=0.5, guard_high=2.0)
 
 
 def gradients(one, other, packed):
@@ -558,7 +558,7 @@ def test_a_teacher_says_the_same_and_teaches_the_same(model):
         teacher=np.minimum(told.log_probs + noise - 1, -0.1),
     )
     weights = {"w_distill": 1.0, "w_stay": 2.0, "w_elsewhere": 0.7}
-    combine = partial(objective_kin.combine, **weights, kl_ref=0.3, guard_low=0.5, guard_high=2.0)
+    combine = partial(losses.combine, **weights, kl_ref=0.3, guard_low=0.5, guard_high=2.0)
     sums = one.backward(packed, constants, combine), other.backward(packed, constants, combine)
     assert sums[1] == pytest.approx(sums[0], abs=1e-4)
     assert sums[0]["kl_teacher"] > 0.1 and sums[0]["kl_stay"] > 0.1

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.harness import tiny
-from trainer.objective import Terms
+from trainer.mis_po import Terms
 from trainer.policy.packing import UNRELATED, Tokens, pack
 from trainer.policy.torch_memory import COMFORTABLE, HOARD, SMALL, FreedMemory, MemoryPlan, is_out_of_memory
 

@@ -9,9 +9,9 @@ import torch
 from transformers import AutoModelForCausalLM, GPTNeoXJapaneseConfig
 
 from tests.harness import tiny
-from trainer import objective
-from trainer.lessons.samples import Template
-from trainer.objective import OFF, Band, Terms
+from trainer import mis_po
+from trainer.lessons.chat_template import Template
+from trainer.mis_po import OFF, Band, Terms
 from trainer.policy import torch_midway
 from trainer.policy.packing import Tokens, pack
 from trainer.policy.torch_policy import _peft
@@ -82,7 +82,7 @@ def step(policy, rows, advantage=1.0, rate=1e-2, kl_ref=0.05):
     sums = policy.backward(
         packed,
         Terms(old, old, ones, advantage * ones, share),
-        lambda xp, theta, terms: objective.mis_po(xp, theta, terms, kl_ref=kl_ref, guard_low=0.5, guard_high=2.0),
+        lambda xp, theta, terms: mis_po.loss(xp, theta, terms, kl_ref=kl_ref, guard_low=0.5, guard_high=2.0),
     )
     return sums, policy.step(rate, 1.0)
 
@@ -219,7 +219,7 @@ def test_the_gradient_is_the_finite_difference(model):
     terms = Terms(old + 0.01, old - 0.2, np.ones_like(old), advantage, np.full_like(old, 0.1))
 
     def loss(xp, theta, constants):
-        return objective.mis_po(xp, theta, constants, kl_ref=0.3, guard_low=0.5, guard_high=2.0)
+        return mis_po.loss(xp, theta, constants, kl_ref=0.3, guard_low=0.5, guard_high=2.0)
 
     policy.backward(packed, terms, loss)
     name, parameter = max(policy.trained.items(), key=lambda item: float(item[1].grad.abs().max()))
@@ -250,7 +250,7 @@ def test_micro_batches_add_up_to_the_batch(model):
             policy.backward(
                 packed,
                 Terms(old, old - 0.1, np.ones_like(old), np.ones_like(old), share),
-                lambda xp, theta, terms: objective.mis_po(xp, theta, terms, kl_ref=0.05, guard_low=0.5, guard_high=2.0),
+                lambda xp, theta, terms: mis_po.loss(xp, theta, terms, kl_ref=0.05, guard_low=0.5, guard_high=2.0),
             )
         gradients.append([p.grad.clone() for p in policy.trained.values()])
         for p in policy.trained.values():
@@ -363,7 +363,7 @@ def test_a_template_wrong_by_one_token_falls_out_of_the_band(policy):
     served = np.split(policy.log_probs(right).sampled, np.cumsum(right.lengths)[:-1])
     for packed, accepted in ((right, 8), (wrong, 0)):
         old = np.split(policy.log_probs(packed).sampled, np.cumsum(packed.lengths)[:-1])
-        verdicts = [objective.verdict(o, b, **limits) for o, b in zip(old, served, strict=True)]
+        verdicts = [mis_po.verdict(o, b, **limits) for o, b in zip(old, served, strict=True)]
         assert sum(v.reply for v in verdicts) == accepted
     assert OFF.limits(10) == (-math.inf, math.inf)
 

@@ -7,8 +7,8 @@ from transformers import LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config, Q
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from tests.harness import tiny
-from trainer import objective
-from trainer.objective import Terms
+from trainer import mis_po
+from trainer.mis_po import Terms
 from trainer.policy import tree, tree_attention
 from trainer.policy.packing import Tokens, group, pack
 
@@ -89,7 +89,7 @@ def taught(policy, batches, everything):
         total += policy.backward(
             packed,
             Terms(old, old - 0.1, np.ones_like(old), advantage, share),
-            lambda xp, theta, terms: objective.mis_po(xp, theta, terms, kl_ref=0.05, guard_low=0.5, guard_high=2.0),
+            lambda xp, theta, terms: mis_po.loss(xp, theta, terms, kl_ref=0.05, guard_low=0.5, guard_high=2.0),
         )["loss"]
     gradients = {name: p.grad.clone() for name, p in policy.trained.items()}
     for p in policy.trained.values():

@@ -10,9 +10,10 @@ import pytest
 from tests.harness import tiny
 from trainer.io.progress import Stop
 from trainer.io.run_folder import RunError
+from trainer.lessons.chat_template import Template
 from trainer.lessons.lessons import HeldBack
-from trainer.lessons.samples import Sample, Template
-from trainer.objective import Terms, mis_po
+from trainer.lessons.samples import Sample
+from trainer.mis_po import Terms, loss
 from trainer.policy import packing
 from trainer.run import gate
 from trainer.run.gate import Bounds, is_looping
@@ -169,7 +170,7 @@ def test_a_collapsed_candidate_has_no_entropy_left(policy, template):
     one_reply = packing.pack([packing.Tokens(template.prompt([{"role": "user", "content": "a"}]), (60, 61, 62, 63, 2))])
     terms = Terms(*(np.full(5, value) for value in (-1.0, -1.0, 1.0, 1.0, 0.2)))
     for _ in range(60):
-        policy.backward(one_reply, terms, partial(mis_po, kl_ref=0.0, guard_low=1e-9, guard_high=1e9))
+        policy.backward(one_reply, terms, partial(loss, kl_ref=0.0, guard_low=1e-9, guard_high=1e9))
         policy.step(0.02, 1.0)
     reply = packing.Tokens(template.prompt([{"role": "user", "content": "b"}]), (60, 61, 62, 63, 2))
     check = gate.compare_with_base(policy, [reply], [], WIDE)["entropy"]

@@ -11,7 +11,8 @@ from config import presets
 from tests.harness import tiny
 from trainer import loop
 from trainer.io.progress import Progress, Stop
-from trainer.lessons.samples import Sample, Template
+from trainer.lessons.chat_template import Template
+from trainer.lessons.samples import Sample
 from trainer.policy.torch_policy import TorchPolicy
 from trainer.run import ratings, reach
 from trainer.run.gate import Bounds, Check

@@ -8,7 +8,8 @@ import pytest
 from config import presets
 from tests.harness import tiny
 from trainer.io.progress import Progress
-from trainer.lessons.samples import Sample, Template
+from trainer.lessons.chat_template import Template
+from trainer.lessons.samples import Sample
 from trainer.policy import packing
 from trainer.run import gate, reach, steps
 

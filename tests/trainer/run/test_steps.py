@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tests.harness import tiny
 from trainer.lessons import batch, samples
+from trainer.lessons.chat_template import Template
 from trainer.run import steps
 
 
@@ -35,7 +36,7 @@ def test_every_batch_mixes_the_signs(signs, size, passes):
 
 
 def test_the_loss_of_a_batch_is_the_mean_over_its_replies(lines):
-    template = samples.Template(tiny.tokenizer())
+    template = Template(tiny.tokenizer())
     parsed = [samples.parse(x, x["rating"], template, max_seq_len=999) for x in lines]
     made = [tiny.lesson(s, s.behaviour) for s in parsed[:3]]
     terms = batch.make_terms(made, 3)
@@ -45,7 +46,7 @@ def test_the_loss_of_a_batch_is_the_mean_over_its_replies(lines):
 
 def test_the_gate_sees_the_last_liked_and_disliked_replies_again(model, lines):
     """However rare one sign is, and wherever it stands among the others."""
-    policy, template = tiny.policy(model), samples.Template(tiny.tokenizer())
+    policy, template = tiny.policy(model), Template(tiny.tokenizer())
     sample = samples.parse(lines[0], "rt-1", template, max_seq_len=999)
     (now,) = batch.score(policy, [sample.tokens])
 
@@ -61,7 +62,7 @@ def test_the_gate_sees_the_last_liked_and_disliked_replies_again(model, lines):
 
 
 def test_what_the_last_look_scored_is_not_scored_again(model, lines):
-    policy, template = tiny.policy(model), samples.Template(tiny.tokenizer())
+    policy, template = tiny.policy(model), Template(tiny.tokenizer())
     parsed = [samples.parse(x, x["rating"], template, max_seq_len=999) for x in lines]
     teaching = [replace(tiny.lesson(s, s.behaviour), advantage=np.full(len(s.behaviour), s.reward)) for s in parsed * 4]
     look = steps.measure_drift(policy, teaching)
@@ -75,7 +76,7 @@ def test_what_the_last_look_scored_is_not_scored_again(model, lines):
 
 
 def test_the_gate_sees_what_earned_the_ratings_where_they_went_by_token(model, lines):
-    policy, template = tiny.policy(model), samples.Template(tiny.tokenizer())
+    policy, template = tiny.policy(model), Template(tiny.tokenizer())
     sample = samples.parse(lines[0], "rt-1", template, max_seq_len=999)
     (now,) = batch.score(policy, [sample.tokens])
     earned, rose = np.zeros(len(now)), np.full(len(now), -3.0)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.harness import tiny
-from trainer.lessons.samples import Template
+from trainer.lessons.chat_template import Template
 from trainer.policy.packing import Tokens
 from trainer.run import gate, topic
 from trainer.run.gate import Bounds

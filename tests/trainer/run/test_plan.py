@@ -1,4 +1,4 @@
-"""The preset gives way to what samples bring: the rate. The rest is seen in whole runs (test_loop, test_teacher)."""
+"""The plan follows what samples bring: the rate. The rest is seen in whole runs (test_loop, test_teacher)."""
 
 import io
 import json
@@ -10,10 +10,13 @@ from config import presets
 from tests.harness import tiny
 from trainer import loop
 from trainer.io.progress import Progress, Stop
-from trainer.run import preset_rules
-from trainer.run.preset_rules import RatingCount
+from trainer.io.run_folder import RunError, RunSpec
+from trainer.run import plan as planning
+from trainer.run.gate import Bounds
+from trainer.run.plan import Plan, RatingCount
 
 BALANCED = presets.resolve("balanced", {})
+PLAN = Plan(BALANCED, Bounds())
 
 
 def lessons(liked=0, disliked=0, *, taught=0, noted=0, credited=True, is_own=True):
@@ -57,8 +60,8 @@ def lesson(way, *, taught=False, credited=False, is_imitated=False, is_own=True)
 )
 def test_the_rate_falls_where_more_is_said_a_token_and_where_little_is_disliked(tmp_path, given, share):
     with Progress(tmp_path) as progress:
-        paced = preset_rules.fit_rate(BALANCED, given, progress)
-    assert paced.learning_rate == pytest.approx(BALANCED.learning_rate * share)
+        paced = planning.fit_rate(PLAN, given, progress)
+    assert paced.preset.learning_rate == pytest.approx(BALANCED.learning_rate * share)
     few = sum(one.sample.reward < 0 for one in given) < sum(one.sample.reward > 0 for one in given) and given[0].is_own
     assert ("rated ones are disliked" in (tmp_path / "progress.jsonl").read_text()) is few
 
@@ -75,20 +78,31 @@ def test_the_rate_falls_where_more_is_said_a_token_and_where_little_is_disliked(
     ],
 )
 def test_a_version_is_liked_more_or_it_is_not(now, before, no_better):
-    assert preset_rules.is_no_better(now, before) is no_better
+    assert planning.is_no_better(now, before) is no_better
 
 
 def test_a_teacher_that_brought_nothing_is_asked_for_less(tmp_path):
-    taught = BALANCED.model_copy(update={"objective": "combine"})
+    taught, few = PLAN.with_preset(objective="combine"), RatingCount(2, 28)
     with Progress(tmp_path) as progress:
-        less, why = preset_rules.weaken_teacher(taught, RatingCount(2, 28), RatingCount(2, 28), progress)
-        assert (less.rate_taught, less.passes_taught) == (BALANCED.rate_taught / 2, BALANCED.passes)
-        assert why == "2 of 28 answers are liked after comments taught, 2 of 28 before"
-        assert preset_rules.weaken_teacher(taught, RatingCount(20, 28), RatingCount(2, 28), progress) == (taught, None)
-        assert preset_rules.weaken_teacher(BALANCED, RatingCount(2, 28), RatingCount(2, 28), progress) == (
-            BALANCED,
-            None,
-        )
+        less = planning.weaken_teacher(taught, few, few, progress)
+        assert (less.preset.rate_taught, less.preset.passes_taught) == (BALANCED.rate_taught / 2, BALANCED.passes)
+        assert less.less_teacher_reason == "2 of 28 answers are liked after comments taught, 2 of 28 before"
+        assert planning.weaken_teacher(taught, RatingCount(20, 28), few, progress) is taught
+        assert planning.weaken_teacher(PLAN, few, few, progress) is PLAN
+
+
+def test_a_plan_is_changed_by_nobody():
+    with pytest.raises(AttributeError):
+        PLAN.evidence = 0.5
+    with pytest.raises(ValueError, match="frozen"):
+        PLAN.preset.learning_rate = 1.0
+    assert PLAN.with_preset(batch=2).preset.batch == 2 and PLAN.preset.batch == BALANCED.batch
+
+
+def test_an_objective_that_does_not_exist_is_said_before_anything_loads(tmp_path):
+    spec = RunSpec(1, "tiny", "tiny", 1, 0, tmp_path, overrides={"objective": "ppo"})
+    with pytest.raises(RunError, match="no objective 'ppo'; there are mis-po, "):
+        planning.start(spec)
 
 
 def test_a_version_is_judged_by_what_people_said_of_its_own_answers():

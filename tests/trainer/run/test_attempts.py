@@ -3,8 +3,8 @@
 import pytest
 
 from config import presets
+from trainer.run.attempts import Attempts, has_lost_sense
 from trainer.run.gate import Check
-from trainer.run.retry import Attempts, has_lost_sense
 
 BALANCED = presets.resolve("balanced", {})
 GOOD, BAD = Check(0.0, 1.0, ok=True), Check(2.0, 1.0, ok=False)

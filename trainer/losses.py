@@ -1,10 +1,10 @@
-"""The kin of MIS-PO: other losses over the same flat arrays, for whom and when in docs/lab/training-log.md.
+"""Losses beside MIS-PO, over the same flat arrays; for whom and when in docs/lab/training-log.md.
 
 Owns `mis-po-clip` (ReinforceClaw's published variant), `grpo` (several replies to one prompt), `distill` (a comment as
 a teacher), and `kto` (replies of a cloud's model). Beside them: `hold` (what is not to move), `push_down_unlikely`
 (where a push is not meant), and `combine` (these and ratings). Each takes the array module, θ's log-probs and `Terms`,
 and returns the loss with sums over tokens. No mask, scale or reference point has a gradient. Not here: MIS-PO itself
-and the filter (objective).
+and the filter (mis_po).
 """
 
 from __future__ import annotations
@@ -16,12 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from trainer.objective import CLIP, Array, Floats, Terms, drift, k3, mis_po
+from trainer import mis_po
+from trainer.mis_po import CLIP, Array, Floats, Terms, drift, k3
 
-NAMES = ("mis-po", "mis-po-clip", "grpo", "distill", "combine", "kto")
-TAUGHT = ("distill", "combine")  # those that listen to comments and corrections
-# Those that do without the filter: one clips the ratio instead, the other has no behaviour policy of ours.
-UNFILTERED = ("mis-po-clip", "kto")
 LEAST_TAIL = 1e-6  # of the mass outside the teacher's K likeliest: fp32 cannot tell less from 0
 
 Sums = dict[str, Array]
@@ -125,7 +122,7 @@ def combine(
 
     `distill` is this with ratings of advantage 0. A batch with neither is MIS-PO's.
     """
-    actor = actor or partial(mis_po, kl_ref=kl_ref, guard_low=guard_low, guard_high=guard_high)
+    actor = actor or partial(mis_po.loss, kl_ref=kl_ref, guard_low=guard_low, guard_high=guard_high)
     loss, sums = actor(xp, theta, terms)
     push_down = partial(push_down_unlikely, guard_low=guard_low)
     parts = (

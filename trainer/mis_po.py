@@ -1,8 +1,8 @@
 """MIS-PO: policy gradient on samples of a slightly different policy, behind a hard two-level filter.
 
 Owns the mathematics: advantage, filter, loss. Pure functions on flat arrays, one entry a reply token (N,), with every
-mask a named number. Not here: its kin (objective_kin), where log-probs come from (samples, policies), when to step
-(loop). `verdict` and what feeds it has no θ in it and is plain numpy. `mis_po` has, so it takes the array module
+mask a named number. Not here: other losses (losses), where log-probs come from (samples, policies), when to step
+(loop). `verdict` and what feeds it has no θ in it and is plain numpy. `loss` has, so it takes the array module
 (`torch`, `mlx.core`, `numpy`). Its gradient goes through `theta` alone: the masks are comparisons, which have none.
 
 Step 3.5 Flash, arXiv 2602.10604v2 §5.2.1, as changed for single rated replies: facts in docs/lab/training-log.md.
@@ -217,7 +217,7 @@ def drift(xp: Any, old: Array, theta: Array) -> Array:
     return xp.exp(xp.clip(moved, -CLIP, CLIP)) - moved - 1.0
 
 
-def mis_po(
+def loss(
     xp: Any, theta: Array, terms: Terms, *, kl_ref: float, guard_low: float, guard_high: float
 ) -> tuple[Array, dict[str, Array]]:
     """L = − Σ_i (1/T_i) Σ_t m M A ℓ_θ / n + β_KL · pull(θ‖ref), and what there is to know about it as sums over tokens.

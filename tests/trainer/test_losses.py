@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from trainer import objective, objective_kin
-from trainer.objective import Terms
+from trainer import losses, mis_po
+from trainer.mis_po import Terms
 
 CLIP_BAND = {"token_low": 0.5, "token_high": 2.0, "low": 0.9, "high": 1.1}
 PPO = {"clip_low": 0.2, "clip_high": 0.28}
@@ -113,10 +113,10 @@ def slow_kto(theta, b, at):
 
 
 LOSSES = {
-    "mis-po-clip": (slow_mis_po_clip, lambda *a: objective_kin.mis_po_clip(*a, kl_ref=KL, **CLIP_BAND)),
-    "grpo": (slow_grpo, lambda *a: objective_kin.grpo(*a, kl_ref=KL, **PPO)),
-    "mis-po": (slow_mis_po, lambda *a: objective.mis_po(*a, kl_ref=KL, **GUARD)),
-    "kto": (slow_kto, lambda *a: objective_kin.kto(*a, beta=BETA)),
+    "mis-po-clip": (slow_mis_po_clip, lambda *a: losses.mis_po_clip(*a, kl_ref=KL, **CLIP_BAND)),
+    "grpo": (slow_grpo, lambda *a: losses.grpo(*a, kl_ref=KL, **PPO)),
+    "mis-po": (slow_mis_po, lambda *a: mis_po.loss(*a, kl_ref=KL, **GUARD)),
+    "kto": (slow_kto, lambda *a: losses.kto(*a, beta=BETA)),
 }
 
 
@@ -203,13 +203,13 @@ def test_gradient_equals_finite_differences_and_leaves_masks_and_scales_alone(na
 @given(batches())
 def test_the_teachers_divergence_equals_the_formula_and_so_does_its_gradient(b):
     expected = slow_distill(b["top"], b)
-    loss, sums = objective_kin.distill(np, b["top"], flat(b))
+    loss, sums = losses.distill(np, b["top"], flat(b))
     assert loss == pytest.approx(expected, abs=1e-6)
     assert sums["kl_teacher"] >= -1e-9
     variable = torch.from_numpy(b["top"].copy()).requires_grad_()
     terms = flat(b, torch.from_numpy)
     terms.teacher.requires_grad_()
-    objective_kin.distill(torch, variable, terms)[0].backward()
+    losses.distill(torch, variable, terms)[0].backward()
     for index in np.ndindex(b["top"].shape):
         found = slope(lambda top: slow_distill(top, b), b["top"], index)
         assert float(variable.grad[index]) == pytest.approx(found, rel=1e-3, abs=1e-5)
@@ -219,22 +219,22 @@ def test_the_teachers_divergence_equals_the_formula_and_so_does_its_gradient(b):
 @given(batches(), st.floats(0, 2), st.floats(0, 2), st.floats(0, 2))
 def test_combine_is_the_ratings_plus_the_teacher_plus_what_is_to_stay_and_go(b, w, v, u):
     weights = {"w_distill": w, "w_stay": v, "w_elsewhere": u}
-    combined, sums = objective_kin.combine(np, b["theta"], flat(b), b["top"], **weights, kl_ref=KL, **GUARD)
+    combined, sums = losses.combine(np, b["theta"], flat(b), b["top"], **weights, kl_ref=KL, **GUARD)
     expected = slow_mis_po(b["theta"], b, b["theta"]) + w * slow_distill(b["top"], b) + v * slow_stay(b["top"], b)
     expected += u * slow_elsewhere(b["top"], b, b["top"])
     assert combined == pytest.approx(expected, rel=1e-6, abs=1e-6)
     assert sums["loss"] == combined and sums.keys() >= {"kl_teacher", "kl_stay", "elsewhere"}
-    alone, _ = objective_kin.combine(np, b["theta"], flat(b), **weights, kl_ref=KL, **GUARD)
-    assert alone == objective.mis_po(np, b["theta"], flat(b), kl_ref=KL, **GUARD)[0]
+    alone, _ = losses.combine(np, b["theta"], flat(b), **weights, kl_ref=KL, **GUARD)
+    assert alone == mis_po.loss(np, b["theta"], flat(b), kl_ref=KL, **GUARD)[0]
 
 
 @settings(max_examples=20, deadline=None)
 @given(batches())
 def test_what_is_to_stay_costs_nothing_where_it_is_and_has_the_gradient_of_the_formula(b):
-    loss, sums = objective_kin.hold(np, b["teacher"], flat(b))
+    loss, sums = losses.hold(np, b["teacher"], flat(b))
     assert loss == pytest.approx(0, abs=1e-12) and sums["kl_stay"] == pytest.approx(0, abs=1e-12)
     variable = torch.from_numpy(b["top"].copy()).requires_grad_()
-    found, sums = objective_kin.hold(torch, variable, flat(b, torch.from_numpy))
+    found, sums = losses.hold(torch, variable, flat(b, torch.from_numpy))
     found.backward()
     assert float(found.detach()) == pytest.approx(slow_stay(b["top"], b), rel=1e-6, abs=1e-6)
     assert sums["kl_stay"] >= -1e-9
@@ -247,9 +247,9 @@ def test_what_is_to_stay_costs_nothing_where_it_is_and_has_the_gradient_of_the_f
 @given(batches())
 def test_what_is_pushed_down_elsewhere_has_the_gradient_of_the_formula_down_to_the_guard(b):
     guard = {"guard_low": GUARD["guard_low"]}
-    assert objective_kin.push_down_unlikely(np, b["teacher"], flat(b), **guard)[0] == 0  # and yet it pushes
+    assert losses.push_down_unlikely(np, b["teacher"], flat(b), **guard)[0] == 0  # and yet it pushes
     variable = torch.from_numpy(b["top"].copy()).requires_grad_()
-    found, _ = objective_kin.push_down_unlikely(torch, variable, flat(b, torch.from_numpy), **guard)
+    found, _ = losses.push_down_unlikely(torch, variable, flat(b, torch.from_numpy), **guard)
     found.backward()
     assert float(found.detach()) == pytest.approx(slow_elsewhere(b["top"], b, b["top"]), rel=1e-6, abs=1e-6)
     for index in np.ndindex(b["top"].shape):
@@ -262,11 +262,11 @@ def test_what_rises_where_it_was_not_likely_counts_for_more_than_by_the_other_di
     was, now = (np.log([[p, 0.9]]) for p in (1e-5, 0.005))
     one = np.ones(1)
     terms = Terms(one, one, one, one, one, teaches=one, stays=one, teacher=was)
-    seen, hardly = objective_kin.hold(np, now, terms)[0], objective_kin.distill(np, now, terms)[0]
+    seen, hardly = losses.hold(np, now, terms)[0], losses.distill(np, now, terms)[0]
     assert seen > 5 * hardly > 0
 
 
-@pytest.mark.parametrize("part", [objective_kin.distill, objective_kin.hold])
+@pytest.mark.parametrize("part", [losses.distill, losses.hold])
 def test_a_student_that_is_its_teacher_has_nothing_to_learn(part):
     logits = torch.randn(6, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
     teacher = logits.detach().log_softmax(-1).topk(5)
@@ -287,7 +287,7 @@ def test_distillation_reaches_the_teacher_tail_and_all():
     optimiser = torch.optim.Adam([logits], 0.1)
     for _ in range(300):
         optimiser.zero_grad()
-        objective_kin.distill(torch, logits.log_softmax(-1).gather(-1, top.indices), terms)[0].backward()
+        losses.distill(torch, logits.log_softmax(-1).gather(-1, top.indices), terms)[0].backward()
         optimiser.step()
     reached = logits.detach().log_softmax(-1)
     torch.testing.assert_close(reached.gather(-1, top.indices), top.values, atol=1e-2, rtol=0)
@@ -297,7 +297,7 @@ def test_distillation_reaches_the_teacher_tail_and_all():
     )
 
 
-@pytest.mark.parametrize("part", [objective_kin.distill, objective_kin.hold])
+@pytest.mark.parametrize("part", [losses.distill, losses.hold])
 def test_a_certain_teacher_in_fp32_stays_finite(part):
     sure = torch.tensor([[-1e-8, -18.0, -19.0]])
     top = torch.tensor([[0.0, -30.0, -31.0]], requires_grad=True)
@@ -311,7 +311,7 @@ def test_rows_without_a_teacher_have_no_gradient_from_it():
     top = torch.full((2, 3), -2.0, requires_grad=True)
     nothing = torch.zeros(2, 3)  # as the loop fills them
     terms = Terms(*[torch.ones(2)] * 5, teaches=torch.tensor([1.0, 0.0]), teacher=nothing - torch.tensor([[3.0], [0]]))
-    objective_kin.distill(torch, top, terms)[0].backward()
+    losses.distill(torch, top, terms)[0].backward()
     assert (top.grad[0] != 0).all() and (top.grad[1] == 0).all()
 
 
@@ -333,7 +333,7 @@ def test_the_scale_of_mis_po_clip_has_no_gradient():
     theta = (ref + 0.3).requires_grad_()
     ones = torch.ones(4, dtype=torch.float64)
     terms = Terms(ref, ref, ones, ones, ones / 4, behaviour=theta.detach().clone(), member=ones[None])
-    _, sums = objective_kin.mis_po_clip(torch, theta, terms, kl_ref=0.0, **CLIP_BAND)
+    _, sums = losses.mis_po_clip(torch, theta, terms, kl_ref=0.0, **CLIP_BAND)
     sums["loss"].backward()
     scale = 1.1 / math.exp(0.3)
     assert theta.grad.tolist() == pytest.approx([-scale / 4] * 4)
@@ -359,7 +359,7 @@ def test_ppo_stops_past_its_clip_on_the_side_of_the_advantage_only():
     moved = torch.tensor([1.3, 1.2, 0.75, 0.85], dtype=torch.float64).log()
     for sign, free in ((1.0, [0, 1, 1, 1]), (-1.0, [1, 1, 0, 1])):
         theta = (old + moved).requires_grad_()
-        loss, sums = objective_kin.grpo(torch, theta, Terms(old, old, ones, sign * ones, ones / 4), kl_ref=0.0, **PPO)
+        loss, sums = losses.grpo(torch, theta, Terms(old, old, ones, sign * ones, ones / 4), kl_ref=0.0, **PPO)
         loss.backward()
         assert (theta.grad != 0).int().tolist() == free
         assert float(sums["guarded"]) == 1
@@ -368,7 +368,7 @@ def test_ppo_stops_past_its_clip_on_the_side_of_the_advantage_only():
 def test_a_group_is_compared_with_itself_and_a_single_reply_with_the_baseline():
     groups = ["a", "b", "a", "c", "a", "c"]
     rewards = [1.0, 0.5, -1.0, 1.0, 0.3, 1.0]
-    found = objective_kin.group_baselines(groups, rewards, 0.2)
+    found = losses.group_baselines(groups, rewards, 0.2)
     assert found == pytest.approx([0.1, 0.2, 0.1, 1.0, 0.1, 1.0])
 
 
@@ -380,7 +380,7 @@ def test_kto_saturates_and_pushes_both_ways():
         for far in (0.0, 30.0):
             theta = (ref + sign * far).requires_grad_()
             terms = Terms(ref, ref, ones, sign * ones, ones / 3, member=ones[None], zero=torch.tensor(0.0))
-            objective_kin.kto(torch, theta, terms, beta=BETA)[0].backward()
+            losses.kto(torch, theta, terms, beta=BETA)[0].backward()
             pushes.append(theta.grad.tolist())
         assert pushes[0] == pytest.approx([-sign * BETA / 4] * 3)
         assert abs(pushes[1][0]) < 1e-3 * abs(pushes[0][0])
@@ -388,13 +388,13 @@ def test_kto_saturates_and_pushes_both_ways():
 
 def test_the_reference_point_is_a_divergence_of_mismatched_replies():
     theta, ref = np.array([-1.0, -2.0, -3.0]), np.array([-2.0, -2.5, -2.0])
-    assert objective_kin.reference_point(theta, ref, [2, 1]) == pytest.approx((1.5 - 1.0) / 2)
-    assert objective_kin.reference_point(ref, theta, [2, 1]) == 0.0  # never below
-    assert objective_kin.reference_point(theta, ref, [3]) == 0.0
+    assert losses.reference_point(theta, ref, [2, 1]) == pytest.approx((1.5 - 1.0) / 2)
+    assert losses.reference_point(ref, theta, [2, 1]) == 0.0  # never below
+    assert losses.reference_point(theta, ref, [3]) == 0.0
 
 
 def test_a_teachers_word_on_a_token_is_clipped_and_weighted():
-    pull = objective_kin.directional(np.array([-1.0, -9.0, -0.1]), np.array([-2.0, -1.0, -5.0]), weight=0.5, clip=2.0)
+    pull = losses.directional(np.array([-1.0, -9.0, -0.1]), np.array([-2.0, -1.0, -5.0]), weight=0.5, clip=2.0)
     assert pull.tolist() == pytest.approx([0.5, -1.0, 1.0])
 
 
@@ -403,7 +403,7 @@ def test_what_is_imitated_has_no_guard_and_counts_for_no_drift():
     theta = (old + 3).requires_grad_()
     ones = torch.ones(2, dtype=torch.float64)
     terms = Terms(old, old, ones, ones, ones / 2, is_own=torch.tensor([1.0, 0.0]))
-    loss, sums = objective.mis_po(torch, theta, terms, kl_ref=0.0, **GUARD)
+    loss, sums = mis_po.loss(torch, theta, terms, kl_ref=0.0, **GUARD)
     loss.backward()
     assert theta.grad.tolist() == pytest.approx([0, -0.5])
     assert float(sums["kl_old"].detach()) == pytest.approx(math.exp(3) - 4)

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from trainer import objective
-from trainer.objective import OFF, Band, Terms
+from trainer import mis_po
+from trainer.mis_po import OFF, Band, Terms
 
 PAPER = Band(0.996, 1.001)
 LIMITS = {"token_low": 0.5, "token_high": 2.0}
@@ -65,9 +65,9 @@ def test_loss_equals_the_formula(batch, kl_ref):
     theta, lengths, old, ref, keep, advantages = batch
     expected = reference(theta, lengths, old, ref, keep, advantages, kl_ref)
     terms = flat(lengths, old, ref, keep, advantages)
-    assert objective.mis_po(np, theta, terms, kl_ref=kl_ref, **GUARD)[0] == pytest.approx(expected, abs=1e-9)
+    assert mis_po.loss(np, theta, terms, kl_ref=kl_ref, **GUARD)[0] == pytest.approx(expected, abs=1e-9)
     in_torch = flat(lengths, old, ref, keep, advantages, torch.from_numpy)
-    loss, _ = objective.mis_po(torch, torch.from_numpy(theta), in_torch, kl_ref=kl_ref, **GUARD)
+    loss, _ = mis_po.loss(torch, torch.from_numpy(theta), in_torch, kl_ref=kl_ref, **GUARD)
     assert float(loss) == pytest.approx(expected, abs=1e-9)
 
 
@@ -77,7 +77,7 @@ def test_gradient_equals_finite_differences(batch):
     theta, lengths, old, ref, keep, advantages = batch
     terms = flat(lengths, old, ref, keep, advantages, torch.from_numpy)
     variable = torch.from_numpy(theta.copy()).requires_grad_()
-    objective.mis_po(torch, variable, terms, kl_ref=0.05, **GUARD)[0].backward()
+    mis_po.loss(torch, variable, terms, kl_ref=0.05, **GUARD)[0].backward()
     for t in range(len(theta)):
         step = 1e-6
         up, down = theta.copy(), theta.copy()
@@ -94,9 +94,9 @@ def test_on_policy_it_is_reinforce():
     logits = torch.randn(5, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
     theta = logits.log_softmax(-1)[torch.arange(5), torch.tensor([1, 2, 3, 4, 5])]
     old = theta.detach().numpy()
-    verdict = objective.verdict(old, old, **LIMITS, band=PAPER)
+    verdict = mis_po.verdict(old, old, **LIMITS, band=PAPER)
     terms = flat([2, 3], old, old, verdict.keep.astype(float), [1.0, -0.5], torch.from_numpy)
-    objective.mis_po(torch, theta, terms, kl_ref=0.05, **GUARD)[0].backward()
+    mis_po.loss(torch, theta, terms, kl_ref=0.05, **GUARD)[0].backward()
     got = logits.grad.clone()
     logits.grad = None
     again = logits.log_softmax(-1)[torch.arange(5), torch.tensor([1, 2, 3, 4, 5])]
@@ -111,7 +111,7 @@ def test_the_guard_stops_the_gradient_and_only_that():
     for sign, free in ((1.0, [0, 1, 1, 1]), (-1.0, [1, 1, 0, 1])):
         theta.grad = None
         terms = Terms(old, old, ones, sign * ones, ones / 4)
-        _, sums = objective.mis_po(torch, theta, terms, kl_ref=0.0, **GUARD)
+        _, sums = mis_po.loss(torch, theta, terms, kl_ref=0.0, **GUARD)
         _.backward()
         assert (theta.grad != 0).int().tolist() == free
         assert float(sums["guarded"]) == 1
@@ -122,7 +122,7 @@ def test_drift_is_the_divergence_itself_in_the_mean(logits, seed):
     old = np.array(logits) - np.logaddexp.reduce(logits)
     theta = old + np.random.default_rng(seed).normal(0, 0.5, len(old))
     theta -= np.logaddexp.reduce(theta)
-    each = objective.drift(np, old, theta)
+    each = mis_po.drift(np, old, theta)
     assert (each >= -1e-12).all()
     assert (np.exp(old) * each).sum() == pytest.approx((np.exp(old) * (old - theta)).sum(), abs=1e-9)
 
@@ -131,9 +131,7 @@ def test_masked_tokens_have_no_gradient():
     theta = torch.full((3,), -1.0, dtype=torch.float64, requires_grad=True)
     constant = torch.full((3,), -1.0, dtype=torch.float64)
     keep = torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64)
-    loss, _ = objective.mis_po(
-        torch, theta, Terms(constant, constant, keep, -constant, -constant / 3), kl_ref=0.0, **GUARD
-    )
+    loss, _ = mis_po.loss(torch, theta, Terms(constant, constant, keep, -constant, -constant / 3), kl_ref=0.0, **GUARD)
     loss.backward()
     assert theta.grad.tolist() == pytest.approx([-1 / 3, 0, -1 / 3])
 
@@ -141,20 +139,20 @@ def test_masked_tokens_have_no_gradient():
 def test_token_bounds_are_inclusive():
     behaviour = np.zeros(4)  # so that x is exactly what is written here
     old = np.log([0.5, 2.0, 0.4999, 2.0001])
-    assert objective.verdict(old, behaviour, **LIMITS, band=OFF).tokens.tolist() == [True, True, False, False]
+    assert mis_po.verdict(old, behaviour, **LIMITS, band=OFF).tokens.tolist() == [True, True, False, False]
 
 
 def test_trajectory_bounds_are_inclusive():
     behaviour = np.full(1, -2.0)
     for rho, inside in ((0.9961, True), (1.0009, True), (0.9959, False), (1.0011, False)):
-        assert objective.verdict(behaviour + math.log(rho), behaviour, **LIMITS, band=PAPER).reply is inside
+        assert mis_po.verdict(behaviour + math.log(rho), behaviour, **LIMITS, band=PAPER).reply is inside
 
 
 @pytest.mark.parametrize("shift", [-40.0, -0.01, 0.0, 0.0005, 40.0])
 def test_ten_thousand_tokens_neither_overflow_nor_underflow(shift):
     behaviour = np.full(10_000, -30.0)
     with np.errstate(all="raise"):
-        verdict = objective.verdict(behaviour + shift, behaviour, **LIMITS, band=PAPER)
+        verdict = mis_po.verdict(behaviour + shift, behaviour, **LIMITS, band=PAPER)
     assert verdict.log_rho == pytest.approx(max(-20, min(20, shift)))
     assert verdict.reply is (shift in (0.0, 0.0005))
 
@@ -169,56 +167,56 @@ def test_a_calibrated_band_is_never_stricter_than_the_papers(mu, sigma, tokens):
 def test_calibration_keeps_fresh_replies_of_a_noisy_server():
     noise = np.random.default_rng(0)
     log_x = noise.normal(-0.02, 0.2, 2000)
-    band = objective.calibrate(PAPER, log_x)
+    band = mis_po.calibrate(PAPER, log_x)
     behaviour = np.full(100, -2.0)
     fresh = [behaviour + noise.normal(-0.02, 0.2, 100) for _ in range(200)]
-    verdicts = [objective.verdict(old, behaviour, **LIMITS, band=band) for old in fresh]
+    verdicts = [mis_po.verdict(old, behaviour, **LIMITS, band=band) for old in fresh]
     assert np.mean([v.reply for v in verdicts]) > 0.98
-    assert np.mean([objective.verdict(o, behaviour, **LIMITS, band=PAPER).reply for o in fresh]) < 0.2
+    assert np.mean([mis_po.verdict(o, behaviour, **LIMITS, band=PAPER).reply for o in fresh]) < 0.2
 
 
 def test_another_model_is_not_noise():
-    assert objective.calibrate(PAPER, np.random.default_rng(0).normal(-0.8, 1.2, 1000)) is None
+    assert mis_po.calibrate(PAPER, np.random.default_rng(0).normal(-0.8, 1.2, 1000)) is None
 
 
 def test_a_token_outside_the_support_is_masked_and_left_out_of_rho():
     behaviour = np.full(4, -1.0)
     old = np.array([-1.0, -np.inf, -1.0, -1.0])
-    verdict = objective.verdict(old, behaviour, **LIMITS, band=PAPER)
+    verdict = mis_po.verdict(old, behaviour, **LIMITS, band=PAPER)
     assert verdict.keep.tolist() == [True, False, True, True]
     assert verdict.log_rho == 0
-    mirrored = objective.verdict(behaviour, old, **LIMITS, band=PAPER)  # ℓ_β, recomputed under top-p
+    mirrored = mis_po.verdict(behaviour, old, **LIMITS, band=PAPER)  # ℓ_β, recomputed under top-p
     assert mirrored.keep.tolist() == [True, False, True, True]
     assert mirrored.log_rho == 0
-    nowhere = objective.verdict(np.full(4, -np.inf), behaviour, **LIMITS, band=PAPER)
+    nowhere = mis_po.verdict(np.full(4, -np.inf), behaviour, **LIMITS, band=PAPER)
     assert nowhere.cause(stale=False) == "fresh-mismatch"
 
 
 def test_every_loss_of_a_reply_has_a_cause():
     behaviour = np.full(10, -2.0)
-    drifted = objective.verdict(behaviour - 0.1, behaviour, **LIMITS, band=PAPER)
+    drifted = mis_po.verdict(behaviour - 0.1, behaviour, **LIMITS, band=PAPER)
     assert drifted.cause(stale=True) == "stale"
     assert drifted.cause(stale=False) == "fresh-mismatch"
-    assert objective.verdict(behaviour - 5, behaviour, **LIMITS, band=OFF).cause(stale=False) == "token"
-    assert objective.verdict(behaviour - 5, behaviour, **LIMITS, band=OFF).cause(stale=True) == "stale"
-    assert objective.verdict(behaviour, behaviour, **LIMITS, band=PAPER).cause(stale=False) is None
+    assert mis_po.verdict(behaviour - 5, behaviour, **LIMITS, band=OFF).cause(stale=False) == "token"
+    assert mis_po.verdict(behaviour - 5, behaviour, **LIMITS, band=OFF).cause(stale=True) == "stale"
+    assert mis_po.verdict(behaviour, behaviour, **LIMITS, band=PAPER).cause(stale=False) is None
 
 
 def test_advantage_is_weighted_and_clipped():
-    assert objective.advantage(1.0, 1.0, 0.2, weight_good=1.5, clip=2.0) == pytest.approx(1.2)
-    assert objective.advantage(-1.0, 1.0, 0.2, weight_good=1.5, clip=2.0) == pytest.approx(-1.2)
-    assert objective.advantage(-1.0, 5.0, 0.0, weight_good=1.0, clip=2.0) == -2.0
+    assert mis_po.advantage(1.0, 1.0, 0.2, weight_good=1.5, clip=2.0) == pytest.approx(1.2)
+    assert mis_po.advantage(-1.0, 1.0, 0.2, weight_good=1.5, clip=2.0) == pytest.approx(-1.2)
+    assert mis_po.advantage(-1.0, 5.0, 0.0, weight_good=1.0, clip=2.0) == -2.0
 
 
 def test_the_baseline_starts_as_a_hundred_neutral_ratings():
-    assert objective.ema(0.0, [1.0], 0.99) == pytest.approx(0.01)
-    assert objective.ema(0.0, [-1.0] * 100, 0.99) == pytest.approx(-(1 - 0.99**100))
-    assert objective.ema(0.5, [], 0.99) == 0.5
+    assert mis_po.ema(0.0, [1.0], 0.99) == pytest.approx(0.01)
+    assert mis_po.ema(0.0, [-1.0] * 100, 0.99) == pytest.approx(-(1 - 0.99**100))
+    assert mis_po.ema(0.5, [], 0.99) == 0.5
 
 
 @given(st.lists(st.sampled_from([-2.0, -1.0, -0.25, 0.0, 0.5, 1.0, 2.0]), max_size=40))
 def test_balanced_signs_weigh_the_same(advantages):
-    made = objective.balance(advantages)
+    made = mis_po.balance(advantages)
     assert [np.sign(a) for a in made] == [np.sign(a) for a in advantages]
     up, down = sum(a for a in made if a > 0), -sum(a for a in made if a < 0)
     if not up or not down:
@@ -237,25 +235,25 @@ def test_the_pull_is_k3_up_to_a_nat_and_never_harder_than_there(ref, theta):
         torch.tensor([ref], dtype=torch.float64),
         torch.tensor([theta], dtype=torch.float64, requires_grad=True),
     )
-    pulled = objective.pull(torch, one, other)
+    pulled = mis_po.pull(torch, one, other)
     pulled.sum().backward()
     pulled = pulled.detach()
     assert float(pulled) >= -1e-12
     assert abs(float(other.grad)) <= math.e - 1 + 1e-9
     if abs(ref - theta) <= 1:
-        assert float(pulled) == pytest.approx(float(objective.k3(torch, one, other.detach())), abs=1e-12)
+        assert float(pulled) == pytest.approx(float(mis_po.k3(torch, one, other.detach())), abs=1e-12)
 
 
 @given(st.lists(st.floats(-12, 0), min_size=1, max_size=9), st.floats(-2, 2), st.floats(0.01, 1))
 def test_likely_tokens_of_a_disliked_reply_are_spared_and_nothing_else_is(old, advantage, likely):
-    made = objective.spare_likely(np.full(len(old), advantage), np.array(old), likely)
+    made = mis_po.spare_likely(np.full(len(old), advantage), np.array(old), likely)
     for value, log_p in zip(made, old, strict=True):
         assert value == (0 if advantage < 0 and log_p > math.log(likely) else advantage)
 
 
 def test_everything_is_pushed_down_where_nothing_counts_as_likely():
     old = np.log([0.999, 0.5, 1e-9])
-    assert objective.spare_likely(np.full(3, -1.0), old, 1.0).tolist() == [-1, -1, -1]
+    assert mis_po.spare_likely(np.full(3, -1.0), old, 1.0).tolist() == [-1, -1, -1]
 
 
 # --- late replies: second-moment trust -----------------------------------------------------------------------------
@@ -288,7 +286,7 @@ def dropped_one_by_one(log_x, advantages, most):
 )
 def test_trust_drops_what_the_paper_drops(replies, most):
     log_x, pushed = ([np.array([pair[at] for pair in reply]) for reply in replies] for at in (0, 1))
-    found = objective.trust_tokens(log_x, pushed, most=most)
+    found = mis_po.trust_tokens(log_x, pushed, most=most)
     assert [len(each) for each in found] == [len(each) for each in log_x]
     if not replies:
         return
@@ -303,4 +301,4 @@ def test_trust_drops_what_the_paper_drops(replies, most):
 
 def test_a_late_token_weighs_what_the_policy_makes_of_it_and_twice_at_most():
     log_x = np.log([0.01, 0.5, 1.0, 1.9, 7.0])
-    assert objective.importance(log_x, most=2.0) == pytest.approx([0.01, 0.5, 1.0, 1.9, 2.0])
+    assert mis_po.importance(log_x, most=2.0) == pytest.approx([0.01, 0.5, 1.0, 1.9, 2.0])

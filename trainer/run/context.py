@@ -1,0 +1,78 @@
+"""Records that the stages of a run share: its folder and request, its model, its samples, and the clock.
+
+Owns these records. Nothing in them changes but `result`, which is result.json as far as the run has come, and the
+clock. Not here: what a run decides (plan).
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from trainer.io.encrypted_files import Seal
+from trainer.io.progress import Progress, Stop
+from trainer.io.run_folder import RunSpec
+from trainer.lessons.chat_template import Template
+from trainer.lessons.samples import Sample, Unusable
+from trainer.policy.packing import Tokens
+from trainer.policy.policy import Policy, State
+from trainer.run import gate
+
+Result = dict[str, Any]
+
+
+@dataclass
+class Clock:
+    """Seconds a phase, for the manifest; those of a second try on top."""
+
+    since: float = field(default_factory=time.monotonic)
+    laps: dict[str, float] = field(default_factory=dict)
+
+    def lap(self, name: str) -> None:
+        now = time.monotonic()
+        self.laps[f"seconds_{name}"] = round(self.laps.get(f"seconds_{name}", 0.0) + now - self.since, 2)
+        self.since = now
+
+
+@dataclass(frozen=True)
+class RunContext:
+    folder: Path
+    spec: RunSpec
+    result: Result  # result.json so far
+    progress: Progress
+    stop: Stop
+    seal: Seal
+    clock: Clock = field(default_factory=Clock)
+
+
+@dataclass(frozen=True)
+class RunModel:
+    policy: Policy
+    template: Template
+    parent: Path | None
+    optimiser: State  # what the run begins with
+
+    @cached_property
+    def parent_replies(self) -> list[Tokens]:
+        """The parent's answers to the gate's questions, the same for all tries."""
+        with self.policy.wearing(self.parent):
+            return gate.answer_questions(self.policy, self.template)
+
+
+@dataclass(frozen=True)
+class RunSamples:
+    usable: list[Sample]  # held back ones and replayed ones, too
+    unusable: list[Unusable]
+    calibration: list[Sample]
+
+    @property
+    def training(self) -> list[Sample]:
+        return [s for s in self.usable if not s.is_held_back]
+
+    @property
+    def repeated(self) -> set[str]:
+        """Ratings that have trained before."""
+        return {s.rating for s in self.usable if s.replayed}
