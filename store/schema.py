@@ -152,12 +152,6 @@ def check(db: sqlite3.Connection, path: Path, *names: str) -> None:
         raise ForeignSchema(str(path), words)
 
 
-def check_file(path: Path, secret: Secret | None) -> None:
-    """The same of a file that nobody has open. Raises `driver.errors()` too."""
-    with closing(driver.connect(path, secret, read_only=True)) as db:
-        check(db, path)
-
-
 def differences(db: sqlite3.Connection) -> dict[str, str]:
     """Objects that the file's migrations made otherwise or not at all: by name, each in a few words."""
     pending(db)

@@ -49,6 +49,12 @@ def weights() -> Path:
     return resolve().path
 
 
+@pytest.fixture(scope="session", autouse=True)
+def models_of_servers(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Model servers of tests keep their files among the tests' own: rlproxy opens what they name nowhere else."""
+    os.environ["OLLAMA_MODELS"] = str(tmp_path_factory.getbasetemp())
+
+
 @pytest.fixture(scope="session")
 def tiny_weights(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny_model(weights, tmp_path_factory.mktemp("tiny"))

@@ -19,6 +19,7 @@ import re
 import secrets
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Annotated, Final, Literal, NamedTuple
 
 import structlog
@@ -133,6 +134,7 @@ class Keys:
         self._store: Store | None = None
         self._keys: dict[str, Key] = {}
         self._used: dict[str, float] = {}  # since they were last written
+        self._unstored: dict[str, str] = {}  # keys whose end is in memory alone, and who revoked each
         self._admin, self._use = (
             b"" if key is None else key.get_secret_value().encode() for key in (settings.admin_key, settings.api_key)
         )
@@ -209,17 +211,43 @@ class Keys:
         return key, text
 
     async def revoke(self, given: str, actor: str) -> Key:
-        """By id or name; nobody gets in by it from now on. Raises NotFound, StorageFailed."""
+        """By id or name; nobody gets in by it from now on, also where the disk is full. Raises NotFound; StorageFailed
+        where it holds for this start alone."""
+        key = self._revocable(given)
+        self._keys[key.id] = replace(key, revoked_at=key.revoked_at or time.time())
+        self._unstored[key.id] = actor
+        if (problem := await self._store_revocation(key.id)) is None:
+            await self._note()
+            return self._keys[key.id]
+        try:
+            await self._store.keys.note_revoked(key.id)  # the next start takes it from there
+        except StoreError as error:
+            raise StorageFailed(
+                f"{key.name} opens nothing any more, and that is in memory only: the disk did not take it ({problem}). "
+                "After a restart it would open again. Free some space; it is tried again each minute, and by the same "
+                "command."
+            ) from error
+        return self._keys[key.id]
+
+    def _revocable(self, given: str) -> Key:
+        """A key that holds, or whose end is not on disk yet. Raises NotFound."""
+        for key in self._keys.values():
+            if given in (key.id, key.name) and (key.revoked_at is None or key.id in self._unstored):
+                return key
+        raise NotFound(f"There is no key {given} that still holds.", param="key")
+
+    async def _store_revocation(self, id: str) -> str | None:
+        """Why it is not in the database; None where it is."""
         assert self._store is not None
         try:
-            key = await self._store.keys.revoke(given, actor)
-        except UnknownKey as error:
-            raise NotFound(str(error), param="key") from None
+            self._keys[id] = await self._store.keys.revoke(id, self._unstored[id])
+        except UnknownKey:  # it is revoked there already
+            pass
         except StoreError as error:
-            raise StorageFailed(f"The key still holds: {error}") from error
-        self._keys[key.id] = key
-        await self._note()
-        return key
+            log.error("a revoked key is not in the database yet", key=id, error=str(error))
+            return str(error)
+        del self._unstored[id]
+        return None
 
     async def _note(self) -> None:
         """It is in force whatever comes of this; the next start notes what could not be noted now."""
@@ -237,6 +265,8 @@ class Keys:
         try:
             while True:
                 await asyncio.sleep(REMEMBER_S)
+                for id in list(self._unstored):
+                    await self._store_revocation(id)
                 await self._write_uses()
         except asyncio.CancelledError:
             await self._write_uses()

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 import orjson
 
-from proxy.core.agent_wrappers import TEXT_PARTS
+from proxy.core.agent_wrappers import FAILED, TEXT_PARTS
 from proxy.dialects.chat_form import attached, content_of, text_part
 from proxy.dialects.responses_builtin import BY_ITEM
 
@@ -139,7 +139,8 @@ class _Turns:
             parts = [text_part(content)] if isinstance(content, str) else content
             self.other(i, {"role": "user", "content": [attached(part) for part in parts]})
         else:
-            self.other(i, {"role": "tool", "tool_call_id": call, "content": content})
+            failed = {FAILED: "yes"} if _failed(item) else {}
+            self.other(i, {"role": "tool", "tool_call_id": call, "content": content, **failed})
 
     def reference(self, i: int, id: str) -> None:
         self.assistant(i)
@@ -217,6 +218,14 @@ def _result(item: Mapping[str, Any]) -> Any:
     if isinstance(result, str) or item.get("type") in _OUTPUTS or (result and all(map(_is_readable, result))):
         return _parts(result)
     return orjson.dumps(result).decode()
+
+
+def _failed(item: Mapping[str, Any]) -> bool:
+    """Tell whether a command failed, by the member in which the client says how it ended."""
+    if item.get("type") != "shell_call_output":
+        return False
+    outcomes = [entry.get("outcome") for entry in _listed(item.get("output"))]
+    return any(isinstance(outcome, Mapping) and outcome.get("exit_code") not in (None, 0) for outcome in outcomes)
 
 
 def _is_readable(part: Any) -> bool:

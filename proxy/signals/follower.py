@@ -7,10 +7,9 @@ the kinds of signals; what a rule makes of them is `rules`. Not here: what is on
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
-import orjson
 import structlog
 
 from proxy.access.keys import Reach, Who
@@ -21,7 +20,7 @@ from proxy.core.agent_wrappers import agent_of
 from proxy.signals import rules
 from proxy.signals.rules import Label
 from store.learning.signals import Next
-from store.records import Candidate, Lately, Message, NewSignal, SentBack, SignalKind
+from store.records import Candidate, Lately, NewSignal, SentBack, SignalKind
 from store.store import Store
 
 log = structlog.get_logger()
@@ -120,18 +119,16 @@ class Follower:
     async def _about(self, before: Lately, one: Next) -> list[NewSignal]:
         found: list[NewSignal] = []
         if any(message.role == "tool" for message in one.tail):
-            replies = await self._store.items.replies([before.id])
-            found.append(self._of_tools(before, one, _names(replies.get(before.id))))
+            found.append(self._of_tools(before, one))
         if one.tail[-1].role == "user":
             found.append(self._of_words(before, one))
         return found
 
-    def _of_tools(self, before: Lately, one: Next, names: Mapping[str, str]) -> NewSignal:
-        """All results of one answer's calls together: it failed where one of them did. `names`: of the tools, by
-        call."""
+    def _of_tools(self, before: Lately, one: Next) -> NewSignal:
+        """All results of one answer's calls together: it failed where one of them did."""
         results = [as_chat(message) for message in one.tail if message.role == "tool"]
         said = [(_text(result), str(result.get("tool_call_id") or "")) for result in results]
-        labels = [rules.of_tool(text, names.get(id, ""), marked=id in one.tool_errors) for text, id in said]
+        labels = [rules.of_tool(marked=id in one.tool_errors) for _, id in said]
         at = next((at for at, label in enumerate(labels) if label.value), 0)
         return _ruled(before.id, "tool", one, said[at][0], labels[at])
 
@@ -163,11 +160,3 @@ def _text(message: dict[str, Any]) -> str:
         return content
     parts = content if isinstance(content, list) else []
     return "\n".join(str(part.get("text", "")) for part in parts if isinstance(part, dict))
-
-
-def _names(calls: Message | None) -> dict[str, str]:
-    """Results of the tools that an answer called, by the ids of its calls."""
-    body = {} if calls is None else orjson.loads(calls.body)
-    found = body.get("tool_calls") if isinstance(body, dict) else None
-    made = [call for call in found or [] if isinstance(call, dict)]
-    return {str(call.get("id") or ""): str((call.get("function") or {}).get("name") or "") for call in made}

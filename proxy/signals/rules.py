@@ -11,8 +11,6 @@ import re
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
-import orjson
-
 from store.records import SignalKind
 
 VALUES: Final = {
@@ -22,6 +20,9 @@ VALUES: Final = {
 }  # fmt: skip
 RULES: Final = "rules"  # in place of a judge's name
 LONGEST_POLITE: Final = 120  # characters
+REPEATED: Final = 12  # letters and digits below which a message said twice may be a greeting or a yes
+
+_POLITE: Final = 120  # characters
 REPEATED: Final = 12  # letters and digits below which a message said twice may be a greeting or a yes
 
 # Tools that run a command: their agents write the exit code into the result's first line.
@@ -73,44 +74,12 @@ def of_kind(kind: SignalKind) -> Label | None:
             return None
 
 
-def of_tool(text: str, name: str, *, marked: bool) -> Label:
-    """A tool's result. `marked`: its client says itself that it is an error; `name`: of the tool."""
+def of_tool(*, marked: bool) -> Label:
+    """A tool's result. `marked`: its client says, in a member of its own, that it is an error. The text says nothing:
+    a page or a file may begin as agents begin the results of commands."""
     if marked:
         return label("failed", "the client marked the tool's result as an error")
-    code = exit_code(text, name)
-    if code is not None and code != 0:
-        return label("failed", f"the command ended with exit code {code}")
-    if _REPORTED.match(text):
-        return label("failed", "the agent refused the tool call")
     return label("nothing", "a tool that runs says nothing about the answer")
-
-
-def exit_code(text: str, name: str) -> int | None:
-    """The exit code that an agent wrote into the result of a command; None where it wrote none.
-
-    Only in the first line, or as a member of a result that is one JSON object: below it is what the command printed.
-    """
-    if not (_SHELLS.search(name) or name.lower() in _SHELL_NAMES):
-        return None
-    if (found := _EXIT.match(text)) is not None:
-        return int(found[1])
-    if text.lstrip().startswith("{") and text.rstrip().endswith("}"):
-        return _json_exit(text)
-    return None
-
-
-def _json_exit(text: str) -> int | None:
-    try:
-        found = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return None
-    inner = found.get("metadata") if isinstance(found, dict) else None
-    for where in (found, inner):
-        for key in ("exit_code", "exitCode", "returncode"):
-            code = where.get(key) if isinstance(where, dict) else None
-            if isinstance(code, int) and not isinstance(code, bool):
-                return code
-    return None
 
 
 def of_message(text: str, questions: Collection[str]) -> Label | None:

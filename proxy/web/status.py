@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Final
 
 from proxy.backends.base import Backend
@@ -31,6 +32,7 @@ from store.store import Store
 from store.writer import ROOM
 
 AS_IT_IS: Final = "Requests are relayed; nothing is captured, rated, trained or deleted."
+READY_S: Final = 5.0  # for the backend to show that it is there
 PHASES: Final = {
     "load": "loading the model",
     "old": "reading the rated answers",
@@ -282,9 +284,15 @@ def run_json(run: Run) -> RunBody:
 
 
 async def reachable(backend: Backend) -> str | None:
-    """None where the backend answers, else why not."""
+    """None where the backend answers within READY_S, else why not."""
     try:
-        await backend.models()
+        async with asyncio.timeout(READY_S):
+            await backend.models()
+    except TimeoutError:
+        return (
+            f"The backend ({backend.state}) did not answer GET /v1/models within {READY_S:g} s: it is stopped, or busy "
+            "with something else. Its log may say which; requests still wait for it."
+        )
     except ProxyError as error:
         return error.message
     return None

@@ -144,6 +144,7 @@ async def served(way: str, folder: Path, gguf: Path, weights: Path) -> AsyncIter
         (folder / "Modelfile").write_text(f"FROM {gguf}\nPARAMETER num_ctx 512\n")
         await server.run("create", MODEL, "-f", "Modelfile")
         flags |= {"backend.kind": "ollama", "backend.url": server.url, "backend.model": MODEL}
+        flags["backend.models_dir"] = server.models
         kept.append(folder / "models")
     launcher, steps = LocalLauncher(), Steps()
     backend = make_backend(load(flags, environ={}).settings, launcher)

@@ -91,6 +91,7 @@ class House:
         await self.server.start()
         await self.server.create(MODEL)
         flags = {"backend__url": self.server.url, "backend__model": MODEL, "train__weights": str(self.weights)}
+        flags["backend__models_dir"] = str(self.server.models)
         self.proxy = proxy_before(self.folder / "home", backend__kind="ollama", **flags)
         await self.proxy.start()
         await with_real_versions(self.proxy, self.adapters)

@@ -42,6 +42,7 @@ class OllamaServer:
     def __init__(self, binary: Path, folder: Path, models: Path | None = None) -> None:
         self.binary = binary
         self.folder = folder
+        self.models = models or folder / "models"
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
             self.port = taken.getsockname()[1]
@@ -51,7 +52,7 @@ class OllamaServer:
             **os.environ,
             "HOME": str(folder),
             "OLLAMA_HOST": f"127.0.0.1:{self.port}",
-            "OLLAMA_MODELS": str(models or folder / "models"),
+            "OLLAMA_MODELS": str(self.models),
             "OLLAMA_NO_CLOUD": "1",
         }
 

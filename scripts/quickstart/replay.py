@@ -204,7 +204,7 @@ def clean(home: Path) -> dict[str, str]:
     shared = {key: value for key, value in os.environ.items() if key.startswith("PIP_")}
     return {
         **shared, "HOME": str(home), "PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "TERM": "dumb",
-        "XDG_CACHE_HOME": str(cache_folder().parent),
+        "XDG_CACHE_HOME": str(cache_folder().parent), "OLLAMA_MODELS": str(home.parent),
     }  # fmt: skip
 
 

@@ -102,6 +102,10 @@ class KeyStore(StorePart):
         """By id or name. Raises UnknownKey."""
         return await self._writer.submit(lambda db: revoke(db, given, actor))
 
+    async def note_revoked(self, id: str) -> None:
+        """Beside the database alone, which could not take it."""
+        await asyncio.to_thread(tombstones.note_keys, self._home, [id], needed=True)
+
     async def note(self) -> None:
         """So that no older database brings back what is revoked by now, or opens what keys have closed."""
         known = await self.all()

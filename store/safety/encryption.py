@@ -74,19 +74,18 @@ def _all(home: Path, secret: Secret, progress: Progress, *, encrypting: bool) ->
     torn_log.check(path)
     if not driver.is_new(path):
         if driver.is_plain(path) == encrypting:
-            schema.check_file(path, None if encrypting else secret)
             conversion.convert(path, secret, encrypt=encrypting, progress=progress)
             done.files.append(path)
         elif encrypting:
-            schema.check_file(path, secret)  # raises WrongKey: copies under another key would be lost
+            with closing(driver.connect(path, secret)):  # raises WrongKey: copies under another key would be lost
+                pass
     for copy in copies(home):
         try:
             conversion.tidy(copy)
             if driver.is_plain(copy) == encrypting:
-                schema.check_file(copy, None if encrypting else secret)
                 conversion.convert(copy, secret, encrypt=encrypting, progress=progress)
                 done.files.append(copy)
-        except driver.errors(StoreError, OSError) as error:
+        except (StoreError, OSError) as error:
             if isinstance(error, NoKey):
                 raise
             done.left[copy] = str(error)

@@ -170,7 +170,7 @@ async def test_no_header_of_a_backend_acts(
     assert not {"stolen", "v99", "r1", "yes"} & {value for name, value in headers.items() if name.startswith("x-rl-")}
     assert {name: headers.getall(name) for name in CONTAINED} == {name: [value] for name, value in CONTAINED.items()}
     assert headers.get("content-type", "text/plain").partition(";")[0] in (
-        "text/plain", "application/json", "application/octet-stream", "text/event-stream",
+        "text/plain", "application/json", "application/octet-stream", "text/event-stream", "application/x-ndjson",
     )  # fmt: skip
     if content == PAGE:  # it is the backend's answer, and not an error of ours
         assert {name: headers[name] for name in READ} == READ

@@ -96,7 +96,7 @@ def foreign(home: Path, what: str) -> Path:
 
 def in_words(what: str, refusal: pytest.ExceptionInfo[ForeignSchema]) -> None:
     text = str(refusal.value)
-    assert FOREIGN[what][1] in text and "the file and the home are as they were" in text and text.isprintable()
+    assert FOREIGN[what][1] in text and "The file and the home are as they were" in text and text.isprintable()
 
 
 @pytest.mark.parametrize("what", FOREIGN)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 
 import pytest
 
+from proxy.access import keys as access_keys
 from proxy.web import control
 from scripts.harness.in_process import Proxy
+from store.errors import StoreError
+from store.safety import tombstones
 from tests.attacker.test_identity import keys
 from tests.proxy.conftest import backend, proxy  # noqa: F401
+from tests.proxy.test_full_disk import limit_pages
 
 
 async def heard(proxy: Proxy, headers: Mapping[str, str], change: str) -> bytes:  # noqa: F811
@@ -38,6 +43,76 @@ async def test_nobody_listens_on_with_a_revoked_key(proxy: Proxy) -> None:  # no
 
 async def test_nobody_listens_on_without_a_key_once_there_is_one(proxy: Proxy) -> None:  # noqa: F811
     assert b"rating" not in await heard(proxy, {}, "made")
+
+
+async def revoke(proxy: Proxy, name: str) -> tuple[int, str]:  # noqa: F811
+    async with proxy.http.delete(f"/rl/keys/{name}", headers={"x-api-key": proxy.local}) as response:
+        return response.status, await response.text()
+
+
+async def opens(proxy: Proxy, key: Mapping[str, str]) -> bool:  # noqa: F811
+    async with proxy.http.get("/rl/status", headers=key) as response:
+        return response.status == 200
+
+
+async def is_revoked(proxy: Proxy, name: str) -> bool:  # noqa: F811
+    return any(key.name == name and key.revoked_at is not None for key in await proxy.store.keys.all())
+
+
+async def test_a_full_disk_keeps_no_revoked_key_open(proxy: Proxy) -> None:  # noqa: F811
+    """The database takes nothing any more; the line beside it does, and the next start reads it."""
+    made = await keys(proxy, eve="admin", ann="rate")
+    await limit_pages(proxy, 1)
+    await fill(proxy)
+    assert (await revoke(proxy, "eve"))[0] == 200
+    assert not await opens(proxy, made["eve"]) and not await is_revoked(proxy, "eve")
+    assert (await revoke(proxy, "eve"))[0] == 200, "once more does no harm"
+    await proxy.stop()
+    await proxy.start()
+    assert not await opens(proxy, made["eve"]) and await opens(proxy, made["ann"])
+    assert await is_revoked(proxy, "eve")
+
+
+async def test_nor_does_one_that_takes_not_even_a_line(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    made = await keys(proxy, eve="admin")
+    (proxy.home / tombstones.REVOKED).rename(proxy.home / "away")
+    (proxy.home / tombstones.REVOKED).mkdir()
+    await limit_pages(proxy, 1)
+    await fill(proxy)
+    status, words = await revoke(proxy, "eve")
+    assert status == 507 and "eve opens nothing any more" in words and "After a restart it would open again" in words
+    assert not await opens(proxy, made["eve"])
+    status, words = await revoke(proxy, "mallory")
+    assert status == 404 and "There is no key mallory that still holds." in words
+    (proxy.home / tombstones.REVOKED).rmdir()
+    await limit_pages(proxy, 1_000_000)
+    assert (await revoke(proxy, "eve"))[0] == 200
+    assert await is_revoked(proxy, "eve") and (await revoke(proxy, "eve"))[0] == 404
+
+
+async def test_once_there_is_space_it_is_stored_by_itself(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    monkeypatch.setattr(access_keys, "REMEMBER_S", 0.05)
+    await proxy.stop()
+    await proxy.start()
+    made = await keys(proxy, eve="admin")
+    await limit_pages(proxy, 1)
+    await fill(proxy)
+    assert (await revoke(proxy, "eve"))[0] == 200
+    await limit_pages(proxy, 1_000_000)
+    async with asyncio.timeout(20):
+        while not await is_revoked(proxy, "eve"):
+            await asyncio.sleep(0.02)
+    assert not await opens(proxy, made["eve"])
+
+
+async def fill(proxy: Proxy) -> None:  # noqa: F811
+    """What is free in the pages that are there."""
+    with contextlib.suppress(StoreError):
+        for n in range(10_000):
+            await proxy.store.meta.set(f"filling-{n}", "x" * 1000)
+    with contextlib.suppress(StoreError):
+        for n in range(10_000):
+            await proxy.store.meta.audit("test", "fill", {"n": n})
 
 
 async def test_who_hears_nothing_is_sent_away_too(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811

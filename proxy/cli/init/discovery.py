@@ -260,9 +260,9 @@ def _file(named: str, folders: ModelFolders) -> Path | None:
     """A file that a server names; None where none is there, or it is not below one of the folders."""
     try:
         file = folders.resolve(named)
+        return file if file.is_file() else None
     except (OSError, ValueError):
         return None
-    return file if file.is_file() else None
 
 
 def gguf_file(server: FoundServer, model: str, models_dir: Path, folders: ModelFolders) -> Path | None:

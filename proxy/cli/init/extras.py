@@ -95,13 +95,13 @@ def _size(url: str) -> int | None:
         return None
     try:
         request = urllib.request.Request(url, method="HEAD")  # noqa: S310 (scheme checked above)
-        with urllib.request.build_opener(_StaysHere).open(request, timeout=HEAD_S) as response:
+        with urllib.request.build_opener(_NoRedirect).open(request, timeout=HEAD_S) as response:
             return int(response.headers["content-length"])
     except (OSError, ValueError, TypeError):
         return None
 
 
-class _StaysHere(urllib.request.HTTPRedirectHandler):
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: object) -> None:
         return None
 

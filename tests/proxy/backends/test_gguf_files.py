@@ -26,7 +26,7 @@ def test_a_version_is_as_large_as_was_said(tmp_path: Path, kind: str, type: Type
     base = make_base(tmp_path / "base.gguf", kind, type)
     make_adapter(tmp_path / "adapter", layers_of(kind))
     found = fuse(tmp_path / "adapter", base, tmp_path / "out.gguf")
-    assert base.stat().st_size <= found.after <= whole_size(base)
+    assert base.stat().st_size <= found.bytes_after <= whole_size(base)
     assert whole_size(base) < 3 * base.stat().st_size
 
 

@@ -9,6 +9,7 @@ import os
 import pytest
 from yarl import URL
 
+from proxy.web import status as web_status
 from scripts.harness.in_process import Proxy
 from scripts.harness.records import end, new
 from store import schema
@@ -27,6 +28,20 @@ async def test_health_and_metrics(proxy: Proxy) -> None:
     async with proxy.http.get("/readyz") as response:
         assert response.status == 503
     assert await proxy.get("/healthz") == {"ok": True}
+
+
+async def test_before_a_backend_that_says_nothing_readyz_does_not_wait(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stopped process still takes connections."""
+    monkeypatch.setattr(web_status, "READY_S", 0.1)
+    proxy.backend.hold_lists.clear()
+    try:
+        async with asyncio.timeout(20), proxy.http.get("/readyz") as response:
+            assert response.status == 503 and "did not answer GET /v1/models within 0.1 s" in await response.text()
+    finally:
+        proxy.backend.hold_lists.set()
+    assert await proxy.get("/readyz") == {"ok": True}
 
 
 async def test_completions_are_listed_and_shown(proxy: Proxy) -> None:
