@@ -7,6 +7,7 @@ Its bytes go on to the client. Not here: what is folded from a stream (answer_re
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Final
 
 from aiohttp import web
@@ -18,9 +19,8 @@ from proxy.core.offload import LARGE, LIGHT, whole_weight
 from proxy.core.sharing.shares import SMALL
 from proxy.core.sse import EventSplitter
 from proxy.core.upstream import BodyTooLong, whole
-from proxy.relay.call import room_for
+from proxy.relay.call import COPIES, room_for
 
-COPIES: Final = 4  # of a text, while it is parsed, searched for secrets, and stored
 REASON: Final = (
     "the answer is longer than rlproxy keeps (server.max_body_bytes), or than there was memory for "
     "(server.max_held_bytes)"
@@ -46,6 +46,12 @@ class AnswerRoom:
             upstream.give_back(body)
             return None
         return body
+
+    async def pieces(self, upstream: Answer) -> AsyncIterator[bytes]:
+        """An answer as it comes. The first piece is all that was held of it: once it is sent, its room is free."""
+        async for piece in upstream.pieces():
+            yield piece
+            self.end()
 
     def fits(self, splitter: EventSplitter, piece: bytes) -> bool:
         """Tell whether there is room for these whole events, and for the one that has not come to its end."""
