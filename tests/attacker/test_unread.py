@@ -40,7 +40,7 @@ async def test_who_does_not_read_a_whole_answer_holds_neither_place_nor_memory(t
     await endless.start()
     endless.mood = "answer"
     bounds = {"server__max_body_bytes": 32_000_000, "server__max_held_bytes": 512_000_000}
-    async with before(tmp_path, endless, server__max_requests=1, server__slow_client_s=0.2, **bounds) as proxy:
+    async with before(tmp_path, endless, server__max_requests=1, server__slow_client_s=0.2, **bounds) as proxy:  # noqa: F811
         host, port = proxy.url.removeprefix("http://").split(":")
         body = json.dumps({"model": "fake", "messages": [{"role": "user", "content": "hi"}]}).encode()
         reader, writer = await asyncio.open_connection(host, int(port), limit=1024)
