@@ -21,6 +21,7 @@ from proxy.core.sse import EventSplitter
 from proxy.core.upstream import BodyTooLong, whole
 from proxy.relay.call import COPIES, room_for
 
+SENT: Final = 3  # copies of an event that is sent on as it is: here, on its way, and in the connection
 REASON: Final = (
     "the answer is longer than rlproxy keeps (server.max_body_bytes), or than there was memory for "
     "(server.max_held_bytes)"
@@ -32,7 +33,7 @@ class AnswerRoom:
         self.record = room_for(request, server.max_body_bytes, COPIES)  # what is folded from a stream
         self.backlog = room_for(request, server.max_body_bytes)  # what another format holds to its end
         self._body = room_for(request, server.max_body_bytes, COPIES)
-        self._event = room_for(request, server.max_body_bytes)
+        self._event = room_for(request, server.max_body_bytes, SENT)
         self._objects = room_for(request, server.max_held_bytes)
 
     async def body(self, upstream: Answer) -> bytes | None:

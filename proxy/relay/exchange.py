@@ -370,7 +370,8 @@ class Exchange:
         if not self._is_raw:
             self._is_raw = True
             await self._let_go()
-        await response.write(self._last + piece + splitter.rest())
+        for part in filter(None, (self._last + piece, splitter.rest())):
+            await response.write(part)
         self._last = b""
         self._room.end()
 

@@ -205,7 +205,7 @@ ATTACKS: Final[dict[str, Attack]] = {
     "an answer of many things": Attack(30 * MB, asks("things")),
     "an answer of many things, 16 clients": Attack(30 * MB, asks("things", clients=16)),
     "a packed answer": Attack(2 * GB, asks("packed")),
-    "a packed answer, 16 clients": Attack(2 * GB, asks("packed", clients=16)),
+    "a packed answer, 16 clients": Attack(200 * MB, asks("packed", clients=16)),
     "a 404 without an end": Attack(2 * GB, asks("missing", "/v1/messages")),
     "a 404 without an end, passed through": Attack(2 * GB, asks("missing", "/v1/embeddings")),
     "a 500 without an end": Attack(2 * GB, asks("refused")),
