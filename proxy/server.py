@@ -45,6 +45,7 @@ STOP_S: Final = 30.0  # how long running answers may take to end
 AT_ONCE_S: Final = 2.0  # how long a second signal waits for the disk to take what was begun
 LET_IN_S: Final = 0.05  # from the last connection to its first turn
 KEEPALIVE_S: Final = 75.0  # for a head to come to its end, and between two requests
+READ: Final = 1 << 16
 YOUNG: Final = 5_000  # objects between two looks for garbage among the newest; Python has 700
 
 
@@ -142,9 +143,10 @@ async def serving(
             _write_address(address, {"url": url, "pid": os.getpid(), "key": app[security.LOCAL]})
             assert runner.server is not None
             busy = app[security.BUSY]
+            sweep = fd_limits.keep_some_free(runner.server, busy, 2 * settings.server.max_requests)
             beside = [
                 asyncio.create_task(_say_unreachable(backend), name="look-at-backend"),
-                asyncio.create_task(fd_limits.keep_some_free(runner.server, busy), name="keep-some-free"),
+                asyncio.create_task(sweep, name="keep-some-free"),
             ]
             try:
                 yield url
@@ -179,9 +181,18 @@ def _write_address(path: Path, found: dict[str, Any]) -> None:
     half.replace(path)
 
 
+def read_less_at_once() -> None:
+    """Take at most READ bytes of a connection in one turn of the loop; asyncio takes four times as many. All of it is
+    in memory before anybody looks at it, for each connection that has sent something."""
+    transports = getattr(asyncio.selector_events, "_SelectorTransport", None)  # not with every loop
+    if transports is not None:
+        transports.max_size = READ
+
+
 async def serve(settings: Settings, secret: Secret | None = None) -> None:
     """Until SIGINT or SIGTERM; the second one ends at once, with what was begun on disk."""
     fd_limits.raise_limit()
+    read_less_at_once()
     os.umask(home.UMASK)
     stop = asyncio.Event()
     stores: list[Store] = []  # once there is one

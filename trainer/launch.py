@@ -84,6 +84,7 @@ __all__ = [
 
 GRACE_S = 30.0  # an optimiser step of a small model on a busy machine, and its checkpoint
 READY_S = 600.0  # the first start may download the weights
+MOST_EVENTS = 256  # of a run that wait to be read; the oldest go first
 MEASURE_S = 0.5  # between two looks at a run's memory, where that is bounded
 OWN_WORDS = "error: "  # before a sentence of trainer.serve's that says it all
 
@@ -239,22 +240,24 @@ class LocalLauncher:
             nice=min(nice, AWAITED_NICE),
         )
         self._stoppable.add(process)
+        answer: dict[str, Any] | None = None
         try:
             assert process.stdin is not None
             process.stdin.write(json.dumps(request).encode() + b"\n")
             async with asyncio.timeout(READY_S):
-                answers = [line async for line in lines(process)]
+                async for line in lines(process):
+                    answer = line  # the last one counts
                 await process.wait()
         except TimeoutError:
             raise LaunchError(f"looking at the weights took longer than {READY_S:.0f} s (see {log}).") from None
         finally:
             self._stoppable.discard(process)
             await end(process, grace=0)
-        if not answers:
+        if answer is None:
             raise LaunchError(f"looking at the weights ended with status {process.returncode}: {last_line(log)}")
-        if "error" in answers[-1]:
-            raise LaunchError(str(answers[-1]["error"]))
-        return answers[-1]
+        if "error" in answer:
+            raise LaunchError(str(answer["error"]))
+        return answer
 
     async def rank(self, weights: str, preset: str, overrides: Mapping[str, Any]) -> int:
         return await asyncio.to_thread(adapter_rank, weights, preset, overrides)
@@ -372,6 +375,8 @@ class LocalJob:
     async def _read(self) -> None:
         try:
             async for event in lines(self._process):
+                if self._queue.qsize() >= MOST_EVENTS:  # own code of a run can print without an end
+                    self._queue.get_nowait()
                 self._queue.put_nowait(event)
         finally:
             self._queue.put_nowait(None)

@@ -64,6 +64,13 @@ class Asked:
     # What stands in `messages` for the items that the request only names by the backend's ids, by those.
     referred: Mapping[str, dict[str, Any]] = field(default_factory=dict)
 
+    @property
+    def unclear_reason(self) -> str | None:
+        """Why nobody knows how it was sampled; None where each member that says it is a number."""
+        if not self.unclear:
+            return None
+        return f"the client sent {', '.join(self.unclear)} in another form than a number"
+
 
 @dataclass(slots=True)
 class Question:

@@ -7,6 +7,7 @@ Its bytes go on to the client. Not here: what is folded from a stream (answer_re
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Final
 
 from aiohttp import web
@@ -18,9 +19,9 @@ from proxy.core.offload import LARGE, LIGHT, whole_weight
 from proxy.core.sharing.shares import SMALL
 from proxy.core.sse import EventSplitter
 from proxy.core.upstream import BodyTooLong, whole
-from proxy.relay.call import room_for
+from proxy.relay.call import COPIES, room_for
 
-COPIES: Final = 4  # of a text, while it is parsed, searched for secrets, and stored
+SENT: Final = 3  # copies of an event that is sent on as it is: here, on its way, and in the connection
 REASON: Final = (
     "the answer is longer than rlproxy keeps (server.max_body_bytes), or than there was memory for "
     "(server.max_held_bytes)"
@@ -32,7 +33,7 @@ class AnswerRoom:
         self.record = room_for(request, server.max_body_bytes, COPIES)  # what is folded from a stream
         self.backlog = room_for(request, server.max_body_bytes)  # what another format holds to its end
         self._body = room_for(request, server.max_body_bytes, COPIES)
-        self._event = room_for(request, server.max_body_bytes)
+        self._event = room_for(request, server.max_body_bytes, SENT)
         self._objects = room_for(request, server.max_held_bytes)
 
     async def body(self, upstream: Answer) -> bytes | None:
@@ -46,6 +47,12 @@ class AnswerRoom:
             upstream.give_back(body)
             return None
         return body
+
+    async def pieces(self, upstream: Answer) -> AsyncIterator[bytes]:
+        """An answer as it comes. The first piece is all that was held of it: once it is sent, its room is free."""
+        async for piece in upstream.pieces():
+            yield piece
+            self.end()
 
     def fits(self, splitter: EventSplitter, piece: bytes) -> bool:
         """Tell whether there is room for these whole events, and for the one that has not come to its end."""

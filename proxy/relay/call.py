@@ -38,6 +38,7 @@ _ALPHABET: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 IDS_AT_ONCE: Final = 256
 _RANDOM: Final[list[bytes]] = []
 _PAIRS: Final = [a + b for a in _ALPHABET for b in _ALPHABET]
+COPIES: Final = 4  # of a text, while it is parsed, searched for secrets, and stored
 RATIO: Final = 1032  # how much larger than its packed form a body may be (zlib)
 _WINDOWS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}  # as zlib wants them
 
@@ -111,7 +112,7 @@ async def hold_parsed(request: web.Request, raw: bytes, known: KnownPrefix) -> N
     """Have memory for all that is made of a body: a few bytes may become many things. Raises TooMany, Overloaded,
     TooLarge where there can never be enough."""
     parsed_size = known.weight if len(raw) < LARGE else await in_thread(whole_weight, raw)
-    hold(request, len(raw) + parsed_size)
+    hold(request, (COPIES - 1) * len(raw) + parsed_size)
 
 
 def hold(request: web.Request, size: int) -> None:

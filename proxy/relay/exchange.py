@@ -27,7 +27,7 @@ from proxy.core.sse import Event, EventSplitter
 from proxy.core.upstream import MOST_SHORT, answer_headers, message_in, short, splitter_for
 from proxy.core.version_names import label
 from proxy.dialects import CHAT
-from proxy.dialects.base import ODD, Asked, Question
+from proxy.dialects.base import ODD, Question
 from proxy.dialects.chat import chat_body
 from proxy.relay.answer_reader import TOO_LONG, AnswerReader, read_stream
 from proxy.relay.answer_room import AnswerRoom
@@ -119,7 +119,7 @@ class Exchange:
             self._asked.n, self._keepable, self._dialect, self._asked.tools, self._room.record,
         )  # fmt: skip
         found.asker = self._call.asker
-        found.guessed = _unclear(self._asked) or served.guessed(self._asked.sampling)
+        found.guessed = self._asked.unclear_reason or served.guessed(self._asked.sampling)
         found.logprobs_of = served.logprobs_of or parts.backend.capabilities.logprobs_of
         return found
 
@@ -273,14 +273,13 @@ class Exchange:
             raise self._room.error()
         await self._let_go()
         response = self._begun or PacedStream(headers=self._headers(upstream))
-        await send_pieces(response, self._request, upstream.pieces())
+        await send_pieces(response, self._request, self._room.pieces(upstream))
         return response
 
     async def _let_go(self) -> None:
         """Keep nothing of this answer, which goes on to its client."""
         if self._capture is not None:
             self._capture.reader.let_go(TOO_LONG)
-        self._room.end()
         await self._finish("done")
 
     async def _unknown_model(self, body: bytes) -> UnknownModel | None:
@@ -371,10 +370,10 @@ class Exchange:
         if not self._is_raw:
             self._is_raw = True
             await self._let_go()
-        for part in (self._last, piece, splitter.rest()):
-            if part:
-                await response.write(part)
+        for part in filter(None, (self._last + piece, splitter.rest())):
+            await response.write(part)
         self._last = b""
+        self._room.end()
 
     def _through(self, splitter: EventSplitter, piece: bytes) -> bytes | None:
         """Whole events as the client gets them, noted for the capture; None where each has to be looked at."""
@@ -490,9 +489,3 @@ class Exchange:
         if whole is not None:
             self._capture.reader.take_whole(whole)
         await self._capture.finish(status, error=error)
-
-
-def _unclear(request: Asked) -> str | None:
-    """Why nobody knows how a request was sampled; None where each member that says it is a number."""
-    names = ", ".join(request.unclear)
-    return f"the client sent {names} in another form than a number" if names else None

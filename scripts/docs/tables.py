@@ -221,6 +221,16 @@ def start(found: dict[str, Any]) -> str:
     return "\n".join([*lines, "", f"Medians of {found['times']}. {_when(found)}"])
 
 
+def memory_attacks(found: dict[str, Any]) -> str:
+    lines = ["| attack | largest RSS, MB | the backend sent, MB | clients got |", "|---" * 4 + "|"]
+    for name, row in found["attacks"].items():
+        outcome = ", ".join(
+            str(status) if count == 1 else f"{count} × {status}" for status, count in row["statuses"].items()
+        )
+        lines.append(f"| {name} | {row['peak_mb']:.0f} | {row['sent_mb'] or ''} | {outcome} |")
+    return "\n".join([*lines, "", f"The largest of all: {found['largest_mb']:.0f} MB. {_when(found)}"])
+
+
 def scaling(found: dict[str, Any]) -> str:
     lines = ["| | input | exponent | CPU, ms, from the smallest to the largest |", "|---" * 4 + "|"]
     for row in found["rows"]:
@@ -335,6 +345,7 @@ TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "store": ("benchmarks/store.json", store),
     "start": ("benchmarks/start.json", start),
     "scaling": ("benchmarks/scaling.json", scaling),
+    "memory_attacks": ("benchmarks/memory_attacks.json", memory_attacks),
     "chaos": ("benchmarks/chaos.json", chaos),
     "soak": ("benchmarks/soak.json", soak),
     "fuzz": ("benchmarks/fuzz.json", fuzz),

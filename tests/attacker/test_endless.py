@@ -20,6 +20,7 @@ from scripts.fakes.backend import FakeBackend
 from scripts.fakes.endless import ANSWERS, MODEL, TEXT, EndlessBackend
 from scripts.fakes.launcher import FakeLauncher
 from scripts.harness.in_process import Proxy
+from store.records import Completion
 
 MB = 1 << 20
 SIZE = 24 * MB  # of an answer, far more than may be kept
@@ -40,7 +41,7 @@ async def endless() -> AsyncIterator[EndlessBackend]:
 async def before(home: Path, endless: EndlessBackend, **flags: Any) -> AsyncIterator[Proxy]:
     proxy = Proxy(home, FakeBackend(), FakeLauncher())
     proxy.kind = None
-    bounds = {"server__max_body_bytes": LONGEST, "server__max_held_bytes": HELD}
+    bounds: dict[str, Any] = {"server__max_body_bytes": LONGEST, "server__max_held_bytes": HELD}
     backend = {"backend__kind": "openai", "backend__url": endless.url, "backend__model": MODEL}
     await proxy.start(**{**bounds, **backend, **flags})
     try:
@@ -95,6 +96,14 @@ async def ask(proxy: Proxy, path: str, *, stream: bool = False, **headers: str) 
 
 async def sent_by(mood: str, size: int = SIZE) -> bytes:
     return b"".join([piece async for piece in ANSWERS[mood][2](size)])
+
+
+async def newest(proxy: Proxy) -> Completion:
+    """The newest completion, once it has ended: its client may be told before."""
+    async with asyncio.timeout(30):
+        while not (found := await proxy.store.completions.page(limit=1)) or found[0].end is None:
+            await asyncio.sleep(0.01)
+    return found[0]
 
 
 async def kept_nothing(proxy: Proxy, id: str) -> None:
@@ -165,7 +174,7 @@ async def test_what_has_to_be_said_in_another_format_breaks_off_in_words(
         assert b"longer than rlproxy keeps" in raw and b"<cut>" not in raw, raw[-500:]
         assert status == 502 or (status == 200 and stream)
         assert most_held[0] <= HELD and len(raw) < 3 * LONGEST
-        found, *_ = await proxy.store.completions.page()
+        found = await newest(proxy)
         assert found.status in ("error", "partial") and found.end is not None and not found.end.text
         assert (await proxy.rate(completion_id=found.new.id, rating="good"))[0] == 409
         if id:

@@ -112,6 +112,15 @@ async def test_events_survive_garbage_and_very_long_lines(monkeypatch, tmp_path)
     assert await job.wait() == 0
 
 
+async def test_events_that_nobody_reads_do_not_fill_the_memory(tmp_path):
+    """Own code of a run prints into the same pipe; the end of a run is among the newest."""
+    script = "import json\nfor n in range(3000): print(json.dumps({'event': 'x', 'n': n, 'pad': 'y' * 1000}))"
+    job = launch.LocalJob(await child_process.spawn(["-c", script], threads=1, log=tmp_path / "log"))
+    assert await job.wait() == 0
+    numbers = [event["n"] async for event in job.events()]
+    assert numbers == list(range(3000 - launch.MOST_EVENTS, 3000))
+
+
 async def test_who_does_not_listen_to_sigterm_is_killed(monkeypatch, tmp_path):
     monkeypatch.setattr(launch, "GRACE_S", 0.5)
     script = (

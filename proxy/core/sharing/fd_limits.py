@@ -24,7 +24,6 @@ WANTED: Final = 65_536
 SAID_S: Final = 10.0  # how long it is said after the last time; while there are none it happens every second
 EACH: Final = 2  # of an answer under way: its client's and its backend's
 KEPT: Final = 192  # for the store, logs, children, event streams and those who come
-CONNECTIONS: Final = 4096  # of clients; what one sends may be in memory before anybody looks at it
 SWEEP_S: Final = 0.5
 SHORT: Final = (errno.EMFILE, errno.ENFILE)
 
@@ -44,15 +43,15 @@ def answers_at_once() -> int:
     return max(1, (most - KEPT) // EACH)
 
 
-async def keep_some_free(server: web.Server, busy: Collection[object]) -> None:
-    """Close connections that ask nothing, the oldest first, or those who only connect would keep everybody out. It
-    happens while clients hold half of all descriptors, or more connections than may fill the memory. `busy`: those
-    with a request under way."""
+async def keep_some_free(server: web.Server, busy: Collection[object], most: int) -> None:
+    """Close connections that ask nothing, the oldest first, while clients have more than `most`, or half of
+    all descriptors. Else those who only connect keep everybody out, and what they send fills the memory before anybody
+    looks at it. `busy`: connections with a request under way."""
     while True:
-        most = min(CONNECTIONS, EACH * answers_at_once() // 2)
-        if (spare := len(server.connections) - most) > 0:
-            idle = [one for one in server.connections if one not in busy]
-            for connection in idle[: spare + most // 4]:
+        allowed = min(most, EACH * answers_at_once() // 2)
+        if (spare := len(server.connections) - allowed) > 0:
+            idle = [connection for connection in server.connections if connection not in busy]
+            for connection in idle[: spare + allowed // 4]:
                 connection.force_close()
         await asyncio.sleep(SWEEP_S)
 
