@@ -27,7 +27,7 @@ from proxy.core.sse import Event, EventSplitter
 from proxy.core.upstream import MOST_SHORT, answer_headers, message_in, short, splitter_for
 from proxy.core.version_names import label
 from proxy.dialects import CHAT
-from proxy.dialects.base import ODD, Asked, Question
+from proxy.dialects.base import ODD, Question
 from proxy.dialects.chat import chat_body
 from proxy.relay.answer_reader import TOO_LONG, AnswerReader, read_stream
 from proxy.relay.answer_room import AnswerRoom
@@ -113,15 +113,9 @@ class Exchange:
 
     def _made(self) -> Capture:
         assert self._call.id is not None
-        parts, served = self._parts, self._parts.backend.served
-        found = Capture(
-            parts.store, parts.metrics, parts.health, parts.events, parts.redactor, parts.underway, self._call.id,
-            self._asked.n, self._keepable, self._dialect, self._asked.tools, self._room.record,
-        )  # fmt: skip
-        found.asker = self._call.asker
-        found.guessed = _unclear(self._asked) or served.guessed(self._asked.sampling)
-        found.logprobs_of = served.logprobs_of or parts.backend.capabilities.logprobs_of
-        return found
+        capture = self._parts.capture(self._call.id, self._asked, self._dialect, self._keepable, self._room.record)
+        capture.asker = self._call.asker
+        return capture
 
     def _left(self) -> None:
         """Begin the record, now that the question is on its way."""
@@ -165,7 +159,7 @@ class Exchange:
                 # In a task of its own: this one may have been cancelled.
                 finishing = self._parts.tasks.spawn(
                     f"finish-{self._capture.id}",
-                    self._capture.finish(status, error=error),
+                    self._stored(self._capture, status, error),
                 )
                 if self._attempt is not None:
                     self._attempt.finishing = finishing
@@ -489,10 +483,12 @@ class Exchange:
             return
         if whole is not None:
             self._capture.reader.take_whole(whole)
-        await self._capture.finish(status, error=error)
+        await self._stored(self._capture, status, error)
 
-
-def _unclear(request: Asked) -> str | None:
-    """Why nobody knows how a request was sampled; None where each member that says it is a number."""
-    names = ", ".join(request.unclear)
-    return f"the client sent {names} in another form than a number" if names else None
+    async def _stored(self, capture: Capture, status: Status, error: str | None) -> None:
+        """What came is stored; of what the backend goes on with in the background, that it does."""
+        open_id = capture.reader.open_id
+        if open_id is not None and (status == "done" or self._question.body.get("background") is True):
+            await capture.leave_open(open_id)
+        else:
+            await capture.finish(status, error=error)

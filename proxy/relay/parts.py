@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from aiohttp import web
@@ -18,9 +19,12 @@ from proxy.core.backend_http import Connections
 from proxy.core.events import Events
 from proxy.core.heap_trim import Memory
 from proxy.core.metrics import Metrics
+from proxy.core.sharing.shares import Room
 from proxy.core.tasks import Tasks
 from proxy.core.upstream import end_to_end
+from proxy.dialects import Asked, Dialect
 from proxy.feedback.episodes import Episodes
+from proxy.relay.capture import Capture
 from proxy.relay.capture_optout import Uncaptured
 from proxy.relay.codecs import Formats
 from proxy.relay.episode_queue import EpisodeQueue
@@ -63,6 +67,26 @@ class Parts:
             end_to_end(request.headers), settings=self.settings.server, backend=self.backend.headers()
         )
 
+    def capture(
+        self, id: str, asked: Asked, dialect: Dialect, keepable: Callable[[str], str], room: Room | None = None
+    ) -> Capture:
+        """The capture of one request's completions. `keepable`: what may be stored of an error; `room`: for what is
+        folded."""
+        served, store = self.backend.served, self.store
+        found = Capture(
+            store, self.metrics, self.health, self.events, self.redactor, self.underway, id, asked.n, keepable, dialect,
+            asked.tools, room,
+        )  # fmt: skip
+        found.guessed = _unclear(asked) or served.guessed(asked.sampling)
+        found.logprobs_of = served.logprobs_of or self.backend.capabilities.logprobs_of
+        return found
+
     def keepable(self, request: web.Request, said: str) -> str:
         """An error as it may be stored: without keys and secrets."""
         return self.redactor.text(without_keys(said, self.request_headers(request)))
+
+
+def _unclear(request: Asked) -> str | None:
+    """Why nobody knows how a request was sampled; None where each member that says it is a number."""
+    names = ", ".join(request.unclear)
+    return f"the client sent {names} in another form than a number" if names else None
