@@ -192,10 +192,9 @@ class Exchange:
             raise BackendBroke("The backend answered in one piece where a stream was asked for.")
         if splitter is None and (self._begun is not None or (streams and self._way.translated)):
             return await self._whole_as_stream(upstream)
-        if splitter is not None and self._way.translated and not streams:
-            return await self._stream_as_whole(upstream, splitter)
         if splitter is not None:
-            return await self._stream(upstream, splitter)
+            is_gathered = self._way.translated and not streams
+            return await (self._stream_as_whole if is_gathered else self._stream)(upstream, splitter)
         if (body := await self._room.body(upstream)) is None:
             return await self._pass_uncaptured(upstream)
         return await self._whole(upstream, WholeAnswer(body))
@@ -287,10 +286,8 @@ class Exchange:
         headers = self._headers(upstream)
         if isinstance(self._way, Translated):
             headers["content-type"] = self._way.content_type
-        elif isinstance(splitter, NdjsonSplitter):
-            headers.setdefault("content-type", "application/x-ndjson")
-        else:
-            headers.setdefault("content-type", "text/event-stream")
+        is_lines = isinstance(splitter, NdjsonSplitter)
+        headers.setdefault("content-type", "application/x-ndjson" if is_lines else "text/event-stream")
         stream = PacedStream if self._attempt is None else self._attempt.stream
         response = stream(status=upstream.status, headers=headers)
         await response.prepare(self._request)

@@ -11,6 +11,7 @@ from multidict import CIMultiDict
 from config.settings import Settings
 from proxy.access.security import outgoing_headers, without_keys
 from proxy.backends.base import Backend
+from proxy.backends.refused_wishes import RefusedWishes
 from proxy.conversation.active_conversations import Recent
 from proxy.conversation.capture_health import Health
 from proxy.conversation.redaction import Redactor
@@ -29,7 +30,6 @@ from proxy.relay.capture_optout import Uncaptured
 from proxy.relay.codecs import Formats
 from proxy.relay.episode_queue import EpisodeQueue
 from proxy.relay.lessons import PromptLessons
-from proxy.relay.refused_wishes import RefusedWishes
 from proxy.training.giving_way import GivingWay
 from proxy.versions.admission import Door
 from proxy.versions.live_version import Swap

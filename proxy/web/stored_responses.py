@@ -20,9 +20,9 @@ from proxy.core.json_response import json_response
 from proxy.dialects.responses_object import reply_items, response, unfinished
 from proxy.dialects.responses_tools import tools_of
 from proxy.dialects.speaker import named_by_head
-from proxy.relay.background import BackgroundResponses
 from proxy.relay.previous_response import EarlierAnswers, with_text_arguments
 from proxy.relay.relay import Relay
+from proxy.web.background_responses import BackgroundResponses
 from proxy.web.forgetting import Forgetter
 from proxy.web.openapi.responses import DeletedResponse
 from store.records import Completion
