@@ -254,6 +254,7 @@ class Wiring:
             *(web.get(p + "/v1/models", self.models.list) for p in rooms),
             *(web.get(p + "/v1/responses/{id}", self.stored.get) for p in rooms),
             *(web.delete(p + "/v1/responses/{id}", self.stored.delete) for p in rooms),
+            *(web.post(p + "/v1/responses/{id}/cancel", self.stored.cancel) for p in rooms),
             web.post("/v1/feedback", self.feedback.post),
             web.post("/v1/feedback/open-webui", self.open_webui.post),
             web.delete("/v1/feedback/{id}", self.feedback.delete),

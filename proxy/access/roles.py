@@ -64,6 +64,7 @@ RULES: Final[Mapping[str, Rule]] = {
         "POST /v1/responses",
         "GET /v1/responses/{id}",
         "DELETE /v1/responses/{id}",
+        "POST /v1/responses/{id}/cancel",
         "POST /v1/messages",
         "POST /v1/messages/count_tokens",
         "POST /api/chat",

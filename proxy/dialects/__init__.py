@@ -16,8 +16,9 @@ from proxy.dialects.responses import Responses
 
 CHAT = ChatCompletions()  # what every backend speaks
 MESSAGES = Messages()
+RESPONSES = Responses()
 OLLAMA = OllamaChat()
-DIALECTS: tuple[Dialect, ...] = (CHAT, Completions(), Responses(), MESSAGES, OLLAMA, OllamaGenerate())
+DIALECTS: tuple[Dialect, ...] = (CHAT, Completions(), RESPONSES, MESSAGES, OLLAMA, OllamaGenerate())
 
 COUNT_TOKENS = "/v1/messages/count_tokens"  # answers nothing, but its errors have the format's shape
 # Of requests that the backend let pass and that make no sense here.
@@ -67,6 +68,7 @@ __all__ = [
     "COUNT_TOKENS",
     "DIALECTS",
     "MESSAGES",
+    "RESPONSES",
     "Asked",
     "Dialect",
     "Earlier",

@@ -141,6 +141,7 @@ class Fold(ABC):
 
     failed: str | None = None  # why the backend gave up, where it said so in its answer
     unknown: str | None = None  # the first thing that was skipped, as this format does not have it
+    open_id: str | None = None  # the id by which the backend goes on with it, where it is not final
 
     @abstractmethod
     def add(self, chunk: Any) -> None:

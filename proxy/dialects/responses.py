@@ -47,6 +47,8 @@ from store.records import Item
 MESSAGE, CALL, OTHER = "message", "call", "other"  # what an item may be
 LONGEST_ID: Final = 200
 _ENDS: Final = ("response.completed", "response.incomplete", "response.failed")
+_BEGINNINGS: Final = ("response.created", "response.queued", "response.in_progress")
+OPEN: Final = ("queued", "in_progress")  # statuses of a response that the backend still works on
 # Events that bring a piece of an item, and the type of that.
 _DELTAS: Final = {
     "response.output_text.delta": "message",
@@ -58,7 +60,7 @@ _DELTAS: Final = {
 }
 # The second word of the types of all other events that this format has: the last event says what they said.
 _FAMILIES: Final = tuple([family] for family in (
-    "created", "queued", "in_progress", "output_item", "content_part", "output_text", "refusal", "reasoning_text",
+    "output_item", "content_part", "output_text", "refusal", "reasoning_text",
     "reasoning_summary_text", "reasoning_summary_part", "reasoning_part", "function_call_arguments",
     "custom_tool_call_input", "audio", "file_search_call", "web_search_call", "image_generation_call", "mcp_call",
     "mcp_call_arguments", "mcp_list_tools", "code_interpreter_call", "code_interpreter_call_code",
@@ -214,7 +216,7 @@ class ResponsesFold(Fold):
         if (failed := error_in(chunk)) is not None:  # OpenAI's own has its members beside the type
             self.failed = failed
         elif kind in _ENDS:
-            self._end(chunk["response"])
+            self._end(chunk.get("response") or {"status": kind.partition(".")[2]})
             if kind == "response.failed":
                 self.failed = self.failed or "the backend gave up"
         elif kind in ("response.output_item.added", "response.output_item.done"):
@@ -225,6 +227,8 @@ class ResponsesFold(Fold):
             if kind == "response.output_text.delta" and chunk.get("logprobs"):
                 token_entries.take(self._tokens, chunk["logprobs"])
             self._pieces.setdefault(at, []).append(a_text(chunk["delta"]))
+        elif kind in _BEGINNINGS:
+            self._note_id(chunk.get("response") or {})
         elif kind.split(".")[1:2] not in _FAMILIES:
             self.skip(f"an event of the type `{kind}`")
 
@@ -236,7 +240,13 @@ class ResponsesFold(Fold):
 
     def _end(self, response: dict[str, Any]) -> None:
         self._final = response
+        self._note_id(response)
         self.failed = error_in(response) or self.failed
+
+    def _note_id(self, response: Mapping[str, Any]) -> None:
+        """Of a response in the background its client asks for it again."""
+        id, is_open = response.get("id"), response.get("status") in OPEN
+        self.open_id = id if is_open and isinstance(id, str) and 0 < len(id) <= LONGEST_ID else None
 
     def _so_far(self, at: int) -> dict[str, Any]:
         item, more = self._items[at], "".join(self._pieces.get(at, ()))

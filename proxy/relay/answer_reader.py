@@ -72,6 +72,12 @@ class AnswerReader:
         self._read()
         return None if self._fold is None else self._mended(self._fold.failed)
 
+    @property
+    def open_id(self) -> str | None:
+        """The id by which the backend goes on with it in the background; None where it does not."""
+        self._read()
+        return None if self._fold is None else self._fold.open_id
+
     def drop(self, reason: str) -> None:
         self.broken = self.broken or reason
 

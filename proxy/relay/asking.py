@@ -23,6 +23,7 @@ import structlog
 from proxy.access.unknown_route import MISSING
 from proxy.backends.ask import down
 from proxy.backends.base import Address, place_for
+from proxy.backends.refused_wishes import BREAKS, REFUSES, Wishes
 from proxy.core.backend_answer import Answer
 from proxy.core.backend_http import Disconnected, NotConnected, Silent
 from proxy.core.errors import ProxyError
@@ -36,7 +37,6 @@ from proxy.relay.call import Call, new_id, room_for
 from proxy.relay.codecs import Codec, Native, Translated, about_what_was_asked
 from proxy.relay.framing import OK, error_at_once
 from proxy.relay.parts import Parts
-from proxy.relay.refused_wishes import BREAKS, REFUSES, Wishes
 from proxy.versions.live_version import Lease
 
 log = structlog.get_logger()

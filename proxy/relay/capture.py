@@ -7,6 +7,7 @@ answer_reader's.
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import time
 from array import array
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -163,6 +164,23 @@ class Capture:
             return False
         await self.finish("partial", error=error)
         return True
+
+    async def leave_open(self, backend_id: str) -> None:
+        """Its answer is made in the background: the row stays pending, with the id by which the backend knows it."""
+        await self.begin_now()
+        try:
+            if self._begun is None or self._begun.exception() is not None:
+                raise StoreError(f"the request has no row ({self._unmade!r})")
+            await self._store.items.name_response(self.id, backend_id)
+        except (StoreError, sqlite3.IntegrityError) as error:
+            self._not_stored(error)
+        self._underway.ended(self.id)
+
+    def adopt(self, row: NewCompletion) -> None:
+        """Go on with a row that was left open; it is in the store."""
+        self._number(row)
+        self._begun = asyncio.get_running_loop().create_future()
+        self._begun.set_result(None)
 
     def _number(self, row: NewCompletion) -> None:
         more = [replace(row, id=choice_id(self.id, i), choice=i) for i in range(1, self._n)] if self._n > 1 else ()

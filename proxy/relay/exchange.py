@@ -113,15 +113,9 @@ class Exchange:
 
     def _made(self) -> Capture:
         assert self._call.id is not None
-        parts, served = self._parts, self._parts.backend.served
-        found = Capture(
-            parts.store, parts.metrics, parts.health, parts.events, parts.redactor, parts.underway, self._call.id,
-            self._asked.n, self._keepable, self._dialect, self._asked.tools, self._room.record,
-        )  # fmt: skip
-        found.asker = self._call.asker
-        found.guessed = self._asked.unclear_reason or served.guessed(self._asked.sampling)
-        found.logprobs_of = served.logprobs_of or parts.backend.capabilities.logprobs_of
-        return found
+        capture = self._parts.capture(self._call.id, self._asked, self._dialect, self._keepable, self._room.record)
+        capture.asker = self._call.asker
+        return capture
 
     def _left(self) -> None:
         """Begin the record, now that the question is on its way."""
@@ -165,7 +159,7 @@ class Exchange:
                 # In a task of its own: this one may have been cancelled.
                 finishing = self._parts.tasks.spawn(
                     f"finish-{self._capture.id}",
-                    self._capture.finish(status, error=error),
+                    self._stored(self._capture, status, error),
                 )
                 if self._attempt is not None:
                     self._attempt.finishing = finishing
@@ -198,10 +192,9 @@ class Exchange:
             raise BackendBroke("The backend answered in one piece where a stream was asked for.")
         if splitter is None and (self._begun is not None or (streams and self._way.translated)):
             return await self._whole_as_stream(upstream)
-        if splitter is not None and self._way.translated and not streams:
-            return await self._stream_as_whole(upstream, splitter)
         if splitter is not None:
-            return await self._stream(upstream, splitter)
+            is_gathered = self._way.translated and not streams
+            return await (self._stream_as_whole if is_gathered else self._stream)(upstream, splitter)
         if (body := await self._room.body(upstream)) is None:
             return await self._pass_uncaptured(upstream)
         return await self._whole(upstream, WholeAnswer(body))
@@ -292,10 +285,8 @@ class Exchange:
         headers = self._headers(upstream)
         if isinstance(self._way, Translated):
             headers["content-type"] = self._way.content_type
-        elif isinstance(splitter, NdjsonSplitter):
-            headers.setdefault("content-type", "application/x-ndjson")
-        else:
-            headers.setdefault("content-type", "text/event-stream")
+        is_lines = isinstance(splitter, NdjsonSplitter)
+        headers.setdefault("content-type", "application/x-ndjson" if is_lines else "text/event-stream")
         stream = PacedStream if self._attempt is None else self._attempt.stream
         response = stream(status=upstream.status, headers=headers)
         await response.prepare(self._request)
@@ -488,4 +479,12 @@ class Exchange:
             return
         if whole is not None:
             self._capture.reader.take_whole(whole)
-        await self._capture.finish(status, error=error)
+        await self._stored(self._capture, status, error)
+
+    async def _stored(self, capture: Capture, status: Status, error: str | None) -> None:
+        """What came is stored; of what the backend goes on with in the background, that it does."""
+        open_id = capture.reader.open_id
+        if open_id is not None and (status == "done" or self._question.body.get("background") is True):
+            await capture.leave_open(open_id)
+        else:
+            await capture.finish(status, error=error)

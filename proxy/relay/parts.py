@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from aiohttp import web
@@ -10,6 +11,7 @@ from multidict import CIMultiDict
 from config.settings import Settings
 from proxy.access.security import outgoing_headers, without_keys
 from proxy.backends.base import Backend
+from proxy.backends.refused_wishes import RefusedWishes
 from proxy.conversation.active_conversations import Recent
 from proxy.conversation.capture_health import Health
 from proxy.conversation.redaction import Redactor
@@ -18,14 +20,16 @@ from proxy.core.backend_http import Connections
 from proxy.core.events import Events
 from proxy.core.heap_trim import Memory
 from proxy.core.metrics import Metrics
+from proxy.core.sharing.shares import Room
 from proxy.core.tasks import Tasks
 from proxy.core.upstream import end_to_end
+from proxy.dialects import Asked, Dialect
 from proxy.feedback.episodes import Episodes
+from proxy.relay.capture import Capture
 from proxy.relay.capture_optout import Uncaptured
 from proxy.relay.codecs import Formats
 from proxy.relay.episode_queue import EpisodeQueue
 from proxy.relay.lessons import PromptLessons
-from proxy.relay.refused_wishes import RefusedWishes
 from proxy.training.giving_way import GivingWay
 from proxy.versions.admission import Door
 from proxy.versions.live_version import Swap
@@ -62,6 +66,20 @@ class Parts:
         return outgoing_headers(
             end_to_end(request.headers), settings=self.settings.server, backend=self.backend.headers()
         )
+
+    def capture(
+        self, id: str, asked: Asked, dialect: Dialect, keepable: Callable[[str], str], room: Room | None = None
+    ) -> Capture:
+        """The capture of one request's completions. `keepable`: what may be stored of an error; `room`: for what is
+        folded."""
+        served, store = self.backend.served, self.store
+        found = Capture(
+            store, self.metrics, self.health, self.events, self.redactor, self.underway, id, asked.n, keepable, dialect,
+            asked.tools, room,
+        )  # fmt: skip
+        found.guessed = asked.unclear_reason or served.guessed(asked.sampling)
+        found.logprobs_of = served.logprobs_of or self.backend.capabilities.logprobs_of
+        return found
 
     def keepable(self, request: web.Request, said: str) -> str:
         """An error as it may be stored: without keys and secrets."""

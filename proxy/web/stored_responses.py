@@ -1,10 +1,12 @@
-"""`GET` and `DELETE /v1/responses/{id}`: answers that were captured, by the id their client has.
+"""`GET` and `DELETE /v1/responses/{id}`, and `POST …/cancel`: answers that were captured, by the id their client has.
 
-Owns these two routes. An id that is not ours, or another's, goes to the backend, which may know it.
+Owns these routes. An id that is not ours, or another's, goes to the backend, which may know it; so does one that the
+backend works on in the background, under its own id.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aiohttp import web
@@ -12,7 +14,7 @@ from aiohttp import web
 from proxy.access.keys import Reach
 from proxy.access.security import who_asks
 from proxy.conversation.conversations import as_chat
-from proxy.core.errors import Conflict
+from proxy.core.errors import Conflict, ProxyError
 from proxy.core.json_edit import loads
 from proxy.core.json_response import json_response
 from proxy.dialects.responses_object import reply_items, response, unfinished
@@ -20,10 +22,13 @@ from proxy.dialects.responses_tools import tools_of
 from proxy.dialects.speaker import named_by_head
 from proxy.relay.previous_response import EarlierAnswers, with_text_arguments
 from proxy.relay.relay import Relay
+from proxy.web.background_responses import BackgroundResponses
 from proxy.web.forgetting import Forgetter
 from proxy.web.openapi.responses import DeletedResponse
 from store.records import Completion
 from store.store import Store
+
+AsksBackend = Callable[[web.Request, Completion, str], Awaitable[web.StreamResponse | None]]
 
 
 class StoredResponses:
@@ -31,11 +36,30 @@ class StoredResponses:
         self._forgetter = forgetter
         self._earlier = EarlierAnswers(store, relay.parts.redactor)
         self._relay = relay
+        self._store = store
+        self._background = BackgroundResponses(relay.parts)
 
     async def get(self, request: web.Request) -> web.StreamResponse:
+        return await self._asked(request, self._background.get)
+
+    async def cancel(self, request: web.Request) -> web.StreamResponse:
+        return await self._asked(request, self._background.cancel)
+
+    async def _asked(self, request: web.Request, ask: AsksBackend) -> web.StreamResponse:
+        """What the backend says of a response in the background, else what is stored."""
         found = await self._found(request)
         if found is None:
             return await self._relay.passthrough(request)
+        if (id := await self._store.items.response_of(found.new.id)) is not None:
+            try:
+                answer = await ask(request, found, id)
+            except ProxyError:
+                if found.end is None:
+                    raise
+                answer = None
+            if answer is not None:
+                return answer
+            found = await self._found(request) or found  # it may have ended in this moment
         return json_response(to_response(found))
 
     async def delete(self, request: web.Request) -> web.StreamResponse:
@@ -44,6 +68,8 @@ class StoredResponses:
             return await self._relay.passthrough(request)
         if found.ratings:
             raise Conflict("This response has been rated and is kept for training; take the rating back first.")
+        if (id := await self._store.items.response_of(found.new.id)) is not None:
+            await self._background.delete(request, found, id)
         await self._forgetter.delete(found.new.id)
         return json_response(DeletedResponse(id=found.new.id, object="response", deleted=True))
 

@@ -44,7 +44,8 @@ x'7b7d' AS request, NULL AS forms, NULL AS typed, NULL AS request_apart, NULL AS
 NULL AS logprobs, NULL AS pieces, NULL AS logprobs_of
 FROM completions c """
 RATED = "EXISTS (SELECT 1 FROM ratings r WHERE r.completion_id = c.id AND +r.live = 1)"
-EXPIRING = """c.created_at < ? AND +c.status <> 'pending'
+EXPIRING = """c.created_at < ? AND (+c.status <> 'pending'
+    OR EXISTS (SELECT 1 FROM items i WHERE i.completion_id = c.id AND i.kind = 'response'))
 AND NOT EXISTS (SELECT 1 FROM ratings r WHERE r.completion_id = c.id)
 AND NOT EXISTS (SELECT 1 FROM episodes e WHERE e.id = c.session AND e.ended_at IS NOT NULL AND e.left_out IS NULL)"""
 OPEN_AND_EMPTY = """DELETE FROM episodes WHERE ended_at IS NULL AND opened_at < ?
@@ -112,9 +113,10 @@ def finish(db: sqlite3.Connection, rows: Iterable[FinishedCompletion]) -> None:
 
 
 def recover(db: sqlite3.Connection) -> int:
-    """End what the last process left pending."""
+    """End what the last process left pending, but for what the backend works on in the background."""
     return db.execute(
-        "UPDATE completions SET status = 'error', error = ?, finished_at = ? WHERE status = 'pending'",
+        f"""UPDATE completions AS c SET status = 'error', error = ?, finished_at = ?
+        WHERE status = 'pending' AND NOT {items.OPEN}""",  # noqa: S608  ours
         (STOPPED, time.time()),
     ).rowcount
 

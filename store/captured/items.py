@@ -15,6 +15,8 @@ from store.captured.rows import to_json
 from store.part import StorePart
 from store.records import Asker, Item, Message
 
+RESPONSE: Final = "response"  # the kind of an answer that its backend still works on, in the background
+OPEN: Final = "EXISTS (SELECT 1 FROM items i WHERE i.completion_id = c.id AND i.kind = 'response')"
 MOST: Final = 10_000  # answers that are looked through for the items of one request
 
 
@@ -46,6 +48,17 @@ def add(db: sqlite3.Connection, completion_id: str, found: Sequence[Item]) -> No
 
 
 class ItemStore(StorePart):
+    async def name_response(self, completion_id: str, id: str) -> None:
+        """Note the id by which the backend knows this completion as a whole: it is asked for it again."""
+        await self._writer.submit(lambda db: add(db, completion_id, [Item(id, RESPONSE)]))
+
+    async def response_of(self, completion_id: str) -> str | None:
+        """That id; None where there is none."""
+        row = await self._reader.row(
+            "SELECT id FROM items WHERE completion_id = ? AND kind = ?", (completion_id, RESPONSE)
+        )
+        return None if row is None else str(row["id"])
+
     async def places(self, ids: Sequence[str], keys: Collection[str] | None = None) -> list[ItemPlace]:
         """The completions that have these items, as their backend named them, the newest first.
 

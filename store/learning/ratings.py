@@ -13,6 +13,7 @@ import time
 from dataclasses import replace
 from typing import Final
 
+from store.captured.items import OPEN
 from store.captured.rows import to_rating
 from store.errors import EventTaken, NoAnswer, UnknownCompletion, UnknownRating
 from store.learning.rater_quota import LEAST_WEIGHT as LEAST_WEIGHT
@@ -137,9 +138,14 @@ def must_exist(db: sqlite3.Connection, completion_id: str) -> None:
 def must_have_answer(db: sqlite3.Connection, completion_id: str) -> None:
     """Raises UnknownCompletion; and NoAnswer where the completion has ended without a reply, so that nobody can have
     seen one."""
-    row = db.execute("SELECT status, reply_hash, error FROM completions c WHERE c.id = ?", (completion_id,)).fetchone()
+    row = db.execute(
+        f"SELECT status, reply_hash, error, {OPEN} AS open FROM completions c WHERE c.id = ?",  # noqa: S608  ours
+        (completion_id,),
+    ).fetchone()
     if row is None:
         raise UnknownCompletion(completion_id)
+    if row["status"] == "pending" and row["open"]:
+        raise NoAnswer(completion_id, "it is worked on in the background: fetch it first")
     if row["reply_hash"] is None and row["status"] != "pending":
         raise NoAnswer(completion_id, row["error"])
 

@@ -85,6 +85,10 @@ MODELS: Final = (
         "delete", "/v1/responses/{id}", "models", "Gone; a rated one is not deleted (409).",
         {200: responses.DeletedResponse}, headers={"x-rl-user": PERSON}, fails=THEIRS,
     ),
+    Operation(
+        "post", "/v1/responses/{id}/cancel", "models", "Ends an answer that the backend makes in the background.",
+        {200: passthrough.Relayed}, headers={"x-rl-user": PERSON}, fails=THEIRS,
+    ),
     _model(
         "/v1/messages",
         passthrough.MessagesRequest,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from proxy.relay.refused_wishes import MOST, REFUSED_S, UNRELATED_S, RefusedWishes, Wishes
+from proxy.backends.refused_wishes import MOST, REFUSED_S, UNRELATED_S, RefusedWishes, Wishes
 from scripts.harness.in_process import Proxy
 
 WISHES = Wishes("m", "chat", frozenset({"logprobs"}))

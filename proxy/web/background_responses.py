@@ -1,0 +1,176 @@
+"""Responses that the backend works on in the background: asked for again, streamed again, cancelled.
+
+Owns the way from such a response to its completion. Its row is pending under our id, with the id by which the backend
+knows it, and outlives a restart. Whoever asks for it gets what the backend says; what is final is captured first. Not
+here: whose response it is (proxy.web.stored_responses).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+from urllib.parse import quote
+
+import structlog
+from aiohttp import web
+from multidict import CIMultiDict
+
+from proxy.access.limits import PacedStream
+from proxy.access.unknown_route import MISSING
+from proxy.backends.ask import down
+from proxy.conversation.conversations import as_chat, thread
+from proxy.core.backend_http import Answer, NoHttp
+from proxy.core.errors import ProxyError
+from proxy.core.json_edit import WholeAnswer, dumps, loads
+from proxy.core.sse import Event, EventSplitter
+from proxy.core.upstream import answer_headers, no_http, whole
+from proxy.dialects import RESPONSES
+from proxy.dialects.base import Question
+from proxy.relay.codecs import Native
+from proxy.relay.exchange import NOT_THEIRS
+from proxy.relay.framing import OK, splitter_of
+from proxy.relay.parts import Parts
+from store.records import Completion, Status
+
+log = structlog.get_logger()
+
+FINAL: Final = ("completed", "incomplete", "failed", "cancelled")  # statuses
+GONE: Final = "the backend does not have this response any more, and nobody fetched it when it was final"
+CANCELLED: Final = "it was cancelled"
+LOOK_S: Final = 60.0  # a beat of silence that nobody is told of
+
+
+class BackgroundResponses:
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._storing = asyncio.Lock()  # two polls may see the final answer at once
+
+    async def get(self, request: web.Request, found: Completion, id: str) -> web.StreamResponse | None:
+        """The response as the backend has it now; None where it does not have it any more. Raises ProxyError."""
+        query = f"?{request.query_string}" if request.query_string else ""
+        upstream = await self._ask(request, "GET", found, f"/v1/responses/{quote(id, safe='')}{query}")
+        return await self._passed_on(request, found, upstream)
+
+    async def cancel(self, request: web.Request, found: Completion, id: str) -> web.StreamResponse | None:
+        """Likewise."""
+        upstream = await self._ask(request, "POST", found, f"/v1/responses/{quote(id, safe='')}/cancel")
+        return await self._passed_on(request, found, upstream)
+
+    async def delete(self, request: web.Request, found: Completion, id: str) -> None:
+        """Have the backend drop it; one that cannot is no reason to keep it here."""
+        try:
+            upstream = await self._ask(request, "DELETE", found, f"/v1/responses/{quote(id, safe='')}")
+        except ProxyError as error:
+            log.info("a response was not deleted at the backend", completion=found.new.id, error=error.message)
+        else:
+            if upstream is not None:
+                upstream.close()
+
+    async def _ask(self, request: web.Request, method: str, found: Completion, target: str) -> Answer | None:
+        """Of all places where its model answers, the one that has it."""
+        parts = self._parts
+        await parts.backend.ready()
+        assert parts.connections is not None
+        headers = parts.request_headers(request)
+        headers["accept-encoding"] = "identity"  # the answer has to be read here
+        for address in parts.backend.addresses(found.new.served_model):
+            try:
+                upstream = await parts.connections.ask(method, address.url, target, headers, None, unpack=True)
+            except NoHttp as error:
+                raise no_http(error) from error
+            except (TimeoutError, OSError) as error:
+                raise down(address.url, error, parts.backend.kind) from error
+            if upstream.status not in MISSING:
+                return upstream
+            await whole(upstream)
+        return None
+
+    async def _passed_on(
+        self, request: web.Request, found: Completion, upstream: Answer | None
+    ) -> web.StreamResponse | None:
+        if upstream is None:
+            await self._store(request, found, None, "error", GONE)
+            return None
+        try:
+            headers = answer_headers(upstream.headers, NOT_THEIRS)
+            headers["x-rl-completion-id"] = found.new.id
+            if upstream.status not in OK:
+                return web.Response(status=upstream.status, body=await whole(upstream), headers=headers)
+            streams = request.query.get("stream") == "true"
+            splitter = await splitter_of(upstream, RESPONSES, LOOK_S, _nothing, is_streaming=streams)
+            if splitter is not None:
+                return await self._streamed(request, found, upstream, splitter, headers)
+            answer = WholeAnswer(await whole(upstream))
+            await self._store_final(request, found, answer)
+            return web.Response(status=upstream.status, body=self._codec(found).whole(answer), headers=headers)
+        finally:
+            upstream.close()
+
+    async def _streamed(
+        self,
+        request: web.Request,
+        found: Completion,
+        upstream: Answer,
+        splitter: EventSplitter,
+        headers: CIMultiDict[str],
+    ) -> web.StreamResponse:
+        """Its events, again or from some number on; before the last one, the response that it has is stored."""
+        response, codec = PacedStream(status=upstream.status, headers=headers), self._codec(found)
+        await response.prepare(request)
+        async for piece in upstream.pieces():
+            for event in splitter.feed(piece):
+                if RESPONSES.terminal(event) and (answer := _response_in(event)) is not None:
+                    await self._store_final(request, found, answer)
+                await response.write(codec.event(event))
+        await response.write_eof(splitter.rest())
+        return response
+
+    def _codec(self, found: Completion) -> Native:
+        """What makes the backend's bytes the client's, as for the first answer."""
+        body = {**loads(found.new.request), "input": "x"}  # the messages are not needed
+        question = Question(b"", {}, body, RESPONSES.parse(body))
+        model = found.new.model if found.new.version is not None else None
+        return Native(RESPONSES, question, self._parts.backend.capabilities, found.new.id, model)
+
+    async def _store_final(self, request: web.Request, found: Completion, answer: WholeAnswer) -> None:
+        """Store the answer, if it is final."""
+        status = _status(answer)
+        if status in FINAL:
+            end: tuple[Status, str | None] = ("partial", CANCELLED) if status == "cancelled" else ("done", None)
+            await self._store(request, found, answer, *end)
+
+    async def _store(
+        self, request: web.Request, found: Completion, answer: WholeAnswer | None, status: Status, error: str | None
+    ) -> None:
+        """End its completion, unless that has ended."""
+        async with self._storing:
+            current = await self._parts.store.completions.get(found.new.id)
+            if current is None or current.status != "pending":
+                return
+            row = current.new
+            asked = RESPONSES.parse({**loads(row.request), "input": "x"})
+            capture = self._parts.capture(row.id, asked, RESPONSES, partial(self._parts.keepable, request))
+            messages = [as_chat(message) for message in row.prompt]
+            capture.adopt(replace(row, thread=thread(messages, self._parts.redactor.message)))
+            if answer is not None:
+                capture.reader.take_whole(answer)
+            await capture.finish(status, error=error)
+
+
+async def _nothing() -> None:
+    """Nobody waits for a word."""
+
+
+def _status(answer: WholeAnswer) -> Any:
+    try:
+        return answer.parsed.get("status")
+    except (ValueError, AttributeError):
+        return None
+
+
+def _response_in(event: Event) -> WholeAnswer | None:
+    """The response that a last event repeats."""
+    response = event.json().get("response")
+    return WholeAnswer(dumps(response)) if isinstance(response, dict) and "output" in response else None
