@@ -175,7 +175,9 @@ class Scores(NamedTuple):
 
 def score(context: LessonContext, selection: Selection) -> Scores:
     scorer, spec, is_foreign = context.scorer, context.spec, context.objective.is_foreign
-    targets = _teacher_targets(context, selection.train)
+    targets = TeacherTargets()
+    if context.objective.has_teacher:
+        targets = teacher.make_targets(context.preset, context.template, selection.train, scorer, context.progress)
     # ℓ_old of everything in one go.
     parts: list[Part] = [selection.train, targets.imitations, selection.held_back, selection.calibration]
     remembered = [s.tokens for s in selection.train]
@@ -212,23 +214,6 @@ def score(context: LessonContext, selection: Selection) -> Scores:
         noise,
         reading,
         refused,
-    )
-
-
-def _teacher_targets(context: LessonContext, samples: Sequence[Sample]) -> TeacherTargets:
-    if not context.objective.has_teacher:
-        return TeacherTargets()
-    scorer = context.scorer
-    return teacher.make_targets(
-        context.preset,
-        scorer.policy,
-        context.template,
-        samples,
-        seed=context.spec.seed,
-        owner=f"{context.spec.weights} {scorer.parent}",
-        cache=scorer.cache,
-        progress=context.progress,
-        stop=scorer.stop,
     )
 
 
