@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -75,8 +75,8 @@ def _in_words(error: BaseException) -> str:
 
 def _run(folder: Path, result: Result, progress: Progress, stop: Stop, seal: Seal) -> None:
     spec = read_spec(folder)
-    result["baseline_after"] = spec.baseline
     run = RunContext(folder, spec, result, progress, stop, seal)
+    run.record(baseline_after=spec.baseline)
     plan = planning.start(spec)
     framework = _announce(run)
 
@@ -103,12 +103,12 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop, seal: Sea
     _account(run, lessons, candidate, attempts, used)
 
     progress.phase("write")
-    result["metrics"] |= run.clock.laps
+    run.record(metrics=result["metrics"] | run.clock.laps)
     new, replayed = used - read.repeated, used & read.repeated
     _write(run, plan, model, read, lessons, candidate, attempts, tuned_rate, new, replayed)
     if candidate.refusal is None:
         _move_baselines(run, plan, [s for s in reversed(read.usable) if s.rating in new])  # the newest last
-        result["reason"] = _passed(candidate, attempts, len(new), len(replayed), plan.weak_reason)
+        run.record(reason=_passed(candidate, attempts, len(new), len(replayed), plan.weak_reason))
 
 
 # --- load ---------------------------------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ def _heed_ratings(run: RunContext, plan: Plan, model: RunModel, read: RunSamples
         return plan
     judged = [s for s in read.usable if not s.is_held_back or s.version == run.spec.parent]
     checks = ratings.judge(judged, model.template, plan.bounds)
-    run.result["gate"] = {name: check.json() for name, check in checks.items()}
+    run.record(gate={name: check.json() for name, check in checks.items()})
     run.progress.event("gate", checks=run.result["gate"])
     return planning.for_ratings(plan, read.training, checks, run.progress)
 
@@ -206,10 +206,9 @@ def _prepare(run: RunContext, plan: Plan, model: RunModel, read: RunSamples) -> 
     scorer = Scorer(model.policy, run.spec, Cache(run.folder / "cache", run.seal), run.stop)
     context = LessonContext(plan.preset, model.template, scorer, run.progress, plan.leaning_budget)
     lessons = prepare(context, read.usable, read.unusable, read.calibration)
-    run.result["samples"] = {rating: _json(outcome) for rating, outcome in lessons.outcomes.items()}
-    run.result["metrics"] = rounded(lessons.metrics)
-    run.result["guesses"] = lessons.guesses
-    run.progress.event("filter", **run.result["metrics"])
+    metrics, guesses = rounded(lessons.metrics), lessons.critic.guesses
+    run.record(samples=_json(lessons.outcomes), metrics=metrics, guesses=guesses)
+    run.progress.event("filter", **metrics)
     return lessons
 
 
@@ -227,7 +226,7 @@ def _teaching(run: RunContext, read: RunSamples, lessons: Lessons) -> list[Lesso
     contrast = ratings.contrast(passed)
     compares_nothing = trajectories.are_episodes(passed) or any(s.hindsight is not None for s in passed)
     if not contrast.ok and not compares_nothing and not any(lesson.taught for lesson in teaching):
-        run.result["gate"]["contrast"] = contrast.json()
+        run.record(gate=run.result["gate"] | {"contrast": contrast.json()})
         causes = acceptance.count_causes(outcomes, "the same")
         raise NothingToLearn(f"Nothing to compare in {len(outcomes)} samples: {causes}.")
     return teaching
@@ -252,17 +251,19 @@ def _tuned_rate(run: RunContext, plan: Plan, model: RunModel, teaching: Sequence
 
 
 def _account(run: RunContext, lessons: Lessons, candidate: Candidate, attempts: Attempts, used: set[str]) -> None:
-    result, trained = run.result, candidate.steps
+    trained = candidate.steps
     outcomes = {rating: replace(outcome, used=rating in used) for rating, outcome in lessons.outcomes.items()}
-    result["seconds_before"] = trained.seconds_before
-    result["samples"] = {rating: _json(outcome) for rating, outcome in outcomes.items()}
-    result["metrics"] |= rounded(trained.metrics)
     own = [lesson for lesson in lessons.train if not lesson.is_imitated]
     late = [lesson.sample.rating for lesson in own if lesson.sample.version != run.spec.parent]
-    if late:
-        result["metrics"] |= {"late": float(len(late)), "late_trained": float(len(used & set(late)))}
-    result["gate"] |= {name: check.json() for name, check in candidate.checks.items()}
-    result |= {"retried": attempts.reason, "back": trained.back_reason}
+    late_counts = {"late": float(len(late)), "late_trained": float(len(used & set(late)))} if late else {}
+    run.record(
+        seconds_before=trained.seconds_before,
+        samples=_json(outcomes),
+        metrics=run.result["metrics"] | rounded(trained.metrics) | late_counts,
+        gate=run.result["gate"] | {name: check.json() for name, check in candidate.checks.items()},
+        retried=attempts.reason,
+        back=trained.back_reason,
+    )
 
 
 def _write(
@@ -302,23 +303,25 @@ def _write(
         "back": result["back"],
     }
     adapter.write(out, partial(_save, model.policy, lessons), manifest)
-    result |= {"status": "rejected" if refusal else "passed", "adapter": str(out)}
+    run.record(status="rejected" if refusal else "passed", adapter=str(out))
     if refusal:
-        result["reason"] = f"The gate said no{f' {attempts.how} too' if attempts.reason else ''}: {refusal}."
+        run.record(reason=f"The gate said no{f' {attempts.how} too' if attempts.reason else ''}: {refusal}.")
 
 
 def _save(policy: Policy, lessons: Lessons, folder: Path) -> None:
     policy.save(folder)
     sidecar_files.write(folder, sidecar_files.OPTIMISER, policy.optimiser())
-    sidecar_files.write(folder, sidecar_files.CRITIC, lessons.labels)
+    sidecar_files.write(folder, sidecar_files.CRITIC, lessons.critic.labels)
 
 
 def _move_baselines(run: RunContext, plan: Plan, new: Sequence[Sample]) -> None:
     spec, decay = run.spec, plan.preset.ema_decay
     rewards = [s.reward for s in new if s.episode is None and s.hindsight is None and not s.labelled]
     outcomes = list({s.episode.episode: s.reward for s in new if s.episode is not None}.values())
-    run.result["baseline_after"] = round(mis_po.ema(spec.baseline, rewards, decay), 9)
-    run.result["episode_baseline_after"] = round(mis_po.ema(spec.episode_baseline, outcomes, decay), 9)
+    run.record(
+        baseline_after=round(mis_po.ema(spec.baseline, rewards, decay), 9),
+        episode_baseline_after=round(mis_po.ema(spec.episode_baseline, outcomes, decay), 9),
+    )
 
 
 def _passed(candidate: Candidate, attempts: Attempts, used: int, replayed: int, weak_reason: str | None) -> str:
@@ -336,5 +339,9 @@ def _passed(candidate: Candidate, attempts: Attempts, used: int, replayed: int, 
     return reason
 
 
-def _json(outcome: Outcome) -> dict[str, Any]:
-    return {name: value for name, value in asdict(outcome).items() if value not in (None, []) or name == "cause"}
+def _json(outcomes: Mapping[str, Outcome]) -> dict[str, dict[str, Any]]:
+    """Outcomes as result.json has them: without what is empty."""
+    return {
+        rating: {name: value for name, value in asdict(outcome).items() if value not in (None, []) or name == "cause"}
+        for rating, outcome in outcomes.items()
+    }

@@ -76,7 +76,7 @@ def look(
     if compute is not None:
         policy = _policy(folder, compute, threads, adapter)
         with policy.wearing(None):
-            _score(readings, policy)
+            readings = [_with_scores(reading, policy) for reading in readings]
         unlikely, doubt = rehearsal.unlikely_replies(
             lines, plain_template, policy, parent=parent, parameters=profile.total, max_seq_len=max_seq_len
         )
@@ -159,14 +159,13 @@ def _policy(folder: Path, compute: Compute, threads: int, adapter: str | None) -
     )
 
 
-def _score(readings: Sequence[dict[str, Any]], policy: Policy) -> None:
-    """Log-probs of each answer's tokens at temperature 1, and those of the likeliest token in each place."""
-    for reading in readings:
-        if not reading["reply_ids"]:
-            continue
-        packed = packing.pack([packing.Tokens(tuple(reading["scored"]), tuple(reading["reply_ids"]))])
-        reading["logprobs"] = policy.log_probs(packed).plain.tolist()
-        reading["best"] = policy.teach(packed, 1).log_probs[:, 0].tolist()
+def _with_scores(reading: dict[str, Any], policy: Policy) -> dict[str, Any]:
+    """With log-probs of the answer's tokens at temperature 1, and those of the likeliest token in each place."""
+    if not reading["reply_ids"]:
+        return reading
+    packed = packing.pack([packing.Tokens(tuple(reading["scored"]), tuple(reading["reply_ids"]))])
+    log_probs, best = policy.log_probs(packed).plain, policy.teach(packed, 1).log_probs[:, 0]
+    return reading | {"logprobs": log_probs.tolist(), "best": best.tolist()}
 
 
 def main() -> int:

@@ -97,11 +97,8 @@ def fuse(adapter: Path, base: Path, out: Path, report: Report = lambda line: Non
     size = len(_header(reader, tensors)) + sum(_aligned(tensor.bytes, reader.alignment) for tensor in tensors)
     _require_disk(out, size)
     _write(out, reader, tensors, len(changed), report)
-    retyped = Counter(
-        f"{tensor.base.tensor_type.name} to {tensor.type.name}"
-        for tensor in changed
-        if tensor.type != _stored_type(tensor)
-    )
+    types = [(_stored_type(tensor), tensor.type) for tensor in changed]
+    retyped = Counter(f"{old.name} to {new.name}" for old, new in types if new != old)
     return FusionSummary(len(changed), dict(retyped), base.stat().st_size, out.stat().st_size)
 
 
@@ -139,9 +136,7 @@ def _deltas(reader: Any, base: Path, adapter: Path, kind: str) -> dict[str, _Del
     heads = _field(reader, base, f"{kind}.attention.head_count")
     kv_heads = reader.get_field(f"{kind}.attention.head_count_kv")
     groups = kv_heads.contents() if kv_heads is not None else heads
-    shapes = {
-        tensor.name: (int(tensor.shape[1]), int(tensor.shape[0])) for tensor in reader.tensors if len(tensor.shape) == 2
-    }
+    shapes = {t.name: (int(t.shape[1]), int(t.shape[0])) for t in reader.tensors if len(t.shape) == 2}
     names: dict[str, tuple[str, int]] = {}
     for n in range(layers):
         for layer in layers_with_lora(kind):
@@ -151,10 +146,9 @@ def _deltas(reader: Any, base: Path, adapter: Path, kind: str) -> dict[str, _Del
     layer_shapes = {module: shapes[name] for module, (name, _) in names.items() if name in shapes}
     lora = peft_folder.read(adapter, layer_shapes, load, finite)
     return {
-        names[module][0]: _delta(
-            module, pair, kind, _heads_of(heads, names[module][1]), _heads_of(groups, names[module][1])
-        )
+        name: _delta(module, pair, kind, _heads_of(heads, n), _heads_of(groups, n))
         for module, pair in lora.pairs.items()
+        for name, n in [names[module]]
     }
 
 
@@ -186,10 +180,9 @@ def _type_for(tensor: _Tensor) -> Type:
     candidates = [stored_type] if stored_type in WRITABLE else []
     candidates += [larger for larger in LARGER if _bits(larger) > _bits(stored_type)]
     for candidate in candidates:
-        if (
-            width % gguf.GGML_QUANT_SIZES[candidate][0] == 0
-            and abs(1 - surviving_share(weights, delta, candidate)) <= LOST
-        ):
+        if width % gguf.GGML_QUANT_SIZES[candidate][0]:
+            continue
+        if abs(1 - surviving_share(weights, delta, candidate)) <= LOST:
             return candidate
     return Type.F32
 
@@ -214,9 +207,8 @@ def _weights(tensor: _Tensor, rows: slice) -> Array:
     try:
         weights = gguf.dequantize(tensor.base.data[rows], tensor.base.tensor_type)
     except NotImplementedError:
-        raise AdapterError(
-            f"{tensor.base.name} is stored as {tensor.base.tensor_type.name}, which cannot be read."
-        ) from None
+        stored = _stored_type(tensor).name
+        raise AdapterError(f"{tensor.base.name} is stored as {stored}, which cannot be read.") from None
     return np.asarray(weights, np.float32)
 
 

@@ -18,7 +18,6 @@ import numpy as np
 
 from config.presets import Preset
 from trainer import objectives
-from trainer.lessons import teacher
 from trainer.lessons.advantages import TokenAdvantages
 from trainer.lessons.lesson import Anchor
 from trainer.lessons.samples import Sample
@@ -38,16 +37,8 @@ def make_anchors(
         return {}
     earned = earners([s.tokens.reply for s in samples], [pushed.values[s.rating] for s in samples])
     credited = [s for s in samples if s.rating in pushed.credited]
-    expected = teacher.token_distributions(
-        scorer.policy,
-        [s.tokens for s in credited],
-        preset.teacher_k,
-        owner=f"{scorer.spec.weights} {scorer.parent}",
-        cache=scorer.cache,
-        stop=scorer.stop,
-        required_ids=list(earned)[: preset.teacher_k],
-        known_states=scorer.known_states,
-    )
+    required_ids = list(earned)[: preset.teacher_k]
+    expected = scorer.expect([s.tokens for s in credited], preset.teacher_k, required_ids=required_ids)
     anchors = anchors_of([pushed.values[s.rating] for s in credited], expected, earned)
     return {s.rating: anchor for s, anchor in zip(credited, anchors, strict=True)}
 

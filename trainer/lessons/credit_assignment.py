@@ -39,37 +39,33 @@ class Credit(NamedTuple):
 
 
 def explain_by_means(
-    current: Labels, sizes: Sequence[float], seed: int, earlier_labels: Labels | None = None
+    current: Labels, sizes: Sequence[float], seed: int, previous: Labels | None = None
 ) -> tuple[float, float]:
     """Share of the ratings that the mean states of whole replies explain, and how often shuffled ratings are explained
     as well. Like `credit`, it asks only about conversations that a direction was not made of."""
-    current, earlier_labels = _regrouped(current, earlier_labels)
+    current, previous = _regrouped(current, previous)
     y, size, width = current.sign, np.abs(np.asarray(sizes, float)), current.features.shape[1] // 2
     means = critic.standardise(current.features[:, :width])
-    candidates = [
-        _Regression.of(current, labels, means, size, seed, whole=True) for labels in _label_sets(earlier_labels)
-    ]
+    candidates = [_Regression.of(current, labels, means, size, seed, whole=True) for labels in _label_sets(previous)]
     _, share, _ = _best(candidates, y)
     return share, _chance(candidates, y, share, seed, current.group) if share > 0 else 1.0
 
 
 def credit(
-    states: Sequence[States], values: Sequence[float], current: Labels, seed: int, earlier_labels: Labels | None = None
+    states: Sequence[States], values: Sequence[float], current: Labels, seed: int, previous: Labels | None = None
 ) -> Credit:
     """Give each token its credit.
 
     `values`: the advantage of each reply, whose sign is the rating and whose size its weight. `current`: these replies
-    as the critic sees them; `earlier_labels`: those of earlier runs. An earlier run's ratings may be of another taste,
+    as the critic sees them; `previous`: those of earlier runs. An earlier run's ratings may be of another taste,
     so V is also made without them, and the one that explains more counts.
     """
-    current, earlier_labels = _regrouped(current, earlier_labels)
+    current, previous = _regrouped(current, previous)
     y, size = current.sign, np.abs(np.asarray(values, float))
     last = np.stack([reply_states[-1] for reply_states in states]).astype(np.float64)  # (R, H)
     mean, spread = last.mean(0), _spread(states)
     ends = (last - mean) / spread
-    candidates = [
-        _Regression.of(current, labels, ends, size, seed, whole=False) for labels in _label_sets(earlier_labels)
-    ]
+    candidates = [_Regression.of(current, labels, ends, size, seed, whole=False) for labels in _label_sets(previous)]
     best, share, slope = _best(candidates, y)
     if share <= 0:
         return Credit([np.zeros(len(reply_states) - 1) for reply_states in states], 0.0, 1.0, 0)
@@ -82,16 +78,16 @@ def credit(
     return Credit(tokens, share, _chance(candidates, y, share, seed, current.group), len(best.earlier_signs))
 
 
-def _regrouped(current: Labels, earlier_labels: Labels | None) -> tuple[Labels, Labels | None]:
+def _regrouped(current: Labels, previous: Labels | None) -> tuple[Labels, Labels | None]:
     """The same labels, each reply by itself where there are few conversations: none can be left out whole then. Earlier
     labels may be of these very replies."""
     if len(np.unique(current.group)) >= min(critic.FOLDS, len(current.sign)):
-        return current, earlier_labels
+        return current, previous
     return current._replace(group=np.arange(len(current.sign))), None
 
 
-def _label_sets(earlier_labels: Labels | None) -> list[Labels | None]:
-    return [None] if earlier_labels is None else [earlier_labels, None]
+def _label_sets(previous: Labels | None) -> list[Labels | None]:
+    return [None] if previous is None else [previous, None]
 
 
 def _chance(candidates: Sequence[_Regression], y: Floats, share: float, seed: int, group: NDArray[np.int64]) -> float:
@@ -122,22 +118,21 @@ class _Regression(NamedTuple):
 
     @classmethod
     def of(
-        cls, current: Labels, earlier_labels: Labels | None, ends: Floats, size: Floats, seed: int, *, whole: bool
+        cls, current: Labels, previous: Labels | None, ends: Floats, size: Floats, seed: int, *, whole: bool
     ) -> _Regression:
-        parts = [current] if earlier_labels is None else [earlier_labels, current]
+        parts = [current] if previous is None else [previous, current]
         features = critic.standardise(np.concatenate([labels.features for labels in parts]))
         features = features[:, : ends.shape[1]] if whole else features
         group = np.concatenate([labels.group for labels in parts])
-        earlier_signs = np.empty(0) if earlier_labels is None else earlier_labels.sign
+        earlier_signs = np.empty(0) if previous is None else previous.sign
         kernel, fold = critic.kernel_of(features), critic.assign_folds(group, seed)
         ridge = critic.likeliest_ridge(kernel, np.concatenate([earlier_signs, current.sign]), fold)
         return cls(earlier_signs, ends, size, features, kernel, fold, ridge)
 
     def explained(self, y: Floats) -> tuple[float, float]:
         """How much of the ratings y (R,) is explained at the ends, and the scale of V."""
-        counts, earlier_counts = (
-            np.array([(signs == sign).sum() for sign in SIGNS]) for signs in (y, self.earlier_signs)
-        )
+        sides = (y, self.earlier_signs)
+        counts, earlier_counts = (np.array([(signs == sign).sum() for sign in SIGNS]) for signs in sides)
         if counts.min() < 1 or (counts + earlier_counts).min() < LEAST:
             return 0.0, 0.0
         value, weight = np.einsum("rh,rh->r", self.ends, self.directions(y)), _sign_weights(self.size, y)

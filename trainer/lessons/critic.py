@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from trainer.formats.sidecar_files import Arrays
 from trainer.io.progress import Progress
 from trainer.lessons.samples import Sample
 from trainer.lessons.scoring import Scorer
@@ -42,7 +43,7 @@ class Labels(NamedTuple):
     sign: Floats  # (R,) 1 or -1
     group: NDArray[np.int64]  # (R,) of one conversation the same
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
+    def arrays(self) -> Arrays:
         return {
             "critic_features": self.features.astype(np.float16), "critic_length": self.length,
             "critic_sign": self.sign, "critic_group": self.group,
@@ -69,6 +70,18 @@ class Critic(NamedTuple):
             f"AUC {self.auc:.2f}, at least {self.lower:.2f}, on {self.labels} ratings of conversations that it has not "
             f"seen; length alone {self.of_length:.2f}; shuffled ratings are as good in {self.by_chance:.0%}"
         )
+
+
+class CriticReading(NamedTuple):
+    """A critic of a run, and what it leaves behind."""
+
+    critic: Critic
+    labels: Arrays  # of this run and earlier ones, for the next critic
+    guesses: dict[str, float]  # of unrated answers, where it is trusted
+
+    @property
+    def trusted(self) -> bool:
+        return self.critic.trusted
 
 
 UNTRUSTED = Critic(0.5, 0.0, 0.5, 1.0, 0, np.empty(0))
@@ -105,6 +118,13 @@ def read(arrays: Mapping[str, NDArray[Any]], width: int) -> Labels | None:
     if features.ndim != 2 or features.shape[1] != width or not len(features) == len(length) == len(sign) == len(group):
         return None
     return Labels(features.astype(np.float32), length.astype(float), sign.astype(float), group.astype(np.int64))
+
+
+def read_run(scorer: Scorer, samples: Sequence[Sample], unrated: Sequence[Sample], progress: Progress) -> CriticReading:
+    """Fit a critic to the ratings of these samples, and ask it about unrated answers where it is trusted."""
+    labels, critic = fit_to_run(scorer, samples, progress)
+    guesses = guess(labels, critic, scorer, unrated)
+    return CriticReading(critic, labels.arrays() if labels else scorer.critic_arrays(), guesses)
 
 
 def fit_to_run(scorer: Scorer, samples: Sequence[Sample], progress: Progress) -> tuple[Labels | None, Critic]:

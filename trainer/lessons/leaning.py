@@ -59,15 +59,9 @@ def leaning_targets(
     if explained_by_means <= explained_by_ends:
         return {}
     direction = _direction(scorer, [s for s, _ in rated], liked)
+    change = f" leaning {direction.tobytes().hex()}"
     with scorer.policy.leaning(direction):
-        distributions = teacher.token_distributions(
-            scorer.policy,
-            [s.tokens for s, _ in rated],
-            preset.teacher_k,
-            owner=f"{scorer.spec.weights} {scorer.parent} leaning {direction.tobytes().hex()}",
-            cache=scorer.cache,
-            stop=scorer.stop,
-        )
+        distributions = scorer.expect([s.tokens for s, _ in rated], preset.teacher_k, change=change)
     reason = (
         f"the mean states of replies it has not seen explain {explained_by_means:.0%} of the ratings, their ends "
         f"{explained_by_ends:.0%}"

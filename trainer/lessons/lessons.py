@@ -15,7 +15,6 @@ import numpy as np
 
 from config.presets import Preset
 from trainer import objectives
-from trainer.formats.sidecar_files import Arrays
 from trainer.io.progress import Progress
 from trainer.io.run_folder import RunSpec
 from trainer.lessons import (
@@ -32,7 +31,7 @@ from trainer.lessons import (
 )
 from trainer.lessons.acceptance import LateReply, Outcome, Refusal
 from trainer.lessons.chat_template import Template
-from trainer.lessons.critic import Critic
+from trainer.lessons.critic import CriticReading
 from trainer.lessons.degenerate import Flag
 from trainer.lessons.lesson import HeldBack, Lesson, PushedSample, ReadSample, ScoredSample
 from trainer.lessons.samples import Sample, Unusable
@@ -75,9 +74,7 @@ class Lessons:
     held_back: list[HeldBack]
     outcomes: dict[str, Outcome]
     metrics: dict[str, float]
-    labels: Arrays  # of this run and earlier ones, for the next critic
-    critic: Critic
-    guesses: dict[str, float]  # of unrated answers, by a trusted critic
+    critic: CriticReading
     is_leaning: bool  # the ratings teach by leaning
 
 
@@ -98,9 +95,7 @@ def prepare(
         held_back=scores.held_back,
         outcomes=outcomes | judgement.outcomes,
         metrics=scores.noise | pushes.counts | judgement.metrics,
-        labels=scores.labels,
         critic=scores.critic,
-        guesses=scores.guesses,
         is_leaning=any(sample.is_leaning for sample in pushes.samples),
     )
 
@@ -174,16 +169,15 @@ class Scores(NamedTuple):
     targets: TeacherTargets
     band: Band
     noise: dict[str, float]  # of serving, as metrics
-    critic: Critic
-    labels: Arrays
-    guesses: dict[str, float]
+    critic: CriticReading
     refused: list[Refusal]
 
 
 def score(context: LessonContext, selection: Selection) -> Scores:
     scorer, spec, is_foreign = context.scorer, context.spec, context.objective.is_foreign
-    kept_labels = scorer.critic_arrays()
-    targets = _teacher_targets(context, selection.train)
+    targets = TeacherTargets()
+    if context.objective.has_teacher:
+        targets = teacher.make_targets(context.preset, context.template, selection.train, scorer, context.progress)
     # ℓ_old of everything in one go.
     parts: list[Part] = [selection.train, targets.imitations, selection.held_back, selection.calibration]
     remembered = [s.tokens for s in selection.train]
@@ -205,12 +199,8 @@ def score(context: LessonContext, selection: Selection) -> Scores:
         ScoredSample(read.sample, read.old, base, served)
         for read, base, served in zip(samples, ref, behaviour, strict=True)
     ]
-    labels, run_critic = (
-        (None, critic.UNTRUSTED)
-        if is_foreign
-        else critic.fit_to_run(scorer, [s.sample for s in samples], context.progress)
-    )
-    guesses = critic.guess(labels, run_critic, scorer, selection.unrated)
+    judged = [] if is_foreign else [s.sample for s in samples]
+    reading = critic.read_run(scorer, judged, selection.unrated, context.progress)
     calibration = [ReadSample(*row) for row in zip(selection.calibration, old_calibration, strict=True)]
     band, noise = acceptance.choose_band(context.preset, spec, scored_samples, calibration, context.progress)
     imitations = zip(targets.imitations, old_imitations, ref_imitations, strict=True)
@@ -222,27 +212,8 @@ def score(context: LessonContext, selection: Selection) -> Scores:
         targets,
         band,
         noise,
-        run_critic,
-        labels.arrays() if labels else kept_labels,
-        guesses,
+        reading,
         refused,
-    )
-
-
-def _teacher_targets(context: LessonContext, samples: Sequence[Sample]) -> TeacherTargets:
-    if not context.objective.has_teacher:
-        return TeacherTargets()
-    scorer = context.scorer
-    return teacher.make_targets(
-        context.preset,
-        scorer.policy,
-        context.template,
-        samples,
-        seed=context.spec.seed,
-        owner=f"{context.spec.weights} {scorer.parent}",
-        cache=scorer.cache,
-        progress=context.progress,
-        stop=scorer.stop,
     )
 
 

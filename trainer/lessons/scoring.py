@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from trainer.lessons.lesson import ReadSample
 from trainer.mis_po import Floats
 from trainer.policy import packing
 from trainer.policy.packing import NOTHING, States, Tokens
-from trainer.policy.policy import LogProbs, Policy
+from trainer.policy.policy import LogProbs, Policy, TokenDistribution
 
 REMEMBERED = 256 << 20  # bytes of hidden states; what is past them is computed each time it is asked for
 WIDEST = 1024  # features that a critic looks at; of wider states a fixed random projection
@@ -42,6 +43,11 @@ class Scorer:
     def parent(self) -> str:
         """The name of what the policy wears when a run begins."""
         return str(self.spec.adapters[self.spec.parent]) if self.spec.parent else "base"
+
+    @property
+    def owner(self) -> str:
+        """Its name beside other weights'."""
+        return f"{self.spec.weights} {self.parent}"
 
     def score_old(self, sequences: Sequence[Tokens], remember: Sequence[Tokens] = ()) -> list[LogProbs]:
         """ℓ_old: under the policy about to be trained, before its first step.
@@ -101,6 +107,34 @@ class Scorer:
         plain |= {sample.rating: log_probs.plain for sample, log_probs in zip(rescaled, scored, strict=True)}
         return {rating: plain[rating] - log_probs for rating, log_probs in served.items()}
 
+    def expect(
+        self, sequences: Sequence[Tokens], k: int, *, required_ids: Sequence[int] = (), change: str = ""
+    ) -> list[TokenDistribution]:
+        """The policy's expectation in each reply, from the cache if these very tokens are in it.
+
+        `required_ids`: as Policy.teach. `change`: how the policy differs from what the run begins with.
+        """
+        if not sequences:
+            return []
+        contents = [(s.prompt, s.reply, s.temperature) for s in sequences]
+        name = content_name(self.owner + change, k, tuple(required_ids), contents)
+        bounds = np.cumsum([0] + [len(s.reply) for s in sequences])
+        if (cached := self.cache.arrays(name)) is not None:
+            ids, log_probs = cached["ids"], cached["log_probs"]
+        else:
+            by_index: dict[int, TokenDistribution] = {}
+            known_states = NOTHING if change else self.known_states
+            for members, states in packing.passes(sequences, self.policy.budget, known_states):
+                self.stop.check()
+                packed = packing.pack([sequences[i] for i in members])
+                top, ends = self.policy.teach(packed, k, required_ids, states), np.cumsum(packed.lengths)[:-1]
+                parts = zip(np.split(top.ids, ends), np.split(top.log_probs, ends), strict=True)
+                by_index |= {i: TokenDistribution(*part) for i, part in zip(members, parts, strict=True)}
+            rows = [by_index[i] for i in range(len(sequences))]
+            ids, log_probs = (np.concatenate(side) for side in zip(*rows, strict=True))
+            self.cache.keep_arrays(name, ids=ids, log_probs=log_probs)
+        return [TokenDistribution(ids[a:b], log_probs[a:b]) for a, b in pairwise(bounds)]
+
     def states(self, sequences: Sequence[Tokens]) -> list[States]:
         """(T + 1, H) as a critic looks at them, before each token of a reply and after its last; under the parent."""
         narrowed = {
@@ -145,11 +179,8 @@ class Scorer:
         """(T,) a sequence under what the policy wears now, from the cache when these very tokens are in it."""
         if not sequences:
             return []
-        name = f"{self.spec.weights} {name}"
-        content = repr(
-            ("with entropy", name, [(s.prompt, s.reply, s.temperature, s.top_p, s.top_k) for s in sequences])
-        )
-        file_name = f"{hashlib.sha256(content.encode()).hexdigest()[:24]}.npz"
+        contents = [(s.prompt, s.reply, s.temperature, s.top_p, s.top_k) for s in sequences]
+        file_name = content_name("with entropy", f"{self.spec.weights} {name}", contents)
         bounds = np.cumsum([0] + [len(s.reply) for s in sequences])
         # Also where these are known already: the credits of a run that goes on have to be the same to the last bit.
         self._remember(remember)
@@ -167,6 +198,11 @@ class Scorer:
                     flat[:, bounds[i] : bounds[i + 1]] = part
             self.cache.keep_arrays(file_name, flat=flat)
         return [LogProbs(*flat[:, a:b]) for a, b in pairwise(bounds)]
+
+
+def content_name(*content: Any, suffix: str = "npz") -> str:
+    """The name of a file of the cache, by what it is made of."""
+    return f"{hashlib.sha256(repr(content).encode()).hexdigest()[:24]}.{suffix}"
 
 
 def narrow(states: States) -> States:

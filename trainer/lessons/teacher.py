@@ -8,27 +8,21 @@ instruct. Not here: the losses (losses), the ratings' side (lessons).
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import pairwise
 from typing import Any
 
-import numpy as np
-
 from config.presets import Preset
-from trainer.io.cache import Cache
-from trainer.io.progress import Progress, Stop
+from trainer.io.progress import Progress
 from trainer.lessons.chat_template import Template
 from trainer.lessons.degenerate import is_looping
 from trainer.lessons.line_members import BadLine
 from trainer.lessons.prompts import HINT, with_hint
 from trainer.lessons.samples import Sample
-from trainer.policy import packing
-from trainer.policy.packing import NOTHING, States, Tokens
-from trainer.policy.policy import Policy, TokenDistribution
+from trainer.lessons.scoring import Scorer, content_name
+from trainer.policy.packing import Tokens
+from trainer.policy.policy import TokenDistribution
 
 REPLIES_AT_ONCE = 16  # a batch of the teacher's replies: a stop is obeyed between them
 LONGER = 1.5  # times the rated reply's length that the teacher may take; it is asked for another answer, not an essay
@@ -64,27 +58,17 @@ def count(samples: Sequence[Sample]) -> tuple[int, int]:
 
 
 def make_targets(
-    preset: Preset,
-    policy: Policy,
-    template: Template,
-    samples: Sequence[Sample],
-    *,
-    seed: int,
-    owner: str,
-    cache: Cache,
-    progress: Progress,
-    stop: Stop,
+    preset: Preset, template: Template, samples: Sequence[Sample], scorer: Scorer, progress: Progress
 ) -> TeacherTargets:
     """Make the targets of these samples. The policy wears what it starts from."""
     imitations = _corrections(preset, template, samples, progress)
     prompts = _hinted_prompts(preset, template, samples, progress)
     if not prompts:
         return TeacherTargets(imitations=imitations)
-    expect = partial(token_distributions, policy, k=preset.teacher_k, owner=owner, cache=cache, stop=stop)
     hinted = {s.rating: Tokens(prompt, s.tokens.reply, s.tokens.temperature) for s, prompt in prompts}
-    distributions = dict(zip(hinted, expect(list(hinted.values())), strict=True))
+    distributions = dict(zip(hinted, scorer.expect(list(hinted.values()), preset.teacher_k), strict=True))
     if preset.hinted_replies:
-        replies = _replies(policy, prompts, template, seed=seed, owner=owner, cache=cache, stop=stop)
+        replies = _replies(prompts, scorer)
         sane = [
             (sample, prompt, tuple(reply))
             for (sample, prompt), reply in zip(prompts, replies, strict=True)
@@ -92,7 +76,8 @@ def make_targets(
         ]
         reason = f"of {len(prompts)} that the model wrote with the comment before it: ended, not empty, not looping"
         progress.choice("hinted_replies", len(sane), reason)
-        expected = expect([Tokens(prompt, reply, s.tokens.temperature) for s, prompt, reply in sane])
+        sequences = [Tokens(prompt, reply, s.tokens.temperature) for s, prompt, reply in sane]
+        expected = scorer.expect(sequences, preset.teacher_k)
         imitations += [
             Imitation(s, Tokens(s.tokens.prompt, reply, s.tokens.temperature), 0.0, distribution)
             for (s, _, reply), distribution in zip(sane, expected, strict=True)
@@ -153,57 +138,11 @@ def _hinted_prompts(
     return prompts
 
 
-def token_distributions(
-    policy: Policy,
-    sequences: Sequence[Tokens],
-    k: int,
-    *,
-    owner: str,
-    cache: Cache,
-    stop: Stop,
-    required_ids: Sequence[int] = (),
-    known_states: Mapping[Tokens, States] = NOTHING,
-) -> list[TokenDistribution]:
-    """The policy's expectation in each reply, from the cache if these very tokens are in it. `required_ids`: as
-    Policy.teach; `known_states`: as packing.passes."""
-    if not sequences:
-        return []
-    name = f"{_key(owner, k, tuple(required_ids), [(s.prompt, s.reply, s.temperature) for s in sequences])}.npz"
-    bounds = np.cumsum([0] + [len(s.reply) for s in sequences])
-    if (cached := cache.arrays(name)) is not None:
-        ids, values = cached["ids"], cached["log_probs"]
-    else:
-        by_index: dict[int, TokenDistribution] = {}
-        for members, states in packing.passes(sequences, policy.budget, known_states):
-            stop.check()
-            packed = packing.pack([sequences[i] for i in members])
-            distribution, ends = policy.teach(packed, k, required_ids, states), np.cumsum(packed.lengths)[:-1]
-            for i, ids, values in zip(
-                members, np.split(distribution.ids, ends), np.split(distribution.log_probs, ends), strict=True
-            ):
-                by_index[i] = TokenDistribution(ids, values)
-        distributions = [by_index[i] for i in range(len(sequences))]
-        ids, values = (
-            np.concatenate([distribution.ids for distribution in distributions]),
-            np.concatenate([distribution.log_probs for distribution in distributions]),
-        )
-        cache.keep_arrays(name, ids=ids, log_probs=values)
-    return [TokenDistribution(ids[a:b], values[a:b]) for a, b in pairwise(bounds)]
-
-
-def _replies(
-    policy: Policy,
-    hinted: Sequence[tuple[Sample, tuple[int, ...]]],
-    template: Template,
-    *,
-    seed: int,
-    owner: str,
-    cache: Cache,
-    stop: Stop,
-) -> list[list[int]]:
+def _replies(hinted: Sequence[tuple[Sample, tuple[int, ...]]], scorer: Scorer) -> list[list[int]]:
     """One reply to each hinted prompt, sampled as the rated one was but for the truncation."""
-    name = f"{_key(owner, seed, [(prompt, s.tokens.temperature) for s, prompt in hinted])}.json"
-    if (cached := cache.get(name)) is not None:
+    seed = scorer.spec.seed
+    name = content_name(scorer.owner, seed, [(prompt, s.tokens.temperature) for s, prompt in hinted], suffix="json")
+    if (cached := scorer.cache.get(name)) is not None:
         cached_replies: list[list[int]] = json.loads(cached)
         return cached_replies
     replies: list[list[int]] = [[]] * len(hinted)
@@ -212,24 +151,20 @@ def _replies(
         by_temperature.setdefault(sample.tokens.temperature, []).append(i)
     for temperature, members in by_temperature.items():
         for first in range(0, len(members), REPLIES_AT_ONCE):
-            stop.check()
+            scorer.stop.check()
             part = members[first : first + REPLIES_AT_ONCE]
-            longest_reply = max(len(hinted[i][0].tokens.reply) for i in part)
-            generated = policy.generate(
+            longest = max(len(hinted[i][0].tokens.reply) for i in part)
+            generated = scorer.policy.generate(
                 [hinted[i][1] for i in part],
-                max_tokens=max(LEAST_TOKENS, int(LONGER * longest_reply)),
+                max_tokens=max(LEAST_TOKENS, int(LONGER * longest)),
                 temperature=temperature,
                 seed=seed + first,
             )
             for i, reply in zip(part, generated, strict=True):
                 replies[i] = reply
-    cache.keep(name, json.dumps(replies).encode())
+    scorer.cache.keep(name, json.dumps(replies).encode())
     return replies
 
 
 def _is_sane(reply: Sequence[int], template: Template) -> bool:
     return reply[-1] == template.end and bool(template.text(reply).strip()) and not is_looping(reply)
-
-
-def _key(*content: Any) -> str:
-    return hashlib.sha256(repr(content).encode()).hexdigest()[:24]

@@ -35,19 +35,16 @@ class ScaleChoice(NamedTuple):
     reason: str
 
 
-def fit(
-    preset: Preset, name: str, overrides: Collection[str], profile: Profile
-) -> tuple[Preset, dict[str, ScaleChoice]]:
-    """The preset for this model, and each of its values with the reason. `overrides` are values that a person set."""
+def fit(preset: Preset, name: str, fixed: Collection[str], profile: Profile) -> tuple[Preset, dict[str, ScaleChoice]]:
+    """The preset for this model, and each of its values with the reason. `fixed` are values that a person set."""
     fitted = _fitted(presets.resolve(name, {}), profile)
     choices, changes = {}, {}
     for key, preset_value in preset.model_dump().items():
         value, reason = fitted.get(key, (preset_value, ""))
-        if key in overrides:
-            choices[key] = ScaleChoice(
-                preset_value, f"{SET}; this model would get {value:.3g}" if value != preset_value else SET
-            )
-        elif key in fitted and not (key == "alpha" and "rank" in overrides):  # alpha follows the rank that was fitted
+        if key in fixed:
+            reason = f"{SET}; this model would get {value:.3g}" if value != preset_value else SET
+            choices[key] = ScaleChoice(preset_value, reason)
+        elif key in fitted and not (key == "alpha" and "rank" in fixed):  # alpha follows the rank that was fitted
             choices[key] = ScaleChoice(value, f"preset {name}; {reason}")
             changes[key] = value
         else:

@@ -135,10 +135,7 @@ class MlxPolicy:
             if packed.truncated:
                 support = _support(logits, target, mx.array(packed.top_p[part]), mx.array(packed.top_k[part]))
                 sampled.append(_numpy(target_log_probs - support))
-        plain_log_probs = np.concatenate(plain)
-        return LogProbs(
-            plain_log_probs, np.concatenate(sampled) if sampled else plain_log_probs, np.concatenate(entropy)
-        )
+        return LogProbs(*(np.concatenate(part) for part in (plain, sampled or plain, entropy)))
 
     def states(self, packed: Packed) -> States:
         return np.array(self._hidden(packed).astype(mx.float32))
@@ -272,10 +269,8 @@ class MlxPolicy:
         for name in self._trained():
             if name in state_by_name:
                 state[f"step/{name}"] = np.array(state_by_name["step"].item(), np.float32)
-                state |= {
-                    f"{torch_moment}/{name}": np.array(state_by_name[name][moment])
-                    for moment, torch_moment in MOMENTS.items()
-                }
+                moments = state_by_name[name]
+                state |= {f"{theirs}/{name}": np.array(moments[mine]) for mine, theirs in MOMENTS.items()}
         return state
 
     def restore(self, optimiser: Mapping[str, NDArray[Any]]) -> None:

@@ -156,10 +156,8 @@ class TorchPolicy:
             self.model.delete_adapter(name)
 
     def round_products(self) -> str | None:
-        reason = torch_load.products_in_bf16(self._compute, self.device)
-        return (
-            reason if reason and torch_load.round_products(self.model, self._causal.get_output_embeddings()) else None
-        )
+        reason, head = torch_load.products_in_bf16(self._compute, self.device), self._causal.get_output_embeddings()
+        return reason if reason and torch_load.round_products(self.model, head) else None
 
     # --- log-probs ---
 
@@ -176,10 +174,8 @@ class TorchPolicy:
                 if packed.truncated:
                     top_p, top_k = self._tensor(packed.top_p)[part], self._tensor(packed.top_k)[part]
                     sampled.append(target_log_probs - _support(logits, target, top_p, top_k))
-        plain_log_probs, entropies = (torch.cat(each).double().cpu().numpy() for each in (plain, entropy))
-        return LogProbs(
-            plain_log_probs, torch.cat(sampled).double().cpu().numpy() if sampled else plain_log_probs, entropies
-        )
+        parts = (plain, sampled or plain, entropy)
+        return LogProbs(*(torch.cat(part).double().cpu().numpy() for part in parts))
 
     def states(self, packed: Packed) -> States:
         with torch.inference_mode():
@@ -261,9 +257,8 @@ class TorchPolicy:
                 top = log_probs.index_fill(-1, self._tensor(np.asarray(required_ids, np.int64)), torch.inf)
                 ids.append(top.topk(min(k, logits.shape[-1])).indices)
                 values.append(log_probs.gather(-1, ids[-1]))
-        return TokenDistribution(
-            torch.cat(ids).to(torch.int32).cpu().numpy(), torch.cat(values).to(torch.float32).cpu().numpy()
-        )
+        top_ids, top_values = torch.cat(ids).to(torch.int32), torch.cat(values).to(torch.float32)
+        return TokenDistribution(top_ids.cpu().numpy(), top_values.cpu().numpy())
 
     def _hidden(self, packed: Packed, *, training: bool = False) -> Tensor:
         """(N, H) what predicts each reply token."""
@@ -360,13 +355,8 @@ class TorchPolicy:
         plan = MemoryPlan.of(self._causal.config.get_text_config(), self.device, max_seq_len=preset.max_seq_len)
         self.choices.append(("micro_batch", plan.largest, plan.reason))
         recomputes = plan.recomputes(plan.largest)
-        self.choices.append(
-            (
-                "gradient_checkpointing",
-                recomputes,
-                f"above {plan.largest_kept} tokens a micro-batch: {plan.kept_reason}",
-            )
-        )
+        reason = f"above {plan.largest_kept} tokens a micro-batch: {plan.kept_reason}"
+        self.choices.append(("gradient_checkpointing", recomputes, reason))
         if recomputes:
             self._causal.activation_checkpointing_enable({"use_reentrant": False})
             self._causal.enable_input_require_grads()  # else no gradient enters the first recomputed layer

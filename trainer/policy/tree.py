@@ -76,10 +76,8 @@ def _lay_out(root: _Run, pieces: Sequence[Sequence[tuple[_Run, int]]]) -> Forest
         parent.append(np.concatenate([[parent_node], np.arange(total, total + len(run.ids) - 1)]))
         total += len(run.ids)
         # The deepest branch comes next, so that every subtree is one stretch.
-        waiting += [
-            (b, run.start + branch_offset - 1)
-            for (branch_offset, _), b in sorted(run.branches.items(), key=lambda item: item[0])
-        ]
+        branches = sorted(run.branches.items(), key=lambda item: item[0])
+        waiting += [(branch, run.start + offset - 1) for (offset, _), branch in branches]
     parents = np.concatenate(parent)
     depth, end = np.zeros(total, np.int64), np.arange(1, total + 1)
     for node in range(total):

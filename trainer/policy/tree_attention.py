@@ -63,11 +63,9 @@ class Layout:
         for first, last, columns in self._blocks:
             rows = query[:, :, first:last]
             if columns is None:
-                chain = slice(first, last)
+                span = slice(first, last)
                 parts.append(
-                    scaled_dot_product_attention(
-                        rows, key[:, :, chain], value[:, :, chain], is_causal=True, scale=scale
-                    )
+                    scaled_dot_product_attention(rows, key[:, :, span], value[:, :, span], is_causal=True, scale=scale)
                 )
                 continue
             arguments = (rows, key, value, first, columns, scale)
@@ -167,10 +165,8 @@ def _gap(causal: Any, device: str, *, flex: bool) -> float:
         gap = 0.0
         for row, path in zip(rows, forest.paths, strict=True):
             row_ids = torch.tensor([row.computed], device=device)
-            single_states = causal.base_model(input_ids=row_ids, use_cache=False).last_hidden_state[0]
-            difference = (
-                tree_states[torch.from_numpy(path).to(device)] - single_states
-            ).abs().max() / single_states.abs().max()
+            states = causal.base_model(input_ids=row_ids, use_cache=False).last_hidden_state[0]
+            difference = (tree_states[torch.from_numpy(path).to(device)] - states).abs().max() / states.abs().max()
             gap = max(gap, float(difference))
     return gap
 

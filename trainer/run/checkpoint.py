@@ -20,7 +20,7 @@ from trainer.io.run_folder import sync_folder
 from trainer.policy.policy import State
 
 
-@dataclass
+@dataclass(frozen=True)
 class Checkpoint:
     fingerprint: str  # of everything that decides what a step does, but for `pushed`
     step: int = 0  # optimiser steps done

@@ -47,6 +47,10 @@ class RunContext:
     seal: Seal
     clock: Clock = field(default_factory=Clock)
 
+    def record(self, **members: Any) -> None:
+        """Add to result.json, or replace what stands there."""
+        self.result.update(members)
+
 
 @dataclass(frozen=True)
 class RunModel:

@@ -109,9 +109,8 @@ def judge(
     stop.check()
     checks["text_nll"] = text_nll(policy, template, bounds)
     stop.check()
-    replies = answer_questions(
-        policy, template, NEUTRAL * REPLIES_EACH, [GATE_SEED] * len(NEUTRAL) + [GATE_SEED + 1] * FURTHER_REPLIES
-    )
+    seeds = [GATE_SEED] * len(NEUTRAL) + [GATE_SEED + 1] * FURTHER_REPLIES
+    replies = answer_questions(policy, template, NEUTRAL * REPLIES_EACH, seeds)
     candidate = replies[: len(NEUTRAL)]  # as the parent was asked
     stop.check()
     checks["empty"] = empty(candidate, template)
@@ -204,17 +203,15 @@ def looping(replies: Sequence[Tokens], bounds: Bounds) -> Check:
 
 def repetition(replies: Sequence[Tokens], parent_replies: Sequence[Tokens], bounds: Bounds) -> Check:
     """Mean share of a reply's 4-grams that it had said before, minus the parent's."""
-    rise = float(
-        np.mean([repeated_share(r.reply) for r in replies]) - np.mean([repeated_share(r.reply) for r in parent_replies])
-    )
+    share, parent_share = (np.mean([repeated_share(r.reply) for r in side]) for side in (replies, parent_replies))
+    rise = float(share - parent_share)
     return Check(_round(rise), bounds.repetition_rise, rise <= bounds.repetition_rise)
 
 
 def refusals(replies: Sequence[Tokens], parent_replies: Sequence[Tokens], template: Template, bounds: Bounds) -> Check:
     """Count the refused ones of eight harmless questions."""
-    count, parent_count = (
-        sum(bool(REFUSAL.match(template.text(r.reply))) for r in side) for side in (replies, parent_replies)
-    )
+    sides = (replies, parent_replies)
+    count, parent_count = (sum(bool(REFUSAL.match(template.text(r.reply))) for r in side) for side in sides)
     bound = parent_count + bounds.more_refusals
     return Check(float(count), float(bound), count <= bound, f"the parent refuses {parent_count}")
 
@@ -243,9 +240,8 @@ def length(
     ratio = _mean_length(replies) / _mean_length(parent_replies)
     low, high = bounds.min_length_ratio * min(target, 1), bounds.max_length_ratio * max(target, 1)
     bound = low if ratio < 1 else high
-    return Check(
-        _round(ratio), _round(bound), low <= ratio <= high, f"the ratings asked for {target:.0%} of the length"
-    )
+    note = f"the ratings asked for {target:.0%} of the length"
+    return Check(_round(ratio), _round(bound), low <= ratio <= high, note)
 
 
 def compare_with_base(

@@ -62,17 +62,15 @@ def find(
             moved = _move(policy, batches, preset, rate, loss, teaching, progress)
             progress.event("tune", rate=name, moved=round(moved, 4) if np.isfinite(moved) else None)
         if not moved <= HARM:
-            reason = (
-                f"at {rate:.2g} they moved it further than {HARM:g} nats a token" if factor > FACTORS[0] else reason
-            )
+            if factor > FACTORS[0]:
+                reason = f"at {rate:.2g} they moved it further than {HARM:g} nats a token"
             break
         best_rate, reason = rate, "no rate that was tried did harm"
     policy.wear(start)
     policy.restore(optimiser)
-    progress.event("tuned", rate=float(f"{best_rate:.3g}"), why=reason)
-    progress.choice(
-        "learning_rate", float(f"{best_rate:.3g}"), f"the highest of a sweep of {STEPS} steps each: {reason}"
-    )
+    name = float(f"{best_rate:.3g}")
+    progress.event("tuned", rate=name, why=reason)
+    progress.choice("learning_rate", name, f"the highest of a sweep of {STEPS} steps each: {reason}")
     return best_rate
 
 

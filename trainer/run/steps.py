@@ -117,7 +117,7 @@ def train(
                 f"stopped before step {step + 1}, as the model had moved further than the drift bound ({moved})"
             )
             policy.wear(current.good)
-            current.step = max(step - 1, 0)
+            current = replace(current, step=max(step - 1, 0))
             break
         if credited and sums["kl_old"] > preset.drift_credited:
             break
@@ -128,39 +128,40 @@ def train(
             raise Diverged(f"the gradient is not finite at step {step + 1}; nothing was kept.")
         elapsed = seconds_before + time.monotonic() - started
         line = {**rounded(sums), "grad_norm": round(norm, 6), "acceptance": _acceptance(batch)}
-        history = [*current.history, line]
-        current = replace(current, step=step + 1, seconds=elapsed, history=history)
-        current.adapter, current.good, current.optimiser = policy.adapter(), good, policy.optimiser()
+        current = replace(
+            current,
+            step=step + 1,
+            seconds=elapsed,
+            history=[*current.history, line],
+            adapter=policy.adapter(),
+            good=good,
+            optimiser=policy.optimiser(),
+        )
         checkpoint.write(folder / checkpoint.FOLDER, current)
         eta = elapsed / (step + 1) * (len(plan) - step - 1)
         progress.event("step", step=step + 1, steps=len(plan), **line, rate=rate, eta_s=round(eta, 1))
         stop.check()
 
-    look, early_reason = _last_drift(policy, teaching, current, early_reason, preset.drift_bound)
+    drift, current, early_reason = _last_drift(policy, teaching, current, early_reason, preset.drift_bound)
     if early_reason:
         progress.warning(f"{early_reason}: the last good step, {current.step} of {len(plan)}, is kept.")
     if current.step == 0:
         raise Diverged(f"the very first step went too far: {early_reason}.")
     if bound is not None:
-        look = _go_back(policy, start, teaching, look, bound, spent, progress)
+        drift = _go_back(policy, start, teaching, drift, bound, spent, progress)
     last = current.history[current.step - 1]
     metrics = {name: value for name, value in last.items() if name in FINAL_METRICS}
     stepped = {i for indices in plan[: current.step] for i in indices}
     return StepsResult(
         # A rating that went by token made the critic, whether a step came to it or not.
         lessons=[lesson for i, lesson in enumerate(teaching) if i in stepped or lesson.credited],
-        changed=_changed(policy, start, teaching, look),
-        replay_margin=replay_margin(policy, teaching, look.scored),
-        metrics={"steps": current.step, **metrics, **look.metrics},
+        changed=_changed(policy, start, teaching, drift),
+        replay_margin=replay_margin(policy, teaching, drift.scored),
+        metrics={"steps": current.step, **metrics, **drift.metrics},
         seconds_before=seconds_before,
         early_reason=early_reason,
         teacher_distance=next((line["kl_teacher"] for line in current.history if "kl_teacher" in line), 0.0),
     )
-
-
-def measure_drift(policy: Policy, teaching: Sequence[Lesson]) -> Drift:
-    """How far the policy is from where these lessons were made. Raises Diverged where it is out of the numbers."""
-    return _drift(policy, teaching)
 
 
 def go_half_way_back(
@@ -168,7 +169,7 @@ def go_half_way_back(
 ) -> StepsResult:
     """Half of the way back to the start, measured again."""
     policy.wear(_between(start, policy.adapter(), 0.5))
-    drift = _drift(policy, teaching)
+    drift = measure_drift(policy, teaching)
     return replace(
         trained,
         changed=_changed(policy, start, teaching, drift),
@@ -224,7 +225,7 @@ def _go_back(
             further = min(reach.FULL / drift.moved, bound.cost / costs if costs > 0 else np.inf, 0.9)
             share = max(share, float(np.sqrt(further)))
         policy.wear(_between(start, policy.adapter(), share))
-        previous, drift = drift, _drift(policy, teaching)
+        previous, drift = drift, measure_drift(policy, teaching)
         way, power = way * share, _power(previous.moved, drift.moved, share)
     free = f"; {bound.nats:.2g} are free" if bound.nats else ""
     progress.choice("way", round(way, 3), f"it had moved {first:.3f} nats a token{cost_note}{free}")
@@ -276,16 +277,16 @@ def _update_pairs(policy: Policy, batch: Sequence[Lesson], preset: Preset) -> li
 
 def _last_drift(
     policy: Policy, teaching: Sequence[Lesson], current: Checkpoint, early_reason: str | None, bound: float
-) -> tuple[Drift, str | None]:
-    """Its drift where nothing has measured the last step yet, and the step before it where that went too far."""
-    drift = _drift(policy, teaching)
+) -> tuple[Drift, Checkpoint, str | None]:
+    """Measure the last step, which nothing has measured yet, and go back to the one before where it went too far."""
+    drift = measure_drift(policy, teaching)
     if early_reason is None and drift.moved > bound:
         moved = f"{drift.moved:.3f} nats a token"
         early_reason = f"the last step undone, as it had moved the model further than the drift bound ({moved})"
         policy.wear(current.good)
-        current.step -= 1
-        drift = _drift(policy, teaching)
-    return drift, early_reason
+        current = replace(current, step=current.step - 1)
+        drift = measure_drift(policy, teaching)
+    return drift, current, early_reason
 
 
 def _tokens(batch: Sequence[Lesson]) -> int:
@@ -382,7 +383,8 @@ def schedule(
     return plan
 
 
-def _drift(policy: Policy, teaching: Sequence[Lesson]) -> Drift:
+def measure_drift(policy: Policy, teaching: Sequence[Lesson]) -> Drift:
+    """How far the policy is from where these lessons were made. Raises Diverged where it is out of the numbers."""
     probe = [teaching[index] for index in _probe(teaching)]
     scored = score(policy, [lesson.tokens for lesson in probe])
     theta, constants = np.concatenate(scored), make_terms(probe, len(probe))

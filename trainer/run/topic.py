@@ -27,10 +27,8 @@ def measure(policy: Policy, *sides: Sequence[Tokens]) -> list[Floats]:
     pairs = [pair for side in sides for pair in zip(side, after_other_prompts(side), strict=True)]
     with policy.wearing(None):
         scored = score(policy, [tokens for pair in pairs for tokens in pair])
-    depends = [
-        float((own_scores - other_scores).mean())
-        for own_scores, other_scores in zip(scored[::2], scored[1::2], strict=True)
-    ]
+    gaps = (first - second for first, second in zip(scored[::2], scored[1::2], strict=True))
+    depends = [float(gap.mean()) for gap in gaps]
     ends = np.cumsum([len(side) for side in sides])
     return np.split(np.array(depends), ends[:-1])
 

@@ -285,9 +285,8 @@ class Engine:
     def _advance(self, rows: Sequence[_Row], logits: torch.Tensor) -> None:
         draws = [row.random.random() for row in rows]
         chosen = choose(logits, [row.request.sampling for row in rows], draws)
-        self._deliver(
-            [(row, row.advance(chosen, index, self._ends)) for index, row in enumerate(rows) if not row.is_finished]
-        )
+        open_rows = [(index, row) for index, row in enumerate(rows) if not row.is_finished]
+        self._deliver([(row, row.advance(chosen, index, self._ends)) for index, row in open_rows])
 
     def _deliver(self, items: Sequence[tuple[_Row, Delta | EngineError]]) -> None:
         """One wake-up of an event loop a step, not one a token."""

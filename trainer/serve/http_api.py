@@ -129,16 +129,13 @@ class _Api:
         render = self._engine.tokenizer.apply_chat_template
         variables = chat.chat_template_kwargs or {}
         if reserved := sorted(variables.keys() & inspect.signature(render).parameters.keys()):
-            raise WireError(
-                400, f"chat_template_kwargs: {reserved[0]} is not a template's own.", "chat_template_kwargs"
-            )
+            member = "chat_template_kwargs"
+            raise WireError(400, f"{member}: {reserved[0]} is not a template's own.", member)
         template = str(self._engine.tokenizer.chat_template)
         refusals: list[Exception] = []
-        for attempt in attempts(messages, template):
+        for form in attempts(messages, template):
             try:
-                rendered = render(
-                    attempt, tools=tools or None, add_generation_prompt=True, return_dict=True, **variables
-                )
+                rendered = render(form, tools=tools or None, add_generation_prompt=True, return_dict=True, **variables)
             except Exception as error:  # a template is a program of the model's: what it raises is about these messages
                 refusals.append(error)
                 continue

@@ -10,7 +10,7 @@ import pytest
 from config import presets
 from tests.harness import tiny
 from trainer.io.progress import Progress
-from trainer.lessons import leaning, teacher
+from trainer.lessons import leaning
 
 K = 5
 LOW, HIGH = (40, 48), (100, 108)  # letters that disliked and liked replies are made of
@@ -53,7 +53,7 @@ def test_a_taste_that_shows_in_the_mean_is_taught_by_leaning(tmp_path, model):
     assert found.keys() == {s.rating for s in samples}
     scorer = tiny.scorer(tmp_path / "own", model)
     tokens = [s.tokens for s in samples]
-    own = teacher.token_distributions(scorer.policy, tokens, K, owner="own", cache=scorer.cache, stop=scorer.stop)
+    own = scorer.expect(tokens, K)
     for sample, expects in zip(samples, own, strict=True):
         leant = found[sample.rating]
         assert leant.ids.shape == leant.log_probs.shape == (10, K)

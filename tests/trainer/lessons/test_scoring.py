@@ -9,7 +9,7 @@ from tests.harness import tiny
 from trainer.io.cache import Cache
 from trainer.io.progress import Stop
 from trainer.io.run_folder import RunSpec
-from trainer.lessons import scoring, teacher
+from trainer.lessons import scoring
 from trainer.lessons.scoring import Scorer
 from trainer.policy.packing import Tokens
 
@@ -42,9 +42,7 @@ def counted(policy, monkeypatch):
 def expected(policy, folder, also):
     """Each computed by itself."""
     alone = scorer(policy, folder)
-    told = teacher.token_distributions(
-        policy, REPLIES, 8, owner="tiny base", cache=alone.cache, stop=alone.stop, required_ids=also
-    )
+    told = alone.expect(REPLIES, 8, required_ids=also)
     return alone.score_old([*REPLIES, LEFT]), alone.states(REPLIES), told
 
 
@@ -59,16 +57,7 @@ def test_what_is_read_once_is_not_read_again(policy, tmp_path, monkeypatch):
     read.clear()
     for mine, theirs in zip(made.states(REPLIES), states, strict=True):
         np.testing.assert_allclose(mine, theirs, atol=1e-5)
-    again = teacher.token_distributions(
-        policy,
-        REPLIES,
-        8,
-        owner="tiny base",
-        cache=made.cache,
-        stop=made.stop,
-        required_ids=[7],
-        known_states=made.known_states,
-    )
+    again = made.expect(REPLIES, 8, required_ids=[7])
     for mine, theirs in zip(again, told, strict=True):
         assert (mine.ids[:, 0] == 7).all()
         np.testing.assert_allclose(mine.log_probs, theirs.log_probs, atol=1e-5)

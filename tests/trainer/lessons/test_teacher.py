@@ -13,7 +13,7 @@ from tests.harness import tiny
 from trainer import loop
 from trainer.io.cache import Cache
 from trainer.io.progress import Progress, Stop
-from trainer.io.run_folder import read_spec
+from trainer.io.run_folder import RunSpec, read_spec
 from trainer.launch import verify_adapter
 from trainer.lessons import advantages, batch, lessons, samples, teacher
 from trainer.lessons.chat_template import Template
@@ -57,18 +57,10 @@ def load(folder, policy):
 
 def prepare(tmp_path, policy, loaded, template, **overrides):
     preset = presets.resolve("balanced", {"rank": 4, "alpha": 8, "hinted_replies": False} | overrides)
+    spec = RunSpec(1, "tiny", "tiny", 1, 0, tmp_path, seed=3)
     with Progress(tmp_path) as progress:
-        taught = teacher.make_targets(
-            preset,
-            policy,
-            template,
-            loaded,
-            seed=3,
-            owner="tiny",
-            cache=Cache(tmp_path / "cache"),
-            progress=progress,
-            stop=Stop(),
-        )
+        scorer = Scorer(policy, spec, Cache(tmp_path / "cache"), Stop())
+        taught = teacher.make_targets(preset, template, loaded, scorer, progress)
     events = [json.loads(line) for line in (tmp_path / "progress.jsonl").read_text().splitlines()]
     return taught, [e["message"] for e in events if e["event"] == "warning"]
 
