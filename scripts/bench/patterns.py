@@ -2,10 +2,10 @@
 
     python -m scripts.bench.patterns [--repeats N] [--quick] [--json FILE]
 
-Every pattern of the source is tried with texts made of its own parts, called as the product calls it. The slowest text of
-each is read in five sizes. The exponent is the slope of the line through the times, both in logarithms: 1 where twice as
-much takes twice the CPU time. Writes benchmarks/patterns.json; `--quick` takes fewer patterns and writes nothing unless
-told where. Exits with 1 where an exponent is above 1.2. tests/attacker/test_patterns.py tries the same texts.
+Every pattern of the source is tried with texts made of its own parts, called as the product calls it. The slowest text
+of each is read in five sizes. The exponent is the slope of the line through the times, both in logarithms: 1 where
+twice as much takes twice the CPU time. Writes benchmarks/patterns.json; `--quick` takes fewer patterns and writes
+nothing unless told where. Exits with 1 where an exponent is above 1.2. tests/attacker/test_patterns.py tries the same.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ def main() -> int:
     target = given.json or (None if given.quick else ROOT / "benchmarks/patterns.json")
     if target is not None:
         found = {
-            "most": MOST, "repeats": given.repeats, "bytes": sizes, "patterns": len(uses), "texts": texts, "units": units,
-            "measured": len(rows), "least_s": LEAST_S, "highest": highest, "rows": rows[:SHOWN],
+            "most": MOST, "repeats": given.repeats, "bytes": sizes, "patterns": len(uses), "texts": texts,
+            "units": units, "measured": len(rows), "least_s": LEAST_S, "highest": highest, "rows": rows[:SHOWN],
         }  # fmt: skip
         target.write_text(json.dumps(about | found, indent=1) + "\n")
     above = [f"{row['place']}: {row['exponent']}" for row in rows if row["exponent"] > MOST]

@@ -15,6 +15,7 @@ import pkgutil
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, NamedTuple
@@ -80,6 +81,7 @@ def modules() -> Iterator[ModuleType]:
                     raise
 
 
+@cache
 def sources() -> dict[str, Source]:
     """The source of each module by the module's name."""
     paths = (path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py")))
