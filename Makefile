@@ -122,6 +122,7 @@ bench-relay: setup
 # Two minutes; QUICK=1 takes half of one, and writes nothing. Fails where something takes more than its share of time.
 bench-scaling: setup
 	@$(PY) -m scripts.bench.scaling $(if $(QUICK),--quick --repeats 2)
+	@$(PY) -m scripts.bench.patterns $(if $(QUICK),--quick --repeats 2)
 	@$(PY) -m scripts.docs.tables
 
 # The end of `make test`: half a minute, ratios only (rlproxy ÷ a bare relay in the same run), with bounds that only a regression meets.

@@ -241,6 +241,23 @@ def scaling(found: dict[str, Any]) -> str:
     return "\n".join([*lines, "", f"{spread}, the least of {found['repeats']}. {_when(found)}"])
 
 
+def patterns(found: dict[str, Any]) -> str:
+    lines = [
+        f"{found['patterns']} patterns were tried with {found['texts']:,} texts, made of {found['units']:,} units. "
+        f"{found['measured']} took at least {found['least_s'] * 1000:g} ms for {found['bytes'][-1] >> 10} KB of their "
+        f"slowest text, and were measured. The highest exponent is {found['highest']:.2f}.",
+        "",
+        "| pattern | called by | text | exponent | CPU, ms, from the smallest to the largest |",
+        "|---" * 5 + "|",
+    ]
+    for row in found["rows"]:
+        times = ", ".join(f"{t * 1000:.2g}" if t < 0.1 else f"{t * 1000:.0f}" for t in row["cpu_s"])
+        cells = [f"`{row['place']}`", row["method"], f"`{row['text']}`", f"{row['exponent']:.2f}", times]
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    spread = f"{found['bytes'][0] >> 10} to {found['bytes'][-1] >> 10} KB"
+    return "\n".join([*lines, "", f"The ten highest. {spread}, the least of {found['repeats']}. {_when(found)}"])
+
+
 def chaos(found: dict[str, Any]) -> str:
     kills, cuts = found["kills"], found["power_cuts"]
     lines = ["| | instants | answers had whole | ratings and undos acknowledged | missing, doubled or damaged |"]
@@ -346,6 +363,7 @@ TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "start": ("benchmarks/start.json", start),
     "scaling": ("benchmarks/scaling.json", scaling),
     "memory_attacks": ("benchmarks/memory_attacks.json", memory_attacks),
+    "patterns": ("benchmarks/patterns.json", patterns),
     "chaos": ("benchmarks/chaos.json", chaos),
     "soak": ("benchmarks/soak.json", soak),
     "fuzz": ("benchmarks/fuzz.json", fuzz),

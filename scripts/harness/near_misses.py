@@ -41,7 +41,7 @@ _LONGEST: Final = 160  # characters of a sample
 _SAMPLES: Final = 6  # of one part
 _PAIRED: Final = 14  # units of a pattern's own that stand beside each other
 _BEGINNINGS: Final = 8
-_NO_MATCH: Final = "\n\x00!"  # ends most matches
+_NO_MATCH: Final = "\x00!\n\x00!"  # no match goes on to its end, or ends before it at the end of a line
 
 
 class Input(NamedTuple):

@@ -15,14 +15,30 @@ import pkgutil
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, NamedTuple
+
+from proxy.conversation.same_text import _many_marks
+from proxy.relay.json_splice import _after_comma, _member
+from proxy.web.openapi.document import LEFT_OUT
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 ROOMS: Final = ("config", "store", "proxy", "trainer")
 METHODS: Final = frozenset({"search", "match", "fullmatch", "finditer", "findall", "sub", "subn", "split"})
 _DEEPEST: Final = 6  # containers inside containers
+# Patterns that a function puts together: how it is called, and some that it makes. None: its results are found.
+ASSEMBLED: Final[dict[str, tuple[str, list[re.Pattern[Any]]] | None]] = {
+    "proxy.cli.doctor.bundle._anonymous": ("sub", [re.compile(rf"(?<!\w){name}(?!\w)") for name in ("ann@a", "a")]),
+    "proxy.conversation.same_text._many_marks": ("sub", [_many_marks()]),
+    "proxy.conversation.secret_shapes._shape": None,
+    "proxy.conversation.turns._search": None,
+    "proxy.relay.json_splice._after_comma": ("sub", [_after_comma(b'"id":')]),
+    "proxy.relay.json_splice._member": ("sub", [_member(b'"id":')]),
+    "proxy.signals.questions._verbatim": ("search", [re.compile(r"a\s+a\s+b"), re.compile(r"use\s+tabs\s+please")]),
+    "proxy.web.openapi.document.left_out": ("fullmatch", [re.compile(pattern) for pattern in LEFT_OUT]),
+}
 
 
 class Use(NamedTuple):
@@ -65,6 +81,7 @@ def modules() -> Iterator[ModuleType]:
                     raise
 
 
+@cache
 def sources() -> dict[str, Source]:
     """The source of each module by the module's name."""
     paths = (path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py")))
@@ -108,6 +125,12 @@ def _called(
     if name == path:
         return value, METHODS if name in source.loose else source.methods.get(name, frozenset())
     return value, frozenset(fields[field] & METHODS) or METHODS
+
+
+def everything() -> list[Use]:
+    """All of these, and what functions put together."""
+    made = [Use(place, one, frozenset({row[0]})) for place, row in ASSEMBLED.items() if row for one in row[1]]
+    return [*uses(), *made]
 
 
 def assembled() -> set[str]:

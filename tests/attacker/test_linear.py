@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import gzip
 import random
 import string
 from collections.abc import Callable, Iterator
@@ -20,17 +21,19 @@ from multidict import CIMultiDict
 
 from config.sections import Redaction, ServerSection
 from proxy.access.security import outgoing_headers, without_keys
+from proxy.backends import modelfile
 from proxy.cli.doctor import bundle
 from proxy.conversation.conversations import command_at, thread, without_commands
 from proxy.conversation.history_cache import History, Telling
 from proxy.conversation.incremental_json import LEAST, SaidBefore
 from proxy.conversation.redaction import Redactor
 from proxy.conversation.same_text import MessageText, alike, broken_off, together
-from proxy.conversation.side_requests import quotation
+from proxy.conversation.side_requests import may_quote, quotation
 from proxy.conversation.turns import turn_of
 from proxy.conversation.user_text import without_blocks
 from proxy.core import ndjson, sse
 from proxy.core.agent_wrappers import agent_of, as_typed
+from proxy.core.http_message import Unpacking
 from proxy.core.json_edit import EACH, loads, rewrite
 from proxy.core.offload import LARGE
 from proxy.dialects import DIALECTS
@@ -46,6 +49,7 @@ from store.captured.tree import woven
 from store.learning import reactions
 from store.records import Asker, Lately
 from tests.harness.growth import too_slow
+from trainer.run import permutation_test
 from trainer.serve.chat_wire import json_object
 from trainer.serve.reply_text import ReplyText
 
@@ -54,6 +58,7 @@ LONG: Final = 320_000  # where copies cost more than steps
 REMEMBERED: Final = 2 * LEAST  # a body that is shorter than half of it costs less
 
 ALL = Redactor(Redaction(emails=True))
+OWN = Redactor(Redaction(patterns=(r"\w+@\w+\.example", r"://(?P<secret>[^/\s:@]+:[^/\s:@]+)@", r"CUSTOMER-\d{8}")))
 BY_NAME: Final = {dialect.name: dialect for dialect in DIALECTS}
 
 
@@ -97,6 +102,23 @@ FOR_SECRETS: Final = [
     again("a", "data:"), again("a", "data:image/png;base64,"), again(",", "data:"), base64,
 ]  # fmt: skip
 
+FOR_MODELFILES: Final = [
+    *texts(
+        'SYSTEM """x"""y\n', 'SYSTEM """x\n', 'SYSTEM "x\n', 'SYSTEM """', 'PARAMETER stop "', "MESSAGE user \n",
+        "FROM ", "FROM a\n", '"""', "\n", "\r\n", 'PARAMETER x [\n', "PARAMETER stop a\n",
+    ),
+    again("[", "PARAMETER x "), again(" ", "SYSTEM"), again('"\n', 'SYSTEM """'),
+]  # fmt: skip
+FOR_LABELS: Final = texts(
+    "\r", "\v", "\f", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029", "\n", "\r\n", "⠋\r", "█░\r", "\u200b\r", " ",
+    "\nuse", "\n- ", "user:", '"text"', '"content" : "', "you: ", "\n[user]", "İ", "\nuser: <", "<x>",
+    "/rl good\nassistant: ",
+)  # fmt: skip
+FOR_LISTS: Final = texts("\n", " \n", "\n ", "1", "\n1", "\n1.", "\n- ", "\r", "\u2028", "\n\t", "•", "?", "A")
+FOR_OWN_PATTERNS: Final = [
+    *texts("a", "a@", "ab ", "\n", "é", "a.", "://", "://a:", "CUSTOMER-", "1"),
+    again("a", "://"),
+]
 FOR_BLOCKS: Final = [
     *texts(
         "<user_info", "<user_info>", "</user_info>", "<user_info></user_info>", "<system-reminder", "<", "/rl ", " ",
@@ -309,6 +331,16 @@ def with_cookie(cookie: str) -> None:
     without_keys(cookie, {"authorization": cookie})
 
 
+def layout(text: str) -> None:
+    permutation_test.kernels([permutation_test.RatedReply(text, 1, True, reward) for reward in (1.0, -1.0)])
+
+
+def packed(body: bytes) -> None:
+    """One read of an answer, of which as much is taken at once as there is room for."""
+    unpacking = Unpacking("gzip")
+    unpacking.unpacked(body, 1 << 24)
+
+
 def shown(text: str) -> None:
     match(text, [reactions.Said(str(i), text[i:]) for i in range(4)])
 
@@ -322,7 +354,9 @@ def same(text: str) -> None:
 
 def quoting(text: str) -> None:
     one = Lately(1, "a", 0.0, "done", 1.0, None, "m", None, 1, "hi", Asker(None, None), "a")
-    quotation([{"role": "user", "content": text}], [one, dataclasses.replace(one, asked=text, text=text)])
+    first = [{"role": "system", "content": text}, {"role": "user", "content": text}]
+    may_quote(first)
+    quotation(first, [one, dataclasses.replace(one, asked=text, text=text)])
 
 
 def repeated(text: str) -> None:
@@ -366,6 +400,13 @@ CASES: Final = [
     ),
     *many("replies", replied, FOR_REPLIES),
     *many("reply text", generated, [again(b) for b in (b"a", b"\xff", b"aaaaaaaa\n", b"\xe2\x82", b"\n")]),
+    *many("labels", quoting, FOR_LABELS),
+    *many("Modelfile", modelfile.parse, FOR_MODELFILES),
+    *many("lists", layout, FOR_LISTS),
+    *many("own patterns", OWN.text, FOR_OWN_PATTERNS),
+    *many(
+        "gzip", packed, [again(gzip.compress(b"")), again(gzip.compress(b"a")), lambda n: gzip.compress(b"a" * 99 * n)]
+    ),
     *many("shown", shown, texts("a", "&", "&amp;", "&#1", "&#", "&#11111111", "_", "&a")),
     *many("emoji", plain, texts("::skin-tone-", "_tone", ":", "\ufe0f")),
     *many("the same words", same, texts("a", "a ", "a\n", "a\n\n", " ", "\n", "&#1", "é", ": a")),

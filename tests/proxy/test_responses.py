@@ -15,6 +15,7 @@ from pydantic import BaseModel, TypeAdapter
 from proxy.conversation.conversations import as_chat
 from proxy.dialects import chat_tools
 from proxy.dialects.responses import Responses
+from proxy.relay import previous_response
 from scripts.fakes import native
 from scripts.harness.in_process import Proxy
 from store.records import Completion, FinishedCompletion
@@ -390,6 +391,36 @@ async def test_an_item_is_named_once(proxy: Proxy, client: AsyncOpenAI) -> None:
     with pytest.raises(BadRequestError, match="Duplicate item found"):
         await client.responses.create(model="fake", input=[reference, reference])
     assert len(proxy.backend.requests) == before
+
+
+async def test_many_references_are_looked_up_at_once(proxy: Proxy, client: AsyncOpenAI) -> None:
+    """19,000 of them took 20 seconds: two looks into the store for each."""
+    proxy.backend.speaks.add("responses")
+
+    async def statements(count: int) -> int:
+        named: Any = [{"type": "item_reference", "id": f"msg_rl-{n}_{n}"} for n in range(count)]
+        seen: list[str] = []
+        await proxy.store._reader._db.set_trace_callback(seen.append)
+        await client.responses.create(model="fake", input=[*named, {"role": "user", "content": "hi"}])
+        return len(seen)
+
+    few = await statements(10)
+    assert await statements(1000) <= few + 20  # what runs beside it looks into the store, too
+
+
+async def test_more_answers_than_one_request_may_name_are_refused(
+    proxy: Proxy, client: AsyncOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A small request that names a thousand long answers would be a very large one."""
+    monkeypatch.setattr(previous_response, "MOST_NAMED", 2)
+    answers = [await client.responses.create(model="fake", input=f"question {n}") for n in range(3)]
+    references: Any = [{"type": "item_reference", "id": answer.output[0].id} for answer in answers]
+    says: Any = {"role": "user", "content": "hi"}
+    before = len(proxy.backend.asked)
+    with pytest.raises(BadRequestError, match=r"more than 2 earlier answers .* Send the items themselves"):
+        await client.responses.create(model="fake", input=[*references, says])
+    assert len(proxy.backend.asked) == before
+    await client.responses.create(model="fake", input=[*references[:2], says])
 
 
 async def test_rl_good_in_a_chain(proxy: Proxy, client: AsyncOpenAI, way: str) -> None:
