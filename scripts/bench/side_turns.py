@@ -31,8 +31,12 @@ TOOLS: Final = [
 ]
 AGENT: Final = "You are a coding agent.\n" + "\n".join(f"Rule {number} of the house." for number in range(30))
 CALL: Final = "Find out where the session tokens are checked, and list the files."
-# Counted apart: the rule `no-tools`, which is older than those that are measured here, takes it for a side turn.
-KNOWN: Final = "no tools any more, in a conversation that has used some"
+# Counted apart: nothing tells these turns of a person from those of an agent. `no-tools` takes the first for a side
+# turn, `own-task` the others.
+NO_TOOLS: Final = "no tools any more, in a conversation that has used some"
+AT_ONCE: Final = "asks for a summary at length and at once: it was pasted within 3 seconds"
+OTHER_LIMIT: Final = "asks for a summary at length, under another limit"
+KNOWN: Final = (NO_TOOLS, AT_ONCE, OTHER_LIMIT)
 # What people ask that is near to what clients ask.
 SHORT: Final = (
     "Summarize our conversation so far.", "Please review the conversation above.", "Give this chat a title.",
@@ -80,7 +84,9 @@ def turns(chance: random.Random, prompts: list[str], said: list[tuple[str, str]]
     yield Turn("asks for a summary at length", chance.choice(LONG))
     yield Turn("asks at length and at once: it was written before", LONG[1], 0.3)
     yield Turn("other limit, ordinary", plain, members={"max_tokens": chance.choice((500, 4096))})
-    yield Turn(KNOWN, plain, members={"tools": None})
+    yield Turn(NO_TOOLS, plain, members={"tools": None})
+    yield Turn(AT_ONCE, LONG[0], 0.3)
+    yield Turn(OTHER_LIMIT, LONG[0], members={"max_tokens": 4096})
     yield Turn("other tools and a summary in short", chance.choice(SHORT), members={"tools": TOOLS[:2]})
     yield Turn("a summary at length in a new conversation", chance.choice(LONG), alone=True)
     yield Turn("the same question in a new conversation", question, alone=True)
@@ -115,16 +121,22 @@ async def talk(seed: int, prompts: list[str], found: dict[str, Counter[str]], wr
                 history.append(reply)
                 said.append((opening, reply["content"]))
             for number, turn in enumerate(turns(chance, prompts, said)):
-                clock.ahead += turn.after_s
+                clock.ahead += max(turn.after_s, 3)
                 talked = "".join(f"User: {question}\nAssistant: {answer}\n" for question, answer in said)
                 text = f"{talked}User: {turn.text}\nAssistant:" if turn.whole else turn.text
+                if turn.after_s < 3:  # there is an answer that has just ended
+                    history.append({"role": "user", "content": chance.choice(prompts)})
+                    reply = {"role": "assistant", "content": f"It is so in {seed}, at {number}."}
+                    await ask(proxy, {**usual, "messages": history}, {}, reply)
+                    history.append(reply)
+                    clock.ahead += turn.after_s
                 before = system if turn.alone else history
                 body = {**usual, **turn.members, "messages": [*before, {"role": "user", "content": text}]}
                 id = await ask(proxy, body, {}, {"content": f"So be it, {seed} and {number}."})
                 row = await proxy.store.completions.get(id or "")
                 assert row is not None
                 found[turn.kind][row.new.turn] += 1
-                if row.new.turn != "main" and turn.kind != KNOWN:
+                if row.new.turn != "main" and turn.kind not in KNOWN:
                     wrong.append({"kind": turn.kind, "rule": row.new.turn_rule, "text": text[:200]})
 
 
@@ -163,10 +175,12 @@ def main() -> int:
         **circumstances(),
         "command": f"python -m scripts.bench.side_turns --seed {given.seed} --talks {given.talks}",
         "clients": by_client,
-        "people": {kind: dict(counts) for kind, counts in people.items()},
+        "people": {kind: dict(counts) for kind, counts in people.items() if kind not in KNOWN},
+        "people_who_write_as_agents": {kind: dict(people[kind]) for kind in KNOWN},
         "false_side": sum(one["false_side"] for one in by_client.values()) + len(wrong),
         "false_main": sum(one["false_main"] for one in by_client.values()),
-        "main": sum(one["main"] for one in by_client.values()) + sum(counts.total() for counts in people.values()),
+        "main": sum(one["main"] for one in by_client.values())
+        + sum(counts.total() for kind, counts in people.items() if kind not in KNOWN),
         "side": sum(one["side"] for one in by_client.values()),
         "wrong": wrong[:50],
     }
