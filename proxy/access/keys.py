@@ -219,6 +219,7 @@ class Keys:
         if (problem := await self._store_revocation(key.id)) is None:
             await self._note()
             return self._keys[key.id]
+        assert self._store is not None
         try:
             await self._store.keys.note_revoked(key.id)  # the next start takes it from there
         except StoreError as error:

@@ -22,20 +22,6 @@ RULES: Final = "rules"  # in place of a judge's name
 LONGEST_POLITE: Final = 120  # characters
 REPEATED: Final = 12  # letters and digits below which a message said twice may be a greeting or a yes
 
-_POLITE: Final = 120  # characters
-REPEATED: Final = 12  # letters and digits below which a message said twice may be a greeting or a yes
-
-# Tools that run a command: their agents write the exit code into the result's first line.
-_SHELLS: Final = re.compile(
-    r"(?i)(?:^|[._-])(bash|shell|sh|exec|exec_command|execute|run|terminal|command|cmd)(?:$|[._-])"
-)
-_SHELL_NAMES: Final = ("execute_command", "run_command", "run_terminal_cmd", "local_shell", "run_shell_command")
-_EXIT: Final = re.compile(
-    r"\s*(?:(?:Process )?[Ee]xit(?:ed with)?[ _]?[Cc]ode:?|<returncode>|Command exited with code|\[exit code:)\s*"
-    r"(-?\d{1,5})\b[^\n]{0,40}(?:\n|$)"
-)
-_REPORTED: Final = re.compile(r"\s*<tool_use_error>")
-
 _POLITE: Final = frozenset(
     (  # noqa: SIM905  as words
         "thanks thank thx ty cheers you u so very much a lot many ok okay k great good nice cool perfect "

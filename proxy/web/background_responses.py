@@ -17,17 +17,20 @@ import structlog
 from aiohttp import web
 from multidict import CIMultiDict
 
-from proxy.access.limits import PacedStream
+from proxy.access.pace import PacedStream
 from proxy.access.unknown_route import MISSING
 from proxy.backends.ask import down
 from proxy.conversation.conversations import as_chat, thread
-from proxy.core.backend_http import Answer, NoHttp
+from proxy.core.backend_answer import Answer
 from proxy.core.errors import ProxyError
+from proxy.core.http_message import NoHttp
 from proxy.core.json_edit import WholeAnswer, dumps, loads
+from proxy.core.redirects import refuse
 from proxy.core.sse import Event, EventSplitter
-from proxy.core.upstream import answer_headers, no_http, whole
+from proxy.core.upstream import MOST_SHORT, answer_headers, let_go, no_http, short
 from proxy.dialects import RESPONSES
 from proxy.dialects.base import Question
+from proxy.relay.call import room_for
 from proxy.relay.codecs import Native
 from proxy.relay.exchange import NOT_THEIRS
 from proxy.relay.framing import OK, splitter_of
@@ -78,13 +81,14 @@ class BackgroundResponses:
         for address in parts.backend.addresses(found.new.served_model):
             try:
                 upstream = await parts.connections.ask(method, address.url, target, headers, None, unpack=True)
+                refuse(address.url, upstream)
             except NoHttp as error:
                 raise no_http(error) from error
             except (TimeoutError, OSError) as error:
                 raise down(address.url, error, parts.backend.kind) from error
             if upstream.status not in MISSING:
                 return upstream
-            await whole(upstream)
+            await let_go(upstream)
         return None
 
     async def _passed_on(
@@ -97,12 +101,14 @@ class BackgroundResponses:
             headers = answer_headers(upstream.headers, NOT_THEIRS)
             headers["x-rl-completion-id"] = found.new.id
             if upstream.status not in OK:
-                return web.Response(status=upstream.status, body=await whole(upstream), headers=headers)
+                return web.Response(
+                    status=upstream.status, body=await short(upstream, room_for(request, MOST_SHORT)), headers=headers
+                )
             streams = request.query.get("stream") == "true"
             splitter = await splitter_of(upstream, RESPONSES, LOOK_S, _nothing, is_streaming=streams)
             if splitter is not None:
                 return await self._streamed(request, found, upstream, splitter, headers)
-            answer = WholeAnswer(await whole(upstream))
+            answer = WholeAnswer(await short(upstream, room_for(request, self._parts.settings.server.max_body_bytes)))
             await self._store_final(request, found, answer)
             return web.Response(status=upstream.status, body=self._codec(found).whole(answer), headers=headers)
         finally:

@@ -41,7 +41,7 @@ class Slowest(NamedTuple):
 def slowest(use: Use, texts: list[Input]) -> Slowest:
     gc.collect()
     gc.disable()  # it looks through all that there is, now and then
-    took = []
+    took: list[tuple[float, int, Slowest]] = []
     for text in texts:
         given = text_of(use.pattern, text.make(SMALLEST))
         for method in sorted(use.methods or METHODS):
