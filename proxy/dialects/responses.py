@@ -244,7 +244,7 @@ class ResponsesFold(Fold):
         self.failed = error_in(response) or self.failed
 
     def _note_id(self, response: Mapping[str, Any]) -> None:
-        """Of a response in the background its client asks for it again."""
+        """Keep the id of a response in the background: its client asks for it again."""
         id, is_open = response.get("id"), response.get("status") in OPEN
         self.open_id = id if is_open and isinstance(id, str) and 0 < len(id) <= LONGEST_ID else None
 

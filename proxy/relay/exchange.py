@@ -482,7 +482,7 @@ class Exchange:
         await self._stored(self._capture, status, error)
 
     async def _stored(self, capture: Capture, status: Status, error: str | None) -> None:
-        """What came is stored; of what the backend goes on with in the background, that it does."""
+        """Store what came. An answer that the backend goes on with in the background stays open."""
         open_id = capture.reader.open_id
         if open_id is not None and (status == "done" or self._question.body.get("background") is True):
             await capture.leave_open(open_id)

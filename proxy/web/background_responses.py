@@ -62,7 +62,7 @@ class BackgroundResponses:
         return await self._passed_on(request, found, upstream)
 
     async def delete(self, request: web.Request, found: Completion, id: str) -> None:
-        """Have the backend drop it; one that cannot is no reason to keep it here."""
+        """Have the backend drop it. Where it cannot, it goes here all the same."""
         try:
             upstream = await self._ask(request, "DELETE", found, f"/v1/responses/{quote(id, safe='')}")
         except ProxyError as error:
@@ -72,7 +72,7 @@ class BackgroundResponses:
                 upstream.close()
 
     async def _ask(self, request: web.Request, method: str, found: Completion, target: str) -> Answer | None:
-        """Of all places where its model answers, the one that has it."""
+        """The answer of the place that has it, among all where its model answers."""
         parts = self._parts
         await parts.backend.ready()
         assert parts.connections is not None
@@ -134,7 +134,7 @@ class BackgroundResponses:
         return response
 
     def _codec(self, found: Completion) -> Native:
-        """What makes the backend's bytes the client's, as for the first answer."""
+        """The codec that makes the backend's bytes the client's, as for the first answer."""
         body = {**loads(found.new.request), "input": "x"}  # the messages are not needed
         question = Question(b"", {}, body, RESPONSES.parse(body))
         model = found.new.model if found.new.version is not None else None

@@ -1,6 +1,6 @@
 """`GET` and `DELETE /v1/responses/{id}`, and `POST …/cancel`: answers that were captured, by the id their client has.
 
-Owns these routes. An id that is not ours, or another's, goes to the backend, which may know it; so does one that the
+Owns these routes. An id that is not ours, or another's, goes to the backend, which may know it. So does one that the
 backend works on in the background, under its own id.
 """
 
@@ -46,7 +46,7 @@ class StoredResponses:
         return await self._asked(request, self._background.cancel)
 
     async def _asked(self, request: web.Request, ask: AsksBackend) -> web.StreamResponse:
-        """What the backend says of a response in the background, else what is stored."""
+        """The backend's answer about a response in the background, else the stored one."""
         found = await self._found(request)
         if found is None:
             return await self._relay.passthrough(request)

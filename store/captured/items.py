@@ -53,7 +53,7 @@ class ItemStore(StorePart):
         await self._writer.submit(lambda db: add(db, completion_id, [Item(id, RESPONSE)]))
 
     async def response_of(self, completion_id: str) -> str | None:
-        """That id; None where there is none."""
+        """The backend's id of this completion; None where there is none."""
         row = await self._reader.row(
             "SELECT id FROM items WHERE completion_id = ? AND kind = ?", (completion_id, RESPONSE)
         )
