@@ -37,7 +37,7 @@ from trainer.policy import optimizer_state, policies
 from trainer.policy.policy import Policy
 from trainer.run import gate, rate_finder, ratings
 from trainer.run import plan as planning
-from trainer.run.attempts import Attempts, Candidate, learn
+from trainer.run.attempts import Attempts, TrainedCandidate, learn
 from trainer.run.context import Result, RunContext, RunModel, RunSamples
 from trainer.run.plan import NothingToLearn, Plan, RatingCount
 from trainer.run.scalars import Scalars
@@ -250,7 +250,9 @@ def _tuned_rate(run: RunContext, plan: Plan, model: RunModel, teaching: Sequence
 # --- what it came to ----------------------------------------------------------------------------------------------
 
 
-def _account(run: RunContext, lessons: Lessons, candidate: Candidate, attempts: Attempts, used: set[str]) -> None:
+def _account(
+    run: RunContext, lessons: Lessons, candidate: TrainedCandidate, attempts: Attempts, used: set[str]
+) -> None:
     trained = candidate.steps
     outcomes = {rating: replace(outcome, used=rating in used) for rating, outcome in lessons.outcomes.items()}
     own = [lesson for lesson in lessons.train if not lesson.is_imitated]
@@ -272,7 +274,7 @@ def _write(
     model: RunModel,
     read: RunSamples,
     lessons: Lessons,
-    candidate: Candidate,
+    candidate: TrainedCandidate,
     attempts: Attempts,
     tuned_rate: float | None,
     new: set[str],
@@ -324,7 +326,7 @@ def _move_baselines(run: RunContext, plan: Plan, new: Sequence[Sample]) -> None:
     )
 
 
-def _passed(candidate: Candidate, attempts: Attempts, used: int, replayed: int, weak_reason: str | None) -> str:
+def _passed(candidate: TrainedCandidate, attempts: Attempts, used: int, replayed: int, weak_reason: str | None) -> str:
     trained = candidate.steps
     replayed_note = f" and {replayed} of earlier runs" if replayed else ""
     early_note = f", {trained.early_reason}; it" if trained.early_reason else ""

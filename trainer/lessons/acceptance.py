@@ -40,7 +40,7 @@ class Outcome:
     loss: float | None = None  # of its rating, where the run began: − mean of mask · A · ℓ_old over its tokens
 
 
-class Refusal(NamedTuple):
+class ReplyRefusal(NamedTuple):
     """A sample that does not reach the filter."""
 
     sample: Sample

@@ -6,7 +6,7 @@ distributions that its policy had at all its other tokens (docs/lab/training-log
 gradient before the first step, and a run has four. So the more sense was lost before, the more it takes back where it
 pushed up what was unlikely. It says not this token, but this token here (the ninth and the thirteenth look). Owns which
 tokens those distributions are of, and how much is pushed down where. Not here: who earned what (credit_assignment), the
-losses (losses.hold, push_down_unlikely), how much of that (retry), a teacher with a comment (teacher).
+losses (losses), how much of that (attempts), a teacher with a comment (teacher).
 """
 
 from __future__ import annotations

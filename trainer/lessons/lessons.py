@@ -29,7 +29,7 @@ from trainer.lessons import (
     teacher,
     trajectories,
 )
-from trainer.lessons.acceptance import LateReply, Outcome, Refusal
+from trainer.lessons.acceptance import LateReply, Outcome, ReplyRefusal
 from trainer.lessons.chat_template import Template
 from trainer.lessons.critic import CriticReading
 from trainer.lessons.degenerate import Flag
@@ -108,7 +108,7 @@ class Selection(NamedTuple):
     held_back: list[Sample]
     calibration: list[Sample]  # as many as are enough
     unrated: Sequence[Sample]  # all of calibration.jsonl
-    refused: list[Refusal]
+    refused: list[ReplyRefusal]
 
 
 def select(context: LessonContext, samples: Sequence[Sample], calibration: Sequence[Sample]) -> Selection:
@@ -123,18 +123,18 @@ def select(context: LessonContext, samples: Sequence[Sample], calibration: Seque
     return Selection(train, _held_back(samples), _up_to(calibration, CALIBRATION_ENOUGH), calibration, refused)
 
 
-def _refusal(context: LessonContext, sample: Sample) -> Refusal | None:
+def _refusal(context: LessonContext, sample: Sample) -> ReplyRefusal | None:
     spec = context.spec
     age = spec.parent - sample.version
     if context.objective.is_foreign:
         return None  # no version of ours said it, and nothing has to be recomputed
     if age > context.preset.max_version_gap:
-        return Refusal(sample, "version-gap", f"{age} versions old")
+        return ReplyRefusal(sample, "version-gap", f"{age} versions old")
     if not sample.exact and sample.version and sample.version not in spec.adapters:
         reason = f"not exact, and run.json does not name the adapter of version {sample.version}"
-        return Refusal(sample, "unusable", reason)
+        return ReplyRefusal(sample, "unusable", reason)
     if sample.truncated and not (sample.human or sample.followed or sample.episode):
-        return Refusal(sample, "truncated", "cut short, and no person rated it or went on from it")
+        return ReplyRefusal(sample, "truncated", "cut short, and no person rated it or went on from it")
     return None
 
 
@@ -170,7 +170,7 @@ class Scores(NamedTuple):
     band: Band
     noise: dict[str, float]  # of serving, as metrics
     critic: CriticReading
-    refused: list[Refusal]
+    refused: list[ReplyRefusal]
 
 
 def score(context: LessonContext, selection: Selection) -> Scores:
@@ -227,7 +227,7 @@ def _by_part(parts: Sequence[Part], scored: Sequence[LogProbs]) -> list[list[Log
     return [[next(remaining) for _ in part] for part in parts]
 
 
-def _odd_replies(context: LessonContext, samples: Sequence[ReadSample]) -> list[Refusal]:
+def _odd_replies(context: LessonContext, samples: Sequence[ReadSample]) -> list[ReplyRefusal]:
     """Replies that this model does not say. A program's reward is of what was said, whatever that is."""
     if trajectories.are_episodes([s.sample for s in samples]):
         return []
@@ -242,7 +242,7 @@ def _odd_replies(context: LessonContext, samples: Sequence[ReadSample]) -> list[
         context.progress.warning(
             f"{len(reasons)} of {len(samples)} replies do not train; the first one's reason: {example}."
         )
-    return [Refusal(s.sample, *reasons[s.sample.rating]) for s in samples if s.sample.rating in reasons]
+    return [ReplyRefusal(s.sample, *reasons[s.sample.rating]) for s in samples if s.sample.rating in reasons]
 
 
 # --- 3. push: how much each of their tokens, and which way -------------------------------------------------------

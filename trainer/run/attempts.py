@@ -26,7 +26,7 @@ from trainer.run.steps import Diverged, StepsResult
 MOST_SPENT = 0.5  # beyond it a second try with the whole weight would be much the same as the first
 
 
-class Candidate(NamedTuple):
+class TrainedCandidate(NamedTuple):
     steps: StepsResult
     checks: dict[str, Check]
     refusal: str | None  # the first check that says no; None: it may go live
@@ -95,7 +95,7 @@ def has_lost_sense(checks: dict[str, Check]) -> bool:
 
 def learn(
     run: RunContext, plan: Plan, model: RunModel, lessons: Lessons, teaching: Sequence[Lesson], attempts: Attempts
-) -> Candidate:
+) -> TrainedCandidate:
     """Optimiser steps and gate; where the gate says no, by token, less of the same; and once more and more careful.
     Raises Diverged where no try came to a candidate."""
     start = model.policy.adapter()
@@ -125,7 +125,7 @@ def _try(
     teaching: Sequence[Lesson],
     attempts: Attempts,
     start: State,
-) -> tuple[Candidate | None, str | None]:
+) -> tuple[TrainedCandidate | None, str | None]:
     """Take the steps; return the candidate, and why it may not go live (None: it may)."""
     run.progress.phase("train", **({"again": attempts.reason} if attempts.reason else {}))
     preset = attempts.preset
@@ -154,7 +154,7 @@ def _judge(
     lessons: Lessons,
     teaching: Sequence[Lesson],
     trained: StepsResult,
-) -> Candidate:
+) -> TrainedCandidate:
     run.progress.phase("gate")
     parent_replies = model.parent_replies
     run.stop.check()
@@ -176,6 +176,6 @@ def _judge(
     run.progress.event("gate", checks={name: check.json() for name, check in checks.items()})
     failed = next(((name, check) for name, check in checks.items() if not check.ok), None)
     if failed is None:
-        return Candidate(trained, checks, None)
+        return TrainedCandidate(trained, checks, None)
     name, check = failed
-    return Candidate(trained, checks, f"{name} is {check.value}, the bound is {check.bound}")
+    return TrainedCandidate(trained, checks, f"{name} is {check.value}, the bound is {check.bound}")

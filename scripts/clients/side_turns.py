@@ -1,6 +1,6 @@
 """Main or side: how often rlproxy takes one for the other, by recorded clients and by what people write.
 
-    python -m scripts.bench.side_turns [--seed 1] [--talks 40] [--json FILE]
+    python -m scripts.clients.side_turns [--seed 1] [--talks 40] [--json FILE]
 
 Recorded clients (tests/clients/recorded) are played back. Each turn that a person saw must be a main turn, each that a
 client made for itself a side turn. Then people talk whose words or settings look like those of a client. They ask for
@@ -173,7 +173,7 @@ def main() -> int:
         asyncio.run(talk(seed, prompts, people, wrong))
     found = {
         **circumstances(),
-        "command": f"python -m scripts.bench.side_turns --seed {given.seed} --talks {given.talks}",
+        "command": f"python -m scripts.clients.side_turns --seed {given.seed} --talks {given.talks}",
         "clients": by_client,
         "people": {kind: dict(counts) for kind, counts in people.items() if kind not in KNOWN},
         "people_who_write_as_agents": {kind: dict(people[kind]) for kind in KNOWN},
