@@ -281,6 +281,7 @@ class NewRating:
     source_event_id: str | None = None  # (source, source_event_id, rater) is stored once
     scale: Scale = "unit"  # what the value was given as
     human: bool = True  # False: a program's reward or a judge's label, which only training counts
+    key: str | None = None  # that rates, where the completion may be another key's
 
 
 @dataclass(frozen=True, slots=True)

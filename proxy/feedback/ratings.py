@@ -251,6 +251,7 @@ class Feedback:
             source=source,
             source_event_id=event_id,
             scale=scale,
+            key=None if trusted else who.key,
         )
 
     async def delete(self, request: web.Request) -> web.Response:

@@ -26,8 +26,9 @@ from store.part import StorePart
 SINCE: Final = "lessons_since"  # the newest rating, by seq, of before lessons were turned on
 LONGEST: Final = 2000  # characters: it stands in every prompt that it fits
 FORGOTTEN: Final = "a lesson in its prompt was forgotten"
-# Only what the owner or its asker said of an answer: nobody else's words get into a person's prompts. Those that have
-# ended, too. A version has learned one where a finished run trained on it.
+# Only what the owner or its asker said of an answer: nobody else's words get into a person's prompts, also not those of
+# somebody who has the same name behind another key. Those that have ended, too. A version has learned one where a
+# finished run trained on it.
 _ALL: Final = f"""SELECT r.id, r.seq, r.completion_id, r.comment, r.created_at, c.key, c.user, c.asked, c.model,
 l.text, coalesce(l.always, 0) AS always, l.ended, l.why,
 (SELECT min(u.version) FROM run_samples t CROSS JOIN runs u ON u.id = t.run_id
@@ -35,11 +36,12 @@ l.text, coalesce(l.always, 0) AS always, l.ended, l.why,
     WHERE t.rating_id = r.id AND t.split = 'train' AND u.status = 'done') AS learned
 FROM ratings r CROSS JOIN completions c ON c.id = r.completion_id LEFT JOIN lessons l ON l.rating_id = r.id
 WHERE r.seq > ? AND r.live = 1 AND r.human = 1 AND r.source <> '{JUDGED}' AND r.value < 0 AND r.comment IS NOT NULL
-AND trim(r.comment) <> '' AND length(r.comment) <= {LONGEST} AND (r.rater = '{OWNER}' OR r.rater = c.user
+AND trim(r.comment) <> '' AND length(r.comment) <= {LONGEST} AND r.other_key IS NULL
+AND (r.rater = '{OWNER}' OR r.rater = c.user
     OR (c.user IS NULL AND EXISTS (SELECT 1 FROM keys k WHERE k.id = c.key AND k.name = r.rater)))
 ORDER BY r.seq DESC"""  # noqa: S608  a constant
 _ONE: Final = """SELECT 1 FROM ratings r WHERE r.id = ? AND r.live = 1 AND r.human = 1 AND r.value < 0
-AND r.comment IS NOT NULL"""
+AND r.comment IS NOT NULL AND r.other_key IS NULL"""
 _SET: Final = """INSERT INTO lessons (rating_id, text, always, ended, why, changed_at) VALUES (?, ?, ?, ?, ?, ?)
 ON CONFLICT (rating_id) DO UPDATE SET text = excluded.text, always = excluded.always, ended = excluded.ended,
 why = excluded.why, changed_at = excluded.changed_at"""

@@ -48,25 +48,34 @@ def rate(db: sqlite3.Connection, new: NewRating) -> Rating:
     must_have_answer(db, new.completion_id)
     if new.human:
         take_back_judged(db, new.completion_id)
-    before = db.execute(LIVE, (new.completion_id, new.rater)).fetchone()
-    comment, correction = _words(new, before)
+    before, other_key = db.execute(LIVE, (new.completion_id, new.rater)).fetchone(), _other_key(db, new)
+    by_same = before is not None and before["other_key"] == other_key  # a name of two keys may be two people's
+    comment, correction = _words(new, before if by_same else None)
     new = replace(new, comment=comment, correction=correction)
-    if before is not None and new.source_event_id is None and judgement(to_rating(before)) == judgement(new):
+    if by_same and new.source_event_id is None and judgement(to_rating(before)) == judgement(new):
         unhook(db, before["id"])
         return replace(to_rating(before), duplicate=True)  # one with an event's id gets its row: it keeps that id
     if before is not None:
         db.execute("UPDATE ratings SET live = 0 WHERE id = ?", (before["id"],))
     row = db.execute(
         """INSERT INTO ratings (id, completion_id, rater, value, comment, correction, weight, source,
-        source_event_id, created_at, scale, human, live, replaced, repeats)
-        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?) RETURNING *""",
+        source_event_id, created_at, scale, human, live, replaced, repeats, other_key)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?) RETURNING *""",
         (
             "rt-" + secrets.token_urlsafe(15), new.completion_id, new.rater, new.value, comment,
             correction, new.weight, new.source, new.source_event_id, time.time(), new.scale,
-            new.human, before and before["id"], repeated(db, new),
+            new.human, before and before["id"], repeated(db, new), other_key,
         ),
     ).fetchone()  # fmt: skip
     return to_rating(row)
+
+
+def _other_key(db: sqlite3.Connection, new: NewRating) -> str | None:
+    """The key that rates, where the completion is another key's. Completions of before there were keys are nobody's."""
+    if new.key is None:
+        return None
+    (owner,) = db.execute("SELECT key FROM completions WHERE id = ?", (new.completion_id,)).fetchone()
+    return None if owner in (None, new.key) else new.key
 
 
 def take_back_judged(db: sqlite3.Connection, completion_id: str) -> None:

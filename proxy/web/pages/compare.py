@@ -92,7 +92,9 @@ class ComparePage:
         if one.id == other.id or one.prompt_hash is None or one.prompt_hash != other.prompt_hash:
             raise BadRequest("These are not two answers to one prompt; nothing was rated.")
         for answer, value in ((one, 1.0), (other, -1.0)):
-            await self._feedback.rate(NewRating(answer.id, request[VISITOR].name, value, source=SOURCE, scale="thumb"))
+            visitor = request[VISITOR]
+            new = NewRating(answer.id, visitor.name, value, source=SOURCE, scale="thumb", key=visitor.key)
+            await self._feedback.rate(new)
         order = {"a": str(form.get("a") or better), "b": str(form.get("b") or worse)}
         raise web.HTTPSeeOther("/compare?" + urlencode(order))
 

@@ -129,11 +129,13 @@ class InboxPage:
             value, scale = mine.value, mine.scale
         else:
             raise BadRequest("Say whether it was good or bad.", param="rating")
+        visitor = request[VISITOR]
         await self._feedback.rate(
             NewRating(
-                row.id, request[VISITOR].name, value, comment=comment, correction=correction, source=SOURCE, scale=scale
+                row.id, visitor.name, value, comment=comment, correction=correction, source=SOURCE, scale=scale,
+                key=visitor.key,
             )
-        )
+        )  # fmt: skip
         return _told(await self.row(request), f"Rated. The answer begins: {quoted(row.text, row.calls)}.")
 
     async def undo(self, request: web.Request) -> web.Response:

@@ -47,6 +47,11 @@ class Visitor(NamedTuple):
     def role(self) -> Role | Literal["guest"]:
         return self.who.role
 
+    @property
+    def key(self) -> str | None:
+        """The key by which they rate; None for an admin, who may speak for anybody."""
+        return None if self.role == "admin" else self.who.key
+
 
 class Visits:
     def __init__(self, settings: ServerSection, keys: Keys) -> None:

@@ -16,6 +16,7 @@ from scripts.fakes.launcher import FakeLauncher
 from scripts.harness.in_process import Proxy
 from store.learning.lessons import LessonTally
 from tests.harness.runs import until
+from tests.proxy.web.pages.test_pages import sign_in
 
 RECIPE = "How do I make a soup with leeks?"
 AGAIN = "Which soup is good with leeks and potatoes?"
@@ -57,6 +58,56 @@ async def test_a_comment_acts_with_the_next_question_on_its_topic_and_is_named(t
     assert await named(taught, AGAIN) == lesson
     assert asked(taught) == [{"role": "user", "content": AGAIN + HINT}]
     assert await named(taught, OTHER) is None and asked(taught) == [{"role": "user", "content": OTHER}]
+
+
+async def two_anns(proxy: Proxy) -> tuple[dict[str, str], dict[str, str]]:
+    """A visitor of the gateway that has the settings' key, and a person who has a key of that name."""
+    await proxy.stop()
+    await proxy.start(lessons__enabled=True, server__api_key="the-gateways-own-key")
+    body, ours = {"name": "ann", "role": "rate"}, {"x-api-key": proxy.local}
+    async with proxy.http.post("/rl/keys", json=body, headers=ours) as response:
+        person = {"x-api-key": (await response.json())["key"]}
+    return {"x-api-key": "the-gateways-own-key", "x-rl-user": "ann"}, person
+
+
+async def rated(proxy: Proxy, id: str, headers: dict[str, str], **more: Any) -> tuple[int, dict[str, Any]]:
+    body = {"completion_id": id, "rating": "bad", **more}
+    async with proxy.http.post("/v1/feedback", json=body, headers=headers) as response:
+        return response.status, await response.json()
+
+
+@pytest.mark.parametrize("of", ["visitor", "person"])
+async def test_a_name_behind_another_key_teaches_nobody(taught: Proxy, of: str) -> None:
+    visitor, person = await two_anns(taught)
+    asker, rater = (visitor, person) if of == "visitor" else (person, visitor)
+    response = await taught.chat(RECIPE, headers=asker)
+    await response.read()
+    id = response.headers["x-rl-completion-id"]
+    assert (await rated(taught, id, rater, comment=WORDS))[0] == 201, "an id reaches every answer"
+    assert await named(taught, AGAIN, headers=asker) is None and await named(taught, AGAIN, headers=rater) is None
+    # Nor do its words become their own, where they only dislike it too.
+    status, own = await rated(taught, id, asker)
+    assert (status, own["rater"], own["comment"]) == (201, "ann", None)
+    assert await named(taught, AGAIN, headers=asker) is None
+    # The same words of their own are theirs.
+    assert (await rated(taught, id, rater, comment=WORDS))[0] == 201
+    status, own = await rated(taught, id, asker, comment=WORDS)
+    assert status == 201 and await named(taught, AGAIN, headers=asker) == own["id"]
+    assert await named(taught, AGAIN, headers=rater) is None
+
+
+async def test_nor_on_the_page(taught: Proxy) -> None:
+    visitor, person = await two_anns(taught)
+    response = await taught.chat(RECIPE, headers=visitor)
+    await response.read()
+    visit = await sign_in(taught, person["x-api-key"])
+    await visit.get("/")
+    path = f"/page/completions/{response.headers['x-rl-completion-id']}/rate"
+    await visit.post(path, rating="bad", comment=WORDS)
+    await visit.http.close()
+    (completion,) = await taught.store.completions.page(limit=9)
+    assert [(one.rater, one.comment) for one in completion.ratings] == [("ann", WORDS)]
+    assert await named(taught, AGAIN, headers=visitor) is None
 
 
 @pytest.mark.parametrize("stream", [False, True])
