@@ -25,7 +25,7 @@ from proxy.backends.sampling_defaults import NEUTRAL, Defaults
 from proxy.core.errors import BackendBroke, BackendDown, Unsupported
 from proxy.core.http_message import address_of
 from proxy.core.json_edit import dumps, loads
-from proxy.core.server_url import base_url, route_url
+from proxy.core.server_url import base_url, route_path, route_url
 from proxy.core.upstream import body_of, message_in
 
 _VERSION: Final = re.compile(r".+@v\d+")
@@ -164,7 +164,7 @@ class OpenAICompatible:
 
     async def models(self) -> list[dict[str, Any]]:
         status, body = await self._call("GET", "/v1/models")
-        request = f"GET {address_of(self._url).target('/v1/models')}"
+        request = f"GET {route_path(address_of(self._url).path, '/v1/models')}"
         if status in (401, 403):
             raise BackendBroke(
                 f"The backend at {self._url} wants a key, or another one ({status} to {request}): set "

@@ -29,6 +29,7 @@ from proxy.core.http_message import (
     framed,
     header_lines,
 )
+from proxy.core.server_url import route_path
 
 KEEPALIVE_S: Final = 4.0  # below uvicorn's 5 s, else a connection may be closed under a request
 HEAD_LIMIT: Final = 256 * 1024  # bytes of an answer's head, and of all that has no byte of the body in it
@@ -86,7 +87,7 @@ class Connections:
             length = b"" if method in _BODILESS else b"content-length: 0\r\n"
         else:
             length = b"transfer-encoding: chunked\r\n"
-        route = f"{method} {address.target(target)} HTTP/1.1\r\n".encode()
+        route = f"{method} {route_path(address.path, target)} HTTP/1.1\r\n".encode()
         head = b"%s%s%s%s\r\n" % (route, address.head, lines, length)
         free = self._free.get(address[:3])
         while free:

@@ -13,8 +13,6 @@ from typing import Any, Final, NamedTuple
 
 from yarl import URL
 
-from proxy.core.server_url import route_path
-
 PIECE: Final = 1 << 16  # bytes of a large body that are written at once
 AT_ONCE: Final = 1 << 18  # bytes of a body that is not large: a turn of the loop costs more than to send them
 CODINGS: Final = ("gzip", "x-gzip", "deflate")
@@ -36,10 +34,6 @@ class ServerAddress(NamedTuple):
     tls: bool
     path: str  # of its API's base; empty for a server's root
     head: bytes  # headers that each question to it has
-
-    def target(self, route: str) -> str:
-        """A route's path there; routes are written as at a server's root."""
-        return route_path(self.path, route)
 
 
 @lru_cache(maxsize=64)

@@ -47,6 +47,7 @@ class AnswerReader:
         self._size = 0  # bytes of the stream
         self._measure_at = MEASURE_FIRST  # how many of them there are when what is folded is measured again
         self._has_halves = False  # of characters
+        self._is_ended = False  # each reply has a reason why it finished
         self._unread: list[bytes] = []  # whole events, not parsed yet
         self._unread_size = 0
         self._kind: type[EventSplitter]  # that cuts what is unread
@@ -173,10 +174,20 @@ class AnswerReader:
 
     def _lose(self, error: Exception, *, gap: bool) -> None:
         reason = f"an event of the stream could not be understood: {error!r}"
-        if gap:
-            self.gap = self.gap or reason
+        if gap and self.gap is None and not self._has_ended():
+            self.gap = reason
         else:
             self.drop(reason)
+
+    def _has_ended(self) -> bool:
+        """Tell whether each reply has come to its end, so that its text lacks nothing."""
+        if not self._is_ended and self._fold is not None:
+            try:
+                replies = self._fold.replies()
+            except Exception:  # whatever a backend may send
+                return False
+            self._is_ended = bool(replies) and all(reply.finish_reason for reply in replies)
+        return self._is_ended
 
     def take_whole(self, answer: WholeAnswer) -> None:
         """A plain body."""

@@ -8,6 +8,7 @@ Its bytes go on to the client. Not here: what is folded from a stream (answer_re
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import cached_property
 from typing import Final
 
 from aiohttp import web
@@ -16,7 +17,7 @@ from config.sections import ServerSection
 from proxy.core.backend_answer import Answer
 from proxy.core.errors import BackendBroke
 from proxy.core.offload import LARGE, LIGHT, whole_weight
-from proxy.core.sharing.shares import SMALL
+from proxy.core.sharing.shares import SMALL, Room
 from proxy.core.sse import EventSplitter
 from proxy.core.upstream import BodyTooLong, whole
 from proxy.relay.call import COPIES, room_for
@@ -29,12 +30,33 @@ REASON: Final = (
 
 
 class AnswerRoom:
+    """Each room is made where it is first asked for: most answers need one or two of them."""
+
     def __init__(self, request: web.Request, server: ServerSection) -> None:
-        self.record = room_for(request, server.max_body_bytes, COPIES)  # what is folded from a stream
-        self.backlog = room_for(request, server.max_body_bytes)  # what another format holds to its end
-        self._body = room_for(request, server.max_body_bytes, COPIES)
-        self._event = room_for(request, server.max_body_bytes, SENT)
-        self._objects = room_for(request, server.max_held_bytes)
+        self._request = request
+        self._server = server
+
+    @cached_property
+    def record(self) -> Room:
+        """For what is folded from a stream."""
+        return room_for(self._request, self._server.max_body_bytes, COPIES)
+
+    @cached_property
+    def backlog(self) -> Room:
+        """For what another format holds to its end."""
+        return room_for(self._request, self._server.max_body_bytes)
+
+    @cached_property
+    def _body(self) -> Room:
+        return room_for(self._request, self._server.max_body_bytes, COPIES)
+
+    @cached_property
+    def _event(self) -> Room:
+        return room_for(self._request, self._server.max_body_bytes, SENT)
+
+    @cached_property
+    def _objects(self) -> Room:
+        return room_for(self._request, self._server.max_held_bytes)
 
     async def body(self, upstream: Answer) -> bytes | None:
         """All of a plain body. None where there is no room for it, or for what is made of it: then it can be read
@@ -62,8 +84,9 @@ class AnswerRoom:
 
     def end(self) -> None:
         """Nothing of the answer is in memory any more."""
-        for room in (self.record, self.backlog, self._body, self._event, self._objects):
-            room.end()
+        for room in vars(self).values():
+            if isinstance(room, Room):
+                room.end()
 
     @staticmethod
     def error() -> BackendBroke:

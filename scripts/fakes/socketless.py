@@ -58,7 +58,7 @@ class Answering:
     def __init__(self, status: int, kind: str, pieces: Iterable[bytes]) -> None:
         self.status = status
         self.headers = CIMultiDict({"content-type": kind})
-        self.is_whole = self.is_read = False  # its last byte is still to be read
+        self.is_whole = self.is_read = self.is_here = False  # its last byte is still to be read
         self._pieces: Iterator[bytes] = iter(pieces)
 
     async def some(self, beat_s: float) -> bytes:

@@ -22,7 +22,7 @@ from tests.proxy.conftest import backend, proxy  # noqa: F401
 from tests.proxy.web.test_forgetting import forget
 
 SECRET = "zanzibar"
-LARGE = "x" * 6_000_000  # so that the samples, which are written first, take a while
+LARGE = "x" * 4_000_000  # so that the samples, which are written first, take a while
 
 
 def places(home: Path) -> set[str]:

@@ -63,7 +63,8 @@ async def test_a_page_that_is_refused_does_nothing(cli: Proxy) -> None:  # noqa:
         terminal.type(CTRL_D)
         assert await terminal.ended(again=CTRL_D) == 0
     await untouched(cli)
-    assert len(cli.backend.requests) == 1
+    first, again = cli.backend.requests  # again without our wishes, as some servers break at them
+    assert first["messages"] == again["messages"]
 
 
 async def test_a_pasted_command_is_not_sent(cli: Proxy) -> None:  # noqa: F811

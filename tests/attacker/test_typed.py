@@ -118,7 +118,7 @@ async def test_a_stored_message_stays_when_a_request_goes_on_from_it(proxy: Prox
 
 async def test_a_stored_message_is_not_typed_again_by_instructions(proxy: Proxy) -> None:  # noqa: F811
     """The newest message of a person is a stored one where the request brings none."""
-    proxy.backend.fail_next = 1
+    proxy.backend.fail_next = 2  # the first one is asked again, without our wishes
     body = {"model": "fake", "input": [{"role": "user", "content": texts("/rl ", "pause")}]}
     async with proxy.http.post("/v1/responses", json=body) as response:
         assert response.status == 500

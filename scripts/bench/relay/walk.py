@@ -26,7 +26,7 @@ import psutil
 ROOT: Final = Path(__file__).resolve().parents[3]
 SHAPES: Final = ("plain-1k-1", "turn-200", "new-100k-1", "stream-1k-1")
 OURS: Final = tuple(f"{ROOT}/{room}/" for room in ("config", "proxy", "store"))
-_QUESTION: Final = "proxy/core/backend_http.py:Answer.__init__"  # the last one before the write
+_QUESTION: Final = "proxy/core/backend_answer.py:Answer.__init__"  # the last one before the write
 
 
 class Recorder:

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-FUNCTION: Final = Path(__file__).parents[2] / "integrations/open-webui/rlproxy_thumbs.py"
+FUNCTION: Final = Path(__file__).parents[3] / "integrations/open-webui/rlproxy_thumbs.py"
 USER: Final = {"id": "u-1", "email": "ann@example.org", "name": "Ann", "role": "user"}
 
 

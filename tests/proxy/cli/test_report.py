@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -34,6 +35,7 @@ from store.safety.read_only import look
 from store.store import Store
 from tests.harness.runs import until
 from tests.proxy.cli.test_app import cli  # noqa: F401
+from tests.store.test_migrations import SCHEMAS
 
 EVIL = "<script>alert('x')</script>\"><img src=http://evil.test/x onerror=alert(1)>"
 GATE = {
@@ -228,10 +230,9 @@ async def test_of_another_rlproxy_or_encrypted(tmp_path: Path) -> None:
     assert (await sources.read(tmp_path / "sealed", key)).runs == []
     with pytest.raises(StoreError, match="key_from"):
         await sources.read(tmp_path / "sealed", None)
-    await (await Store.open(tmp_path / "old")).close()
-    with sqlite3.connect(tmp_path / "old" / "rlproxy.db") as db:
-        db.execute("PRAGMA user_version = 3")
-    db.close()
+    (tmp_path / "old").mkdir()
+    with closing(sqlite3.connect(tmp_path / "old" / "rlproxy.db")) as db:
+        db.executescript((SCHEMAS[1]).read_text(encoding="utf-8"))
     with pytest.raises(StoreError, match="older rlproxy"):
         await sources.read(tmp_path / "old", None)
 

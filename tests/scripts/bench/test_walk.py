@@ -8,9 +8,9 @@ from scripts.bench.relay.walk import Recorder, cut
 from scripts.harness.in_process import Proxy
 from tests.proxy.conftest import backend, proxy  # noqa: F401
 
-MOST_CALLS = 48
-MOST_MODULES = 22
-MOST_OF_RECORD = 55  # the row of a question and of its answer
+MOST_CALLS = 62
+MOST_MODULES = 29
+MOST_OF_RECORD = 76  # the row of a question and of its answer
 RECORD = ("proxy/conversation/", "proxy/relay/capture.py")
 
 

@@ -147,7 +147,7 @@ def test_what_a_pair_pushes_is_the_gradient_of_dpo(plus, minus, seed, reward):
     terms = batch.make_terms(pushed, 2)
     terms = Terms(**{
         name: torch.tensor(np.asarray(getattr(terms, name)))
-        for name in ("ref", "keep", "advantage", "share", "own")
+        for name in ("ref", "keep", "advantage", "share", "is_own")
     }, old=theta.detach().clone())  # where the run stands: no guard  # fmt: skip
     found, _ = mis_po.loss(torch, theta, terms, kl_ref=0.0, guard_low=0.5, guard_high=2.0)
     (gradient,) = torch.autograd.grad(found, theta)

@@ -107,10 +107,10 @@ def test_a_rendering_of_another_length_than_was_read_is_refused(weights: Templat
         parse(changed, "rt-1", weights, max_seq_len=1000)
 
 
-def chosen(weights: Template, lines: Sequence[Any], folder: Path, **more: Any) -> Template:
+def chosen(weights: Template, lines: Sequence[Any], folder: Path, questions: Any = None) -> Template:
     path = folder / "samples.jsonl"
     path.write_text("".join(json.dumps(one) + "\n" for one in lines))
-    return weights.as_served(samples.known_prompts((line for _, line in read_lines(path)), weights), **more)
+    return weights.as_served(samples.known_prompts((line for _, line in read_lines(path)), weights), questions)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_comments_and_the_gate_ask_as_the_server_renders(weights: Template, tmp_
     hint = {"text": text_of("Alpaca's", with_comment), "ids": None}
     one = line("Alpaca's", reward=-1.0, comment="shorter", hinted=hint)
     asked = {NEUTRAL[0]: {"text": text_of("Alpaca's", [{"role": "user", "content": NEUTRAL[0]}]), "ids": None}}
-    template = chosen(weights, [one], tmp_path, asked=asked)
+    template = chosen(weights, [one], tmp_path, questions=asked)
     found = parse(one, "rt-1", template, max_seq_len=1000)
     assert found.hinted is not None and said(weights, found.hinted) == hint["text"]
     assert said(weights, template.question(NEUTRAL[0])) == asked[NEUTRAL[0]]["text"]
@@ -232,7 +232,7 @@ def test_the_plainest_way_wins_where_several_explain(weights: Template) -> None:
 def test_a_rendering_that_cannot_be_read_costs_no_run_and_no_rating(weights: Template, tmp_path: Path) -> None:
     broken = {"text": None, "ids": [10**6]}
     one = line("Alpaca's", reward=-1.0, comment="shorter", hinted=broken)
-    template = chosen(weights, [one], tmp_path, asked={NEUTRAL[0]: broken})
+    template = chosen(weights, [one], tmp_path, questions={NEUTRAL[0]: broken})
     assert parse(one, "rt-1", template, max_seq_len=1000).hinted is None
     assert template.question(NEUTRAL[0]) == weights.as_found([{"role": "user", "content": NEUTRAL[0]}])
 

@@ -216,9 +216,10 @@ def test_what_was_asked_of_the_teacher_is_asked_once(tmp_path, model, lines, pol
     monkeypatch.setattr(policy, "teach", lambda *_: pytest.fail("asked again"))
     monkeypatch.setattr(policy, "generate", lambda *_, **__: pytest.fail("written again"))
     again, _ = prepare(tmp_path, policy, loaded, template, hinted_replies=True)
-    for rating, told in first.teacher.items():
-        np.testing.assert_array_equal(told.ids, again.teacher[rating].ids)
-        np.testing.assert_array_equal(told.log_probs, again.teacher[rating].log_probs)
+    assert first.distributions
+    for rating, distribution in first.distributions.items():
+        np.testing.assert_array_equal(distribution.ids, again.distributions[rating].ids)
+        np.testing.assert_array_equal(distribution.log_probs, again.distributions[rating].log_probs)
     assert [e.tokens for e in first.imitations] == [e.tokens for e in again.imitations]
 
 
