@@ -34,7 +34,8 @@ CHAT = "/v1/chat/completions"
 def test_an_address_with_a_path_is_taken_as_it_is(written: str, chat: str) -> None:
     assert route_url(base_url(written), CHAT) == chat
     address = address_of(base_url(written))  # the relay's own connections agree
-    assert chat.endswith(route_path(address.path, CHAT)) and route_path(address.path, CHAT).count("chat/completions") == 1
+    path = route_path(address.path, CHAT)
+    assert chat.endswith(path) and path.count("chat/completions") == 1
 
 
 @pytest.mark.parametrize("written", ["http://h/vllm", "http://h/vllm/", "http://h/vllm/v1", "http://h/vllm/v1/models"])
