@@ -11,11 +11,16 @@ import json
 import os
 import select
 import shutil
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
+from uuid import uuid4
 
 from proxy.backends.openai import OpenAICompatible
 from scripts.clients.drivers import TALKING, TOOLS, Driver
@@ -31,6 +36,7 @@ class Drive:
     def __init__(self, driver: Driver, home: Path) -> None:
         self.driver = driver
         self._home = home
+        self._mark = f"RLPROXY_DRIVE={uuid4().hex}"
         self._errors = (home / "errors.log").open("ab")
         self._process = self._started()
 
@@ -41,7 +47,7 @@ class Drive:
         environment = {
             **proxies, "HOME": str(self._home), "PATH": programs, "NO_PROXY": "127.0.0.1,localhost",
             "PYTHONPATH": str(TALKING), "LANG": "C.UTF-8", "OPENAI_API_KEY": "any", "DO_NOT_TRACK": "1",
-            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+            "LITELLM_LOCAL_MODEL_COST_MAP": "True", "RLPROXY_DRIVE": self._mark.partition("=")[2],
         }  # fmt: skip
         if driver.file.suffix == ".mjs":  # Node looks for packages beside the file that imports them
             there = driver.home / driver.file.name
@@ -78,13 +84,34 @@ class Drive:
         return Path(self._errors.name).read_text(errors="replace")[-3000:]
 
     def close(self) -> None:
-        """The driver's own process alone: a client that leaves others behind is its own master."""
-        self._process.kill()
+        """The driver's process group ends, and every program that it left in a session of its own."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        end_marked(self._mark)
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             pipe.close()
         self._errors.close()
+
+
+def end_marked(mark: str) -> None:
+    """End the processes that have this `NAME=VALUE` in their environment, until there are none.
+
+    Only Linux shows the environment; elsewhere the process group has to do.
+    """
+    while found := [*marked(mark)]:
+        for pid in found:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.05)
+
+
+def marked(mark: str) -> Iterator[int]:
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has just ended, or is another user's; a dead one has no environment
+            if mark.encode() in (process / "environ").read_bytes().split(b"\0"):
+                yield int(process.name)
 
 
 class Conversation:

@@ -6,7 +6,7 @@
 # tool = { calls = "exec_command", arguments = { cmd = "echo seen {}" } }
 #
 # [tool.client.npm]
-# "@openai/codex" = "0.169.0"
+# "@openai/codex" = "0.171.0"
 #
 # [tool.client.lacks]
 # whole = "it always streams"
