@@ -24,6 +24,8 @@ _HALF: Final = re.compile("[\ud800-\udfff]")
 _HALF_ESCAPE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 _LONG_RUN: Final = re.compile(rb"[0-9]{19}")
 
+_TOO_DEEP: Final = "the JSON is nested too deeply"
+
 EACH: Final = "*"  # in a rule: every element of a list
 
 
@@ -75,7 +77,16 @@ class ServerJson(NamedTuple):
 
 
 def loads_server_json(raw: bytes) -> ServerJson:
-    """Parse an event of a stream, or a whole answer. Raises ValueError."""
+    """Parse an event of a stream, or a whole answer. Raises ValueError, also for what is nested so deeply that work on
+    it exhausts the stack."""
+    found = _server_json(raw)
+    if raw.count(b"[") + raw.count(b"{") > DEEPEST and deeper(found.value, DEEPEST):  # fewer cannot be nested deeper
+        raise ValueError(_TOO_DEEP)
+    return found
+
+
+def _server_json(raw: bytes) -> ServerJson:
+    """Raises ValueError."""
     try:
         return ServerJson(orjson.loads(raw))
     except orjson.JSONDecodeError:
@@ -88,9 +99,10 @@ def loads_server_json(raw: bytes) -> ServerJson:
         return ServerJson(_mended(text, _number), is_utf8)
     try:
         value = json.loads(text, parse_int=_number)
+        has_halves = _HALF.search(json.dumps(value, ensure_ascii=False)) is not None
     except RecursionError:
-        raise ValueError("the JSON is nested too deeply") from None
-    return ServerJson(value, is_utf8, _HALF.search(json.dumps(value, ensure_ascii=False)) is not None)
+        raise ValueError(_TOO_DEEP) from None
+    return ServerJson(value, is_utf8, has_halves)
 
 
 def whole_characters(value: Any) -> Any:
@@ -114,7 +126,7 @@ def _mended(
         text = _HALF.sub("\ufffd", json.dumps(found, ensure_ascii=False))
         return json.loads(text, parse_int=number, parse_constant=constant)
     except RecursionError:
-        raise ValueError("the JSON is nested too deeply") from None
+        raise ValueError(_TOO_DEEP) from None
 
 
 def _integer(text: str) -> int | float:

@@ -204,13 +204,13 @@ class ChatFold(Fold):
         if choices is None or "error" in chunk:
             self._without_choices(chunk)
         broken: Exception | None = None
-        for choice in choices or ():
+        for place, choice in enumerate(choices or ()):
             if type(choice) is not dict:
                 broken = TypeError(f"{type(choice).__name__} where a choice should be")
                 continue
             index = choice.get("index", 0)
             if type(index) is not int:
-                index = choices.index(choice)
+                index = place
             reply = self._replies.get(index) or self._begin(index)
             if delta := choice.get("delta"):
                 pieces = self._pieces[index]

@@ -6,6 +6,7 @@ to the dialects.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -19,6 +20,9 @@ _FORMS: Final = frozenset((
 ))  # fmt: skip
 FOR_PROGRAMS: Final = _FORMS | {"response_format", "tool_choice"}  # a request without any is answered in words
 _ONE_TOOL: Final = ("function", "custom", "tool")
+_MARK: Final = re.compile(r'["{}\[\]]')  # of JSON, outside of its texts
+_TEXT_MARK: Final = re.compile(r'["\\]')  # and in them
+_BLANKS: Final = " \t\r\n"
 
 
 def tool_call(id: str, name: str, arguments: Any) -> dict[str, Any]:
@@ -39,7 +43,7 @@ class Calls:
     def __init__(self) -> None:
         self._ids: list[Any] = []  # of each call, the newest
         self._names: list[Any] = []  # of each call, the first piece
-        self._arguments: list[list[str]] = []  # of each call, the pieces
+        self._arguments: list[_Arguments] = []  # of each call
         self._grows: dict[Any, int] = {}  # by index: the call that has had the newest piece
         self._known: dict[tuple[Any, Any], int] = {}  # by index and id
 
@@ -51,23 +55,68 @@ class Calls:
             at = len(self._ids)
             self._ids.append(None)
             self._names.append(None)
-            self._arguments.append([])
+            self._arguments.append(_Arguments())
         if id:
             self._ids[at], self._known[index, id] = id, at
         if name:
             self._names[at] = self._names[at] or name
         if arguments and isinstance(arguments, str):
-            self._arguments[at].append(arguments)
+            self._arguments[at].add(arguments)
         self._grows[index] = at
         return at
 
     def _ends(self, at: int, id: Any, name: Any, arguments: Any) -> bool:
         """Tell whether the call at `at` has ended where a piece comes with this name, and an id that is not its own."""
-        text = "".join(self._arguments[at])
+        known = self._arguments[at]
         if id and self._ids[at]:
-            return name != self._names[at] or not text or _is_object(text)
+            return name != self._names[at] or known.are_empty or known.are_object
         begins = isinstance(arguments, str) and arguments.lstrip().startswith("{")
-        return not id and not self._ids[at] and begins and _is_object(text)
+        return not id and not self._ids[at] and begins and known.are_object
+
+
+class _Arguments:
+    """The arguments of a call in pieces. Each is looked at once: a call may come in a hundred thousand of them."""
+
+    def __init__(self) -> None:
+        self.are_empty = True
+        self.are_object = False  # all of them, as far as they have come
+        self._pieces: list[str] = []
+        self._depth = 0
+        self._in_text = self._is_escaped = self._has_ended = False
+
+    def add(self, piece: str) -> None:
+        self.are_empty = False
+        if self._has_ended:  # only blanks may follow an object
+            self.are_object = self.are_object and not piece.strip(_BLANKS)
+            return
+        self._pieces.append(piece)
+        end = self._end(piece)
+        if end < 0:
+            return
+        self._has_ended = True
+        self.are_object = not piece[end:].strip(_BLANKS) and _is_object("".join(self._pieces))
+        self._pieces.clear()
+
+    def _end(self, piece: str) -> int:
+        """Where the outermost bracket closes; -1 where it does not yet."""
+        position = 0
+        if self._is_escaped and piece:
+            self._is_escaped, position = False, 1
+        while (mark := (_TEXT_MARK if self._in_text else _MARK).search(piece, position)) is not None:
+            position = mark.end()
+            match mark[0]:
+                case '"':
+                    self._in_text = not self._in_text
+                case "\\":
+                    self._is_escaped = position == len(piece)
+                    position += 1
+                case "{" | "[":
+                    self._depth += 1
+                case _:
+                    self._depth -= 1
+                    if self._depth <= 0:
+                        return position
+        return -1
 
 
 def call_name(pieces: Sequence[str], tools: Sequence[Mapping[str, Any]] | None = None) -> str:

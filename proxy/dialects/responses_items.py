@@ -113,6 +113,7 @@ class _Turns:
         self._thoughts: list[str] = []
         self._references: list[str] = []
         self._calls: dict[str, Any] = {}  # of each call that has an id of its own beside it
+        self._marked = 0  # how many messages there were when the last of them was marked
 
     def assistant(self, i: int) -> dict[str, Any]:
         if self._open is None:
@@ -153,8 +154,10 @@ class _Turns:
 
     def asked(self) -> None:
         """The model, or a tool, had its turn: a person's message right before it was not a command."""
-        if self._open is None and self.messages and self.messages[-1]["role"] == "user":
-            self.messages[-1] = _attached(self.messages[-1])
+        if self._open is not None or self._marked == len(self.messages) or self.messages[-1]["role"] != "user":
+            return
+        self._marked = len(self.messages)
+        self.messages[-1] = _attached(self.messages[-1])
 
     def other(self, i: int, message: dict[str, Any]) -> None:
         self.end()

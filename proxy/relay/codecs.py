@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal
 from proxy.backends.base import Capabilities
 from proxy.core import sse
 from proxy.core.errors import BackendBroke, ProxyError
-from proxy.core.json_edit import Rules, WholeAnswer, dumps, loads, rewrite
+from proxy.core.json_edit import Rules, WholeAnswer, dumps, loads, loads_server_json, rewrite
 from proxy.core.sse import Event
 from proxy.core.upstream import error_in
 from proxy.dialects import CHAT, Dialect, Renderer
@@ -359,7 +359,7 @@ class Formats:
 def about_what_was_asked(answer: bytes, model: str, path: str) -> bool:
     """Tell if a 404 names a parameter or the model, so that the route is there. Else only asking elsewhere tells."""
     try:
-        body = loads(answer)
+        body = loads_server_json(answer).value
         error = body.get("error") or body
         if isinstance(error.get("param"), str):
             return True

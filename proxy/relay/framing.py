@@ -69,6 +69,22 @@ async def splitter_of(
         if len(head) > 2 * MOST:  # blanks tell nothing, however many there are
             kind = Framing.WHOLE
             break
+        more, has_ended = await _telling(answer, head.lstrip(_WHITE), beat_s, beat)
+        head += more
+    answer.give_back(head)
+    if kind is Framing.WHOLE and not head.lstrip(_WHITE).startswith(b"{"):
+        return splitter_for(answer)  # bytes that tell nothing
+    return {Framing.EVENTS: EventSplitter, Framing.LINES: NdjsonSplitter}.get(kind, lambda: None)()
+
+
+async def _telling(
+    answer: Answer, head: bytes, beat_s: float, beat: Callable[[], Awaitable[None]]
+) -> tuple[bytes, bool]:
+    """What comes next, up to a piece that may tell more than `head` does; and whether that is the end. Blanks tell
+    nothing, but for the first line end behind an object: a server may send them one by one."""
+    is_line_open = bool(head) and b"\n" not in head
+    pieces = bytearray()
+    while len(pieces) <= 2 * MOST:
         try:
             piece = await answer.some(beat_s)
         except BrokeOff:  # whoever reads it is told
@@ -76,12 +92,10 @@ async def splitter_of(
         if piece is None:
             await beat()
             continue
-        has_ended = not piece
-        head += piece
-    answer.give_back(head)
-    if kind is Framing.WHOLE and not head.lstrip(_WHITE).startswith(b"{"):
-        return splitter_for(answer)  # bytes that tell nothing
-    return {Framing.EVENTS: EventSplitter, Framing.LINES: NdjsonSplitter}.get(kind, lambda: None)()
+        pieces += piece
+        if not piece or piece.strip(_WHITE) or (is_line_open and b"\n" in piece):
+            return bytes(pieces), not piece
+    return bytes(pieces), False
 
 
 def is_whole(event: Event) -> bool:

@@ -1,17 +1,22 @@
 """Values that no client of ours sends: nested a thousand deep, or a number of four hundred digits.
 
-They are refused with a sentence, before the model is asked. Nobody else notices.
+Of a client they are refused with a sentence, before the model is asked. A server that sends them gets no error of
+rlproxy's own. Nobody else notices.
 """
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from proxy.core.json_edit import DEEPEST
 from proxy.dialects.chat_form import arguments_of, tidy_arguments
+from scripts.fakes.backend import FakeBackend
+from scripts.fakes.launcher import FakeLauncher
+from scripts.fakes.scripted import ScriptedAnswer, ScriptedServer
 from scripts.harness.in_process import Proxy
 from tests.proxy.conftest import backend, proxy  # noqa: F401
 
@@ -105,3 +110,52 @@ async def test_a_number_that_json_cannot_carry_on_poisons_nothing(
     async with proxy.http.get("/rl/export") as response:
         lines = (await response.read()).splitlines()
         assert id in [json.loads(line).get("id") for line in lines]
+
+
+SSE = {"content-type": "text/event-stream"}
+JSON = {"content-type": "application/json"}
+MESSAGE = '"message":{"role":"assistant","content":"hello"},"finish_reason":"stop"'
+DEEP_ANSWERS = {
+    "error": (400, JSON, '{"error":{"message":DEEP}}'),
+    "missing": (404, JSON, '{"error":{"message":DEEP}}'),
+    "error under 200": (200, JSON, '{"error":{"message":DEEP}}'),
+    "error in a stream": (200, SSE, 'data: {"choices":[]}\n\ndata: {"error":{"message":DEEP}}\n\n'),
+    "usage": (200, JSON, f'{{"choices":[{{{MESSAGE}}}],"usage":{{"completion_tokens":DEEP}}}}'),
+    "usage in a stream": (200, SSE, 'data: {"choices":[],"usage":{"completion_tokens":DEEP}}\n\ndata: [DONE]\n\n'),
+    "parts": (200, JSON, '{"choices":[{"message":{"content":[{"type":"thinking","thinking":THOUGHT}]}}]}'),
+    "half of a character": (
+        200, SSE, 'data: {"choices":[{"delta":{"content":"\\ud83d"}}]}\n\ndata: {"choices":[],"x":DEEP}\n\n'
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("translate", [(), ("messages", "responses", "ollama", "completions")])
+@pytest.mark.parametrize("name", DEEP_ANSWERS)
+async def test_a_server_that_nests_a_thousand_levels_makes_no_error_of_our_own(
+    tmp_path: Path, name: str, translate: tuple[str, ...]
+) -> None:
+    status, headers, body = DEEP_ANSWERS[name]
+    body = body.replace("DEEP", deep(1000, "[", "]"))
+    body = body.replace("THOUGHT", deep(480, '[{"type":"thinking","thinking":', "}]"))
+    server = ScriptedServer([ScriptedAnswer(status=status, headers=headers, reads=[body.encode()])])
+    await server.start()
+    rlproxy = Proxy(tmp_path, FakeBackend(), FakeLauncher())
+    rlproxy.kind = None
+    flags = {"backend__kind": "openai", "backend__url": server.url, "backend__model": "m"}
+    await rlproxy.start(**flags, backend__translate=translate)
+    try:
+        asked: dict[str, Any] = {"model": "m", "stream": headers is SSE, "max_tokens": 9}
+        bodies: dict[str, dict[str, Any]] = {
+            "/v1/chat/completions": {"messages": [HI]},
+            "/v1/messages": {"messages": [HI]},
+            "/v1/responses": {"input": "hi"},
+            "/api/chat": {"messages": [HI]},
+            "/v1/completions": {"prompt": "hi"},
+        }
+        for path, said in bodies.items():
+            async with rlproxy.http.post(path, json={**asked, **said}) as response:
+                text = await response.text()
+                assert "rlproxy itself failed" not in text and response.status in (200, 400, 404, 502), (path, text)
+    finally:
+        await rlproxy.stop()
+        await server.stop()

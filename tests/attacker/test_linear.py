@@ -6,6 +6,7 @@ everybody. The table has each scanner of such texts with the inputs that are wor
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import gc
 import gzip
@@ -38,11 +39,13 @@ from proxy.core.json_edit import EACH, loads, rewrite
 from proxy.core.offload import LARGE
 from proxy.dialects import DIALECTS
 from proxy.dialects.base import Asked, Dialect
+from proxy.dialects.chat_form import Calls
 from proxy.dialects.chat_turns import in_turns
 from proxy.dialects.responses_items import to_messages
 from proxy.feedback.webhooks.emoji import plain
 from proxy.feedback.webhooks.text_match import match
 from proxy.relay.codecs import about_what_was_asked
+from proxy.relay.framing import splitter_of
 from proxy.relay.json_splice import Splicer, with_members
 from store.captured.inbox import sought
 from store.captured.tree import woven
@@ -335,6 +338,50 @@ def layout(text: str) -> None:
     permutation_test.kernels([permutation_test.RatedReply(text, 1, True, reward) for reward in (1.0, -1.0)])
 
 
+def thoughts_below_parts(size: int) -> list[dict[str, Any]]:
+    """A long message of a person, and reasoning that no answer follows."""
+    parts = [{"type": "input_text", "text": "a"}] * (size // 80)
+    return [{"type": "message", "role": "user", "content": parts}, *[{"type": "reasoning"}] * (size // 40)]
+
+
+def choices_by_name(size: int) -> dict[str, Any]:
+    """Choices of one chunk, each with something else than a number for its place."""
+    return {"choices": [{"index": str(i), "delta": {"content": "a"}} for i in range(size // 40)]}
+
+
+def call_pieces(size: int, first: str) -> list[dict[str, Any]]:
+    """Pieces of a call, each with its name and an id that was made up for it."""
+    pieces = [first, *["aaaaaaaa"] * (size // 80)]
+    return [{"id": str(i), "function": {"name": "f", "arguments": text}} for i, text in enumerate(pieces)]
+
+
+def called(pieces: list[dict[str, Any]]) -> None:
+    calls = Calls()
+    for piece in pieces:
+        calls.place(piece)
+
+
+class DribbledAnswer:
+    """An object of one line, and the blanks behind it, each by itself."""
+
+    def __init__(self, size: int) -> None:
+        self.headers: dict[str, str] = {}
+        self._pieces = [b"", *[b" "] * size, b'{"n":[%s1]}\n' % (b"1," * size)]
+
+    async def some(self, beat_s: float) -> bytes:
+        return self._pieces.pop()
+
+    def give_back(self, data: bytes) -> None:
+        """Nobody reads it."""
+
+
+def framed(answer: DribbledAnswer) -> None:
+    async def beat() -> None:
+        raise AssertionError("it is never silent")
+
+    asyncio.run(splitter_of(answer, BY_NAME["chat"], 1.0, beat, is_streaming=False))  # type: ignore[arg-type]
+
+
 def packed(body: bytes) -> None:
     """One read of an answer, of which as much is taken at once as there is room for."""
     unpacking = Unpacking("gzip")
@@ -392,6 +439,10 @@ CASES: Final = [
     *many("seen", without_commands, [lambda n: [SYSTEM] * (n // 40)], LONG),
     *many("turns", in_turns, [lambda n: [SAID] * (n // 40), lambda n: [SAID, SYSTEM] * (n // 80)], LONG),
     *many("items", to_messages, [lambda n: [SAID_ALSO] * (n // 40), lambda n: [THOUGHT] * (n // 40)], LONG),
+    *many("thoughts below parts", to_messages, [thoughts_below_parts], LONG // 8),
+    *many("choices", lambda chunk: BY_NAME["chat"].fold().add(chunk), [choices_by_name], LONG // 2),
+    *many("dribbled", lambda size: framed(DribbledAnswer(size)), [lambda size: size // 4], LONG // 40),
+    *many("calls", called, [lambda n: call_pieces(n, '{"a":"'), lambda n: call_pieces(n, "{}")], LONG // 4),
     *many("one system text", in_turns, [lambda n: [SYSTEM] * (n // 40)], LONG),
     *(
         case
