@@ -88,7 +88,7 @@ def left_out(body: Mapping[str, Any]) -> list[str]:
         for item in objects(body, "messages")
         if item.get("role") == "assistant"
         for block in _blocks(item, "")
-        if block.get("type") not in _SAYABLE["assistant"]
+        if str(block.get("type")) not in _SAYABLE["assistant"]
     ]
     return [*tools, *servers, *blocks]
 
@@ -222,7 +222,7 @@ def _refuse(body: Mapping[str, Any]) -> None:
         role = str(item.get("role"))
         for j, block in enumerate(_blocks(item, f"messages[{i}].")):
             where = f"messages[{i}].content[{j}]"
-            if block.get("type") in _SAYABLE.get(role, ()):
+            if str(block.get("type")) in _SAYABLE.get(role, ()):
                 _refuse_sources(block, where)
             elif role != "assistant":  # what came of tools that ran there is left out
                 raise _cannot(where, f"a block `{block.get('type')}` of {role}")
@@ -247,7 +247,7 @@ def _refuse_sources(block: dict[str, Any], where: str) -> None:
     if block.get("type") == "tool_result":
         for k, inner in enumerate(_blocks(block, f"{where}.")):
             _refuse_sources(inner, f"{where}.content[{k}]")
-    elif block.get("type") not in _WITHOUT_SOURCE and _part(block) is block:
+    elif str(block.get("type")) not in _WITHOUT_SOURCE and _part(block) is block:
         source = block.get("source")
         of = f" with a source `{source.get('type')}`" if isinstance(source, dict) else ""
         raise _cannot(where, f"a block `{block.get('type')}`{of}")

@@ -216,7 +216,8 @@ class ResponsesFold(Fold):
         if (failed := error_in(chunk)) is not None:  # OpenAI's own has its members beside the type
             self.failed = failed
         elif kind in _ENDS:
-            self._end(chunk.get("response") or {"status": kind.partition(".")[2]})
+            response = chunk.get("response")
+            self._end(response if response and isinstance(response, dict) else {"status": kind.partition(".")[2]})
             if kind == "response.failed":
                 self.failed = self.failed or "the backend gave up"
         elif kind in ("response.output_item.added", "response.output_item.done"):
@@ -228,7 +229,8 @@ class ResponsesFold(Fold):
                 token_entries.take(self._tokens, chunk["logprobs"])
             self._pieces.setdefault(at, []).append(a_text(chunk["delta"]))
         elif kind in _BEGINNINGS:
-            self._note_id(chunk.get("response") or {})
+            response = chunk.get("response")
+            self._note_id(response if isinstance(response, dict) else {})
         elif kind.split(".")[1:2] not in _FAMILIES:
             self.skip(f"an event of the type `{kind}`")
 

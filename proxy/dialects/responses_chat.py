@@ -75,7 +75,9 @@ def _newest(body: Mapping[str, Any], member: str) -> dict[str, Any]:
     return newest
 
 
-def _response_format(form: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def _response_format(form: Any) -> dict[str, Any] | None:
+    if form is not None and not isinstance(form, dict):
+        raise BadRequest("`text.format` must be an object.", param="text.format")
     if form is None or form.get("type") == "text":
         return None
     if form.get("type") != "json_schema":

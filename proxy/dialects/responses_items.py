@@ -218,7 +218,10 @@ def _result(item: Mapping[str, Any]) -> Any:
     result = next(result for result in results if result is not None)
     if isinstance(result, Mapping) and isinstance(result.get("image_url"), str):  # a screenshot
         return [_part({**result, "type": "input_image"})]
-    if isinstance(result, str) or item.get("type") in _OUTPUTS or (result and all(map(_is_readable, result))):
+    if isinstance(result, str):
+        return result
+    is_list_of_parts = isinstance(result, list) and (item.get("type") in _OUTPUTS or all(map(_is_readable, result)))
+    if result and is_list_of_parts:
         return _parts(result)
     return orjson.dumps(result).decode()
 
@@ -253,7 +256,8 @@ def _parts(content: Any) -> Any:
         return content
     parts = [_part(p) if isinstance(p, dict) else p for p in content if not _is_cipher(p)]
     if len(parts) == 1 and isinstance(parts[0], dict) and parts[0].get("type") == "text":
-        return parts[0].get("text")
+        text = parts[0].get("text")
+        return parts if text is not None and not isinstance(text, str) else text or ""
     return parts or ""
 
 

@@ -73,8 +73,8 @@ def _chat_tool(name: str, tool: Mapping[str, Any], client_tool: BuiltIn | None) 
     if description := tool.get("description") or (client_tool.description if client_tool else None):
         function["description"] = description
     if tool["type"] == "custom":
-        grammar = tool.get("format") or {}
-        if grammar.get("type") == "grammar":
+        grammar = tool.get("format")
+        if isinstance(grammar, dict) and grammar.get("type") == "grammar":
             rule = f"The input must follow this {grammar.get('syntax')} grammar:\n{grammar.get('definition')}"
             function["description"] = "\n\n".join(filter(None, (function.get("description"), rule)))
         properties = {"input": {"type": "string"}}

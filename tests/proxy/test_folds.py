@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from proxy.core.ndjson import NdjsonSplitter
 from proxy.core.sse import EventSplitter
-from proxy.dialects import CHAT, DIALECTS, Dialect, Reply
+from proxy.dialects import CHAT, DIALECTS, RESPONSES, Dialect, Reply
 from proxy.dialects.base import longer
 from tests.harness.chat_strategies import unhurried
 
@@ -268,3 +268,15 @@ def test_a_list_grows_in_place_and_what_it_grew_by_stays() -> None:
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda d: d.name)
 def test_no_answer_is_no_reply(dialect: Any) -> None:
     assert dialect.fold().replies() == []
+
+
+@pytest.mark.parametrize("response", [None, 5, [], "x", True, {}])
+def test_a_response_that_ends_without_itself_is_final_all_the_same(response: Any) -> None:
+    """Else its row would wait for a response in the background."""
+    fold = RESPONSES.fold()
+    fold.add({"type": "response.created", "response": {"id": "resp_1", "status": "in_progress"}})
+    fold.add({"type": "response.output_text.delta", "output_index": 0, "delta": "hi"})
+    fold.add({"type": "response.completed", "response": response})
+    (reply,) = fold.replies()
+    assert fold.open_id is None and reply.finish_reason == "stop"
+    assert "hi" in str(reply.message)
