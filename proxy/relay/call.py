@@ -25,7 +25,7 @@ from proxy.core.agent_wrappers import CLAUDE_CODE, Agent, agent_of, named_by_new
 from proxy.core.errors import BadRequest, TooLarge, Unreadable
 from proxy.core.http_message import header_lines
 from proxy.core.json_edit import DEEPEST, deeper
-from proxy.core.offload import LARGE, in_thread, whole_weight
+from proxy.core.offload import LARGE, LIGHT, in_thread, whole_weight
 from proxy.core.sharing.shares import SMALL, Room
 from proxy.core.upstream import end_to_end
 from proxy.dialects import Asked, Dialect
@@ -119,6 +119,18 @@ def hold(request: web.Request, size: int) -> None:
     """Have so many bytes in the account of this request. Raises as `hold_parsed`."""
     if size > SMALL and (held := request.get(HELD)) is not None:
         held.take_up_to(size)
+
+
+def hold_named(request: web.Request, size: int, add: Mapping[str, bytes], limit: int) -> None:
+    """Have memory for a request of `size` bytes together with the earlier answers that it names. Raises as
+    `hold_parsed`, and TooLarge where both are over `limit` bytes."""
+    size += sum(map(len, add.values()))
+    if size > limit:
+        raise TooLarge(
+            f"With the earlier answers that it names the request has {size:,} bytes, over the {limit:,} of "
+            "server.max_body_bytes; nothing was passed on. Begin a new conversation, or raise that setting."
+        )
+    hold(request, COPIES * size + sum(whole_weight(member) for member in add.values() if len(member) >= LIGHT))
 
 
 def room_for(request: web.Request, most: int, copies: int = 1) -> Room:

@@ -52,6 +52,7 @@ from proxy.relay.call import (
     HeadFacts,
     body_facts,
     head_facts,
+    hold_named,
     hold_parsed,
     new_id,
     plain_body,
@@ -112,7 +113,8 @@ class Relay:
         add: dict[str, bytes] = {}
         reach = Reach.of(request[WHO], who.user, who.people)
         if dialect.goes_on and as_came.unreadable is None:
-            asked, body, add, heavy = await self._spelled_out(dialect, body, asked, reach, who, heavy)
+            add = await self._members_to_add(request, len(raw), dialect, body, asked.previous, reach)
+            asked, body, heavy = await self._spelled_out(dialect, body, asked, add, reach, who, heavy)
         user = reach.user or reach.who.name
         who = who if user == who.user else who._replace(user=user)
         if not asked.typed or head.side:
@@ -151,19 +153,41 @@ class Relay:
         self._heads[head] = found = head_facts(head, self.parts.settings, self.parts.backend.headers())
         return found
 
+    async def _members_to_add(
+        self,
+        request: web.Request,
+        size: int,
+        dialect: Dialect,
+        body: dict[str, Any],
+        previous: str | None,
+        reach: Reach,
+    ) -> dict[str, bytes]:
+        """The members of a request, of `size` bytes, that the answers which it names change. They are bounded as what
+        is sent, and in the same account. Raises BadRequest, TooMany, Overloaded, TooLarge."""
+        add = await self._earlier.spelled_out(dialect, body, previous, reach)
+        if add:
+            hold_named(request, size, add, self.parts.settings.server.max_body_bytes)
+        return add
+
     async def _spelled_out(
-        self, dialect: Dialect, body: dict[str, Any], asked: Asked, reach: Reach, who: Speaker, heavy: int
-    ) -> tuple[Asked, dict[str, Any], dict[str, bytes], int]:
-        """The request with the answers in it that it only names, the members that this changes, and its weight."""
+        self,
+        dialect: Dialect,
+        body: dict[str, Any],
+        asked: Asked,
+        add: Mapping[str, bytes],
+        reach: Reach,
+        who: Speaker,
+        heavy: int,
+    ) -> tuple[Asked, dict[str, Any], int]:
+        """The request with the answers in it that it only names, and its weight."""
         came = asked.messages
         items = await self._earlier.referred(dialect, body, reach, who.session)
         asked = await off_loop(heavy, dialect.read, body, items) if items else asked
-        add = await self._earlier.spelled_out(dialect, body, asked.previous, reach)
         if not add:
-            return asked, body, {}, heavy
+            return asked, body, heavy
         heavy += sum(map(weight, add.values()))
         body, asked = await off_loop(heavy, _with, dialect, body, asked, add)
-        return replace(asked, messages=marked(asked.messages, came)), body, add, heavy
+        return replace(asked, messages=marked(asked.messages, came)), body, heavy
 
     async def _ask(
         self, call: Call, body: Any, asked: Asked, add: dict[str, bytes], commands: bool

@@ -1,11 +1,10 @@
-"""Odd members of requests, as mutations of valid ones found them: relayed, translated, or refused; never an error of ours.
+"""Odd members of requests, as mutations of valid ones found them: relayed, translated, or refused. No error is ours.
 
 What is relayed is captured as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -19,12 +18,12 @@ QUESTION = {"role": "user", "content": "hello"}
 
 
 @pytest.fixture(params=["native", "translated"])
-async def either(request: pytest.FixtureRequest, proxy: Proxy) -> AsyncIterator[Proxy]:
+async def either(request: pytest.FixtureRequest, proxy: Proxy) -> Proxy:
     await proxy.stop()
     proxy.kind = None
     translate = ["responses", "messages", "ollama"] if request.param == "translated" else []
     await proxy.start(backend__kind="openai", backend__translate=translate)
-    yield proxy
+    return proxy
 
 
 async def answered(proxy: Proxy, route: str, body: dict[str, Any]) -> int:

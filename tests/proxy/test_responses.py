@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from openai import AsyncOpenAI, BadRequestError, NotFoundError, OpenAI
+from openai import APIStatusError, AsyncOpenAI, BadRequestError, NotFoundError, OpenAI
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
@@ -421,6 +421,22 @@ async def test_more_answers_than_one_request_may_name_are_refused(
         await client.responses.create(model="fake", input=[*references, says])
     assert len(proxy.backend.asked) == before
     await client.responses.create(model="fake", input=[*references[:2], says])
+
+
+async def test_a_chain_that_grows_beyond_the_largest_body_is_refused(proxy: Proxy) -> None:
+    """A few bytes may name any number of long answers."""
+    await proxy.stop()
+    await proxy.start(server__max_body_bytes=20_000)
+
+    async def grow(client: AsyncOpenAI) -> None:
+        answer = await client.responses.create(model="fake", input=4000 * "x")
+        for _ in range(9):
+            answer = await client.responses.create(model="fake", input=1000 * "x", previous_response_id=answer.id)
+
+    async with AsyncOpenAI(base_url=proxy.url + "/v1", api_key="any", max_retries=0) as client:
+        with pytest.raises(APIStatusError, match="earlier answers that it names") as refusal:
+            await grow(client)
+    assert refusal.value.status_code == 413 and 1 < len(proxy.backend.asked) < 9
 
 
 async def test_rl_good_in_a_chain(proxy: Proxy, client: AsyncOpenAI, way: str) -> None:

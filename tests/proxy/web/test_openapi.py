@@ -21,7 +21,7 @@ from tests.proxy.feedback.webhooks.conftest import Chats, chats, unhurried  # no
 
 KEYS = {"server__api_key": "rate-key", "server__admin_key": "admin-key"}
 # These have a test of their own shape elsewhere: what passes the backend's body on, or has no end.
-# The second in tests/proxy/signals; the last answers as the backend does (tests/proxy/web/test_background_responses.py).
+# The second is in tests/proxy/signals. The last answers as the backend does: test_background_responses.py has it.
 UNASKED = ("/rl/events", "/rl/rescore", "/v1/responses/{id}/cancel")
 
 
