@@ -135,19 +135,19 @@ class Loaded:
 
     def describe(self) -> list[Row]:
         """One row a setting, secrets masked."""
-        said = meanings(Settings)
-        return [Row(key, _shown(_value(self.settings, key)), self.sources[key], said[key]) for key in fields()]
+        descriptions = meanings(Settings)
+        return [Row(key, _shown(_value(self.settings, key)), self.sources[key], descriptions[key]) for key in fields()]
 
 
 def fields(model: type[BaseModel] = Settings, prefix: str = "") -> dict[str, FieldInfo]:
     """Every setting by its dotted key, in the order of the model."""
-    found: dict[str, FieldInfo] = {}
+    fields_by_key: dict[str, FieldInfo] = {}
     for name, field in model.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            found |= fields(field.annotation, f"{prefix}{name}.")
+            fields_by_key |= fields(field.annotation, f"{prefix}{name}.")
         else:
-            found[prefix + name] = field
-    return found
+            fields_by_key[prefix + name] = field
+    return fields_by_key
 
 
 def secrets() -> list[str]:
@@ -163,26 +163,26 @@ def load(
 ) -> Loaded:
     """Read all sources. `flags` are dotted keys, None is a flag not given; `file` must exist if named."""
     on_top = _environment(os.environ if environ is None else environ) | _flags(flags or {})
-    given = _file(file, on_top) | on_top
-    settings = _build(given)
+    entries = _file(file, on_top) | on_top
+    settings = _build(entries)
     try:  # a bad preset or override should stop the start, not the first run
         resolve(settings.train.preset, settings.train.overrides)
     except SettingsError as error:
-        sources = {given[key].source for key in ("train.preset", OVERRIDES) if key in given}
+        sources = {entries[key].source for key in ("train.preset", OVERRIDES) if key in entries}
         raise SettingsError(f"{error} (from {' and '.join(sorted(sources))})") from None
     check_secrets(settings.webhooks)
-    return Loaded(settings, {key: given[key].source if key in given else "default" for key in fields()})
+    return Loaded(settings, {key: entries[key].source if key in entries else "default" for key in fields()})
 
 
 def _flags(flags: Mapping[str, Any]) -> dict[str, GivenSettings]:
-    given: dict[str, GivenSettings] = {}
+    entries: dict[str, GivenSettings] = {}
     for key, value in flags.items():
         if value is None:
             continue
         source = "flag " + FLAGS.get(key, "--" + key.rpartition(".")[2].replace("_", "-"))
         _check_known(key, source)
-        given[key] = GivenSettings(value, source)
-    return given
+        entries[key] = GivenSettings(value, source)
+    return entries
 
 
 def _environment(environ: Mapping[str, str]) -> dict[str, GivenSettings]:
@@ -199,20 +199,22 @@ def _environment(environ: Mapping[str, str]) -> dict[str, GivenSettings]:
         values = dict(_leaves(source()))
     except SourceError:
         # Only these are parsed by the source; all other values stay text until they are checked.
-        at, kind = next((key, kind) for key, kind in PARSED.items() if not _is_json(environ.get(names.get(key, ""))))
-        raise SettingsError(f"{at} from env {names[at]} should be a JSON {kind}.") from None
+        broken_key, kind = next(
+            (key, kind) for key, kind in PARSED.items() if not _is_json(environ.get(names.get(key, "")))
+        )
+        raise SettingsError(f"{broken_key} from env {names[broken_key]} should be a JSON {kind}.") from None
     values |= _as_spelt(environ, values)
     return {key: GivenSettings(value, f"env {names[key]}") for key, value in values.items()}
 
 
 def _as_spelt(environ: Mapping[str, str], values: Mapping[str, Any]) -> dict[str, Any]:
     """Tables of people, whose names are not settings: the source lowers them with the rest of a variable's name."""
-    found: dict[str, Any] = {}
+    tables: dict[str, Any] = {}
     for table in (table for table in TABLES if table != OVERRIDES and isinstance(values.get(table), Mapping)):
         start = f"{PREFIX}{table}.".replace(".", "__").upper()
         spelt = {name[len(start) :].lower(): name[len(start) :] for name in environ if name.upper().startswith(start)}
-        found[table] = {spelt.get(name, name): value for name, value in values[table].items()}
-    return found
+        tables[table] = {spelt.get(name, name): value for name, value in values[table].items()}
+    return tables
 
 
 def _is_json(text: str | None) -> bool:
@@ -251,9 +253,9 @@ def _file(file: Path | None, on_top: Mapping[str, GivenSettings]) -> dict[str, G
     return {key: GivenSettings(value, f"file {path}") for key, value in values.items()}
 
 
-def _build(given: Mapping[str, GivenSettings]) -> Settings:
+def _build(entries: Mapping[str, GivenSettings]) -> Settings:
     nested: dict[str, Any] = {}
-    for key, entry in given.items():
+    for key, entry in entries.items():
         *sections, name = key.split(".")
         table = nested
         for section in sections:
@@ -262,23 +264,23 @@ def _build(given: Mapping[str, GivenSettings]) -> Settings:
     try:
         return Settings(**nested)
     except ValidationError as error:
-        raise SettingsError(_sentence(error, given)) from None
+        raise SettingsError(_sentence(error, entries)) from None
 
 
-def _sentence(error: ValidationError, given: Mapping[str, GivenSettings]) -> str:
+def _sentence(error: ValidationError, entries: Mapping[str, GivenSettings]) -> str:
     first = error.errors(include_url=False)[0]
     path = ".".join(str(part) for part in first["loc"])
-    allowed = first["msg"][:1].lower() + first["msg"][1:]
-    key = next((key for key in given if path == key or path.startswith(key + ".")), None)
+    reason = first["msg"][:1].lower() + first["msg"][1:]
+    key = next((key for key in entries if path == key or path.startswith(key + ".")), None)
     if key is None:  # values that do not go together
-        sources = {entry.source for key, entry in given.items() if key.startswith(path + ".")}
-        return f"{path}: the values from {' and '.join(sorted(sources))} are not allowed: {allowed}."
+        sources = {entry.source for key, entry in entries.items() if key.startswith(path + ".")}
+        return f"{path}: the values from {' and '.join(sorted(sources))} are not allowed: {reason}."
     field = fields()[key]
     # A key, an address with one, or where somebody may have put one.
     has_key = "@" in str(first["input"]) or ("?" in str(first["input"]) and key in ADDRESSES)
     hidden = _is_secret(field) or key in HIDDEN or has_key
     value = "its value" if hidden else repr(first["input"])
-    return f"{key}: {value} from {given[key].source} is not allowed: {allowed}."
+    return f"{key}: {value} from {entries[key].source} is not allowed: {reason}."
 
 
 def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -296,8 +298,10 @@ def _is_secret(field: FieldInfo) -> bool:
 
 def _check_known(key: str, source: str) -> None:
     if key not in fields():
-        found = nearest(key, fields())
-        raise SettingsError(f"There is no setting {key!r} ({source}); {found} `rlproxy config show` lists them all.")
+        suggestion = nearest(key, fields())
+        raise SettingsError(
+            f"There is no setting {key!r} ({source}); {suggestion} `rlproxy config show` lists them all."
+        )
 
 
 def _value(settings: Settings, key: str) -> Any:

@@ -119,8 +119,8 @@ def secret(section: BaseModel, key: str, name: str) -> str | None:
         return None if value is None else value.get_secret_value()
     try:
         with path.open("rb") as file:
-            found = os.fstat(file.fileno())
-            if not stat.S_ISREG(found.st_mode) or found.st_mode & 0o077:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode) or status.st_mode & 0o077:
                 raise SettingsError(f"{name}_file: others can read {path}; do `chmod 600 {path}` and start again.")
             text = file.read(10_000).decode().strip()
     except (OSError, UnicodeDecodeError) as error:

@@ -40,16 +40,16 @@ def connect(
 
     With `named` its rows have names; with `alone` nobody else has the file, and looking leaves no log beside it.
     """
-    where = f"file:{quote(os.fspath(path))}?mode={'ro' if read_only else 'rwc'}{'&immutable=1' if alone else ''}"
+    address = f"file:{quote(os.fspath(path))}?mode={'ro' if read_only else 'rwc'}{'&immutable=1' if alone else ''}"
     options: dict[str, Any] = {"uri": True, "isolation_level": None, "check_same_thread": False}
     if secret is None:
-        db: sqlite3.Connection = sqlite3.connect(where, **options)
+        db: sqlite3.Connection = sqlite3.connect(address, **options)
         db.row_factory = sqlite3.Row if named else None
         if read_only:
             db.execute(UNTRUSTED)
         return db
     secret, cipher = of_file(secret, path), sqlcipher()
-    db = cast(sqlite3.Connection, cipher.connect(where, **options))
+    db = cast(sqlite3.Connection, cipher.connect(address, **options))
     db.row_factory = cipher.Row if named else None
     try:
         quiet(db)
@@ -111,12 +111,12 @@ def is_new(path: Path) -> bool:
     return not path.exists() or path.stat().st_size == 0
 
 
-def errors(*also: type[Exception]) -> tuple[type[Exception], ...]:
+def errors(*additional: type[Exception]) -> tuple[type[Exception], ...]:
     """Errors to except: SQLCipher's errors are not sqlite3.Error, and are only there once it has been imported. Where a
     name in the schema is damaged, SQLite's own sentence about it is not UTF-8, and Python raises that instead."""
     cipher = sys.modules.get("sqlcipher3.dbapi2")
-    found = (sqlite3.Error, UnicodeDecodeError, *also)
-    return found if cipher is None else (*found, cipher.Error)
+    kinds = (sqlite3.Error, UnicodeDecodeError, *additional)
+    return kinds if cipher is None else (*kinds, cipher.Error)
 
 
 def perhaps_encrypted(error: BaseException) -> str:

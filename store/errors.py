@@ -62,9 +62,9 @@ class ForeignSchema(StoreError):
     """A file that could act by itself, as by a trigger; nothing of it was read and nothing was changed."""
 
     def __init__(self, path: str, differences: Sequence[str]) -> None:
-        shown = ", ".join(differences[:5]) + (f" and {len(differences) - 5} more" if len(differences) > 5 else "")
+        listed = ", ".join(differences[:5]) + (f" and {len(differences) - 5} more" if len(differences) > 5 else "")
         super().__init__(
-            f"{path} is not as rlproxy makes its databases ({shown}). Foreign parts could act by themselves, as to "
+            f"{path} is not as rlproxy makes its databases ({listed}). Foreign parts could act by themselves, as to "
             "bring back a revoked key, so it was not opened. The file and the home are as they were. Restore another "
             "backup, or take away with SQLite's own shell what you added yourself (as by DROP TRIGGER)."
         )

@@ -20,7 +20,7 @@ class Writes(Protocol):
     def submit(self, operation: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]: ...
 
     def submit_rows(
-        self, together: Callable[[sqlite3.Connection, Sequence[R]], None], rows: Sequence[R]
+        self, write: Callable[[sqlite3.Connection, Sequence[R]], None], rows: Sequence[R]
     ) -> asyncio.Future[None]: ...
 
 

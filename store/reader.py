@@ -41,7 +41,7 @@ class Reader:
 
     async def rows(self, sql: str, parameters: Any = ()) -> list[sqlite3.Row]:
         async with self._lock:
-            with self._told():
+            with self._reporting_damage():
                 return list(await self._db.execute_fetchall(sql, parameters))
 
     async def row(self, sql: str, parameters: Any = ()) -> sqlite3.Row | None:
@@ -52,7 +52,7 @@ class Reader:
         """Several queries that see the database at one moment."""
         async with self._lock:
             try:
-                with self._told():
+                with self._reporting_damage():
                     await self._db.execute("BEGIN")  # in here: it begins also where its caller is cancelled meanwhile
                     yield self._db
             finally:
@@ -60,7 +60,7 @@ class Reader:
                     await self._db.execute("ROLLBACK")
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _reporting_damage(self) -> Iterator[None]:
         try:
             yield
         except driver.errors() as error:

@@ -85,20 +85,22 @@ def open_database(
         check(db, path)
         for pragma in PRAGMAS:
             db.execute(pragma)
-        (seen,) = db.execute("PRAGMA user_version").fetchone()
-        if seen and pending(db):
+        (schema,) = db.execute("PRAGMA user_version").fetchone()
+        if schema and pending(db):
             if before_migration is None:
                 raise StoreError(f"{path} is of an older rlproxy, and no backup was asked for; nothing was changed.")
             if not was_closed(db):
                 tell("The last stop was not a clean one: the database is checked before it is brought up to date.")
                 integrity.check(db, path)
-            tell(f"The database is of an earlier rlproxy (schema {seen}): it is copied first, then brought up to date.")
-            copy = before_migration(db, path, seen)
+            tell(
+                f"The database is of an earlier rlproxy (schema {schema}): it is copied first, then brought up to date."
+            )
+            copy = before_migration(db, path, schema)
             tell(f"The copy is {copy}; the database is brought up to date now.")
-            _migrate_or_drop(db, path, seen, copy)
+            _migrate_or_drop(db, path, schema, copy)
         else:
             migrate(db)
-            if not seen:
+            if not schema:
                 meta.set_meta(db, CLEAN, True)
     except BaseException as error:
         driver.let_go(db, path, secret)
@@ -129,17 +131,17 @@ def not_opened(path: Path, error: BaseException) -> StoreError:
 
 def numbers() -> dict[int, Traversable]:
     """All migrations by their numbers."""
-    found = files("store").joinpath("migrations").iterdir()
-    return {int(file.name[:4]): file for file in found if file.name.endswith(".sql")}
+    scripts = files("store").joinpath("migrations").iterdir()
+    return {int(file.name[:4]): file for file in scripts if file.name.endswith(".sql")}
 
 
 def pending(db: sqlite3.Connection) -> list[tuple[int, Traversable]]:
     """Migrations that this file has not seen, by number. Raises StoreError where it has seen more than there are."""
     scripts = numbers()
-    (seen,) = db.execute("PRAGMA user_version").fetchone()
-    if seen > max(scripts):
-        raise StoreError(f"The database is of a newer rlproxy (schema {seen}, this one knows {max(scripts)}).")
-    return [(number, scripts[number]) for number in sorted(scripts) if number > seen]
+    (schema,) = db.execute("PRAGMA user_version").fetchone()
+    if schema > max(scripts):
+        raise StoreError(f"The database is of a newer rlproxy (schema {schema}, this one knows {max(scripts)}).")
+    return [(number, scripts[number]) for number in sorted(scripts) if number > schema]
 
 
 def check(db: sqlite3.Connection, path: Path, *names: str) -> None:
@@ -155,15 +157,15 @@ def check(db: sqlite3.Connection, path: Path, *names: str) -> None:
 def differences(db: sqlite3.Connection) -> dict[str, str]:
     """Objects that the file's migrations made otherwise or not at all: by name, each in a few words."""
     pending(db)
-    (seen,) = db.execute("PRAGMA user_version").fetchone()
+    (schema,) = db.execute("PRAGMA user_version").fetchone()
     stored = Counter(tuple(row) for row in db.execute(_OBJECTS))
-    made = _made_by(seen)
-    names = {name for _, name, _, _ in made}
+    expected = _made_by(schema)
+    names = {name for _, name, _, _ in expected}
     foreign = {
         _shown(name): f"{'another' if name in names else 'a foreign'} {_shown(kind)} {_shown(name)}"
-        for kind, name, *_ in stored - made - Counter(STATISTICS)
+        for kind, name, *_ in stored - expected - Counter(STATISTICS)
     }
-    lacking = {_shown(name): f"no {kind} {name}" for kind, name, *_ in made - stored if _shown(name) not in foreign}
+    lacking = {_shown(name): f"no {kind} {name}" for kind, name, *_ in expected - stored if _shown(name) not in foreign}
     return foreign | lacking
 
 
@@ -181,14 +183,14 @@ def _shown(name: object) -> str:
     return text if text.isprintable() else repr(text)
 
 
-def _migrate_or_drop(db: sqlite3.Connection, path: Path, seen: int, copy: Path) -> None:
+def _migrate_or_drop(db: sqlite3.Connection, path: Path, schema: int, copy: Path) -> None:
     """Where nothing of it could be done the copy goes: each start makes another one, and a disk may be full already."""
     try:
         migrate(db)
     except driver.errors() as error:
         with contextlib.suppress(*driver.errors()):
             (now,) = db.execute("PRAGMA user_version").fetchone()
-            if now == seen:
+            if now == schema:
                 copy.unlink(missing_ok=True)
         if driver.code(error) == driver.CORRUPT:
             raise
@@ -209,8 +211,8 @@ def migrate(db: sqlite3.Connection, last: int | None = None) -> None:
             break
         try:
             db.executescript(f"BEGIN; {script.read_text(encoding='utf-8')}; PRAGMA user_version = {number}")
-            if (also := _ALSO.get(number)) is not None:
-                also(db)
+            if (addition := _ALSO.get(number)) is not None:
+                addition(db)
             db.execute("COMMIT")
         except driver.errors():
             if db.in_transaction:

@@ -157,11 +157,11 @@ class Chat:
         _dim(f"rated {word}: {quoted(answer.text)}")
         if word == "good":
             return None
-        why = _message(WHY)
-        if not why.pasted and (PREFIX.match(why.text) or why.text in ("/new", "/help")):
-            return why
-        if why.text:
-            self._feedback(answer, word, why.text)
+        reason = _message(WHY)
+        if not reason.pasted and (PREFIX.match(reason.text) or reason.text in ("/new", "/help")):
+            return reason
+        if reason.text:
+            self._feedback(answer, word, reason.text)
             _dim("your reason is kept with it")
         return None
 

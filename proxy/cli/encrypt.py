@@ -75,8 +75,8 @@ def _say_encrypted(report: Report) -> None:
 
 
 def _say_left(report: Report) -> None:
-    for name, why in report.left.items():
-        print(f"rlproxy: {name} is as it was: {why}", file=sys.stderr)
+    for name, reason in report.left.items():
+        print(f"rlproxy: {name} is as it was: {reason}", file=sys.stderr)
     if report.left:
         raise typer.Exit(1)
 

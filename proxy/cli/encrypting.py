@@ -47,8 +47,8 @@ def encrypt(settings: Settings, source: str, progress: Progress) -> Report:
             "there), `--key prompt` or `--key env`; nothing was changed."
         )
     driver.sqlcipher()
-    if (why := sealing_lacks()) is not None:
-        raise KeyProblem(f"{why}; nothing was changed.")
+    if (reason := sealing_lacks()) is not None:
+        raise KeyProblem(f"{reason}; nothing was changed.")
     with encryption.owned(home):
         was = encryption.is_encrypted(home)
         found, made = (db_key.find(source, home), False) if was else db_key.find_or_make(source, home)
@@ -93,7 +93,7 @@ def decrypt(settings: Settings, progress: Progress) -> Report:
 
 def _take(report: Report, converted: encryption.Converted) -> None:
     report.files += [str(path) for path in converted.files]
-    report.left |= {str(path): why for path, why in converted.left.items()}
+    report.left |= {str(path): reason for path, reason in converted.left.items()}
 
 
 def _runs(home: Path, found: Secret, progress: Progress, report: Report, *, sealed: bool) -> int:

@@ -77,10 +77,10 @@ def _show_one(found: dict[str, Any]) -> None:
     if found["error"]:
         out.print(f"Error: {found['error']}")
     table = Table("turn", "segment", "tokens", "reward", "asked", "answered", box=None)
-    for at, turn in enumerate(found["turns"]):
+    for index, turn in enumerate(found["turns"]):
         tokens = f"{turn['prompt_tokens'] or '?'} + {turn['tokens'] or '?'}"
         table.add_row(
-            str(at), str(turn["segment"]), tokens, _reward(turn["reward"]), turn["asked"][:60], turn["text"][:60]
+            str(index), str(turn["segment"]), tokens, _reward(turn["reward"]), turn["asked"][:60], turn["text"][:60]
         )
     out.print(table)
 

@@ -62,7 +62,7 @@ class HomeClient:
         from proxy.core.sse import EventSplitter
 
         headers = {"x-rl-turn": turn, "session-id": session}
-        with self._send("POST", path, body, {name: said for name, said in headers.items() if said}) as response:
+        with self._send("POST", path, body, {name: header for name, header in headers.items() if header}) as response:
             splitter = EventSplitter()
             for line in self._lines(response):
                 for event in splitter.feed(line + b"\n"):

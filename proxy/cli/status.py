@@ -137,7 +137,7 @@ def _episodes(s: dict[str, Any]) -> list[Row]:
     if kept := int(metrics.get("groups_kept", 0)):
         rows.append(("", f"last run: {some(kept, 'group')} compared", ""))
     if found["left_out"]:
-        rows.append(("", "left out: " + ", ".join(f"{n} {why}" for why, n in found["left_out"].items()), ""))
+        rows.append(("", "left out: " + ", ".join(f"{n} {reason}" for reason, n in found["left_out"].items()), ""))
     if found.get("own_reward_problem"):
         rows.append(("", f"train.reward: {found['own_reward_problem']}", "yellow"))
     if found["unrewarded"]:
@@ -154,9 +154,9 @@ def _training(s: dict[str, Any]) -> list[Row]:
     training, rows = s["training"], list[Row]()
     last = s["last_run"]
     if last and last["id"] != training["run"]:  # else it is told as this run
-        why = f": {last['reason']}" if last["reason"] else ""
+        reason = f": {last['reason']}" if last["reason"] else ""
         ended = f"made v{last['version']}" if last.get("version") else last["status"]
-        rows.append(("last run", f"{last['id']}, {ended}{why}", ""))
+        rows.append(("last run", f"{last['id']}, {ended}{reason}", ""))
         if gate(last):
             rows.append(("its gate", verdict(last), "" if gate(last).startswith("passed") else "yellow"))
         if accepted := acceptance(last["metrics"] or {}):

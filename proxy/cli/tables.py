@@ -171,8 +171,8 @@ def show_run(r: dict[str, Any]) -> None:
 def _table(*columns: str, long: int = 1) -> Table:
     """The last columns, `long` of them, give way where the terminal is narrow; the others stay on one line."""
     table = Table()
-    for at, column in enumerate(columns, long):
-        table.add_column(column, no_wrap=at < len(columns))
+    for index, column in enumerate(columns, long):
+        table.add_column(column, no_wrap=index < len(columns))
     return table
 
 

@@ -42,7 +42,7 @@ from proxy.core.agent_wrappers import Agent
 from proxy.core.errors import Conflict
 from proxy.core.offload import in_thread
 from store.captured import tree
-from store.captured.tree import ASIDE
+from store.captured.tree import SYSTEM_ROLES
 from store.records import Asker, Candidate, Completion, Lately, SentBack
 from store.store import Store
 
@@ -124,7 +124,7 @@ class OnScreen:
         """The answer right above a command, which the messages `before` are in front of. Raises CannotTell."""
         await self.underway.begin_all(place.reach.own())
         history = await in_thread(_said_before, before, place.agent)
-        if not any(message.get("role") not in ASIDE for message in history):
+        if not any(message.get("role") not in SYSTEM_ROLES for message in history):
             raise CannotTell(NONE_SENT)
         if history[-1].get("role") != "assistant":
             return await self._unanswered(history, place)
@@ -306,8 +306,8 @@ class OnScreen:
         _, kept = await in_thread(self._sent_back, history, place)
         turns = await self._store.answers.main_turns_of(place.reach.own(), limit=TURNS)
         turns = await in_thread(_asked_so, kept[-1], turns, forms)
-        whole = await self._store.completions.many([one.id for one in turns])
-        close = [(one, Alike.EXACT) for one in turns]
+        whole = await self._store.completions.many([turn.id for turn in turns])
+        close = [(turn, Alike.EXACT) for turn in turns]
         fits = await in_thread(_fits, kept, close, whole, None, place, forms)
         enough = [fit for fit in fits if fit.run.messages and (fit.run.whole or fit.session == 2)]
         answers = [await self.so_far(answer) for answer in _best(enough, alone=False)]
@@ -324,7 +324,7 @@ class OnScreen:
 def _said_before(before: Sequence[dict[str, Any]], agent: Agent | None) -> list[dict[str, Any]]:
     """Down to the newest message that may have been on the screen."""
     history = [before[i] for i in without_commands(before, agent)]
-    while history and (history[-1].get("role") in (*ASIDE, "tool") or silent(history[-1])):
+    while history and (history[-1].get("role") in (*SYSTEM_ROLES, "tool") or silent(history[-1])):
         history.pop()
     return [dict(message) for message in without_fillers(history, agent)]
 
@@ -338,7 +338,7 @@ def _is_reference(message: Mapping[str, Any]) -> bool:
 def _asked_so(question: Mapping[str, Any], turns: Iterable[Lately], forms: Forms) -> list[Lately]:
     """Those that may have been asked this."""
     text = text_in(question)
-    return [one for one in turns if asked_alike(text, one.asked, forms)][:CLOSE]
+    return [turn for turn in turns if asked_alike(text, turn.asked, forms)][:CLOSE]
 
 
 def _close(
@@ -347,15 +347,15 @@ def _close(
     """Those that say the same. `after_tool`: a tool's result is right above it."""
     found: list[tuple[Lately, Alike]] = []
     calls = [] if text else calls_in(reply)  # once: they may be megabytes
-    for one in rows:
+    for row in rows:
         if text:
-            compare = broken_off if one.status not in ("done", "error") else whole_turn if after_tool else alike
-            how = compare(text, text_in({"role": "assistant", "content": one.text}), forms)
+            compare = broken_off if row.status not in ("done", "error") else whole_turn if after_tool else alike
+            how = compare(text, text_in({"role": "assistant", "content": row.text}), forms)
         else:
-            same = calls and one.calls is not None and calls == calls_in(as_chat(one.calls))
+            same = calls and row.calls is not None and calls == calls_in(as_chat(row.calls))
             how = Alike.EXACT if same else Alike.NOT
         if how is not Alike.NOT:
-            found.append((one, how))
+            found.append((row, how))
     return found
 
 
@@ -371,7 +371,7 @@ def _fits(
     """`rows`: all that was answered lately, whatever it says."""
     said, known = spoken(without_fillers(before, place.agent)), {one.new.id: one for one in whole}
     answers = _answers(said, forms)
-    elsewhere = answers & {forms.letters(one.text) for one in rows} if answers else set()
+    elsewhere = answers & {forms.letters(row.text) for row in rows} if answers else set()
     found = []
     for one, how in close:
         completion = known.get(one.id)

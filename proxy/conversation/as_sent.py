@@ -89,7 +89,7 @@ def forms_of(each: Sequence[Form | None], newest: int) -> dict[str, Form]:
     """Left-out parts of a whole prompt, by the places of its messages. `newest`: of the last message of a person;
     templates leave out the reasoning of turns before it."""
     found: dict[str, Form] = {}
-    for at, form in [(at, form) for at, form in enumerate(each) if form is not None]:
+    for at, form in [(index, form) for index, form in enumerate(each) if form is not None]:
         shown = [*form[:-1], None] if at < newest else form
         if shown != [*AS_STORED, None]:
             found[str(at)] = shown
@@ -98,7 +98,7 @@ def forms_of(each: Sequence[Form | None], newest: int) -> dict[str, Form]:
 
 def as_sent(messages: Sequence[dict[str, Any]], forms: Mapping[str, Form] | None) -> list[dict[str, Any]]:
     """The messages in chat form as they were written; as they are stored, where no forms were kept of them."""
-    return [_as_sent(message, (forms or {}).get(str(at))) for at, message in enumerate(messages)]
+    return [_as_sent(message, (forms or {}).get(str(index))) for index, message in enumerate(messages)]
 
 
 def _as_sent(message: dict[str, Any], form: Form | None) -> dict[str, Any]:
@@ -129,6 +129,6 @@ def _in_order(value: Any, order: Any) -> Any:
         return value
     own, inner = order
     if isinstance(value, list):
-        return [_in_order(one, inner.get(str(at))) for at, one in enumerate(value)]
+        return [_in_order(one, inner.get(str(index))) for index, one in enumerate(value)]
     names = list(value)
     return {names[at]: _in_order(value[names[at]], inner.get(str(at))) for at in own}

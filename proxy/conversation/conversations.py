@@ -17,7 +17,7 @@ import orjson
 from proxy.conversation.user_text import command_of, silent, without_blocks
 from proxy.core.agent_wrappers import ATTACHED, TEXT_PARTS, Agent, added_after
 from proxy.core.json_edit import DEEPEST, deeper, dumps
-from store.captured.tree import ASIDE, message_hash, without
+from store.captured.tree import SYSTEM_ROLES, message_hash, without
 from store.records import Message
 
 # What makes a message the same message. Reasoning, refusals, audio, annotations and ids come and go in clients.
@@ -117,7 +117,7 @@ def extend_thread(
     """`kept`: the message as it is stored; `node`: its name there, if it is stored right below `name`. That is the
     thread's name, too, where nothing in the message is passed over."""
     role, content = message.get("role"), message.get("content")
-    if role in ASIDE:
+    if role in SYSTEM_ROLES:
         return name
     if type(content) is str:
         said = content.strip()
@@ -180,7 +180,7 @@ def command_at(messages: Sequence[Mapping[str, Any]], agent: Agent | None = None
 
 def _aside(message: Mapping[str, Any], agent: Agent | None) -> bool:
     """Neither a person nor the model said this."""
-    return message.get("role") in ASIDE or added_after(message, agent)
+    return message.get("role") in SYSTEM_ROLES or added_after(message, agent)
 
 
 def _may_act(above: Mapping[str, Any], agent: Agent | None) -> bool:
@@ -194,18 +194,18 @@ def without_commands(messages: Sequence[Mapping[str, Any]], agent: Agent | None 
     reaches the model, so the assistant message after it can only be ours."""
     hidden: list[int] = []
     ours = acts = False  # the next assistant message is our answer; the next message of the person may be no person's
-    for at, message in enumerate(messages):
+    for index, message in enumerate(messages):
         role = message.get("role")
         if role == "assistant":
             if ours:
-                hidden.append(at)
+                hidden.append(index)
             ours = acts = False
         elif role == "user":
             if not acts and command_of(message, agent) is not None:
-                hidden.append(at)
+                hidden.append(index)
                 ours = True
             elif agent is None or not added_after(message, agent):
                 ours = acts = False
-        elif role not in ASIDE:
+        elif role not in SYSTEM_ROLES:
             ours, acts = False, _may_act(message, agent)
     return list(without(range(len(messages)), hidden))

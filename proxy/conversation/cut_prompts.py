@@ -49,7 +49,7 @@ class CutPrompts:
 
     @property
     def line(self) -> str | None:
-        if not (cut := [why for why in tuple(self._last) if why is not None]):
+        if not (cut := [reason for reason in tuple(self._last) if reason is not None]):
             return None
         times = "a conversation was" if len(cut) == 1 else f"{len(cut)} conversations were"
         return f"{times} longer than the server's context, and it left out the beginning: {cut[-1]}; {self.setting}"

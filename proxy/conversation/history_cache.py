@@ -19,7 +19,7 @@ from proxy.conversation.redaction import Redactor
 from proxy.core.bounded_cache import Running, common
 from proxy.core.json_edit import dumps
 from proxy.core.offload import length
-from store.captured.tree import ASIDE, message_hash, woven
+from store.captured.tree import SYSTEM_ROLES, message_hash, woven
 from store.records import Message
 
 Said = dict[str, Any]  # a message in chat form
@@ -72,8 +72,8 @@ class HistoryFold(Generic[S]):
         states, odd, before = known
         went_on = before is not None and len(states) >= len(before.messages) - 1
         first = len(states)
-        for at in range(first, len(messages)):
-            states.append(self._step(states[-1] if states else None, messages[at]))
+        for index in range(first, len(messages)):
+            states.append(self._step(states[-1] if states else None, messages[index]))
         if messages and size >= LEAST:
             odd += [at for at in range(first, len(messages)) if not {*map(type, messages[at].values())} <= _TEXT]
             self._turns.remember(_Turn(messages, states, odd), size, before if went_on else None)
@@ -140,9 +140,9 @@ class Telling:
         self._places: list[int] = []  # of system texts
         self._apart: list[Said] = []
         self._together: list[Said] = []
-        for at, message in enumerate(messages):
-            if message.get("role") in ASIDE:
-                self._places.append(at)
+        for index, message in enumerate(messages):
+            if message.get("role") in SYSTEM_ROLES:
+                self._places.append(index)
                 self._apart.append(message)
             else:
                 self._together.append(message)
@@ -177,7 +177,7 @@ class Telling:
 
 def _newest(prompt: Sequence[Message]) -> int:
     """Where a person's last message is."""
-    return next((at for at in range(len(prompt) - 1, -1, -1) if prompt[at].role == "user"), -1)
+    return next((start for start in range(len(prompt) - 1, -1, -1) if prompt[start].role == "user"), -1)
 
 
 def _length(message: Said) -> int:

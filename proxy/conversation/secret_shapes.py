@@ -302,7 +302,7 @@ BASE64_FINDERS: Final[dict[str, Finder]] = {"api_key": keys_in_base64, "card": c
 def _dense(text: str) -> str:
     """The parts of a text that have room for a key: little of most, to be searched fifty times. In steps, since this
     holds up all other threads; they overlap by more than what a key begins with."""
-    return "\n".join(run for at in range(0, len(text), STEP) for run in _runs(text[at : at + STEP + OVERLAP]))
+    return "\n".join(run for start in range(0, len(text), STEP) for run in _runs(text[start : start + STEP + OVERLAP]))
 
 
 def _runs(text: str) -> Iterator[str]:

@@ -23,7 +23,7 @@ from proxy.conversation.own_tasks import (
 )
 from proxy.conversation.transcripts import Transcript, beginning, has_labels, normalised
 from proxy.conversation.user_text import without_blocks
-from store.captured.tree import ASIDE
+from store.captured.tree import SYSTEM_ROLES
 from store.records import GoesOn, Lately
 
 SUBAGENT, QUOTATION, OWN_TASK = "subagent", "quotation", "own-task"  # the rules
@@ -60,7 +60,7 @@ def quotation(messages: Sequence[Mapping[str, Any]], lately: Sequence[Lately]) -
     if text is None:
         return None
     transcript = Transcript(normalised(text))
-    system = "\n".join(_text(message) for message in messages if message.get("role") in ASIDE)
+    system = "\n".join(_text(message) for message in messages if message.get("role") in SYSTEM_ROLES)
     is_task = asks_own_task(f"{system}\n{transcript.around(_AROUND)}") or asks_own_task(system)
     known = {words for turn in lately if (words := beginning(turn.asked))}
     new = _newest_words(transcript, known, is_task=is_task)
@@ -107,7 +107,7 @@ def _only_text(messages: Sequence[Mapping[str, Any]]) -> str | None:
         role = message.get("role")
         if role == "user":
             newest = message
-        elif role not in ASIDE:
+        elif role not in SYSTEM_ROLES:
             return None
     return None if newest is None else _text(newest)
 
@@ -167,10 +167,10 @@ def gives(reply: bytes, messages: Sequence[Mapping[str, Any]]) -> bool:
     candidates = {text, text.partition("\n\n")[2].strip(), text.rpartition("\n\n")[0].strip()}
     calls = orjson.loads(reply).get("tool_calls") or []
     return any(
-        given in candidates
+        string in candidates
         for call in calls
-        for given in _strings(call.get("function", {}).get("arguments"))
-        if len(given) >= GIVEN
+        for string in _strings(call.get("function", {}).get("arguments"))
+        if len(string) >= GIVEN
     )
 
 

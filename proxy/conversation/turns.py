@@ -20,7 +20,7 @@ from config.sections import TurnRule
 from proxy.conversation.conversations import text_of
 from proxy.conversation.user_text import without_blocks
 from proxy.core.errors import BadRequest
-from store.captured.tree import ASIDE
+from store.captured.tree import SYSTEM_ROLES
 from store.records import Turn
 
 HEAD, TAIL = 4000, 2000  # characters of a prompt that are looked at: a task is said first or last
@@ -140,7 +140,7 @@ def turn_of(
     if "x-rl-turn" in headers and (said := said_turn(headers)) is not None:
         return Decision(said, "header")
     if known is None:
-        known = KnownTurn([m for m in messages if m.get("role") in ASIDE], _used_tools(messages))
+        known = KnownTurn([m for m in messages if m.get("role") in SYSTEM_ROLES], _used_tools(messages))
     system, last = _system_text(known.system), _said_last(messages) if words is None else words
     if len(last) > HEAD + TAIL:
         last = _ends(last)
@@ -280,7 +280,7 @@ def _says_something(message: Mapping[str, Any]) -> bool:
 
 def _after_a_tool(messages: Sequence[Mapping[str, Any]]) -> bool:
     """It goes on with what a tool brought: the answer of this very turn, whether it may call more of them or not."""
-    newest = next((m for m in reversed(messages) if m.get("role") not in ASIDE), None)
+    newest = next((m for m in reversed(messages) if m.get("role") not in SYSTEM_ROLES), None)
     return newest is not None and newest.get("role") == "tool"
 
 

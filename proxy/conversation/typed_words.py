@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from proxy.conversation.redaction import Redactor
 from proxy.core.agent_wrappers import FAILED, Agent, added_after, own_text
-from store.captured.tree import ASIDE
+from store.captured.tree import SYSTEM_ROLES
 
 LONGEST: Final = 20_000  # characters; whoever types more has pasted a document
 MOST_ERRORS: Final = 64
@@ -29,7 +29,7 @@ def typed_in(messages: Sequence[Mapping[str, Any]], agent: Agent | None, redacto
     person's, and where it is not certain what in it was typed."""
     for message in reversed(messages):
         role = message.get("role")
-        if role in ASIDE or (agent is not None and added_after(message, agent)):
+        if role in SYSTEM_ROLES or (agent is not None and added_after(message, agent)):
             continue
         said = own_text(message, agent) if role == "user" else None
         return redactor.text(said) if said and len(said) <= LONGEST else None

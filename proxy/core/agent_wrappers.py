@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from proxy.core.bounded_cache import common
-from store.captured.tree import ASIDE
+from store.captured.tree import SYSTEM_ROLES
 
 TEXT_PARTS: Final = ("text", "input_text", "output_text")
 ATTACHED: Final = "rl_attached"  # on a text part: it is of a document that came beside what the person typed
@@ -160,7 +160,7 @@ _SLASH: Final = re.compile(
 def agent_of(headers: Mapping[str, str], messages: Sequence[Mapping[str, Any]]) -> Agent | None:
     """The agent that sent this request, by what only the agent itself writes; None for every other client."""
     client = headers.get("user-agent", "")
-    prompt = messages[0].get("content") if messages and messages[0].get("role") in ASIDE else ""
+    prompt = messages[0].get("content") if messages and messages[0].get("role") in SYSTEM_ROLES else ""
     if not isinstance(prompt, str):
         prompt = _prompt(messages)
     for agent in AGENTS:
@@ -264,7 +264,7 @@ def texts_of(content: Any) -> list[str]:
 
 def _prompt(messages: Sequence[Mapping[str, Any]]) -> str:
     """The system prompt that the request begins with."""
-    if not messages or messages[0].get("role") not in ASIDE:
+    if not messages or messages[0].get("role") not in SYSTEM_ROLES:
         return ""
     content = messages[0].get("content")
     return content if isinstance(content, str) else next(iter(texts_of(content)), "")

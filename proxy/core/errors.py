@@ -161,8 +161,8 @@ class BrokeOff(BackendBroke):
 
 
 def broken_off(error: BaseException | None) -> BrokeOff:
-    why = f" ({error or type(error).__name__})" if error is not None else ""
-    return BrokeOff(f"The backend broke off before its answer was whole{why}; what came is kept. Ask again.")
+    reason = f" ({error or type(error).__name__})" if error is not None else ""
+    return BrokeOff(f"The backend broke off before its answer was whole{reason}; what came is kept. Ask again.")
 
 
 class BackendDown(ProxyError):

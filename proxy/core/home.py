@@ -70,15 +70,15 @@ def _close_one(path: Path) -> Iterator[str]:
     mode = _mode(path)
     if not mode & OTHERS:
         return
-    why = "the file system keeps no modes"
+    reason = "the file system keeps no modes"
     try:
         path.chmod(mode & ~OTHERS)
     except OSError as error:
-        why = error.strerror or str(error)
+        reason = error.strerror or str(error)
     if _mode(path) & OTHERS:
         yield (
-            f"Other users may read {path} (mode {mode:04o}), and that could not be changed ({why}). It is used as it "
-            "is; put the home where only you can read it: --home FOLDER."
+            f"Other users may read {path} (mode {mode:04o}), and that could not be changed ({reason}). It is used as "
+            "it is; put the home where only you can read it: --home FOLDER."
         )
     else:
         yield f"Other users could read {path} (mode {mode:04o}); it is closed to them now (mode {mode & ~OTHERS:04o})."

@@ -60,8 +60,8 @@ async def framed(body: bytes | AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """The pieces to write: of bytes as they are, since their length is said; else chunks."""
     if isinstance(body, bytes):
         view = memoryview(body)
-        for at in range(0, len(body), PIECE):
-            yield bytes(view[at : at + PIECE])
+        for start in range(0, len(body), PIECE):
+            yield bytes(view[start : start + PIECE])
         return
     async for piece in body:
         if piece:  # an empty chunk is the end

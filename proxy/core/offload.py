@@ -122,7 +122,7 @@ class WorkerThreads:
             self._line.let_in(following)
 
     def _next(self) -> Holder | None:
-        return next((one for one in self._line.holders() if self._shares.refusal(one) is None), None)
+        return next((holder for holder in self._line.holders() if self._shares.refusal(holder) is None), None)
 
 
 def _in_loop(loop: asyncio.AbstractEventLoop, call: Callable[[Holder], None], holder: Holder) -> None:

@@ -82,10 +82,10 @@ class Event:
             return event(data)
         lines = list(self._lines())
         # The last one, so that what follows has the same end before it: CR before a LF that is a blank line hides it.
-        place = max((at for at, (line, _) in enumerate(lines) if _has_data(line)), default=-1)
+        place = max((index for index, (line, _) in enumerate(lines) if _has_data(line)), default=-1)
         out = bytearray(self.raw[: self._start])
-        for at, (line, end) in enumerate(lines):
-            if at == place:
+        for index, (line, end) in enumerate(lines):
+            if index == place:
                 out += _data_lines(data, end or b"\n") + end
             elif not _has_data(line):
                 out += line + end

@@ -53,9 +53,14 @@ def _why_not(host: str, port: int, error: OSError) -> str:
 def _by(port: int) -> str:
     """Name its owner, where the system tells."""
     try:
-        for found in psutil.net_connections("tcp"):
-            if found.status == psutil.CONN_LISTEN and found.laddr and found.laddr.port == port and found.pid:
-                return f" by {psutil.Process(found.pid).name()} (process {found.pid})"
+        for connection in psutil.net_connections("tcp"):
+            if (
+                connection.status == psutil.CONN_LISTEN
+                and connection.laddr
+                and connection.laddr.port == port
+                and connection.pid
+            ):
+                return f" by {psutil.Process(connection.pid).name()} (process {connection.pid})"
     except (psutil.Error, OSError):
         pass
     return ""

@@ -195,8 +195,8 @@ class ChatCommands:
         value, scale = judged(command.verb)
         new = NewRating(*about.whose, value, comment=comment, source=source, source_event_id=event_id, scale=scale)
         rating = await self._feedback.rate(new)
-        why = f", because “{comment}”" if comment else ""
-        return f"rated {_word(rating)}{why}{_replaced(rating, new)}. {about.words} {UNDO}"
+        reason = f", because “{comment}”" if comment else ""
+        return f"rated {_word(rating)}{reason}{_replaced(rating, new)}. {about.words} {UNDO}"
 
     def _ask_for(self, about: About, text: str) -> str:
         self._unconfirmed.keep(about.whose, text)

@@ -186,8 +186,8 @@ class Episodes:
         read = [self._read(line, key, user) for line in lines]
         good = [new for new in read if isinstance(new, NewReward)]
         told: list[Rewarded | errors.StoreError] = []
-        for at in range(0, len(good), AT_ONCE):
-            some = await self._store.episodes.reward_each(good[at : at + AT_ONCE], dry_run=dry_run)
+        for start in range(0, len(good), AT_ONCE):
+            some = await self._store.episodes.reward_each(good[start : start + AT_ONCE], dry_run=dry_run)
             if not dry_run:
                 self._rewarded([one for one in some if isinstance(one, Rewarded)])
             told += some

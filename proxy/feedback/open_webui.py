@@ -143,7 +143,7 @@ class OpenWebUI:
         now = await in_thread(text_in, history[-1])
         place = Place(reach, new.chat, new.model, None)
         askers = await self._askers(new.chat, reach, also)
-        why: CannotTell | None = None
+        reason: CannotTell | None = None
         original = messages[-1].get("originalContent")
         texts = [history[-1]]
         if _is_text(original):
@@ -153,14 +153,14 @@ class OpenWebUI:
                 found = await self._screen.rendered([*history[:-1], text], place, askers)
                 return await self._edited(found.id, found.asker.user, now)
             except CannotTell as error:
-                why = why or error
+                reason = reason or error
         for one in before:
             whose = await self._store.reactions.whose(one.completion_id)
             if whose is not None:
                 return await self._edited(one.completion_id, whose.user, now)
-        if why is not None and why.message == OURS:
-            raise why
-        raise CannotTell(SEVERAL) if isinstance(why, Ambiguous) else NotFound(NONE)
+        if reason is not None and reason.message == OURS:
+            raise reason
+        raise CannotTell(SEVERAL) if isinstance(reason, Ambiguous) else NotFound(NONE)
 
     async def _edited(self, id: str, user: str | None, text: str) -> Shown:
         completion = await self._store.completions.get(id)

@@ -184,8 +184,8 @@ class Feedback:
 
     async def _words(self, ratings: Sequence[Rating], who: Who, user: str | None) -> Words:
         """How the rated answers begin, by their completions' ids: those that this request may read."""
-        found = await self._store.answers.many([one.completion_id for one in ratings])
-        raters = {one.completion_id: one.rater for one in ratings}
+        found = await self._store.answers.many([rating.completion_id for rating in ratings])
+        raters = {rating.completion_id: rating.rater for rating in ratings}
         return {
             id: quote_of(await self._screen.so_far(one))
             for id, one in found.items()
@@ -200,7 +200,7 @@ class Feedback:
         new = await off_loop_above(WORTH_A_THREAD, _texts(new), self._without_secrets, new)
         found = await self._all(new)
         until = asyncio.get_running_loop().time() + WAIT_S  # one wait for all whose completion is not there yet
-        while late := [at for at, one in enumerate(found) if isinstance(one, NotFound) and one is not new[at]]:
+        while late := [index for index, one in enumerate(found) if isinstance(one, NotFound) and one is not new[index]]:
             if asyncio.get_running_loop().time() >= until:
                 break
             await asyncio.sleep(LOOK_S)
@@ -301,7 +301,7 @@ class Feedback:
 def _texts(batch: list[NewRating | ProxyError]) -> int:
     """Characters of their texts."""
     ratings = (one for one in batch if isinstance(one, NewRating))
-    return sum(len(one.comment or "") + len(one.correction or "") for one in ratings)
+    return sum(len(rating.comment or "") + len(rating.correction or "") for rating in ratings)
 
 
 async def _caught(work: Awaitable[T]) -> T | ProxyError:

@@ -32,7 +32,7 @@ from proxy.conversation.underway import Underway
 from proxy.conversation.user_text import words
 from proxy.core.offload import off_loop
 from store.captured.recent_answers import SYSTEM_TEXTS
-from store.captured.tree import ASIDE
+from store.captured.tree import SYSTEM_ROLES
 from store.records import Asker, GoesOn, NewCompletion
 from store.store import Store
 
@@ -57,7 +57,7 @@ def may_be_side(row: NewCompletion, messages: Messages, *, has_tools: bool) -> b
 
 
 def _says_something_new(row: NewCompletion) -> bool:
-    return next((m.role for m in reversed(row.prompt) if m.role not in ASIDE), "") == "user"
+    return next((m.role for m in reversed(row.prompt) if m.role not in SYSTEM_ROLES), "") == "user"
 
 
 class _Asked(NamedTuple):
@@ -153,7 +153,7 @@ def _asked_of(row: NewCompletion) -> _Asked:
 
 def _system_of(row: NewCompletion) -> list[str]:
     # A character has at most four bytes.
-    bodies = [message.body[: 4 * SYSTEM] for message in row.prompt if message.role in ASIDE]
+    bodies = [message.body[: 4 * SYSTEM] for message in row.prompt if message.role in SYSTEM_ROLES]
     return [body.decode(errors="ignore")[:SYSTEM] for body in bodies[:SYSTEM_TEXTS]]
 
 

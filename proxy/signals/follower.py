@@ -93,7 +93,7 @@ class Follower:
     async def _by_thread(self, one: Next) -> Sequence[Candidate]:
         if one.above is None:
             return ()
-        system = tuple(bytes.fromhex(one.system[at : at + 32]) for at in range(0, len(one.system), 32))
+        system = tuple(bytes.fromhex(one.system[start : start + 32]) for start in range(0, len(one.system), 32))
         sent = SentBack(one.above, one.reply or b"", system, one.model, one.session)
         return await self._store.completions.find_reply(sent, [one.asker])
 
@@ -108,7 +108,7 @@ class Follower:
         if whole is None:
             return ()
         messages = [as_chat(message) for message in whole.new.prompt]
-        last = max((at for at, message in enumerate(messages) if message["role"] == "assistant"), default=-1)
+        last = max((index for index, message in enumerate(messages) if message["role"] == "assistant"), default=-1)
         place = Place(_own(one), one.session, one.model, agent_of({}, messages))
         try:
             found = await self._screen.rendered(messages[: last + 1], place, [one.asker]) if last >= 0 else None
@@ -129,7 +129,7 @@ class Follower:
         results = [as_chat(message) for message in one.tail if message.role == "tool"]
         said = [(_text(result), str(result.get("tool_call_id") or "")) for result in results]
         labels = [rules.of_tool(marked=id in one.tool_errors) for _, id in said]
-        at = next((at for at, label in enumerate(labels) if label.value), 0)
+        at = next((index for index, label in enumerate(labels) if label.value), 0)
         return _ruled(before.id, "tool", one, said[at][0], labels[at])
 
     def _of_words(self, before: Lately, one: Next) -> NewSignal:

@@ -294,9 +294,9 @@ class Judging:
         if now == (before := await self._store.meta.get(STATE, [])):
             return
         await self._store.meta.set(STATE, now)
-        why = {judge: {side.side: side.why for side in how} for judge, how in found.items()}
-        await self._store.meta.audit(ACTOR, "judge", {"trains": now, "before": before, "why": why})
-        log.warning("what judges may train has changed", trains=now, why=why)
+        reason = {judge: {side.side: side.why for side in how} for judge, how in found.items()}
+        await self._store.meta.audit(ACTOR, "judge", {"trains": now, "before": before, "why": reason})
+        log.warning("what judges may train has changed", trains=now, why=reason)
 
     # JudgeQueue people
 

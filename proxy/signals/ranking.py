@@ -72,9 +72,11 @@ def read_order(text: str, count: int) -> list[int] | None:
     if not isinstance(said, list) or not all(isinstance(one, str) for one in said):
         return None
     letters = [one.strip().upper() for one in said]
-    if len(set(letters)) < len(letters) or not all(len(one) == 1 and one in LETTERS[:count] for one in letters):
+    if len(set(letters)) < len(letters) or not all(
+        len(letter) == 1 and letter in LETTERS[:count] for letter in letters
+    ):
         return None
-    return [LETTERS.index(one) for one in letters]
+    return [LETTERS.index(letter) for letter in letters]
 
 
 def agreed(one: Sequence[str], other: Sequence[str]) -> list[tuple[str, str]]:

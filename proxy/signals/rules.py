@@ -73,7 +73,7 @@ def of_message(text: str, questions: Collection[str]) -> Label | None:
     said = _letters(text)
     if not said:
         return label("unclear", "it has no words")
-    if len(said) >= REPEATED and any(said == _letters(one) for one in questions):
+    if len(said) >= REPEATED and any(said == _letters(question) for question in questions):
         return label("redo", "the person said the same once more")
     if is_polite(text):
         return label("nothing", "politeness is no verdict")

@@ -97,8 +97,8 @@ def trust(pairs: Sequence[Pair], unseen: int = 0) -> Trust:
     found = Trust(_side("bad", bad), _side("good", good))
     if unseen <= UNSEEN:
         return found
-    why = f"{unseen} labels since a person last rated such a turn, and {UNSEEN} are the most: rate one or two"
-    return Trust(*(side._replace(why=side.why or why) for side in found))
+    reason = f"{unseen} labels since a person last rated such a turn, and {UNSEEN} are the most: rate one or two"
+    return Trust(*(side._replace(why=side.why or reason) for side in found))
 
 
 def _side(side: Side, pairs: Sequence[tuple[bool, bool]]) -> Agreement:
@@ -112,8 +112,8 @@ _CELLS: Final = ((True, True), (True, False), (False, True), (False, False))
 def _agreement(side: Side, cells: tuple[int, ...]) -> Agreement:
     both, person_only, judge_only, neither = cells
     low, high = interval(cells)
-    why = _why(side, sum(cells), both + person_only, judge_only + neither, low)
-    return Agreement(side, both, person_only, judge_only, neither, kappa(cells), low, high, why)
+    reason = _why(side, sum(cells), both + person_only, judge_only + neither, low)
+    return Agreement(side, both, person_only, judge_only, neither, kappa(cells), low, high, reason)
 
 
 def kappa(cells: Sequence[int]) -> float:

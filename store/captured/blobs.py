@@ -30,7 +30,7 @@ AND (instr(body, ';base64,') OR instr(body, '"data":"') OR instr(body, '"file_da
 
 
 class Piece(NamedTuple):
-    at: int  # where it goes in the body that is stored
+    offset: int  # where it goes in the body that is stored
     data: bytes
     coded: bool  # it is base64 in the body
 
@@ -40,61 +40,61 @@ def cut(body: bytes) -> tuple[bytes, list[Piece]]:
     if b";base64," not in body and b'data":"' not in body:  # as in nearly every one: none of the marks
         return body, []
     pieces: list[Piece] = []
-    kept: list[bytes] = []
-    length = done = 0
-    for start, end in _found(body):
+    parts: list[bytes] = []
+    length = position = 0
+    for start, end in _encoded_spans(body):
         data = _bytes(body[start:end])
         if data is None:
             continue
-        kept.append(body[done:start])
-        length += start - done
+        parts.append(body[position:start])
+        length += start - position
         pieces.append(Piece(length, *data))
-        done = end
-    return (b"".join([*kept, body[done:]]), pieces) if pieces else (body, [])
+        position = end
+    return (b"".join([*parts, body[position:]]), pieces) if pieces else (body, [])
 
 
 def whole(body: bytes, pieces: Sequence[Piece]) -> bytes:
     """The body as it was before `cut`."""
     out: list[bytes] = []
-    done = 0
+    position = 0
     for piece in pieces:
-        out.append(body[done : piece.at])
+        out.append(body[position : piece.offset])
         out += _encoded(piece.data) if piece.coded else [piece.data]
-        done = piece.at
-    return b"".join([*out, body[done:]])
+        position = piece.offset
+    return b"".join([*out, body[position:]])
 
 
-def put(db: sqlite3.Connection, message: bytes, pieces: Sequence[Piece]) -> None:
+def store_pieces(db: sqlite3.Connection, message: bytes, pieces: Sequence[Piece]) -> None:
     """The message is stored already."""
     for piece in pieces:
         key = hashlib.blake2b(piece.data, digest_size=32).digest()
         db.execute("INSERT INTO blobs VALUES (?, ?) ON CONFLICT DO NOTHING", (key, piece.data))
-        db.execute("INSERT INTO message_blobs VALUES (?, ?, ?, ?)", (message, piece.at, key, piece.coded))
+        db.execute("INSERT INTO message_blobs VALUES (?, ?, ?, ?)", (message, piece.offset, key, piece.coded))
 
 
 def gather(db: sqlite3.Connection) -> None:
     """Once, for messages of before there were blobs."""
     for (hash,) in db.execute(INLINE.replace("hash, body", "hash"), (LEAST,)).fetchall():
         (body,) = db.execute("SELECT body FROM messages WHERE hash = ?", (hash,)).fetchone()
-        less, pieces = cut(body)
+        shortened, pieces = cut(body)
         if pieces:
-            db.execute("UPDATE messages SET body = ?, cut = 1 WHERE hash = ?", (less, hash))
-            put(db, hash, pieces)
+            db.execute("UPDATE messages SET body = ?, cut = 1 WHERE hash = ?", (shortened, hash))
+            store_pieces(db, hash, pieces)
 
 
 async def bodies(db: aiosqlite.Connection, stored: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
     """These bodies of messages that were cut, by hash, whole again."""
-    found = {}
+    whole_bodies = {}
     for hash, body in stored.items():
         pieces = [Piece(*row) for row in await db.execute_fetchall(PIECES, (hash,))]
-        found[hash] = await asyncio.to_thread(whole, body, pieces)
-    return found
+        whole_bodies[hash] = await asyncio.to_thread(whole, body, pieces)
+    return whole_bodies
 
 
-def _found(body: bytes) -> Iterator[tuple[int, int]]:
+def _encoded_spans(body: bytes) -> Iterator[tuple[int, int]]:
     """Where strings lie that may be base64, first to last: each ends with its quotation mark."""
     nexts = {mark: body.find(mark) for mark in _MARKS}
-    while nexts := {mark: at for mark, at in nexts.items() if at >= 0}:
+    while nexts := {mark: offset for mark, offset in nexts.items() if offset >= 0}:
         mark = min(nexts, key=lambda mark: nexts[mark])
         start = nexts[mark] + len(mark)
         nexts[mark] = body.find(mark, start)
@@ -112,19 +112,19 @@ def _bytes(text: bytes) -> tuple[bytes, bool] | None:
 
 
 def _encoded(data: bytes) -> Iterator[bytes]:
-    return (binascii.b2a_base64(data[at : at + AT_ONCE], newline=False) for at in range(0, len(data), AT_ONCE))
+    return (binascii.b2a_base64(data[start : start + AT_ONCE], newline=False) for start in range(0, len(data), AT_ONCE))
 
 
 def _decoded(text: bytes) -> bytes | None:
     """None where encoding it again would not give the same text."""
     step, out = AT_ONCE // 3 * 4, []
-    for at in range(0, len(text), step):
-        piece = text[at : at + step]
+    for start in range(0, len(text), step):
+        piece = text[start : start + step]
         try:
             data = binascii.a2b_base64(piece, strict_mode=True)
         except binascii.Error:
             return None
-        padded_within = piece.endswith(b"=") and at + step < len(text)
+        padded_within = piece.endswith(b"=") and start + step < len(text)
         if padded_within or binascii.b2a_base64(data, newline=False) != piece:
             return None
         out.append(data)

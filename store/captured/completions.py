@@ -67,7 +67,7 @@ STOPPED = "rlproxy stopped before this answer ended"
 
 def begin(db: sqlite3.Connection, rows: Iterable[NewCompletion]) -> None:
     for new in rows:
-        done = db.execute(
+        cursor = db.execute(
             """INSERT INTO completions (id, request_id, choice, created_at, dialect, backend, model,
             served_model, version, session, user, turn, turn_rule, streamed, sampling, request_hash, request,
             untrainable, asked, redacted, key, forms, above, typed, tool_errors, prompt_hash, conversation, status)
@@ -82,7 +82,7 @@ def begin(db: sqlite3.Connection, rows: Iterable[NewCompletion]) -> None:
                 tree.add(db, *tree.said(new.prompt, new.nodes, new.asides)), conversations.of(db, new),
             ),
         )  # fmt: skip
-        if not done.rowcount:
+        if not cursor.rowcount:
             raise DuplicateCompletion(f"There is a completion {new.id!r} already.")
         tree.add_aside(db, new.id, new.prompt, new.nodes, new.asides)
         add_lessons(db, new)
@@ -90,12 +90,12 @@ def begin(db: sqlite3.Connection, rows: Iterable[NewCompletion]) -> None:
 
 def finish(db: sqlite3.Connection, rows: Iterable[FinishedCompletion]) -> None:
     for end in rows:
-        begun = db.execute("SELECT status, prompt_hash FROM completions WHERE id = ?", (end.id,)).fetchone()
-        if begun is None:
+        pending = db.execute("SELECT status, prompt_hash FROM completions WHERE id = ?", (end.id,)).fetchone()
+        if pending is None:
             raise UnknownCompletion(end.id)
-        if begun["status"] != "pending":
+        if pending["status"] != "pending":
             raise CompletionEnded(f"The completion {end.id!r} has ended already.")
-        reply = None if end.reply is None else tree.add_child(db, begun["prompt_hash"], end.reply)
+        reply = None if end.reply is None else tree.add_child(db, pending["prompt_hash"], end.reply)
         block, ids = prompt_ids.add(db, pack(IDS, end.prompt_token_ids))
         db.execute(
             """UPDATE completions SET status = ?, finished_at = ?, reply_hash = ?, text = ?,
@@ -127,14 +127,14 @@ def expire(db: sqlite3.Connection, before: float) -> int:
         f"SELECT c.id FROM completions c WHERE {EXPIRING} LIMIT ?",  # noqa: S608  ours
         (before, CHUNK),
     )
-    start, gone = db.total_changes, 0
+    start, deleted = db.total_changes, 0
     for id in [row["id"] for row in rows]:
-        gone += forget(db, [id])
+        deleted += forget(db, [id])
         if db.total_changes - start >= CHANGES:
             break
-    if not gone:
+    if not deleted:
         db.execute(OPEN_AND_EMPTY, (before,))
-    return gone
+    return deleted
 
 
 def forget(db: sqlite3.Connection, ids: Iterable[str]) -> int:
@@ -144,12 +144,12 @@ def forget(db: sqlite3.Connection, ids: Iterable[str]) -> int:
     count = 0
     for id in ids:
         system = db.execute("DELETE FROM completion_system WHERE completion_id = ? RETURNING hash", (id,)).fetchall()
-        gone = db.execute(
+        row = db.execute(
             "DELETE FROM completions WHERE id = ? RETURNING reply_hash, prompt_hash, prompt_block", (id,)
         ).fetchone()
-        if gone is not None:
+        if row is not None:
             count += 1
-            *messages, block = gone
+            *messages, block = row
             leaves += [key for key in (*messages, *(row["hash"] for row in system)) if key is not None]
             blocks += [] if block is None else [block]
     tree.prune(db, leaves)
@@ -178,26 +178,26 @@ async def load(reader: Reader, ids: Sequence[str]) -> dict[str, Completion]:
     }
 
 
-async def select(reader: Reader, where: str, values: Sequence[object]) -> list[Completion]:
+async def select(reader: Reader, condition: str, values: Sequence[object]) -> list[Completion]:
     """Completions whole, with their prompts and live ratings, all of one moment."""
     async with reader.snapshot() as db:
-        rows = list(await db.execute_fetchall(SELECT + where, values))
+        rows = list(await db.execute_fetchall(SELECT + condition, values))
         ids = orjson.dumps([row["id"] for row in rows]).decode()
-        said = list(await db.execute_fetchall(tree.PATHS_OF_COMPLETIONS, (ids,)))
+        tree_rows = list(await db.execute_fetchall(tree.PATHS_OF_COMPLETIONS, (ids,)))
         system = list(await db.execute_fetchall(tree.SYSTEM_OF_COMPLETIONS, (ids,)))
         blocks = prompt_ids.blocks(await db.execute_fetchall(prompt_ids.PATHS_OF_COMPLETIONS, (ids,)))
         cut = {row["reply_hash"]: row["reply_body"] for row in rows if row["reply_cut"]}
-        uncut = await blobs.bodies(db, cut | tree.cut(said) | tree.cut(system))
-        nodes = tree.nodes(said, uncut)
-        aside: dict[str, list[tuple[int, Message]]] = {}
+        uncut = await blobs.bodies(db, cut | tree.cut(tree_rows) | tree.cut(system))
+        nodes = tree.nodes(tree_rows, uncut)
+        system_texts: dict[str, list[tuple[int, Message]]] = {}
         for row in system:
-            aside.setdefault(row["completion_id"], []).append((row["at"], tree.message(row, uncut)))
+            system_texts.setdefault(row["completion_id"], []).append((row["at"], tree.message(row, uncut)))
         ratings = await _ratings(db, [row["id"] for row in rows])
     return [
         to_completion(
             row,
             uncut.get(row["reply_hash"], row["reply_body"]),
-            tree.whole(tree.path(nodes, row["prompt_hash"]), aside.get(row["id"], ())),
+            tree.whole(tree.path(nodes, row["prompt_hash"]), system_texts.get(row["id"], ())),
             ratings.get(row["id"], ()),
             prompt_ids.whole(blocks, row["prompt_block"], row["prompt_token_ids"]),
         )
@@ -207,21 +207,21 @@ async def select(reader: Reader, where: str, values: Sequence[object]) -> list[C
 
 async def _ratings(db: aiosqlite.Connection, ids: Sequence[str]) -> dict[str, tuple[Rating, ...]]:
     """The live ones of these completions, newest first."""
-    found: defaultdict[str, list[Rating]] = defaultdict(list)
+    ratings: defaultdict[str, list[Rating]] = defaultdict(list)
     for row in await db.execute_fetchall(
         """SELECT r.* FROM ratings r WHERE +r.live = 1
         AND r.completion_id IN (SELECT value FROM json_each(?)) ORDER BY r.seq DESC""",
         (orjson.dumps(ids).decode(),),
     ):
-        found[row["completion_id"]].append(to_rating(row))
-    return {id: tuple(ratings) for id, ratings in found.items()}
+        ratings[row["completion_id"]].append(to_rating(row))
+    return {id: tuple(ratings) for id, ratings in ratings.items()}
 
 
 class CompletionStore(StorePart):
     def begin(self, rows: Sequence[NewCompletion]) -> asyncio.Future[None]:
         """Queue new completions at once. Nobody need await this: a failure comes again from `finish`."""
         future = self._writer.submit(lambda db: begin(db, rows))
-        future.add_done_callback(lambda done: done.cancelled() or done.exception())
+        future.add_done_callback(lambda finished: finished.cancelled() or finished.exception())
         return future
 
     async def finish(self, rows: Sequence[FinishedCompletion]) -> None:
@@ -249,16 +249,16 @@ class CompletionStore(StorePart):
 
         `get` has those.
         """
-        where = "WHERE c.seq < ?"
+        condition = "WHERE c.seq < ?"
         values: list[object] = [NEWEST if before_seq is None else before_seq]
         for column, value in (("session", session), ("version", version), ("turn", turn)):
             if value is not None:
-                where += f" AND c.{column} = ?"
+                condition += f" AND c.{column} = ?"
                 values.append(value)
         if unrated:
-            where += f" AND NOT {RATED}"
+            condition += f" AND NOT {RATED}"
         async with self._reader.snapshot() as db:
-            rows = list(await db.execute_fetchall(BRIEF + where + " ORDER BY c.seq DESC LIMIT ?", [*values, limit]))
+            rows = list(await db.execute_fetchall(BRIEF + condition + " ORDER BY c.seq DESC LIMIT ?", [*values, limit]))
             ratings = await _ratings(db, [row["id"] for row in rows])
         return [to_completion(row, None, (), ratings.get(row["id"], ())) for row in rows]
 
@@ -277,24 +277,24 @@ class CompletionStore(StorePart):
             REPLIES,
             {
                 "thread": sent.thread,
-                "askers": to_json([tuple(one) for one in askers]),
+                "askers": to_json([tuple(asker) for asker in askers]),
                 "path": sent.path,
                 "system": "".join(name.hex().upper() for name in sent.system),
                 "model": sent.model,
                 "session": sent.session,
             },
         )
-        found: dict[tuple[object, ...], Candidate] = {}
+        candidates: dict[tuple[object, ...], Candidate] = {}
         for row in rows:
             if row["fits"] == rows[0]["fits"]:
                 kind = (row["session"], row["reply_hash"], row["system"], row["model"])
-                found.setdefault(kind, Candidate(row["id"], row["created_at"], row["text"]))
-        return list(found.values())
+                candidates.setdefault(kind, Candidate(row["id"], row["created_at"], row["text"]))
+        return list(candidates.values())
 
     async def many(self, ids: Sequence[str]) -> list[Completion]:
         """Whole, with their prompts; in the order of `ids`, those that are there."""
-        found = await load(self._reader, ids)
-        return [found[id] for id in ids if id in found]
+        completions = await load(self._reader, ids)
+        return [completions[id] for id in ids if id in completions]
 
     async def pass_over(self, ids: Sequence[str], rule: str) -> None:
         """Nobody saw these as answers: side turns, by that rule."""
@@ -325,8 +325,8 @@ class CompletionStore(StorePart):
     async def expire(self, before: float) -> int:
         """Delete what is older and was never rated; how many completions went."""
         total = 0
-        while gone := await self._writer.submit(lambda db: expire(db, before)):
-            total += gone
+        while deleted := await self._writer.submit(lambda db: expire(db, before)):
+            total += deleted
         return total
 
     async def expiring(self, before: float) -> int:

@@ -19,7 +19,7 @@ _NEWEST_OF: Final = """SELECT coalesce(w.conversation, w.seq) AS conversation FR
 WHERE (w.user IS NULL OR :user IS NULL OR w.user = :user) AND {also}
 ORDER BY coalesce(w.session = :session, 0) DESC, w.seq DESC LIMIT 1"""
 _COLUMNS: Final = "c.seq, c.conversation, c.session, c.user"
-_ABOVE: Final = _NEWEST_OF.format(
+_CONTINUED_ANSWER: Final = _NEWEST_OF.format(
     columns=f"{_COLUMNS}, c.key", where="c.thread = :above", also="(w.key IS NULL OR w.key = :key)"
 )
 _SESSION: Final = """SELECT coalesce(c.conversation, c.seq) AS conversation FROM completions c
@@ -37,24 +37,24 @@ def of(db: sqlite3.Connection, new: NewCompletion) -> int | None:
     """The conversation that it goes on with; None: it begins one."""
     if new.above is None:
         return None
-    who = {"above": new.above, "session": new.session, "user": new.user, "key": new.key}
-    found = db.execute(_ABOVE, who).fetchone()
-    if found is None and new.session is not None and new.turn == "main":
-        found = db.execute(_SESSION, who).fetchone()
-    return None if found is None else int(found["conversation"])
+    asker = {"above": new.above, "session": new.session, "user": new.user, "key": new.key}
+    row = db.execute(_CONTINUED_ANSWER, asker).fetchone()
+    if row is None and new.session is not None and new.turn == "main":
+        row = db.execute(_SESSION, asker).fetchone()
+    return None if row is None else int(row["conversation"])
 
 
 def fill(db: sqlite3.Connection) -> None:
     """Once, for completions of before: oldest first, so that each finds those above it."""
     rows = db.execute("SELECT seq, prompt_hash, session, user FROM completions ORDER BY seq").fetchall()
     for row in rows:
-        above = db.execute(_WALK, {"leaf": row["prompt_hash"]}).fetchone()
-        if above is None or above["role"] != "assistant":
+        parent = db.execute(_WALK, {"leaf": row["prompt_hash"]}).fetchone()
+        if parent is None or parent["role"] != "assistant":
             continue
-        who = {"reply": above["hash"], "seq": row["seq"], "session": row["session"], "user": row["user"]}
-        found = db.execute(_REPLY, who).fetchone()
-        if found is not None:
-            db.execute("UPDATE completions SET conversation = ? WHERE seq = ?", (found["conversation"], row["seq"]))
+        lookup = {"reply": parent["hash"], "seq": row["seq"], "session": row["session"], "user": row["user"]}
+        reply_row = db.execute(_REPLY, lookup).fetchone()
+        if reply_row is not None:
+            db.execute("UPDATE completions SET conversation = ? WHERE seq = ?", (reply_row["conversation"], row["seq"]))
     db.execute(
         """UPDATE listed SET conversation = (
         SELECT coalesce(c.conversation, c.seq) FROM completions c WHERE c.seq = listed.seq)"""

@@ -50,52 +50,54 @@ def sought(text: str) -> str:
     return " ".join('"' + word.replace('"', '""') + ('"*' if len(word) >= BEGUN else '"') for word in words)
 
 
-def query(wanted: Wanted) -> tuple[str, dict[str, Any]]:
+def query(page: Wanted) -> tuple[str, dict[str, Any]]:
     """The seqs of one page, newest first, of the `LOOK` newest rows that the first filter leaves."""
-    first, rest, values = _filters(wanted)
-    sql = f"WITH looked AS ({_looked(wanted, first)}) SELECT i.seq FROM looked i WHERE 1{_all(rest, 'i')}"  # noqa: S608
-    if wanted.newest_of_each:
-        newer = (
-            f"SELECT 1 FROM listed n WHERE n.conversation = i.conversation AND n.seq > i.seq{_all(first + rest, 'n')}"  # noqa: S608
-        )
+    first, later_tests, values = _filters(page)
+    sql = f"WITH looked AS ({_looked(page, first)}) SELECT i.seq FROM looked i WHERE 1{_all(later_tests, 'i')}"  # noqa: S608
+    if page.newest_of_each:
+        same = _all(first + later_tests, "n")
+        newer = f"SELECT 1 FROM listed n WHERE n.conversation = i.conversation AND n.seq > i.seq{same}"  # noqa: S608
         sql += f" AND NOT EXISTS ({newer})"
     return f"{sql} LIMIT :limit", values
 
 
-def reach(wanted: Wanted) -> tuple[str, dict[str, Any]]:
+def reach(page: Wanted) -> tuple[str, dict[str, Any]]:
     """How many rows that page has looked through, and the last of them."""
-    first, _, values = _filters(wanted)
-    return f"SELECT count(*) AS looked, min(i.seq) AS last FROM ({_looked(wanted, first, 'l.seq')}) i", values  # noqa: S608
+    first, _, values = _filters(page)
+    return f"SELECT count(*) AS looked, min(i.seq) AS last FROM ({_looked(page, first, 'l.seq')}) i", values  # noqa: S608
 
 
-def _filters(wanted: Wanted) -> tuple[list[str], list[str], dict[str, Any]]:
+def _filters(page: Wanted) -> tuple[list[str], list[str], dict[str, Any]]:
     """The filter that finds rows by its index, the others, and what they are compared with."""
-    values: dict[str, Any] = {"below": NEWEST if wanted.before_seq is None else wanted.before_seq}
-    values |= {"limit": wanted.limit, "look": LOOK}
-    given = [
+    values: dict[str, Any] = {"below": NEWEST if page.before_seq is None else page.before_seq}
+    values |= {"limit": page.limit, "look": LOOK}
+    columns = [
         column
         for column in ("conversation", "session", "version", "model", "turn")
-        if getattr(wanted, column) is not None
+        if getattr(page, column) is not None
     ]
-    values |= {column: getattr(wanted, column) for column in given}
-    tests = [f"{{}}.{column} = :{column}" for column in given]
-    if wanted.unrated:  # a partial index has to be told the value itself
-        tests.insert(sum(column in ("conversation", "session", "version") for column in given), "{}.rated = 0")
-    if wanted.search:
-        values["search"] = sought(wanted.search)
+    values |= {column: getattr(page, column) for column in columns}
+    tests = [f"{{}}.{column} = :{column}" for column in columns]
+    if page.unrated:  # a partial index has to be told the value itself
+        tests.insert(sum(column in ("conversation", "session", "version") for column in columns), "{}.rated = 0")
+    if page.search:
+        values["search"] = sought(page.search)
         return [], tests, values
-    if given == ["turn"] and not wanted.unrated:  # which has no index: nearly all are main turns
+    if columns == ["turn"] and not page.unrated:  # which has no index: nearly all are main turns
         return [], tests, values
     return tests[:1], tests[1:], values
 
 
-def _looked(wanted: Wanted, first: list[str], columns: str = "l.*") -> str:
-    if wanted.search:
-        found, seq = "search CROSS JOIN listed l ON l.seq = search.rowid WHERE search MATCH :search AND", "search.rowid"
+def _looked(page: Wanted, first: list[str], columns: str = "l.*") -> str:
+    if page.search:
+        source, seq = (
+            "search CROSS JOIN listed l ON l.seq = search.rowid WHERE search MATCH :search AND",
+            "search.rowid",
+        )
     else:
-        found, seq = "listed l WHERE", "l.seq"
+        source, seq = "listed l WHERE", "l.seq"
     by_index = "".join(f" AND {test.format('l')}" for test in first)
-    return f"SELECT {columns} FROM {found} {seq} < :below{by_index} ORDER BY {seq} DESC LIMIT :look"  # noqa: S608
+    return f"SELECT {columns} FROM {source} {seq} < :below{by_index} ORDER BY {seq} DESC LIMIT :look"  # noqa: S608
 
 
 def _all(tests: list[str], alias: str) -> str:
@@ -103,15 +105,15 @@ def _all(tests: list[str], alias: str) -> str:
     return "".join(f" AND {test.format(f'+{alias}')}" for test in tests)
 
 
-async def _others(reader: Reader, wanted: Wanted, seqs: list[int]) -> dict[int, int]:
+async def _others(reader: Reader, page: Wanted, seqs: list[int]) -> dict[int, int]:
     """How many turns of their conversations stand behind these: earlier ones that the filters let through too, or
     any others where a search found them."""
-    if not wanted.newest_of_each and not wanted.search:
+    if not page.newest_of_each and not page.search:
         return {}
-    first, rest, values = _filters(wanted)
-    also = " AND e.seq <> l.seq" if wanted.search else f" AND e.seq < l.seq{_all(first + rest, 'e')}"
+    first, later_tests, values = _filters(page)
+    other_turns = " AND e.seq <> l.seq" if page.search else f" AND e.seq < l.seq{_all(first + later_tests, 'e')}"
     sql = f"""SELECT l.seq, (SELECT count(*) FROM (SELECT 1 FROM listed e
-    WHERE e.conversation = l.conversation{also} LIMIT {COUNTED})) AS others
+    WHERE e.conversation = l.conversation{other_turns} LIMIT {COUNTED})) AS others
     FROM listed l WHERE l.seq IN (SELECT value FROM json_each(:seqs))"""  # noqa: S608
     rows = await reader.rows(sql, {**values, "seqs": orjson.dumps(seqs).decode()})
     return {row["seq"]: row["others"] for row in rows if row["others"]}
@@ -119,12 +121,12 @@ async def _others(reader: Reader, wanted: Wanted, seqs: list[int]) -> dict[int, 
 
 async def load(reader: Reader, seqs: Iterable[int]) -> list[Listed]:
     """Newest first; those that are gone meanwhile are left out."""
-    given = orjson.dumps(list(seqs)).decode()
+    wanted_seqs = orjson.dumps(list(seqs)).decode()
     rows = await reader.rows(
         f"SELECT {COLUMNS} FROM completions c WHERE c.seq IN (SELECT value FROM json_each(?)) ORDER BY c.seq DESC",  # noqa: S608
-        (given,),
+        (wanted_seqs,),
     )
-    calls = {row["seq"]: Message("assistant", row["body"]) for row in await reader.rows(CALLS, (given,))}
+    calls = {row["seq"]: Message("assistant", row["body"]) for row in await reader.rows(CALLS, (wanted_seqs,))}
     ratings: dict[str, list[Rating]] = {}
     for row in await reader.rows(RATINGS, (orjson.dumps([row["id"] for row in rows]).decode(),)):
         ratings.setdefault(row["completion_id"], []).append(to_rating(row))
@@ -153,9 +155,9 @@ def index(db: sqlite3.Connection) -> int:
 
 def purge(db: sqlite3.Connection, first: bool) -> bool:
     """One slice of rewriting the index without what was deleted from it; whether there is more to do."""
-    before = db.total_changes
+    changes_before = db.total_changes
     db.execute("INSERT INTO search (search, rank) VALUES ('merge', ?)", (-SLICE if first else SLICE,))
-    return db.total_changes - before >= 2
+    return db.total_changes - changes_before >= 2
 
 
 # What was asked
@@ -172,39 +174,39 @@ def said(messages: Iterable[Message]) -> str:
 def fill_asked(db: sqlite3.Connection) -> None:
     """Once, for completions of before there was the column."""
     for seq, leaf in db.execute("SELECT seq, prompt_hash FROM completions WHERE prompt_hash IS NOT NULL").fetchall():
-        asked = ""
-        while leaf is not None and not asked:
+        prompt = ""
+        while leaf is not None and not prompt:
             row = db.execute("SELECT * FROM messages WHERE hash = ?", (leaf,)).fetchone()
             leaf = row["parent"]
-            asked = "" if cut([row]) else said([Message(row["role"], row["body"])])
-        db.execute("UPDATE completions SET asked = ? WHERE seq = ?", (asked, seq))
+            prompt = "" if cut([row]) else said([Message(row["role"], row["body"])])
+        db.execute("UPDATE completions SET asked = ? WHERE seq = ?", (prompt, seq))
 
 
 def _text(body: bytes) -> str:
-    found = orjson.loads(body)
-    content = found.get("content") if isinstance(found, dict) else found
+    parsed = orjson.loads(body)
+    content = parsed.get("content") if isinstance(parsed, dict) else parsed
     if isinstance(content, list):
         content = " ".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
     return content.strip() if isinstance(content, str) else ""
 
 
 class InboxStore(StorePart):
-    async def page(self, wanted: Wanted) -> Inbox:
+    async def page(self, filters: Wanted) -> Inbox:
         """A page of what ended, newest first, without prompts. A search first indexes the newest that it lacks.
 
         A page may be short and have another after it: no page looks through more than `LOOK` rows.
         """
-        if wanted.search:
+        if filters.search:
             await self.index_words()
-        if wanted.search is not None and not sought(wanted.search):
+        if filters.search is not None and not sought(filters.search):
             return Inbox([], {}, None)
-        seqs = [row["seq"] for row in await self._reader.rows(*query(wanted))]
-        if len(seqs) == wanted.limit:
-            before: int | None = seqs[-1]
+        seqs = [row["seq"] for row in await self._reader.rows(*query(filters))]
+        if len(seqs) == filters.limit:
+            next_seq: int | None = seqs[-1]
         else:
-            looked = await self._reader.row(*reach(wanted))
-            before = looked["last"] if looked is not None and looked["looked"] == LOOK else None
-        return Inbox(await load(self._reader, seqs), await _others(self._reader, wanted, seqs), before)
+            looked = await self._reader.row(*reach(filters))
+            next_seq = looked["last"] if looked is not None and looked["looked"] == LOOK else None
+        return Inbox(await load(self._reader, seqs), await _others(self._reader, filters, seqs), next_seq)
 
     async def get(self, id: str) -> Listed | None:
         row = await self._reader.row("SELECT c.seq FROM completions c WHERE c.id = ?", (id,))

@@ -40,11 +40,11 @@ class ItemPlace(NamedTuple):
     session: str | None
 
 
-def add(db: sqlite3.Connection, completion_id: str, found: Sequence[Item]) -> None:
+def add(db: sqlite3.Connection, completion_id: str, items: Sequence[Item]) -> None:
     kinds: dict[str, int] = {}
-    for item in found:
-        at = kinds[item.kind] = kinds.get(item.kind, -1) + 1
-        db.execute("INSERT OR IGNORE INTO items VALUES (?, ?, ?, ?)", (item.id, completion_id, at, item.kind))
+    for item in items:
+        position = kinds[item.kind] = kinds.get(item.kind, -1) + 1
+        db.execute("INSERT OR IGNORE INTO items VALUES (?, ?, ?, ?)", (item.id, completion_id, position, item.kind))
 
 
 class ItemStore(StorePart):
@@ -65,10 +65,10 @@ class ItemStore(StorePart):
         With `keys`: of completions that one of these keys asked for, or of which the key is not known. Nothing where
         there are too many: an id of which only the newest answer was looked at would seem to be that answer's alone.
         """
-        whose = "" if keys is None else "AND (c.key IS NULL OR c.key IN (SELECT value FROM json_each(:keys)))"
+        key_condition = "" if keys is None else "AND (c.key IS NULL OR c.key IN (SELECT value FROM json_each(:keys)))"
         rows = await self._reader.rows(
             f"""SELECT i.id, i.completion_id, i.at, i.kind, c.key, c.user, c.session FROM json_each(:ids) w
-            JOIN items i ON i.id = w.value JOIN completions c ON c.id = i.completion_id {whose}
+            JOIN items i ON i.id = w.value JOIN completions c ON c.id = i.completion_id {key_condition}
             ORDER BY c.seq DESC LIMIT {MOST + 1:d}""",  # noqa: S608  ours
             {"ids": to_json(list(ids)), "keys": to_json(sorted(keys or ()))},
         )

@@ -32,14 +32,14 @@ def add(db: sqlite3.Connection, packed: bytes | None) -> tuple[bytes | None, byt
         return None, packed
     view = memoryview(packed)
     names: list[bytes] = []
-    for at in range(0, len(packed) - BLOCK + 1, BLOCK):
+    for start in range(0, len(packed) - BLOCK + 1, BLOCK):
         digest = hashlib.blake2b(names[-1] if names else b"", digest_size=SIZE)
-        digest.update(view[at : at + BLOCK])
+        digest.update(view[start : start + BLOCK])
         names.append(digest.digest())
-    known = len(names)
-    while known and not _exists(db, names[known - 1]):  # a stored block has all before it stored
-        known -= 1
-    for n in range(known, len(names)):
+    stored_count = len(names)
+    while stored_count and not _exists(db, names[stored_count - 1]):  # a stored block has all before it stored
+        stored_count -= 1
+    for n in range(stored_count, len(names)):
         ids = bytes(view[n * BLOCK : (n + 1) * BLOCK])
         db.execute("INSERT INTO prompt_blocks VALUES (?, ?, ?)", (names[n], names[n - 1] if n else None, ids))
     return names[-1], bytes(view[len(names) * BLOCK :])
@@ -57,13 +57,13 @@ def blocks(rows: Iterable[sqlite3.Row]) -> Blocks:
     return {row["hash"]: (row["parent"], row["ids"]) for row in rows}
 
 
-def whole(known: Blocks, last: bytes | None, rest: bytes | None) -> bytes | None:
+def whole(blocks: Blocks, last: bytes | None, tail: bytes | None) -> bytes | None:
     """All of a prompt's ids."""
-    found = [] if rest is None else [rest]
+    parts = [] if tail is None else [tail]
     while last is not None:
-        last, ids = known[last]
-        found.append(ids)
-    return b"".join(reversed(found)) if found else None
+        last, ids = blocks[last]
+        parts.append(ids)
+    return b"".join(reversed(parts)) if parts else None
 
 
 def prune(db: sqlite3.Connection, leaves: Iterable[bytes]) -> None:

@@ -38,16 +38,16 @@ class MadeRequest(NamedTuple):
 
 
 async def _of(
-    reader: Reader, select: str, askers: Sequence[Asker], where: str, limit: int, session: str | None = None
+    reader: Reader, select: str, askers: Sequence[Asker], condition: str, limit: int, session: str | None = None
 ) -> list[Lately]:
-    whose = "c.key IS :key AND c.user IS :user" if session is None else "+c.key IS :key AND +c.user IS :user"
+    asker_condition = "c.key IS :key AND c.user IS :user" if session is None else "+c.key IS :key AND +c.user IS :user"
     of_session = "" if session is None else " AND c.session = :session"
-    sql = f"{select} WHERE {whose} AND {where}{of_session} ORDER BY c.seq DESC LIMIT :limit"
-    found: list[Lately] = []
+    sql = f"{select} WHERE {asker_condition} AND {condition}{of_session} ORDER BY c.seq DESC LIMIT :limit"
+    answers: list[Lately] = []
     for asker in askers:
         rows = await reader.rows(sql, {**asker._asdict(), "session": session, "limit": limit})
-        found += [_lately(row) for row in rows]
-    return found
+        answers += [_lately(row) for row in rows]
+    return answers
 
 
 def _lately(row: sqlite3.Row) -> Lately:
@@ -82,8 +82,8 @@ class AnswerStore(StorePart):
 
     async def newest_of(self, askers: Sequence[Asker], *, session: str | None = None) -> Lately | None:
         """Do `newest` for these askers alone: one look-up each, since an index gives the newest of one."""
-        found = await _of(self._reader, _BRIEF, askers, f"+c.turn = 'main' AND {_SEEN}", 1, session)
-        return max(found, key=lambda one: one.seq, default=None)
+        answers = await _of(self._reader, _BRIEF, askers, f"+c.turn = 'main' AND {_SEEN}", 1, session)
+        return max(answers, key=lambda answer: answer.seq, default=None)
 
     async def get(self, id: str) -> Lately | None:
         """One completion in brief."""
@@ -107,8 +107,8 @@ class AnswerStore(StorePart):
         Texts come whole; of those over `longest` characters the first `longest + 1`. Of a session alone, if given.
         """
         select = _COLUMNS.format(text=f"substr(c.text, 1, {longest + 1:d})")
-        found = await _of(self._reader, select, askers, _SEEN, limit, session)
-        return sorted(found, key=lambda one: one.seq, reverse=True)
+        answers = await _of(self._reader, select, askers, _SEEN, limit, session)
+        return sorted(answers, key=lambda answer: answer.seq, reverse=True)
 
     async def askers_in(self, session: str) -> list[Asker]:
         """Everybody that asked in this session, each once."""
@@ -119,8 +119,8 @@ class AnswerStore(StorePart):
 
     async def main_turns_of(self, askers: Sequence[Asker], *, limit: int) -> list[Lately]:
         """The newest main turns of these askers, each at most `limit`, newest first, in brief."""
-        found = await _of(self._reader, _BRIEF, askers, f"+c.turn = 'main' AND {_SEEN}", limit)
-        return sorted(found, key=lambda one: one.seq, reverse=True)
+        answers = await _of(self._reader, _BRIEF, askers, f"+c.turn = 'main' AND {_SEEN}", limit)
+        return sorted(answers, key=lambda answer: answer.seq, reverse=True)
 
     async def goes_on_from(self, thread: bytes, askers: Sequence[Asker], longest: int) -> list[GoesOn]:
         """The newest few replies of this thread to these askers, which a request that repeats one goes on from.
@@ -136,7 +136,7 @@ class AnswerStore(StorePart):
             ORDER BY c.seq DESC LIMIT 5""",  # noqa: S608  ours
             {
                 "thread": thread,
-                "askers": to_json([tuple(one) for one in askers]),
+                "askers": to_json([tuple(asker) for asker in askers]),
                 "longest": longest,
                 "texts": SYSTEM_TEXTS,
             },

@@ -42,7 +42,7 @@ def add_lessons(db: sqlite3.Connection, new: NewCompletion) -> None:
     if new.lessons:
         db.executemany(
             "INSERT INTO completion_lessons VALUES (?, ?, ?, ?, ?)",
-            [(new.id, at, one.rating, one.text, one.left_out) for at, one in enumerate(new.lessons)],
+            [(new.id, index, lesson.rating, lesson.text, lesson.left_out) for index, lesson in enumerate(new.lessons)],
         )
 
 
@@ -76,8 +76,8 @@ class _Group:
     def add(self, new: NewCompletion, end: FinishedCompletion) -> None:
         db = self._db
         self._seq += 1
-        said, names = tree.said(new.prompt, new.nodes, new.asides)
-        prompt, reply = tree.gather(db, said, names, end.reply, self._messages)
+        tree_messages, names = tree.said(new.prompt, new.nodes, new.asides)
+        prompt, reply = tree.gather(db, tree_messages, names, end.reply, self._messages)
         self._asides += tree.gather_aside(db, new.id, new.prompt, new.nodes, new.asides, self._messages)
         block, ids = prompt_ids.add(db, pack(IDS, end.prompt_token_ids))
         conversation = conversations.of(db, new)
@@ -119,6 +119,6 @@ class _Group:
 
     def _taken(self) -> str:
         """The first id that was there before."""
-        where = "SELECT seq FROM completions WHERE id = ?"
+        lookup = "SELECT seq FROM completions WHERE id = ?"
         ids = ((seq, id) for seq, id, *_ in self._completions)
-        return next(str(id) for seq, id in ids if self._db.execute(where, (id,)).fetchone()["seq"] != seq)
+        return next(str(id) for seq, id in ids if self._db.execute(lookup, (id,)).fetchone()["seq"] != seq)

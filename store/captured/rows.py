@@ -47,11 +47,11 @@ def unpack_pieces(blob: bytes | None) -> list[bytes] | None:
     if blob is None:
         return None
     (count,) = array("I", blob[:4])
-    found, at = [], 4 + 2 * count
-    for length in array("H", blob[4:at]):
-        found.append(blob[at : at + length])
-        at += length
-    return found
+    pieces, offset = [], 4 + 2 * count
+    for length in array("H", blob[4:offset]):
+        pieces.append(blob[offset : offset + length])
+        offset += length
+    return pieces
 
 
 def as_text(pieces: Sequence[bytes] | None) -> list[str] | None:
@@ -67,14 +67,14 @@ def from_json(text: str | None) -> Any:
     return None if text is None else orjson.loads(text)
 
 
-def to_record(kind: Callable[..., T], row: sqlite3.Row, **apart: Any) -> T:
-    """A record of the columns that have its fields' names, and of `apart`. IndexError: there is no such column."""
-    return kind(**{name: row[name] for name in _columns(kind, *apart)}, **apart)
+def to_record(kind: Callable[..., T], row: sqlite3.Row, **extra: Any) -> T:
+    """A record of the columns that have its fields' names, and of `extra`. IndexError: there is no such column."""
+    return kind(**{name: row[name] for name in _columns(kind, *extra)}, **extra)
 
 
 @functools.cache
-def _columns(kind: Any, *apart: str) -> list[str]:
-    return [field.name for field in dataclasses.fields(kind) if field.name not in apart]
+def _columns(kind: Any, *extra: str) -> list[str]:
+    return [field.name for field in dataclasses.fields(kind) if field.name not in extra]
 
 
 def to_completion(

@@ -20,7 +20,7 @@ SIZE = 16  # bytes of a hash
 SHORT = 4096  # bytes
 T = TypeVar("T")
 
-ASIDE = ("system", "developer")  # roles whose messages hang on the completion, not in the tree
+SYSTEM_ROLES = ("system", "developer")  # roles whose messages hang on the completion, not in the tree
 
 Nodes = Mapping[bytes, tuple[bytes | None, Message]]  # hash -> parent, message
 
@@ -39,7 +39,7 @@ WHERE s.completion_id IN (SELECT value FROM json_each(?)) ORDER BY s.completion_
 NewMessage = tuple[bytes, bytes | None, Message]  # its name, its parent's, itself
 
 ASIDES = "INSERT INTO completion_system VALUES (?, ?, ?)"
-_PUT = "INSERT INTO messages VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+_INSERT = "INSERT INTO messages VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
 
 
 def message_hash(parent: bytes | None, role: str, body: bytes) -> bytes:
@@ -63,8 +63,14 @@ def add(db: sqlite3.Connection, messages: Sequence[Message], hashes: Sequence[by
     """Store what of this conversation is new; the hash of its last message. `hashes`: `chain`, where it is known."""
     if hashes is None:
         hashes = chain(messages)
-    known = _known(db, hashes)
-    put(db, ((hashes[at], hashes[at - 1] if at else None, messages[at]) for at in range(known, len(hashes))))
+    stored_count = _known(db, hashes)
+    put(
+        db,
+        (
+            (hashes[index], hashes[index - 1] if index else None, messages[index])
+            for index in range(stored_count, len(hashes))
+        ),
+    )
     return hashes[-1] if hashes else None
 
 
@@ -78,9 +84,9 @@ def gather(
     """Note in `new` what of this conversation and of the answer to it is neither stored nor noted there; `put` stores
     it. The hashes of the last message and of the answer."""
     hashes = chain(messages) if hashes is None else hashes
-    known = _noted(hashes, new) or _known(db, hashes)
-    for at in range(known, len(hashes)):
-        new[hashes[at]] = (hashes[at], hashes[at - 1] if at else None, messages[at])
+    stored_count = _noted(hashes, new) or _known(db, hashes)
+    for index in range(stored_count, len(hashes)):
+        new[hashes[index]] = (hashes[index], hashes[index - 1] if index else None, messages[index])
     last = hashes[-1] if hashes else None
     if reply is None:
         return last, None
@@ -99,15 +105,15 @@ def gather_aside(
 ) -> list[tuple[str, int, bytes]]:
     """Note in `new` the system texts of a prompt; one that is known already costs a row, no text. Returns their places,
     for `ASIDES`. `hashes`: of all of the prompt; `asides`: where its system texts are, each if it is known."""
-    found = places(prompt) if asides is None else asides
+    positions = places(prompt) if asides is None else asides
     rows = []
-    for at in found:
-        one = prompt[at]
-        key = message_hash(None, one.role, one.body) if hashes is None else hashes[at]
+    for index in positions:
+        message = prompt[index]
+        key = message_hash(None, message.role, message.body) if hashes is None else hashes[index]
         # A second look costs less than a long text.
-        if key not in new and (len(one.body) < SHORT or not _exists(db, key)):
-            new[key] = (key, None, one)
-        rows.append((completion_id, at, key))
+        if key not in new and (len(message.body) < SHORT or not _exists(db, key)):
+            new[key] = (key, None, message)
+        rows.append((completion_id, index, key))
     return rows
 
 
@@ -128,41 +134,41 @@ def add_aside(
 
 def places(prompt: Sequence[Message]) -> tuple[int, ...]:
     """Where its system texts are."""
-    return tuple(at for at, message in enumerate(prompt) if message.role in ASIDE)
+    return tuple(index for index, message in enumerate(prompt) if message.role in SYSTEM_ROLES)
 
 
 def said(
     prompt: Sequence[Message], hashes: Sequence[bytes] | None = None, asides: Sequence[int] | None = None
 ) -> tuple[Sequence[Message], Sequence[bytes] | None]:
     """The part of a prompt that belongs into the tree, and its part of `hashes`."""
-    found = places(prompt) if asides is None else asides
-    return without(prompt, found), hashes and without(hashes, found)
+    positions = places(prompt) if asides is None else asides
+    return without(prompt, positions), hashes and without(hashes, positions)
 
 
 def without(items: Sequence[T], asides: Sequence[int]) -> Sequence[T]:
     """All but those at these places, which nearly always are the first ones."""
-    if all(at == place for at, place in enumerate(asides)):
+    if all(index == place for index, place in enumerate(asides)):
         return items[len(asides) :]
     left_out = set(asides)
-    return [item for at, item in enumerate(items) if at not in left_out]
+    return [item for index, item in enumerate(items) if index not in left_out]
 
 
-def whole(said: Sequence[Message], aside: Iterable[tuple[int, Message]]) -> tuple[Message, ...]:
-    """The prompt as it was sent: `aside` has the system texts, first place first."""
-    return tuple(woven(said, aside))
+def whole(messages: Sequence[Message], system_texts: Iterable[tuple[int, Message]]) -> tuple[Message, ...]:
+    """The prompt as it was sent: `system_texts` has the system texts, first place first."""
+    return tuple(woven(messages, system_texts))
 
 
-def woven(items: Sequence[T], aside: Iterable[tuple[int, T]]) -> list[T]:
+def woven(items: Sequence[T], insertions: Iterable[tuple[int, T]]) -> list[T]:
     """The items with these among them, each at its place in the whole, first place first."""
-    found: list[T] = []
-    done = 0
-    for at, one in aside:
-        more = at - len(found)
-        found += items[done : done + more]
-        done += more
-        found.append(one)
-    found += items[done:]
-    return found
+    woven_items: list[T] = []
+    position = 0
+    for index, inserted in insertions:
+        count = index - len(woven_items)
+        woven_items += items[position : position + count]
+        position += count
+        woven_items.append(inserted)
+    woven_items += items[position:]
+    return woven_items
 
 
 def add_child(db: sqlite3.Connection, parent: bytes | None, message: Message) -> bytes:
@@ -175,8 +181,8 @@ async def conversation(reader: Reader, leaf: bytes) -> tuple[Message, ...]:
     async with reader.snapshot() as db:
         rows = list(await db.execute_fetchall(PATH, (leaf,)))
         uncut = await blobs.bodies(db, cut(rows))
-    known = nodes(rows, uncut)
-    return path(known, leaf) if leaf in known else ()
+    message_nodes = nodes(rows, uncut)
+    return path(message_nodes, leaf) if leaf in message_nodes else ()
 
 
 def prune(db: sqlite3.Connection, leaves: Iterable[bytes]) -> None:
@@ -217,11 +223,11 @@ def message(row: sqlite3.Row, uncut: Mapping[bytes, bytes]) -> Message:
     return Message(row["role"], uncut.get(row["hash"], row["body"]))
 
 
-def path(known: Nodes, leaf: bytes | None) -> tuple[Message, ...]:
+def path(message_nodes: Nodes, leaf: bytes | None) -> tuple[Message, ...]:
     """The conversation that ends in `leaf`, root first."""
     messages: list[Message] = []
     while leaf is not None:
-        leaf, message = known[leaf]
+        leaf, message = message_nodes[leaf]
         messages.append(message)
     return tuple(reversed(messages))
 
@@ -234,7 +240,7 @@ def _noted(hashes: Sequence[bytes], new: Mapping[bytes, NewMessage]) -> int:
     """Count the first of them up to the last one that is noted; those before it are noted or stored. 0 without any."""
     if not hashes or hashes[0] not in new:
         return 0
-    return next(at for at in range(len(hashes), 0, -1) if hashes[at - 1] in new)
+    return next(start for start in range(len(hashes), 0, -1) if hashes[start - 1] in new)
 
 
 def _known(db: sqlite3.Connection, hashes: Sequence[bytes]) -> int:
@@ -260,10 +266,10 @@ def put(db: sqlite3.Connection, new: Iterable[NewMessage]) -> None:
         body, pieces = blobs.cut(message.body)
         row = (key, parent, message.role, body, bool(pieces))
         if pieces:
-            db.executemany(_PUT, rows)
+            db.executemany(_INSERT, rows)
             rows.clear()
-            if db.execute(_PUT, row).rowcount:
-                blobs.put(db, key, pieces)
+            if db.execute(_INSERT, row).rowcount:
+                blobs.store_pieces(db, key, pieces)
         else:
             rows.append(row)
-    db.executemany(_PUT, rows)
+    db.executemany(_INSERT, rows)

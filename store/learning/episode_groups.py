@@ -57,14 +57,14 @@ class Group:
 
     @property
     def oldest(self) -> int:
-        return min(one.version or 0 for one in self.members)
+        return min(member.version or 0 for member in self.members)
 
     @property
     def varies(self) -> bool:
         """Tell whether its members can be told apart. One alone is compared with the baseline."""
         if len(self.members) == 1:
             return True
-        return any(one.told for one in self.members) or len({one.reward for one in self.members}) > 1
+        return any(member.told for member in self.members) or len({member.reward for member in self.members}) > 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +99,10 @@ def sort_out(
     out: dict[int, LeftOut] = {}
     closes: list[float] = []
     for team in teams.values():
-        named = team[0]["team"] is not None
-        wanted = max((row["team_size"] or 0 for row in team), default=0) or size
+        is_named = team[0]["team"] is not None
+        target_size = max((row["team_size"] or 0 for row in team), default=0) or size
         quiet = now - max(row["ended_at"] for row in team)
-        closed = not named or len(team) >= wanted or quiet > timeout_s
+        closed = not is_named or len(team) >= target_size or quiet > timeout_s
         if not closed:
             closes.append(timeout_s - quiet)
         members: list[Member] = []
@@ -112,13 +112,13 @@ def sort_out(
                     out[row["seq"]] = "error"
                 continue
             mixed = row["oldest"] != row["newest"]
-            why: LeftOut | None = "no-turns" if not row["turns"] else "mixed" if mixed else None
-            if why is None:
+            reason: LeftOut | None = "no-turns" if not row["turns"] else "mixed" if mixed else None
+            if reason is None:
                 members.append(Member(row["seq"], row["reward"], row["oldest"], row["turns"], mixed, bool(row["told"])))
             elif closed:
-                out[row["seq"]] = why
+                out[row["seq"]] = reason
         if members:
-            groups.append(Group(tuple(members), named, closed))
+            groups.append(Group(tuple(members), is_named, closed))
     return groups, out, min(closes, default=None)
 
 
@@ -128,7 +128,7 @@ class WantedEpisodes(WantedRun):
     timeout_s: float  # after which a group closes with fewer
 
 
-def claim(db: sqlite3.Connection, wanted: WantedEpisodes) -> Run | None:
+def claim(db: sqlite3.Connection, wanted_episodes: WantedEpisodes) -> Run | None:
     """Make a run of closed groups, the oldest first, up to `limit` episodes.
 
     What never trains is marked on the way. None while another run is open, or too few are left.
@@ -136,27 +136,30 @@ def claim(db: sqlite3.Connection, wanted: WantedEpisodes) -> Run | None:
     if another_is_open(db):
         return None
     rows = db.execute(_MEMBERS).fetchall()
-    groups, out, _ = sort_out(rows, size=wanted.size, timeout_s=wanted.timeout_s, now=time.time())
+    groups, out, _ = sort_out(rows, size=wanted_episodes.size, timeout_s=wanted_episodes.timeout_s, now=time.time())
     closed = [group for group in groups if group.closed]
-    if sum(len(group.members) for group in closed) < wanted.min_total:
+    if sum(len(group.members) for group in closed) < wanted_episodes.min_total:
         return None
-    taken: list[Group] = []
+    claimed: list[Group] = []
     for group in closed:
-        why: LeftOut | None = None
-        if wanted.live - group.oldest > wanted.max_version_gap:
-            why = "stale"
+        reason: LeftOut | None = None
+        if wanted_episodes.live - group.oldest > wanted_episodes.max_version_gap:
+            reason = "stale"
         elif not group.varies:
-            why = "no-variance"
-        if why is not None:
-            out |= {one.seq: why for one in group.members}
-        elif sum(len(one.members) for one in taken) < wanted.limit:
-            taken.append(group)
-    db.executemany("UPDATE episodes SET left_out = ? WHERE seq = ?", [(why, seq) for seq, why in out.items()])
-    if not taken:
+            reason = "no-variance"
+        if reason is not None:
+            out |= {member.seq: reason for member in group.members}
+        elif sum(len(one.members) for one in claimed) < wanted_episodes.limit:
+            claimed.append(group)
+    db.executemany(
+        "UPDATE episodes SET left_out = ? WHERE seq = ?",
+        [(left_out_reason, seq) for seq, left_out_reason in out.items()],
+    )
+    if not claimed:
         return None
-    members = [one for group in taken for one in group.members]
-    run = begin(db, wanted, samples=sum(one.turns for one in members))
-    db.executemany("INSERT INTO run_episodes VALUES (?, ?)", [(run.id, one.seq) for one in members])
+    members = [member for group in claimed for member in group.members]
+    run = begin(db, wanted_episodes, samples=sum(member.turns for member in members))
+    db.executemany("INSERT INTO run_episodes VALUES (?, ?)", [(run.id, member.seq) for member in members])
     return run
 
 
@@ -198,9 +201,9 @@ class EpisodeGroupStore(StorePart):
             if row["episode"] in episodes and row["id"] in whole:
                 by.setdefault(row["episode"], []).append(row)
         return [
-            RunTurn(episodes[seq], at, len(turns), row["value"], whole[row["id"]])
+            RunTurn(episodes[seq], index, len(turns), row["value"], whole[row["id"]])
             for seq, turns in by.items()
-            for at, row in enumerate(turns)
+            for index, row in enumerate(turns)
         ]
 
     async def turn_ids(self, run_id: int) -> dict[tuple[int, int], str]:
@@ -208,7 +211,7 @@ class EpisodeGroupStore(StorePart):
         by: dict[int, list[str]] = {}
         for row in await self._turn_rows(run_id):
             by.setdefault(row["episode"], []).append(row["id"])
-        return {(seq, at): id for seq, ids in by.items() for at, id in enumerate(ids)}
+        return {(seq, index): id for seq, ids in by.items() for index, id in enumerate(ids)}
 
     async def _turn_rows(self, run_id: int) -> list[sqlite3.Row]:
         return await self._reader.rows(

@@ -24,11 +24,11 @@ AND NOT EXISTS (SELECT 1 FROM completions c WHERE c.session = e.id AND coalesce(
 
 def keep(db: sqlite3.Connection, episode: Episode, new: NewReward | None, hash: str) -> Rewarded | None:
     """Store what the code with this hash said; None: no reward. Somebody else's reward that came meanwhile stays."""
-    seen = db.execute(
+    unrewarded = db.execute(
         "UPDATE episodes SET scored_by = ? WHERE seq = ? AND ended_at IS NULL AND reward IS NULL RETURNING seq",
         (hash, episode.seq),
     ).fetchone()
-    return reward(db, new) if seen is not None and new is not None else None
+    return reward(db, new) if unrewarded is not None and new is not None else None
 
 
 def again(db: sqlite3.Connection, since: float) -> int:

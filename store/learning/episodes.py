@@ -134,14 +134,14 @@ def open_one(db: sqlite3.Connection, new: NewEpisode) -> tuple[Episode, bool]:
     """The episode, and whether it is new. Raises EpisodeTaken where one of that id and key says something else."""
     if new.user is not None and is_of_another(db, new.id, new.key, new.user):
         raise EpisodeTaken(new.id)
-    known = _row(db, new.id, new.key)
-    if known is not None:
-        same = (known.task, known.group, known.group_size, known.split, known.meta) == (
+    existing = _row(db, new.id, new.key)
+    if existing is not None:
+        same = (existing.task, existing.group, existing.group_size, existing.split, existing.meta) == (
             new.task, new.group, new.group_size, new.split, new.meta,
         )  # fmt: skip
-        if known.ended_at is not None or (new.posted and not same):
+        if existing.ended_at is not None or (new.posted and not same):
             raise EpisodeTaken(new.id)
-        return known, False
+        return existing, False
     db.execute(
         """INSERT INTO episodes (id, key, posted, task, team, team_size, split, meta, version, opened_at)
         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
@@ -150,9 +150,9 @@ def open_one(db: sqlite3.Connection, new: NewEpisode) -> tuple[Episode, bool]:
             new.version, time.time(),
         ),
     )  # fmt: skip
-    found = _row(db, new.id, new.key)
-    assert found is not None
-    return found, True
+    episode = _row(db, new.id, new.key)
+    assert episode is not None
+    return episode, True
 
 
 def reward(db: sqlite3.Connection, new: NewReward) -> Rewarded:
@@ -174,24 +174,24 @@ def reward(db: sqlite3.Connection, new: NewReward) -> Rewarded:
         result = _reward_outcome(db, episode, new)
     if result == "same":
         return Rewarded(episode, result)
-    found = _row(db, episode.id, episode.key)
-    assert found is not None
-    return Rewarded(found, result)
+    stored = _row(db, episode.id, episode.key)
+    assert stored is not None
+    return Rewarded(stored, result)
 
 
 def _reward_turn(
     db: sqlite3.Connection, episode: Episode, new: NewReward, completion_id: str
 ) -> Literal["stored", "changed", "same"]:
-    there = db.execute(
+    completion = db.execute(
         "SELECT 1 FROM completions c WHERE c.id = ? AND c.session = ? AND coalesce(c.key, '') = ?",
         (completion_id, episode.id, episode.key),
     ).fetchone()
-    if there is None:
+    if completion is None:
         raise UnknownCompletion(completion_id)
-    before = db.execute(
+    stored = db.execute(
         "SELECT value FROM turn_rewards WHERE episode = ? AND completion_id = ?", (episode.seq, completion_id)
     ).fetchone()
-    same = before is not None and before["value"] == new.value
+    same = stored is not None and stored["value"] == new.value
     if same and (not new.final or episode.ended_at is not None) and not _regroups(episode, new):
         return "same"
     _may_change(episode)
@@ -202,13 +202,13 @@ def _reward_turn(
         (episode.seq, completion_id, new.value, time.time()),
     )
     _set(db, episode, new, ends=new.final, reward=episode.reward)
-    return "stored" if before is None else "changed"
+    return "stored" if stored is None else "changed"
 
 
 def _reward_outcome(db: sqlite3.Connection, episode: Episode, new: NewReward) -> Literal["stored", "changed", "same"]:
     ends = new.final or new.error is not None
-    said = episode.ended_at is not None or (not ends and episode.reward is not None)
-    if said and (episode.reward, episode.error) == (new.value, new.error) and not _regroups(episode, new):
+    is_rewarded = episode.ended_at is not None or (not ends and episode.reward is not None)
+    if is_rewarded and (episode.reward, episode.error) == (new.value, new.error) and not _regroups(episode, new):
         return "same"
     _may_change(episode)
     if new.value is None and new.error is None:
@@ -263,24 +263,24 @@ def _row(db: sqlite3.Connection, id: str, key: str | None) -> Episode | None:
 def reward_each(db: sqlite3.Connection, new: Sequence[NewReward], *, dry_run: bool) -> list[Rewarded | StoreError]:
     """Do `reward` of each; what is wrong with one costs that one. `dry_run`: say what would be stored, and store
     nothing."""
-    found: list[Rewarded | StoreError] = []
-    for one in new:
+    results: list[Rewarded | StoreError] = []
+    for new_reward in new:
         db.execute("SAVEPOINT one_reward")
         try:
-            found.append(reward(db, one))
+            results.append(reward(db, new_reward))
         except StoreError as error:
-            found.append(error)
-        if dry_run or isinstance(found[-1], StoreError):
+            results.append(error)
+        if dry_run or isinstance(results[-1], StoreError):
             db.execute("ROLLBACK TO one_reward")
         db.execute("RELEASE one_reward")
-    return found
+    return results
 
 
 def of_session(db: sqlite3.Connection, id: str, key: str | None, split: Split = "train") -> Episode:
     """The episode of this id; a session that nobody called an episode yet becomes one. Raises UnknownEpisode,
     EpisodeTaken."""
-    if (known := _row(db, id, key)) is not None:
-        return known
+    if (existing := _row(db, id, key)) is not None:
+        return existing
     rows = db.execute(
         """SELECT coalesce(c.key, '') AS key, min(c.created_at) AS at, min(c.version) AS first, max(c.version) AS last
         FROM completions c WHERE c.session = :id AND (:key IS NULL OR coalesce(c.key, '') = :key)
@@ -296,9 +296,9 @@ def of_session(db: sqlite3.Connection, id: str, key: str | None, split: Split = 
         "INSERT INTO episodes (id, key, posted, split, version, opened_at) VALUES (?, ?, 0, ?, ?, ?)",
         (id, row["key"], split, row["first"], row["at"]),
     )
-    found = _row(db, id, row["key"])
-    assert found is not None
-    return found
+    episode = _row(db, id, row["key"])
+    assert episode is not None
+    return episode
 
 
 def to_episode(row: sqlite3.Row) -> Episode:

@@ -54,9 +54,11 @@ class GuessStore(StorePart):
 
 def mixed(unsure: list[int], drawn: list[int]) -> list[int]:
     """Each once; every fifth place is of those that were drawn, while there are any."""
-    others, order = iter(drawn), dict[int, None]()  # a dict keeps the first place of each
-    for at in dict.fromkeys(unsure):
+    drawn_seqs, order = iter(drawn), dict[int, None]()  # a dict keeps the first place of each
+    for seq in dict.fromkeys(unsure):
         if len(order) % AT_RANDOM == AT_RANDOM - 1:
-            order |= dict.fromkeys(itertools.islice((one for one in others if one not in order), 1))
-        order[at] = None
+            order |= dict.fromkeys(
+                itertools.islice((drawn_seq for drawn_seq in drawn_seqs if drawn_seq not in order), 1)
+            )
+        order[seq] = None
     return list(order)

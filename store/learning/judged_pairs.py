@@ -122,15 +122,17 @@ def broken(db: sqlite3.Connection) -> list[str]:
 def rate(db: sqlite3.Connection, judge: str, config: str, rater: str, weight: float) -> int:
     """Two ratings of each pair that nobody else has rated; how many pairs."""
     rows = db.execute(_TO_RATE, {"judge": judge, "config": config, "rater": rater}).fetchall()
-    came, taken = 0, set[str]()
+    count, used_answers = 0, set[str]()
     for row in rows:
-        if taken & {row["better"], row["worse"]}:
+        if used_answers & {row["better"], row["worse"]}:
             continue  # an answer is in one pair at most
-        taken |= {row["better"], row["worse"]}
-        given = [
+        used_answers |= {row["better"], row["worse"]}
+        rating_ids = [
             ratings.rate(db, NewRating(id, rater, value, weight=weight, source=ratings.JUDGED, human=False)).id
             for id, value in ((row["better"], 1.0), (row["worse"], -1.0))
         ]
-        db.execute("UPDATE judged_pairs SET better_rating = ?, worse_rating = ? WHERE seq = ?", (*given, row["seq"]))
-        came += 1
-    return came
+        db.execute(
+            "UPDATE judged_pairs SET better_rating = ?, worse_rating = ? WHERE seq = ?", (*rating_ids, row["seq"])
+        )
+        count += 1
+    return count

@@ -39,11 +39,11 @@ def add(db: sqlite3.Connection, key: Key, actor: str) -> None:
     meta.audit(db, actor, "key created", {"id": key.id, "name": key.name, "role": key.role})
 
 
-def revoke(db: sqlite3.Connection, given: str, actor: str) -> Key:
+def revoke(db: sqlite3.Connection, id_or_name: str, actor: str) -> Key:
     """By id or name. Raises UnknownKey."""
-    row = db.execute(FIND, {"given": given}).fetchone()
+    row = db.execute(FIND, {"given": id_or_name}).fetchone()
     if row is None:
-        raise UnknownKey(f"There is no key {given} that still holds.")
+        raise UnknownKey(f"There is no key {id_or_name} that still holds.")
     now = time.time()
     db.execute("UPDATE keys SET revoked_at = ? WHERE id = ?", (now, row["id"]))
     meta.audit(db, actor, "key revoked", {"id": row["id"], "name": row["name"]})
@@ -60,18 +60,18 @@ def known(db: sqlite3.Connection) -> list[Key]:
 
 def revoke_all(db: sqlite3.Connection, ids: Collection[str], actor: str) -> list[Key]:
     """Those of these that hold; they hold no more."""
-    found = [key for key in known(db) if key.id in ids and key.revoked_at is None]
-    for key in found:
+    holding = [key for key in known(db) if key.id in ids and key.revoked_at is None]
+    for key in holding:
         revoke(db, key.id, actor)
-    return found
+    return holding
 
 
-def merge(db: sqlite3.Connection, later: Iterable[Key], actor: str) -> None:
+def merge(db: sqlite3.Connection, later_keys: Iterable[Key], actor: str) -> None:
     """Into an older database: keys that were made or revoked since. A name is that of the later key."""
-    later = list(later)
-    revoke_all(db, {key.id for key in later if key.revoked_at is not None}, actor)
-    there = {key.id for key in known(db)}
-    new = [key for key in later if key.id not in there]
+    later_keys = list(later_keys)
+    revoke_all(db, {key.id for key in later_keys if key.revoked_at is not None}, actor)
+    known_ids = {key.id for key in known(db)}
+    new = [key for key in later_keys if key.id not in known_ids]
     names = {key.name for key in new if key.revoked_at is None}
     revoke_all(db, {key.id for key in known(db) if key.name in names}, actor)
     places = ", ".join("?" * len(COLUMNS))
@@ -81,8 +81,8 @@ def merge(db: sqlite3.Connection, later: Iterable[Key], actor: str) -> None:
     )
 
 
-def used(db: sqlite3.Connection, when: Mapping[str, float]) -> None:
-    db.executemany("UPDATE keys SET last_used = ? WHERE id = ?", [(at, id) for id, at in when.items()])
+def used(db: sqlite3.Connection, times: Mapping[str, float]) -> None:
+    db.executemany("UPDATE keys SET last_used = ? WHERE id = ?", [(used_at, id) for id, used_at in times.items()])
 
 
 class KeyStore(StorePart):
@@ -98,9 +98,9 @@ class KeyStore(StorePart):
         """Raises NameTaken."""
         await self._writer.submit(lambda db: add(db, key, actor))
 
-    async def revoke(self, given: str, actor: str) -> Key:
+    async def revoke(self, id_or_name: str, actor: str) -> Key:
         """By id or name. Raises UnknownKey."""
-        return await self._writer.submit(lambda db: revoke(db, given, actor))
+        return await self._writer.submit(lambda db: revoke(db, id_or_name, actor))
 
     async def note_revoked(self, id: str) -> None:
         """Beside the database alone, which could not take it."""
@@ -108,13 +108,13 @@ class KeyStore(StorePart):
 
     async def note(self) -> None:
         """So that no older database brings back what is revoked by now, or opens what keys have closed."""
-        known = await self.all()
-        revoked = [key.id for key in known if key.revoked_at is not None]
-        await asyncio.to_thread(tombstones.note_keys, self._home, revoked, needed=bool(known))
+        stored_keys = await self.all()
+        revoked = [key.id for key in stored_keys if key.revoked_at is not None]
+        await asyncio.to_thread(tombstones.note_keys, self._home, revoked, needed=bool(stored_keys))
 
     async def needed(self) -> bool:
         """Tell whether there ever was a key in this home, in whichever database."""
         return (await asyncio.to_thread(tombstones.revoked, self._home)).needed
 
-    async def used(self, when: Mapping[str, float]) -> None:
-        await self._writer.submit(lambda db: used(db, when))
+    async def used(self, times: Mapping[str, float]) -> None:
+        await self._writer.submit(lambda db: used(db, times))

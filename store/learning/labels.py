@@ -72,16 +72,16 @@ def apply(db: sqlite3.Connection, trusted: Sequence[Trusted]) -> tuple[int, int]
         FROM ratings r WHERE r.live = 1 AND r.human = 0 AND r.source = ?""",
         (ratings.JUDGED,),
     ).fetchall()
-    holds = {(rater_of(one.judge), one.config, side) for one in trusted for side in one.weights}
+    holds = {(rater_of(judge.judge), judge.config, side) for judge in trusted for side in judge.weights}
     # Of thanks alone no judge was asked.
-    holds |= {(rater_of(one.judge), RULES_CONFIG, WENT_ON) for one in trusted if WENT_ON in one.weights}
-    gone = {
+    holds |= {(rater_of(judge.judge), RULES_CONFIG, WENT_ON) for judge in trusted if WENT_ON in judge.weights}
+    retracted = {
         row["id"] for row in standing if (row["rater"], row["config"], _side(row["value"], row["rater"])) not in holds
     }
-    gone |= {*judged_pairs.broken(db), *_found_against(db)}
-    for id in gone:
+    retracted |= {*judged_pairs.broken(db), *_found_against(db)}
+    for id in retracted:
         ratings.retract(db, id)
-    return sum(_rate_pairs(db, one) if one.pairs else _rate(db, one) for one in trusted), len(gone)
+    return sum(_rate_pairs(db, judge) if judge.pairs else _rate(db, judge) for judge in trusted), len(retracted)
 
 
 def _rate_pairs(db: sqlite3.Connection, trusted: Trusted) -> int:
@@ -93,14 +93,14 @@ def _rate_pairs(db: sqlite3.Connection, trusted: Trusted) -> int:
 
 
 def _rate(db: sqlite3.Connection, trusted: Trusted) -> int:
-    rater, came = rater_of(trusted.judge), 0
+    rater, count = rater_of(trusted.judge), 0
     rows = db.execute(_TO_RATE, {"judge": trusted.judge, "config": trusted.config, "rater": rater}).fetchall()
     for row in rows:
         weight = trusted.weights.get(_side(row["value"], rater), 0.0)
         if not weight:
             continue
         hint = row["hint"] if row["value"] <= 0 else None
-        given = ratings.rate(
+        rating = ratings.rate(
             db,
             NewRating(
                 row["completion_id"],
@@ -113,9 +113,9 @@ def _rate(db: sqlite3.Connection, trusted: Trusted) -> int:
             ),
         )
         for seq in from_json(row["signals"]):
-            db.execute("UPDATE signals SET rating_id = ? WHERE seq = ?", (given.id, seq))
-        came += 1
-    return came + _rate_went_on(db, trusted, rater)
+            db.execute("UPDATE signals SET rating_id = ? WHERE seq = ?", (rating.id, seq))
+        count += 1
+    return count + _rate_went_on(db, trusted, rater)
 
 
 def _rate_went_on(db: sqlite3.Connection, trusted: Trusted, rater: str) -> int:
@@ -125,13 +125,13 @@ def _rate_went_on(db: sqlite3.Connection, trusted: Trusted, rater: str) -> int:
     (room,) = db.execute(_ROOM, (rater,)).fetchone()
     if not weight or room <= 0:
         return 0
-    known = {"judge": trusted.judge, "config": trusted.config, "rater": rater, "room": int(room)}
-    rows = db.execute(_WENT_ON, known).fetchall()
+    parameters = {"judge": trusted.judge, "config": trusted.config, "rater": rater, "room": int(room)}
+    rows = db.execute(_WENT_ON, parameters).fetchall()
     for row in rows:
         new = NewRating(row["completion_id"], rater, 0.0, weight=weight, source=ratings.JUDGED, human=False)
-        given = ratings.rate(db, new)
+        rating = ratings.rate(db, new)
         for seq in from_json(row["signals"]):
-            db.execute("UPDATE signals SET rating_id = ? WHERE seq = ?", (given.id, seq))
+            db.execute("UPDATE signals SET rating_id = ? WHERE seq = ?", (rating.id, seq))
     return len(rows)
 
 

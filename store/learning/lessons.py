@@ -106,30 +106,30 @@ def say(
 def forget(db: sqlite3.Connection, ratings: Sequence[str]) -> list[str]:
     """Completions that had one of these in their prompt: their ids spell it out, so they go, and nothing of them trains
     any more."""
-    wanted = orjson.dumps(list(ratings)).decode()
+    rating_ids = orjson.dumps(list(ratings)).decode()
     rows = db.execute(
         """SELECT DISTINCT c.id, c.prompt_block FROM completion_lessons p CROSS JOIN completions c
         ON c.id = p.completion_id WHERE p.rating_id IN (SELECT value FROM json_each(?)) AND p.left_out = 0""",
-        (wanted,),
+        (rating_ids,),
     ).fetchall()
-    gone = [row["id"] for row in rows]
+    completion_ids = [row["id"] for row in rows]
     db.execute(
         """UPDATE completions SET prompt_block = NULL, prompt_token_ids = NULL, exact = 0, inexact_reason = ?,
         untrainable = 'lesson' WHERE id IN (SELECT value FROM json_each(?))""",
-        (FORGOTTEN, orjson.dumps(gone).decode()),
+        (FORGOTTEN, orjson.dumps(completion_ids).decode()),
     )
     prompt_ids.prune(db, {row["prompt_block"] for row in rows if row["prompt_block"] is not None})
-    db.execute("DELETE FROM completion_lessons WHERE rating_id IN (SELECT value FROM json_each(?))", (wanted,))
-    return gone
+    db.execute("DELETE FROM completion_lessons WHERE rating_id IN (SELECT value FROM json_each(?))", (rating_ids,))
+    return completion_ids
 
 
 def begin(db: sqlite3.Connection) -> int:
     """Since which rating comments are lessons: from when they were first turned on."""
-    found = meta.read_meta(db, SINCE, None)
-    if found is None:
-        (found,) = db.execute("SELECT coalesce(max(seq), 0) FROM ratings").fetchone()
-        meta.set_meta(db, SINCE, found)
-    return int(found)
+    since = meta.read_meta(db, SINCE, None)
+    if since is None:
+        (since,) = db.execute("SELECT coalesce(max(seq), 0) FROM ratings").fetchone()
+        meta.set_meta(db, SINCE, since)
+    return int(since)
 
 
 def _lesson(row: sqlite3.Row) -> CommentLesson:
@@ -169,7 +169,7 @@ class LessonStore(StorePart):
 
     async def tallies(self, learned: Iterable[CommentLesson]) -> dict[str, LessonTally]:
         """Counts of liked answers with and without each lesson, of versions that have learned it."""
-        wanted = {one.rating: one.learned for one in learned if one.learned is not None}
+        wanted = {lesson.rating: lesson.learned for lesson in learned if lesson.learned is not None}
         if not wanted:
             return {}
         counts = {rating: [0, 0, 0, 0] for rating in wanted}

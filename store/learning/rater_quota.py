@@ -82,23 +82,23 @@ def within(ratings: Sequence[QuotaCandidate], share: float, others: Mapping[str,
 def within_judges(ratings: Sequence[QuotaCandidate], share: float) -> list[QuotaCandidate]:
     """These without what judges have above their share of all, by what each counts for; the last ones in this order go.
     No person is left out for it. Where no person has rated anything, judges outvote nobody, and all of them stay."""
-    if share >= 1 or all(is_judge(one.rater) for one in ratings):
+    if share >= 1 or all(is_judge(rating.rater) for rating in ratings):
         return list(ratings)
-    counts = {one.id: max(one.weight, FULL_VOICE if one.teaches else 0.0) for one in ratings}
-    room = sum(counts[one.id] for one in ratings if not is_judge(one.rater)) * share / (1 - share) * ROUNDED
+    counts = {rating.id: max(rating.weight, FULL_VOICE if rating.teaches else 0.0) for rating in ratings}
+    room = sum(counts[rating.id] for rating in ratings if not is_judge(rating.rater)) * share / (1 - share) * ROUNDED
     kept = []
-    for one in ratings:
-        if is_judge(one.rater):
-            room -= counts[one.id]
+    for rating in ratings:
+        if is_judge(rating.rater):
+            room -= counts[rating.id]
             if room < 0:
                 continue
-        kept.append(one)
+        kept.append(rating)
     return kept
 
 
 def of_judges(ratings: Sequence[QuotaCandidate]) -> list[QuotaCandidate]:
     """A run of what judges have rated alone, while people's ratings wait for more of theirs."""
-    return [one for one in ratings if is_judge(one.rater)]
+    return [rating for rating in ratings if is_judge(rating.rater)]
 
 
 def is_judge(rater: str) -> bool:

@@ -182,8 +182,8 @@ def to_hold(count: int, share: float) -> int:
 def why_held(held: int, count: int, share: float) -> str:
     """For people, why so many of a run's samples are held back."""
     if not held:
-        why = "train.held_share is 0" if share <= 0 else f"of fewer than {FEWEST_TO_HOLD} all train"
-        return f"of {count} samples for the gate: {why}"
+        reason = "train.held_share is 0" if share <= 0 else f"of fewer than {FEWEST_TO_HOLD} all train"
+        return f"of {count} samples for the gate: {reason}"
     return (
         f"of {count} samples for the gate, {held / count:.1%}: train.held_share = {share:g} of {USUAL}, less of fewer, "
         "more of more; what was held back stays so, unless it is rated anew"
@@ -207,7 +207,7 @@ def hold_back(ratings: Sequence[QuotaCandidate], share: float, before: Collectio
     if wanted:
         counts = [max(counts[0], min(1, len(groups[0]))), max(counts[1], min(1, len(groups[1]))), counts[2]]
     while sum(counts) < wanted:
-        room = [at for at in range(3) if counts[at] < len(groups[at])]
+        room = [index for index in range(3) if counts[index] < len(groups[index])]
         counts[min(room, key=lambda at: (counts[at] + 0.5) / len(groups[at]))] += 1
     # A completion that several people rated is on one side: the gate must not see what was trained on.
     chosen = {rating.completion_id for group, count in zip(groups, counts, strict=True) for rating in group[:count]}
@@ -263,7 +263,7 @@ class SampleStore(StorePart):
             candidates = _candidates(found, raters)
             kept = await asyncio.to_thread(within, candidates, share, others) if share < 1 else candidates
             alone, kept = len(of_judges(kept)), within_judges(kept, judge_share)
-            waiting = Counter(one.rater for one in candidates) - Counter(one.rater for one in kept)
+            waiting = Counter(candidate.rater for candidate in candidates) - Counter(one.rater for one in kept)
         good, bad, neutral, stale = (
             int(sum(row[kind] for row in rows)) for kind in ("good", "bad", "neutral", "stale")
         )

@@ -62,8 +62,8 @@ def backup(database: Path, to: Path, secret: Secret | None = None) -> int:
         part.replace(to)
         conversion.sync(to.parent)
     except driver.errors(OSError) as error:
-        why = f"{error}{driver.perhaps_encrypted(error)}"
-        raise StoreError(f"No backup was made of {database} ({why}); the database is as it was.") from error
+        reason = f"{error}{driver.perhaps_encrypted(error)}"
+        raise StoreError(f"No backup was made of {database} ({reason}); the database is as it was.") from error
     finally:
         with contextlib.suppress(OSError):  # where no file can be, there is none
             part.unlink()
@@ -93,10 +93,10 @@ def restore(home: Path, of: Path, secret: Secret | None = None) -> Restored:
         later = _later(path, secret)
         doubtful = _make_current(part, of, secret, home, later)
         conversion.sync(part)
-        kept = _set_aside(path, secret)
+        old_database = _set_aside(path, secret)
         part.replace(path)
         conversion.sync(home)
-        return Restored(kept, doubtful)
+        return Restored(old_database, doubtful)
     except driver.errors(OSError) as error:
         raise StoreError(f"{of} was not restored ({error}); the database is as it was.") from error
     finally:
@@ -122,8 +122,8 @@ def check(file: Path, secret: Secret | None = None) -> None:
             if db.execute("PRAGMA foreign_key_check").fetchone() is not None:
                 raise StoreDamaged(f"{file} is damaged: rows name others that are not there.")
     except driver.errors() as error:
-        why = f"{error}{driver.perhaps_encrypted(error)}"
-        raise StoreDamaged(f"{file} is not a database, or a damaged one ({why}).") from error
+        reason = f"{error}{driver.perhaps_encrypted(error)}"
+        raise StoreDamaged(f"{file} is not a database, or a damaged one ({reason}).") from error
 
 
 def audit_verdict(home: Path, expected: str | None, secret: Secret | None = None) -> meta.AuditVerdict:
@@ -136,14 +136,14 @@ def audit_verdict(home: Path, expected: str | None, secret: Secret | None = None
                 raise StoreError(f"{path} is of an older rlproxy; start `rlproxy serve` once to bring it up to date.")
             return meta.verify(db, expected)
     except driver.errors() as error:
-        why = f"{error}{driver.perhaps_encrypted(error)}"
-        raise StoreError(f"The audit log in {path} cannot be read ({why}).") from error
+        reason = f"{error}{driver.perhaps_encrypted(error)}"
+        raise StoreError(f"The audit log in {path} cannot be read ({reason}).") from error
 
 
-def before_migration(db: sqlite3.Connection, path: Path, seen: int) -> Path:
+def before_migration(db: sqlite3.Connection, path: Path, schema_number: int) -> Path:
     """A copy of what is about to change, encrypted as it is. Raises StoreError: without one nothing is changed."""
     folder = path.parent / FOLDER
-    to = folder / f"schema-{seen}-{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() % 10**6:06d}.db"
+    to = folder / f"schema-{schema_number}-{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() % 10**6:06d}.db"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         os.close(os.open(to, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
@@ -187,8 +187,8 @@ def _make_current(part: Path, of: Path, secret: Secret | None, home: Path, later
 
     What that one knows is noted beside it first: it is about to be set aside.
     """
-    known = [] if later is None else later.keys
-    tombstones.note_keys(home, [key.id for key in known if key.revoked_at is not None], needed=bool(known))
+    known_keys = [] if later is None else later.keys
+    tombstones.note_keys(home, [key.id for key in known_keys if key.revoked_at is not None], needed=bool(known_keys))
     owed = {} if later is None else later.owed
     tombstones.note_forgotten(home, [id for ids in owed.values() for id in ids])
     with closing(driver.connect(part, secret, named=True)) as db:
@@ -197,21 +197,21 @@ def _make_current(part: Path, of: Path, secret: Secret | None, home: Path, later
         for pragma in ("PRAGMA foreign_keys = ON", "PRAGMA secure_delete = ON"):
             db.execute(pragma)
         db.execute("BEGIN")
-        keys.merge(db, known, ACTOR)
+        keys.merge(db, known_keys, ACTOR)
         keys.revoke_all(db, tombstones.revoked(home).keys, ACTOR)
         if later is not None and later.uncaptured:
-            before = meta.read_meta(db, meta.UNCAPTURED, [])
-            meta.set_meta(db, meta.UNCAPTURED, sorted({*before, *later.uncaptured}))
-        gone = _forget_again(db, tombstones.forgotten(home))
+            uncaptured = meta.read_meta(db, meta.UNCAPTURED, [])
+            meta.set_meta(db, meta.UNCAPTURED, sorted({*uncaptured, *later.uncaptured}))
+        deleted_count = _forget_again(db, tombstones.forgotten(home))
         forget.owe(db, owed)
         meta.audit(db, ACTOR, "restore", {"of": str(of)})
         db.execute("COMMIT")
-        if gone:
+        if deleted_count:
             first = True
             while inbox.purge(db, first):
                 first = False
             db.execute("VACUUM")  # what was deleted may have copies in gaps of the file
-        ids = {key.id for key in known}
+        ids = {key.id for key in known_keys}
         return tuple(key for key in keys.known(db) if key.revoked_at is None and key.id not in ids)
 
 
@@ -219,13 +219,13 @@ def _forget_again(db: sqlite3.Connection, hashes: frozenset[str]) -> int:
     """Delete what was forgotten after the backup was made; returns how many completions and ratings."""
     if not hashes:
         return 0
-    found = [
+    ids_by_table = [
         [row["id"] for row in db.execute(f"SELECT id FROM {table}") if tombstones.hash_of(row["id"]) in hashes]  # noqa: S608
         for table in ("completions", "ratings")
     ]
-    completions.forget(db, found[0])
-    db.executemany("DELETE FROM ratings WHERE id = ?", [(id,) for id in found[1]])
-    return len(found[0]) + len(found[1])
+    completions.forget(db, ids_by_table[0])
+    db.executemany("DELETE FROM ratings WHERE id = ?", [(id,) for id in ids_by_table[1]])
+    return len(ids_by_table[0]) + len(ids_by_table[1])
 
 
 def _set_aside(path: Path, secret: Secret | None) -> Path | None:
@@ -239,11 +239,11 @@ def _set_aside(path: Path, secret: Secret | None) -> Path | None:
         key = None if driver.is_plain(path) else secret
         with contextlib.suppress(*driver.errors(WrongKey)), closing(driver.connect(path, key)) as db:
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    kept = path.with_name(f"{path.name}.replaced-{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() % 10**6:06d}")
-    os.link(path, kept)
+    set_aside = path.with_name(f"{path.name}.replaced-{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() % 10**6:06d}")
+    os.link(path, set_aside)
     for ending in ("-wal", "-shm"):  # of a damaged one, which could not be checkpointed
-        beside = path.with_name(path.name + ending)
-        if beside.exists():
-            beside.rename(kept.with_name(kept.name + ending))
+        log = path.with_name(path.name + ending)
+        if log.exists():
+            log.rename(set_aside.with_name(set_aside.name + ending))
     note.unlink(missing_ok=True)  # the next one is not this
-    return kept
+    return set_aside

@@ -57,10 +57,12 @@ def delete(files: Iterable[Path]) -> None:
 
 def _copies(home: Path) -> Iterator[Path]:
     for folder, inside, names in os.walk(home):
-        at = Path(folder)
-        inside[:] = [name for name in inside if not ((at == home and name in NOT_IN) or _is_version(at / name))]
+        directory = Path(folder)
+        inside[:] = [
+            name for name in inside if not ((directory == home and name in NOT_IN) or _is_version(directory / name))
+        ]
         for name in names:
-            file = at / name
+            file = directory / name
             if name.endswith(BESIDE) or file == home / schema.NAME or file.is_symlink():
                 continue
             if _begins_as_one(file) or name.endswith(LIKELY):
@@ -89,10 +91,10 @@ def _asks(db: sqlite3.Connection, kind: Target) -> Iterator[str]:
 
 def _has(file: Path, kind: Target, name: str, secret: Secret | None) -> bool | None:
     # Without a log of its own it is not in use, and looking must leave no such log beside it.
-    alone = not file.with_name(file.name + "-wal").exists()
+    is_alone = not file.with_name(file.name + "-wal").exists()
     try:
         secret = None if _begins_as_one(file) else secret
-        with closing(driver.connect(file, secret, read_only=True, alone=alone)) as db:
+        with closing(driver.connect(file, secret, read_only=True, alone=is_alone)) as db:
             schema.check(db, file)
             return any(db.execute(sql, (name,)).fetchone() is not None for sql in _asks(db, kind))
     except driver.errors(StoreError):

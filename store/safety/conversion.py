@@ -54,8 +54,8 @@ def convert(path: Path, secret: Secret, *, encrypt: bool, progress: Progress) ->
             progress(path, "copy", 0.0)
             _export(db, path, copy, key.for_cipher if encrypt else "", progress)
             progress(path, "compare", 0.0)
-            with closing(driver.connect(copy, key) if encrypt else driver.connect_unkeyed(copy)) as made:
-                _same(db, made, path, progress)
+            with closing(driver.connect(copy, key) if encrypt else driver.connect_unkeyed(copy)) as copy_db:
+                _same(db, copy_db, path, progress)
         sync(copy)
         wipe_journal(path)
         progress(path, "link", 0.0)
@@ -98,13 +98,13 @@ def settle(path: Path, old: Path) -> None:
 def wipe(path: Path) -> None:
     """Overwrite and delete. A file with another name elsewhere only loses this one: the other is somebody's copy."""
     with contextlib.suppress(FileNotFoundError):
-        found = path.stat()
-        if found.st_nlink == 1:
+        status = path.stat()
+        if status.st_nlink == 1:
             with path.open("r+b", buffering=0) as file:
                 # Backwards: what a kill leaves half done still begins as what it is.
-                for at in reversed(range(0, found.st_size, BLOCK)):
-                    file.seek(at)
-                    file.write(os.urandom(min(BLOCK, found.st_size - at)))
+                for offset in reversed(range(0, status.st_size, BLOCK)):
+                    file.seek(offset)
+                    file.write(os.urandom(min(BLOCK, status.st_size - offset)))
                 os.fsync(file.fileno())
         path.unlink()
 
@@ -219,10 +219,10 @@ def throttled(progress: Progress, every_s: float = 0.5) -> Progress:
     """The same, but a step that goes on is told no more often than this."""
     last: dict[str, float] = {}
 
-    def told(path: Path, step: Step, share: float) -> None:
+    def report(path: Path, step: Step, share: float) -> None:
         now = time.monotonic()
         if share in (0.0, 1.0) or now - last.get(step, 0.0) >= every_s:
             last[step] = now
             progress(path, step, share)
 
-    return told
+    return report

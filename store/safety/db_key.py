@@ -53,10 +53,10 @@ class Secret:
 
     def salted(self, salt: bytes) -> Secret:
         """The key of one file. SQLCipher's own derivation, done once here and not by each connection."""
-        made = object.__new__(Secret)
-        made._passphrase, made._salt = self._passphrase, salt
-        made._key = hashlib.pbkdf2_hmac("sha512", self._passphrase.encode(), salt, ROUNDS, dklen=KEY_BYTES)
-        return made
+        secret = object.__new__(Secret)
+        secret._passphrase, secret._salt = self._passphrase, salt
+        secret._key = hashlib.pbkdf2_hmac("sha512", self._passphrase.encode(), salt, ROUNDS, dklen=KEY_BYTES)
+        return secret
 
     @property
     def for_cipher(self) -> str:
@@ -74,13 +74,13 @@ def find(source: str, home: Path) -> Secret | None:
     if source == "prompt":
         return Secret(_ask("Key of rlproxy's database: "))
     if source == "keyring":
-        found = _keyring().get_password(SERVICE, _name(home))
-        if found is None:
+        passphrase = _keyring().get_password(SERVICE, _name(home))
+        if passphrase is None:
             raise NoKey(
                 f"The keyring has no key for {home}; put it back (service {SERVICE}, name {_name(home)}), or make one "
                 "with `rlproxy encrypt` if nothing is encrypted yet."
             )
-        return Secret(found)
+        return Secret(passphrase)
     return Secret(_from_file(_path(source)))
 
 
@@ -89,30 +89,30 @@ def find_or_make(source: str, home: Path) -> tuple[Secret, bool]:
     if source == "keyring":
         keyring = _keyring()
         if keyring.get_password(SERVICE, _name(home)) is None:
-            made = secrets.token_hex(KEY_BYTES)
-            keyring.set_password(SERVICE, _name(home), made)
-            if keyring.get_password(SERVICE, _name(home)) != made:
+            passphrase = secrets.token_hex(KEY_BYTES)
+            keyring.set_password(SERVICE, _name(home), passphrase)
+            if keyring.get_password(SERVICE, _name(home)) != passphrase:
                 raise NoKey("The keyring did not keep the key; choose another place for it. Nothing was changed.")
-            return Secret(made), True
+            return Secret(passphrase), True
     elif source == "prompt":
         first = _ask("New key (a passphrase, or 64 hexadecimal digits): ")
         if _ask("Once more: ") != first:
             raise NoKey("The two were not the same; nothing was changed.")
         return Secret(first), False
     elif source.startswith("file:") and not _path(source).exists():
-        made = secrets.token_hex(KEY_BYTES)
-        _write(_path(source), made, home)
-        return Secret(made), True
-    found = find(source, home)
-    assert found is not None, "the caller has a source"
-    return found, False
+        passphrase = secrets.token_hex(KEY_BYTES)
+        _write(_path(source), passphrase, home)
+        return Secret(passphrase), True
+    secret = find(source, home)
+    assert secret is not None, "the caller has a source"
+    return secret, False
 
 
 def _from_environment() -> str:
-    found = os.environ.get(VARIABLE, "")
-    if not found:
+    passphrase = os.environ.get(VARIABLE, "")
+    if not passphrase:
         raise NoKey(f'store.key_from is "env" and {VARIABLE} is not set, so the database cannot be opened.')
-    return found
+    return passphrase
 
 
 def _ask(words: str) -> str:
@@ -123,10 +123,10 @@ def _ask(words: str) -> str:
 
 def _from_file(path: Path) -> str:
     try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode):
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
             raise NoKey(f"The key file {path} is not a file.")
-        if found.st_mode & 0o077:
+        if status.st_mode & 0o077:
             raise NoKey(f"The key file {path} can be read by others: `chmod 600 {path}`, then try again.")
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -69,13 +69,13 @@ def note(home: Path, act: str, secret: Secret | None) -> None:
 
 
 def _all(home: Path, secret: Secret, progress: Progress, *, encrypting: bool) -> Converted:
-    done, path = Converted(), home / schema.NAME
+    converted, path = Converted(), home / schema.NAME
     conversion.tidy(path)
     torn_log.check(path)
     if not driver.is_new(path):
         if driver.is_plain(path) == encrypting:
             conversion.convert(path, secret, encrypt=encrypting, progress=progress)
-            done.files.append(path)
+            converted.files.append(path)
         elif encrypting:
             with closing(driver.connect(path, secret)):  # raises WrongKey: copies under another key would be lost
                 pass
@@ -84,17 +84,17 @@ def _all(home: Path, secret: Secret, progress: Progress, *, encrypting: bool) ->
             conversion.tidy(copy)
             if driver.is_plain(copy) == encrypting:
                 conversion.convert(copy, secret, encrypt=encrypting, progress=progress)
-                done.files.append(copy)
+                converted.files.append(copy)
         except (StoreError, OSError) as error:
             if isinstance(error, NoKey):
                 raise
-            done.left[copy] = str(error)
-    return done
+            converted.left[copy] = str(error)
+    return converted
 
 
 def copies(home: Path) -> list[Path]:
     """Backups made by themselves, and databases that a restore has set aside."""
-    beside = [f for f in home.glob(f"{schema.NAME}.replaced-*") if not f.name.endswith(("-wal", "-shm"))]
-    own = [conversion.COPY, conversion.OLD]
-    found = [*(home / backup.FOLDER).glob("*.db"), *beside]
-    return sorted(f for f in found if not f.name.endswith(tuple(own)))
+    set_aside = [f for f in home.glob(f"{schema.NAME}.replaced-*") if not f.name.endswith(("-wal", "-shm"))]
+    endings = [conversion.COPY, conversion.OLD]
+    files = [*(home / backup.FOLDER).glob("*.db"), *set_aside]
+    return sorted(f for f in files if not f.name.endswith(tuple(endings)))

@@ -61,10 +61,10 @@ def look(db: sqlite3.Connection, kind: Target, name: str) -> Forgetting:
     trained = {row["version"] for row in runs if row["status"] == "done" and row["split"] == "train"}
     trained |= {row["version"] for row in db.execute(_REPLAYED, (_json(ratings),))}
     rows = db.execute("SELECT version, parent FROM adapters WHERE path != ''")  # those that are gone are
-    there = {row["version"]: row["parent"] for row in rows}
-    trained &= there.keys()
+    parents = {row["version"]: row["parent"] for row in rows}
+    trained &= parents.keys()
     open_run = next((row["id"] for row in runs if row["status"] in ("claimed", "running")), None)
-    heirs = tuple(sorted(_heirs(there, trained)))
+    heirs = tuple(sorted(_heirs(parents, trained)))
     return Forgetting(tuple(going), tuple(ratings), tuple(sorted(trained)), heirs, open_run, reactions)
 
 
@@ -73,40 +73,46 @@ def forget(db: sqlite3.Connection, kind: Target, name: str, actor: str, *, retra
 
     `retrain`: the versions that learned from it go, too, and so no run may be under way on top of one.
     """
-    found = look(db, kind, name)
-    if found.open_run is not None:
-        raise InOpenRun(found.open_run)
-    tainted = {*found.trained, *found.heirs}
+    forgetting = look(db, kind, name)
+    if forgetting.open_run is not None:
+        raise InOpenRun(forgetting.open_run)
+    tainted = {*forgetting.trained, *forgetting.heirs}
     if retrain and (on_top := _open_run_on(db, tainted)) is not None:
         raise InOpenRun(on_top)
-    if found.reactions:  # a rating follows from what is left of them
+    if forgetting.reactions:  # a rating follows from what is left of them
         db.execute("DELETE FROM reactions WHERE rater = ?", (name,))
-    if not found.completions and not found.ratings:
-        return found
-    _delete(db, found)
+    if not forgetting.completions and not forgetting.ratings:
+        return forgetting
+    _delete(db, forgetting)
     # Counts alone: a log that keeps the names has not forgotten them.
-    detail: dict[str, Any] = {"what": kind, "completions": len(found.completions), "ratings": len(found.ratings)}
-    meta.audit(db, actor, "forget", {**detail, "trained": found.trained, "heirs": found.heirs, "retrain": retrain})
+    detail: dict[str, Any] = {
+        "what": kind,
+        "completions": len(forgetting.completions),
+        "ratings": len(forgetting.ratings),
+    }
+    meta.audit(
+        db, actor, "forget", {**detail, "trained": forgetting.trained, "heirs": forgetting.heirs, "retrain": retrain}
+    )
     if retrain and tainted:
         unlearning.begin(db, tainted)
-    return found
+    return forgetting
 
 
 def delete(db: sqlite3.Connection, id: str) -> bool:
     """One completion, because its client says so; False where it is gone already. Raises InOpenRun."""
-    found = look(db, "completion", id)
-    if found.open_run is not None:
-        raise InOpenRun(found.open_run)
-    _delete(db, found)
-    return bool(found.completions)
+    forgetting = look(db, "completion", id)
+    if forgetting.open_run is not None:
+        raise InOpenRun(forgetting.open_run)
+    _delete(db, forgetting)
+    return bool(forgetting.completions)
 
 
-def _delete(db: sqlite3.Connection, found: Forgetting) -> None:
+def _delete(db: sqlite3.Connection, forgetting: Forgetting) -> None:
     """The rows; and what the run folders may have of them is owed. An episode goes with its last turn, and never trains
     without one that it had."""
-    episodes = _ids(db, _EPISODES, _json(found.completions))
-    taught = lessons.forget(db, found.ratings)
-    completions.forget(db, found.completions)
+    episodes = _ids(db, _EPISODES, _json(forgetting.completions))
+    taught = lessons.forget(db, forgetting.ratings)
+    completions.forget(db, forgetting.completions)
     db.execute(
         """DELETE FROM episodes WHERE seq IN (SELECT value FROM json_each(?)) AND NOT EXISTS (
         SELECT 1 FROM completions c WHERE c.session = episodes.id AND coalesce(c.key, '') = episodes.key)""",
@@ -115,17 +121,17 @@ def _delete(db: sqlite3.Connection, found: Forgetting) -> None:
     db.execute(
         "UPDATE episodes SET left_out = 'forgotten' WHERE seq IN (SELECT value FROM json_each(?))", (_json(episodes),)
     )
-    if found.ratings:  # a critic was made of them
+    if forgetting.ratings:  # a critic was made of them
         db.execute("DELETE FROM guesses")
-    db.execute("DELETE FROM ratings WHERE id IN (SELECT value FROM json_each(?))", (_json(found.ratings),))
-    owe(db, {"completions": [*found.completions, *taught], "ratings": found.ratings})
+    db.execute("DELETE FROM ratings WHERE id IN (SELECT value FROM json_each(?))", (_json(forgetting.ratings),))
+    owe(db, {"completions": [*forgetting.completions, *taught], "ratings": forgetting.ratings})
     meta.set_meta(db, GAPS, meta.read_meta(db, GAPS, 0) + 1)
 
 
-def owe(db: sqlite3.Connection, more: Mapping[str, Sequence[str]]) -> None:
+def owe(db: sqlite3.Connection, additional: Mapping[str, Sequence[str]]) -> None:
     """Text that the run folders may still have."""
     owed = meta.read_meta(db, OWED, NOTHING)
-    meta.set_meta(db, OWED, {key: [*ids, *more.get(key, ())] for key, ids in owed.items()})
+    meta.set_meta(db, OWED, {key: [*ids, *additional.get(key, ())] for key, ids in owed.items()})
 
 
 def overwritten(db: sqlite3.Connection, owed: int) -> None:
@@ -137,8 +143,8 @@ def overwritten(db: sqlite3.Connection, owed: int) -> None:
 def paid(db: sqlite3.Connection, owed: dict[str, list[str]]) -> None:
     """These have left the run folders."""
     now = meta.read_meta(db, OWED, NOTHING)
-    left = {key: [id for id in ids if id not in set(owed[key])] for key, ids in now.items()}
-    meta.set_meta(db, OWED, left)
+    remaining = {key: [id for id in ids if id not in set(owed[key])] for key, ids in now.items()}
+    meta.set_meta(db, OWED, remaining)
 
 
 def _open_run_on(db: sqlite3.Connection, versions: Iterable[int]) -> int | None:

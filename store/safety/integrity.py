@@ -130,12 +130,12 @@ class Integrity:
                     self.why = f"it is tried again, as it could not be read ({error})"
             return None
 
-    def _damaged(self, why: str) -> None:
+    def _damaged(self, reason: str) -> None:
         with self._lock:
             if self.state == "damaged":
                 return
-            self.state, self.why = "damaged", why
-        write_note(self._path, why)
+            self.state, self.why = "damaged", reason
+        write_note(self._path, reason)
         self._known.set()
         self._changed()
 
@@ -153,9 +153,9 @@ def check(db: sqlite3.Connection, path: Path) -> None:
         raise StoreDamaged(damaged(path, verdict))
 
 
-def damaged(path: Path, why: str | None) -> str:
-    told = " ".join(str(why).split()).rstrip(".")
-    return f"{path} is damaged ({told}); restore a backup or move it away to start empty."
+def damaged(path: Path, reason: str | None) -> str:
+    reason_text = " ".join(str(reason).split()).rstrip(".")
+    return f"{path} is damaged ({reason_text}); restore a backup or move it away to start empty."
 
 
 def note_of(path: Path) -> Path:
@@ -170,14 +170,14 @@ def noted(path: Path) -> str | None:
         return None
 
 
-def write_note(path: Path, why: str) -> None:
+def write_note(path: Path, reason: str) -> None:
     """The next start checks this file before it does anything else. Without space for the note it finds out again."""
-    told = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {' '.join(why.split())}\n"
+    line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {' '.join(reason.split())}\n"
     with (
         contextlib.suppress(OSError),
         os.fdopen(os.open(note_of(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file,
     ):
-        file.write(told)
+        file.write(line)
 
 
 def _stand_back() -> None:

@@ -77,74 +77,80 @@ class Gaps:
         if count >= MOST_PAGES:
             raise OSError(f"it has {count} pages, and only up to {MOST_PAGES} can be told apart")
         block = os.pread(self._handle, SLICE * size, first * size)
-        for at in range(0, len(block) - size + 1, size):
-            begin, end = gap(block, at, size - header[20], first_page=first == at == 0)
+        for start in range(0, len(block) - size + 1, size):
+            begin, end = gap(block, start, size - header[20], first_page=first == start == 0)
             if block.count(0, begin, end) == end - begin:
                 continue
-            if not adds_up(block[at : at + size], size - header[20], HEADER if first == at == 0 else 0):
+            if not adds_up(block[start : start + size], size - header[20], HEADER if first == start == 0 else 0):
                 os.fsync(self._handle)
-                raise OSError(f"page {first + at // size + 1} is not as SQLite writes one; it may be damaged")
+                raise OSError(f"page {first + start // size + 1} is not as SQLite writes one; it may be damaged")
             os.pwrite(self._handle, bytes(end - begin), first * size + begin)
         os.fsync(self._handle)
         return first + SLICE if first + SLICE < count else None
 
 
-def gap(block: bytes, at: int, usable: int, *, first_page: bool = False) -> tuple[int, int]:
-    """Where in `block` the gap of the page at `at` lies; nothing where it is not a page of a tree."""
-    head = at + HEADER if first_page else at
+def gap(block: bytes, page_start: int, usable: int, *, first_page: bool = False) -> tuple[int, int]:
+    """Where in `block` the gap of the page at `page_start` lies; nothing where it is not a page of a tree."""
+    head = page_start + HEADER if first_page else page_start
     kind = block[head]
     if kind not in LEAVES and kind not in INNER:
-        return at, at
+        return page_start, page_start
     rows = int.from_bytes(block[head + 3 : head + 5], "big")
-    rest = int.from_bytes(block[head + 5 : head + 7], "big") or 65536
+    content_start = int.from_bytes(block[head + 5 : head + 7], "big") or 65536
     begin = head + (8 if kind in LEAVES else 12) + 2 * rows
-    return (begin, at + rest) if begin <= at + rest <= at + usable else (at, at)
+    return (
+        (begin, page_start + content_start)
+        if begin <= page_start + content_start <= page_start + usable
+        else (page_start, page_start)
+    )
 
 
 def adds_up(page: bytes, usable: int, head: int = 0) -> bool:
     """Tell if rows, free blocks and lost bytes of a tree's page come to what its header says, as SQLite checks it."""
-    kind, rows, rest = page[head], _number(page, head + 3), _number(page, head + 5) or 65536
+    kind, rows, content_start = page[head], _number(page, head + 3), _number(page, head + 5) or 65536
     first = head + (8 if kind in LEAVES else 12)
     try:
         places = [_number(page, first + 2 * n) for n in range(rows)]
         sizes = [_row(page, kind, place, usable) for place in places]
-        free, at = 0, _number(page, head + 1)
-        while at:
-            following, length = _number(page, at), _number(page, at + 2)
-            if not at < at + length <= usable or (following and following <= at):
+        free, offset = 0, _number(page, head + 1)
+        while offset:
+            following, length = _number(page, offset), _number(page, offset + 2)
+            if not offset < offset + length <= usable or (following and following <= offset):
                 return False
-            free, at = free + length, following
+            free, offset = free + length, following
     except IndexError:
         return False
-    return all(place >= rest for place in places) and sum(sizes) + free + page[head + 7] == usable - rest
+    return (
+        all(place >= content_start for place in places) and sum(sizes) + free + page[head + 7] == usable - content_start
+    )
 
 
-def _row(page: bytes, kind: int, at: int, usable: int) -> int:
+def _row(page: bytes, kind: int, offset: int, usable: int) -> int:
     """How many bytes a row has in its page; what is long goes on in others."""
-    start, at = at, at + (4 if kind in INNER else 0)
-    length, at = _varint(page, at)
+    start, offset = offset, offset + (4 if kind in INNER else 0)
+    length, offset = _varint(page, offset)
     if kind == INNER[1]:  # the number is the row's, and there is no more of it here
-        return at - start
+        return offset - start
     if kind == LEAVES[1]:
-        _, at = _varint(page, at)
+        _, offset = _varint(page, offset)
     most = usable - 35 if kind == LEAVES[1] else (usable - 12) * 64 // 255 - 23
     if length > most:
         least = (usable - 12) * 32 // 255 - 23
         part = least + (length - least) % (usable - 4)
         length = (part if part <= most else least) + 4
-    return max(4, at - start + length)
+    return max(4, offset - start + length)
 
 
-def _varint(page: bytes, at: int) -> tuple[int, int]:
+def _varint(page: bytes, offset: int) -> tuple[int, int]:
     """A number of one to nine bytes, and where the next byte is."""
     value = 0
     for _ in range(8):
-        byte, at = page[at], at + 1
+        byte, offset = page[offset], offset + 1
         value = value << 7 | byte & 0x7F
         if byte < 0x80:
-            return value, at
-    return value << 8 | page[at], at + 1
+            return value, offset
+    return value << 8 | page[offset], offset + 1
 
 
-def _number(page: bytes, at: int) -> int:
-    return page[at] << 8 | page[at + 1]
+def _number(page: bytes, offset: int) -> int:
+    return page[offset] << 8 | page[offset + 1]

@@ -66,8 +66,8 @@ async def look(home: Path, secret: Secret | None = None) -> AsyncIterator[Lookin
         finally:
             await reader.close()
     except driver.errors() as error:
-        why = f"{error}{driver.perhaps_encrypted(error)}"
-        raise StoreError(f"{path} cannot be read ({why}); nothing was changed.") from error
+        reason = f"{error}{driver.perhaps_encrypted(error)}"
+        raise StoreError(f"{path} cannot be read ({reason}); nothing was changed.") from error
 
 
 def _check(path: Path, secret: Secret | None) -> None:

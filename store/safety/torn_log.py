@@ -131,9 +131,9 @@ def _sums(piece: bytes, sums: Sums, order: str) -> Sums:
         words.byteswap()
     first, second = sums
     pairs = iter(words)
-    for one, other in zip(pairs, pairs, strict=True):
-        first = (first + one + second) & MASK
-        second = (second + other + first) & MASK
+    for even_word, odd_word in zip(pairs, pairs, strict=True):
+        first = (first + even_word + second) & MASK
+        second = (second + odd_word + first) & MASK
     return first, second
 
 

@@ -69,7 +69,7 @@ def connecting(setup: Setup, record: dict[str, Any] | None) -> list[Change]:
 
 def disconnecting(record: dict[str, Any]) -> list[Change]:
     """Changes that taking it back would make."""
-    return [_back(one) for one in _files(record)]
+    return [_back(file) for file in _files(record)]
 
 
 def apply(changes: list[Change]) -> list[str]:

@@ -23,10 +23,10 @@ def connected(home: Path, url: str) -> tuple[Connected, ...]:
     for file in sorted((home / "agents").glob("*.json")):
         try:
             record = connection.load(home, file.stem)
-            why = _astray(record, url) if record else None
+            reason = _astray(record, url) if record else None
         except UnreadableSettings as error:
-            why = str(error)
-        found.append(Connected(file.stem, why))
+            reason = str(error)
+        found.append(Connected(file.stem, reason))
     return tuple(found)
 
 

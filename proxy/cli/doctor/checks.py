@@ -314,7 +314,7 @@ def ratings(facts: Facts) -> DoctorCheck:
     found = facts.status["ratings"]
     line = f"{found['fresh']} fresh (no run has used them): {found['good']} good, {found['bad']} bad"
     if never := found["untrainable"]:
-        line += f"; {sum(never.values())} will not train ({', '.join(f'{why}: {n}' for why, n in never.items())})"
+        line += f"; {sum(never.values())} will not train ({', '.join(f'{reason}: {n}' for reason, n in never.items())})"
     if waiting := found["dampened"]:
         line += f"; waiting for other raters: {', '.join(f'{n} of {who}' for who, n in sorted(waiting.items()))}"
         return DoctorCheck("ratings", "note", line, "train.max_rater_share says how much of a run one rater may be")

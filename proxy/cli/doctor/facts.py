@@ -63,7 +63,7 @@ class Facts:
 
 def gather(settings: Settings) -> Facts:
     client = HomeClient(settings)
-    status, why, answers, not_ready, models, keys = None, None, True, None, None, None
+    status, reason, answers, not_ready, models, keys = None, None, True, None, None, None
     try:
         status = client.ask("GET", "/rl/status")
         keys = _keys(client)
@@ -74,13 +74,13 @@ def gather(settings: Settings) -> Facts:
         except Refused as refused:
             not_ready = str(refused)
     except Refused as refused:
-        why = str(refused)
+        reason = str(refused)
     except Unreachable as error:
-        why, answers = str(error), False
+        reason, answers = str(error), False
     free = shutil.disk_usage(_there(settings.home)).free / GB
     use = Machine(cpu=False, gpu=shutil.which("nvidia-smi") is not None).look(time.monotonic())
     return Facts(
-        settings, client.url, status, why, answers, not_ready, models, holder(settings.home), owner(settings), free,
+        settings, client.url, status, reason, answers, not_ready, models, holder(settings.home), owner(settings), free,
         use.free_gb, use.gpu_free_gb, keys, drift.connected(settings.home, client.url), _form(settings.home),
         standing(settings.train.nice, owner(settings) or "self"),
         integrity.noted(settings.home / schema.NAME),

@@ -39,8 +39,8 @@ def import_open_webui(file: Path | None, home: Path | None, as_json: bool) -> No
     client = client_of(home)
     total: dict[str, Any] = {"stored": 0, "known": 0, "unplaced": [], "refused": []}
     try:
-        for one in feedbacks(file):
-            _take(client, one, total)
+        for feedback in feedbacks(file):
+            _take(client, feedback, total)
     except UnreadableFile as error:
         fail(str(error))
     except Unreachable as error:
@@ -136,8 +136,8 @@ def _take(client: HomeClient, one: dict[str, Any], total: dict[str, Any]) -> Non
 def _say(total: Mapping[str, Any]) -> None:
     unplaced = len(total["unplaced"])
     print(f"{some(total['stored'], 'rating')} taken, {total['known']} were here before, {unplaced} could not be placed")
-    for why, count in Counter(one["why"] for one in total["unplaced"]).most_common():
-        print(f"{count} of these: {why}", file=sys.stderr)
+    for reason, count in Counter(one["why"] for one in total["unplaced"]).most_common():
+        print(f"{count} of these: {reason}", file=sys.stderr)
     for one in total["refused"]:
         print(f"feedback {one['feedback']} was not taken: {one['why']}", file=sys.stderr)
 

@@ -170,8 +170,8 @@ def _sent(
     dry_run: bool,
 ) -> Iterator[tuple[WrittenReward, LeftOut | None]]:
     """Each, with why it was not taken. Raises Refused, Unreachable."""
-    for at in range(0, len(outcomes), BATCH):
-        batch = outcomes[at : at + BATCH]
+    for start in range(0, len(outcomes), BATCH):
+        batch = outcomes[start : start + BATCH]
         lines = b"\n".join(_line(one, sizes.get(one.group), split) for one in batch)
         answer = client.ask("POST", "/rl/episodes/rewards" + ("?dry_run" if dry_run else ""), lines)
         refused = {one["line"]: one for one in answer["refused"]}
@@ -182,7 +182,7 @@ def _sent(
             wrong = refused.get(number)
             report.errors += wrong is None and one.error is not None
             yield one, None if wrong is None else _refused(one, wrong)
-        _progress(min(at + BATCH, len(outcomes)), len(outcomes), dry_run)
+        _progress(min(start + BATCH, len(outcomes)), len(outcomes), dry_run)
 
 
 def _refused(one: WrittenReward, wrong: dict[str, Any]) -> LeftOut:

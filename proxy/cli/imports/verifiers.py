@@ -78,8 +78,8 @@ def _episode(line: bytes, where: str, run: str, reward: str | None) -> Iterator[
     if not isinstance(traces, list):
         raise BrokenTrace("the line has no list of `traces`, so it is not of verifiers 0.3 or 0.4")
     if not traces:
-        why = f"the episode failed before its agent began ({_error(row)})"
-        yield LeftOut(where, _text(within(row, "id")), "no-reward", why)
+        reason = f"the episode failed before its agent began ({_error(row)})"
+        yield LeftOut(where, _text(within(row, "id")), "no-reward", reason)
     run = _text(within(row, "run", "id")) or run
     given = _text(within(row, "group", "id"))
     for trace in traces:
@@ -120,7 +120,7 @@ def _reward(rewards: Any, name: str | None) -> float | None:
         return _number(rewards[name], name)[0]
     if not rewards:
         return None
-    return sum(score * weight for score, weight in (_number(one, key) for key, one in rewards.items()))
+    return sum(score * weight for score, weight in (_number(reward, key) for key, reward in rewards.items()))
 
 
 def _number(reward: Any, name: str) -> tuple[float, float]:

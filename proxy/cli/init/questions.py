@@ -254,7 +254,7 @@ class Interview:
         names = list(PRESETS)
         default = names.index(self._found.now.train.preset) + 1
         question = self._question("How far may one training run move the model?")
-        options = (f"{name}: {why}" for name, why in PRESETS.items())
+        options = (f"{name}: {reason}" for name, reason in PRESETS.items())
         return names[int(self._pick(question, options, str(default), _number(len(names), default=default))) - 1]
 
     def _at_login(self) -> bool:
@@ -345,8 +345,8 @@ def _weights_given(proposals: list[Proposal], about: Mapping[str, Any]) -> Calla
             raise Wrong(
                 "There is no model folder of that name (config.json with *.safetensors), and it is not a hub id."
             )
-        if (why := weights_search.differs(line, about)) is not None:
-            raise Wrong(f"Not these: {why}.")
+        if (reason := weights_search.differs(line, about)) is not None:
+            raise Wrong(f"Not these: {reason}.")
         return Proposal(_lasting(line), "as you said", folder is not None)
 
     return read

@@ -79,23 +79,23 @@ def start(settings: Settings, wait: Callable[[float], None]) -> int:
 def until_ready(settings: Settings, wait: Callable[[float], None], ended: Callable[[], bool], log: Path) -> None:
     """Raises Unproven."""
     began = time.monotonic()
-    why = ""
+    reason = ""
     while time.monotonic() - began < START_S:
         try:
             client = HomeClient(settings)
             client.ask("GET", "/readyz")
             return
         except Unreachable:
-            why = "it does not answer yet"
+            reason = "it does not answer yet"
         except Refused as refused:
-            why = str(refused)
+            reason = str(refused)
             if time.monotonic() - began > settings.backend.ready_timeout_s:
                 break
         if ended():
             raise Unproven(f"rlproxy did not start: {last_line(log).removeprefix('rlproxy: ')}")
         wait(time.monotonic() - began)
         time.sleep(POLL_S)
-    raise Unproven(f"rlproxy was started and is not ready: {why} (its log: {log}).")
+    raise Unproven(f"rlproxy was started and is not ready: {reason} (its log: {log}).")
 
 
 def prove(settings: Settings, model: str, wait: Callable[[float], None], seen: Callable[[Proof, bool], None]) -> Proof:

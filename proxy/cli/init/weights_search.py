@@ -46,8 +46,8 @@ def propose(kind: str, model: str, root: str | None, about: Mapping[str, Any]) -
         found[model] = "what mlx_lm.server itself has loaded"
     if root and (_is_id(root) or local(root) is not None):
         found[root] = "what the server itself has loaded"
-    for spec, why in _named_in(about):
-        found.setdefault(spec, why)
+    for spec, reason in _named_in(about):
+        found.setdefault(spec, reason)
     names = {_plain(name) for name in _names(model, about)}
     for spec in _shelf():
         if _plain(spec) in names:

@@ -29,7 +29,7 @@ Json = dict[str, Any]
 
 def report(found: ReportData, *, text: bool, now: float, offset: float) -> Json:
     """`offset` is what the local clock is ahead of UTC, in seconds."""
-    rated = [one for one in found.completions if one.ratings]
+    rated = [completion for completion in found.completions if completion.ratings]
     names = _names(rated, shown=text)
     return {
         "format": FORMAT,
@@ -43,14 +43,14 @@ def report(found: ReportData, *, text: bool, now: float, offset: float) -> Json:
         "raters": _raters(rated, names),
         "comments": _comments(rated, names) if text else [],
         "versions": _versions(found, names, text=text),
-        "runs": [_run(one, text=text) for one in found.runs],
+        "runs": [_run(run, text=text) for run in found.runs],
         "replies": _replies(found.completions) if text else [],
     }
 
 
 def _model(found: ReportData, rated: Sequence[ToldCompletion], *, whole: bool) -> str | None:
     """By the name that it is asked for, which some servers make of the path of a file on their machine."""
-    names = [*(one.model for one in rated), *(one["model"] for one in found.adapters)]
+    names = [*(one.model for one in rated), *(adapter["model"] for adapter in found.adapters)]
     if not names:
         return None
     name: str = names[-1]
@@ -132,7 +132,7 @@ def _versions(found: ReportData, names: dict[str, str], *, text: bool) -> list[J
     """Newest first, the base last."""
     shares = _shares(found.completions)
     runs = {run["id"]: run for run in found.runs}
-    told = {one.id: one for one in found.completions}
+    told = {completion.id: completion for completion in found.completions}
     made = []
     for a in reversed(found.adapters):
         run = runs.get(a["run"])
@@ -171,10 +171,10 @@ def _state(found: ReportData, version: int, adapter: Json | None = None) -> str:
 def _shares(completions: Iterable[ToldCompletion]) -> dict[int, Json]:
     """By version, its rated main turns that people found good; one on which they cancel out is neither."""
     counts: dict[int, list[int]] = {}
-    for one in completions:
-        opinion = sum(rating.value for rating in one.ratings)
-        if one.version is not None and one.turn == "main" and opinion:
-            counts.setdefault(one.version, []).append(opinion > 0)
+    for completion in completions:
+        opinion = sum(rating.value for rating in completion.ratings)
+        if completion.version is not None and completion.turn == "main" and opinion:
+            counts.setdefault(completion.version, []).append(opinion > 0)
     found = {}
     for version, goods in counts.items():
         interval = wilson(sum(goods), len(goods))

@@ -28,7 +28,7 @@ class ReportPair(NamedTuple):
 
 def pairs(completions: Sequence[ToldCompletion]) -> list[ReportPair]:
     """The surest first: the same prompt, the same question in another conversation, a similar one. None twice."""
-    told = [one for one in completions if one.version is not None and one.text.strip()]
+    told = [completion for completion in completions if completion.version is not None and completion.text.strip()]
     spoken = [one for one in told if len(words(one.asked)) >= FEWEST_WORDS]
     found = [*_same(told, "the same prompt"), *_same(spoken, "the same question"), *_similar(spoken)]
     found = [pair for pair in found if pair.before.text != pair.after.text]

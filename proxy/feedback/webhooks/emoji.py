@@ -35,7 +35,7 @@ class Meaning:
         self._of: dict[str, tuple[float, Scale]] = {}
         self._of |= {plain(one): (1.0, "thumb") for one in settings.good}
         self._of |= {plain(one): (-1.0, "thumb") for one in settings.bad}
-        self._of |= {plain(one): (at / 2 - 1, "stars") for at, one in enumerate(settings.stars)}
+        self._of |= {plain(star): (index / 2 - 1, "stars") for index, star in enumerate(settings.stars)}
 
     def of(self, text: str) -> tuple[float, Scale] | None:
         """Meaning of one emoji, or of several with spaces between: those that mean something must mean the same."""

@@ -32,7 +32,7 @@ class WhatsApp(Platform):
         signed = hmac.new(self._secret, body, hashlib.sha256).hexdigest()
         if not same(headers.get("x-hub-signature-256", ""), "sha256=" + signed):
             raise Forged("The request is not signed with the Meta app's secret; nothing was read of it.")
-        return tuple(event for one in _messages(json_object(body)) if (event := _reaction(one)) is not None)
+        return tuple(event for message in _messages(json_object(body)) if (event := _reaction(message)) is not None)
 
 
 def _messages(body: dict[str, Any]) -> Iterator[Any]:

@@ -48,14 +48,14 @@ def test_what_is_remembered_is_what_would_be_worked_out(
         talk = [*talk[:back], *more]
         kept = [talk[at] for at in without_commands(talk, agent)]
         told = Telling(known, kept, 100).told()
-        assert told.asides == tuple(at for at, m in enumerate(kept) if m["role"] in tree.ASIDE)
+        assert told.asides == tuple(at for at, m in enumerate(kept) if m["role"] in tree.SYSTEM_ROLES)
         secrets: set[str] = set()
         assert told.prompt == tuple(redactor.message(canonical(m), secrets) for m in kept)
         assert told.secrets == secrets
         assert (told.thread, told.above) == thread_and_above(kept, redactor.message)
-        chain = iter(tree.chain(m for m in told.prompt if m.role not in tree.ASIDE))
+        chain = iter(tree.chain(m for m in told.prompt if m.role not in tree.SYSTEM_ROLES))
         assert told.nodes == tuple(
-            tree.message_hash(None, m.role, m.body) if m.role in tree.ASIDE else next(chain) for m in told.prompt
+            tree.message_hash(None, m.role, m.body) if m.role in tree.SYSTEM_ROLES else next(chain) for m in told.prompt
         )
         assert (told.untrainable is None) == (more_than_text(kept) is None)
         assert turn_of({}, {}, kept, None, (), told.turns) == turn_of({}, {}, kept, None)
