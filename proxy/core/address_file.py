@@ -46,27 +46,27 @@ def home_header(settings: Settings, url: str) -> dict[str, str]:
     return {HOME_HEADER: quote(os.fsencode(os.path.realpath(settings.home)))}
 
 
-def is_home(home: Path, named: str) -> bool:
+def is_home(home: Path, quoted_path: str) -> bool:
     """Tell whether a command that sent this is for this home, by whatever path it knows it."""
-    given = os.fsdecode(unquote_to_bytes(named))
+    path = os.fsdecode(unquote_to_bytes(quoted_path))
     try:
-        return given == os.path.realpath(home) or os.path.samefile(given, home)
+        return path == os.path.realpath(home) or os.path.samefile(path, home)
     except (OSError, ValueError):
         return False
 
 
 def _on_this_machine(host: str) -> bool:
     try:
-        given = ipaddress.ip_address(host)
+        address = ipaddress.ip_address(host)
     except ValueError:
         return host.lower() == "localhost"
-    return given.is_loopback or given.is_unspecified  # it listens everywhere, and is asked from here
+    return address.is_loopback or address.is_unspecified  # it listens everywhere, and is asked from here
 
 
 def _written(settings: Settings) -> dict[str, Any]:
     """Read it if that proxy runs: a process that was killed leaves its file, and the kernel lets go of its lock."""
     try:
-        found = json.loads((settings.home / ADDRESS_FILE).read_text())
+        entry = json.loads((settings.home / ADDRESS_FILE).read_text())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) and held(settings.home) else {}
+    return entry if isinstance(entry, dict) and held(settings.home) else {}

@@ -181,10 +181,12 @@ def as_typed(messages: list[dict[str, Any]], agent: Agent | None) -> list[dict[s
         return messages
     ends = len(text), len(prompt)
     same = common(min(ends), lambda a, b: text[ends[0] - b : ends[0] - a] == prompt[ends[1] - b : ends[1] - a])
-    at = text.find("\n\n", max(0, len(text) - same - 1))  # above it is an empty line here, and a line's end there
-    if at < 0 or len(text) - at - 2 >= same:
+    cut_index = text.find(
+        "\n\n", max(0, len(text) - same - 1)
+    )  # above it is an empty line here, and a line's end there
+    if cut_index < 0 or len(text) - cut_index - 2 >= same:
         return messages
-    return [*messages[:-1], {**messages[-1], "content": text[:at]}]
+    return [*messages[:-1], {**messages[-1], "content": text[:cut_index]}]
 
 
 def own_text(message: Mapping[str, Any], agent: Agent | None) -> str | None:
@@ -218,8 +220,8 @@ def sender_of(messages: Sequence[Mapping[str, Any]], agent: Agent | None) -> str
     if agent is None or agent.header is None:
         return None
     text = _first_text(_typed(messages, agent).get("content")).strip()
-    found = agent.header.match(f"{text}\n\n")  # there may be no words below it, but a picture
-    info_text = None if found is None else found.groupdict().get("json")
+    header = agent.header.match(f"{text}\n\n")  # there may be no words below it, but a picture
+    info_text = None if header is None else header.groupdict().get("json")
     if info_text is None:
         return None
     info = _object(info_text)
@@ -234,8 +236,8 @@ def named_by_newest(messages: Sequence[Mapping[str, Any]], agent: Agent | None) 
     """The people that a person's newest message names. Agents do it in one way, and chat completions in another: by the
     member `name`, be it a name or not."""
     if agent is not None:
-        found = sender_of(messages, agent), _typed(messages, agent).get("name")
-        return [one for one in found if one is not None]
+        names = sender_of(messages, agent), _typed(messages, agent).get("name")
+        return [entry for entry in names if entry is not None]
     for message in reversed(messages):
         if message.get("role") == "user":
             return [] if (name := message.get("name")) is None else [name]
@@ -279,8 +281,8 @@ def _first_text(content: Any) -> str:
 
 def _platform(messages: Sequence[Mapping[str, Any]], agent: Agent) -> str:
     """The agent's own name where its prompt says none, or several: a file that it shows there may say one, too."""
-    found = [] if agent.platform is None else agent.platform.findall(_prompt(messages))
-    return str(found[0]) if len(found) == 1 else agent.name
+    platforms = [] if agent.platform is None else agent.platform.findall(_prompt(messages))
+    return str(platforms[0]) if len(platforms) == 1 else agent.name
 
 
 def _is_block(part: str, tags: Sequence[str]) -> bool:
@@ -294,8 +296,8 @@ def _is_block(part: str, tags: Sequence[str]) -> bool:
 
 
 def _expanded(typed: str, stands_for: str) -> str | None:
-    found = _SLASH.fullmatch(typed)
-    line = None if found is None else f"/rl {found['args'] or ''}".strip()
+    command = _SLASH.fullmatch(typed)
+    line = None if command is None else f"/rl {command['args'] or ''}".strip()
     return line if line == stands_for else None
 
 
@@ -309,9 +311,9 @@ def _unwrapped(text: str, agent: Agent) -> str | None:
 
 def _without(text: str, layer: Sequence[Pair]) -> str:
     """Fixed strings leave no doubt: whatever is between them, all of it is the person's."""
-    for before, after in layer:
-        if text.startswith(before) and text.endswith(after) and len(text) >= len(before) + len(after):
-            return text[len(before) : len(text) - len(after)].strip()
+    for begin, end in layer:
+        if text.startswith(begin) and text.endswith(end) and len(text) >= len(begin) + len(end):
+            return text[len(begin) : len(text) - len(end)].strip()
     return text
 
 
@@ -319,21 +321,21 @@ def _headless(text: str, agent: Agent) -> str | None:
     assert agent.header is not None
     if agent.marker is not None and text.count(agent.marker) > 1:
         return None
-    found = agent.header.match(text)
-    if found is None:
+    header = agent.header.match(text)
+    if header is None:
         return text
-    info = found.groupdict().get("json")
+    info = header.groupdict().get("json")
     if info is not None and _object(info) is None:
         return None
-    return text[found.end() :].strip()
+    return text[header.end() :].strip()
 
 
 def _object(text: str) -> dict[str, Any] | None:
     try:
-        found = orjson.loads(text)
+        parsed = orjson.loads(text)
     except orjson.JSONDecodeError:
         return None
-    return found if isinstance(found, dict) else None
+    return parsed if isinstance(parsed, dict) else None
 
 
 def _unquoted(text: str) -> str:

@@ -84,7 +84,7 @@ class Answer:
 
     def taken(self) -> bytes:
         """Bytes that have come and were not read yet. Of a packed body it is a part; the next is there then."""
-        found = self._came[0] if len(self._came) == 1 else b"".join(self._came)
+        data = self._came[0] if len(self._came) == 1 else b"".join(self._came)
         self._came.clear()
         self._size = 0
         if self._has_packed and (error := self._unpack_more()) is not None:
@@ -94,7 +94,7 @@ class Answer:
         if self.paused and not self._came:
             self.paused = False
             self._connection.read_on()
-        return found
+        return data
 
     def give_back(self, data: bytes) -> None:
         """Put bytes that were taken back, for the next read."""

@@ -91,12 +91,12 @@ class Connections:
         head = b"%s%s%s%s\r\n" % (route, address.head, lines, length)
         free = self._free.get(address[:3])
         while free:
-            since, kept = free.pop()
-            if self._loop.time() - since >= KEEPALIVE_S or kept.to.is_closing():
-                kept.close()
+            since, idle = free.pop()
+            if self._loop.time() - since >= KEEPALIVE_S or idle.to.is_closing():
+                idle.close()
                 continue
             try:
-                return await kept.ask(method, head, body, unpack, left)
+                return await idle.ask(method, head, body, unpack, left)
             except (Disconnected, ConnectionResetError, BrokenPipeError):
                 if method not in _SAFE or body is not None:
                     raise
@@ -107,8 +107,8 @@ class Connections:
     async def _connected(self, address: ServerAddress) -> _Connection:
         try:
             async with asyncio.timeout(self._connect_timeout_s):
-                found = await self._loop.getaddrinfo(address.host, address.port, type=1)
-                sock = await aiohappyeyeballs.start_connection(found, happy_eyeballs_delay=0.25, interleave=1)
+                addresses = await self._loop.getaddrinfo(address.host, address.port, type=1)
+                sock = await aiohappyeyeballs.start_connection(addresses, happy_eyeballs_delay=0.25, interleave=1)
                 security: dict[str, Any] = {"ssl": _tls(), "server_hostname": address.host} if address.tls else {}
                 _, connection = await self._loop.create_connection(
                     lambda: _Connection(self, address), sock=sock, **security
@@ -138,7 +138,7 @@ class Connections:
             for since, connection in free:
                 if since <= due:
                     connection.close()
-            self._free[address] = [one for one in free if one[0] > due]
+            self._free[address] = [entry for entry in free if entry[0] > due]
             if not self._free[address]:
                 del self._free[address]
         if self._free:

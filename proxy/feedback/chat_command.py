@@ -52,7 +52,7 @@ _RATINGS: Final = ("good", "bad", "1", "2", "3", "4", "5", "👍", "👎")
 
 class Command(NamedTuple):
     verb: str  # empty for a bare `/rl`
-    rest: str
+    words: str
     several_lines: bool = False  # all of it: whoever wrote the later ones may not be the person
 
     @property
@@ -96,13 +96,13 @@ FindAbout = Callable[[], Awaitable[About]]
 
 def parse(text: str) -> Command:
     """`/rl bad too long` → ("bad", "too long")."""
-    said = PREFIX.sub("", text.strip(), count=1).strip()
-    if len(said) > 1 and said[0] == said[-1] == '"':  # `opencode run --command rl "bad too long"` quotes it again
-        said = said[1:-1].strip()
-    if not said:
+    line = PREFIX.sub("", text.strip(), count=1).strip()
+    if len(line) > 1 and line[0] == line[-1] == '"':  # `opencode run --command rl "bad too long"` quotes it again
+        line = line[1:-1].strip()
+    if not line:
         return Command("", "")
-    verb, rest = (*said.split(None, 1), "")[:2]
-    return Command(verb.lower().rstrip(":,"), rest.strip(), len(text.strip().splitlines()) > 1)
+    verb, words = (*line.split(None, 1), "")[:2]
+    return Command(verb.lower().rstrip(":,"), words.strip(), len(text.strip().splitlines()) > 1)
 
 
 class ChatCommands:
@@ -158,7 +158,7 @@ class ChatCommands:
         act = command.verb in IN_CHAT
         if act and role != "admin":
             return _for_admins(command.verb, unlisted)
-        if command.rest and (act or command.verb == "undo"):  # whoever wrote them may not be the person
+        if command.words and (act or command.verb == "undo"):  # whoever wrote them may not be the person
             return (
                 f"`/rl {command.verb}` takes no words after it, so nothing was done. Type `/rl {command.verb}` alone."
             )
@@ -168,22 +168,22 @@ class ChatCommands:
             return f"I do not know `/rl {command.verb[:40]}`, so nothing was done; {HELP}"
         if role == "use":
             return "your key may ask models and not rate (its role is use), so nothing was rated."
-        found = await about()
+        about_answer = await about()
         if command.verb == "undo":
-            return await self._undo(found)
-        return await self._rate(found, command, source, event_id)
+            return await self._undo(about_answer)
+        return await self._rate(about_answer, command, source, event_id)
 
     async def _last(self, place: Place) -> Lately:
         """The last main turn of this session or person; another's is not what they saw. Raises CannotTell."""
-        if (found := await self._screen.last(place.reach.own(), place.session)) is None:
+        if (answer := await self._screen.last(place.reach.own(), place.session)) is None:
             raise CannotTell("nothing of yours was answered yet, so nothing was rated.")
-        return found
+        return answer
 
     async def _rate(self, about: About, command: Command, source: str, event_id: str | None) -> str:
-        if len(command.rest) > MAX_TEXT:
+        if len(command.words) > MAX_TEXT:
             raise BadRequest(f"What you wrote after the word is over {MAX_TEXT} characters, so nothing was rated.")
         if command.verb == "fix":
-            text = command.rest or self._unconfirmed.of(about.whose)
+            text = command.words or self._unconfirmed.of(about.whose)
             if text is None:
                 return "write the better answer after it, as in `/rl fix: TEXT`. Nothing was rated."
             if command.several_lines:
@@ -191,7 +191,7 @@ class ChatCommands:
             return await self._fix(about, text, source, event_id)
         if command.several_lines:
             return SEVERAL_LINES
-        comment = command.rest or None
+        comment = command.words or None
         value, scale = judged(command.verb)
         new = NewRating(*about.whose, value, comment=comment, source=source, source_event_id=event_id, scale=scale)
         rating = await self._feedback.rate(new)
@@ -237,8 +237,8 @@ def _replaced(rating: Rating, new: NewRating) -> str:
         return ", as before"
     if not rating.replaced:
         return ""
-    kept = [word for word in ("comment", "correction") if getattr(rating, word) and not getattr(new, word)]
-    stay = f"; its {' and '.join(kept)} stay{'s' if len(kept) == 1 else ''}" if kept else ""
+    retained = [word for word in ("comment", "correction") if getattr(rating, word) and not getattr(new, word)]
+    stay = f"; its {' and '.join(retained)} stay{'s' if len(retained) == 1 else ''}" if retained else ""
     return f" (your earlier rating of it is replaced{stay})"
 
 

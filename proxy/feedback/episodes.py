@@ -53,7 +53,7 @@ class Episodes:
     def __init__(self, store: Store, events: Events, redactor: Redactor, function: RewardFunction) -> None:
         self._store = store
         self._function = function
-        function.heard = self._heard
+        function.heard = self._note_program
         self._events = events
         self._redactor = redactor
         self._pins: OrderedDict[tuple[str, str], Pin] = OrderedDict()
@@ -84,11 +84,11 @@ class Episodes:
         return self._keep(key, session, pin._replace(used=time.monotonic()))
 
     async def _look(self, key: str, session: str, live: int | None) -> Pin:
-        found = await self._store.episodes.find(session, key)
+        episode = await self._store.episodes.find(session, key)
         if (meanwhile := self._pins.get((key, session))) is not None:  # another request of it was quicker
             return meanwhile
-        if found is not None:
-            pin = _pin(found)
+        if episode is not None:
+            pin = _pin(episode)
         elif live is None or not self._is_program(key) or await self._store.episodes.sessions_turns(session, key):
             pin = Pin(episode=False)
         else:
@@ -158,7 +158,7 @@ class Episodes:
             episode, is_new = await self._store.episodes.open(new)
         except errors.EpisodeTaken as error:
             raise Conflict(str(error), param="id") from None
-        self._heard(episode)
+        self._note_program(episode)
         if is_new:
             self._events.note("episode")
         return episode, is_new
@@ -185,14 +185,14 @@ class Episodes:
         `dry_run`: nothing is stored. Raises StoreError where none can be."""
         read = [self._read(line, key, user) for line in lines]
         good = [new for new in read if isinstance(new, NewReward)]
-        told: list[Rewarded | errors.StoreError] = []
+        outcomes: list[Rewarded | errors.StoreError] = []
         for start in range(0, len(good), AT_ONCE):
             some = await self._store.episodes.reward_each(good[start : start + AT_ONCE], dry_run=dry_run)
             if not dry_run:
-                self._rewarded([one for one in some if isinstance(one, Rewarded)])
-            told += some
-        stored = iter(told)
-        return [new if isinstance(new, ProxyError) else _found(next(stored)) for new in read]
+                self._rewarded([outcome for outcome in some if isinstance(outcome, Rewarded)])
+            outcomes += some
+        stored = iter(outcomes)
+        return [new if isinstance(new, ProxyError) else _answered(next(stored)) for new in read]
 
     def _read(self, line: bytes, key: str | None, user: str | None) -> NewReward | ProxyError:
         try:
@@ -234,11 +234,11 @@ class Episodes:
         )  # fmt: skip
 
     def _rewarded(self, rewarded: Sequence[Rewarded]) -> None:
-        for one in rewarded:
-            self._heard(one.episode)
-            if one.result == "stored" and one.episode.ended_at is not None:
+        for outcome in rewarded:
+            self._note_program(outcome.episode)
+            if outcome.result == "stored" and outcome.episode.ended_at is not None:
                 self._ended.append(time.monotonic())
-        if any(one.result != "same" for one in rewarded):
+        if any(outcome.result != "same" for outcome in rewarded):
             self._events.note("episode")
 
     @property
@@ -260,19 +260,19 @@ class Episodes:
             raise BadRequest(f"`{name}` must be a text of at most {LONGEST[name]} characters.", param=name)
         return None if text is None else self._redactor.text(text)
 
-    def _heard(self, episode: Episode) -> None:
+    def _note_program(self, episode: Episode) -> None:
         self._programs[episode.key] = time.time()
-        before = self._pins.get((episode.key, episode.id))
-        used = before.used if before is not None else time.monotonic()
+        earlier_pin = self._pins.get((episode.key, episode.id))
+        used = earlier_pin.used if earlier_pin is not None else time.monotonic()
         self._keep(episode.key, episode.id, _pin(episode)._replace(used=used))
 
 
-def _found(told: Rewarded | errors.StoreError) -> Rewarded | ProxyError:
+def _answered(outcome: Rewarded | errors.StoreError) -> Rewarded | ProxyError:
     """Raises the StoreError that is not about this episode."""
-    if isinstance(told, Rewarded):
-        return told
-    if (refused := refusal(told)) is None:
-        raise told
+    if isinstance(outcome, Rewarded):
+        return outcome
+    if (refused := refusal(outcome)) is None:
+        raise outcome
     return refused
 
 
@@ -291,8 +291,8 @@ def refusal(error: errors.StoreError) -> ProxyError | None:
             return None
 
 
-def _pin(found: Episode) -> Pin:
-    return Pin(True, found.version, ended=found.ended_at is not None)
+def _pin(episode: Episode) -> Pin:
+    return Pin(True, episode.version, ended=episode.ended_at is not None)
 
 
 def value_in(body: Mapping[str, Any]) -> float | None:
@@ -322,10 +322,10 @@ def _group_size(body: Mapping[str, Any]) -> int | None:
     return int(size)
 
 
-def _only(body: Mapping[str, Any], known: set[str]) -> None:
-    if unknown := sorted(map(str, body.keys() - known)):
+def _only(body: Mapping[str, Any], members: set[str]) -> None:
+    if unknown := sorted(map(str, body.keys() - members)):
         raise BadRequest(
-            f"There is no `{unknown[0][:100]}` here; there is {', '.join(sorted(known))}. Nothing was stored.",
+            f"There is no `{unknown[0][:100]}` here; there is {', '.join(sorted(members))}. Nothing was stored.",
             param=unknown[0][:100],
         )
 

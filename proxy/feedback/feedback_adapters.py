@@ -40,8 +40,8 @@ def ours(body: Body) -> Body:
     """In our words; a body that is in our words already is returned as it is. Raises BadRequest."""
     if "rating" in body:
         return body
-    for known, convert in _SHAPES:
-        if known(body):
+    for has_shape, convert in _SHAPES:
+        if has_shape(body):
             return {key: value for key, value in convert(body).items() if value is not None}
     return body
 
@@ -60,10 +60,10 @@ def _langsmith(body: Body) -> Body:
     correction = body.get("correction")
     if correction is not None and not isinstance(correction, str):
         raise BadRequest("`correction` must be text, the reply that would have been right.", param="correction")
-    given = body.get("score") if body.get("score") is not None else body.get("value")
-    if given is None and correction is None:
+    score = body.get("score") if body.get("score") is not None else body.get("value")
+    if score is None and correction is None:
         raise BadRequest("A comment alone is not a rating: send a `score` with it.", param="score")
-    rating = {"rating": "bad"} if given is None else _worth(given, "score")
+    rating = {"rating": "bad"} if score is None else _worth(score, "score")
     return {
         "completion_id": body.get("run_id") or body.get("trace_id"),
         **rating,

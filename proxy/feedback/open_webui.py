@@ -63,8 +63,8 @@ class Done(NamedTuple):
     answer: str | None = None
 
     def as_json(self) -> OpenWebUITaken:
-        found = self.rating
-        rating = None if found is None else as_json(found, {found.completion_id: self.answer or ""})
+        stored = self.rating
+        rating = None if stored is None else as_json(stored, {stored.completion_id: self.answer or ""})
         return {"result": self.result, "line": self.line, "rating": rating}
 
 

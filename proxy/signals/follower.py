@@ -41,117 +41,119 @@ class Follower:
         """Look at some more requests; how many. Raises StoreError."""
         unseen = await self._store.signals.unseen(AT_ONCE)
         signals: list[NewSignal] = []
-        for one in unseen:
+        for request in unseen:
             try:
-                signals += await self._found(one)
+                signals += await self._found(request)
             except (ValueError, TypeError, KeyError) as error:  # whatever a client sent: the next one is looked at
-                log.warning("a request says nothing of the answer before it", completion=one.id, error=repr(error))
+                log.warning("a request says nothing of the answer before it", completion=request.id, error=repr(error))
         if unseen:  # one commit for all of them
             await self._store.signals.note(signals, unseen[-1].seq)
         broken = rules.of_kind("aborted")
         assert broken is not None
         return len(unseen) + await self._store.signals.note_broken_off(broken.why)
 
-    async def _found(self, one: Next) -> list[NewSignal]:
+    async def _found(self, request: Next) -> list[NewSignal]:
         """Find what this request says of earlier answers."""
-        if one.turn != "main" or not one.tail:
+        if request.turn != "main" or not request.tail:
             return []
         # Without a session, equal words may be of two conversations: then nobody can tell which one goes on.
-        certain = one.session is not None or await self._store.signals.is_only(one)
-        if certain and one.tail[-1].role == "user" and (again := await self._asked_again(one)) is not None:
-            return [again]
-        if one.above is None or not certain:
+        certain = request.session is not None or await self._store.signals.is_only(request)
+        if certain and request.tail[-1].role == "user" and (repeated := await self._asked_again(request)) is not None:
+            return [repeated]
+        if request.above is None or not certain:
             return []
-        before = await self._before(one)
-        if before is None:
+        answer = await self._before(request)
+        if answer is None:
             return []
-        return await self._about(before, one)
+        return await self._about(answer, request)
 
-    async def _asked_again(self, one: Next) -> NewSignal | None:
+    async def _asked_again(self, request: Next) -> NewSignal | None:
         """The same question once more, or another one in its place."""
-        if (same := await self._store.signals.asked_before(one, AGAIN_S)) is not None:
-            return _ruled(same, "regenerated", one, "", rules.of_kind("regenerated"))
-        if one.parent is None or one.typed is None:  # all conversations begin at the same place
+        if (same := await self._store.signals.asked_before(request, AGAIN_S)) is not None:
+            return _ruled(same, "regenerated", request, "", rules.of_kind("regenerated"))
+        if request.parent is None or request.typed is None:  # all conversations begin at the same place
             return None
-        other = await self._store.signals.asked_otherwise(one, AGAIN_S)
-        if other is None:
+        replaced = await self._store.signals.asked_otherwise(request, AGAIN_S)
+        if replaced is None:
             return None
-        id, question = other
-        kind: SignalKind = "regenerated" if question.strip() == one.asked.strip() else "edited"
-        return _ruled(id, kind, one, one.typed, rules.of_kind(kind))
+        id, question = replaced
+        kind: SignalKind = "regenerated" if question.strip() == request.asked.strip() else "edited"
+        return _ruled(id, kind, request, request.typed, rules.of_kind(kind))
 
-    async def _before(self, one: Next) -> Lately | None:
+    async def _before(self, request: Next) -> Lately | None:
         """The answer that this request goes on from; None where that is not certain, or it was a side turn."""
-        found = await self._by_thread(one)
-        if not found:
-            found = await self._by_words(one)
-        if len(found) != 1:
+        candidates = await self._by_thread(request)
+        if not candidates:
+            candidates = await self._by_words(request)
+        if len(candidates) != 1:
             return None
-        answer = await self._store.answers.main_turn(found[0].id)
-        return answer if answer is not None and answer.seq < one.seq else None
+        answer = await self._store.answers.main_turn(candidates[0].id)
+        return answer if answer is not None and answer.seq < request.seq else None
 
-    async def _by_thread(self, one: Next) -> Sequence[Candidate]:
-        if one.above is None:
+    async def _by_thread(self, request: Next) -> Sequence[Candidate]:
+        if request.above is None:
             return ()
-        system = tuple(bytes.fromhex(one.system[start : start + 32]) for start in range(0, len(one.system), 32))
-        sent = SentBack(one.above, one.reply or b"", system, one.model, one.session)
-        return await self._store.completions.find_reply(sent, [one.asker])
+        system = tuple(bytes.fromhex(request.system[start : start + 32]) for start in range(0, len(request.system), 32))
+        sent = SentBack(request.above, request.reply or b"", system, request.model, request.session)
+        return await self._store.completions.find_reply(sent, [request.asker])
 
-    async def _by_words(self, one: Next) -> Sequence[Candidate]:
+    async def _by_words(self, request: Next) -> Sequence[Candidate]:
         """Its client has rewritten the conversation. Where no answer here says its newest reply, the
         conversation is not read."""
-        if one.answer is not None and not await self._screen.may_have_said(
-            as_chat(one.answer), [one.asker], one.session
+        if request.answer is not None and not await self._screen.may_have_said(
+            as_chat(request.answer), [request.asker], request.session
         ):
             return ()
-        whole = await self._store.completions.get(one.id)
+        whole = await self._store.completions.get(request.id)
         if whole is None:
             return ()
         messages = [as_chat(message) for message in whole.new.prompt]
         last = max((index for index, message in enumerate(messages) if message["role"] == "assistant"), default=-1)
-        place = Place(_own(one), one.session, one.model, agent_of({}, messages))
+        place = Place(_own(request), request.session, request.model, agent_of({}, messages))
         try:
-            found = await self._screen.rendered(messages[: last + 1], place, [one.asker]) if last >= 0 else None
+            shown_answer = (
+                await self._screen.rendered(messages[: last + 1], place, [request.asker]) if last >= 0 else None
+            )
         except CannotTell:
             return ()
-        return () if found is None else [Candidate(found.id, found.created_at, found.text)]
+        return () if shown_answer is None else [Candidate(shown_answer.id, shown_answer.created_at, shown_answer.text)]
 
-    async def _about(self, before: Lately, one: Next) -> list[NewSignal]:
-        found: list[NewSignal] = []
-        if any(message.role == "tool" for message in one.tail):
-            found.append(self._of_tools(before, one))
-        if one.tail[-1].role == "user":
-            found.append(self._of_words(before, one))
-        return found
+    async def _about(self, answer: Lately, request: Next) -> list[NewSignal]:
+        signals: list[NewSignal] = []
+        if any(message.role == "tool" for message in request.tail):
+            signals.append(self._of_tools(answer, request))
+        if request.tail[-1].role == "user":
+            signals.append(self._of_words(answer, request))
+        return signals
 
-    def _of_tools(self, before: Lately, one: Next) -> NewSignal:
+    def _of_tools(self, answer: Lately, request: Next) -> NewSignal:
         """All results of one answer's calls together: it failed where one of them did."""
-        results = [as_chat(message) for message in one.tail if message.role == "tool"]
-        said = [(_text(result), str(result.get("tool_call_id") or "")) for result in results]
-        labels = [rules.of_tool(marked=id in one.tool_errors) for _, id in said]
-        at = next((index for index, label in enumerate(labels) if label.value), 0)
-        return _ruled(before.id, "tool", one, said[at][0], labels[at])
+        results = [as_chat(message) for message in request.tail if message.role == "tool"]
+        texts = [(_text(result), str(result.get("tool_call_id") or "")) for result in results]
+        labels = [rules.of_tool(marked=id in request.tool_errors) for _, id in texts]
+        worst = next((index for index, label in enumerate(labels) if label.value), 0)
+        return _ruled(answer.id, "tool", request, texts[worst][0], labels[worst])
 
-    def _of_words(self, before: Lately, one: Next) -> NewSignal:
-        if one.typed is None:
-            return _ruled(before.id, "message", one, one.asked, rules.label("unclear", UNCERTAIN))
-        own = own_words(one.typed)  # a page that was pasted into it instructs nobody
-        ruled = rules.of_message(one.typed, [before.asked])
-        if ruled is None and own != one.typed:
-            ruled = rules.of_message(own, []) if own else rules.label("unclear", UNCERTAIN)
-        return _ruled(before.id, "message", one, own or one.typed, ruled)
+    def _of_words(self, answer: Lately, request: Next) -> NewSignal:
+        if request.typed is None:
+            return _ruled(answer.id, "message", request, request.asked, rules.label("unclear", UNCERTAIN))
+        typed_words = own_words(request.typed)  # a page that was pasted into it instructs nobody
+        ruled = rules.of_message(request.typed, [answer.asked])
+        if ruled is None and typed_words != request.typed:
+            ruled = rules.of_message(typed_words, []) if typed_words else rules.label("unclear", UNCERTAIN)
+        return _ruled(answer.id, "message", request, typed_words or request.typed, ruled)
 
 
-def _ruled(id: str, kind: SignalKind, one: Next, said: str, ruled: Label | None) -> NewSignal:
-    said = said[:SHOWN]
+def _ruled(id: str, kind: SignalKind, request: Next, text: str, ruled: Label | None) -> NewSignal:
+    text = text[:SHOWN]
     if ruled is None:
-        return NewSignal(id, kind, said, one.id)
-    return NewSignal(id, kind, said, one.id, label=ruled.name, value=ruled.value, why=ruled.why)
+        return NewSignal(id, kind, text, request.id)
+    return NewSignal(id, kind, text, request.id, label=ruled.name, value=ruled.value, why=ruled.why)
 
 
-def _own(one: Next) -> Reach:
+def _own(request: Next) -> Reach:
     """The asker's own answers."""
-    return Reach(Who("use"), one.asker.user, ())
+    return Reach(Who("use"), request.asker.user, ())
 
 
 def _text(message: dict[str, Any]) -> str:

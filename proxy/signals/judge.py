@@ -63,26 +63,26 @@ class AnswerJudge:
     async def verdict(self, turn: JudgedTurn) -> JudgeVerdict:
         """Raises JudgeDown."""
         temperature = VARIED if self._votes > 1 else 0.0
-        asked = [self.ask(label_messages(turn), temperature) for _ in range(self._votes)]
-        answers = await _all(asked)
+        calls = [self.ask(label_messages(turn), temperature) for _ in range(self._votes)]
+        answers = await _all(calls)
         tokens = sum(answer.tokens for answer in answers)
-        read = [found for answer in answers if (found := read_label(answer.text, turn.follow_up)) is not None]
+        read = [reading for answer in answers if (reading := read_label(answer.text, turn.follow_up)) is not None]
         if not read:
             return JudgeVerdict("unclear", "", "the judge's answer cannot be read", tokens)
-        counted = Counter(found.label for found in read)
-        (name, most), *others = counted.most_common()
+        votes = Counter(reading.label for reading in read)
+        (name, most), *lower_votes = votes.most_common()
         if name == "nothing":
             return JudgeVerdict("nothing", "", "the judge abstained", tokens)
-        if 2 * most <= self._votes or (others and others[0][1] == most):
+        if 2 * most <= self._votes or (lower_votes and lower_votes[0][1] == most):
             return JudgeVerdict("unclear", "", f"no majority in {self._votes} votes", tokens)
-        again = await self.ask(refute_messages(turn, name), 0.0)
-        tokens += again.tokens
-        refutation = read_refutation(again.text)
+        refuting_answer = await self.ask(refute_messages(turn, name), 0.0)
+        tokens += refuting_answer.tokens
+        refutation = read_refutation(refuting_answer.text)
         if refutation is None:
             return JudgeVerdict("unclear", "", "the judge's second answer cannot be read", tokens)
         if refutation[0]:
             return JudgeVerdict("nothing", "", f"refuted: {refutation[1] or 'another explanation'}", tokens)
-        words = Counter(found.instruction for found in read if found.label == name and found.instruction)
+        words = Counter(reading.instruction for reading in read if reading.label == name and reading.instruction)
         instruction = words.most_common(1)[0][0] if words else ""
         return JudgeVerdict(name, instruction, f"{most} of {self._votes} votes, not refuted", tokens)
 
@@ -117,9 +117,9 @@ class AnswerJudge:
         return _read(raw, sum(len(message["content"]) for message in messages))
 
 
-async def _all(asked: Sequence[Any]) -> list[JudgeAnswer]:
+async def _all(calls: Sequence[Any]) -> list[JudgeAnswer]:
     """All of them, none left running where one fails."""
-    tasks = [asyncio.ensure_future(one) for one in asked]
+    tasks = [asyncio.ensure_future(call) for call in calls]
     try:
         return list(await asyncio.gather(*tasks))
     finally:
@@ -130,18 +130,18 @@ async def _all(asked: Sequence[Any]) -> list[JudgeAnswer]:
 
 async def _bounded(response: aiohttp.ClientResponse) -> bytes:
     """The body, up to MOST_BYTES: a longer one is cut, and then is not JSON."""
-    found = bytearray()
+    body = bytearray()
     async for piece in response.content.iter_chunked(1 << 16):
-        found += piece
-        if len(found) > MOST_BYTES:
+        body += piece
+        if len(body) > MOST_BYTES:
             break
-    return bytes(found[:MOST_BYTES])
+    return bytes(body[:MOST_BYTES])
 
 
-def _read(raw: bytes, asked: int) -> JudgeAnswer:
+def _read(raw: bytes, prompt_size: int) -> JudgeAnswer:
     """An answer that is not one has no text: it is dropped as a vote. It costs what it costs."""
     text = ""
-    tokens = -(-(asked + len(raw)) // A_TOKEN)
+    tokens = -(-(prompt_size + len(raw)) // A_TOKEN)
     try:
         body = orjson.loads(raw)
         usage = body.get("usage") or {}

@@ -126,17 +126,17 @@ class JudgeQueue:
         if group is None:
             return False
         judge = AnswerJudge(self._http, self._server.endpoint(), 1)
-        if (found := await self._answer(rank(judge, group, self._redactor.text))) is None:
+        if (ranking := await self._answer(rank(judge, group, self._redactor.text))) is None:
             return False
-        await self._store.judged_pairs.keep(found.pairs, *self._server.ranks_as, until)
-        await self._store.signals.spend(found.tokens, day_of(self._now()))
+        await self._store.judged_pairs.keep(ranking.pairs, *self._server.ranks_as, until)
+        await self._store.signals.spend(ranking.tokens, day_of(self._now()))
         return True
 
-    async def _answer(self, asked: Awaitable[Answer]) -> Answer | None:
+    async def _answer(self, call: Awaitable[Answer]) -> Answer | None:
         """None where it does not answer now: the turn stays in the queue, and there is a pause."""
         began = time.monotonic()
         try:
-            found = await asked
+            answer = await call
         except JudgeDown as error:
             pause = PAUSES_S[min(self._failures, len(PAUSES_S) - 1)]
             self._failures += 1
@@ -147,16 +147,16 @@ class JudgeQueue:
         finally:
             self.waited_s += time.monotonic() - began
         self._failures, self.problem = 0, None
-        return found
+        return answer
 
 
 async def turn_of(store: Store, redactor: Redactor, signal: Signal) -> JudgedTurn | None:
     """The turn as a judge sees it; None where it is a side turn by now, or gone."""
-    found = await store.completions.get(signal.completion_id)
-    if found is None or found.new.turn != "main" or found.end is None or not signal.said:
+    completion = await store.completions.get(signal.completion_id)
+    if completion is None or completion.new.turn != "main" or completion.end is None or not signal.said:
         return None
     keep = redactor.text  # it is stored without secrets; settings may find more by now
-    return JudgedTurn(keep(found.new.typed or found.new.asked), keep(found.end.text), keep(signal.said))
+    return JudgedTurn(keep(completion.new.typed or completion.new.asked), keep(completion.end.text), keep(signal.said))
 
 
 def day_of(now: datetime) -> str:

@@ -67,19 +67,19 @@ class JudgeServer:
 
     def statement(self) -> str:
         """The notice that a person should read before it is enabled."""
-        what = (
+        contents = (
             "For each follow-up that a person types, the judge is sent three texts, each up to 4,000 characters. "
             "They are what the person had asked, what the model answered, and the follow-up. Where one question has "
             "several answers, it is sent the question and up to six of them. Secrets of known shapes are replaced "
             "before ([redaction]); names and what people tell of themselves are not. Tool results, system prompts and "
             "documents are never sent, nor are side turns other than those of Compare."
         )
-        where = (
+        destination = (
             f"They go to {self.url}, which is another machine: its operator can read them."
             if self.leaves
             else f"They go to {self.url}, on this machine; nothing leaves it."
         )
-        return f"{what} {where}"
+        return f"{contents} {destination}"
 
     async def accept(self, actor: str) -> None:
         self._accepted = self._statement
@@ -99,8 +99,8 @@ class JudgeServer:
         return Endpoint(self.url, self.name, headers)
 
 
-def _short(said: str) -> str:
-    return hashlib.sha256(said.encode()).hexdigest()[:12]
+def _short(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _is_here(url: str) -> bool:

@@ -126,9 +126,9 @@ class Judging:
 
     async def run(self) -> None:
         """For ever, in a task of its own, and one more for the judge."""
-        async with asyncio.TaskGroup() as both:
-            both.create_task(self._again_and_again(self.look, self._look_now, lambda: 0.0))
-            both.create_task(self._again_and_again(self.ask, self._ask_now, lambda: self._asking.waited_s))
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._again_and_again(self.look, self._look_now, lambda: 0.0))
+            tasks.create_task(self._again_and_again(self.ask, self._ask_now, lambda: self._asking.waited_s))
 
     async def _again_and_again(
         self, step: Callable[[], Awaitable[bool]], wake: asyncio.Event, waited_s: Callable[[], float]
@@ -136,9 +136,9 @@ class Judging:
         """Do a step, rest, and wait for the next. `waited_s`: for others in all, which is not work."""
         while True:
             wake.clear()
-            more, began = False, time.monotonic() - waited_s()
+            has_more, began = False, time.monotonic() - waited_s()
             try:
-                more = await step()
+                has_more = await step()
             except StoreError as error:
                 log.error("signals wait for the store", error=str(error))
             except Exception:  # whatever it is: relaying, capture and ratings need no signals
@@ -146,7 +146,7 @@ class Judging:
             worked = time.monotonic() - waited_s() - began
             await asyncio.sleep(min(REST_S, REST * worked))  # answers come first
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(0.05 if more else LOOK_S):
+                async with asyncio.timeout(0.05 if has_more else LOOK_S):
                     await wake.wait()
 
     async def look(self) -> bool:
@@ -155,19 +155,19 @@ class Judging:
             return False
         if self._own.on:
             await self._store.signals.begin_scoring()  # before the step: what it finds is new
-        seen = await self._follower.step()
-        kept = await self._keep_said()
+        followed_count = await self._follower.step()
+        has_stored = await self._keep_said()
         scored = await self._score_own()
-        await self._settle_if(kept or scored or (bool(seen) and self._settings.mode == "on"))
-        return bool(seen) or kept or scored
+        await self._settle_if(has_stored or scored or (bool(followed_count) and self._settings.mode == "on"))
+        return bool(followed_count) or has_stored or scored
 
     async def ask(self) -> bool:
         """Ask the judge about one turn; whether it answered. Raises StoreError."""
         if self._store.integrity.state == "damaged":
             return False
-        asked = await self._asking.step()
-        await self._settle_if(asked)
-        return asked
+        has_answered = await self._asking.step()
+        await self._settle_if(has_answered)
+        return has_answered
 
     async def _settle_if(self, changed: bool) -> None:
         if not (changed or self._unsettled):
@@ -212,13 +212,13 @@ class Judging:
             self.own_problem = str(error)
             return False
         for signal in waiting:
-            found = await self._store.completions.get(signal.completion_id)
+            completion = await self._store.completions.get(signal.completion_id)
             score = None
-            if found is not None and found.new.turn == "main":
+            if completion is not None and completion.new.turn == "main":
                 try:
-                    said = await self._own.score(export.without_tokens(found), export.signal(signal))
+                    verdict = await self._own.score(export.without_tokens(completion), export.signal(signal))
                     self.own_problem = None
-                    score = said and OwnScore(said.value, said.comment or None)
+                    score = verdict and OwnScore(verdict.value, verdict.comment or None)
                 except OwnCodeFailed as error:
                     self.own_problem = f"{signal.completion_id} has no score of your own code: {error}"
                     log.warning("the user's own code gave no score", completion=signal.completion_id, why=str(error))
@@ -232,9 +232,9 @@ class Judging:
         """Have the user's own code see what was found since then; how many turns. Raises Conflict."""
         if not self._own.on:
             raise Conflict("There is no code of yours to score with: set signals.module, and start rlproxy again.")
-        left = await self._store.signals.rescore(since)
+        waiting_count = await self._store.signals.rescore(since)
         self.wake()
-        return left
+        return waiting_count
 
     async def choices(self) -> list[dict[str, Any]]:
         """For a run's manifest: which code of the user's own has scored."""
@@ -247,13 +247,13 @@ class Judging:
     @property
     def judges(self) -> list[tuple[str, str]]:
         """All whose labels may train, by name and configuration: the rules, the model, and the model as it ranks."""
-        found = [(rules.RULES, RULES_CONFIG)]
-        return [*found, (self.server.name, self.server.config), self.server.ranks_as] if self.asks else found
+        judges = [(rules.RULES, RULES_CONFIG)]
+        return [*judges, (self.server.name, self.server.config), self.server.ranks_as] if self.asks else judges
 
     async def trust(self, judge: str, config: str) -> Trust:
         """In these labels, on the newest turns that people have rated, too."""
         shared, unseen = await self._shared(judge, config)
-        return trust([(one.person, one.judge) for one in shared], unseen)
+        return trust([(turn.person, turn.judge) for turn in shared], unseen)
 
     async def _shared(self, judge: str, config: str) -> tuple[Sequence[Shared], int]:
         """Turns, or pairs, that people have decided, too, the newest first; and how many labels have come since."""
@@ -265,9 +265,9 @@ class Judging:
     async def settle(self) -> None:
         """Ratings as far as each judge is trusted at this moment: also right before a run claims. Raises StoreError."""
         async with self._settling:
-            found = {judge: (config, await self.trust(judge, config)) for judge, config in self.judges}
+            trust_by_judge = {judge: (config, await self.trust(judge, config)) for judge, config in self.judges}
             trusted = []
-            for judge, (config, how) in found.items() if self._settings.mode == "on" else ():
+            for judge, (config, how) in trust_by_judge.items() if self._settings.mode == "on" else ():
                 ranks = (judge, config) == self.server.ranks_as
                 weights = _weights(how)
                 if "bad" in weights and not ranks:
@@ -276,16 +276,16 @@ class Judging:
             if self._own.on and self._own_hash:
                 trusted.append(Trusted(OWN, self._own_hash, {"bad": WEIGHT, "good": WEIGHT}))
             trusted += self._hindsight.trusted()
-            came, gone = await self._store.signals.apply(trusted)
-            await self._say({judge: how for judge, (_, how) in found.items()}, trusted)
-            if came:
-                self._events.emit("judged", came=came, gone=gone)
+            added, removed = await self._store.signals.apply(trusted)
+            await self._say({judge: how for judge, (_, how) in trust_by_judge.items()}, trusted)
+            if added:
+                self._events.emit("judged", came=added, gone=removed)
 
     async def _went_on(self, judge: str, config: str, most: float) -> dict[str, float]:
         """The weight of answers that a person went on from. People measure it, with the thanks that no judge is asked
         about: thanks are said after bad answers, too."""
         shared = await self._store.signals.shared(judge, config, 4 * WINDOW, polite=True)
-        bad = trust([(one.person, one.judge) for one in shared]).bad
+        bad = trust([(turn.person, turn.judge) for turn in shared]).bad
         return {WENT_ON: min(most, bad.weight)} if bad.trusted and bad.weight > 0 else {}
 
     async def _say(self, found: dict[str, Trust], trusted: list[Trusted]) -> None:

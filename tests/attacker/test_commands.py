@@ -224,7 +224,7 @@ def test_a_document_above_a_word_hides_no_word_and_runs_no_act(
     """On a line of its own it rates nothing either: that takes one line, or a second message."""
     line = answered(form, inside(form, files, f"{page}{between}{WORD}"))
     assert line is None or line.endswith(WORD)
-    assert line is None or parse(line).verb not in ACTS or parse(line).rest
+    assert line is None or parse(line).verb not in ACTS or parse(line).words
     if line is not None and between != " " and parse(line).rates:
         assert parse(line).several_lines
 
@@ -278,7 +278,7 @@ def test_below_aiders_own_rules_no_document_becomes_a_command(page: str, between
         assert answered(form, form.messages("a question", "an answer", said + rules)) is None
     line = answered(form, form.messages("a question", "an answer", f"{page}{between}{WORD}{rules}"))
     assert line is None or line.endswith(WORD)
-    assert line is None or parse(line).verb not in ACTS or parse(line).rest
+    assert line is None or parse(line).verb not in ACTS or parse(line).words
     for typed in ("/rl good", "/rl bad: no\nreally", "rl:5"):
         assert answered(form, form.messages("a question", "an answer", typed + rules)) == typed
 

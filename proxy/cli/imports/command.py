@@ -67,20 +67,20 @@ def _export(file: Path, ours: bool, home: Path | None, as_json: bool) -> None:
     total: dict[str, Any] = {"stored": 0, "known": 0, "ratings": 0, "forgotten": 0, "refused": []}
     try:
         for first, lines in batches(file):
-            found = client.post_lines("/rl/import" + ("?ours" if ours else ""), lines)
+            answer = client.post_lines("/rl/import" + ("?ours" if ours else ""), lines)
             for key in ("stored", "known", "ratings", "forgotten"):
-                total[key] += found[key]
-            total["refused"] += [{**one, "line": one["line"] + first} for one in found["refused"]]
+                total[key] += answer[key]
+            total["refused"] += [{**refusal, "line": refusal["line"] + first} for refusal in answer["refused"]]
     except UnreadableFile as error:
         fail(str(error))
     if as_json:
         print_json(total)
     else:
-        taken = f"{some(total['stored'], 'completion')} and {some(total['ratings'], 'rating')} taken"
+        summary = f"{some(total['stored'], 'completion')} and {some(total['ratings'], 'rating')} taken"
         forgotten = f", {total['forgotten']} were forgotten here and stay so" if total["forgotten"] else ""
-        print(f"{taken}, {total['known']} were here before{forgotten}")
-        for one in total["refused"]:
-            print(f"line {one['line']} was not taken: {one['why']}", file=sys.stderr)
+        print(f"{summary}, {total['known']} were here before{forgotten}")
+        for refusal in total["refused"]:
+            print(f"line {refusal['line']} was not taken: {refusal['why']}", file=sys.stderr)
     if total["refused"]:
         raise typer.Exit(1)
 

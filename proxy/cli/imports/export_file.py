@@ -15,17 +15,17 @@ class UnreadableFile(Exception):
 
 def batches(file: Path) -> Iterator[tuple[int, bytes]]:
     """How many lines came before, and lines."""
-    before = count = size = 0
+    first = count = size = 0
     lines: list[bytes] = []
     try:
         with file.open("rb") as rows:
             for row in rows:
                 if lines and size + len(row) > BATCH:
-                    yield before, b"".join(lines)
-                    before, lines, size = count, [], 0
+                    yield first, b"".join(lines)
+                    first, lines, size = count, [], 0
                 lines.append(row)
                 count, size = count + 1, size + len(row)
     except OSError as error:
         raise UnreadableFile(f"{file} cannot be read ({error}); what came before is taken.") from error
     if b"".join(lines).strip():
-        yield before, b"".join(lines)
+        yield first, b"".join(lines)

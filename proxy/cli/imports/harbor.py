@@ -33,7 +33,7 @@ def read(place: Path, reward: str | None) -> Iterator[WrittenReward | LeftOut]:
     """All trials below a folder. `reward`: which of several rewards. Raises NothingThere."""
     if not place.is_dir():
         raise NothingThere(f"{place} is not a folder; Harbor writes into jobs/, or where --jobs-dir says.")
-    found = False
+    has_trial = False
     for path, folders, names in os.walk(place):  # follows no link to a folder
         folders.sort()
         if not {"result.json", "config.json"} & set(names):
@@ -44,10 +44,10 @@ def read(place: Path, reward: str | None) -> Iterator[WrittenReward | LeftOut]:
         except BrokenTrial as error:
             outcome = LeftOut(str(folder / "result.json"), None, "broken", str(error))
         if outcome is not None:
-            found = True
+            has_trial = True
             folders.clear()  # nothing of Harbor's own lies deeper
             yield outcome
-    if not found:
+    if not has_trial:
         raise NothingThere(f"no trial of Harbor lies below {place}; name its jobs folder, a job, or a trial.")
 
 
@@ -67,17 +67,17 @@ def _trial(folder: Path, names: list[str], reward: str | None) -> WrittenReward 
         if "trial_name" in config:
             raise BrokenTrial("it has no `trial_name`")
         return None
-    where, id = str(folder / "result.json"), f"{trial}__agent"
+    location, id = str(folder / "result.json"), f"{trial}__agent"
     group = _group(folder, result)
     if (error := _error(result)) is not None:
-        return WrittenReward(where, id, group, None, error)
+        return WrittenReward(location, id, group, None, error)
     rewards = within(result, "verifier_result", "rewards")
     if rewards is None:
         rewards = _of_files(folder / "verifier")
     value = _reward(rewards, reward)
     if value is None:
-        return LeftOut(where, id, "no-reward", "its verifier gave no reward, and a missing reward is not 0")
-    return WrittenReward(where, id, group, value)
+        return LeftOut(location, id, "no-reward", "its verifier gave no reward, and a missing reward is not 0")
+    return WrittenReward(location, id, group, value)
 
 
 def _group(folder: Path, result: Mapping[str, Any]) -> str:
@@ -94,10 +94,10 @@ def _group(folder: Path, result: Mapping[str, Any]) -> str:
 def _error(result: Mapping[str, Any]) -> str | None:
     """The first exception after which the reward says nothing, in words."""
     steps = result.get("step_results")
-    for one in (result, *(steps if isinstance(steps, list) else ())):
-        said = within(one, "exception_info")
-        if said is not None and within(said, "exception_type") not in REWARD_HOLDS:
-            kind, message = within(said, "exception_type"), within(said, "exception_message")
+    for outcome in (result, *(steps if isinstance(steps, list) else ())):
+        exception = within(outcome, "exception_info")
+        if exception is not None and within(exception, "exception_type") not in REWARD_HOLDS:
+            kind, message = within(exception, "exception_type"), within(exception, "exception_message")
             return f"{kind}: {message}"[:LONGEST_ERROR]
     return None
 
@@ -105,8 +105,8 @@ def _error(result: Mapping[str, Any]) -> str | None:
 def _of_files(folder: Path) -> Any:
     """The verifier's own files, where the result has nothing of them: the JSON goes first, as in Harbor."""
     if (folder / "reward.json").is_file():
-        found = _json(folder / "reward.json")
-        return found if isinstance(found, Mapping) else {"reward": found}
+        rewards = _json(folder / "reward.json")
+        return rewards if isinstance(rewards, Mapping) else {"reward": rewards}
     if (folder / "reward.txt").is_file():
         text = _bytes(folder / "reward.txt").decode("utf-8", "replace").strip()
         try:
@@ -134,10 +134,10 @@ def _reward(rewards: Any, name: str | None) -> float | None:
 
 
 def _object(file: Path) -> dict[str, Any]:
-    found = _json(file)
-    if not isinstance(found, dict):
+    content = _json(file)
+    if not isinstance(content, dict):
         raise BrokenTrial(f"{file.name} is not an object")
-    return found
+    return content
 
 
 def _json(file: Path) -> Any:
@@ -151,9 +151,9 @@ def _bytes(file: Path) -> bytes:
     """Raises BrokenTrial."""
     try:
         with file.open("rb") as opened:
-            found = opened.read(LARGEST + 1)
+            content = opened.read(LARGEST + 1)
     except OSError as error:
         raise BrokenTrial(f"{file.name} cannot be read ({error.strerror or error})") from None
-    if len(found) > LARGEST:
+    if len(content) > LARGEST:
         raise BrokenTrial(f"{file.name} has more than {LARGEST // 2**20} MB")
-    return found
+    return content

@@ -67,12 +67,12 @@ def feedbacks(file: Path) -> Iterator[dict[str, Any]]:
 def messages_of(feedback: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The chat in its snapshot up to the rated message, without what no rating needs; empty where it is not there."""
     chat = _within(feedback, "snapshot", "chat", "chat", "history", "messages")
-    every = {id: one for id, one in chat.items() if isinstance(one, dict)}
+    every = {id: message for id, message in chat.items() if isinstance(message, dict)}
     path: list[dict[str, Any]] = []
-    at = _within(feedback, "meta").get("message_id")
-    while isinstance(at, str) and at in every and len(path) < len(every):
-        path.append({key: every[at][key] for key in MESSAGE if every[at].get(key)})
-        at = every[at].get("parentId")
+    message_id = _within(feedback, "meta").get("message_id")
+    while isinstance(message_id, str) and message_id in every and len(path) < len(every):
+        path.append({key: every[message_id][key] for key in MESSAGE if every[message_id].get(key)})
+        message_id = every[message_id].get("parentId")
     return path[::-1]
 
 
@@ -97,49 +97,51 @@ def _of_database(file: Path) -> Iterator[dict[str, Any]]:
 
 def _of_export(file: Path) -> Iterator[dict[str, Any]]:
     try:
-        found = json.loads(file.read_bytes())
+        feedbacks = json.loads(file.read_bytes())
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, list) or not all(isinstance(one, dict) and "id" in one for one in found):
+        feedbacks = None
+    if not isinstance(feedbacks, list) or not all(
+        isinstance(feedback, dict) and "id" in feedback for feedback in feedbacks
+    ):
         raise UnreadableFile(
             f"{file} is neither an export of Open WebUI's feedback as JSON nor its database; {WHERE_FROM}"
         )
-    for one in sorted(found, key=_changed_at):
-        yield _ours(one, _within(one, "user").get("email"))
+    for feedback in sorted(feedbacks, key=_changed_at):
+        yield _ours(feedback, _within(feedback, "user").get("email"))
 
 
 def _changed_at(feedback: Mapping[str, Any]) -> float:
-    at = feedback.get("updated_at")
-    return at if isinstance(at, int | float) else 0.0
+    timestamp = feedback.get("updated_at")
+    return timestamp if isinstance(timestamp, int | float) else 0.0
 
 
 def _ours(feedback: dict[str, Any], email: str | None) -> dict[str, Any]:
-    kept = {key: value for key, value in feedback.items() if key not in ("snapshot", "user")}
-    return {"feedback": kept, "messages": messages_of(feedback), "rater": email, "how": "earlier"}
+    reduced = {key: value for key, value in feedback.items() if key not in ("snapshot", "user")}
+    return {"feedback": reduced, "messages": messages_of(feedback), "rater": email, "how": "earlier"}
 
 
-def _take(client: HomeClient, one: dict[str, Any], total: dict[str, Any]) -> None:
+def _take(client: HomeClient, feedback: dict[str, Any], total: dict[str, Any]) -> None:
     """Raises Unreachable."""
-    line = {"feedback": one["feedback"].get("id"), "chat": _within(one, "feedback", "meta").get("chat_id")}
-    if not one["messages"]:
+    line = {"feedback": feedback["feedback"].get("id"), "chat": _within(feedback, "feedback", "meta").get("chat_id")}
+    if not feedback["messages"]:
         total["unplaced"].append({**line, "why": NO_CHAT})
         return
     try:
-        done = client.ask("POST", "/v1/feedback/open-webui", one)
+        answer = client.ask("POST", "/v1/feedback/open-webui", feedback)
     except Refused as refused:
-        where = "unplaced" if refused.status in (404, 409) else "refused"
-        total[where].append({**line, "why": str(refused)})
+        list_name = "unplaced" if refused.status in (404, 409) else "refused"
+        total[list_name].append({**line, "why": str(refused)})
     else:
-        total["stored" if done["result"] == "rated" else "known"] += 1
+        total["stored" if answer["result"] == "rated" else "known"] += 1
 
 
 def _say(total: Mapping[str, Any]) -> None:
     unplaced = len(total["unplaced"])
     print(f"{some(total['stored'], 'rating')} taken, {total['known']} were here before, {unplaced} could not be placed")
-    for reason, count in Counter(one["why"] for one in total["unplaced"]).most_common():
+    for reason, count in Counter(entry["why"] for entry in total["unplaced"]).most_common():
         print(f"{count} of these: {reason}", file=sys.stderr)
-    for one in total["refused"]:
-        print(f"feedback {one['feedback']} was not taken: {one['why']}", file=sys.stderr)
+    for entry in total["refused"]:
+        print(f"feedback {entry['feedback']} was not taken: {entry['why']}", file=sys.stderr)
 
 
 def _within(value: Any, *keys: str) -> dict[str, Any]:

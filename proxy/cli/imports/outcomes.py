@@ -70,15 +70,15 @@ class ImportReport:
     @property
     def failed(self) -> bool:
         """Tell whether something was wrong, or nothing at all matched."""
-        return not self.matched or any(one.kind in FAILS for one in self.left_out)
+        return not self.matched or any(omission.kind in FAILS for omission in self.left_out)
 
     def as_json(self) -> dict[str, Any]:
-        return {**vars(self), "left_out": [one._asdict() for one in self.left_out]}
+        return {**vars(self), "left_out": [omission._asdict() for omission in self.left_out]}
 
 
 def give(
     client: HomeClient,
-    found: Iterable[WrittenReward | LeftOut],
+    entries: Iterable[WrittenReward | LeftOut],
     report: ImportReport,
     *,
     scale: float = 1.0,
@@ -86,21 +86,26 @@ def give(
 ) -> None:
     """Give these rewards, and fill in the report. Raises Refused, Unreachable, NothingThere: what the report counts was
     taken."""
-    outcomes = _sorted_out(found, scale, report.left_out)
+    outcomes = _sorted_out(entries, scale, report.left_out)
     sizes: Counter[str] = Counter()
-    here: list[WrittenReward] = []
-    done = ImportReport(dry_run=True)  # the check's own; the rewards themselves are counted below
-    for one, problem in _sent(client, outcomes, {}, split, done, dry_run=True):
+    captured: list[WrittenReward] = []
+    check = ImportReport(dry_run=True)  # the check's own; the rewards themselves are counted below
+    for written, problem in _sent(client, outcomes, {}, split, check, dry_run=True):
         if problem is None:
-            here.append(one)
-            sizes[one.group] += 1
+            captured.append(written)
+            sizes[written.group] += 1
         else:
             report.left_out.append(problem)
     report.groups = len(sizes)
     if report.dry_run:
-        report.stored, report.changed, report.known, report.errors = done.stored, done.changed, done.known, done.errors
+        report.stored, report.changed, report.known, report.errors = (
+            check.stored,
+            check.changed,
+            check.known,
+            check.errors,
+        )
         return
-    for _, problem in _sent(client, here, sizes, split, report, dry_run=False):
+    for _, problem in _sent(client, captured, sizes, split, report, dry_run=False):
         if problem is not None:
             report.left_out.append(problem)
 
@@ -120,42 +125,50 @@ def within(value: Any, *keys: str) -> Any:
     return value
 
 
-def _sorted_out(found: Iterable[WrittenReward | LeftOut], scale: float, left_out: list[LeftOut]) -> list[WrittenReward]:
+def _sorted_out(
+    entries: Iterable[WrittenReward | LeftOut], scale: float, left_out: list[LeftOut]
+) -> list[WrittenReward]:
     """Each episode once, its reward scaled. One that is said twice, and differently, is left out at both places."""
     first: dict[str, WrittenReward] = {}
     differs: dict[str, list[WrittenReward]] = {}
-    for one in found:
-        if isinstance(one, LeftOut):
-            left_out.append(one)
+    for entry in entries:
+        if isinstance(entry, LeftOut):
+            left_out.append(entry)
             continue
-        scaled = _scaled(one, scale)
+        scaled = _scaled(entry, scale)
         if isinstance(scaled, LeftOut):
             left_out.append(scaled)
-        elif (before := first.setdefault(one.episode, scaled))[1:] != scaled[1:]:
-            differs.setdefault(one.episode, [before]).append(scaled)
+        elif (earlier_reward := first.setdefault(entry.episode, scaled))[1:] != scaled[1:]:
+            differs.setdefault(entry.episode, [earlier_reward]).append(scaled)
     for episode, places in differs.items():
         del first[episode]
-        said = "; ".join(f"{place.where}: {_said(place)}" for place in places[:SHOWN])
+        variants = "; ".join(f"{place.where}: {_described(place)}" for place in places[:SHOWN])
         left_out.append(
-            LeftOut(places[0].where, episode, "twice", f"it stands in the files more than once, and differs ({said})")
+            LeftOut(
+                places[0].where, episode, "twice", f"it stands in the files more than once, and differs ({variants})"
+            )
         )
     return list(first.values())
 
 
-def _said(one: WrittenReward) -> str:
-    return f"error, group {one.group}" if one.reward is None else f"reward {one.reward:g}, group {one.group}"
+def _described(written: WrittenReward) -> str:
+    return (
+        f"error, group {written.group}"
+        if written.reward is None
+        else f"reward {written.reward:g}, group {written.group}"
+    )
 
 
-def _scaled(one: WrittenReward, scale: float) -> WrittenReward | LeftOut:
-    if one.reward is None:
-        return one
-    value = one.reward * scale
+def _scaled(written: WrittenReward, scale: float) -> WrittenReward | LeftOut:
+    if written.reward is None:
+        return written
+    value = written.reward * scale
     if not math.isfinite(value):
-        return LeftOut(one.where, one.episode, "broken", "its reward is not a finite number")
+        return LeftOut(written.where, written.episode, "broken", "its reward is not a finite number")
     if abs(value) <= 1 + ROUNDED:
-        return one._replace(reward=max(-1.0, min(1.0, value)))
+        return written._replace(reward=max(-1.0, min(1.0, value)))
     return LeftOut(
-        one.where, one.episode, "refused",
+        written.where, written.episode, "refused",
         f"its reward is {value:g}, and rlproxy takes -1 to 1: give `--scale {scale / abs(value):.3g}` or less",
     )  # fmt: skip
 
@@ -185,28 +198,28 @@ def _sent(
         _progress(min(start + BATCH, len(outcomes)), len(outcomes), dry_run)
 
 
-def _refused(one: WrittenReward, wrong: dict[str, Any]) -> LeftOut:
+def _refused(written: WrittenReward, wrong: dict[str, Any]) -> LeftOut:
     if wrong["status"] == 404:
-        return LeftOut(one.where, one.episode, "not-captured", "rlproxy has captured no request of it")
-    return LeftOut(one.where, one.episode, "refused", wrong["why"])
+        return LeftOut(written.where, written.episode, "not-captured", "rlproxy has captured no request of it")
+    return LeftOut(written.where, written.episode, "refused", wrong["why"])
 
 
-def _line(one: WrittenReward, size: int | None, split: str | None) -> bytes:
-    said = {
-        "episode": one.episode,
-        "reward": one.reward,
-        "error": one.error,
-        "group": one.group,
+def _line(written: WrittenReward, size: int | None, split: str | None) -> bytes:
+    fields = {
+        "episode": written.episode,
+        "reward": written.reward,
+        "error": written.error,
+        "group": written.group,
         "group_size": size and min(size, MOST_IN_GROUP),
         "split": split,
     }
-    return json.dumps({name: value for name, value in said.items() if value is not None}).encode()
+    return json.dumps({name: value for name, value in fields.items() if value is not None}).encode()
 
 
-def _progress(done: int, of: int, dry_run: bool) -> None:
+def _progress(count: int, of: int, dry_run: bool) -> None:
     if of > BATCH and sys.stderr.isatty():
-        end = "\n" if done == of else ""
-        print(f"\r{'checked' if dry_run else 'given'}: {done:,} of {of:,}", end=end, file=sys.stderr, flush=True)
+        end = "\n" if count == of else ""
+        print(f"\r{'checked' if dry_run else 'given'}: {count:,} of {of:,}", end=end, file=sys.stderr, flush=True)
 
 
 def show(report: ImportReport, noun: str) -> None:
@@ -218,12 +231,15 @@ def show(report: ImportReport, noun: str) -> None:
         f"{some(report.groups, 'group')}, {some(report.errors, 'episode')} with an error"
     )
     kinds: dict[Left, list[LeftOut]] = {}
-    for one in report.left_out:
-        kinds.setdefault(one.kind, []).append(one)
+    for omission in report.left_out:
+        kinds.setdefault(omission.kind, []).append(omission)
     for kind, those in kinds.items():
         print(f"{some(len(those), noun)} left out ({kind}):", file=sys.stderr)
-        for one in those[:SHOWN]:
-            print(f"  {one.where}{f', {one.episode}' if one.episode else ''}: {one.why}", file=sys.stderr)
+        for omission in those[:SHOWN]:
+            print(
+                f"  {omission.where}{f', {omission.episode}' if omission.episode else ''}: {omission.why}",
+                file=sys.stderr,
+            )
         if len(those) > SHOWN:
             print(f"  and {len(those) - SHOWN:,} more; --json has all", file=sys.stderr)
     if not report.matched and kinds.get("not-captured"):

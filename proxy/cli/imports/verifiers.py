@@ -32,11 +32,11 @@ def read(place: Path, reward: str | None) -> Iterator[WrittenReward | LeftOut]:
     for file in _files(place):
         run = file.parent.name
         for number, line in _lines(file):
-            where = f"{file}, line {number}"
+            location = f"{file}, line {number}"
             try:
-                yield from _episode(line, where, run, reward)
+                yield from _episode(line, location, run, reward)
             except BrokenTrace as error:
-                yield LeftOut(where, None, "broken", str(error))
+                yield LeftOut(location, None, "broken", str(error))
 
 
 def _files(place: Path) -> list[Path]:
@@ -44,11 +44,13 @@ def _files(place: Path) -> list[Path]:
         return [place]
     if not place.is_dir():
         raise NothingThere(f"{place} is not there; verifiers writes into outputs/, or where --output-dir says.")
-    there = (Path(folder, NAME) for folder, _, names in os.walk(place) if NAME in names)  # follows no link to a folder
-    found = [file for file in there if file.is_file()]
-    if not found:
+    candidates = (
+        Path(folder, NAME) for folder, _, names in os.walk(place) if NAME in names
+    )  # follows no link to a folder
+    files = [file for file in candidates if file.is_file()]
+    if not files:
         raise NothingThere(f"no {NAME} lies below {place}; name the folder that verifiers wrote into (outputs/).")
-    return sorted(found)
+    return sorted(files)
 
 
 def _lines(file: Path) -> Iterator[tuple[int, bytes]]:
@@ -58,7 +60,7 @@ def _lines(file: Path) -> Iterator[tuple[int, bytes]]:
             while row := rows.readline(LONGEST_LINE):
                 number += 1
                 if not row.endswith(b"\n") and len(row) == LONGEST_LINE:
-                    while (more := rows.readline(LONGEST_LINE)) and not more.endswith(b"\n"):
+                    while (continuation := rows.readline(LONGEST_LINE)) and not continuation.endswith(b"\n"):
                         pass
                     row = b"{"  # too long to be one trace; said to be broken
                 if row.strip():
@@ -67,7 +69,7 @@ def _lines(file: Path) -> Iterator[tuple[int, bytes]]:
         raise UnreadableFile(f"{file} cannot be read ({error.strerror or error}); nothing was given.") from None
 
 
-def _episode(line: bytes, where: str, run: str, reward: str | None) -> Iterator[WrittenReward | LeftOut]:
+def _episode(line: bytes, location: str, run: str, reward: str | None) -> Iterator[WrittenReward | LeftOut]:
     """Raises BrokenTrace."""
     try:
         row: Any = orjson.loads(line)
@@ -79,34 +81,34 @@ def _episode(line: bytes, where: str, run: str, reward: str | None) -> Iterator[
         raise BrokenTrace("the line has no list of `traces`, so it is not of verifiers 0.3 or 0.4")
     if not traces:
         reason = f"the episode failed before its agent began ({_error(row)})"
-        yield LeftOut(where, _text(within(row, "id")), "no-reward", reason)
+        yield LeftOut(location, _text(within(row, "id")), "no-reward", reason)
     run = _text(within(row, "run", "id")) or run
-    given = _text(within(row, "group", "id"))
+    group = _text(within(row, "group", "id"))
     for trace in traces:
         try:
-            yield _outcome(trace, where, given or run, reward, is_group=given is not None)
+            yield _outcome(trace, location, group or run, reward, is_group=group is not None)
         except BrokenTrace as error:
-            yield LeftOut(where, _text(within(trace, "id")), "broken", str(error))
+            yield LeftOut(location, _text(within(trace, "id")), "broken", str(error))
 
 
-def _outcome(trace: Any, where: str, scope: str, reward: str | None, *, is_group: bool) -> WrittenReward | LeftOut:
+def _outcome(trace: Any, location: str, scope: str, reward: str | None, *, is_group: bool) -> WrittenReward | LeftOut:
     """Raises BrokenTrace."""
     id = _text(within(trace, "id"))
     if id is None:
         raise BrokenTrace("a trace has no `id`")
     if within(trace, "agent", "trainable") is False:
-        return LeftOut(where, id, "not-trained", "its agent does not train (agent.trainable is false)")
+        return LeftOut(location, id, "not-trained", "its agent does not train (agent.trainable is false)")
     agent = _text(within(trace, "agent", "name")) or "agent"
     task = _text(within(trace, "task", "key")) or _text(within(trace, "task", "hash"))
     if task is None:
         raise BrokenTrace("the trace's `task` has neither a key nor a hash")
     group = group_name(scope, *([] if is_group else [task]), *([] if agent == "agent" else [agent]))
     if within(trace, "ok") is not True:
-        return WrittenReward(where, id, group, None, _error(trace))
+        return WrittenReward(location, id, group, None, _error(trace))
     value = _reward(within(trace, "rewards"), reward)
     if value is None:
-        return LeftOut(where, id, "no-reward", "it has no reward, and a missing reward is not 0")
-    return WrittenReward(where, id, group, value)
+        return LeftOut(location, id, "no-reward", "it has no reward, and a missing reward is not 0")
+    return WrittenReward(location, id, group, value)
 
 
 def _reward(rewards: Any, name: str | None) -> float | None:
@@ -125,21 +127,21 @@ def _reward(rewards: Any, name: str | None) -> float | None:
 
 def _number(reward: Any, name: str) -> tuple[float, float]:
     """Score and weight. verifiers writes null where a score was not a finite number. Raises BrokenTrace."""
-    found = []
+    numbers = []
     for key, default in (("score", None), ("weight", 1.0)):
         value = reward.get(key, default) if isinstance(reward, Mapping) else None
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise BrokenTrace(f"the {key} of its reward {name!r} is not a number")
-        found.append(float(value))
-    return found[0], found[1]
+        numbers.append(float(value))
+    return numbers[0], numbers[1]
 
 
 def _error(trace: Any) -> str:
     """Its last error in words."""
     errors = within(trace, "errors")
     last = errors[-1] if isinstance(errors, list) and errors else None
-    said = f"{within(last, 'type') or 'error'}: {within(last, 'message') or ''}" if last else ""
-    return (said or f"stopped: {within(trace, 'stop_condition') or 'it did not end'}")[:LONGEST_ERROR]
+    description = f"{within(last, 'type') or 'error'}: {within(last, 'message') or ''}" if last else ""
+    return (description or f"stopped: {within(trace, 'stop_condition') or 'it did not end'}")[:LONGEST_ERROR]
 
 
 def _text(value: Any) -> str | None:

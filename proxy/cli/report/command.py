@@ -42,22 +42,26 @@ def report(
         except page.NotWritten as error:
             fail(str(error))
     now = time.time()
-    found = gather.report(
-        _found(settings_of({"home": home})), text=not no_text, now=now, offset=gather.local_offset(now)
+    contents = gather.report(
+        _report_data(settings_of({"home": home})), text=not no_text, now=now, offset=gather.local_offset(now)
     )
     if as_json:
-        print_json(found)
+        print_json(contents)
         return
     try:
-        page.write(file, page.html(found))
+        page.write(file, page.html(contents))
     except page.NotWritten as error:
         fail(str(error))
-    said = "" if no_text else "; it has words of conversations in it, --no-text leaves them out"
-    counts = {"rating": found["counts"]["ratings"], "version": len(found["versions"]) - 1, "run": len(found["runs"])}
-    print(f"{file}: {', '.join(some(count, noun) for noun, count in counts.items())}{said}")
+    note = "" if no_text else "; it has words of conversations in it, --no-text leaves them out"
+    counts = {
+        "rating": contents["counts"]["ratings"],
+        "version": len(contents["versions"]) - 1,
+        "run": len(contents["runs"]),
+    }
+    print(f"{file}: {', '.join(some(count, noun) for noun, count in counts.items())}{note}")
 
 
-def _found(settings: Any) -> ReportData:
+def _report_data(settings: Any) -> ReportData:
     import asyncio
 
     from proxy.cli.http import HomeClient

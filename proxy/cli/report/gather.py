@@ -20,37 +20,37 @@ from store.records import BASE, Rating
 FORMAT: Final = 1
 COMMENTS: Final = 12  # the newest
 TAUGHT: Final = 60  # ratings shown of one version
-ASKED: Final = 300  # characters of a question
-SAID: Final = 2000  # of a reply
+QUESTION_CHARACTERS: Final = 300  # characters of a question
+REPLY_CHARACTERS: Final = 2000  # of a reply
 HOUR, DAY, WEEK = 3600.0, 86400.0, 7 * 86400.0
 
 Json = dict[str, Any]
 
 
-def report(found: ReportData, *, text: bool, now: float, offset: float) -> Json:
+def report(data: ReportData, *, text: bool, now: float, offset: float) -> Json:
     """`offset` is what the local clock is ahead of UTC, in seconds."""
-    rated = [completion for completion in found.completions if completion.ratings]
-    names = _names(rated, shown=text)
+    rated = [completion for completion in data.completions if completion.ratings]
+    names = _names(rated, with_names=text)
     return {
         "format": FORMAT,
         "made_at": now,
         "text": text,
-        "model": _model(found, rated, whole=text),
-        "live": found.live,
-        "previous": found.previous,
+        "model": _model(data, rated, whole=text),
+        "live": data.live,
+        "previous": data.previous,
         "counts": _counts(rated),
         "times": _times(rated, offset),
         "raters": _raters(rated, names),
         "comments": _comments(rated, names) if text else [],
-        "versions": _versions(found, names, text=text),
-        "runs": [_run(run, text=text) for run in found.runs],
-        "replies": _replies(found.completions) if text else [],
+        "versions": _versions(data, names, text=text),
+        "runs": [_run(run, text=text) for run in data.runs],
+        "replies": _replies(data.completions) if text else [],
     }
 
 
-def _model(found: ReportData, rated: Sequence[ToldCompletion], *, whole: bool) -> str | None:
+def _model(data: ReportData, rated: Sequence[ToldCompletion], *, whole: bool) -> str | None:
     """By the name that it is asked for, which some servers make of the path of a file on their machine."""
-    names = [*(one.model for one in rated), *(adapter["model"] for adapter in found.adapters)]
+    names = [*(completion.model for completion in rated), *(adapter["model"] for adapter in data.adapters)]
     if not names:
         return None
     name: str = names[-1]
@@ -58,7 +58,7 @@ def _model(found: ReportData, rated: Sequence[ToldCompletion], *, whole: bool) -
 
 
 def _counts(rated: Sequence[ToldCompletion]) -> Json:
-    ratings = [rating for one in rated for rating in one.ratings]
+    ratings = [rating for completion in rated for rating in completion.ratings]
     return {
         "completions": len(rated),
         **_kinds(ratings),
@@ -74,11 +74,11 @@ def _kinds(ratings: Iterable[Rating]) -> Json:
 
 def _times(rated: Sequence[ToldCompletion], offset: float) -> Json:
     """Ratings by local hour, day or week: whichever makes a curve of the time that they span."""
-    ratings = [rating for one in rated for rating in one.ratings]
+    ratings = [rating for completion in rated for rating in completion.ratings]
     if not ratings:
         return {"each": DAY, "rows": []}
-    at = [rating.created_at for rating in ratings]
-    span = max(at) - min(at)
+    times = [rating.created_at for rating in ratings]
+    span = max(times) - min(times)
     each = HOUR if span < 3 * DAY else DAY if span < 200 * DAY else WEEK
     groups: dict[int, list[Rating]] = {}
     for rating in ratings:
@@ -86,86 +86,86 @@ def _times(rated: Sequence[ToldCompletion], offset: float) -> Json:
     return {"each": each, "rows": [{"at": key * each - offset, **_kinds(groups[key])} for key in sorted(groups)]}
 
 
-def _names(rated: Iterable[ToldCompletion], *, shown: bool) -> dict[str, str]:
+def _names(rated: Iterable[ToldCompletion], *, with_names: bool) -> dict[str, str]:
     """Names of the raters, those with most ratings first."""
     counts: dict[str, int] = {}
-    for one in rated:
-        for rating in one.ratings:
+    for completion in rated:
+        for rating in completion.ratings:
             counts[rating.rater] = counts.get(rating.rater, 0) + 1
     raters = sorted(counts, key=lambda rater: (-counts[rater], rater))
-    if shown:
+    if with_names:
         return {rater: rater for rater in raters}
-    others = [rater for rater in raters if rater != OWNER]
-    return {rater: OWNER if rater == OWNER else f"rater {others.index(rater) + 1}" for rater in raters}
+    guests = [rater for rater in raters if rater != OWNER]
+    return {rater: OWNER if rater == OWNER else f"rater {guests.index(rater) + 1}" for rater in raters}
 
 
 def _raters(rated: Sequence[ToldCompletion], names: dict[str, str]) -> list[Json]:
-    found = []
+    rows = []
     for rater, name in names.items():
-        ratings = [rating for one in rated for rating in one.ratings if rating.rater == rater]
+        ratings = [rating for completion in rated for rating in completion.ratings if rating.rater == rater]
         comments = sum(rating.comment is not None for rating in ratings)
-        found.append({"rater": name, **_kinds(ratings), "comments": comments})
-    return found
+        rows.append({"rater": name, **_kinds(ratings), "comments": comments})
+    return rows
 
 
 def _comments(rated: Iterable[ToldCompletion], names: dict[str, str]) -> list[Json]:
-    said = [(rating, one) for one in rated for rating in one.ratings if rating.comment]
-    said.sort(key=lambda pair: pair[0].created_at, reverse=True)
+    commented = [(rating, completion) for completion in rated for rating in completion.ratings if rating.comment]
+    commented.sort(key=lambda pair: pair[0].created_at, reverse=True)
     return [
         {
             "at": rating.created_at,
             "rater": names[rating.rater],
             "verdict": verdict(rating),
             "value": rating.value,
-            "comment": _cut(rating.comment or "", ASKED),
-            "asked": _cut(one.asked, ASKED),
-            "version": one.version,
+            "comment": _cut(rating.comment or "", QUESTION_CHARACTERS),
+            "asked": _cut(completion.asked, QUESTION_CHARACTERS),
+            "version": completion.version,
         }
-        for rating, one in said[:COMMENTS]
+        for rating, completion in commented[:COMMENTS]
     ]
 
 
 # Versions
 
 
-def _versions(found: ReportData, names: dict[str, str], *, text: bool) -> list[Json]:
+def _versions(data: ReportData, names: dict[str, str], *, text: bool) -> list[Json]:
     """Newest first, the base last."""
-    shares = _shares(found.completions)
-    runs = {run["id"]: run for run in found.runs}
-    told = {completion.id: completion for completion in found.completions}
-    made = []
-    for a in reversed(found.adapters):
+    shares = _shares(data.completions)
+    runs = {run["id"]: run for run in data.runs}
+    completions = {completion.id: completion for completion in data.completions}
+    rows = []
+    for a in reversed(data.adapters):
         run = runs.get(a["run"])
         gate = a["gate"] or (run or {}).get("gate") or {}
-        made.append(
+        rows.append(
             {
                 "version": a["version"],
                 "parent": a["parent"],
                 "run": a["run"],
                 "made_at": a["created_at"],
-                "state": _state(found, a["version"], a),
+                "state": _state(data, a["version"], a),
                 "withdrawn": a["withdrawn"],
                 "share": shares.get(a["version"]),
                 "gate": gate,
                 "base_nll": (gate.get("base_nll") or {}).get("value"),
                 "samples": run and run["samples"],
                 "held": run and run["held"],
-                "taught": _taught(run["account"], told, names, text=text) if run else None,
+                "taught": _taught(run["account"], completions, names, text=text) if run else None,
             }
         )
     nothing = dict.fromkeys(("parent", "run", "made_at", "withdrawn", "base_nll", "samples", "held", "taught"))
-    base = {"version": BASE, "state": _state(found, BASE), "share": shares.get(BASE), "gate": {}}
-    return [*made, nothing | base]
+    base = {"version": BASE, "state": _state(data, BASE), "share": shares.get(BASE), "gate": {}}
+    return [*rows, nothing | base]
 
 
-def _state(found: ReportData, version: int, adapter: Json | None = None) -> str:
-    if version == found.live:
+def _state(data: ReportData, version: int, adapter: Json | None = None) -> str:
+    if version == data.live:
         return "live"
     if adapter and not adapter["path"]:
         return "gone"
     if adapter and adapter["withdrawn"]:
         return "withdrawn"
-    return "previous" if version == found.previous else ""
+    return "previous" if version == data.previous else ""
 
 
 def _shares(completions: Iterable[ToldCompletion]) -> dict[int, Json]:
@@ -175,20 +175,22 @@ def _shares(completions: Iterable[ToldCompletion]) -> dict[int, Json]:
         opinion = sum(rating.value for rating in completion.ratings)
         if completion.version is not None and completion.turn == "main" and opinion:
             counts.setdefault(completion.version, []).append(opinion > 0)
-    found = {}
+    shares = {}
     for version, goods in counts.items():
         interval = wilson(sum(goods), len(goods))
         assert interval is not None  # there is at least one
-        found[version] = {"good": sum(goods), "rated": len(goods), **interval._asdict()}
-    return found
+        shares[version] = {"good": sum(goods), "rated": len(goods), **interval._asdict()}
+    return shares
 
 
-def _taught(account: Sequence[Json], told: dict[str, ToldCompletion], names: dict[str, str], *, text: bool) -> Json:
+def _taught(
+    account: Sequence[Json], completions: dict[str, ToldCompletion], names: dict[str, str], *, text: bool
+) -> Json:
     """The ratings that a version was made of, newest first, and how many of each kind."""
     rows, used = list[Json](), [outcome for outcome in account if outcome.get("used")]
     for outcome in account:
-        one = told.get(outcome["completion"] or "")
-        rating = next((r for r in one.ratings if r.id == outcome["rating"]), None) if one else None
+        completion = completions.get(outcome["completion"] or "")
+        rating = next((r for r in completion.ratings if r.id == outcome["rating"]), None) if completion else None
         row: Json = {
             "at": rating.created_at if rating else 0.0,
             "rater": names[rating.rater] if rating else None,
@@ -203,8 +205,8 @@ def _taught(account: Sequence[Json], told: dict[str, ToldCompletion], names: dic
             "loss": outcome.get("loss"),
         }
         if text:
-            row["asked"] = _cut(one.asked, ASKED) if one else None
-            row["comment"] = _cut(rating.comment, ASKED) if rating and rating.comment else None
+            row["asked"] = _cut(completion.asked, QUESTION_CHARACTERS) if completion else None
+            row["comment"] = _cut(rating.comment, QUESTION_CHARACTERS) if rating and rating.comment else None
         rows.append(row)
     rows.sort(key=lambda row: (row["used"], row["at"]), reverse=True)
     values = [row["value"] for row in rows if row["value"] is not None]
@@ -224,10 +226,10 @@ def _taught(account: Sequence[Json], told: dict[str, ToldCompletion], names: dic
 
 def _run(run: Mapping[str, Any], *, text: bool) -> Json:
     """Without its folder. Why a run failed may name files of its machine: that is not for others either."""
-    kept = ("id", "status", "version", "parent", "samples", "held", "created_at", "metrics", "gate")
+    columns = ("id", "status", "version", "parent", "samples", "held", "created_at", "metrics", "gate")
     seconds = run["ended_at"] - run["started_at"] if run["ended_at"] and run["started_at"] else None
     reason = run["reason"] if text or run["status"] != "failed" else None
-    return {key: run[key] for key in kept} | {
+    return {key: run[key] for key in columns} | {
         "seconds": seconds,
         "reason": reason,
         "retried": run["retried"],
@@ -244,14 +246,14 @@ def _replies(completions: Sequence[ToldCompletion]) -> list[Json]:
     ]
 
 
-def _reply(one: ToldCompletion) -> Json:
-    opinion = sum(rating.value for rating in one.ratings)
+def _reply(completion: ToldCompletion) -> Json:
+    opinion = sum(rating.value for rating in completion.ratings)
     return {
-        "version": one.version,
-        "at": one.at,
-        "asked": _cut(one.asked, ASKED),
-        "text": _cut(one.text, SAID),
-        "verdict": ("good" if opinion > 0 else "bad" if opinion < 0 else "undecided") if one.ratings else None,
+        "version": completion.version,
+        "at": completion.at,
+        "asked": _cut(completion.asked, QUESTION_CHARACTERS),
+        "text": _cut(completion.text, REPLY_CHARACTERS),
+        "verdict": ("good" if opinion > 0 else "bad" if opinion < 0 else "undecided") if completion.ratings else None,
     }
 
 

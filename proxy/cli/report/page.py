@@ -20,7 +20,7 @@ from proxy.web.pages import plots
 from proxy.web.pages.assets import FOLDER
 from proxy.web.pages.view import environment
 
-HERE: Final = Path(__file__).parent
+REPORT_FOLDER: Final = Path(__file__).parent
 GENERATOR: Final = "rlproxy report"  # by which a file is known to be ours
 UNITS: Final = {3600.0: "hour", 86400.0: "day", 7 * 86400.0: "week"}
 RUNS: Final = 20  # with curves; the newest
@@ -35,20 +35,24 @@ class NotWritten(Exception):
 def html(report: Json) -> str:
     each = report["times"]["each"]
     spans = [plots.RatedSpan(row["at"], row["good"], row["bad"]) for row in report["times"]["rows"]]
-    made = [plots.MadeVersion(v["version"], v["made_at"], v["base_nll"]) for v in report["versions"] if v["version"]]
-    curves = [(run, found) for run in report["runs"] if (found := list(plots.curves(run["id"], run["steps"])))]
-    styles = (FOLDER / "page.css", HERE / "report.css")
+    versions = [
+        plots.MadeVersion(v["version"], v["made_at"], v["base_nll"]) for v in report["versions"] if v["version"]
+    ]
+    curves = [
+        (run, run_curves) for run in report["runs"] if (run_curves := list(plots.curves(run["id"], run["steps"])))
+    ]
+    styles = (FOLDER / "page.css", REPORT_FOLDER / "report.css")
     return (
-        environment(HERE)
+        environment(REPORT_FOLDER)
         .get_template("report.html")
         .render(
             r=report,
             generator=GENERATOR,
             style=Markup("\n".join(file.read_text(encoding="utf-8") for file in styles)),  # noqa: S704  ours
             unit=UNITS[each],
-            share_plot=plots.share(each, spans, made),
-            count_plot=plots.counts(each, spans, made),
-            nll_plot=plots.base_nll(reversed(made)),
+            share_plot=plots.share(each, spans, versions),
+            count_plot=plots.counts(each, spans, versions),
+            nll_plot=plots.base_nll(reversed(versions)),
             runs=curves[:RUNS],
             left_out=max(0, len(curves) - RUNS),
         )

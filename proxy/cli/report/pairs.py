@@ -28,58 +28,63 @@ class ReportPair(NamedTuple):
 
 def pairs(completions: Sequence[ToldCompletion]) -> list[ReportPair]:
     """The surest first: the same prompt, the same question in another conversation, a similar one. None twice."""
-    told = [completion for completion in completions if completion.version is not None and completion.text.strip()]
-    spoken = [one for one in told if len(words(one.asked)) >= FEWEST_WORDS]
-    found = [*_same(told, "the same prompt"), *_same(spoken, "the same question"), *_similar(spoken)]
-    found = [pair for pair in found if pair.before.text != pair.after.text]
-    found.sort(key=lambda pair: (KINDS.index(pair.kind), -_apart(pair), -pair.after.at, pair.after.id))
-    shown: list[ReportPair] = []
-    seen: set[str] = set()
-    for pair in found:
-        if len(shown) < MOST and seen.isdisjoint({pair.before.id, pair.after.id, pair.after.prompt}):
-            shown.append(pair)
-            seen |= {pair.before.id, pair.after.id, pair.after.prompt}
-    return shown
+    main_turns = [
+        completion for completion in completions if completion.version is not None and completion.text.strip()
+    ]
+    spoken = [completion for completion in main_turns if len(words(completion.asked)) >= FEWEST_WORDS]
+    candidates = [*_same(main_turns, "the same prompt"), *_same(spoken, "the same question"), *_similar(spoken)]
+    candidates = [pair for pair in candidates if pair.before.text != pair.after.text]
+    candidates.sort(key=lambda pair: (KINDS.index(pair.kind), -_version_distance(pair), -pair.after.at, pair.after.id))
+    chosen: list[ReportPair] = []
+    used: set[str] = set()
+    for pair in candidates:
+        if len(chosen) < MOST and used.isdisjoint({pair.before.id, pair.after.id, pair.after.prompt}):
+            chosen.append(pair)
+            used |= {pair.before.id, pair.after.id, pair.after.prompt}
+    return chosen
 
 
 def words(text: str) -> frozenset[str]:
     return frozenset(re.findall(r"\w+", text.casefold()))
 
 
-def _same(told: Iterable[ToldCompletion], kind: Kind) -> list[ReportPair]:
+def _same(completions: Iterable[ToldCompletion], kind: Kind) -> list[ReportPair]:
     """For each group, the newest reply of its earliest version, and of its latest."""
     groups: dict[str, list[ToldCompletion]] = {}
-    for one in told:
-        key = one.prompt if kind == "the same prompt" else " ".join(one.asked.casefold().split())
-        groups.setdefault(key, []).append(one)
-    found = []
+    for completion in completions:
+        key = completion.prompt if kind == "the same prompt" else " ".join(completion.asked.casefold().split())
+        groups.setdefault(key, []).append(completion)
+    version_pairs = []
     for group in groups.values():
-        first, last = min(_version(one) for one in group), max(_version(one) for one in group)
+        first, last = (
+            min(_version(completion) for completion in group),
+            max(_version(completion) for completion in group),
+        )
         if first != last:
-            before, after = (max((o for o in group if o.version == v), key=lambda o: o.at) for v in (first, last))
-            found.append(ReportPair(kind, before, after))
-    return found
+            earliest, latest = (max((o for o in group if o.version == v), key=lambda o: o.at) for v in (first, last))
+            version_pairs.append(ReportPair(kind, earliest, latest))
+    return version_pairs
 
 
-def _similar(told: Sequence[ToldCompletion]) -> list[ReportPair]:
+def _similar(completions: Sequence[ToldCompletion]) -> list[ReportPair]:
     """For each later reply to a question that stood alone, the likest such question to an earlier version."""
-    looked = [(one, words(one.asked)) for one in told[-LOOKED_AT:] if one.alone]
-    found = []
-    for after, said in looked:
+    looked = [(completion, words(completion.asked)) for completion in completions[-LOOKED_AT:] if completion.alone]
+    likest_pairs = []
+    for later_reply, later_words in looked:
         near = [
-            (len(said & other) / len(said | other), before)
-            for before, other in looked
-            if _version(before) < _version(after) and before.prompt != after.prompt
+            (len(later_words & earlier_words) / len(later_words | earlier_words), earlier_reply)
+            for earlier_reply, earlier_words in looked
+            if _version(earlier_reply) < _version(later_reply) and earlier_reply.prompt != later_reply.prompt
         ]
-        alike, best = max(near, key=lambda pair: (pair[0], pair[1].at), default=(0.0, after))
+        alike, best = max(near, key=lambda pair: (pair[0], pair[1].at), default=(0.0, later_reply))
         if alike >= ALIKE:
-            found.append(ReportPair("a similar question", best, after))
-    return found
+            likest_pairs.append(ReportPair("a similar question", best, later_reply))
+    return likest_pairs
 
 
-def _version(one: ToldCompletion) -> int:
-    return one.version or 0
+def _version(completion: ToldCompletion) -> int:
+    return completion.version or 0
 
 
-def _apart(pair: ReportPair) -> int:
+def _version_distance(pair: ReportPair) -> int:
     return _version(pair.after) - _version(pair.before)

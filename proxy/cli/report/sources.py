@@ -54,12 +54,12 @@ def ask(client: HomeClient) -> ReportData:
     """Read it from the running proxy. Raises Refused, Unreachable."""
     adapters = client.ask("GET", "/rl/adapters")
     runs = [client.ask("GET", f"/rl/runs/{r['id']}") for r in client.ask("GET", f"/rl/runs?limit={RUNS}")["data"]]
-    told = _merged(
+    completions = _merged(
         told_of(orjson.loads(line))
         for query in ("rated=1", f"session={SESSION}")
         for line in client.lines(f"/rl/export?{query}")
     )
-    return ReportData(adapters["live"], _previous(adapters["data"]), adapters["data"], runs, told)
+    return ReportData(adapters["live"], _previous(adapters["data"]), adapters["data"], runs, completions)
 
 
 async def read(home: Path, secret: Secret | None) -> ReportData:
@@ -68,34 +68,34 @@ async def read(home: Path, secret: Secret | None) -> ReportData:
         pointer = await store.versions.pointer()
         adapters = [adapter_json(a, pointer) for a in await store.versions.all()]
         runs = [await account(store, run) for run in await store.runs.recent(RUNS)]
-        told = [
+        completions = [
             told_of(line)
             for only in (Filter(rated=True), Filter(session=SESSION))
             async for line in store.transfer.export(only)
         ]
-    return ReportData(pointer.live, _previous(adapters), adapters, runs, _merged(told))
+    return ReportData(pointer.live, _previous(adapters), adapters, runs, _merged(completions))
 
 
 def told_of(line: Mapping[str, Any]) -> ToldCompletion:
     """A line of an export."""
-    said = [message for message in line["messages"] if message["role"] not in ("system", "developer")]
+    talk = [message for message in line["messages"] if message["role"] not in ("system", "developer")]
     return ToldCompletion(
         id=line["id"],
         at=line["created_at"],
         model=line["model"],
         version=line["version"],
         turn=line["turn"],
-        asked=_asked(said),
-        prompt=hashlib.blake2b(orjson.dumps(said, option=orjson.OPT_SORT_KEYS), digest_size=16).hexdigest(),
-        alone=len(said) == 1,
+        asked=_question(talk),
+        prompt=hashlib.blake2b(orjson.dumps(talk, option=orjson.OPT_SORT_KEYS), digest_size=16).hexdigest(),
+        alone=len(talk) == 1,
         text=line["text"] or "",
-        ratings=tuple(_rating(line["id"], one) for one in line["ratings"]),
+        ratings=tuple(_rating(line["id"], rating) for rating in line["ratings"]),
     )
 
 
-def _asked(said: Iterable[Mapping[str, Any]]) -> str:
+def _question(messages: Iterable[Mapping[str, Any]]) -> str:
     """The words of the last message of a user."""
-    for message in reversed(list(said)):
+    for message in reversed(list(messages)):
         content = message.get("content")
         if isinstance(content, list):
             content = " ".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
@@ -104,16 +104,23 @@ def _asked(said: Iterable[Mapping[str, Any]]) -> str:
     return ""
 
 
-def _rating(completion: str, one: Mapping[str, Any]) -> Rating:
-    known = ("id", "rater", "value", "comment", "correction", "weight", "source", "created_at", "scale")
+def _rating(completion: str, row: Mapping[str, Any]) -> Rating:
+    columns = ("id", "rater", "value", "comment", "correction", "weight", "source", "created_at", "scale")
     return Rating(
-        completion_id=completion, source_event_id=None, live=True, retracted_at=None, **{key: one[key] for key in known}
+        completion_id=completion,
+        source_event_id=None,
+        live=True,
+        retracted_at=None,
+        **{key: row[key] for key in columns},
     )
 
 
-def _merged(told: Iterable[ToldCompletion]) -> list[ToldCompletion]:
+def _merged(completions: Iterable[ToldCompletion]) -> list[ToldCompletion]:
     """Each once, oldest first."""
-    return sorted({one.id: one for one in told}.values(), key=lambda one: (one.at, one.id))
+    return sorted(
+        {completion.id: completion for completion in completions}.values(),
+        key=lambda completion: (completion.at, completion.id),
+    )
 
 
 def _previous(adapters: Iterable[Mapping[str, Any]]) -> int:
