@@ -29,18 +29,13 @@ def canonical(message: Mapping[str, Any]) -> Message:
     """The message as the tree keeps it. Equal for all the ways in which clients send the same message back."""
     content = message.get("content")
     body: dict[str, Any] = {"content": content.strip() if type(content) is str else _content(content)}
-    if calls := _calls(message):
+    calls = message.get("tool_calls")
+    if calls and isinstance(calls, list):  # a client may have sent anything in their place
         body["tool_calls"] = [_tool_call(call) for call in calls if isinstance(call, dict)]
     for key in _IDENTITY:
         if message.get(key):
             body[key] = message[key]
     return Message(str(message.get("role") or "assistant"), dumps(body, in_order=True))
-
-
-def _calls(message: Mapping[str, Any]) -> list[Any]:
-    """The calls of tools in a message; a client may have sent anything in their place."""
-    calls = message.get("tool_calls")
-    return calls if isinstance(calls, list) else []
 
 
 def _content(content: Any) -> Any:
@@ -137,7 +132,8 @@ def extend_thread(
 
 def _loose(message: Mapping[str, Any], content: Any) -> dict[str, Any]:
     found: dict[str, Any] = {"role": message.get("role"), "content": content}
-    if calls := _calls(message):
+    calls = message.get("tool_calls")
+    if calls and isinstance(calls, list):
         found["tool_calls"] = [{k: v for k, v in call.items() if k != "id"} for call in calls if isinstance(call, dict)]
     return found
 

@@ -80,8 +80,8 @@ async def splitter_of(
 async def _telling(
     answer: Answer, head: bytes, beat_s: float, beat: Callable[[], Awaitable[None]]
 ) -> tuple[bytes, bool]:
-    """What comes next, up to a piece that may tell more than `head` does; and whether that is the end. Blanks tell
-    nothing, but for the first line end behind an object: a server may send them one by one."""
+    """The bytes that come next, up to a piece that may tell more than `head` does; and whether that is the end. Blanks
+    tell nothing, but for the first line end behind an object: a server may send them one by one."""
     is_line_open = bool(head) and b"\n" not in head
     pieces = bytearray()
     while len(pieces) <= 2 * MOST:
