@@ -53,7 +53,7 @@ MOST: Final[dict[str, int]] = {
     "proxy/web/pages": 97,
     "store": 36,
     "store/captured": 36,
-    "store/learning": 148,
+    "store/learning": 115,
     "store/safety": 43,
     "trainer": 2,
     "trainer/lessons": 2,

@@ -48,11 +48,11 @@ def audit(db: sqlite3.Connection, actor: str, act: str, detail: dict[str, Any]) 
 
 def chain(db: sqlite3.Connection) -> None:
     """Once, for lines of before there was a chain; the log itself says how many those are."""
-    before = FIRST
+    line_hash = FIRST
     rows = db.execute(LINES).fetchall()
     for seq, *values, _ in rows:
-        before = _hash(before, seq, *values)
-        db.execute("UPDATE audit SET hash = ? WHERE seq = ?", (before, seq))
+        line_hash = _hash(line_hash, seq, *values)
+        db.execute("UPDATE audit SET hash = ? WHERE seq = ?", (line_hash, seq))
     if rows:
         audit(db, "rlproxy", "chained", {"lines_before": len(rows)})
 
@@ -65,24 +65,24 @@ class AuditVerdict(NamedTuple):
 
 def verify(db: sqlite3.Connection, expected: str | None = None) -> AuditVerdict:
     """Tell whether the chain holds, and has the hash that somebody noted before, if one is given."""
-    before, at, lines, heads = FIRST, 0, 0, set()
-    for seq, *values, found in db.execute(LINES):
-        if seq != at + 1:
-            return AuditVerdict(lines, before.hex(), f"lines {at + 1} to {seq - 1} are missing")
-        if found is None or _hash(before, seq, *values) != found:
-            return AuditVerdict(lines, before.hex(), f"line {seq} is not what was written, or one before it is gone")
-        before, at, lines = found, seq, lines + 1
-        heads.add(found.hex())
-    given = db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'audit'").fetchone()
-    if given is not None and given[0] != at:
-        return AuditVerdict(lines, before.hex(), f"lines {at + 1} to {given[0]} are missing")
+    line_hash, last_seq, lines, heads = FIRST, 0, 0, set()
+    for seq, *values, stored_hash in db.execute(LINES):
+        if seq != last_seq + 1:
+            return AuditVerdict(lines, line_hash.hex(), f"lines {last_seq + 1} to {seq - 1} are missing")
+        if stored_hash is None or _hash(line_hash, seq, *values) != stored_hash:
+            return AuditVerdict(lines, line_hash.hex(), f"line {seq} is not what was written, or one before it is gone")
+        line_hash, last_seq, lines = stored_hash, seq, lines + 1
+        heads.add(stored_hash.hex())
+    sequence = db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'audit'").fetchone()
+    if sequence is not None and sequence[0] != last_seq:
+        return AuditVerdict(lines, line_hash.hex(), f"lines {last_seq + 1} to {sequence[0]} are missing")
     if expected is not None and expected.lower() not in heads:
-        return AuditVerdict(lines, before.hex(), "the hash that you expect is not in it: the log was written anew")
-    return AuditVerdict(lines, before.hex(), None)
+        return AuditVerdict(lines, line_hash.hex(), "the hash that you expect is not in it: the log was written anew")
+    return AuditVerdict(lines, line_hash.hex(), None)
 
 
-def _hash(before: bytes, seq: int, at: float, actor: str, act: str, detail: str) -> bytes:
-    return hashlib.blake2b(before + orjson.dumps([seq, at, actor, act, detail]), digest_size=32).digest()
+def _hash(previous_hash: bytes, seq: int, timestamp: float, actor: str, act: str, detail: str) -> bytes:
+    return hashlib.blake2b(previous_hash + orjson.dumps([seq, timestamp, actor, act, detail]), digest_size=32).digest()
 
 
 class MetaStore(StorePart):

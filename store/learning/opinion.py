@@ -27,21 +27,21 @@ from store.part import StorePart
 from store.records import Moments, Vote
 
 
-def _voices(given: Sequence[QuotaCandidate]) -> dict[str, float]:
-    found: defaultdict[str, float] = defaultdict(float)
-    for one in given:
-        found[one.rater] += min(one.weight, FULL_VOICE)
-    return found
+def _voices(candidates: Sequence[QuotaCandidate]) -> dict[str, float]:
+    voices: defaultdict[str, float] = defaultdict(float)
+    for candidate in candidates:
+        voices[candidate.rater] += min(candidate.weight, FULL_VOICE)
+    return voices
 
 
-def _whole(given: Sequence[QuotaCandidate], first: Mapping[str, int]) -> list[Vote]:
+def _whole(candidates: Sequence[QuotaCandidate], first: Mapping[str, int]) -> list[Vote]:
     """The test compares whole votes: light ones wait until they make one together with others that say the same."""
     opinion: defaultdict[str, float] = defaultdict(float)
     weight: defaultdict[str, float] = defaultdict(float)
-    for one in given:
-        opinion[one.completion_id] += one.value * one.weight
-        weight[one.completion_id] += one.weight
-    found, waiting = [], {True: 0.0, False: 0.0}
+    for candidate in candidates:
+        opinion[candidate.completion_id] += candidate.value * candidate.weight
+        weight[candidate.completion_id] += candidate.weight
+    votes, waiting = [], {True: 0.0, False: 0.0}
     for id in sorted(opinion, key=lambda id: first[id]):
         if opinion[id] == 0:
             continue
@@ -49,8 +49,8 @@ def _whole(given: Sequence[QuotaCandidate], first: Mapping[str, int]) -> list[Vo
         waiting[good] += min(weight[id], FULL_VOICE)
         if waiting[good] * ROUNDED >= FULL_VOICE:
             waiting[good] -= FULL_VOICE
-            found.append(Vote(first[id], good))
-    return found
+            votes.append(Vote(first[id], good))
+    return votes
 
 
 class OpinionStore(StorePart):
@@ -73,14 +73,14 @@ class OpinionStore(StorePart):
             (version,),
         )
         first: dict[str, int] = {}
-        given = []
+        candidates = []
         for seq, id, completion, value, rater, weight in rows:
             first.setdefault(completion, seq)
-            given.append(QuotaCandidate(id, completion, value, rater, voice(weight, raters.get(rater, 1.0))))
-        if share < 1 and any(one.rater != OWNER for one in given):
-            company = _voices(given) if alone else await voices_lately(self._reader, raters)
-            given = await asyncio.to_thread(within, given, share, company)
-        return _whole(given, first)
+            candidates.append(QuotaCandidate(id, completion, value, rater, voice(weight, raters.get(rater, 1.0))))
+        if share < 1 and any(candidate.rater != OWNER for candidate in candidates):
+            company = _voices(candidates) if alone else await voices_lately(self._reader, raters)
+            candidates = await asyncio.to_thread(within, candidates, share, company)
+        return _whole(candidates, first)
 
     async def moments(self, share: float = 1.0, raters: Mapping[str, float] = NOBODY) -> Moments:
         """Figures of all live ratings. A rater above the share counts for as much as the share allows beside all
@@ -94,15 +94,15 @@ class OpinionStore(StorePart):
         )
         weights: dict[str, float] = {row["rater"]: row["count"] * raters.get(row["rater"], 1.0) for row in rows}
         everybody = sum(weights.values())
-        lately = {} if share >= 1 else await voices_lately(self._reader, raters)
+        recent_voices = {} if share >= 1 else await voices_lately(self._reader, raters)
 
         def part(rater: str) -> float:
             """Worth of one unit of the rater's weight."""
-            of_rater, rest = raters.get(rater, 1.0), everybody - weights[rater]
-            company = sum(lately.values()) - lately.get(rater, 0.0)
+            of_rater, remaining_weight = raters.get(rater, 1.0), everybody - weights[rater]
+            company = sum(recent_voices.values()) - recent_voices.get(rater, 0.0)
             if rater == OWNER or company < FEW or weights[rater] <= share * everybody:
                 return of_rater
-            return of_rater * rest * share / (1 - share) / weights[rater]
+            return of_rater * remaining_weight * share / (1 - share) / weights[rater]
 
         parts = [(part(row["rater"]), row) for row in rows]
         return Moments(*(sum(each * row[of] for each, row in parts) for of in ("count", "sum", "squares")))

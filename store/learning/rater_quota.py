@@ -45,17 +45,19 @@ def shared_weight(weights: Sequence[float]) -> float:
     return min(sum(weights), max(FULL_VOICE, *weights))
 
 
-def within(ratings: Sequence[QuotaCandidate], share: float, others: Mapping[str, float]) -> list[QuotaCandidate]:
+def within(
+    ratings: Sequence[QuotaCandidate], share: float, voices_of_raters: Mapping[str, float]
+) -> list[QuotaCandidate]:
     """These without what a rater has above the bound, the last ones in this order.
 
-    `others` is how much each rater has said lately, in full voices. It is measured as the share is, or a few light
+    `voices_of_raters` is how much each rater has said lately, in full voices. It is measured as the share is, or a few light
     ratings would bound somebody who is alone. Whoever floods a run in which nobody else has anything new is not alone
     for that. As the bound is half of a run or more, one rater at most is above it, and is the only one to lose any.
     That rater may then be above it by less than a rating that was left out, and no more is left out. Else two raters
     with weights that do not add up would take turns until nothing is left.
     """
-    everybody = sum(others.values())
-    bounded = {r.rater for r in ratings if r.rater != OWNER and everybody - others.get(r.rater, 0) >= FEW}
+    everybody = sum(voices_of_raters.values())
+    bounded = {r.rater for r in ratings if r.rater != OWNER and everybody - voices_of_raters.get(r.rater, 0) >= FEW}
     of_one: dict[str, dict[str, QuotaCandidate]] = {}
     for rating in ratings:
         of_one.setdefault(rating.completion_id, {})[rating.rater] = rating
@@ -66,17 +68,17 @@ def within(ratings: Sequence[QuotaCandidate], share: float, others: Mapping[str,
     def is_above(rater: str) -> bool:
         return now[rater] > share * now.total() * ROUNDED
 
-    above = next((rater for rater in sorted(bounded) if is_above(rater)), None)
-    kept = []
+    excess_rater = next((rater for rater in sorted(bounded) if is_above(rater)), None)
+    retained = []
     for rating in reversed(ratings):
-        if above is None or rating.rater != above or not is_above(above):
-            kept.append(rating)
+        if excess_rater is None or rating.rater != excess_rater or not is_above(excess_rater):
+            retained.append(rating)
             continue
         voices = of_one[rating.completion_id]
         now.subtract(parts(voices))
-        del voices[above]
+        del voices[excess_rater]
         now.update(parts(voices))  # what the others said of it weighs more now
-    return kept[::-1]
+    return retained[::-1]
 
 
 def within_judges(ratings: Sequence[QuotaCandidate], share: float) -> list[QuotaCandidate]:
@@ -86,14 +88,14 @@ def within_judges(ratings: Sequence[QuotaCandidate], share: float) -> list[Quota
         return list(ratings)
     counts = {rating.id: max(rating.weight, FULL_VOICE if rating.teaches else 0.0) for rating in ratings}
     room = sum(counts[rating.id] for rating in ratings if not is_judge(rating.rater)) * share / (1 - share) * ROUNDED
-    kept = []
+    retained = []
     for rating in ratings:
         if is_judge(rating.rater):
             room -= counts[rating.id]
             if room < 0:
                 continue
-        kept.append(rating)
-    return kept
+        retained.append(rating)
+    return retained
 
 
 def of_judges(ratings: Sequence[QuotaCandidate]) -> list[QuotaCandidate]:

@@ -40,23 +40,23 @@ def valid(new: NewRating) -> None:
 def rate(db: sqlite3.Connection, new: NewRating) -> Rating:
     """Raises EventTaken where an event comes again and says something else."""
     if new.source_event_id is not None:
-        seen = _rating(db.execute(EVENT, (new.source, new.source_event_id, new.rater)).fetchone())
-        if seen is not None:
-            if not _says(seen, new):
-                raise EventTaken(seen)
-            return replace(seen, duplicate=True)
+        stored = _rating(db.execute(EVENT, (new.source, new.source_event_id, new.rater)).fetchone())
+        if stored is not None:
+            if not _says(stored, new):
+                raise EventTaken(stored)
+            return replace(stored, duplicate=True)
     must_have_answer(db, new.completion_id)
     if new.human:
         take_back_judged(db, new.completion_id)
-    before, other_key = db.execute(LIVE, (new.completion_id, new.rater)).fetchone(), _other_key(db, new)
-    by_same = before is not None and before["other_key"] == other_key  # a name of two keys may be two people's
-    comment, correction = _words(new, before if by_same else None)
+    live_row, other_key = db.execute(LIVE, (new.completion_id, new.rater)).fetchone(), _other_key(db, new)
+    by_same = live_row is not None and live_row["other_key"] == other_key  # a name of two keys may be two people's
+    comment, correction = _words(new, live_row if by_same else None)
     new = replace(new, comment=comment, correction=correction)
-    if by_same and new.source_event_id is None and judgement(to_rating(before)) == judgement(new):
-        unhook(db, before["id"])
-        return replace(to_rating(before), duplicate=True)  # one with an event's id gets its row: it keeps that id
-    if before is not None:
-        db.execute("UPDATE ratings SET live = 0 WHERE id = ?", (before["id"],))
+    if by_same and new.source_event_id is None and judgement(to_rating(live_row)) == judgement(new):
+        unhook(db, live_row["id"])
+        return replace(to_rating(live_row), duplicate=True)  # one with an event's id gets its row: it keeps that id
+    if live_row is not None:
+        db.execute("UPDATE ratings SET live = 0 WHERE id = ?", (live_row["id"],))
     row = db.execute(
         """INSERT INTO ratings (id, completion_id, rater, value, comment, correction, weight, source,
         source_event_id, created_at, scale, human, live, replaced, repeats, other_key)
@@ -64,7 +64,7 @@ def rate(db: sqlite3.Connection, new: NewRating) -> Rating:
         (
             "rt-" + secrets.token_urlsafe(15), new.completion_id, new.rater, new.value, comment,
             correction, new.weight, new.source, new.source_event_id, time.time(), new.scale,
-            new.human, before and before["id"], repeated(db, new), other_key,
+            new.human, live_row and live_row["id"], repeated(db, new), other_key,
         ),
     ).fetchone()  # fmt: skip
     return to_rating(row)
@@ -99,13 +99,13 @@ def unhook(db: sqlite3.Connection, id: str) -> None:
     db.execute("UPDATE reactions SET rating_id = NULL WHERE rating_id = ?", (id,))
 
 
-def _says(seen: Rating, new: NewRating) -> bool:
+def _says(rating: Rating, new: NewRating) -> bool:
     """Tell if the rating of an event says all that the event says now. Words that are left out stay as they were."""
-    words = ((seen.comment, new.comment), (seen.correction, new.correction))
+    words = ((rating.comment, new.comment), (rating.correction, new.correction))
     return (
-        (seen.completion_id, seen.value, seen.weight, seen.scale)
+        (rating.completion_id, rating.value, rating.weight, rating.scale)
         == (new.completion_id, new.value, new.weight, new.scale)
-    ) and all(given is None or (stored or "") == given for stored, given in words)
+    ) and all(new_text is None or (stored or "") == new_text for stored, new_text in words)
 
 
 def judgement(of: NewRating | Rating) -> tuple[float, float, str, str | None, str | None]:
@@ -113,12 +113,12 @@ def judgement(of: NewRating | Rating) -> tuple[float, float, str, str | None, st
     return of.value, of.weight, of.scale, of.comment or None, of.correction or None
 
 
-def _words(new: NewRating, before: sqlite3.Row | None) -> tuple[str | None, str | None]:
+def _words(new: NewRating, live_row: sqlite3.Row | None) -> tuple[str | None, str | None]:
     """Comment and correction: what is not given stays as it was, while the judgement stays on its side. Praise is no
     reason against a reply, and a reply that is liked after all needs no other."""
     comment = correction = None
-    if before is not None and (before["value"] > 0) == (new.value > 0):
-        comment, correction = before["comment"], before["correction"]
+    if live_row is not None and (live_row["value"] > 0) == (new.value > 0):
+        comment, correction = live_row["comment"], live_row["correction"]
     return (
         comment if new.comment is None else new.comment or None,
         correction if new.correction is None else new.correction or None,

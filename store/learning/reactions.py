@@ -25,8 +25,8 @@ def first_time(db: sqlite3.Connection, platform: str, event_id: str) -> bool:
     """Tell whether this event is new; from now on it is not. Events that nobody sends again are let go."""
     now = time.time()
     db.execute("DELETE FROM webhook_events WHERE at < ?", (now - KEPT_S,))
-    taken = db.execute("INSERT OR IGNORE INTO webhook_events VALUES (?, ?, ?)", (platform, event_id, now))
-    return taken.rowcount == 1
+    cursor = db.execute("INSERT OR IGNORE INTO webhook_events VALUES (?, ?, ?)", (platform, event_id, now))
+    return cursor.rowcount == 1
 
 
 # Links
@@ -35,8 +35,8 @@ def first_time(db: sqlite3.Connection, platform: str, event_id: str) -> bool:
 def link(db: sqlite3.Connection, new: Link, *, whosever: bool) -> None:
     """In place of the one that its message has; of another key's only with `whosever`. Raises LinkTaken."""
     ratings.must_exist(db, new.completion_id)
-    before = _link(db.execute(LINK, (new.platform, new.channel, new.message_id)).fetchone())
-    if before is not None and before.key != new.key and not whosever:
+    existing = _link(db.execute(LINK, (new.platform, new.channel, new.message_id)).fetchone())
+    if existing is not None and existing.key != new.key and not whosever:
         raise LinkTaken(new.channel, new.message_id)
     db.execute(
         """INSERT OR REPLACE INTO links (platform, channel, message_id, completion_id, person, key, created_at)
@@ -111,17 +111,17 @@ def _take(db: sqlite3.Connection, new: NewReaction) -> bool:
 
 
 def _follow(db: sqlite3.Connection, new: NewReaction) -> Reacted:
-    whose = (new.completion_id, new.rater)
+    owner = (new.completion_id, new.rater)
     mine = "completion_id = ? AND rater = ?"  # on whatever platform: one stays without another
     live = ratings.live_in(db, new.completion_id, new.rater)
     # A rating that was typed, or given elsewhere, is not taken back with an emoji.
     ours = live is not None and bool(
-        db.execute(f"SELECT 1 FROM reactions WHERE {mine} AND rating_id = ?", (*whose, live.id)).fetchone()  # noqa: S608
+        db.execute(f"SELECT 1 FROM reactions WHERE {mine} AND rating_id = ?", (*owner, live.id)).fetchone()  # noqa: S608
     )
     wish = db.execute(
         f"""SELECT value, scale, platform, message, emoji FROM reactions WHERE {mine} AND value IS NOT NULL
         ORDER BY at DESC, (platform = ? AND message = ? AND emoji = ?) DESC LIMIT 1""",  # noqa: S608  ours
-        (*whose, new.platform, new.message, new.emoji),
+        (*owner, new.platform, new.message, new.emoji),
     ).fetchone()
     if wish is None:
         if live is None or not ours:
