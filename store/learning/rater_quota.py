@@ -50,7 +50,7 @@ def within(
 ) -> list[QuotaCandidate]:
     """These without what a rater has above the bound, the last ones in this order.
 
-    `voices_of_raters` is how much each rater has said lately, in full voices. It is measured as the share is, or a few light
+    `voices_of_raters` is how much each has said lately, in full voices. It is measured as the share is, or a few light
     ratings would bound somebody who is alone. Whoever floods a run in which nobody else has anything new is not alone
     for that. As the bound is half of a run or more, one rater at most is above it, and is the only one to lose any.
     That rater may then be above it by less than a rating that was left out, and no more is left out. Else two raters
