@@ -1,8 +1,8 @@
 """A server's chat answer with every reply in the one form that renderers read.
 
 Owns the other forms that servers send. Content may be a list of parts, and a spoken answer has a transcript. A call may
-be the one `function_call` of old, or have its arguments as an object. Each becomes texts and tool calls. Captures fold
-what the server sent, not this.
+be the one `function_call` of old, or have its arguments as an object. Each becomes texts and tool calls. Odd members of
+a whole answer are left out before it is given up. Captures fold what the server sent, not this.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from proxy.core.json_edit import dumps
 from proxy.dialects.chat_form import reasoning_of, reply_parts
 
 _OTHER_FORMS: Final = ("function_call", "audio")
+_TEXTS: Final = ("content", "refusal", "reasoning", "reasoning_content")
+_COUNTS: Final = ("prompt_tokens", "completion_tokens", "total_tokens")
 
 
 def plain_answer(body: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -22,6 +24,52 @@ def plain_answer(body: Mapping[str, Any]) -> Mapping[str, Any]:
     if all(_is_plain(_message(choice)) for choice in choices):
         return body
     return {**body, "choices": [_plain_choice(choice) for choice in choices]}
+
+
+def sound_answer(body: Mapping[str, Any]) -> dict[str, Any]:
+    """A whole answer without the members that are not what their names say. Raises KeyError, TypeError, AttributeError
+    where that leaves no answer."""
+    usage = body.get("usage")
+    counts = isinstance(usage, Mapping) and all(type(usage.get(name, 0)) is int for name in _COUNTS)
+    choices = [_sound_choice(choice, place) for place, choice in enumerate(body["choices"])]
+    return {**body, "choices": choices, "usage": usage if counts else None}
+
+
+def _sound_choice(choice: Mapping[str, Any], place: int) -> dict[str, Any]:
+    index, reason, logprobs = choice.get("index"), choice.get("finish_reason"), choice.get("logprobs")
+    entries = logprobs.get("content") if isinstance(logprobs, Mapping) else None
+    return {
+        "index": index if type(index) is int else place,
+        "message": _sound_message(choice["message"]),
+        "finish_reason": reason if isinstance(reason, str) else "stop",
+        "logprobs": logprobs if isinstance(entries, list) and all(map(_is_entry, entries)) else None,
+    }
+
+
+def _sound_message(message: Mapping[str, Any]) -> dict[str, Any]:
+    sound = {name: value for name, value in message.items() if name not in _TEXTS or isinstance(value, (str, list))}
+    calls = message.get("tool_calls")
+    sound["tool_calls"] = [_sound_call(call) for call in calls if _is_call(call)] if isinstance(calls, list) else []
+    if not isinstance(message.get("audio"), Mapping):
+        sound.pop("audio", None)
+    if not _is_call({"function": message.get("function_call")}):
+        sound.pop("function_call", None)
+    return sound
+
+
+def _sound_call(call: Mapping[str, Any]) -> dict[str, Any]:
+    arguments = _arguments(call)
+    text = arguments if isinstance(arguments, str) else dumps(arguments or {}).decode()
+    return {**call, "function": {**call["function"], "arguments": text}}
+
+
+def _is_call(call: Any) -> bool:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    return isinstance(function, Mapping) and isinstance(function.get("name"), str)
+
+
+def _is_entry(entry: Any) -> bool:
+    return isinstance(entry, Mapping) and type(entry.get("logprob")) in (int, float)
 
 
 def _message(choice: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -22,7 +22,7 @@ from proxy.core.upstream import error_in
 from proxy.dialects import CHAT, Dialect, Renderer
 from proxy.dialects.base import ODD, Question
 from proxy.dialects.chat import as_chunk
-from proxy.dialects.chat_answer import plain_answer
+from proxy.dialects.chat_answer import plain_answer, sound_answer
 from proxy.dialects.fields import flag
 from proxy.dialects.half_characters import HalfCharacters
 from proxy.relay.json_splice import Splicer, edited_once, with_members
@@ -238,6 +238,13 @@ class Translated(Codec):
         self._check(answer)
         try:
             return self._say.whole(plain_answer(answer.parsed))
+        except ODD:
+            return self._without_odd_members(answer)
+
+    def _without_odd_members(self, answer: WholeAnswer) -> bytes:
+        """Raises BackendBroke where nothing of it can be said."""
+        try:
+            return self._say.whole(plain_answer(sound_answer(answer.parsed)))
         except ODD as error:
             raise _not_chat(error) from error
 
