@@ -141,6 +141,40 @@ async def test_a_name_is_one_persons_after_a_restore_too(home: Path, proxy: Prox
     assert [await status(proxy, key) for key in (theirs, ours)] == [401, 200]
 
 
+# What somebody may have written into a backup, whose schema it leaves as it is.
+EDITED = {
+    "a hash": "UPDATE keys SET hash = (SELECT hash FROM keys WHERE name = 'eve') WHERE name = 'ann'",
+    "a role": "UPDATE keys SET role = 'admin' WHERE name = 'ann'",
+    "a name": "UPDATE keys SET name = 'zed' WHERE name = 'ann'",
+    "two names": (
+        "UPDATE keys SET name = 'x' WHERE name = 'ann'; UPDATE keys SET name = 'ann' WHERE name = 'eve';"
+        " UPDATE keys SET name = 'eve' WHERE name = 'x'"
+    ),
+    "a name for a new key": (
+        "UPDATE keys SET name = 'x' WHERE name = 'ann';"
+        " INSERT INTO keys (id, name, role, hash, created_at) SELECT 'e0e0e0e0', 'ann', 'admin', hash, 1 FROM keys"
+        " WHERE name = 'eve'"
+    ),
+}
+
+
+@pytest.mark.parametrize("how", EDITED)
+async def test_a_key_that_holds_is_as_this_home_has_it(home: Path, how: str) -> None:
+    """Not as an edited backup has it, which could make a key of this home its writer's, or an admin's."""
+    for name in ("eve", "ann"):
+        await made(home, name, "use")
+    file = home.parent / "b.db"
+    await done(home, "backup", str(file))
+    kept = "SELECT id, name, role, hash, created_at FROM keys WHERE revoked_at IS NULL ORDER BY name"
+    with closing(sqlite3.connect(home / schema.NAME)) as db:
+        before = db.execute(kept).fetchall()
+    with closing(sqlite3.connect(file)) as db:
+        db.executescript(EDITED[how])
+    await done(home, "restore", str(file))
+    with closing(sqlite3.connect(home / schema.NAME)) as db:
+        assert db.execute(kept).fetchall() == before
+
+
 async def test_encrypted(tmp_path: Path) -> None:
     home, file, env = tmp_path / "dark", tmp_path / "b.db", {VARIABLE: "ab" * 32, "RLPROXY_STORE__KEY_FROM": "env"}
     home.mkdir()
