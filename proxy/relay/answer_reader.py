@@ -232,8 +232,8 @@ async def read_stream(reader: AnswerReader, upstream: Answer, splitter: EventSpl
             raise room.error()
         for event in splitter.events(events):
             reader.add(event)
-    if rest := splitter.rest():
-        reader.add(Line(rest) if isinstance(splitter, NdjsonSplitter) else Event(rest))
+    if remainder := splitter.rest():
+        reader.add(Line(remainder) if isinstance(splitter, NdjsonSplitter) else Event(remainder))
     if reader.failed:
         raise BackendBroke(f"The backend broke off its answer: {reader.failed[:300]}")
     replies = reader.replies()
@@ -246,7 +246,7 @@ def _weight(reply: Reply, size: int) -> int:
     """Bytes that a reply takes in memory, about. It was made of `size` bytes of JSON, and in each two of them begins
     at most one thing."""
     most = size * OBJECT // 2
-    numbers = sum(_numbers(one, most) for one in (reply.token_ids, reply.logprobs, reply.prompt_token_ids))
+    numbers = sum(_numbers(items, most) for items in (reply.token_ids, reply.logprobs, reply.prompt_token_ids))
     pieces = 0 if reply.pieces is None else sum(map(len, reply.pieces)) + TEXT * len(reply.pieces)
     return OBJECT + numbers + pieces + memory_of(reply.message, most) + memory_of(reply.usage, most)
 

@@ -136,18 +136,18 @@ class Asking:
 
     async def _refusal(self, upstream: Answer, wishes: Wishes) -> str | None:
         """The server's message, where that may be about our wishes. Nothing of the answer has been passed on yet."""
-        known = self._parts.wishes
+        capabilities = self._parts.wishes
         if upstream.status in OK:
-            if known.is_granted(wishes):
+            if capabilities.is_granted(wishes):
                 return None
             if (message := await error_at_once(upstream)) is None:
-                known.grant(wishes)
+                capabilities.grant(wishes)
             return message
         if upstream.status not in (*REFUSES, BREAKS):
             return None
         body = await short(upstream, room_for(self._call.request, MOST_SHORT))
         message = message_in(body)
-        if known.may_refuse(wishes, upstream.status, message):
+        if capabilities.may_refuse(wishes, upstream.status, message):
             return message
         upstream.give_back(body)
         return None

@@ -95,8 +95,8 @@ def head_facts(head: RequestHead, settings: Settings, backend: Mapping[str, str]
 
 
 def coding_of(headers: Mapping[str, str]) -> str:
-    found = headers.get("content-encoding", "identity").lower()
-    return "" if found == "identity" else found
+    coding = headers.get("content-encoding", "identity").lower()
+    return "" if coding == "identity" else coding
 
 
 async def plain_body(request: web.Request, coding: str, limit: int) -> bytes:
@@ -117,8 +117,8 @@ async def hold_parsed(request: web.Request, raw: bytes, known: KnownPrefix) -> N
 
 def hold(request: web.Request, size: int) -> None:
     """Have so many bytes in the account of this request. Raises as `hold_parsed`."""
-    if size > SMALL and (held := request.get(HELD)) is not None:
-        held.take_up_to(size)
+    if size > SMALL and (room := request.get(HELD)) is not None:
+        room.take_up_to(size)
 
 
 def hold_named(request: web.Request, size: int, add: Mapping[str, bytes], limit: int) -> None:
@@ -197,7 +197,7 @@ def new_id() -> str:
     """`rl-` and 24 characters: milliseconds first, so that ids sort by time, then 80 random bits."""
     if not _RANDOM:  # many at once: the call gives the interpreter lock away, and has to get it back
         fresh = secrets.token_bytes(10 * IDS_AT_ONCE)
-        _RANDOM.extend([fresh[at : at + 10] for at in range(0, len(fresh), 10)])
+        _RANDOM.extend([fresh[start : start + 10] for start in range(0, len(fresh), 10)])
     number = (time.time_ns() // 1_000_000) << 80 | int.from_bytes(_RANDOM.pop(), "big")
     digits = []
     for _ in range(12):

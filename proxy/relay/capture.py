@@ -109,11 +109,11 @@ class Capture:
     def _make(self) -> None:
         """Make the rows, or have a task make them where that takes long, or the store has to be asked."""
         try:
-            found = self._row_of()
-            if isinstance(found, NewCompletion):
-                self._number(found)
+            row = self._row_of()
+            if isinstance(row, NewCompletion):
+                self._number(row)
             else:
-                self._made_beside = self._tasks.spawn(f"row-{self.id}", self._number_later(found))
+                self._made_beside = self._tasks.spawn(f"row-{self.id}", self._number_later(row))
         except Exception as error:  # it must not cost the client its answer
             self._unmade = error
 
@@ -183,8 +183,10 @@ class Capture:
         self._begun.set_result(None)
 
     def _number(self, row: NewCompletion) -> None:
-        more = [replace(row, id=choice_id(self.id, i), choice=i) for i in range(1, self._n)] if self._n > 1 else ()
-        self._rows = [row, *more]
+        further_rows = (
+            [replace(row, id=choice_id(self.id, i), choice=i) for i in range(1, self._n)] if self._n > 1 else ()
+        )
+        self._rows = [row, *further_rows]
 
     def replies(self) -> list[Reply]:
         """Replies so far."""
@@ -213,11 +215,11 @@ class Capture:
             self._make()
         if not self._rows:
             return None
-        found, status, error = self._outcome(status, error)
-        if self._size(found) >= WORTH_A_THREAD:
+        replies, status, error = self._outcome(status, error)
+        if self._size(replies) >= WORTH_A_THREAD:
             return None
         self._making.take_back()
-        ends = self._ends(found, status, error)
+        ends = self._ends(replies, status, error)
         stored = self._store.completions.record(self._rows, ends)
         stored.add_done_callback(partial(self._recorded, status, ends))
         return stored
@@ -242,15 +244,15 @@ class Capture:
             await self._begun_or_made()
         except Exception as failed:
             return self._not_stored(RuntimeError(f"the request makes no row ({failed!r})"))
-        found, status, error = self._outcome(status, error)
-        ends = await off_loop_above(WORTH_A_THREAD, self._size(found), self._ends, found, status, error)
+        replies, status, error = self._outcome(status, error)
+        ends = await off_loop_above(WORTH_A_THREAD, self._size(replies), self._ends, replies, status, error)
         try:
-            kept = await self._store_ends(ends)
+            stored = await self._store_ends(ends)
         except StoreError as failed:
             return self._lost(ends, failed)
         if self._health.lost:
             await self._end_lost()
-        return self._kept(status, kept)
+        return self._kept(status, stored)
 
     async def _begun_or_made(self) -> None:
         """Raises what making the rows raised."""
@@ -262,26 +264,26 @@ class Capture:
     def _outcome(self, status: Status, error: str | None) -> tuple[dict[int, Reply], Status, str | None]:
         """The replies by their choices, and how it ended."""
         replies = self.replies()
-        found = {reply.index: reply for reply in replies}
-        if self._n == len(found) == 1:  # however its server numbers it
-            found = {0: replies[0]}
+        by_index = {reply.index: reply for reply in replies}
+        if self._n == len(by_index) == 1:  # however its server numbers it
+            by_index = {0: replies[0]}
         reader = self.reader
         if status == "done" and reader.failed:
             status, error = "error", reader.failed
-        if status == "done" and not found:
+        if status == "done" and not by_index:
             status, error = "error", error or reader.reason or "the backend answered nothing"
         if status == "done" and reader.gap is not None:
             status, error = "partial", f"{reader.gap}; its text may lack something"
         if reader.odd is not None:
             log.info("an answer was odd", completion=self.id, reason=self._keep(self._keepable(reader.odd)))
-        return found, status, None if error is None else self._keep(self._keepable(error))
+        return by_index, status, None if error is None else self._keep(self._keepable(error))
 
-    def _size(self, found: Mapping[int, Reply]) -> int:
+    def _size(self, replies: Mapping[int, Reply]) -> int:
         """Characters to look at. The prompt counts, too: whether it was cut is seen in all of it."""
         size = 0
         for row in self._rows:
             size += ITEM * len(row.prompt)
-        for reply in found.values():
+        for reply in replies.values():
             size += length(reply.message)
         return size
 
@@ -325,7 +327,7 @@ class Capture:
         """The disk takes something again: of what was lost, the rows that had been begun are not pending for ever."""
         lost = [FinishedCompletion(id, "error", time.time(), error=LOST) for id in self._health.lost]
         self._health.lost.clear()
-        await asyncio.gather(*(self._store.completions.finish([one]) for one in lost), return_exceptions=True)
+        await asyncio.gather(*(self._store.completions.finish([end]) for end in lost), return_exceptions=True)
 
     def _lacking(self, reply: Reply) -> str | None:
         lacking = reply.inexact_reason()
@@ -341,11 +343,11 @@ class Capture:
     def _keep(self, text: str | None) -> str | None:
         return None if text is None else self._redactor.text(text)
 
-    def _ends(self, found: dict[int, Reply], status: Status, error: str | None) -> list[FinishedCompletion]:
+    def _ends(self, replies: dict[int, Reply], status: Status, error: str | None) -> list[FinishedCompletion]:
         ends: list[FinishedCompletion] = []
         for row in self._rows:
             try:
-                ends.append(self._ended(row, found.get(row.choice), status, error))
+                ends.append(self._ended(row, replies.get(row.choice), status, error))
             except Exception as failed:  # a member of an odd type must not cost the client its answer
                 self.reader.drop(f"the answer could not be understood: {failed!r}")
                 ends.append(self._ended(row, None, status, self.reader.broken))
@@ -375,10 +377,10 @@ class Capture:
         except (TypeError, ValueError, OverflowError):  # what the store cannot take must not cost the client its answer
             self.reader.drop("the backend sent token ids or log-probs that are none")
             numbers = _NONE
-        said: set[str] = set()
+        texts: set[str] = set()
         # All of it: the token ids have the reasoning too.
-        clean = self._redactor.value(reply.message, said) is reply.message
-        redacted = (*row.redacted, *places(reply=said)) if said else row.redacted
+        clean = self._redactor.value(reply.message, texts) is reply.message
+        redacted = (*row.redacted, *places(reply=texts)) if texts else row.redacted
         cut = None if row.untrainable or numbers.prompt_ids is not None else why_cut(row.prompt, reply.usage)
         if row.choice == 0 and (line := self._health.cut.seen(cut)) is not None:
             log.warning("a prompt was cut", completion=row.id, why=cut)
@@ -394,13 +396,13 @@ class Capture:
         ):  # its token ids would spell the secret out, or are not those of the text
             numbers = _NONE
         message = {**reply.message, "role": "assistant"}
-        kept = self._redactor.message(canonical(message))
+        stored = self._redactor.message(canonical(message))
         return FinishedCompletion(
             id=row.id,
             status=status,
             finished_at=time.time(),
-            reply=kept,
-            thread=extend_thread(row.thread, message, self._redactor.message, kept),
+            reply=stored,
+            thread=extend_thread(row.thread, message, self._redactor.message, stored),
             text=text if clean else self._redactor.text(text),
             finish_reason=reply.finish_reason and self._redactor.text(reply.finish_reason),
             usage=reply.usage and self._redactor.walked(reply.usage),
@@ -413,7 +415,7 @@ class Capture:
             inexact_reason=reason,
             error=error,
             translated=self.translated,
-            untrainable=UNTRAINABLE if said else UNREAD if self.reader.gap is not None else more_than_text([message]),
+            untrainable=UNTRAINABLE if texts else UNREAD if self.reader.gap is not None else more_than_text([message]),
             redacted=redacted,
             items=() if self.translated else reply.items,
         )

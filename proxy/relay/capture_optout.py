@@ -28,13 +28,13 @@ LONGEST: Final = 200
 def says_off(headers: Mapping[str, str]) -> bool:
     """The header `x-rl-capture`, in any case. Raises BadRequest where it says neither on nor off: a person who asks
     for privacy in other words must not be captured."""
-    given = headers.get("x-rl-capture")
-    if given is not None and (given := given.strip().lower()) not in ("on", "off"):
+    setting = headers.get("x-rl-capture")
+    if setting is not None and (setting := setting.strip().lower()) not in ("on", "off"):
         raise BadRequest(
             "The header `x-rl-capture` must be `off` or `on`; nothing was kept, and the model was not asked.",
             param="x-rl-capture",
         )
-    return given == "off"
+    return setting == "off"
 
 
 class Captures(TypedDict):
@@ -72,13 +72,13 @@ class Uncaptured:
         capture = capture.strip().lower() if isinstance(capture, str) else None
         if capture not in ("on", "off"):
             raise BadRequest("`capture` must be on or off.", param="capture")
-        found = self.sessions | {session} if capture == "off" else self.sessions - {session}
-        if len(found) > MOST:
+        sessions = self.sessions | {session} if capture == "off" else self.sessions - {session}
+        if len(sessions) > MOST:
             raise BadRequest(f"{MOST} sessions are off already; turn some on again.", param="session")
         self._recent.clear()  # what it said a moment ago, too
-        self.sessions |= found  # before it is stored: of a request that comes meanwhile nothing is kept
+        self.sessions |= sessions  # before it is stored: of a request that comes meanwhile nothing is kept
         self._retries.forget_session(session)
-        await self._store.meta.set(UNCAPTURED, sorted(found))
-        self.sessions = found
+        await self._store.meta.set(UNCAPTURED, sorted(sessions))
+        self.sessions = sessions
         await self._store.meta.audit("use", "capture", {"session": session, "capture": capture})
         return json_response(Captured(session=session, capture="on" if capture == "on" else "off"))

@@ -135,43 +135,43 @@ class Native(Codec):
         if not self._rules:
             return event.raw
         try:
-            said = event.json()
-            if self._only_tokens(said) and not self._names_speaker(said):
+            object_ = event.json()
+            if self._only_tokens(object_) and not self._names_speaker(object_):
                 return b""
-            changed = self._splicer.edited(data, said)
+            changed = self._splicer.edited(data, object_)
         except ODD:  # garbage is passed on as garbage, byte for byte; the capture has marked it
             return event.raw
         return event.raw if changed == data else event.with_data(changed)
 
     def through(self, piece: bytes) -> bytes | None:
         if not self._rules:
-            said: bytes | None = piece
+            output: bytes | None = piece
         else:
-            said = self._splicer.through(piece) if self._dialect.framing == "sse" else None
-        if said is not None:
+            output = self._splicer.through(piece) if self._dialect.framing == "sse" else None
+        if output is not None:
             self._through = piece
-        return said
+        return output
 
     def edited(self, piece: bytes, parsed: Sequence[Any]) -> bytes | None:
         if any(map(self._only_tokens, parsed)):
             return None
-        said = self._splicer.edited_all(piece, parsed)
-        if said is not None:
+        output = self._splicer.edited_all(piece, parsed)
+        if output is not None:
             self._through = piece
-        return said
+        return output
 
-    def _only_tokens(self, said: Any) -> bool:
+    def _only_tokens(self, chunk: Any) -> bool:
         """Tell if an event is there for what is hidden, and nothing else; what is odd says something."""
-        if not (self._hides and self.asks and isinstance(said, dict)):
+        if not (self._hides and self.asks and isinstance(chunk, dict)):
             return False
         try:
-            return self.reads.only_tokens(said)
+            return self.reads.only_tokens(chunk)
         except ODD:
             return False
 
-    def _names_speaker(self, said: Mapping[str, Any]) -> bool:
+    def _names_speaker(self, chunk: Mapping[str, Any]) -> bool:
         """Note who speaks in the choices of such an event, and tell if one of them has not said it: then it goes on."""
-        new = {one.get("index") for one in said.get("choices", ()) if one["delta"].get("role")} - self._spoken
+        new = {choice.get("index") for choice in chunk.get("choices", ()) if choice["delta"].get("role")} - self._spoken
         self._spoken |= new
         return bool(new)
 
@@ -189,8 +189,8 @@ class Native(Codec):
 
     def broken(self, error: ProxyError) -> bytes:
         newest = sse.EventSplitter().feed(self._through) if self._dialect.framing == "sse" else ()
-        said = [one.data for one in newest if one.begins_object]
-        return self._dialect.error_event(error, said[-1] if said else self._last)
+        openings = [event.data for event in newest if event.begins_object]
+        return self._dialect.error_event(error, openings[-1] if openings else self._last)
 
 
 class Translated(Codec):
@@ -231,8 +231,8 @@ class Translated(Codec):
         return b"".join(self._say.chunk(plain_answer(chunk)))
 
     def end(self, event: Event | None) -> tuple[bytes, bytes]:
-        before, last = self._say.end()
-        return b"".join(before), last
+        output, last = self._say.end()
+        return b"".join(output), last
 
     def whole(self, answer: WholeAnswer) -> bytes:
         self._check(answer)
@@ -260,18 +260,18 @@ class Translated(Codec):
     def whole_as_stream(self, answer: WholeAnswer) -> tuple[bytes, bytes]:
         self._check(answer)
         try:
-            before = b"".join(self._say.chunk(as_chunk(plain_answer(answer.parsed))))
-            more, last = self._say.end()
+            output = b"".join(self._say.chunk(as_chunk(plain_answer(answer.parsed))))
+            further, last = self._say.end()
         except ODD as error:
             raise _not_chat(error) from error
-        return before + b"".join(more), last
+        return output + b"".join(further), last
 
     def broken(self, error: ProxyError) -> bytes:
         try:
-            said = self._say.failed(error)
+            text = self._say.failed(error)
         except ODD:
-            said = None
-        return self._dialect.error_event(error) if said is None else said
+            text = None
+        return self._dialect.error_event(error) if text is None else text
 
     @property
     def backlog(self) -> int:
@@ -288,37 +288,37 @@ def _not_chat(error: Exception) -> BackendBroke:
 
 def wishes(dialect: Dialect, body: Mapping[str, Any], capabilities: Capabilities) -> Mapping[str, bytes]:
     """Members added to a request; nothing, where its client would notice."""
-    found, whole = capabilities.asks.get(dialect.name, {}), capabilities.asks_whole.get(dialect.name, {})
-    if not (found or whole) or dialect.bends(body):
+    parts, whole = capabilities.asks.get(dialect.name, {}), capabilities.asks_whole.get(dialect.name, {})
+    if not (parts or whole) or dialect.bends(body):
         return {}
     if not flag(body, "stream", dialect.framing == "ndjson"):
-        return {**found, **whole}
-    return {} if any(body.get(member) for member in capabilities.refuses_beside) else found
+        return {**parts, **whole}
+    return {} if any(body.get(member) for member in capabilities.refuses_beside) else parts
 
 
 def without(rules: Rules, names: Collection[str]) -> Rules:
     """The same rules, with the members of these names taken out where they would become null."""
-    found: dict[str, bytes | Rules | None] = {}
+    changes: dict[str, bytes | Rules | None] = {}
     for name, rule in rules.items():
         if isinstance(rule, Mapping):
-            found[name] = without(rule, names)
+            changes[name] = without(rule, names)
         else:
-            found[name] = None if name in names and rule == b"null" else rule
-    return found
+            changes[name] = None if name in names and rule == b"null" else rule
+    return changes
 
 
 def _missing(asks: Mapping[str, bytes], body: Mapping[str, Any]) -> dict[str, bytes]:
     """Our wishes as far as the client does not wish for the same or more."""
-    found: dict[str, bytes] = {}
+    additions: dict[str, bytes] = {}
     for key, wish in asks.items():
         if key == "top_logprobs" and body.get("logprobs"):
             continue  # how many they get is their own choice, also where they leave it to the server
         theirs = body.get(key)
         if theirs is None or theirs is False:
-            found[key] = wish
+            additions[key] = wish
         elif isinstance(theirs, list) and isinstance(ours := loads(wish), list):
-            found[key] = dumps([*theirs, *(one for one in ours if one not in theirs)])
-    return found
+            additions[key] = dumps([*theirs, *(item for item in ours if item not in theirs)])
+    return additions
 
 
 class Formats:
@@ -370,21 +370,21 @@ def about_what_was_asked(answer: bytes, model: str, path: str) -> bool:
         error = body.get("error") or body
         if isinstance(error.get("param"), str):
             return True
-        said = str(error["message"])
+        message = str(error["message"])
     except (ValueError, KeyError, AttributeError):
         return False
-    return bool(model) and path not in said and _names(said, model)
+    return bool(model) and path not in message and _names(message, model)
 
 
-def _names(said: str, model: str) -> bool:
+def _names(message: str, model: str) -> bool:
     """Tell if the model's name stands in it, and not as a part of a longer word. Each place is looked at once: as a
     regular expression a name of a megabyte takes a second to compile."""
-    at = said.find(model)
-    while at >= 0:
-        end = at + len(model)
-        if not (_is_word(said[at - 1 : at]) or _is_word(said[end : end + 1])):
+    start = message.find(model)
+    while start >= 0:
+        end = start + len(model)
+        if not (_is_word(message[start - 1 : start]) or _is_word(message[end : end + 1])):
             return True
-        at = said.find(model, end)
+        start = message.find(model, end)
     return False
 
 

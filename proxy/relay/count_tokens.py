@@ -60,9 +60,9 @@ class CountTokens:
     async def _answer(
         self, request: web.Request, raw: bytes, body: Any, asked: Asked, address: Address, heavy: int
     ) -> web.Response:
-        named = {k: v for k, v in address.members.items() if k == "model"}
-        own = await off_loop(heavy, rewrite, raw, {}, named)
-        status, headers, answer = await self._ask(request, address, target_of(request), own)
+        members = {k: v for k, v in address.members.items() if k == "model"}
+        rewritten = await off_loop(heavy, rewrite, raw, {}, members)
+        status, headers, answer = await self._ask(request, address, target_of(request), rewritten)
         if status not in MISSING:
             return web.Response(status=status, body=answer, headers=headers)
         if asked.unreadable is not None:
@@ -72,33 +72,33 @@ class CountTokens:
             raise _cannot("of pictures, sounds or files", message_in(answer))
         if (count := await self._counted(request, address, chat, heavy)) is not None:
             return web.json_response({"input_tokens": count})
-        counted = await openai_tokens.count(loads(named["model"]) if "model" in named else asked.model, chat)
-        if isinstance(counted, str):
-            raise _cannot("of a prompt", f"{message_in(answer)}; {counted}")
-        return web.json_response({"input_tokens": counted.tokens}, headers={TABLE: counted.table})
+        tokens = await openai_tokens.count(loads(members["model"]) if "model" in members else asked.model, chat)
+        if isinstance(tokens, str):
+            raise _cannot("of a prompt", f"{message_in(answer)}; {tokens}")
+        return web.json_response({"input_tokens": tokens.tokens}, headers={TABLE: tokens.table})
 
     async def _counted(self, request: web.Request, address: Address, chat: Mapping[str, Any], heavy: int) -> int | None:
         """Ask as vLLM and the built-in backend have it, then as llama.cpp has it; None where there is neither."""
-        named = {k: v for k, v in address.members.items() if k == "model"}
-        counted = await off_loop(heavy, _prompt, chat, named)
-        said = await self._json(request, address, "/tokenize", counted)
-        if isinstance(count := said.get("count"), int):
+        members = {k: v for k, v in address.members.items() if k == "model"}
+        question = await off_loop(heavy, _prompt, chat, members)
+        reply = await self._json(request, address, "/tokenize", question)
+        if isinstance(count := reply.get("count"), int):
             return count
-        prompt = (await self._json(request, address, "/apply-template", counted)).get("prompt")
+        prompt = (await self._json(request, address, "/apply-template", question)).get("prompt")
         if not isinstance(prompt, str):
             return None
         text = dumps({"content": prompt, "add_special": True, "parse_special": True})
-        tokens = (await self._json(request, address, "/tokenize", rewrite(text, {}, named))).get("tokens")
+        tokens = (await self._json(request, address, "/tokenize", rewrite(text, {}, members))).get("tokens")
         return len(tokens) if isinstance(tokens, list) else None
 
     async def _json(self, request: web.Request, address: Address, path: str, body: bytes) -> dict[str, Any]:
         """Its answer; nothing where it does not know the route or what was asked."""
         status, _, answer = await self._ask(request, address, path, body)
         try:
-            found = loads(answer) if status == 200 else {}
+            reply = loads(answer) if status == 200 else {}
         except ValueError:
             return {}
-        return found if isinstance(found, dict) else {}
+        return reply if isinstance(reply, dict) else {}
 
     async def _ask(
         self, request: web.Request, address: Address, target: str, body: bytes
@@ -122,13 +122,13 @@ class CountTokens:
         raise AssertionError("unreachable")
 
 
-def _prompt(chat: Mapping[str, Any], named: Mapping[str, bytes]) -> bytes:
-    return rewrite(dumps({key: chat[key] for key in _COUNTED if key in chat}), {}, named)
+def _prompt(chat: Mapping[str, Any], members: Mapping[str, bytes]) -> bytes:
+    return rewrite(dumps({key: chat[key] for key in _COUNTED if key in chat}), {}, members)
 
 
-def _cannot(what: str, said: str) -> NotFound:
+def _cannot(action: str, reason: str) -> NotFound:
     """An error of a status that no SDK asks again for."""
     return NotFound(
-        f"This backend cannot count the tokens {what}: it has no /v1/messages/count_tokens ({said}) and nothing that "
-        "rlproxy could count with. It does not guess; an answer's own `usage` is exact."
+        f"This backend cannot count the tokens {action}: it has no /v1/messages/count_tokens ({reason}) and nothing "
+        "that rlproxy could count with. It does not guess; an answer's own `usage` is exact."
     )

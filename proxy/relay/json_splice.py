@@ -46,19 +46,19 @@ class Splicer:
         self._rules = rules
         self._places = _places(rules)
         # The deepest go first: they have the most bytes, and what they say is not to be searched for the others.
-        named = (self._places or {}).items()
-        self._in_turn = [one for one in named if not one[1].top] + [one for one in named if one[1].top]
+        places = (self._places or {}).items()
+        self._in_turn = [place for place in places if not place[1].top] + [place for place in places if place[1].top]
         self._head: _Head | None = None
         self._looked = False  # for a head
 
     def edited(self, raw: bytes, parsed: Mapping[str, Any]) -> bytes:
         """Do `json_edit.rewrite(raw, rules)` for the object that is `parsed` from `raw`, and the very same bytes."""
-        found = _edits(raw, parsed, self._places)
-        if found is None:
+        edits = _edits(raw, parsed, self._places)
+        if edits is None:
             return rewrite(raw, self._rules)
-        if not self._looked and found:
-            self._looked, self._head = True, _head(raw, found)
-        return _spliced(raw, found)
+        if not self._looked and edits:
+            self._looked, self._head = True, _head(raw, edits)
+        return _spliced(raw, edits)
 
     def through(self, piece: bytes) -> bytes | None:
         """Server-sent events of one stream, edited at once: those of a read cost one search, not one each.
@@ -68,15 +68,15 @@ class Splicer:
         """
         if self._places is None or _may_be_escaped(piece):
             return None
-        head, there = self._head, []
+        head, edits = self._head, []
         for _, place in self._in_turn:
             if place.literal in piece:
                 if head is None or place.literal not in head.was:
                     return None
-                there.append(place.literal)
-        if head is None or not there:
+                edits.append(place.literal)
+        if head is None or not edits:
             return piece
-        same = {piece.count(name) for name in there} == {piece.count(head.was)}
+        same = {piece.count(name) for name in edits} == {piece.count(head.was)}
         return piece.replace(head.was, head.now) if same else None
 
     def edited_all(self, piece: bytes, parsed: Sequence[Any]) -> bytes | None:
@@ -89,9 +89,9 @@ class Splicer:
             first = self.edited(piece[start:end], parsed[0])  # for its head
             if len(parsed) == 1:
                 return piece[:start] + first + piece[end:]
-            if self._head is not None and (said := self.through(piece)) is not None:
-                return said
-        objects = [one for one in parsed if type(one) is dict]
+            if self._head is not None and (spliced := self.through(piece)) is not None:
+                return spliced
+        objects = [value for value in parsed if type(value) is dict]
         items: dict[str, list[Any]] = {}  # of the lists in which a place is
         for name, place in self._in_turn:
             count = piece.count(place.literal)
@@ -99,11 +99,11 @@ class Splicer:
                 continue
             for key in place.within:
                 if key not in items:
-                    lists = [found for one in objects if type(found := one.get(key)) is list]
-                    items[key] = [item for one in lists for item in one if type(item) is dict]
+                    lists = [value for object_ in objects if type(value := object_.get(key)) is list]
+                    items[key] = [item for values in lists for item in values if type(item) is dict]
             expected = sum([name in item for key in place.within for item in items[key]])
             if place.top:
-                expected += sum([name in one for one in objects])
+                expected += sum([name in object_ for object_ in objects])
             if place.new is HIDDEN or count != expected:
                 return None
             start = piece.find(place.literal) + len(place.literal)
@@ -144,27 +144,27 @@ class _Head(NamedTuple):
     now: bytes
 
 
-def _head(raw: bytes, found: list[tuple[int, int, bytes]]) -> _Head | None:
+def _head(raw: bytes, edits: list[tuple[int, int, bytes]]) -> _Head | None:
     """None where something nested comes before that comma: the head must be no other object's."""
-    end = max(last for _, last, _ in found)
+    end = max(last for _, last, _ in edits)
     was = raw[: end + 1]
     if not was.startswith(b"{") or not was.endswith(b",") or b"{" in was[1:] or b"[" in was:
         return None
-    return _Head(b"data: " + was, b"data: " + _spliced(was, found))
+    return _Head(b"data: " + was, b"data: " + _spliced(was, edits))
 
 
 def edited_once(raw: bytes, parsed: Mapping[str, Any], rules: Rules) -> bytes:
     """Do `json_edit.rewrite(raw, rules)`, likewise."""
-    found = _edits(raw, parsed, _places(rules))
-    return rewrite(raw, rules) if found is None else _spliced(raw, found)
+    edits = _edits(raw, parsed, _places(rules))
+    return rewrite(raw, rules) if edits is None else _spliced(raw, edits)
 
 
 def with_members(
-    raw: bytes, parsed: Mapping[str, Any], add: Mapping[str, bytes], apart: tuple[int, int] | None = None
+    raw: bytes, parsed: Mapping[str, Any], add: Mapping[str, bytes], span: tuple[int, int] | None = None
 ) -> bytes:
-    """Do `json_edit.rewrite(raw, {}, add)`, likewise. `apart`: where the items of one of its lists are, which need not
+    """Do `json_edit.rewrite(raw, {}, add)`, likewise. `span`: where the items of one of its lists are, which need not
     be searched."""
-    start, end = apart or (0, 0)
+    start, end = span or (0, 0)
     for name, value in add.items():
         literal = b'"%s"' % name.encode()
         once = raw.count(literal, 0, start) + raw.count(literal, end) == 1
@@ -172,16 +172,16 @@ def with_members(
             break
     else:
         return raw  # each member is in it already, once, with this value
-    found = _edits(raw[:start] + raw[end:] if apart else raw, parsed, _places(add))
-    if found is None or any(first < start < last for first, last, _ in found):
+    edits = _edits(raw[:start] + raw[end:] if span else raw, parsed, _places(add))
+    if edits is None or any(first < start < last for first, last, _ in edits):
         return rewrite(raw, {}, add)
-    found = [edit if edit[1] <= start else (edit[0] + end - start, edit[1] + end - start, edit[2]) for edit in found]
+    edits = [edit if edit[1] <= start else (edit[0] + end - start, edit[1] + end - start, edit[2]) for edit in edits]
     missing = [(key, value) for key, value in add.items() if key not in parsed]
     if missing:
         close = len(raw.rstrip(b" \t\r\n")) - 1
         extra = b",".join(b'"' + key.encode() + b'":' + value for key, value in missing)
-        found.append((close, close, (b"," if parsed else b"") + extra))
-    return _spliced(raw, found)
+        edits.append((close, close, (b"," if parsed else b"") + extra))
+    return _spliced(raw, edits)
 
 
 class _Place(NamedTuple):
@@ -208,20 +208,20 @@ def _places(rules: Rules) -> dict[str, _Place] | None:
     places: dict[str, _Place] = {}
     for name, rule in rules.items():
         if rule is None or isinstance(rule, bytes):
-            found = [_Place(b'"%s"' % name.encode(), True, (), rule)]
-        elif isinstance(rule, Mapping) and isinstance(below := rule.get(EACH), Mapping) and len(rule) == 1:
-            if not all(new is None or isinstance(new, bytes) for new in below.values()):
+            new_places = [_Place(b'"%s"' % name.encode(), True, (), rule)]
+        elif isinstance(rule, Mapping) and isinstance(member_rules := rule.get(EACH), Mapping) and len(rule) == 1:
+            if not all(new is None or isinstance(new, bytes) for new in member_rules.values()):
                 return None
-            found = [_Place(b'"%s"' % key.encode(), False, (name,), new) for key, new in below.items()]  # type: ignore[arg-type]
+            new_places = [_Place(b'"%s"' % key.encode(), False, (name,), new) for key, new in member_rules.items()]  # type: ignore[arg-type]
         else:
             return None
-        for place in found:
+        for place in new_places:
             key = place.literal[1:-1].decode()
-            before = places.get(key)
-            if before is not None:
-                if before.new != place.new or (before.new is HIDDEN) != (place.new is HIDDEN):
+            existing = places.get(key)
+            if existing is not None:
+                if existing.new != place.new or (existing.new is HIDDEN) != (place.new is HIDDEN):
                     return None
-                place = _Place(place.literal, before.top or place.top, before.within + place.within, place.new)
+                place = _Place(place.literal, existing.top or place.top, existing.within + place.within, place.new)
             places[key] = place
     return places
 
@@ -234,14 +234,14 @@ def _edits(
         return None
     edits: list[tuple[int, int, bytes]] = []
     for name, place in places.items():
-        at = raw.find(place.literal)
-        if at < 0:
+        position = raw.find(place.literal)
+        if position < 0:
             continue
-        found = _values(raw, place.literal, at)
-        if found is None or len(found) != place.expected(parsed, name):
+        spans = _values(raw, place.literal, position)
+        if spans is None or len(spans) != place.expected(parsed, name):
             return None
         new = place.new
-        for start, end in found:
+        for start, end in spans:
             if new is None:
                 edits.append((*_with_comma(raw, raw.rfind(place.literal, 0, start), end), b""))
                 continue
@@ -250,36 +250,36 @@ def _edits(
                 edits.append((start, end, new))
     edits.sort()
     # Of two neighbours that go, the first of which begins its object, the comma between them would be both's.
-    return None if any(one[1] > another[0] for one, another in pairwise(edits)) else edits
+    return None if any(edit[1] > another[0] for edit, another in pairwise(edits)) else edits
 
 
-def _values(raw: bytes, literal: bytes, at: int) -> list[tuple[int, int]] | None:
-    """Where the values of all members of this name are, the first of which may be at `at`; None where one is nothing
-    simple."""
-    found: list[tuple[int, int]] = []
-    while at >= 0:
-        end = at + len(literal)
-        colon = _COLON.match(raw, end) if raw[at - 1] != 0x5C else None  # a backslash
+def _values(raw: bytes, literal: bytes, position: int) -> list[tuple[int, int]] | None:
+    """Where the values of all members of this name are, the first of which may be at `position`; None where one is
+    nothing simple."""
+    spans: list[tuple[int, int]] = []
+    while position >= 0:
+        end = position + len(literal)
+        colon = _COLON.match(raw, end) if raw[position - 1] != 0x5C else None  # a backslash
         if colon is not None:  # else it is a text, or the end of one
             start = colon.end()
             value = _VALUE.match(raw, start)
             if value is None and (end := _end_of_list(raw, start)) < 0:
                 return None
             end = value.end() if value is not None else end
-            found.append((start, end))
-        at = raw.find(literal, end)
-    return found
+            spans.append((start, end))
+        position = raw.find(literal, end)
+    return spans
 
 
 def _with_comma(raw: bytes, start: int, end: int) -> tuple[int, int]:
     """A member and the comma before it, or after it where it is the first; as `rewrite` takes it out."""
-    before = start - 1
-    while raw[before] in _WHITE:
-        before -= 1
-    if raw[before] == 0x2C:  # ,
-        return before, end
-    after = past_white(raw, end)
-    return start, past_white(raw, after + 1) if raw[after] == 0x2C else end
+    comma = start - 1
+    while raw[comma] in _WHITE:
+        comma -= 1
+    if raw[comma] == 0x2C:  # ,
+        return comma, end
+    following = past_white(raw, end)
+    return start, past_white(raw, following + 1) if raw[following] == 0x2C else end
 
 
 def _end_of_list(raw: bytes, start: int) -> int:
@@ -294,13 +294,13 @@ def _end_of_list(raw: bytes, start: int) -> int:
     return -1 if value is None else value.end()
 
 
-def _spliced(raw: bytes, found: list[tuple[int, int, bytes]]) -> bytes:
-    if not found:
+def _spliced(raw: bytes, edits: list[tuple[int, int, bytes]]) -> bytes:
+    if not edits:
         return raw
     out: list[bytes] = []
-    at = 0
-    for start, end, new in found:
-        out += (raw[at:start], new)
-        at = end
-    out.append(raw[at:])
+    position = 0
+    for start, end, new in edits:
+        out += (raw[position:start], new)
+        position = end
+    out.append(raw[position:])
     return b"".join(out)

@@ -46,46 +46,46 @@ class PromptLessons:
         self._known = None
 
     async def for_request(
-        self, dialect: Dialect, asked: Asked, whose: Asker, version: int | None
+        self, dialect: Dialect, asked: Asked, asker: Asker, version: int | None
     ) -> tuple[PromptLesson, ...]:
         """Those that fit; some may be left out of the prompt, to compare. None where its format has no place."""
         if dialect.name not in PLACES or version is None or not asked.typed:
             return ()
-        known = await self._active(whose)
-        if not known:
+        active = await self._active(asker)
+        if not active:
             return ()
         first = asked_about(asked.messages[:1]) or asked_about(asked.messages)
         return tuple(
-            PromptLesson(one.lesson.rating, one.lesson.text, _left_out(one.lesson, version, first))
-            for one in fitting(known, asked_about(asked.messages))
+            PromptLesson(lesson.lesson.rating, lesson.lesson.text, _left_out(lesson.lesson, version, first))
+            for lesson in fitting(active, asked_about(asked.messages))
         )
 
-    async def _active(self, whose: Asker) -> list[CommentLesson]:
+    async def _active(self, asker: Asker) -> list[CommentLesson]:
         async with self._reading:
             if self._known is None:
                 self._known = {}
-                for one in await self._still_needed(await self._store.lessons.all()):
-                    self._known.setdefault(Asker(one.key, one.user), []).append(one)
-            return self._known.get(whose, [])
+                for lesson in await self._still_needed(await self._store.lessons.all()):
+                    self._known.setdefault(Asker(lesson.key, lesson.user), []).append(lesson)
+            return self._known.get(asker, [])
 
-    async def _still_needed(self, found: Sequence[CommentLesson]) -> list[CommentLesson]:
+    async def _still_needed(self, lessons: Sequence[CommentLesson]) -> list[CommentLesson]:
         """Active ones, without those that a version has shown it can do without: they retire now."""
-        active = [one for one in found if one.state == "active"]
+        active = [lesson for lesson in lessons if lesson.state == "active"]
         tallies = await self._store.lessons.tallies(active)
-        left = []
-        for one in active:
-            if (why := does_without(tallies.get(one.rating, LessonTally()))) is None:
-                left.append(one)
+        needed = []
+        for lesson in active:
+            if (reason := does_without(tallies.get(lesson.rating, LessonTally()))) is None:
+                needed.append(lesson)
                 continue
             await self._store.lessons.say(
-                one.rating,
-                text=one.text if one.edited else None,
-                always=one.always,
+                lesson.rating,
+                text=lesson.text if lesson.edited else None,
+                always=lesson.always,
                 ended="retired",
-                why=why,
+                why=reason,
                 actor="rlproxy",
             )
-        return left
+        return needed
 
 
 def does_without(tally: LessonTally) -> str | None:
@@ -104,19 +104,19 @@ def does_without(tally: LessonTally) -> str | None:
 
 def members(dialect: Dialect, body: Mapping[str, Any], lessons: Sequence[PromptLesson]) -> dict[str, bytes]:
     """The members of a request that differ with these lessons after its last user message; empty where it has none."""
-    texts = [one.text for one in lessons if not one.left_out]
+    texts = [lesson.text for lesson in lessons if not lesson.left_out]
     if not texts:
         return {}
     member, part = PLACES[dialect.name]
-    said = body.get(member)
+    messages = body.get(member)
     words = HINT.format(hint=join_lessons(texts))
-    if isinstance(said, str):
-        return {member: dumps(said + words)}
-    if not isinstance(said, list):
+    if isinstance(messages, str):
+        return {member: dumps(messages + words)}
+    if not isinstance(messages, list):
         return {}
-    for at in range(len(said) - 1, -1, -1):
-        if (content := _with_words(said[at], words, part)) is not None:
-            return {member: dumps([*said[:at], {**said[at], "content": content}, *said[at + 1 :]])}
+    for index in range(len(messages) - 1, -1, -1):
+        if (content := _with_words(messages[index], words, part)) is not None:
+            return {member: dumps([*messages[:index], {**messages[index], "content": content}, *messages[index + 1 :]])}
     return {}
 
 

@@ -65,13 +65,13 @@ class OllamaLists:
 
     async def _tags(self, listed: list[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
         """A version that Ollama does not hold at the moment is made when it is asked for, so it is listed too."""
-        there = dict(listed)
+        by_name = dict(listed)
         entries = [entry for tag, entry in listed if not self._backend.is_version(tag)]
-        if (base := there.get(self._swap.model)) is None:
+        if (base := by_name.get(self._swap.model)) is None:
             return entries
         for name, adapter in (await self._names()).items():
-            own = base if adapter is None else there.get(self._backend.tag(name)) or _unmade(base, adapter)
-            entries.append({**own, "name": name, "model": name})
+            model = base if adapter is None else by_name.get(self._backend.tag(name)) or _unmade(base, adapter)
+            entries.append({**model, "name": name, "model": name})
         return entries
 
     async def _running(self, listed: list[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
@@ -86,20 +86,20 @@ class OllamaLists:
             body = loads(request[BODY])
         except ValueError:
             body = None
-        asked = str(body.get("model") or body.get("name")) if isinstance(body, dict) else ""
-        asked = asked.removesuffix(":latest")
-        if not asked.startswith(f"{self._swap.model}@"):
+        model = str(body.get("model") or body.get("name")) if isinstance(body, dict) else ""
+        model = model.removesuffix(":latest")
+        if not model.startswith(f"{self._swap.model}@"):
             return await self._passthrough(request)
-        if asked not in await self._names():
-            return json_response({"error": f"model '{asked}' not found"}, status=404)
+        if model not in await self._names():
+            return json_response({"error": f"model '{model}' not found"}, status=404)
         async with self._door.through():
             await self._backend.ready()
-            status, said = await self._backend.shown({**body, "model": self._swap.name(BASE)})
-        return web.Response(body=said, status=status, content_type="application/json")
+            status, answer = await self._backend.shown({**body, "model": self._swap.name(BASE)})
+        return web.Response(body=answer, status=status, content_type="application/json")
 
 
 def _unmade(base: dict[str, Any], adapter: Adapter) -> dict[str, Any]:
     """The base's entry with a digest of the version's own: Ollama's clients cut it to twelve characters."""
     files = orjson.dumps(adapter.manifest.get("files"), option=orjson.OPT_SORT_KEYS)
-    made = datetime.fromtimestamp(adapter.created_at, UTC).isoformat()
-    return {**base, "digest": hashlib.sha256(files).hexdigest(), "modified_at": made}
+    moment = datetime.fromtimestamp(adapter.created_at, UTC).isoformat()
+    return {**base, "digest": hashlib.sha256(files).hexdigest(), "modified_at": moment}

@@ -49,8 +49,8 @@ async def count(model: str, chat: Mapping[str, Any]) -> Counted | str:
 
 
 def _tokens(encoding: Encoding, chat: Mapping[str, Any]) -> int:
-    found = ANSWER + MESSAGE * len(chat["messages"])
-    return found + sum(len(encoding.encode_ordinary(text)) for text in _texts(chat))
+    count = ANSWER + MESSAGE * len(chat["messages"])
+    return count + sum(len(encoding.encode_ordinary(text)) for text in _texts(chat))
 
 
 def _texts(chat: Mapping[str, Any]) -> Iterator[str]:

@@ -73,14 +73,14 @@ class Parts:
         """The capture of one request's completions. `keepable`: what may be stored of an error; `room`: for what is
         folded."""
         served, store = self.backend.served, self.store
-        found = Capture(
+        capture = Capture(
             store, self.metrics, self.health, self.events, self.redactor, self.underway, id, asked.n, keepable, dialect,
             asked.tools, room,
         )  # fmt: skip
-        found.guessed = asked.unclear_reason or served.guessed(asked.sampling)
-        found.logprobs_of = served.logprobs_of or self.backend.capabilities.logprobs_of
-        return found
+        capture.guessed = asked.unclear_reason or served.guessed(asked.sampling)
+        capture.logprobs_of = served.logprobs_of or self.backend.capabilities.logprobs_of
+        return capture
 
-    def keepable(self, request: web.Request, said: str) -> str:
+    def keepable(self, request: web.Request, text: str) -> str:
         """An error as it may be stored: without keys and secrets."""
-        return self.redactor.text(without_keys(said, self.request_headers(request)))
+        return self.redactor.text(without_keys(text, self.request_headers(request)))

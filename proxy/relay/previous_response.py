@@ -38,25 +38,25 @@ class EarlierAnswers:
     async def spelled_out(self, dialect: Dialect, body: Any, previous: str | None, reach: Reach) -> dict[str, bytes]:
         """The members of the request to change, so that it repeats what it named; what is not ours stays named.
         Raises BadRequest where it names more answers than one request may."""
-        known = await self._answers(dialect.names(body), reach)
+        answers = await self._answers(dialect.names(body), reach)
         if previous is not None and (answer := await self.one(previous, reach)) is not None:
-            known[previous] = answer
-        return dialect.spelled_out(body, known) if known else {}
+            answers[previous] = answer
+        return dialect.spelled_out(body, answers) if answers else {}
 
     async def _answers(self, names: Sequence[str], reach: Reach) -> dict[str, Earlier]:
         """The answers that items stand for, without their prompts, by the names that the items have for them."""
         if not names:
             return {}
         ids = {name: _ids(name) for name in names}
-        wanted = dict.fromkeys(id for both in ids.values() for id in both)
-        answers = await self._store.items.answers(list(wanted), MOST_NAMED)
+        completion_ids = dict.fromkeys(id for pair in ids.values() for id in pair)
+        answers = await self._store.items.answers(list(completion_ids), MOST_NAMED)
         if len(answers) > MOST_NAMED:
             raise BadRequest(
                 f"The request names more than {MOST_NAMED:,} earlier answers by their items' ids; nothing was passed "
                 "on. Send the items themselves.",
                 param="input",
             )
-        found = {
+        completions = {
             answer.completion_id: Earlier(
                 answer.completion_id,
                 [],
@@ -66,20 +66,22 @@ class EarlierAnswers:
             for answer in answers
             if reach.covers(answer.asker)
         }
-        known = ((name, next((found[id] for id in both if id in found), None)) for name, both in ids.items())
-        return {name: answer for name, answer in known if answer is not None}
+        pairs = (
+            (name, next((completions[id] for id in pair if id in completions), None)) for name, pair in ids.items()
+        )
+        return {name: answer for name, answer in pairs if answer is not None}
 
     async def referred(
         self, dialect: Dialect, body: Any, reach: Reach, session: str | None
     ) -> dict[str, dict[str, Any]]:
         """The items that the request names by the ids of its backend, which has them too. They are for what is captured
         and compared, and not for the request. One whose id several answers may have had stays a reference."""
-        named = dialect.refers_to(body)[:MOST_NAMED]
+        item_ids = dialect.refers_to(body)[:MOST_NAMED]
         places: dict[str, list[ItemPlace]] = {}
-        for one in await self._store.items.places(named, reach.keys) if named else ():
-            if reach.covers(one.asker):
-                places.setdefault(one.id, []).append(one)
-        sure = [place for found in places.values() if (place := _only(found, session)) is not None]
+        for row in await self._store.items.places(item_ids, reach.keys) if item_ids else ():
+            if reach.covers(row.asker):
+                places.setdefault(row.id, []).append(row)
+        sure = [place for candidates in places.values() if (place := _only(candidates, session)) is not None]
         replies = await self._store.items.replies([place.completion_id for place in sure]) if sure else {}
         items: dict[str, dict[str, Any]] = {}
         for place in sure:
@@ -93,30 +95,30 @@ class EarlierAnswers:
         id, *root = _ids(id)
         if START in root:
             return Earlier(id, [], None, {})
-        found = await self.completion(id, reach) or (await self.completion(root[0], reach) if root else None)
-        if found is None:
+        completion = await self.completion(id, reach) or (await self.completion(root[0], reach) if root else None)
+        if completion is None:
             return None
-        end = found.end
+        end = completion.end
         reply = None if end is None or end.reply is None else with_text_arguments(as_chat(end.reply))
-        request = loads(found.new.request) if found.new.request else {}
-        messages = [with_text_arguments(as_chat(m)) for m in found.new.prompt]
-        return Earlier(found.new.id, [_stored(m) for m in messages], reply, request)
+        request = loads(completion.new.request) if completion.new.request else {}
+        messages = [with_text_arguments(as_chat(m)) for m in completion.new.prompt]
+        return Earlier(completion.new.id, [_stored(m) for m in messages], reply, request)
 
     async def as_answered(self, asked: Asked, reach: Reach) -> list[dict[str, Any]]:
         """The messages of a command; where it follows a named answer, with those that this was the answer to.
 
         Instructions are not carried over from one request to the next, so the two can differ.
         """
-        found = None if asked.previous is None else await self.one(asked.previous, reach)
-        if found is None or found.reply is None or len(asked.messages) < 2:
+        answer = None if asked.previous is None else await self.one(asked.previous, reach)
+        if answer is None or answer.reply is None or len(asked.messages) < 2:
             return asked.messages
-        if self._redactor.message(canonical(asked.messages[-2])) != canonical(found.reply):
+        if self._redactor.message(canonical(asked.messages[-2])) != canonical(answer.reply):
             return asked.messages
-        return [*found.messages, found.reply, asked.messages[-1]]
+        return [*answer.messages, answer.reply, asked.messages[-1]]
 
     async def completion(self, id: str, reach: Reach) -> Completion | None:
-        found = await self._store.completions.get(bare(id))
-        return found if found is not None and reach.covers(found.new) else None
+        completion = await self._store.completions.get(bare(id))
+        return completion if completion is not None and reach.covers(completion.new) else None
 
     @staticmethod
     def local_id(dialect: Dialect, asked: Asked) -> str:
@@ -124,8 +126,8 @@ class EarlierAnswers:
 
         `asked` is the request as it came, before anything was spelled out.
         """
-        alone = sum(message.get("role") != "system" for message in asked.messages) == 1
-        if not (dialect.goes_on and alone):
+        is_single = sum(message.get("role") != "system" for message in asked.messages) == 1
+        if not (dialect.goes_on and is_single):
             return new_id()
         root = START if asked.previous is None else asked.previous.partition(_OURS)[0]
         return f"{root}.{new_id()}"
@@ -145,14 +147,15 @@ def _only(places: list[ItemPlace], session: str | None) -> ItemPlace | None:
     return places[0] if len(places) == 1 else None
 
 
-def marked(messages: list[dict[str, Any]], came: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def marked(messages: list[dict[str, Any]], originals: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The messages of a request that is spelled out, with a mark on those of a person that it did not send. Its own,
-    `came`, are the last ones. No stored one was a command, also where it reads like one now that its parts are joined.
+    `originals`, are the last ones. No stored one was a command, also where it reads like one now that its parts are
+    joined.
     """
-    new = sum(message.get("role") == "user" for message in came)
-    places = [at for at, message in enumerate(messages) if message.get("role") == "user"]
+    new = sum(message.get("role") == "user" for message in originals)
+    places = [index for index, message in enumerate(messages) if message.get("role") == "user"]
     old = set(places[: len(places) - new])
-    return [_stored(message) if at in old else message for at, message in enumerate(messages)]
+    return [_stored(message) if index in old else message for index, message in enumerate(messages)]
 
 
 def unmarked(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:

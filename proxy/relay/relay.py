@@ -103,45 +103,45 @@ class Relay:
         head, parts = self._heads.get(request[HEAD]) or self._facts(request[HEAD]), self.parts
         raw = await plain_body(request, head.coding, parts.settings.server.max_body_bytes)
         bodies = parts.recent.bodies
-        known = bodies.known(raw)
-        await hold_parsed(request, raw, known)
-        heavy, facts = known.weight, (raw, bodies, known, dialect, head, request.headers)
+        prefix = bodies.known(raw)
+        await hold_parsed(request, raw, prefix)
+        heavy, facts = prefix.weight, (raw, bodies, prefix, dialect, head, request.headers)
         # Also what was said before has to be walked through: a thread for all of it, or none.
         read = body_facts(*facts) if heavy < LARGE else await in_thread(body_facts, *facts)
-        said, as_came, agent, who = read
-        body, asked = said.parsed, as_came
+        content, as_came, agent, speaker = read
+        body, asked = content.parsed, as_came
         add: dict[str, bytes] = {}
-        reach = Reach.of(request[WHO], who.user, who.people)
+        reach = Reach.of(request[WHO], speaker.user, speaker.people)
         if dialect.goes_on and as_came.unreadable is None:
             add = await self._members_to_add(request, len(raw), dialect, body, asked.previous, reach)
-            asked, body, heavy = await self._spelled_out(dialect, body, asked, add, reach, who, heavy)
+            asked, body, heavy = await self._spelled_out(dialect, body, asked, add, reach, speaker, heavy)
         user = reach.user or reach.who.name
-        who = who if user == who.user else who._replace(user=user)
+        speaker = speaker if user == speaker.user else speaker._replace(user=user)
         if not asked.typed or head.side:
             agent = NOBODY
         elif asked.messages is not as_came.messages:
             agent = agent_of(request.headers, asked.messages)
-        at, typed = None, asked.messages
+        position, typed = None, asked.messages
         if commands := may_be_commands(typed, agent):
             typed = as_typed(typed, agent)
-            at = command_at(typed, agent) if heavy < LARGE else await off_loop(heavy, command_at, typed, agent)
-        captured = not (head.off or as_came.unreadable is not None or who.session in parts.uncaptured.sessions)
+            position = command_at(typed, agent) if heavy < LARGE else await off_loop(heavy, command_at, typed, agent)
+        captured = not (head.off or as_came.unreadable is not None or speaker.session in parts.uncaptured.sessions)
         # A command is no part of what is captured, and acts once also where nothing is.
-        counted = head.counted and (captured or at is not None)
-        key = await off_loop(len(raw), key_of, request, raw) if counted else None
-        tries = _ONE_TRY if key is None else self._retries.attempt(request, key, who.session)
-        with tries as (attempt, earlier):
-            if at is not None:
-                asked = replace(asked, previous=as_came.previous, messages=typed[: at + 1])
-                act = partial(self._said, asked, self._asks(reach, who, asked, agent), dialect.alone)
-                text = await self._retries.once(attempt, earlier, act)
+        is_counted = head.counted and (captured or position is not None)
+        key = await off_loop(len(raw), key_of, request, raw) if is_counted else None
+        tries = _ONE_TRY if key is None else self._retries.attempt(request, key, speaker.session)
+        with tries as (attempt, first_try):
+            if position is not None:
+                asked = replace(asked, previous=as_came.previous, messages=typed[: position + 1])
+                act = partial(self._said, asked, self._asks(reach, speaker, asked, agent), dialect.alone)
+                text = await self._retries.once(attempt, first_try, act)
                 self._side_turns.note_command(Asker(reach.who.key, user))
                 return await self._answer(request, dialect, asked, text, self._earlier.local_id(dialect, as_came))
-            if attempt and earlier and await self._retries.settle(attempt, earlier, asked.n):
+            if attempt and first_try and await self._retries.settle(attempt, first_try, asked.n):
                 return await attempt.again(request)
             call = Call(
-                request, head, dialect, Asker(reach.who.key, user), who, agent, said, heavy, as_came.previous, started,
-                attempt, (head.id or new_id()) if captured else None,
+                request, head, dialect, Asker(reach.who.key, user), speaker, agent, content, heavy, as_came.previous,
+                started, attempt, (head.id or new_id()) if captured else None,
             )  # fmt: skip
             response = await self._ask(call, body, asked, add, commands)
             if attempt is not None:
@@ -150,8 +150,8 @@ class Relay:
 
     def _facts(self, head: RequestHead) -> HeadFacts:
         """Raises BadRequest."""
-        self._heads[head] = found = head_facts(head, self.parts.settings, self.parts.backend.headers())
-        return found
+        self._heads[head] = facts = head_facts(head, self.parts.settings, self.parts.backend.headers())
+        return facts
 
     async def _members_to_add(
         self,
@@ -176,27 +176,27 @@ class Relay:
         asked: Asked,
         add: Mapping[str, bytes],
         reach: Reach,
-        who: Speaker,
+        speaker: Speaker,
         heavy: int,
     ) -> tuple[Asked, dict[str, Any], int]:
         """The request with the answers in it that it only names, and its weight."""
-        came = asked.messages
-        items = await self._earlier.referred(dialect, body, reach, who.session)
+        messages = asked.messages
+        items = await self._earlier.referred(dialect, body, reach, speaker.session)
         asked = await off_loop(heavy, dialect.read, body, items) if items else asked
         if not add:
             return asked, body, heavy
         heavy += sum(map(weight, add.values()))
         body, asked = await off_loop(heavy, _with, dialect, body, asked, add)
-        return replace(asked, messages=marked(asked.messages, came)), body, heavy
+        return replace(asked, messages=marked(asked.messages, messages)), body, heavy
 
     async def _ask(
         self, call: Call, body: Any, asked: Asked, add: dict[str, bytes], commands: bool
     ) -> web.StreamResponse:
         """A question for the model: leased, captured, sent. `body`, `asked` and `add` with all that it names.
         `commands`: whether there may be some in its history."""
-        kept: Sequence[int] | None = None
+        kept_messages: Sequence[int] | None = None
         if commands:
-            kept = await off_loop(call.weight, without_commands, asked.messages, call.agent)
+            kept_messages = await off_loop(call.weight, without_commands, asked.messages, call.agent)
         if call.id is not None:  # else nothing is remembered of it
             if not _ID.fullmatch(call.id):
                 raise BadRequest(
@@ -205,31 +205,31 @@ class Relay:
             self.parts.recent.bodies.remember(call.body)
         if add:
             asked = replace(asked, messages=unmarked(asked.messages))
-        if asked.messages and kept is not None and not kept:
+        if asked.messages and kept_messages is not None and not kept_messages:
             raise BadRequest("There is no message for the model, only `/rl` commands.", param="messages")
         episode, pinned = False, None
         if call.id is not None and call.speaker.session is not None:  # an episode is a captured session
             episode, pinned = await self._episode(call, asked, call.speaker.session)
-        held, door = None, self.parts.door
+        stream, door = None, self.parts.door
         if asked.stream and call.dialect.framing == "sse" and (episode or door.closed is not None):
             version = self.parts.swap.version_of(asked.model) if pinned is None else pinned
-            held = HeldStream(call.request, call.dialect, call.attempt, call.id, version)
-        beat = held.beat if held else None
+            stream = HeldStream(call.request, call.dialect, call.attempt, call.id, version)
+        beat = stream.beat if stream else None
         try:
-            came = time.perf_counter()
+            arrival = time.perf_counter()
             async with self.parts.queue.turn(asked.n, beat) if episode else _AT_ONCE:
                 await door.enter(beat)
                 self.parts.giving_way.enter()
                 try:
-                    call.started += time.perf_counter() - came  # waiting is not overhead
-                    return await self._let_in(call, body, asked, add, kept, held, pinned)
+                    call.started += time.perf_counter() - arrival  # waiting is not overhead
+                    return await self._let_in(call, body, asked, add, kept_messages, stream, pinned)
                 finally:
                     self.parts.giving_way.leave()
                     door.leave()
         except (ProxyError, StoreError) as error:
-            if held is None or held.response is None:
+            if stream is None or stream.response is None:
                 raise
-            return await held.failed(_as_proxy_error(error))
+            return await stream.failed(_as_proxy_error(error))
 
     async def _episode(self, call: Call, asked: Asked, session: str) -> tuple[bool, int | None]:
         """Tell whether it is an episode's, and the version of that, unless the request itself names one. Raises Gone
@@ -248,28 +248,28 @@ class Relay:
         body: Any,
         asked: Asked,
         add: dict[str, bytes],
-        kept: Sequence[int] | None,
-        held: HeldStream | None,
+        kept_messages: Sequence[int] | None,
+        stream: HeldStream | None,
         pinned: int | None,
     ) -> web.StreamResponse:
         parts, size = self.parts, len(call.body.raw) + sum(map(len, add.values()))
         await parts.backend.ready()
-        promised = held.promised if held else None
+        promised = stream.promised if stream else None
         lease = await parts.swap.acquire(asked.model, pinned if promised is None else promised)
         try:
-            if kept is not None and len(kept) < len(asked.messages):
-                less = await off_loop(call.weight, call.dialect.keep, body, asked, kept)
-                add |= less
-                body, asked = await off_loop(call.weight, _with, call.dialect, body, asked, less)
+            if kept_messages is not None and len(kept_messages) < len(asked.messages):
+                changes = await off_loop(call.weight, call.dialect.keep, body, asked, kept_messages)
+                add |= changes
+                body, asked = await off_loop(call.weight, _with, call.dialect, body, asked, changes)
             if asked.previous != call.previous:
                 asked = replace(asked, previous=call.previous)
             sent = question = Question(call.body.raw, add, body, asked, call.body.items, call.weight)
             lessons = parts.lessons is not None and pinned is None
-            taught = await self._lessons(call, asked, lease, held) if lessons else ()
+            taught = await self._lessons(call, asked, lease, stream) if lessons else ()
             if taught:
                 sent = await off_loop(call.weight, _taught, call.dialect, question, taught)
             row = partial(self._row, call, question, lease, size, taught)
-            exchange = Exchange(parts, call, sent, lease, row, held, taught)
+            exchange = Exchange(parts, call, sent, lease, row, stream, taught)
             if asked.unreadable is not None:
                 return await unread_answer(parts, call, question, lease, exchange)
             if call.id is not None:
@@ -284,11 +284,11 @@ class Relay:
             lease.release()
 
     async def _lessons(
-        self, call: Call, asked: Asked, lease: Lease, held: HeldStream | None
+        self, call: Call, asked: Asked, lease: Lease, stream: HeldStream | None
     ) -> tuple[PromptLesson, ...]:
         """The lessons that fit. None, unless the request is captured, and a header can still name them."""
-        told = held is not None and held.response is not None
-        if self.parts.lessons is None or call.id is None or call.agent is NOBODY or told:
+        has_begun = stream is not None and stream.response is not None
+        if self.parts.lessons is None or call.id is None or call.agent is NOBODY or has_begun:
             return ()
         return await self.parts.lessons.for_request(call.dialect, asked, call.asker, lease.version)
 
@@ -315,12 +315,12 @@ class Relay:
         lease: Lease,
         size: int,
         taught: tuple[PromptLesson, ...],
-        beside: tuple[Telling, bytes] | None = None,
+        telling_and_request: tuple[Telling, bytes] | None = None,
     ) -> NewCompletion:
         asked = question.asked
-        if beside is None:
-            beside = await off_loop(call.weight, _beside, self.parts.recent.history, call, asked, size)
-        telling, request = beside
+        if telling_and_request is None:
+            telling_and_request = await off_loop(call.weight, _beside, self.parts.recent.history, call, asked, size)
+        telling, request = telling_and_request
         row = await in_thread(_row, call, asked, telling, request, lease, taught, self.parts)
         may_be = partial(may_be_side, row, asked.messages, has_tools=bool(asked.tools))
         if await off_loop(call.weight, may_be):
@@ -338,10 +338,10 @@ class Relay:
             self.parts.recent.note(row, call.dialect, question)
         return row
 
-    async def _said(self, asked: Asked, asks: Asks, alone: bool) -> str:
+    async def _said(self, asked: Asked, asks: Asks, is_single: bool) -> str:
         """Answer to a `/rl` line, which `asked` ends in: never sent to the model, never stored as a completion."""
         messages = await self._earlier.as_answered(asked, asks.reach)
-        return await self._commands.answer(messages, asks, alone=alone)
+        return await self._commands.answer(messages, asks, alone=is_single)
 
     async def _answer(
         self, request: web.Request, dialect: Dialect, asked: Asked, text: str, id: str
@@ -355,11 +355,11 @@ class Relay:
         await response.write_eof()
         return response
 
-    def _asks(self, reach: Reach, who: Speaker, asked: Asked, agent: Agent | None) -> Asks:
+    def _asks(self, reach: Reach, speaker: Speaker, asked: Asked, agent: Agent | None) -> Asks:
         """Whoever names people speaks for them, and only those whom the settings list are admins."""
         admins = self.parts.settings.server.chat_admins
         model = asked.model or self.parts.backend.served.model
-        return Asks(reach, who, model, tuple(name for name in reach.names if name not in admins), agent)
+        return Asks(reach, speaker, model, tuple(name for name in reach.names if name not in admins), agent)
 
     # Everything else
 
@@ -430,12 +430,14 @@ def _row(
 ) -> NewCompletion:
     """`request`: its members beside the messages."""
     assert call.id is not None
-    beside: set[str] = set()
-    redactor, backend, told = parts.redactor, parts.backend, telling.told()
+    secrets: set[str] = set()
+    redactor, backend, conversation = parts.redactor, parts.backend, telling.told()
     served, rules = backend.served, parts.settings.turns.rules
-    said = last_words(asked.messages)
-    turn = turn_of(call.request.headers, call.body.parsed, asked.messages, asked.tools, rules, told.turns, said)
-    shown = words(asked.messages, SHOWN + LONGEST) if said is None else said[: SHOWN + LONGEST]
+    typed = last_words(asked.messages)
+    turn = turn_of(
+        call.request.headers, call.body.parsed, asked.messages, asked.tools, rules, conversation.turns, typed
+    )
+    excerpt = words(asked.messages, SHOWN + LONGEST) if typed is None else typed[: SHOWN + LONGEST]
     return NewCompletion(
         id=call.id,
         request_id=call.id,
@@ -451,20 +453,20 @@ def _row(
         turn=turn.turn,
         turn_rule=turn.rule,
         streamed=asked.stream,
-        prompt=told.prompt,
-        nodes=told.nodes,
-        asides=told.asides,
-        request=redactor.json(request, beside),
+        prompt=conversation.prompt,
+        nodes=conversation.nodes,
+        asides=conversation.asides,
+        request=redactor.json(request, secrets),
         sampling={**served.sampling, **served.by_dialect.get(call.dialect.name, {}), **asked.sampling},
-        thread=told.thread,
-        above=told.above,
-        untrainable=asked.untrainable or told.untrainable,
-        asked=redactor.text(shown)[:SHOWN],
+        thread=conversation.thread,
+        above=conversation.above,
+        untrainable=asked.untrainable or conversation.untrainable,
+        asked=redactor.text(excerpt)[:SHOWN],
         typed=typed_in(asked.messages, call.agent, redactor),
         tool_errors=marked_errors(asked.messages),
-        redacted=places(prompt=told.secrets, request=beside) if told.secrets or beside else (),
+        redacted=places(prompt=conversation.secrets, request=secrets) if conversation.secrets or secrets else (),
         key=call.asker.key,
-        forms=told.forms,
+        forms=conversation.forms,
         lessons=taught,
     )
 

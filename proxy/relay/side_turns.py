@@ -97,8 +97,8 @@ class SideTurns:
         asker = Asker(row.key, row.user)
         if may_quote(messages):
             await self._underway.begin_before(row.id, asker)  # it may quote a question that has no row yet
-            lately = await self._store.answers.main_turns_of([asker], limit=QUOTABLE)
-            quoted = await off_loop(weight, quotation, messages, lately)
+            recent_turns = await self._store.answers.main_turns_of([asker], limit=QUOTABLE)
+            quoted = await off_loop(weight, quotation, messages, recent_turns)
             if quoted is not None and (quoted.turn is None or not await self._is_alike(row, quoted.turn.id)):
                 return QUOTATION
         if may_be_given(messages):
@@ -108,24 +108,24 @@ class SideTurns:
         return None
 
     async def _is_own_task(self, row: NewCompletion, text: str, goes_on: Sequence[GoesOn]) -> bool:
-        above = next(((reply.id, reply.finished_at) for reply in goes_on if reply.turn == "main"), None)
-        if above is None:
-            above = await self._answer_by_text(row)
-        if above is None or (asked := await self._asked(above[0])) is None:
+        parent = next(((reply.id, reply.finished_at) for reply in goes_on if reply.turn == "main"), None)
+        if parent is None:
+            parent = await self._answer_by_text(row)
+        if parent is None or (question := await self._asked(parent[0])) is None:
             return False
         asker = Asker(row.key, row.user)
-        since = max(above[1] or 0.0, self._commands.get(asker, 0.0))
+        since = max(parent[1] or 0.0, self._commands.get(asker, 0.0))
         mine = _asked_of(row)
-        if differs(asked.system, mine.system):
+        if differs(question.system, mine.system):
             return True
-        return is_own_task(text, row.created_at - since, mine.manner, asked.manner)
+        return is_own_task(text, row.created_at - since, mine.manner, question.manner)
 
     async def _answer_by_text(self, row: NewCompletion) -> tuple[str, float | None] | None:
         """The newest main turn that answered with the words of the reply above, where the client has rewritten the
         conversation. It may have put several answers into one message."""
         text = _newest_reply(row)
-        lately = await self._store.answers.main_turns_of([Asker(row.key, row.user)], limit=QUOTABLE)
-        for turn in lately:
+        recent_turns = await self._store.answers.main_turns_of([Asker(row.key, row.user)], limit=QUOTABLE)
+        for turn in recent_turns:
             answer = turn.text.strip()
             if len(answer) >= LEAST and (text.endswith(answer) or (len(turn.text) == BRIEF and answer in text)):
                 return turn.id, turn.finished_at
@@ -134,17 +134,19 @@ class SideTurns:
     async def _is_alike(self, row: NewCompletion, id: str) -> bool:
         """Tell whether a request has the system texts and the tools of this turn. A person's next conversation in the
         same client has; what a client asks on the side has not."""
-        asked, mine = await self._asked(id), _asked_of(row)
-        if asked is None or not (mine.system or mine.manner.tools):
+        question, mine = await self._asked(id), _asked_of(row)
+        if question is None or not (mine.system or mine.manner.tools):
             return False
-        same_system = mine.system == asked.system or (
-            bool(mine.system) and bool(asked.system) and not differs(asked.system, mine.system)
+        same_system = mine.system == question.system or (
+            bool(mine.system) and bool(question.system) and not differs(question.system, mine.system)
         )
-        return same_system and mine.manner.tools == asked.manner.tools
+        return same_system and mine.manner.tools == question.manner.tools
 
     async def _asked(self, id: str) -> _Asked | None:
-        made = await self._store.answers.made(id, SYSTEM)
-        return None if made is None else _Asked(manner_of(made.request, is_streamed=made.is_streamed), made.system)
+        answer = await self._store.answers.made(id, SYSTEM)
+        if answer is None:
+            return None
+        return _Asked(manner_of(answer.request, is_streamed=answer.is_streamed), answer.system)
 
 
 def _asked_of(row: NewCompletion) -> _Asked:

@@ -14,18 +14,18 @@ from proxy.core.errors import ProxyError, UnknownModel
 SHOWN: Final = 6
 
 
-async def unknown_model(backend: Backend, url: str, asked: str, said: str) -> UnknownModel | None:
-    """None where the backend has it, or tells no list. `said` is its own answer."""
+async def unknown_model(backend: Backend, url: str, model: str, message: str) -> UnknownModel | None:
+    """None where the backend has it, or tells no list. `message` is its own answer."""
     try:
         names = [str(model["id"]) for model in await backend.models() if not model.get("parent")]
     except (ProxyError, KeyError, TypeError, AttributeError):
         return None
-    if not asked or not names or {asked, f"{asked}:latest"} & set(names):
+    if not model or not names or {model, f"{model}:latest"} & set(names):
         return None
-    get = f"load it there (`ollama pull {asked}`), or " if backend.kind == "ollama" else ""
+    get = f"load it there (`ollama pull {model}`), or " if backend.kind == "ollama" else ""
     has = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
     return UnknownModel(
-        f"The backend at {url} has no model {asked!r}: {get}ask for one that it has ({has}; GET /v1/models "
-        f"lists them). It says: {said}",
+        f"The backend at {url} has no model {model!r}: {get}ask for one that it has ({has}; GET /v1/models "
+        f"lists them). It says: {message}",
         param="model",
     )
