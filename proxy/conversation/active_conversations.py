@@ -61,7 +61,7 @@ class Recent:
     def prompts(self, most: int) -> list[Mapping[str, Any]]:
         """Prompts as short chat completions without a model; the newest first."""
         late, room = time.monotonic() - ACTIVE_S, ALL
-        found: list[Mapping[str, Any]] = []
+        chats: list[Mapping[str, Any]] = []
         for turn in list(reversed(self._turns.values()))[:most]:
             room -= turn.question.size
             if turn.at < late or room < 0:
@@ -70,8 +70,8 @@ class Recent:
                 chat = turn.dialect.to_chat(turn.question.body, turn.question.asked)
             except (BadRequest, *ODD):  # the backend may take what chat completions cannot say, or what nobody can
                 continue
-            found.append({k: v for k, v in chat.items() if k not in _OF_THE_ANSWER} | {"max_tokens": TOKENS})
-        return found
+            chats.append({k: v for k, v in chat.items() if k not in _OF_THE_ANSWER} | {"max_tokens": TOKENS})
+        return chats
 
     def clear(self) -> None:
         self._turns.clear()

@@ -120,10 +120,10 @@ class OnScreen:
         self._redactor = redactor
         self.underway = underway
 
-    async def above(self, before: list[dict[str, Any]], place: Place) -> Lately:
-        """The answer right above a command, which the messages `before` are in front of. Raises CannotTell."""
+    async def above(self, messages: list[dict[str, Any]], place: Place) -> Lately:
+        """The answer right above a command, which these messages are in front of. Raises CannotTell."""
         await self.underway.begin_all(place.reach.own())
-        history = await in_thread(_said_before, before, place.agent)
+        history = await in_thread(_said_before, messages, place.agent)
         if not any(message.get("role") not in SYSTEM_ROLES for message in history):
             raise CannotTell(NONE_SENT)
         if history[-1].get("role") != "assistant":
@@ -132,16 +132,16 @@ class OnScreen:
             raise CannotTell(REFERENCE)
         return await self._below(await self._reply(history, place, place.reach.own()), place)
 
-    async def rendered(self, shown: Sequence[dict[str, Any]], place: Place, askers: Sequence[Asker]) -> Lately:
+    async def rendered(self, messages: Sequence[dict[str, Any]], place: Place, askers: Sequence[Asker]) -> Lately:
         """The answer that ends these messages as a client has them on its screen, however old it is, among the answers
         of `askers`. Where the place has a session, an answer of another session is none. Raises CannotTell."""
-        kept = without_commands(shown, place.agent)
-        if not kept or kept[-1] != len(shown) - 1:
+        indices = without_commands(messages, place.agent)
+        if not indices or indices[-1] != len(messages) - 1:
             raise CannotTell(OURS)
-        found = await self._reply([shown[i] for i in kept], place, askers, within=place.session)
-        if place.session is not None and found.session not in (None, place.session):
+        answer = await self._reply([messages[i] for i in indices], place, askers, within=place.session)
+        if place.session is not None and answer.session not in (None, place.session):
             raise CannotTell(UNKNOWN)
-        return found
+        return answer
 
     async def may_have_said(self, reply: Mapping[str, Any], askers: Sequence[Asker], session: str | None) -> bool:
         """Tell whether `rendered` may find this reply by its words, without the conversation above it."""
@@ -179,28 +179,28 @@ class OnScreen:
         self, history: list[dict[str, Any]], place: Place, askers: Sequence[Asker], *, within: str | None = None
     ) -> Lately:
         """`within`: the session whose answers are looked through first, also those that are not of late."""
-        sent, kept = await in_thread(self._sent_back, history, place)  # it may have pictures in it
-        found = [] if sent is None else await self._store.completions.find_reply(sent, askers)
-        if len(found) > 1:
-            raise Ambiguous(_which(found))
-        if found:
-            one = await self._store.answers.get(found[0].id)
-            one = await self._or_better(kept, sent, askers, place, one) if one else None
+        sent, messages = await in_thread(self._sent_back, history, place)  # it may have pictures in it
+        completions = [] if sent is None else await self._store.completions.find_reply(sent, askers)
+        if len(completions) > 1:
+            raise Ambiguous(_which(completions))
+        if completions:
+            answer = await self._store.answers.get(completions[0].id)
+            answer = await self._or_better(messages, sent, askers, place, answer) if answer else None
         else:
-            one = await self._by_words(kept, sent, askers, place, within) if within else None
-            one = one or await self._by_words(kept, sent, askers, place)
-        if one is None:
+            answer = await self._by_words(messages, sent, askers, place, within) if within else None
+            answer = answer or await self._by_words(messages, sent, askers, place)
+        if answer is None:
             raise CannotTell(UNKNOWN)
-        return one
+        return answer
 
     def _sent_back(self, history: list[dict[str, Any]], place: Place) -> tuple[SentBack | None, list[dict[str, Any]]]:
         """The conversation by its names, and its messages as they are stored."""
         name = thread(history, self._redactor.message)
-        kept = [self._redactor.message(canonical(message)) for message in history]
-        said, _ = tree.said(kept)
-        system = tuple(tree.message_hash(None, kept[at].role, kept[at].body) for at in tree.places(kept))
-        sent = None if name is None else SentBack(name, tree.chain(said)[-1], system, place.model, place.session)
-        return sent, [as_chat(message) for message in kept]
+        stored = [self._redactor.message(canonical(message)) for message in history]
+        talk, _ = tree.said(stored)
+        system = tuple(tree.message_hash(None, stored[i].role, stored[i].body) for i in tree.places(stored))
+        sent = None if name is None else SentBack(name, tree.chain(talk)[-1], system, place.model, place.session)
+        return sent, [as_chat(message) for message in stored]
 
     async def _by_words(
         self,
@@ -211,11 +211,11 @@ class OnScreen:
         within: str | None = None,
     ) -> Lately | None:
         """The client has rewritten the conversation. Raises Ambiguous."""
-        fits, letters, more = await self._compared(history, sent, askers, place, within)
-        found = _best([fit for fit in fits if _is_enough(fit, letters)])
-        if len(found) > 1 or (found and more):
-            raise Ambiguous(_which(_candidates(found)))
-        return found[0] if found else None
+        fits, letters, is_cut = await self._compared(history, sent, askers, place, within)
+        best = _best([fit for fit in fits if _is_enough(fit, letters)])
+        if len(best) > 1 or (best and is_cut):
+            raise Ambiguous(_which(_candidates(best)))
+        return best[0] if best else None
 
     async def _or_better(
         self,
@@ -223,22 +223,22 @@ class OnScreen:
         sent: SentBack | None,
         askers: Sequence[Asker],
         place: Place,
-        one: Lately,
+        answer: Lately,
     ) -> Lately:
-        """`one`, whose whole conversation is what was sent. Or one of whose conversation that may be the end, if its
+        """`answer`, whose whole conversation is what was sent. Or one of whose conversation that may be the end, if its
         session or its system texts speak for it. Raises Ambiguous."""
         fits, _, _ = await self._compared(history, sent, askers, place)
-        mine = next((fit for fit in fits if fit.one.id == one.id), None)
+        mine = next((fit for fit in fits if fit.one.id == answer.id), None)
         if mine is None:
-            return one
+            return answer
         better = [
             fit for fit in fits
             if fit.run.whole and fit.alike >= Alike.SPACES and (fit.session, fit.rest) > (mine.session, mine.rest)
         ]  # fmt: skip
-        found = _best([mine, *better])
-        if len(found) > 1:
-            raise Ambiguous(_which(_candidates(found)))
-        return found[0]
+        best = _best([mine, *better])
+        if len(best) > 1:
+            raise Ambiguous(_which(_candidates(best)))
+        return best[0]
 
     async def _compared(
         self,
@@ -249,16 +249,16 @@ class OnScreen:
         within: str | None = None,
     ) -> tuple[list[Fit], int, bool]:
         """Those lately that say the same; how many letters the answer has; and whether there are more of them."""
-        *before, reply = history
+        *earlier_messages, reply = history
         forms = Forms()
-        after_tool = bool(before) and before[-1].get("role") == "tool"
+        after_tool = bool(earlier_messages) and earlier_messages[-1].get("role") == "tool"
         text, close, rows = await self._close_to(reply, askers, within, forms, after_tool=after_tool)
         if place.session is not None and len(close) > CLOSE:
-            close = [(one, how) for one, how in close if one.session == place.session] or close
+            close = [(answer, how) for answer, how in close if answer.session == place.session] or close
         if not close:
             return [], 0, False
-        whole = await self._store.completions.many([one.id for one, _ in close[:CLOSE]])
-        fits = await in_thread(_fits, before, close, whole, sent, place, forms, rows)
+        whole = await self._store.completions.many([answer.id for answer, _ in close[:CLOSE]])
+        fits = await in_thread(_fits, earlier_messages, close, whole, sent, place, forms, rows)
         letters = len(letters_of((text or str(reply["tool_calls"]))[:COUNTED]))
         return fits, letters, len(close) > CLOSE
 
@@ -280,13 +280,13 @@ class OnScreen:
         rows = [await self.so_far(row) for row in rows]
         return text, await in_thread(_close, reply, text, rows, forms, after_tool=after_tool), rows
 
-    async def _below(self, one: Lately, place: Place) -> Lately:
-        """`one`, unless an answer came below it that the client has not sent: it is under way, or was broken off.
+    async def _below(self, answer: Lately, place: Place) -> Lately:
+        """`answer`, unless an answer came below it that the client has not sent: it is under way, or was broken off.
         Raises CannotTell."""
         for newer in await self._store.answers.main_turns_of(place.reach.own(), limit=TURNS):
-            if newer.seq <= one.seq or newer.created_at < (one.finished_at or newer.created_at + 1):
+            if newer.seq <= answer.seq or newer.created_at < (answer.finished_at or newer.created_at + 1):
                 continue
-            same = newer.conversation == one.conversation
+            same = newer.conversation == answer.conversation
             if not same and (place.session is None or newer.session != place.session):
                 continue
             if newer.status == "pending" and (newer := await self.so_far(newer)).status == "pending":
@@ -294,36 +294,36 @@ class OnScreen:
                     return newer
                 raise CannotTell(NOT_BEGUN if same else ANOTHER)
             if same and newer.status == "partial" and newer.shown:
-                raise Ambiguous(_which(_candidates([newer, one])))
+                raise Ambiguous(_which(_candidates([newer, answer])))
             if same:
                 break
-        return one
+        return answer
 
     async def _unanswered(self, history: list[dict[str, Any]], place: Place) -> Lately:
         """The person's own message is the last one: its answer is under way, or its client keeps none that was broken
         off. Raises CannotTell."""
         forms = Forms()
-        _, kept = await in_thread(self._sent_back, history, place)
+        _, messages = await in_thread(self._sent_back, history, place)
         turns = await self._store.answers.main_turns_of(place.reach.own(), limit=TURNS)
-        turns = await in_thread(_asked_so, kept[-1], turns, forms)
+        turns = await in_thread(_asked_so, messages[-1], turns, forms)
         whole = await self._store.completions.many([turn.id for turn in turns])
         close = [(turn, Alike.EXACT) for turn in turns]
-        fits = await in_thread(_fits, kept, close, whole, None, place, forms)
+        fits = await in_thread(_fits, messages, close, whole, None, place, forms)
         enough = [fit for fit in fits if fit.run.messages and (fit.run.whole or fit.session == 2)]
         answers = [await self.so_far(answer) for answer in _best(enough, alone=False)]
-        shown = [answer for answer in answers if answer.shown]
-        if len(shown) == 1:
-            return shown[0]
-        if shown:
-            raise Ambiguous(_which(_candidates(shown)))
+        visible = [answer for answer in answers if answer.shown]
+        if len(visible) == 1:
+            return visible[0]
+        if visible:
+            raise Ambiguous(_which(_candidates(visible)))
         if not answers:
             raise CannotTell(NONE_ABOVE)
         raise CannotTell(NOT_BEGUN if any(answer.status == "pending" for answer in answers) else CUT_SHORT)
 
 
-def _said_before(before: Sequence[dict[str, Any]], agent: Agent | None) -> list[dict[str, Any]]:
+def _said_before(messages: Sequence[dict[str, Any]], agent: Agent | None) -> list[dict[str, Any]]:
     """Down to the newest message that may have been on the screen."""
-    history = [before[i] for i in without_commands(before, agent)]
+    history = [messages[i] for i in without_commands(messages, agent)]
     while history and (history[-1].get("role") in (*SYSTEM_ROLES, "tool") or silent(history[-1])):
         history.pop()
     return [dict(message) for message in without_fillers(history, agent)]
@@ -345,7 +345,7 @@ def _close(
     reply: Mapping[str, Any], text: str, rows: Iterable[Lately], forms: Forms, *, after_tool: bool
 ) -> list[tuple[Lately, Alike]]:
     """Those that say the same. `after_tool`: a tool's result is right above it."""
-    found: list[tuple[Lately, Alike]] = []
+    matches: list[tuple[Lately, Alike]] = []
     calls = [] if text else calls_in(reply)  # once: they may be megabytes
     for row in rows:
         if text:
@@ -355,12 +355,12 @@ def _close(
             same = calls and row.calls is not None and calls == calls_in(as_chat(row.calls))
             how = Alike.EXACT if same else Alike.NOT
         if how is not Alike.NOT:
-            found.append((row, how))
-    return found
+            matches.append((row, how))
+    return matches
 
 
 def _fits(
-    before: Sequence[Mapping[str, Any]],
+    messages: Sequence[Mapping[str, Any]],
     close: Sequence[tuple[Lately, Alike]],
     whole: Sequence[Completion],
     sent: SentBack | None,
@@ -369,76 +369,77 @@ def _fits(
     rows: Iterable[Lately] = (),
 ) -> list[Fit]:
     """`rows`: all that was answered lately, whatever it says."""
-    said, known = spoken(without_fillers(before, place.agent)), {one.new.id: one for one in whole}
-    answers = _answers(said, forms)
+    texts, completions = spoken(without_fillers(messages, place.agent)), {answer.new.id: answer for answer in whole}
+    answers = _answers(texts, forms)
     elsewhere = answers & {forms.letters(row.text) for row in rows} if answers else set()
-    found = []
-    for one, how in close:
-        completion = known.get(one.id)
+    fits = []
+    for answer, how in close:
+        completion = completions.get(answer.id)
         if completion is None:  # it went in this moment
             continue
         prompt = completion.new.prompt
         if how is Alike.END and not (prompt and prompt[-1].role == "tool"):
             continue
-        session = 1 if None in (place.session, one.session) else 2 if place.session == one.session else 0
-        system = tuple(tree.message_hash(None, prompt[at].role, prompt[at].body) for at in tree.places(prompt))
-        rest = 2 * (sent is not None and system == sent.system) + (one.model == place.model)
-        seen = without_fillers([as_chat(message) for message in prompt], place.agent)
-        theirs = spoken(seen)
-        run = together(said, theirs, forms)
+        session = 1 if None in (place.session, answer.session) else 2 if place.session == answer.session else 0
+        system = tuple(tree.message_hash(None, prompt[index].role, prompt[index].body) for index in tree.places(prompt))
+        setting = 2 * (sent is not None and system == sent.system) + (answer.model == place.model)
+        prompt_messages = without_fillers([as_chat(message) for message in prompt], place.agent)
+        theirs = spoken(prompt_messages)
+        run = together(texts, theirs, forms)
         against = not run.whole and not elsewhere <= _answers(theirs, forms)
-        found.append(Fit(one, session, run, how, bool(said), against, rest))
-    return found
+        fits.append(Fit(answer, session, run, how, bool(texts), against, setting))
+    return fits
 
 
-def _answers(said: Iterable[MessageText], forms: Forms) -> set[str]:
-    return {forms.letters(one.text) for one in said if one.role == "assistant"}
+def _answers(texts: Iterable[MessageText], forms: Forms) -> set[str]:
+    return {forms.letters(text.text) for text in texts if text.role == "assistant"}
 
 
 def _is_enough(fit: Fit, letters: int) -> bool:
     """Tell if it is certain that this is the answer, if it is the only one. An answer that is not captured may have the
     same words: short ones need more to speak for them. `letters`: in its beginning, and digits."""
-    run, asked = fit.run, fit.asked
+    run, has_question = fit.run, fit.asked
     if fit.against or (fit.alike is Alike.END and not (run.messages and run.whole)):
         return False
     if fit.session == 2:
-        return run.messages > 0 or not asked or letters >= UNMISTAKABLE
+        return run.messages > 0 or not has_question or letters >= UNMISTAKABLE
     if fit.session == 0:
         return run.messages > 0 and run.whole and letters >= TELLING
     if run.messages:
         return run.whole or letters >= TELLING or (run.messages > 1 and letters + run.letters >= TOGETHER)
-    return letters >= (UNMISTAKABLE if asked else TELLING)
+    return letters >= (UNMISTAKABLE if has_question else TELLING)
 
 
 def _best(fits: Sequence[Fit], *, alone: bool = True) -> list[Lately]:
     """The one for which in no way less speaks than for any other; else all between which it is not certain. The same
     said to the same question of the same conversation means the newest; with `alone` false all of these."""
-    best = [fit for fit in fits if all(_weighs(fit, other) for other in fits)]
+    best = [fit for fit in fits if all(_weighs(fit, rival) for rival in fits)]
     if not best:
         return [fit.one for fit in fits]
-    rest = max(fit.rest for fit in best)
-    best = [fit for fit in best if fit.rest == rest]
+    best_setting = max(fit.rest for fit in best)
+    best = [fit for fit in best if fit.rest == best_setting]
     if any(fit.alike >= Alike.SPACES for fit in best):
         best = [fit for fit in best if fit.alike >= Alike.SPACES]
     same = best[0].one.thread is not None and len({(fit.one.thread, fit.one.session) for fit in best}) == 1
     return [best[0].one] if same and alone else [fit.one for fit in best]
 
 
-def _weighs(fit: Fit, other: Fit) -> bool:
-    return fit.session >= other.session and fit.run.messages >= other.run.messages
+def _weighs(fit: Fit, rival: Fit) -> bool:
+    return fit.session >= rival.session and fit.run.messages >= rival.run.messages
 
 
-def _candidates(found: Iterable[Lately]) -> list[Candidate]:
-    return [Candidate(one.id, one.created_at, one.text or quote_of(one)) for one in found]
+def _candidates(answers: Iterable[Lately]) -> list[Candidate]:
+    return [Candidate(answer.id, answer.created_at, answer.text or quote_of(answer)) for answer in answers]
 
 
-def _which(found: Sequence[Candidate]) -> str:
+def _which(candidates: Sequence[Candidate]) -> str:
     lines = [
-        f"- `{one.id}`, {time.strftime('%d %b %H:%M', time.localtime(one.created_at))}: “{first_words(one.text)}”"
-        for one in found[:SHOWN]
+        f"- `{candidate.id}`, {time.strftime('%d %b %H:%M', time.localtime(candidate.created_at))}: "
+        f"“{first_words(candidate.text)}”"
+        for candidate in candidates[:SHOWN]
     ]
-    more = f"\n- and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+    remainder = f"\n- and {len(candidates) - SHOWN} more" if len(candidates) > SHOWN else ""
     return (
         "this conversation reads like several that were captured, so nothing was rated. Rate the one you mean with "
-        "`rlproxy good --id ID` (or `bad`), or on the page:\n" + "\n".join(lines) + more
+        "`rlproxy good --id ID` (or `bad`), or on the page:\n" + "\n".join(lines) + remainder
     )

@@ -39,10 +39,10 @@ def form_of(message: Mapping[str, Any]) -> Form | None:
         content = "".join(texts) if kept_joined else ""
     content = content if isinstance(content, str) else ""
     inner = content.strip()
-    before = content[: len(content) - len(content.lstrip())]
-    behind = content[len(before) + len(inner) :]
-    found = [before, behind, lengths, _orders(message.get("tool_calls")), _thought(message)]
-    return None if found == [*AS_STORED, None] else found
+    leading = content[: len(content) - len(content.lstrip())]
+    trailing = content[len(leading) + len(inner) :]
+    form = [leading, trailing, lengths, _orders(message.get("tool_calls")), _thought(message)]
+    return None if form == [*AS_STORED, None] else form
 
 
 def _is_marked(content: list[Any]) -> bool:
@@ -53,9 +53,9 @@ def _is_marked(content: list[Any]) -> bool:
 def _orders(calls: Any) -> list[Any] | None:
     calls = [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
     functions = [call.get("function") for call in calls]
-    said = [arguments_in(f) if isinstance(f, Mapping) else None for f in functions]
-    found = [None if deeper(arguments, DEEPEST) else _order(arguments) for arguments in said]
-    return found if any(found) else None
+    values = [arguments_in(f) if isinstance(f, Mapping) else None for f in functions]
+    orders = [None if deeper(arguments, DEEPEST) else _order(arguments) for arguments in values]
+    return orders if any(orders) else None
 
 
 def _order(value: Any) -> Any:
@@ -63,17 +63,17 @@ def _order(value: Any) -> Any:
     if not isinstance(value, dict | list):
         return None
     names = sorted(value) if isinstance(value, dict) else range(len(value))
-    at = {name: place for place, name in enumerate(names)}
-    own = [at[name] for name in value] if isinstance(value, dict) else list(names)
-    inner = {str(at[name]): found for name in names if (found := _order(value[name])) is not None}
-    return [own, inner] if inner or own != sorted(own) else None
+    place_of = {name: place for place, name in enumerate(names)}
+    order = [place_of[name] for name in value] if isinstance(value, dict) else list(names)
+    inner = {str(place_of[name]): inner_order for name in names if (inner_order := _order(value[name])) is not None}
+    return [order, inner] if inner or order != sorted(order) else None
 
 
 def _thought(message: Mapping[str, Any]) -> dict[str, str] | None:
     if message.get("role") != "assistant":
         return None
-    said = {key: message.get(key) for key in THOUGHT}
-    return {key: text for key, text in said.items() if isinstance(text, str) and text and _is_text(text)} or None
+    thoughts = {key: message.get(key) for key in THOUGHT}
+    return {key: text for key, text in thoughts.items() if isinstance(text, str) and text and _is_text(text)} or None
 
 
 def _is_text(text: str) -> bool:
@@ -88,12 +88,12 @@ def _is_text(text: str) -> bool:
 def forms_of(each: Sequence[Form | None], newest: int) -> dict[str, Form]:
     """Left-out parts of a whole prompt, by the places of its messages. `newest`: of the last message of a person;
     templates leave out the reasoning of turns before it."""
-    found: dict[str, Form] = {}
-    for at, form in [(index, form) for index, form in enumerate(each) if form is not None]:
-        shown = [*form[:-1], None] if at < newest else form
-        if shown != [*AS_STORED, None]:
-            found[str(at)] = shown
-    return found
+    forms: dict[str, Form] = {}
+    for index, form in [(index, form) for index, form in enumerate(each) if form is not None]:
+        visible = [*form[:-1], None] if index < newest else form
+        if visible != [*AS_STORED, None]:
+            forms[str(index)] = visible
+    return forms
 
 
 def as_sent(messages: Sequence[dict[str, Any]], forms: Mapping[str, Form] | None) -> list[dict[str, Any]]:
@@ -104,14 +104,14 @@ def as_sent(messages: Sequence[dict[str, Any]], forms: Mapping[str, Form] | None
 def _as_sent(message: dict[str, Any], form: Form | None) -> dict[str, Any]:
     if form is None:
         return message
-    before, behind, lengths, orders, thought = form
-    found = {**message, **(thought or {})}
+    leading, trailing, lengths, orders, thought = form
+    restored = {**message, **(thought or {})}
     if isinstance(content := message.get("content"), str):
-        text = f"{before}{content}{behind}"
-        found["content"] = text if lengths is None else _cut(text, lengths)
+        text = f"{leading}{content}{trailing}"
+        restored["content"] = text if lengths is None else _cut(text, lengths)
     if orders:
-        found["tool_calls"] = [_reordered(call, o) for call, o in zip(message["tool_calls"], orders, strict=True)]
-    return found
+        restored["tool_calls"] = [_reordered(call, o) for call, o in zip(message["tool_calls"], orders, strict=True)]
+    return restored
 
 
 def _cut(text: str, lengths: Sequence[int]) -> list[dict[str, Any]]:
@@ -127,8 +127,8 @@ def _reordered(call: dict[str, Any], order: Any) -> dict[str, Any]:
 def _in_order(value: Any, order: Any) -> Any:
     if order is None:
         return value
-    own, inner = order
+    order_of_names, inner = order
     if isinstance(value, list):
-        return [_in_order(one, inner.get(str(index))) for index, one in enumerate(value)]
+        return [_in_order(item, inner.get(str(index))) for index, item in enumerate(value)]
     names = list(value)
-    return {names[at]: _in_order(value[names[at]], inner.get(str(at))) for at in own}
+    return {names[place]: _in_order(value[names[place]], inner.get(str(place))) for place in order_of_names}

@@ -56,17 +56,17 @@ def _content(content: Any) -> Any:
 def _tool_call(call: Mapping[str, Any]) -> dict[str, Any]:
     function = call.get("function")
     function = function if isinstance(function, Mapping) else {}  # the backend says what is wrong with it
-    said = {"name": function.get("name"), "arguments": arguments_in(function)}
-    found = {"type": "function", "function": said}
-    return {**found, "id": call["id"]} if call.get("id") else found
+    stored_function = {"name": function.get("name"), "arguments": arguments_in(function)}
+    stored_call = {"type": "function", "function": stored_function}
+    return {**stored_call, "id": call["id"]} if call.get("id") else stored_call
 
 
 def arguments_in(function: Mapping[str, Any]) -> Any:
     """Arguments of a call, as JSON. A model may write anything; then the text itself is compared."""
     arguments = function.get("arguments")
     with contextlib.suppress(orjson.JSONDecodeError):
-        found = orjson.loads(arguments) if isinstance(arguments, str) else arguments
-        return arguments if deeper(found, DEEPEST) else found
+        parsed = orjson.loads(arguments) if isinstance(arguments, str) else arguments
+        return arguments if deeper(parsed, DEEPEST) else parsed
     return arguments
 
 
@@ -94,12 +94,12 @@ def thread_and_above(
     messages: Sequence[Mapping[str, Any]], keepable: Callable[[Message], Message]
 ) -> tuple[bytes | None, bytes | None]:
     """The thread, and the thread up to the newest reply in it; None where there is no reply."""
-    name = above = None
+    name = thread_of_reply = None
     for message in messages:
         name = extend_thread(name, message, keepable)
         if message.get("role") == "assistant":
-            above = name
-    return name, above
+            thread_of_reply = name
+    return name, thread_of_reply
 
 
 def extend_thread(
@@ -115,27 +115,27 @@ def extend_thread(
     if role in SYSTEM_ROLES:
         return name
     if type(content) is str:
-        said = content.strip()
-        loose: Any = _loose_text(said, role)
-        if role == "user" and not loose and said[:1] in ("", "<"):  # silent
+        text = content.strip()
+        loose: Any = _loose_text(text, role)
+        if role == "user" and not loose and text[:1] in ("", "<"):  # silent
             return name
         bare = not (message.get("tool_calls") or message.get("name") or message.get("tool_call_id"))
-        if kept is not None and bare and loose == said:  # as most: its canonical form is made once only
+        if kept is not None and bare and loose == text:  # as most: its canonical form is made once only
             return node or message_hash(name, kept.role, kept.body)
     elif silent(message):
         return name
     else:
         loose = loose_content(message)
-    other = keepable(canonical(_loose(message, loose)))
-    return message_hash(name, other.role, other.body)
+    canonical_message = keepable(canonical(_loose(message, loose)))
+    return message_hash(name, canonical_message.role, canonical_message.body)
 
 
 def _loose(message: Mapping[str, Any], content: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {"role": message.get("role"), "content": content}
+    loose: dict[str, Any] = {"role": message.get("role"), "content": content}
     calls = message.get("tool_calls")
     if calls and isinstance(calls, list):
-        found["tool_calls"] = [{k: v for k, v in call.items() if k != "id"} for call in calls if isinstance(call, dict)]
-    return found
+        loose["tool_calls"] = [{k: v for k, v in call.items() if k != "id"} for call in calls if isinstance(call, dict)]
+    return loose
 
 
 def loose_content(message: Mapping[str, Any]) -> Any:
@@ -153,11 +153,11 @@ def loose_content(message: Mapping[str, Any]) -> Any:
     return [p for p in texts if p.get("text") != ""]
 
 
-def _loose_text(said: str, role: Any) -> str:
+def _loose_text(text: str, role: Any) -> str:
     if role == "user":
-        return without_blocks(said)
-    thought = _THINKING.match(said) if role == "assistant" else None
-    return said[thought.end() :].strip() if thought else said
+        return without_blocks(text)
+    thought = _THINKING.match(text) if role == "assistant" else None
+    return text[thought.end() :].strip() if thought else text
 
 
 def command_at(messages: Sequence[Mapping[str, Any]], agent: Agent | None = None) -> int | None:
@@ -167,11 +167,11 @@ def command_at(messages: Sequence[Mapping[str, Any]], agent: Agent | None = None
     pasted document, and must not let an older command act again.
     """
     theirs = (i for i in range(len(messages) - 1, -1, -1) if not _aside(messages[i], agent))
-    at = next(theirs, None)
-    if at is None or command_of(messages[at], agent) is None:
+    place = next(theirs, None)
+    if place is None or command_of(messages[place], agent) is None:
         return None
-    above = next(theirs, None)
-    return None if above is not None and _may_act(messages[above], agent) else at
+    place_above = next(theirs, None)
+    return None if place_above is not None and _may_act(messages[place_above], agent) else place
 
 
 def _aside(message: Mapping[str, Any], agent: Agent | None) -> bool:
@@ -179,10 +179,10 @@ def _aside(message: Mapping[str, Any], agent: Agent | None) -> bool:
     return message.get("role") in SYSTEM_ROLES or added_after(message, agent)
 
 
-def _may_act(above: Mapping[str, Any], agent: Agent | None) -> bool:
+def _may_act(message: Mapping[str, Any], agent: Agent | None) -> bool:
     """Tell if the message of a user below this one may be what the model had its agent send. What a person types comes
     below an answer, also where they broke off a tool. Then the agent says so in a part of its own."""
-    return agent is not None and agent.acts and above.get("role") == "tool"
+    return agent is not None and agent.acts and message.get("role") == "tool"
 
 
 def without_commands(messages: Sequence[Mapping[str, Any]], agent: Agent | None = None) -> list[int]:

@@ -36,8 +36,8 @@ class CutPrompts:
         """Puts what was seen before the start in front of what has been seen since. A damaged database says so itself;
         only an old warning is missed then."""
         with contextlib.suppress(StoreError):
-            before = reversed(await store.completions.page(limit=LAST, turn="main"))
-            reasons = [(one.end and one.end.inexact_reason) or "" for one in before]
+            completions = reversed(await store.completions.page(limit=LAST, turn="main"))
+            reasons = [(completion.end and completion.end.inexact_reason) or "" for completion in completions]
             cut = [reason.removeprefix(CUT) if reason.startswith(CUT) else None for reason in reasons]
             self._last = deque([*cut, *self._last], maxlen=LAST)
 
@@ -65,10 +65,10 @@ def why_cut(prompt: Sequence[Message], usage: Mapping[str, Any] | None) -> str |
         whole += len(message.body)
     if whole < WORTH or whole <= most:
         return None
-    said = _characters([message.body for message in prompt if message.role in _READ])
-    if said < WORTH or said <= most:
+    characters = _characters([message.body for message in prompt if message.role in _READ])
+    if characters < WORTH or characters <= most:
         return None
-    return f"it read {tokens:,} tokens of {said:,} characters"
+    return f"it read {tokens:,} tokens of {characters:,} characters"
 
 
 def _characters(bodies: Sequence[bytes]) -> int:

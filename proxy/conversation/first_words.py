@@ -17,23 +17,23 @@ QUOTED: Final = 60  # characters
 
 def first_words(text: str) -> str:
     """Without quotation marks."""
-    said = plain(" ".join(text[: 20 * QUOTED].split()))
-    return said if len(said) <= QUOTED else f"{said[:QUOTED].rstrip()}…"
+    line = plain(" ".join(text[: 20 * QUOTED].split()))
+    return line if len(line) <= QUOTED else f"{line[:QUOTED].rstrip()}…"
 
 
 def quoted(text: str, calls: Message | None = None) -> str:
     """In quotation marks; a call of tools where nothing else was said."""
-    if said := first_words(text):
-        return f"“{said}”"
+    if words := first_words(text):
+        return f"“{words}”"
     names = [] if calls is None else _names(calls)
     return f"a call of {first_words(', '.join(names))}" if names else "no words"
 
 
-def quote_of(one: Lately) -> str:
+def quote_of(answer: Lately) -> str:
     """How an answer begins, as far as it has come."""
-    if one.status != "pending":
-        return quoted(one.text, one.calls)
-    return f"{quoted(one.text) if one.shown else 'no words yet'}, still streaming"
+    if answer.status != "pending":
+        return quoted(answer.text, answer.calls)
+    return f"{quoted(answer.text) if answer.shown else 'no words yet'}, still streaming"
 
 
 def _names(reply: Message) -> list[str]:

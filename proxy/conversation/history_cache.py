@@ -65,18 +65,20 @@ class HistoryFold(Generic[S]):
                     break
         if best is None:
             return KnownHistory([], [], None)
-        return KnownHistory(best.states[:most], [at for at in best.odd if at < most], best)
+        return KnownHistory(best.states[:most], [index for index in best.odd if index < most], best)
 
     def rest(self, known: KnownHistory[S], messages: list[Said], size: int) -> list[S]:
         """The state after each message. `size`: bytes of the request; `known`: what `known` said, is used up."""
-        states, odd, before = known
-        went_on = before is not None and len(states) >= len(before.messages) - 1
+        states, odd, turn = known
+        went_on = turn is not None and len(states) >= len(turn.messages) - 1
         first = len(states)
         for index in range(first, len(messages)):
             states.append(self._step(states[-1] if states else None, messages[index]))
         if messages and size >= LEAST:
-            odd += [at for at in range(first, len(messages)) if not {*map(type, messages[at].values())} <= _TEXT]
-            self._turns.remember(_Turn(messages, states, odd), size, before if went_on else None)
+            odd += [
+                index for index in range(first, len(messages)) if not {*map(type, messages[index].values())} <= _TEXT
+            ]
+            self._turns.remember(_Turn(messages, states, odd), size, turn if went_on else None)
         return states
 
     def clear(self) -> None:
@@ -85,10 +87,10 @@ class HistoryFold(Generic[S]):
 
 def _same(turn: _Turn[Any], messages: list[Said]) -> int:
     """How many of the first messages are the same."""
-    seen = turn.messages
-    same = common(min(len(seen), len(messages)), lambda start, end: seen[start:end] == messages[start:end])
-    doubtful = (at for at in turn.odd if at < same and seen[at] is not messages[at])
-    return next((at for at in doubtful if dumps(seen[at]) != dumps(messages[at])), same)
+    base = turn.messages
+    same = common(min(len(base), len(messages)), lambda start, end: base[start:end] == messages[start:end])
+    doubtful = (index for index in turn.odd if index < same and base[index] is not messages[index])
+    return next((index for index in doubtful if dumps(base[index]) != dumps(messages[index])), same)
 
 
 class Fact(NamedTuple):
@@ -156,12 +158,13 @@ class Telling:
 
     def told(self) -> ToldHistory:
         """Once."""
-        said = self._history.said.rest(self._said, self._together, self._size)
-        aside = self._history.aside.rest(self._aside, self._apart, self._size)
-        facts = woven(said, zip(self._places, aside, strict=True)) if aside else said
+        main_facts = self._history.said.rest(self._said, self._together, self._size)
+        aside_facts = self._history.aside.rest(self._aside, self._apart, self._size)
+        facts = woven(main_facts, zip(self._places, aside_facts, strict=True)) if aside_facts else main_facts
         prompt, nodes, *_, forms = zip(*facts, strict=True) if facts else ((), (), ())
-        last, apart = said[-1] if said else NOTHING, aside[-1] if aside else NOTHING
-        secrets = apart.secrets | last.secrets
+        last = main_facts[-1] if main_facts else NOTHING
+        last_aside = aside_facts[-1] if aside_facts else NOTHING
+        secrets = last_aside.secrets | last.secrets
         return ToldHistory(
             prompt=prompt,
             nodes=nodes,
@@ -169,7 +172,7 @@ class Telling:
             thread=last.thread,
             above=last.above,
             secrets=secrets,
-            untrainable=apart.untrainable or last.untrainable,
+            untrainable=last_aside.untrainable or last.untrainable,
             turns=turns.KnownTurn(self._apart, last.used_tools),
             forms=None if secrets else forms_of(forms, _newest(prompt)) if any(forms) else {},
         )
@@ -186,29 +189,29 @@ def _length(message: Said) -> int:
 
 
 def _fact(redactor: Redactor, above: Fact | None, message: Said) -> Fact:
-    found: set[str] = set()
-    kept, form = redactor.message(canonical(message), found), form_of(message)
+    kinds: set[str] = set()
+    stored, form = redactor.message(canonical(message), kinds), form_of(message)
     if form is not None and (thought := form[-1]) is not None:
-        redactor.value(thought, found)  # the token ids have the reasoning too
-    before, role = above or NOTHING, message.get("role")
+        redactor.value(thought, kinds)  # the token ids have the reasoning too
+    base, role = above or NOTHING, message.get("role")
     parent = above.node if above is not None else None
-    node = message_hash(parent, kept.role, kept.body)
-    thread = extend_thread(before.thread, message, redactor.message, kept, node if before.thread == parent else None)
+    node = message_hash(parent, stored.role, stored.body)
+    thread = extend_thread(base.thread, message, redactor.message, stored, node if base.thread == parent else None)
     return Fact(
-        kept,
+        stored,
         node,
         thread,
-        thread if role == "assistant" else before.above,
-        before.secrets | found if found else before.secrets,
-        before.untrainable or (None if type(message.get("content")) is str else more_than_text([message])),
-        before.used_tools or role == "tool" or bool(message.get("tool_calls")),
+        thread if role == "assistant" else base.above,
+        base.secrets | kinds if kinds else base.secrets,
+        base.untrainable or (None if type(message.get("content")) is str else more_than_text([message])),
+        base.used_tools or role == "tool" or bool(message.get("tool_calls")),
         form,
     )
 
 
 def _aside_fact(redactor: Redactor, above: Fact | None, message: Said) -> Fact:
-    found: set[str] = set()
-    kept, form, before = redactor.message(canonical(message), found), form_of(message), above or NOTHING
-    untrainable = before.untrainable or (None if type(message.get("content")) is str else more_than_text([message]))
-    node = message_hash(None, kept.role, kept.body)
-    return Fact(kept, node, None, None, before.secrets | found if found else before.secrets, untrainable, False, form)
+    kinds: set[str] = set()
+    stored, form, base = redactor.message(canonical(message), kinds), form_of(message), above or NOTHING
+    untrainable = base.untrainable or (None if type(message.get("content")) is str else more_than_text([message]))
+    node = message_hash(None, stored.role, stored.body)
+    return Fact(stored, node, None, None, base.secrets | kinds if kinds else base.secrets, untrainable, False, form)

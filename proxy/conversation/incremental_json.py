@@ -67,21 +67,21 @@ class SaidBefore:
     def known(self, raw: bytes) -> KnownPrefix:
         if len(raw) < LIGHT and len(raw) < LEAST:
             return KnownPrefix(None, 0, Marks(raw.count(b"{"), raw.count(b"["), raw.count(b",")), len(raw))
-        earlier, same = None, 0
+        nearest, same = None, 0
         if len(raw) >= LEAST:
             for body in self._bodies:
-                more = max(LEAST, same + 1)
-                if raw.startswith(memoryview(body.raw)[:more]) and len(body.raw) >= more:  # nearly no other one
-                    earlier, same = body, _common(body.raw, raw)
+                length = max(LEAST, same + 1)
+                if raw.startswith(memoryview(body.raw)[:length]) and len(body.raw) >= length:  # nearly no other one
+                    nearest, same = body, _common(body.raw, raw)
         if len(raw) >= LARGE:
-            return KnownPrefix(earlier, same, None, len(raw))
-        found = marks(raw) if earlier is None else _marks(raw, earlier, same)
-        return KnownPrefix(earlier, same, found, weight(raw, found))
+            return KnownPrefix(nearest, same, None, len(raw))
+        counts = marks(raw) if nearest is None else _marks(raw, nearest, same)
+        return KnownPrefix(nearest, same, counts, weight(raw, counts))
 
     def read(self, raw: bytes, known: KnownPrefix) -> Body:
         """Read it as `wire.loads` does. Raises ValueError."""
-        if known.earlier is not None and (found := _read_on(raw, known, known.earlier)) is not None:
-            return found
+        if known.earlier is not None and (body := _read_on(raw, known, known.earlier)) is not None:
+            return body
         try:
             whole = orjson.loads(raw)
             return Body(raw, whole, whole, known.marks)
@@ -93,85 +93,85 @@ class SaidBefore:
     def remember(self, body: Body) -> None:
         """In place of the one that it goes on with."""
         if len(body.raw) >= LEAST:
-            kept = Body(body.raw, body.parsed, None, body.marks, body.place)
-            self._bodies.remember(kept, len(body.raw), body.went_on)
+            remembered = Body(body.raw, body.parsed, None, body.marks, body.place)
+            self._bodies.remember(remembered, len(body.raw), body.went_on)
 
     def clear(self) -> None:
         self._bodies.clear()
 
 
-def _common(one: bytes, other: bytes) -> int:
+def _common(left: bytes, right: bytes) -> int:
     """How many of their first bytes are the same."""
-    seen = memoryview(other)
-    return common(min(len(one), len(other)), lambda start, end: one.startswith(seen[start:end], start))
+    view = memoryview(right)
+    return common(min(len(left), len(right)), lambda start, end: left.startswith(view[start:end], start))
 
 
-def _marks(raw: bytes, earlier: Body, same: int) -> Marks:
-    """Those of `raw`, which begins with the first `same` bytes of `earlier`: what both have is not counted again."""
-    if earlier.marks is None or 2 * same < len(earlier.raw):
+def _marks(raw: bytes, base: Body, same: int) -> Marks:
+    """Those of `raw`, which begins with the first `same` bytes of `base`: what both have is not counted again."""
+    if base.marks is None or 2 * same < len(base.raw):
         return marks(raw)
-    pairs = zip(earlier.marks, marks(earlier.raw, same), marks(raw, same), strict=True)
+    pairs = zip(base.marks, marks(base.raw, same), marks(raw, same), strict=True)
     return Marks(*(all_there - ended + new for all_there, ended, new in pairs))
 
 
-def _read_on(raw: bytes, known: KnownPrefix, earlier: Body) -> Body | None:
-    """`raw` from where it differs from `earlier`. None where it has to be parsed as any other."""
+def _read_on(raw: bytes, known: KnownPrefix, base: Body) -> Body | None:
+    """`raw` from where it differs from `base`. None where it has to be parsed as any other."""
     same = known.bytes
-    place = earlier.place or _place(earlier.raw, same)
+    place = base.place or _place(base.raw, same)
     count = bisect_right(place.ends, same) if place is not None else 0
-    if place is None or count == 0 or (at := place.ends[count - 1]) < LEAST:
+    if place is None or count == 0 or (position := place.ends[count - 1]) < LEAST:
         return None
     try:
-        rest = orjson.loads(b'{"%s":[{}%s' % (_NEW.encode(), memoryview(raw)[at:]))
+        members = orjson.loads(b'{"%s":[{}%s' % (_NEW.encode(), memoryview(raw)[position:]))
     except orjson.JSONDecodeError:
         return None  # whatever is wrong is said of the whole body
-    new = rest.pop(_NEW)
-    if place.name in rest or not rest.keys().isdisjoint(place.before):
+    new = members.pop(_NEW)
+    if place.name in members or not members.keys().isdisjoint(place.before):
         return None  # which of the two counts is for the parser to say
-    was = earlier.parsed
+    was = base.parsed
     items = [*was[place.name][:count], *new[1:]]
-    more, end = _ends(raw, at)
-    ends = [*place.ends[:count], *more]
-    parsed = {**{name: was[name] for name in place.before}, place.name: items, **rest}
-    went_on = earlier if count >= len(was[place.name]) - 1 else None  # or says its last item in other words
-    fresh = {**rest, place.name: new[1:]}
+    new_ends, end = _ends(raw, position)
+    ends = [*place.ends[:count], *new_ends]
+    parsed = {**{name: was[name] for name in place.before}, place.name: items, **members}
+    went_on = base if count >= len(was[place.name]) - 1 else None  # or says its last item in other words
+    fresh = {**members, place.name: new[1:]}
     return Body(raw, parsed, fresh, known.marks, place._replace(ends=ends), (place.start, end), went_on)
 
 
-def _place(raw: bytes, at: int) -> JsonPlace | None:
-    """The list of the object `raw` in which its byte `at` lies; None where that is in none, or where a member comes
+def _place(raw: bytes, offset: int) -> JsonPlace | None:
+    """The list of the object `raw` in which its byte `offset` lies; None where that is in none, or where a member comes
     twice."""
     names: list[str] = []
     place: JsonPlace | None = None
-    here = past_white(raw, past_white(raw, 0) + 1)
-    while raw[here] != 0x7D:  # }
-        name, value = member(raw, here)
+    cursor = past_white(raw, past_white(raw, 0) + 1)
+    while raw[cursor] != 0x7D:  # }
+        name, value = member(raw, cursor)
         if "\\" in name:
             return None
-        if raw[value] == 0x5B and value < at and place is None:  # [
+        if raw[value] == 0x5B and value < offset and place is None:  # [
             ends, close = _ends(raw, value + 1)
-            if at <= close:
+            if offset <= close:
                 place = JsonPlace(name, tuple(names), value + 1, ends)
-            here = close + 1
+            cursor = close + 1
         else:
-            here = past(raw, value)
+            cursor = past(raw, value)
         names.append(name)
-        here = past_white(raw, here)
-        if raw[here] == 0x2C:  # ,
-            here = past_white(raw, here + 1)
+        cursor = past_white(raw, cursor)
+        if raw[cursor] == 0x2C:  # ,
+            cursor = past_white(raw, cursor + 1)
     return place if len(set(names)) == len(names) else None
 
 
-def _ends(raw: bytes, at: int) -> tuple[list[int], int]:
+def _ends(raw: bytes, position: int) -> tuple[list[int], int]:
     """Where the objects end that follow in a list, up to its first item that is none, and where its bracket is. It
     begins at the list's beginning, or at the end of an item."""
     ends: list[int] = []
-    at = past_white(raw, at)
-    while raw[at] in b"{[,":
-        if raw[at] == 0x2C:
-            at += 1
+    position = past_white(raw, position)
+    while raw[position] in b"{[,":
+        if raw[position] == 0x2C:
+            position += 1
         else:
-            at = past(raw, at)
-            ends.append(at)
-        at = past_white(raw, at)
-    return ends, at if raw[at] == 0x5D else past_rest(raw, at) - 1
+            position = past(raw, position)
+            ends.append(position)
+        position = past_white(raw, position)
+    return ends, position if raw[position] == 0x5D else past_rest(raw, position) - 1

@@ -50,17 +50,17 @@ def without_fillers(messages: Sequence[Message], agent: Agent | None) -> list[Me
     pairs = None if agent is None else _OF.get(agent.name)
     if pairs is None:
         return list(messages)
-    kept: list[Message] = []
+    remaining: list[Message] = []
     for message in messages:
-        if kept and _is_pair(kept[-1], message, pairs):
-            kept.pop()
+        if remaining and _is_pair(remaining[-1], message, pairs):
+            remaining.pop()
         else:
-            kept.append(message)
-    return kept
+            remaining.append(message)
+    return remaining
 
 
-def _is_pair(one: Message, other: Message, pairs: Mapping[str, tuple[str, ...]]) -> bool:
-    if one.get("role") != "user" or other.get("role") != "assistant" or other.get("tool_calls"):
+def _is_pair(question: Message, reply: Message, pairs: Mapping[str, tuple[str, ...]]) -> bool:
+    if question.get("role") != "user" or reply.get("role") != "assistant" or reply.get("tool_calls"):
         return False
-    begins = pairs.get(text_of(other) or "")
-    return begins is not None and (text_of(one) or "").startswith(begins)
+    begins = pairs.get(text_of(reply) or "")
+    return begins is not None and (text_of(question) or "").startswith(begins)

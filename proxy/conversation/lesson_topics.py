@@ -39,46 +39,46 @@ class Fitting(NamedTuple):
 
 def words(text: str) -> frozenset[str]:
     """The words that a text is about, each as its first letters."""
-    said = unicodedata.normalize("NFKC", text[:READ]).casefold()
-    found = set()
-    for word in _WORD.findall(said):
+    letters = unicodedata.normalize("NFKC", text[:READ]).casefold()
+    stems = set()
+    for word in _WORD.findall(letters):
         if _UNSPACED.search(word):  # written without spaces: pairs of letters
-            found |= {word[i : i + 2] for i in range(max(1, len(word) - 1))}
+            stems |= {word[i : i + 2] for i in range(max(1, len(word) - 1))}
         elif word not in _COMMON and (len(word) > 2 or word.isdecimal()):
-            found.add(word[:STEM])
-    return frozenset(found)
+            stems.add(word[:STEM])
+    return frozenset(stems)
 
 
 def asked_about(messages: Sequence[Mapping[str, Any]], turns: int = 2) -> str:
     """The last words of the person in a request in chat form, oldest first."""
-    said = []
+    texts = []
     for message in reversed(messages):
         if message.get("role") == "user":
-            said.append(_text(message.get("content")))
-            if len(said) == turns:
+            texts.append(_text(message.get("content")))
+            if len(texts) == turns:
                 break
-    return "\n".join(reversed(said))
+    return "\n".join(reversed(texts))
 
 
 def fitting(lessons: Iterable[CommentLesson], question: str) -> list[Fitting]:
     """At most MOST, the best first: those for every question, then by topic, the newest of equals."""
-    known = [(lesson, words(f"{lesson.question}\n{lesson.text}")) for lesson in lessons]
-    spread = Counter(word for _, topic in known for word in topic)
-    asked, found = words(question), []
-    for lesson, topic in known:
+    topics = [(lesson, words(f"{lesson.question}\n{lesson.text}")) for lesson in lessons]
+    spread = Counter(word for _, topic in topics for word in topic)
+    question_words, fits = words(question), []
+    for lesson, topic in topics:
         if lesson.always:
-            found.append(Fitting(lesson, 1.0))
-        elif (score := _common(asked, topic, spread, len(known))) >= ENOUGH:
-            found.append(Fitting(lesson, score))
-    found.sort(key=lambda one: (not one.lesson.always, -one.score, -one.lesson.created_at))
-    return found[:MOST]
+            fits.append(Fitting(lesson, 1.0))
+        elif (score := _common(question_words, topic, spread, len(topics))) >= ENOUGH:
+            fits.append(Fitting(lesson, score))
+    fits.sort(key=lambda fit: (not fit.lesson.always, -fit.score, -fit.lesson.created_at))
+    return fits[:MOST]
 
 
-def _common(asked: frozenset[str], topic: frozenset[str], spread: Mapping[str, int], count: int) -> float:
+def _common(question: frozenset[str], topic: frozenset[str], spread: Mapping[str, int], count: int) -> float:
     """Weight of the words in both, as a share of the lighter text's. A word that many lessons have weighs less."""
-    weigh = {word: math.log(1 + (count + 1) / (1 + spread.get(word, 0))) for word in asked | topic}
-    lighter = min(sum(weigh[word] for word in side) for side in (asked, topic))
-    return sum(weigh[word] for word in asked & topic) / lighter if lighter else 0.0
+    weigh = {word: math.log(1 + (count + 1) / (1 + spread.get(word, 0))) for word in question | topic}
+    lighter = min(sum(weigh[word] for word in side) for side in (question, topic))
+    return sum(weigh[word] for word in question & topic) / lighter if lighter else 0.0
 
 
 def _text(content: Any) -> str:

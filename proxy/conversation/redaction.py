@@ -66,8 +66,8 @@ class Redactor:
             if (mark := MARKS.get(kind)) is None or mark in text:
                 text = _replaced(text, kind, find(text), kinds)
         # Letters at random, in which a short pattern finds something in every picture.
-        for own in () if start else self._own:
-            text = _replaced(text, "own", (Span(*span) for span in own.spans(text)), kinds)
+        for pattern in () if start else self._own:
+            text = _replaced(text, "own", (Span(*span) for span in pattern.spans(text)), kinds)
         return text
 
     # Most JSON has no room for a secret, and that is seen in one pass: no secret has what JSON escapes.
@@ -86,21 +86,21 @@ class Redactor:
         if isinstance(value, dict):
             pairs, same = [], True
             for key, item in value.items():
-                kept = item if type(item) is int and -LEAST_NUMBER < item < LEAST_NUMBER else self.walked(item, kinds)
+                clean = item if type(item) is int and -LEAST_NUMBER < item < LEAST_NUMBER else self.walked(item, kinds)
                 name = key if key in self._names else self._name(key, kinds)
-                pairs.append((name, kept))
-                same = same and name is key and kept is item
+                pairs.append((name, clean))
+                same = same and name is key and clean is item
             return value if same else dict(pairs)
         if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= LEAST_NUMBER:
             text = str(value)
-            return value if (found := self.text(text, kinds)) is text else found
+            return value if (clean_text := self.text(text, kinds)) is text else clean_text
         return value
 
     def _name(self, key: Any, kinds: Kinds | None) -> str:
-        found = self.text(str(key), kinds)
-        if found == key and len(found) < SLICED and len(self._names) < MOST_NAMES:
-            self._names.add(found)
-        return found
+        clean = self.text(str(key), kinds)
+        if clean == key and len(clean) < SLICED and len(self._names) < MOST_NAMES:
+            self._names.add(clean)
+        return clean
 
     def json(self, raw: bytes, kinds: Kinds | None = None) -> bytes:
         """The same of JSON; the very same bytes where it has no secret."""
@@ -108,8 +108,8 @@ class Redactor:
 
     def _looked_through(self, raw: bytes, kinds: Kinds | None, *, in_order: bool) -> bytes:
         value = loads(raw)
-        found = self.walked(value, kinds)
-        return raw if found is value else dumps(found, in_order=in_order)
+        clean = self.walked(value, kinds)
+        return raw if clean is value else dumps(clean, in_order=in_order)
 
     def message(self, message: Message, kinds: Kinds | None = None) -> Message:
         """A message in canonical form, in canonical form again."""
@@ -144,18 +144,18 @@ def _start_of_base64(text: str) -> int | None:
     head = _DATA_URL.match(text)
     start = 0 if head is None else head.end()
     pieces = range(start, len(text), _AT_ONCE)
-    return start if all(_BASE64.fullmatch(text, at, at + _AT_ONCE) for at in pieces) else None
+    return start if all(_BASE64.fullmatch(text, position, position + _AT_ONCE) for position in pieces) else None
 
 
 def _replaced(text: str, kind: str, spans: Iterator[Span], kinds: Kinds | None) -> str:
-    if not (found := sorted(spans)):
+    if not (ordered := sorted(spans)):
         return text
     out: list[str] = []
-    done = 0
-    for start, end in found:
-        if start >= done:
-            out += [text[done:start], f"{PLACE}{kind}]"]
-        done = max(done, end)
+    position = 0
+    for start, end in ordered:
+        if start >= position:
+            out += [text[position:start], f"{PLACE}{kind}]"]
+        position = max(position, end)
     if kinds is not None:
         kinds.add(kind)
-    return "".join([*out, text[done:]])
+    return "".join([*out, text[position:]])

@@ -131,10 +131,10 @@ class Attempt:
 
     def stream(self, status: int, headers: CIMultiDict[str]) -> web.StreamResponse:
         """A stream to answer with; `streamed` says that what it is sent next is its end."""
-        found = Recording(status, headers)
-        self._recording = (headers.copy(), found)
-        self._response = found
-        return found
+        recording = Recording(status, headers)
+        self._recording = (headers.copy(), recording)
+        self._response = recording
+        return recording
 
     def streamed(self) -> None:
         self._to_its_end = True
@@ -149,9 +149,9 @@ class Attempt:
         self._left = self.arrived
         self._answer = self._recording = self._response = None
 
-    def inherit(self, earlier: Attempt) -> None:
-        self.completion, self._answer = earlier.completion, earlier._answer
-        self._recording, self._to_its_end = earlier._recording, earlier._to_its_end
+    def inherit(self, repeated: Attempt) -> None:
+        self.completion, self._answer = repeated.completion, repeated._answer
+        self._recording, self._to_its_end = repeated._recording, repeated._to_its_end
 
     async def again(self, request: web.Request) -> web.StreamResponse:
         if self._answer is not None:
@@ -190,8 +190,8 @@ class Retries:
 
     def forget(self, completions: Collection[str]) -> None:
         """Answers that are gone for good, or one choice of them, are not given again."""
-        gone = {*completions, *(id.rpartition(".")[0] for id in completions)}
-        for attempt in [one for one in self._attempts if one.completion in gone]:
+        forgotten = {*completions, *(id.rpartition(".")[0] for id in completions)}
+        for attempt in [attempt for attempt in self._attempts if attempt.completion in forgotten]:
             self._attempts.remove(attempt)
         for attempt in self._attempts:
             if attempt.said is not None and _succeeded(attempt.said):  # it may speak of what is gone
@@ -200,7 +200,7 @@ class Retries:
 
     def forget_session(self, session: str) -> None:
         """Nothing of it is kept any more. What is under way ends for the client that has asked, and is not kept."""
-        for attempt in [one for one in self._attempts if one.session == session and one.said is None]:
+        for attempt in [entry for entry in self._attempts if entry.session == session and entry.said is None]:
             self._attempts.remove(attempt)
 
     @contextmanager
@@ -213,13 +213,13 @@ class Retries:
             return
         self._forget_old()
         count = int(request.headers[COUNT])
-        earlier = self._take(request, key, count) if count > 0 else None
-        if count > 0 and earlier is None:
+        repeated = self._take(request, key, count) if count > 0 else None
+        if count > 0 and repeated is None:
             self._pass_over(request, key, count)
         current = Attempt(key, count, request.remote, session)
         self._attempts.append(current)
         try:
-            yield current, earlier
+            yield current, repeated
         finally:
             current.ended.set()
 
@@ -228,16 +228,16 @@ class Retries:
 
         Each is taken once: of two equal requests with one retry each, both get their own.
         """
-        own = any(name in request.headers for name in _OWN)
-        if self._was_refused(request, count - 1) and not own:
+        has_id = any(name in request.headers for name in _OWN)
+        if self._was_refused(request, count - 1) and not has_id:
             return None
-        same = [a for a in self._attempts if a.key == key and a.count < count and (own or not a.arrived)]
+        same = [a for a in self._attempts if a.key == key and a.count < count and (has_id or not a.arrived)]
         if not same:
             return None
-        found = min(same, key=lambda a: (not a.ended.is_set(), a.answered or a.said is not None))
-        found.surely = own or (len(same) == 1 and found.peer == request.remote)
-        self._attempts.remove(found)
-        return found
+        choice = min(same, key=lambda a: (not a.ended.is_set(), a.answered or a.said is not None))
+        choice.surely = has_id or (len(same) == 1 and choice.peer == request.remote)
+        self._attempts.remove(choice)
+        return choice
 
     def _pass_over(self, request: web.Request, key: bytes, count: int) -> None:
         """All of the answer before this had left, and still its client asks again. It has not read it, as where the
@@ -252,10 +252,10 @@ class Retries:
         if not self._refused:
             return False
         head = _head(request).digest()
-        found = next((one for one in self._refused if one.head == head and one.tries == count), None)
-        if found is not None:
-            self._refused.remove(found)
-        return found is not None
+        refusal = next((entry for entry in self._refused if entry.head == head and entry.tries == count), None)
+        if refusal is not None:
+            self._refused.remove(refusal)
+        return refusal is not None
 
     def _forget_old(self) -> None:
         oldest = time.monotonic() - KEPT_S
@@ -270,45 +270,45 @@ class Retries:
             size -= attempt.size
             attempt.drop()
 
-    async def settle(self, attempt: Attempt, earlier: Attempt, choices: int) -> bool:
+    async def settle(self, attempt: Attempt, repeated: Attempt, choices: int) -> bool:
         """Tell if `attempt` has the earlier try's answer now; if not, the backend is to be asked: its rows are gone."""
         try:
-            await earlier.ended.wait()
+            await repeated.ended.wait()
         except BaseException:  # this client went too: the next retry belongs to the try that still runs
             if attempt in self._attempts:  # else its session was switched off
                 self._attempts.remove(attempt)
-                self._attempts.append(earlier)
+                self._attempts.append(repeated)
             raise
-        if earlier.answered:
-            attempt.inherit(earlier)
+        if repeated.answered:
+            attempt.inherit(repeated)
             return True
-        await self._forget(earlier, choices)
+        await self._forget(repeated, choices)
         return False
 
     async def once(
-        self, attempt: Attempt | None, earlier: Attempt | None, act: Callable[[], Coroutine[Any, Any, str]]
+        self, attempt: Attempt | None, repeated: Attempt | None, act: Callable[[], Coroutine[Any, Any, str]]
     ) -> str:
         """Answer of a command that acts once: also where its client goes meanwhile and asks again."""
         if attempt is None:
             return await act()
-        before = None if earlier is None else earlier.said
-        if before is None or (before.done() and not _succeeded(before)):
-            before = self._tasks.spawn("finish-command", act())
-        attempt.said = before
-        return await asyncio.shield(before)
+        running = None if repeated is None else repeated.said
+        if running is None or (running.done() and not _succeeded(running)):
+            running = self._tasks.spawn("finish-command", act())
+        attempt.said = running
+        return await asyncio.shield(running)
 
-    async def _forget(self, earlier: Attempt, choices: int) -> None:
+    async def _forget(self, repeated: Attempt, choices: int) -> None:
         """Remove earlier tries; what a person has rated stays, and so does what may be another client's."""
-        if earlier.finishing is not None:  # or the rows would come after they went
-            await asyncio.wait({earlier.finishing})
-        if earlier.completion is None or not earlier.surely:
+        if repeated.finishing is not None:  # or the rows would come after they went
+            await asyncio.wait({repeated.finishing})
+        if repeated.completion is None or not repeated.surely:
             return
-        ids = [earlier.completion, *(f"{earlier.completion}.{i}" for i in range(1, choices))]
+        ids = [repeated.completion, *(f"{repeated.completion}.{i}" for i in range(1, choices))]
         await self._store.completions.forget_unrated(ids)
 
 
-def _succeeded(said: asyncio.Future[str]) -> bool:
-    return said.done() and not said.cancelled() and said.exception() is None
+def _succeeded(answer: asyncio.Future[str]) -> bool:
+    return answer.done() and not answer.cancelled() and answer.exception() is None
 
 
 def key_of(request: web.Request, raw: bytes) -> bytes | None:
@@ -328,8 +328,8 @@ def _has_left(response: web.StreamResponse) -> bool:
 
 
 def _count(request: web.Request) -> int | None:
-    found = request.headers.get(COUNT, "")
-    return int(found) if found.isdecimal() and len(found) < TOO_LONG else None
+    header = request.headers.get(COUNT, "")
+    return int(header) if header.isdecimal() and len(header) < TOO_LONG else None
 
 
 def _head(request: web.Request) -> hashlib.blake2b:

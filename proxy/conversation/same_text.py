@@ -68,12 +68,12 @@ def text_in(message: Mapping[str, Any]) -> str:
 
 def spoken(messages: Sequence[Mapping[str, Any]]) -> list[MessageText]:
     """Texts of people and the model. Results of tools and mere calls come and go in clients."""
-    found = []
+    texts = []
     for message in messages:
         role = str(message.get("role"))
         if role in ("user", "assistant") and not silent(message) and (text := text_in(message)):
-            found.append(MessageText(role, text))
-    return found
+            texts.append(MessageText(role, text))
+    return texts
 
 
 class Forms:
@@ -85,53 +85,53 @@ class Forms:
         self._lines: dict[str, list[str]] = {}
 
     def spaced(self, text: str) -> str:
-        if (found := self._spaced.get(text)) is None:
-            found = self._spaced[text] = _spaced(text)
-        return found
+        if (form := self._spaced.get(text)) is None:
+            form = self._spaced[text] = _spaced(text)
+        return form
 
     def letters(self, text: str) -> str:
-        if (found := self._letters.get(text)) is None:
-            found = self._letters[text] = letters_of(text)
-        return found
+        if (form := self._letters.get(text)) is None:
+            form = self._letters[text] = letters_of(text)
+        return form
 
     def lines(self, text: str) -> list[str]:
-        if (found := self._lines.get(text)) is None:
-            found = self._lines[text] = _lines(text)
-        return found
+        if (form := self._lines.get(text)) is None:
+            form = self._lines[text] = _lines(text)
+        return form
 
 
-def alike(one: str, other: str, forms: Forms | None = None) -> Alike:
-    if one.strip() == other.strip():
+def alike(left: str, right: str, forms: Forms | None = None) -> Alike:
+    if left.strip() == right.strip():
         return Alike.EXACT
-    if max(len(one), len(other)) > LONGEST:
+    if max(len(left), len(right)) > LONGEST:
         return Alike.NOT
     forms = forms or Forms()
-    if forms.spaced(one) == forms.spaced(other):
+    if forms.spaced(left) == forms.spaced(right):
         return Alike.SPACES
-    letters = forms.letters(one)
-    return Alike.LETTERS if letters and letters == forms.letters(other) else Alike.NOT
+    letters = forms.letters(left)
+    return Alike.LETTERS if letters and letters == forms.letters(right) else Alike.NOT
 
 
-def broken_off(shown: str, kept: str, forms: Forms | None = None) -> Alike:
+def broken_off(visible: str, stored: str, forms: Forms | None = None) -> Alike:
     """The same for an answer that broke off: a client may have shown less of it, or may say below it that it did."""
     forms = forms or Forms()
-    if (found := alike(shown, kept, forms)) is not Alike.NOT or max(len(shown), len(kept)) > LONGEST:
-        return found
-    one, other = forms.spaced(shown), forms.spaced(kept)
-    shorter, longer = sorted((one, other), key=len)
+    if (likeness := alike(visible, stored, forms)) is not Alike.NOT or max(len(visible), len(stored)) > LONGEST:
+        return likeness
+    left, right = forms.spaced(visible), forms.spaced(stored)
+    shorter, longer = sorted((left, right), key=len)
     fits = (
-        bool(shorter) and longer.startswith(shorter) and (longer is other or len(longer) - len(shorter) <= _MOST_ADDED)
+        bool(shorter) and longer.startswith(shorter) and (longer is right or len(longer) - len(shorter) <= _MOST_ADDED)
     )
     return Alike.SPACES if fits else Alike.NOT
 
 
-def whole_turn(shown: str, kept: str, forms: Forms | None = None) -> Alike:
+def whole_turn(visible: str, stored: str, forms: Forms | None = None) -> Alike:
     """The same for an answer after a tool's result: a client may keep the turn as its screen showed it, as one text."""
     forms = forms or Forms()
-    if (found := alike(shown, kept, forms)) is not Alike.NOT or max(len(shown), len(kept)) > LONGEST:
-        return found
-    lines, more = forms.lines(kept), forms.lines(shown)
-    return Alike.END if 0 < len(lines) < len(more) and more[-len(lines) :] == lines else Alike.NOT
+    if (likeness := alike(visible, stored, forms)) is not Alike.NOT or max(len(visible), len(stored)) > LONGEST:
+        return likeness
+    lines, visible_lines = forms.lines(stored), forms.lines(visible)
+    return Alike.END if 0 < len(lines) < len(visible_lines) and visible_lines[-len(lines) :] == lines else Alike.NOT
 
 
 def letters_of(text: str) -> str:
@@ -157,44 +157,46 @@ def _many_marks() -> re.Pattern[str]:
     return re.compile(f"[{re.escape(marks)}]{{{_MARKS}}}")
 
 
-def together(one: Sequence[MessageText], other: Sequence[MessageText], forms: Forms | None = None) -> TextOverlap:
-    """`one` is a conversation as it was sent back, `other` as the model had seen it; both from their ends."""
+def together(resent: Sequence[MessageText], original: Sequence[MessageText], forms: Forms | None = None) -> TextOverlap:
+    """`resent` is a conversation as it was sent back, `original` as the model had seen it; both from their ends."""
     forms = forms or Forms()
     count = letters = 0
-    for mine, theirs in zip(reversed(one), reversed(other), strict=False):
+    for mine, theirs in zip(reversed(resent), reversed(original), strict=False):
         if mine.role != theirs.role or not _same(mine, theirs, forms):
             return TextOverlap(count, letters, False)
         count += 1
-        letters += min(len(forms.letters(said.text[:COUNTED])) for said in (mine, theirs))
-    return TextOverlap(count, letters, count == len(one))
+        letters += min(len(forms.letters(text.text[:COUNTED])) for text in (mine, theirs))
+    return TextOverlap(count, letters, count == len(resent))
 
 
-def asked_alike(text: str, asked: str, forms: Forms | None = None) -> bool:
+def asked_alike(text: str, question: str, forms: Forms | None = None) -> bool:
     """Tell whether a question may be the one whose beginning was kept for lists."""
-    return len(asked) >= SHOWN or _same(MessageText("user", text), MessageText("user", asked), forms or Forms())
+    return len(question) >= SHOWN or _same(MessageText("user", text), MessageText("user", question), forms or Forms())
 
 
-def _same(one: MessageText, other: MessageText, forms: Forms) -> bool:
-    if alike(one.text, other.text, forms):
+def _same(first: MessageText, second: MessageText, forms: Forms) -> bool:
+    if alike(first.text, second.text, forms):
         return True
-    if one.role != "user" or max(len(one.text), len(other.text)) > LONGEST:
+    if first.role != "user" or max(len(first.text), len(second.text)) > LONGEST:
         return False
-    return _within(one.text, other.text, forms) or _within(other.text, one.text, forms)
+    return _within(first.text, second.text, forms) or _within(second.text, first.text, forms)
 
 
 def _within(text: str, longer: str, forms: Forms) -> bool:
     """All of the text, on lines of its own in the longer one, or behind a label at its end (`Question: …`). That is
     where clients put files, context and reminders. Words that go on in the same line are other words."""
-    lines, more = forms.lines(text), forms.lines(longer)
-    said, around = " ".join(lines), " ".join(more)
-    if not said or len(said) >= len(around):
+    lines, longer_lines = forms.lines(text), forms.lines(longer)
+    joined, around = " ".join(lines), " ".join(longer_lines)
+    if not joined or len(joined) >= len(around):
         return False
-    starts = set(accumulate((len(line) + 1 for line in more), initial=0))
-    if around.startswith(said) and len(said) + 1 in starts:
+    starts = set(accumulate((len(line) + 1 for line in longer_lines), initial=0))
+    if around.startswith(joined) and len(joined) + 1 in starts:
         return True
-    if around.endswith(said) and (len(around) - len(said) in starts or around[: -len(said)].endswith((": ", "> "))):
+    if around.endswith(joined) and (
+        len(around) - len(joined) in starts or around[: -len(joined)].endswith((": ", "> "))
+    ):
         return True
-    return "\n".join(("", *lines, "")) in "\n".join(("", *more, ""))
+    return "\n".join(("", *lines, "")) in "\n".join(("", *longer_lines, ""))
 
 
 def _lines(text: str) -> list[str]:

@@ -26,14 +26,14 @@ class Shape(NamedTuple):
     rest: re.Pattern[str]  # matched where the letters are
 
 
-def _shape(letters: str, rest: str, *, apart: bool = True, before: str = "") -> Shape:
+def _shape(letters: str, pattern: str, *, apart: bool = True, before: str = "") -> Shape:
     """`before`: the characters that must not follow, for then it is part of something longer. The next of a row may.
     `apart`: the letters are short, so nothing that belongs to a word may stand before them. A run of letters, digits,
     `_` and `-` is looked at from its start only."""
     begin = re.escape(letters)
     end = f"(?:(?!{before})|(?={before}?{begin}))" if before else ""
     begins = begin + _apart(begin) if apart else begin
-    return Shape(letters, re.compile(begins, re.ASCII), re.compile(begin + rest + end, re.ASCII))
+    return Shape(letters, re.compile(begins, re.ASCII), re.compile(begin + pattern + end, re.ASCII))
 
 
 def _apart(begin: str) -> str:
@@ -200,20 +200,20 @@ def jwts(text: str) -> Iterator[Span]:
 
 def private_keys(text: str) -> Iterator[Span]:
     """From BEGIN to END with what is between, or to where the text was cut. BEGIN alone, as in source code, is none."""
-    at, end = text.find(_BEGIN), 0
-    while at >= 0:
-        after = at + len(_BEGIN)
-        if (begin := _KEY_BEGINS.match(text, at)) is not None:
+    position, end = text.find(_BEGIN), 0
+    while position >= 0:
+        resume = position + len(_BEGIN)
+        if (begin := _KEY_BEGINS.match(text, position)) is not None:
             start = begin.end()
             if 0 <= end < start:  # else it is known already, or there is none from here on
                 end = text.find(_END, start)
             stop, last = _end_of_key(text, start, end)
             if _KEY_LINE.search(text, start, stop):
-                yield Span(at, last)
-                after = last
+                yield Span(position, last)
+                resume = last
             else:  # a line of a key may be cut where we stopped to look
-                after = max(start, stop - KEY_LINE)
-        at = text.find(_BEGIN, after)
+                resume = max(start, stop - KEY_LINE)
+        position = text.find(_BEGIN, resume)
 
 
 def _end_of_key(text: str, start: int, end: int) -> tuple[int, int]:
@@ -231,16 +231,16 @@ def cards(text: str) -> Iterator[Span]:
     if _DIGIT.search(text) is None:
         return
     digits = text.encode("ascii", "replace").translate(_DIGITS)  # a byte a character, so places are the same
-    done = 0
+    scanned_end = 0
     for position in _runs_of_card(digits):
-        start = position if position < done else _start_of_card(text, position)
-        if position < done or start is None:
+        start = position if position < scanned_end else _start_of_card(text, position)
+        if position < scanned_end or start is None:
             continue
         row = _row_of_cards(text, start)
         # One alone may be the beginning of something longer; two numbers in a row that both hold are cards.
         if len(row) > 1 or (row and not _goes_on(text, row[0].end)):
             yield from row
-            done = row[-1].end
+            scanned_end = row[-1].end
 
 
 def _runs_of_card(digits: bytes) -> Iterator[int]:
@@ -255,17 +255,17 @@ def _runs_of_card(digits: bytes) -> Iterator[int]:
         position = digits.find(_FOUR_DIGITS, end)
 
 
-def _row_of_cards(text: str, at: int) -> list[Span]:
+def _row_of_cards(text: str, position: int) -> list[Span]:
     """Numbers of cards from here on, each right behind the one before, or behind one joining sign."""
     row: list[Span] = []
-    while (end := _end_of_card(text, at)) is not None:
-        row.append(Span(at, end))
-        at = end + (text[end : end + 1] in _JOINING)
+    while (end := _end_of_card(text, position)) is not None:
+        row.append(Span(position, end))
+        position = end + (text[end : end + 1] in _JOINING)
     return row
 
 
-def _end_of_card(text: str, at: int) -> int | None:
-    card = _CARD.match(text, at)
+def _end_of_card(text: str, position: int) -> int | None:
+    card = _CARD.match(text, position)
     if card is None:
         return None
     number, between = card[0], card[1] or card[2]
@@ -278,11 +278,11 @@ def _end_of_card(text: str, at: int) -> int | None:
 
 def emails(text: str) -> Iterator[Span]:
     for domain in _DOMAIN.finditer(text):
-        at = domain.start()
-        before = text[max(0, at - 64) : at]
-        local = before[len(before.rstrip(_LOCAL)) :]
+        position = domain.start()
+        leading = text[max(0, position - 64) : position]
+        local = leading[len(leading.rstrip(_LOCAL)) :]
         if local and local not in _NO_PERSON:
-            yield Span(at - len(local), domain.end())
+            yield Span(position - len(local), domain.end())
 
 
 def luhn(number: str) -> bool:
@@ -307,24 +307,24 @@ def _dense(text: str) -> str:
 
 def _runs(text: str) -> Iterator[str]:
     marks = text.encode("ascii", "replace").translate(_LETTERS)  # a byte a character, so places are the same
-    at = marks.find(_ROOM)
-    while at >= 0:
-        end = marks.find(b" ", at)
+    position = marks.find(_ROOM)
+    while position >= 0:
+        end = marks.find(b" ", position)
         end = len(marks) if end < 0 else end
-        yield text[at:end]
-        at = marks.find(_ROOM, end)
+        yield text[position:end]
+        position = marks.find(_ROOM, end)
 
 
 def _matches(text: str, shape: Shape) -> Iterator[re.Match[str]]:
     """Each begins behind the one before, or in its last letters where it had taken those of the next for its own."""
     position = _next(text, shape, 0)
     while position >= 0:
-        match, after = shape.rest.match(text, position), position + 1
+        match, resume = shape.rest.match(text, position), position + 1
         while match is not None:
             yield match
-            after = match.end() + 1
+            resume = match.end() + 1
             match = _in_row(text, shape, match.end())
-        position = _next(text, shape, after)
+        position = _next(text, shape, resume)
 
 
 def _next(text: str, shape: Shape, start: int) -> int:
@@ -357,12 +357,12 @@ def _of_ascii(character: str) -> bool:
 def _start_of_card(text: str, position: int) -> int | None:
     """Where the number begins in a run of digits; None where the run is part of something longer. The first digits may
     belong to an escape (`%22`, `\\u0022`), and so may the letter before them (`\\n`, `%3D`)."""
-    before = text[position - 1] if position else " "
-    if before == "%":
+    sign = text[position - 1] if position else " "
+    if sign == "%":
         return position + 2
-    if before in "_.+-":
+    if sign in "_.+-":
         return None
-    if not _of_ascii(before):
+    if not _of_ascii(sign):
         return position
     for mark, length in _ESCAPES:
         if text.startswith(mark, max(0, position - 2), position):
@@ -372,5 +372,7 @@ def _start_of_card(text: str, position: int) -> int | None:
 
 def _goes_on(text: str, end: int) -> bool:
     """The number is part of something longer: a UUID, a hash, a fraction."""
-    rest = text[end : end + 2]
-    return bool(rest) and (_of_ascii(rest[0]) or rest[0] in "_-+" or (rest[0] == "." and rest[1:].isdigit()))
+    next_signs = text[end : end + 2]
+    return bool(next_signs) and (
+        _of_ascii(next_signs[0]) or next_signs[0] in "_-+" or (next_signs[0] == "." and next_signs[1:].isdigit())
+    )

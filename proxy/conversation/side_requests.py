@@ -49,7 +49,7 @@ class Quotation(NamedTuple):
     turn: Lately | None  # of a `/rl` line and our answer: the newest turn, if there is one
 
 
-def quotation(messages: Sequence[Mapping[str, Any]], lately: Sequence[Lately]) -> Quotation | None:
+def quotation(messages: Sequence[Mapping[str, Any]], recent_turns: Sequence[Lately]) -> Quotation | None:
     """The quotation of one of these exchanges (newest first) in the messages, where a person says nothing new after it.
 
     Some programs send the whole conversation in one message each time, and so quote too. There the newest words of the
@@ -62,39 +62,39 @@ def quotation(messages: Sequence[Mapping[str, Any]], lately: Sequence[Lately]) -
     transcript = Transcript(normalised(text))
     system = "\n".join(_text(message) for message in messages if message.get("role") in SYSTEM_ROLES)
     is_task = asks_own_task(f"{system}\n{transcript.around(_AROUND)}") or asks_own_task(system)
-    known = {words for turn in lately if (words := beginning(turn.asked))}
-    new = _newest_words(transcript, known, is_task=is_task)
-    for turn in lately:
+    questions = {words for turn in recent_turns if (words := beginning(turn.asked))}
+    new = _newest_words(transcript, questions, is_task=is_task)
+    for turn in recent_turns:
         end = _end_of(turn, transcript, is_task=is_task)
         if end is not None and end > new:
             return Quotation(turn)
     if is_task and any(end > new for end in transcript.commands()):
-        return Quotation(lately[0] if lately else None)
+        return Quotation(recent_turns[0] if recent_turns else None)
     return None
 
 
 def _end_of(turn: Lately, transcript: Transcript, *, is_task: bool) -> int | None:
     """Where the quotation of this exchange ends."""
     question, answer = beginning(turn.asked), beginning(turn.text)
-    asked = transcript.find(question, "person") if question else None
-    if asked is None:
+    start_of_question = transcript.find(question, "person") if question else None
+    if start_of_question is None:
         if is_task and len(answer) >= _LEAST_ANSWER and (start := transcript.find(answer, "model")) is not None:
             return start + len(answer)
         return None
-    end = asked + len(question)
+    end = start_of_question + len(question)
     if not answer or turn.status == "pending":  # it is one of tools, or not there yet
         return end
     start = transcript.find(answer, "model", end)
     return start + len(answer) if start is not None else end if is_task else None
 
 
-def _newest_words(transcript: Transcript, known: Set[str], *, is_task: bool) -> int:
+def _newest_words(transcript: Transcript, questions: Set[str], *, is_task: bool) -> int:
     """Where a person last says in it what has not been asked yet; -1: nowhere. A program may ask
     a question once more: only one that stands there answered is surely old, unless a summary is wanted."""
     for count, (words, is_answered) in enumerate(transcript.persons()):
         if transcript.is_command(words):
             continue
-        is_known = any(transcript.begins_with(question, words.start) for question in known)
+        is_known = any(transcript.begins_with(question, words.start) for question in questions)
         if count == _MOST_WORDS or not is_known or not (is_answered or is_task):
             return words.start
     return -1
@@ -141,9 +141,9 @@ def goes_on_aside(goes_on: Sequence[GoesOn]) -> str | None:
     return None
 
 
-def differs(system: Sequence[str], other: Sequence[str]) -> bool:
+def differs(system: Sequence[str], second_system: Sequence[str]) -> bool:
     """Tell whether two requests have system texts that are mostly not the same."""
-    mine, theirs = _pieces(system), _pieces(other)
+    mine, theirs = _pieces(system), _pieces(second_system)
     if not mine or not theirs:
         return False
     same = sum(map(len, mine & theirs))

@@ -90,8 +90,8 @@ class Transcript:
                         break
                     start += 1
                 else:
-                    before = self.text[max(0, position - _ROLE) : position]
-                    person, model = before.rfind('"user"'), before.rfind('"assistant"')
+                    head = self.text[max(0, position - _ROLE) : position]
+                    person, model = head.rfind('"user"'), head.rfind('"assistant"')
                     speaker: Speaker = "either" if person == model else "person" if person > model else "model"
                     self._starts[start] = speaker
                     yield Words(speaker, position, start, speaker != "either")

@@ -91,8 +91,8 @@ class KnownTurn(NamedTuple):
 
 def said_turn(headers: Mapping[str, str]) -> Turn | None:
     """Read rlproxy's own header. Raises BadRequest."""
-    given = headers.get("x-rl-turn")
-    match given if given is None else given.strip().lower():
+    header = headers.get("x-rl-turn")
+    match header if header is None else header.strip().lower():
         case "main":
             return "main"
         case "side":
@@ -106,10 +106,10 @@ def said_turn(headers: Mapping[str, str]) -> Turn | None:
 def marked_side(headers: Mapping[str, str], rules: Sequence[TurnRule] = ()) -> bool:
     """A header alone says that this is a side turn: ours, or the first one that a rule knows. A text says it never
     here, as whoever wrote it may not be the agent."""
-    if (said := said_turn(headers)) is not None:
-        return said == "side"
-    found = (rule for rule in (*rules, *RULES) if rule.header and _has(headers, rule.header) and _is_bare(rule))
-    return next((rule.turn == "side" for rule in found), False)
+    if (turn := said_turn(headers)) is not None:
+        return turn == "side"
+    matching = (rule for rule in (*rules, *RULES) if rule.header and _has(headers, rule.header) and _is_bare(rule))
+    return next((rule.turn == "side" for rule in matching), False)
 
 
 def _has(headers: Mapping[str, str], header: str) -> bool:
@@ -137,8 +137,8 @@ def turn_of(
 
     Raises BadRequest where our header says neither main nor side.
     """
-    if "x-rl-turn" in headers and (said := said_turn(headers)) is not None:
-        return Decision(said, "header")
+    if "x-rl-turn" in headers and (turn := said_turn(headers)) is not None:
+        return Decision(turn, "header")
     if known is None:
         known = KnownTurn([m for m in messages if m.get("role") in SYSTEM_ROLES], _used_tools(messages))
     system, last = _system_text(known.system), _said_last(messages) if words is None else words
@@ -210,10 +210,10 @@ def _search(pattern: str) -> _Search:
 
 def _words(pattern: str) -> str:
     """Words that are in every text that fits, in small letters."""
-    rest = pattern.removeprefix("(?i)")
-    if _has_choice(pattern) or rest.startswith("(?"):
+    bare_pattern = pattern.removeprefix("(?i)")
+    if _has_choice(pattern) or bare_pattern.startswith("(?"):
         return ""
-    return re.match(r"\^?((?:[A-Za-z0-9 ,'-](?![*?{]))*)", rest)[1].lower()  # type: ignore[index]
+    return re.match(r"\^?((?:[A-Za-z0-9 ,'-](?![*?{]))*)", bare_pattern)[1].lower()  # type: ignore[index]
 
 
 def _begins(pattern: str) -> bool:

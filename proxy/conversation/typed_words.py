@@ -31,15 +31,15 @@ def typed_in(messages: Sequence[Mapping[str, Any]], agent: Agent | None, redacto
         role = message.get("role")
         if role in SYSTEM_ROLES or (agent is not None and added_after(message, agent)):
             continue
-        said = own_text(message, agent) if role == "user" else None
-        return redactor.text(said) if said and len(said) <= LONGEST else None
+        text = own_text(message, agent) if role == "user" else None
+        return redactor.text(text) if text and len(text) <= LONGEST else None
     return None
 
 
 def own_words(typed: str) -> str:
     """The part of a typed message that surely is the person's own: no code, quotes, tables or blocks of markup. Empty
     where the rest is so long that a page may have been pasted. A short paste without such marks looks like typing."""
-    kept: list[str] = []
+    lines: list[str] = []
     until = ""  # the end of the block that these lines are in
     for line in typed.splitlines():
         if until:
@@ -49,17 +49,17 @@ def own_words(typed: str) -> str:
         elif (opens := _OPENS.match(line)) is not None:
             until = "" if (end := f"</{opens[1]}>") in line else end
         elif not _QUOTED.match(line):
-            kept.append(line)
-    own = "\n".join(kept).strip()
-    return "" if len(own) > PASTED or len(_BLANK.split(own)) > PARAGRAPHS else own
+            lines.append(line)
+    text = "\n".join(lines).strip()
+    return "" if len(text) > PASTED or len(_BLANK.split(text)) > PARAGRAPHS else text
 
 
 def marked_errors(messages: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """The calls below the newest reply whose results the client says are errors."""
-    found: list[str] = []
+    ids: list[str] = []
     for message in reversed(messages):
         if message.get("role") == "assistant":
             break
         if message.get("role") == "tool" and message.get(FAILED) and message.get("tool_call_id"):
-            found.append(str(message["tool_call_id"])[:200])
-    return tuple(found[:MOST_ERRORS])
+            ids.append(str(message["tool_call_id"])[:200])
+    return tuple(ids[:MOST_ERRORS])

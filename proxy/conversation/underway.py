@@ -53,8 +53,8 @@ class Underway:
 
     async def begin_before(self, id: str, asker: Asker) -> None:
         """Have the rows stored of what this asker asked before `id`. No two answers wait for each other here."""
-        for other in [*takewhile(lambda one: one != id, self._answers)]:
-            if (answer := self._answers.get(other)) is not None and answer.asker == asker:
+        for earlier_id in [*takewhile(lambda answer_id: answer_id != id, self._answers)]:
+            if (answer := self._answers.get(earlier_id)) is not None and answer.asker == asker:
                 await answer.begin_now()
 
     def text(self, id: str) -> str:

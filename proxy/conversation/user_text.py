@@ -53,8 +53,8 @@ def command_of(message: Mapping[str, Any], agent: Agent | None = None) -> str | 
     content = message.get("content")
     if agent is None and type(content) is str and _begins(content) is None:
         return None  # as nearly all
-    said = own_text(message, agent)
-    return said if said is not None and PREFIX.match(said) else None
+    text = own_text(message, agent)
+    return text if text is not None and PREFIX.match(text) else None
 
 
 def silent(message: Mapping[str, Any]) -> bool:
@@ -77,7 +77,7 @@ def without_blocks(text: str) -> str:
 
 def _cut(text: str, opening: str, closing: str, goes_on: tuple[str, ...]) -> str:
     """Without what is from each `opening` that goes on so to the next `closing`. One pass, whatever the text is."""
-    kept, at, start = [], 0, text.find(opening)
+    pieces, position, start = [], 0, text.find(opening)
     while start >= 0:
         inside = start + len(opening)
         if not text.startswith(goes_on, inside):  # the beginning of a longer name
@@ -85,10 +85,10 @@ def _cut(text: str, opening: str, closing: str, goes_on: tuple[str, ...]) -> str
             continue
         if (end := text.find(closing, inside)) < 0:
             break
-        kept.append(text[at:start])
-        at = end + len(closing)
-        start = text.find(opening, at)
-    return "".join(kept) + text[at:]
+        pieces.append(text[position:start])
+        position = end + len(closing)
+        start = text.find(opening, position)
+    return "".join(pieces) + text[position:]
 
 
 def last_words(messages: Sequence[Mapping[str, Any]]) -> str | None:
@@ -98,8 +98,8 @@ def last_words(messages: Sequence[Mapping[str, Any]]) -> str | None:
             content = message.get("content")
             if type(content) is not str:
                 return None
-            if said := without_blocks(content):
-                return said
+            if text := without_blocks(content):
+                return text
     return ""
 
 
@@ -113,11 +113,11 @@ def words(messages: Sequence[Mapping[str, Any]], most: int = SHOWN) -> str:
             content = message.get("content")
             parts = [content] if isinstance(content, str) else content if isinstance(content, list) else []
             texts = (part if isinstance(part, str) else _text(part) for part in parts)
-            if said := "\n".join(own for text in texts if (own := without_blocks(text))):
-                return said[:most]
+            if joined := "\n".join(bare_text for text in texts if (bare_text := without_blocks(text))):
+                return joined[:most]
     return ""
 
 
 def _text(part: Any) -> str:
-    found = part.get("text") if isinstance(part, Mapping) and part.get("type") in TEXT_PARTS else None
-    return found if isinstance(found, str) else ""
+    text = part.get("text") if isinstance(part, Mapping) and part.get("type") in TEXT_PARTS else None
+    return text if isinstance(text, str) else ""
