@@ -297,6 +297,7 @@ class Exchange:
         events = self._way.translated or not isinstance(splitter, NdjsonSplitter)  # else a comment would be no line
         alive = self._asked.stream and self._dialect.framing == "sse" and events
         broke: BrokeOff | None = None
+        half: Event | None = None
         try:
             try:
                 while (chunk := await upstream.some(KEEPALIVE_S)) != b"":
@@ -318,6 +319,8 @@ class Exchange:
             self._last += said
         except BackendBroke as error:
             await self._broken_off(response, error)
+            if half is not None and not (self._asked.stream or self._way.translated):  # no error of ours follows
+                self._last += half.raw
         await response.write_eof(self._last)
         return response
 

@@ -47,16 +47,18 @@ def _framing_of_objects(text: bytes, dialect: Dialect, *, is_streaming: bool, ha
     end = text.find(b"\n")
     if end < 0:
         return Framing.WHOLE if has_ended or len(text) > MOST else Framing.OPEN
-    following = text[end:].lstrip(_WHITE)[:1]
-    if following not in (b"", b"{"):
-        return Framing.WHOLE
+    behind = text[end:].lstrip(_WHITE)
+    following = behind[:1]
+    if is_streaming and dialect.framing == "sse" and behind.startswith(_FIELDS):
+        return Framing.EVENTS  # a line of something else before them
     try:
         first = loads_server_json(text[:end]).value
     except ValueError:  # an object of several lines
         return Framing.WHOLE
-    if following or (is_streaming and dialect.is_event(first)):
+    is_event = is_streaming and dialect.is_event(first)
+    if following == b"{" or (is_event and (not following or dialect.framing == "ndjson")):
         return Framing.LINES
-    return Framing.WHOLE if has_ended else Framing.OPEN
+    return Framing.WHOLE if has_ended or following else Framing.OPEN
 
 
 async def splitter_of(
@@ -72,9 +74,21 @@ async def splitter_of(
         more, has_ended = await _telling(answer, head.lstrip(_WHITE), beat_s, beat)
         head += more
     answer.give_back(head)
-    if kind is Framing.WHOLE and not head.lstrip(_WHITE).startswith(b"{"):
-        return splitter_for(answer)  # bytes that tell nothing
+    if kind is Framing.WHOLE:
+        declared = splitter_for(answer)
+        is_ndjson = is_streaming and isinstance(declared, NdjsonSplitter)
+        if not head.lstrip(_WHITE).startswith(b"{") or (is_ndjson and _begins_with_broken_line(head)):
+            return declared  # bytes that tell nothing
     return {Framing.EVENTS: EventSplitter, Framing.LINES: NdjsonSplitter}.get(kind, lambda: None)()
+
+
+def _begins_with_broken_line(head: bytes) -> bool:
+    line, end, _ = head.lstrip(_WHITE).partition(b"\n")
+    try:
+        loads_server_json(line)
+    except ValueError:
+        return bool(end)
+    return False
 
 
 async def _telling(
