@@ -70,7 +70,7 @@ def merge(db: sqlite3.Connection, later: Iterable[Key], actor: str) -> None:
     """Into an older database: keys that were made or revoked since. A name is that of the later key.
 
     A key that both have is as the later one has it. Name, role and hash never change: who wrote others into the older
-    file would have this home's key for themselves, and nobody would be told of it."""
+    file would have this home's key, and nobody would be told."""
     later = list(later)
     revoke_all(db, {key.id for key in later if key.revoked_at is not None}, actor)
     ids, there = {key.id for key in later}, {key.id for key in known(db)}
