@@ -46,11 +46,11 @@ from store.captured.tree import SYSTEM_ROLES
 from store.records import Asker, Candidate, Completion, Lately, SentBack
 from store.store import Store
 
-LATELY: Final = 200  # answers of a key and a person that are looked through for the words of one
+RECENT_ANSWERS: Final = 200  # answers of a key and a person that are looked through for the words of one
 CLOSE: Final = 40  # of them, whose whole conversations are compared
 TURNS: Final = 50  # main turns that are looked through for one that is under way, or was broken off
 TELLING: Final = 20  # letters and digits by which an answer is known, where little else speaks for it
-TOGETHER: Final = 40  # the same, of it and of several messages above it
+TELLING_TOGETHER: Final = 40  # the same, of it and of several messages above it
 UNMISTAKABLE: Final = 200  # the same, where what is above it speaks against it
 SHOWN: Final = 5  # candidates in one answer
 
@@ -123,14 +123,14 @@ class OnScreen:
     async def above(self, messages: list[dict[str, Any]], place: Place) -> Lately:
         """The answer right above a command, which these messages are in front of. Raises CannotTell."""
         await self.underway.begin_all(place.reach.own())
-        history = await in_thread(_said_before, messages, place.agent)
+        history = await in_thread(_history_above, messages, place.agent)
         if not any(message.get("role") not in SYSTEM_ROLES for message in history):
             raise CannotTell(NONE_SENT)
         if history[-1].get("role") != "assistant":
             return await self._unanswered(history, place)
         if _is_reference(history[-1]):
             raise CannotTell(REFERENCE)
-        return await self._below(await self._reply(history, place, place.reach.own()), place)
+        return await self._newest_below(await self._reply(history, place, place.reach.own()), place)
 
     async def rendered(self, messages: Sequence[dict[str, Any]], place: Place, askers: Sequence[Asker]) -> Lately:
         """The answer that ends these messages as a client has them on its screen, however old it is, among the answers
@@ -182,7 +182,7 @@ class OnScreen:
         sent, messages = await in_thread(self._sent_back, history, place)  # it may have pictures in it
         completions = [] if sent is None else await self._store.completions.find_reply(sent, askers)
         if len(completions) > 1:
-            raise Ambiguous(_which(completions))
+            raise Ambiguous(_choice_text(completions))
         if completions:
             answer = await self._store.answers.get(completions[0].id)
             answer = await self._or_better(messages, sent, askers, place, answer) if answer else None
@@ -214,7 +214,7 @@ class OnScreen:
         fits, letters, is_cut = await self._compared(history, sent, askers, place, within)
         best = _best([fit for fit in fits if _is_enough(fit, letters)])
         if len(best) > 1 or (best and is_cut):
-            raise Ambiguous(_which(_candidates(best)))
+            raise Ambiguous(_choice_text(_candidates(best)))
         return best[0] if best else None
 
     async def _or_better(
@@ -237,7 +237,7 @@ class OnScreen:
         ]  # fmt: skip
         best = _best([mine, *better])
         if len(best) > 1:
-            raise Ambiguous(_which(_candidates(best)))
+            raise Ambiguous(_choice_text(_candidates(best)))
         return best[0]
 
     async def _compared(
@@ -276,11 +276,11 @@ class OnScreen:
         if not text and not reply.get("tool_calls"):
             return text, [], []
         longest = min(len(text) + len(text) // 2 + 1000, LONGEST)
-        rows = await self._store.answers.said_to(askers, limit=LATELY, longest=longest, session=within)
+        rows = await self._store.answers.said_to(askers, limit=RECENT_ANSWERS, longest=longest, session=within)
         rows = [await self.so_far(row) for row in rows]
         return text, await in_thread(_close, reply, text, rows, forms, after_tool=after_tool), rows
 
-    async def _below(self, answer: Lately, place: Place) -> Lately:
+    async def _newest_below(self, answer: Lately, place: Place) -> Lately:
         """`answer`, unless an answer came below it that the client has not sent: it is under way, or was broken off.
         Raises CannotTell."""
         for newer in await self._store.answers.main_turns_of(place.reach.own(), limit=TURNS):
@@ -294,7 +294,7 @@ class OnScreen:
                     return newer
                 raise CannotTell(NOT_BEGUN if same else ANOTHER)
             if same and newer.status == "partial" and newer.shown:
-                raise Ambiguous(_which(_candidates([newer, answer])))
+                raise Ambiguous(_choice_text(_candidates([newer, answer])))
             if same:
                 break
         return answer
@@ -305,7 +305,7 @@ class OnScreen:
         forms = Forms()
         _, messages = await in_thread(self._sent_back, history, place)
         turns = await self._store.answers.main_turns_of(place.reach.own(), limit=TURNS)
-        turns = await in_thread(_asked_so, messages[-1], turns, forms)
+        turns = await in_thread(_turns_of_question, messages[-1], turns, forms)
         whole = await self._store.completions.many([turn.id for turn in turns])
         close = [(turn, Alike.EXACT) for turn in turns]
         fits = await in_thread(_fits, messages, close, whole, None, place, forms)
@@ -315,13 +315,13 @@ class OnScreen:
         if len(visible) == 1:
             return visible[0]
         if visible:
-            raise Ambiguous(_which(_candidates(visible)))
+            raise Ambiguous(_choice_text(_candidates(visible)))
         if not answers:
             raise CannotTell(NONE_ABOVE)
         raise CannotTell(NOT_BEGUN if any(answer.status == "pending" for answer in answers) else CUT_SHORT)
 
 
-def _said_before(messages: Sequence[dict[str, Any]], agent: Agent | None) -> list[dict[str, Any]]:
+def _history_above(messages: Sequence[dict[str, Any]], agent: Agent | None) -> list[dict[str, Any]]:
     """Down to the newest message that may have been on the screen."""
     history = [messages[i] for i in without_commands(messages, agent)]
     while history and (history[-1].get("role") in (*SYSTEM_ROLES, "tool") or silent(history[-1])):
@@ -335,7 +335,7 @@ def _is_reference(message: Mapping[str, Any]) -> bool:
     return any(isinstance(part, Mapping) and part.get("type") == "item_reference" for part in parts)
 
 
-def _asked_so(question: Mapping[str, Any], turns: Iterable[Lately], forms: Forms) -> list[Lately]:
+def _turns_of_question(question: Mapping[str, Any], turns: Iterable[Lately], forms: Forms) -> list[Lately]:
     """Those that may have been asked this."""
     text = text_in(question)
     return [turn for turn in turns if asked_alike(text, turn.asked, forms)][:CLOSE]
@@ -406,7 +406,7 @@ def _is_enough(fit: Fit, letters: int) -> bool:
     if fit.session == 0:
         return run.messages > 0 and run.whole and letters >= TELLING
     if run.messages:
-        return run.whole or letters >= TELLING or (run.messages > 1 and letters + run.letters >= TOGETHER)
+        return run.whole or letters >= TELLING or (run.messages > 1 and letters + run.letters >= TELLING_TOGETHER)
     return letters >= (UNMISTAKABLE if has_question else TELLING)
 
 
@@ -432,7 +432,7 @@ def _candidates(answers: Iterable[Lately]) -> list[Candidate]:
     return [Candidate(answer.id, answer.created_at, answer.text or quote_of(answer)) for answer in answers]
 
 
-def _which(candidates: Sequence[Candidate]) -> str:
+def _choice_text(candidates: Sequence[Candidate]) -> str:
     lines = [
         f"- `{candidate.id}`, {time.strftime('%d %b %H:%M', time.localtime(candidate.created_at))}: "
         f"“{first_words(candidate.text)}”"

@@ -166,7 +166,7 @@ def command_at(messages: Sequence[Mapping[str, Any]], agent: Agent | None = None
     Only system texts and what this very agent adds may follow. A message that merely looks like reminders may be a
     pasted document, and must not let an older command act again.
     """
-    theirs = (i for i in range(len(messages) - 1, -1, -1) if not _aside(messages[i], agent))
+    theirs = (i for i in range(len(messages) - 1, -1, -1) if not _is_aside(messages[i], agent))
     place = next(theirs, None)
     if place is None or command_of(messages[place], agent) is None:
         return None
@@ -174,7 +174,7 @@ def command_at(messages: Sequence[Mapping[str, Any]], agent: Agent | None = None
     return None if place_above is not None and _may_act(messages[place_above], agent) else place
 
 
-def _aside(message: Mapping[str, Any], agent: Agent | None) -> bool:
+def _is_aside(message: Mapping[str, Any], agent: Agent | None) -> bool:
     """Neither a person nor the model said this."""
     return message.get("role") in SYSTEM_ROLES or added_after(message, agent)
 

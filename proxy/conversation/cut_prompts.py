@@ -41,10 +41,10 @@ class CutPrompts:
             cut = [reason.removeprefix(CUT) if reason.startswith(CUT) else None for reason in reasons]
             self._last = deque([*cut, *self._last], maxlen=LAST)
 
-    def seen(self, why: str | None) -> str | None:
+    def seen(self, reason: str | None) -> str | None:
         """State of the newest answer. One sentence to say aloud, where it is the first that was cut."""
-        first = why is not None and not any(tuple(self._last))  # some answers end in threads
-        self._last.append(why)
+        first = reason is not None and not any(tuple(self._last))  # some answers end in threads
+        self._last.append(reason)
         return self.line if first else None
 
     @property

@@ -67,9 +67,9 @@ class HistoryFold(Generic[S]):
             return KnownHistory([], [], None)
         return KnownHistory(best.states[:most], [index for index in best.odd if index < most], best)
 
-    def rest(self, known: KnownHistory[S], messages: list[Said], size: int) -> list[S]:
-        """The state after each message. `size`: bytes of the request; `known`: what `known` said, is used up."""
-        states, odd, turn = known
+    def rest(self, history: KnownHistory[S], messages: list[Said], size: int) -> list[S]:
+        """The state after each message. `size`: bytes of the request; `history`: what `known` said, is used up."""
+        states, odd, turn = history
         went_on = turn is not None and len(states) >= len(turn.messages) - 1
         first = len(states)
         for index in range(first, len(messages)):
@@ -188,13 +188,13 @@ def _length(message: Said) -> int:
     return len(content) if type(content) is str and "tool_calls" not in message else length(message)
 
 
-def _fact(redactor: Redactor, above: Fact | None, message: Said) -> Fact:
+def _fact(redactor: Redactor, parent_state: Fact | None, message: Said) -> Fact:
     kinds: set[str] = set()
     stored, form = redactor.message(canonical(message), kinds), form_of(message)
     if form is not None and (thought := form[-1]) is not None:
         redactor.value(thought, kinds)  # the token ids have the reasoning too
-    base, role = above or NOTHING, message.get("role")
-    parent = above.node if above is not None else None
+    base, role = parent_state or NOTHING, message.get("role")
+    parent = parent_state.node if parent_state is not None else None
     node = message_hash(parent, stored.role, stored.body)
     thread = extend_thread(base.thread, message, redactor.message, stored, node if base.thread == parent else None)
     return Fact(
@@ -209,9 +209,9 @@ def _fact(redactor: Redactor, above: Fact | None, message: Said) -> Fact:
     )
 
 
-def _aside_fact(redactor: Redactor, above: Fact | None, message: Said) -> Fact:
+def _aside_fact(redactor: Redactor, parent_state: Fact | None, message: Said) -> Fact:
     kinds: set[str] = set()
-    stored, form, base = redactor.message(canonical(message), kinds), form_of(message), above or NOTHING
+    stored, form, base = redactor.message(canonical(message), kinds), form_of(message), parent_state or NOTHING
     untrainable = base.untrainable or (None if type(message.get("content")) is str else more_than_text([message]))
     node = message_hash(None, stored.role, stored.body)
     return Fact(stored, node, None, None, base.secrets | kinds if kinds else base.secrets, untrainable, False, form)

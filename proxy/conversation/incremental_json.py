@@ -78,17 +78,17 @@ class SaidBefore:
         counts = marks(raw) if nearest is None else _marks(raw, nearest, same)
         return KnownPrefix(nearest, same, counts, weight(raw, counts))
 
-    def read(self, raw: bytes, known: KnownPrefix) -> Body:
+    def read(self, raw: bytes, prefix: KnownPrefix) -> Body:
         """Read it as `wire.loads` does. Raises ValueError."""
-        if known.earlier is not None and (body := _read_on(raw, known, known.earlier)) is not None:
+        if prefix.earlier is not None and (body := _read_on(raw, prefix, prefix.earlier)) is not None:
             return body
         try:
             whole = orjson.loads(raw)
-            return Body(raw, whole, whole, known.marks)
+            return Body(raw, whole, whole, prefix.marks)
         except orjson.JSONDecodeError:
             whole = loads(raw)
             # It reads long integers otherwise: nothing to go on with.
-            return Body(raw, whole, whole, known.marks, _NOWHERE)
+            return Body(raw, whole, whole, prefix.marks, _NOWHERE)
 
     def remember(self, body: Body) -> None:
         """In place of the one that it goes on with."""
@@ -100,10 +100,10 @@ class SaidBefore:
         self._bodies.clear()
 
 
-def _common(left: bytes, right: bytes) -> int:
+def _common(first: bytes, second: bytes) -> int:
     """How many of their first bytes are the same."""
-    view = memoryview(right)
-    return common(min(len(left), len(right)), lambda start, end: left.startswith(view[start:end], start))
+    view = memoryview(second)
+    return common(min(len(first), len(second)), lambda start, end: first.startswith(view[start:end], start))
 
 
 def _marks(raw: bytes, base: Body, same: int) -> Marks:
@@ -114,9 +114,9 @@ def _marks(raw: bytes, base: Body, same: int) -> Marks:
     return Marks(*(all_there - ended + new for all_there, ended, new in pairs))
 
 
-def _read_on(raw: bytes, known: KnownPrefix, base: Body) -> Body | None:
+def _read_on(raw: bytes, prefix: KnownPrefix, base: Body) -> Body | None:
     """`raw` from where it differs from `base`. None where it has to be parsed as any other."""
-    same = known.bytes
+    same = prefix.bytes
     place = base.place or _place(base.raw, same)
     count = bisect_right(place.ends, same) if place is not None else 0
     if place is None or count == 0 or (position := place.ends[count - 1]) < LEAST:
@@ -135,7 +135,7 @@ def _read_on(raw: bytes, known: KnownPrefix, base: Body) -> Body | None:
     parsed = {**{name: was[name] for name in place.before}, place.name: items, **members}
     went_on = base if count >= len(was[place.name]) - 1 else None  # or says its last item in other words
     fresh = {**members, place.name: new[1:]}
-    return Body(raw, parsed, fresh, known.marks, place._replace(ends=ends), (place.start, end), went_on)
+    return Body(raw, parsed, fresh, prefix.marks, place._replace(ends=ends), (place.start, end), went_on)
 
 
 def _place(raw: bytes, offset: int) -> JsonPlace | None:

@@ -95,13 +95,13 @@ def _names(tools: Iterable[Any]) -> Iterable[str]:
                 yield name
 
 
-def is_made_otherwise(manner: Manner, above: Manner) -> bool:
+def is_made_otherwise(manner: Manner, previous: Manner) -> bool:
     """Tell whether a request differs from the one above it as no person's does. It may call nothing any more, is
     limited in another way, or comes whole where the other was streamed."""
     return (
-        (above.may_call and not manner.may_call)
-        or (manner.limit is not None and manner.limit != above.limit)
-        or (above.is_streamed and not manner.is_streamed)
+        (previous.may_call and not manner.may_call)
+        or (manner.limit is not None and manner.limit != previous.limit)
+        or (previous.is_streamed and not manner.is_streamed)
     )
 
 

@@ -44,10 +44,11 @@ from store.store import Store
 
 COUNT: Final = "x-stainless-retry-count"
 RETRIED: Final = "retried"  # the rule by which an answer is a side turn that nobody read
-_OWN: Final = ("x-rl-completion-id", "idempotency-key")  # with one of these a client says itself which request it is
-_WHOSE: Final = (
+# With one of these a client says itself which request it is.
+_NAMING_HEADERS: Final = ("x-rl-completion-id", "idempotency-key")
+_CLIENT_HEADERS: Final = (
     "authorization", "x-api-key", "user-agent", "x-rl-session", "x-rl-user", "x-rl-turn", "x-rl-capture",
-    *_OWN, *AGENT_HEADERS, "content-length",
+    *_NAMING_HEADERS, *AGENT_HEADERS, "content-length",
 )  # fmt: skip
 TOO_LONG: Final = 10  # digits of a count
 KEPT_S: Final = 600.0
@@ -228,7 +229,7 @@ class Retries:
 
         Each is taken once: of two equal requests with one retry each, both get their own.
         """
-        has_id = any(name in request.headers for name in _OWN)
+        has_id = any(name in request.headers for name in _NAMING_HEADERS)
         if self._was_refused(request, count - 1) and not has_id:
             return None
         same = [a for a in self._attempts if a.key == key and a.count < count and (has_id or not a.arrived)]
@@ -334,5 +335,5 @@ def _count(request: web.Request) -> int | None:
 
 def _head(request: web.Request) -> hashlib.blake2b:
     """All but the body."""
-    head = "\n".join((request.raw_path, *(request.headers.get(name, "") for name in _WHOSE), ""))
+    head = "\n".join((request.raw_path, *(request.headers.get(name, "") for name in _CLIENT_HEADERS), ""))
     return hashlib.blake2b(head.encode("utf-8", "surrogateescape"), digest_size=32)

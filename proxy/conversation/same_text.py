@@ -21,7 +21,7 @@ from proxy.conversation.conversations import loose_content
 from proxy.conversation.user_text import SHOWN, silent
 from proxy.core.agent_wrappers import TEXT_PARTS
 
-_OTHER: Final = re.compile(r"[\W_]+")
+_NO_LETTERS: Final = re.compile(r"[\W_]+")
 _LONG_NUMBER: Final = re.compile(r"&#[0-9]{8,}")  # of no character: Python refuses to read one of 5,000 digits
 _MOST_ADDED: Final = 100  # characters that a client adds to an answer that was broken off
 LONGEST: Final = 1 << 19  # characters of a text that may differ from another at all and still be the same
@@ -100,16 +100,16 @@ class Forms:
         return form
 
 
-def alike(left: str, right: str, forms: Forms | None = None) -> Alike:
-    if left.strip() == right.strip():
+def alike(first: str, second: str, forms: Forms | None = None) -> Alike:
+    if first.strip() == second.strip():
         return Alike.EXACT
-    if max(len(left), len(right)) > LONGEST:
+    if max(len(first), len(second)) > LONGEST:
         return Alike.NOT
     forms = forms or Forms()
-    if forms.spaced(left) == forms.spaced(right):
+    if forms.spaced(first) == forms.spaced(second):
         return Alike.SPACES
-    letters = forms.letters(left)
-    return Alike.LETTERS if letters and letters == forms.letters(right) else Alike.NOT
+    letters = forms.letters(first)
+    return Alike.LETTERS if letters and letters == forms.letters(second) else Alike.NOT
 
 
 def broken_off(visible: str, stored: str, forms: Forms | None = None) -> Alike:
@@ -117,10 +117,10 @@ def broken_off(visible: str, stored: str, forms: Forms | None = None) -> Alike:
     forms = forms or Forms()
     if (likeness := alike(visible, stored, forms)) is not Alike.NOT or max(len(visible), len(stored)) > LONGEST:
         return likeness
-    left, right = forms.spaced(visible), forms.spaced(stored)
-    shorter, longer = sorted((left, right), key=len)
+    first, second = forms.spaced(visible), forms.spaced(stored)
+    shorter, longer = sorted((first, second), key=len)
     fits = (
-        bool(shorter) and longer.startswith(shorter) and (longer is right or len(longer) - len(shorter) <= _MOST_ADDED)
+        bool(shorter) and longer.startswith(shorter) and (longer is second or len(longer) - len(shorter) <= _MOST_ADDED)
     )
     return Alike.SPACES if fits else Alike.NOT
 
@@ -137,7 +137,7 @@ def whole_turn(visible: str, stored: str, forms: Forms | None = None) -> Alike:
 def letters_of(text: str) -> str:
     """Letters and digits alone; the whole text where it has none. Marks of Markdown and HTML do not count."""
     plain = html.unescape(_LONG_NUMBER.sub("", _normal("NFKC", text)))
-    return _OTHER.sub("", plain.casefold()) or plain.strip()
+    return _NO_LETTERS.sub("", plain.casefold()) or plain.strip()
 
 
 def _spaced(text: str) -> str:

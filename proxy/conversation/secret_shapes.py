@@ -32,11 +32,11 @@ def _shape(letters: str, pattern: str, *, apart: bool = True, before: str = "") 
     `_` and `-` is looked at from its start only."""
     begin = re.escape(letters)
     end = f"(?:(?!{before})|(?={before}?{begin}))" if before else ""
-    begins = begin + _apart(begin) if apart else begin
+    begins = begin + _no_word_before(begin) if apart else begin
     return Shape(letters, re.compile(begins, re.ASCII), re.compile(begin + pattern + end, re.ASCII))
 
 
-def _apart(begin: str) -> str:
+def _no_word_before(begin: str) -> str:
     """A look behind these letters: no word goes on there, or its last letter belongs to an escape. Those are `\\n` and
     `\\u003d` in JSON within a text, `%3D` in an address. Chinese and Japanese put no space before a key."""
     escapes = (r"\\[nrt]", r"%[\s\S]{2}", r"\\u[\s\S]{4}", r"\\x[\s\S]{2}")

@@ -189,10 +189,10 @@ def _strings(value: Any) -> Iterator[str]:
             ]
 
 
-def is_own_task(text: str, elapsed: float, manner: Manner, above: Manner) -> bool:
+def is_own_task(text: str, elapsed: float, manner: Manner, previous: Manner) -> bool:
     """Tell whether an agent asks this below an answer. `text`: what `may_be_own_task` was true for. `elapsed`: seconds
-    since that answer, or since our answer to a `/rl` line below it. `above`: how its request was made."""
-    return is_too_soon(text, elapsed) or is_made_otherwise(manner, above)
+    since that answer, or since our answer to a `/rl` line below it. `previous`: how its request was made."""
+    return is_too_soon(text, elapsed) or is_made_otherwise(manner, previous)
 
 
 def may_be_own_task(text: str) -> bool:

@@ -149,7 +149,7 @@ def turn_of(
     low_last = last.lower() if last.isascii() else None
     limit, toolless = limit_of(body), not tools and known.used_tools and not _after_a_tool(messages)
     ours = _OURS if system else _OURS_WITHOUT_SYSTEM
-    for rule, in_system, in_last in (*map(_own, rules), *ours) if rules else ours:
+    for rule, in_system, in_last in (*map(_ready_rule, rules), *ours) if rules else ours:
         if in_last is not None:
             if low_last is not None and not (low_last.startswith(in_last.begins) and in_last.has in low_last):
                 continue
@@ -190,7 +190,7 @@ def _ready(rule: TurnRule) -> _Ready:
     return _Ready(rule, system, last)
 
 
-def _own(rule: TurnRule) -> _Ready:
+def _ready_rule(rule: TurnRule) -> _Ready:
     """A rule of the settings."""
     system, last = (None if pattern is None else _own_search(pattern) for pattern in (rule.system, rule.last))
     return _Ready(rule, system, last)
@@ -289,4 +289,4 @@ def _used_tools(messages: Sequence[Mapping[str, Any]]) -> bool:
 
 
 _OURS: Final = tuple(map(_ready, RULES))
-_OURS_WITHOUT_SYSTEM: Final = tuple(one for one in _OURS if one.system is None)  # none of ours fits an empty text
+_OURS_WITHOUT_SYSTEM: Final = tuple(ready for ready in _OURS if ready.system is None)  # none of ours fits an empty text

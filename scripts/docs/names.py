@@ -37,7 +37,7 @@ MOST: Final[dict[str, int]] = {
     "proxy/cli/init": 94,
     "proxy/cli/report": 5,
     "proxy/cli/service": 12,
-    "proxy/conversation": 74,
+    "proxy/conversation": 50,
     "proxy/core": 101,
     "proxy/core/own_code": 8,
     "proxy/core/sharing": 14,
