@@ -22,7 +22,7 @@ def take(reply: Reply, entries: Any) -> None:
         return
     try:
         _append(reply, entries)
-    except (ValueError, KeyError, TypeError, OverflowError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         reply.logprobs = reply.pieces = None
         reply.broken_logprobs = f"the backend sent a log-prob that is not a number ({error!r})"
 
@@ -60,8 +60,10 @@ def _append(reply: Reply, entries: Sequence[Any]) -> None:
             reply.pieces = longer(reply.pieces, more)
 
 
-def named(entries: Sequence[Any]) -> list[int] | None:
+def named(entries: Any) -> list[int] | None:
     """The ids of entries that have nothing else, as mlx-lm sends them."""
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        return None
     found = [entry["id"] for entry in entries if "token" not in entry and type(entry.get("id")) is int]
     return found if found and len(found) == len(entries) else None
 
