@@ -47,9 +47,9 @@ def _framing_of_objects(text: bytes, dialect: Dialect, *, is_streaming: bool, ha
     end = text.find(b"\n")
     if end < 0:
         return Framing.WHOLE if has_ended or len(text) > MOST else Framing.OPEN
-    behind = text[end:].lstrip(_WHITE)
-    following = behind[:1]
-    if is_streaming and dialect.framing == "sse" and behind.startswith(_FIELDS):
+    remainder = text[end:].lstrip(_WHITE)
+    following = remainder[:1]
+    if is_streaming and dialect.framing == "sse" and remainder.startswith(_FIELDS):
         return Framing.EVENTS  # a line of something else before them
     try:
         first = loads_server_json(text[:end]).value

@@ -66,26 +66,26 @@ def revoke_all(db: sqlite3.Connection, ids: Collection[str], actor: str) -> list
     return holding
 
 
-def merge(db: sqlite3.Connection, later: Iterable[Key], actor: str) -> None:
+def merge(db: sqlite3.Connection, newer_keys: Iterable[Key], actor: str) -> None:
     """Into an older database: keys that were made or revoked since. A name is that of the later key.
 
     A key that both have is as the later one has it. Name, role and hash never change: who wrote others into the older
     file would have this home's key, and nobody would be told."""
-    later = list(later)
-    revoke_all(db, {key.id for key in later if key.revoked_at is not None}, actor)
-    ids, there = {key.id for key in later}, {key.id for key in known(db)}
-    names = {key.name for key in later if key.revoked_at is None}
+    newer = list(newer_keys)
+    revoke_all(db, {key.id for key in newer if key.revoked_at is not None}, actor)
+    ids, own_ids = {key.id for key in newer}, {key.id for key in known(db)}
+    names = {key.name for key in newer if key.revoked_at is None}
     revoke_all(db, {key.id for key in known(db) if key.name in names and key.id not in ids}, actor)
-    both = [key for key in later if key.id in there]
-    db.executemany("UPDATE keys SET name = id || ':' WHERE id = ?", [(key.id,) for key in both])  # two may swap names
+    both = [key for key in newer if key.id in there]
+    db.executemany("UPDATE keys SET name = id || ':' WHERE id = ?", [(key.id,) for key in shared])  # two may swap names
     db.executemany(
         "UPDATE keys SET name = ?, role = ?, hash = ?, created_at = ? WHERE id = ?",
-        [(key.name, key.role, key.hash, key.created_at, key.id) for key in both],
+        [(key.name, key.role, key.hash, key.created_at, key.id) for key in shared],
     )
     places = ", ".join("?" * len(COLUMNS))
     db.executemany(
         f"INSERT INTO keys ({', '.join(COLUMNS)}) VALUES ({places})",  # noqa: S608  ours
-        [tuple(getattr(key, column) for column in COLUMNS) for key in later if key.id not in there],
+        [tuple(getattr(key, column) for column in COLUMNS) for key in newer if key.id not in there],
     )
 
 
