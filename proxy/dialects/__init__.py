@@ -53,14 +53,14 @@ def chat_turns(name: str, messages: list[dict[str, Any]]) -> list[dict[str, Any]
 def template_kwargs(name: str, request: bytes, *, translated: bool) -> dict[str, Any] | None:
     """Arguments of the chat template for a stored request of this format, besides messages and tools."""
     try:
-        found = _named(name).template_kwargs(orjson.loads(request), translated=translated)
+        variables = _named(name).template_kwargs(orjson.loads(request), translated=translated)
     except _SENSELESS:
         return None
-    return found if found and isinstance(found, dict) else None
+    return variables if variables and isinstance(variables, dict) else None
 
 
 def _named(name: str) -> Dialect:
-    return next((one for one in DIALECTS if one.name == name), CHAT)
+    return next((dialect for dialect in DIALECTS if dialect.name == name), CHAT)
 
 
 __all__ = [

@@ -300,7 +300,7 @@ class Dialect(ABC):
         """How many bytes of these events are sure to be before the terminal one; `gap` ends each event."""
         if not self.marks:
             return 0
-        ends = [at for mark in self.marks if (at := piece.find(mark)) >= 0]
+        ends = [index for mark in self.marks if (index := piece.find(mark)) >= 0]
         return len(piece) if not ends else piece.rfind(gap, 0, min(ends)) + len(gap) if gap in piece[: min(ends)] else 0
 
     @abstractmethod
@@ -331,9 +331,9 @@ class Dialect(ABC):
         if asked.wants_usage:
             chunks.append({**head, "choices": [], "usage": usage})
         pieces = [piece for chunk in chunks for piece in say.chunk(chunk)]
-        before, last = say.end()
+        output, last = say.end()
         kind = "text/event-stream" if self.framing == "sse" else "application/x-ndjson"
-        return kind, [*pieces, *before, last]
+        return kind, [*pieces, *output, last]
 
     def error(self, error: ProxyError) -> Mapping[str, Any]:
         return error.body()

@@ -215,8 +215,8 @@ class ChatFold(Fold):
             if delta := choice.get("delta"):
                 pieces = self._pieces[index]
                 try:
-                    if len(delta) == 1 and "content" in pieces and type(said := delta.get("content")) is str:
-                        pieces["content"].append(said)
+                    if len(delta) == 1 and "content" in pieces and type(text := delta.get("content")) is str:
+                        pieces["content"].append(text)
                     else:
                         self._delta(reply, delta)
                 except Exception as error:
@@ -225,8 +225,8 @@ class ChatFold(Fold):
                 reply.finish_reason = reason
             if "token_ids" in choice and (ids := choice["token_ids"]) is not None:
                 token_entries.take_ids(reply, ids)
-            if "logprobs" in choice and (said := choice["logprobs"]):
-                self._logprobs(reply, said)
+            if "logprobs" in choice and (logprobs := choice["logprobs"]):
+                self._logprobs(reply, logprobs)
         if broken is not None:
             raise broken
 
@@ -279,19 +279,20 @@ class ChatFold(Fold):
             self._legacy.setdefault(reply.index, _Call()).add(value)
         elif key == "audio" and isinstance(value, Mapping):
             self._transcripts.setdefault(reply.index, []).append(a_text(value.get("transcript")))
-            known = {k: v for k, v in value.items() if k not in ("data", "transcript")}  # the sound itself is not kept
-            reply.message["audio"] = {**reply.message.get("audio", {}), **known}
+            # The sound itself is not kept.
+            members = {k: v for k, v in value.items() if k not in ("data", "transcript")}
+            reply.message["audio"] = {**reply.message.get("audio", {}), **members}
         else:
             self._pieces[reply.index].pop(key, None)
             reply.message[key] = value
 
     def _parts(self, reply: Reply, content: list[Any]) -> None:
-        text, thinking, refusal, others = reply_parts(content)
+        text, thinking, refusal, other_parts = reply_parts(content)
         for key, piece in (("content", text), ("reasoning_content", thinking), ("refusal", refusal)):
             if piece:
                 self._text(reply, key, piece)
-        if others:
-            self._others.setdefault(reply.index, []).extend(others)
+        if other_parts:
+            self._others.setdefault(reply.index, []).extend(other_parts)
 
     def _call(self, reply: Reply, deltas: list[dict[str, Any]] | None) -> None:
         """Arguments arrive in pieces, ids at once. Some servers send an empty list with each piece of a text: it takes
@@ -303,11 +304,11 @@ class ChatFold(Fold):
         reply.message.setdefault("tool_calls", [])
         calls = self._calls[reply.index]
         for delta in deltas:
-            at = self._places[reply.index].place(delta)
-            if at == len(calls):
+            position = self._places[reply.index].place(delta)
+            if position == len(calls):
                 calls.append(_Call())
-            calls[at].id = delta.get("id") or calls[at].id
-            calls[at].add(delta.get("function") or {})
+            calls[position].id = delta.get("id") or calls[position].id
+            calls[position].add(delta.get("function") or {})
 
     def take_whole(self, body: Any) -> None:
         """Raises KeyError and TypeError where it is not a chat completion, or one of its choices is broken."""
@@ -326,14 +327,14 @@ class ChatFold(Fold):
     def _take_choice(self, choice: Any, place: int, prompt_token_ids: Any) -> None:
         index, logprobs = choice.get("index", place), choice.get("logprobs")
         entries = logprobs.get("content") if isinstance(logprobs, Mapping) else logprobs
-        named = token_entries.named(entries) if entries else None
+        token_ids = token_entries.named(entries) if entries else None
         reply = Reply(
             index=index if type(index) is int else place,
             message=dict(choice["message"]),
             finish_reason=choice.get("finish_reason"),
             # SGLang has them on each choice.
             prompt_token_ids=prompt_token_ids or choice.get("prompt_token_ids"),
-            token_ids=choice.get("token_ids") or choice.get("response_token_ids") or named,
+            token_ids=choice.get("token_ids") or choice.get("response_token_ids") or token_ids,
         )
         if entries is not None:
             token_entries.take(reply, entries)
@@ -360,13 +361,13 @@ class ChatFold(Fold):
             message["function_call"] = legacy.function(self._tools)
         if transcript := "".join(self._transcripts.get(reply.index, ())):
             message["audio"] = {**message["audio"], "transcript": transcript}
-        if others := self._others.get(reply.index):
+        if other_members := self._others.get(reply.index):
             text = [text_part(message["content"])] if message["content"] else []
-            return replace(reply, message={**message, "content": [*text, *others]})
+            return replace(reply, message={**message, "content": [*text, *other_members]})
         return reply
 
 
 def _text_so_far(message: dict[str, Any], key: str) -> list[str]:
     """Prefix of the text `key`; it keeps its place among the members."""
-    found = message.setdefault(key, "") or ""
-    return [found if isinstance(found, str) else ""]
+    text = message.setdefault(key, "") or ""
+    return [text if isinstance(text, str) else ""]

@@ -50,28 +50,28 @@ class Calls:
     def place(self, piece: Mapping[str, Any]) -> int:
         index, id, function = piece.get("index") or 0, piece.get("id"), piece.get("function") or {}
         name, arguments = function.get("name"), function.get("arguments")
-        at = self._known.get((index, id), self._grows.get(index))
-        if at is None or (name and (index, id) not in self._known and self._ends(at, id, name, arguments)):
-            at = len(self._ids)
+        position = self._known.get((index, id), self._grows.get(index))
+        if position is None or (name and (index, id) not in self._known and self._ends(position, id, name, arguments)):
+            position = len(self._ids)
             self._ids.append(None)
             self._names.append(None)
             self._arguments.append(_Arguments())
         if id:
-            self._ids[at], self._known[index, id] = id, at
+            self._ids[position], self._known[index, id] = id, position
         if name:
-            self._names[at] = self._names[at] or name
+            self._names[position] = self._names[position] or name
         if arguments and isinstance(arguments, str):
-            self._arguments[at].add(arguments)
-        self._grows[index] = at
-        return at
+            self._arguments[position].add(arguments)
+        self._grows[index] = position
+        return position
 
-    def _ends(self, at: int, id: Any, name: Any, arguments: Any) -> bool:
-        """Tell whether the call at `at` has ended where a piece comes with this name, and an id that is not its own."""
-        known = self._arguments[at]
-        if id and self._ids[at]:
-            return name != self._names[at] or known.are_empty or known.are_object
+    def _ends(self, position: int, id: Any, name: Any, arguments: Any) -> bool:
+        """Tell whether the call at `position` has ended where a piece comes with this name and an id not its own."""
+        arguments_so_far = self._arguments[position]
+        if id and self._ids[position]:
+            return name != self._names[position] or arguments_so_far.are_empty or arguments_so_far.are_object
         begins = isinstance(arguments, str) and arguments.lstrip().startswith("{")
-        return not id and not self._ids[at] and begins and known.are_object
+        return not id and not self._ids[position] and begins and arguments_so_far.are_object
 
 
 class _Arguments:
@@ -165,10 +165,10 @@ def arguments_of(text: str) -> dict[str, Any]:
     model sees why.
     """
     try:
-        found = _read(text) if text.strip() else {}
+        arguments = _read(text) if text.strip() else {}
     except ValueError:
-        found = text
-    return found if isinstance(found, dict) else {"arguments": found}
+        arguments = text
+    return arguments if isinstance(arguments, dict) else {"arguments": arguments}
 
 
 def tidy_arguments(text: str) -> str:
@@ -181,10 +181,10 @@ def tidy_arguments(text: str) -> str:
 
 def _read(text: str) -> Any:
     """Raises ValueError, also for what is nested too deeply to be written again."""
-    found = loads_arguments(text.encode())
-    if deeper(found, DEEPEST):
+    arguments = loads_arguments(text.encode())
+    if deeper(arguments, DEEPEST):
         raise ValueError("nested too deeply")
-    return found
+    return arguments
 
 
 def reasoning_of(message: Mapping[str, Any]) -> str:
@@ -204,7 +204,7 @@ _THINKING: Final = frozenset(("thinking", "reasoning", "reasoning_text", "redact
 
 def reply_parts(content: Sequence[Any]) -> tuple[str, str, str, list[Any]]:
     """Text, thinking and refusal in the content of a reply, and the parts that are something else."""
-    texts, thoughts, refusals, others = [], [], [], []
+    texts, thoughts, refusals, other_parts = [], [], [], []
     for part in content:
         kind = str(part.get("type")) if isinstance(part, Mapping) else ""
         if isinstance(part, str):
@@ -216,8 +216,8 @@ def reply_parts(content: Sequence[Any]) -> tuple[str, str, str, list[Any]]:
         elif kind == "refusal":
             refusals.append(a_text(part.get("refusal")))
         else:
-            others.append(part)
-    return "".join(texts), "".join(thoughts), "".join(refusals), others
+            other_parts.append(part)
+    return "".join(texts), "".join(thoughts), "".join(refusals), other_parts
 
 
 def _thinking(part: Mapping[str, Any]) -> str:
@@ -229,20 +229,20 @@ def _thinking(part: Mapping[str, Any]) -> str:
 def reply_message(message: Mapping[str, Any]) -> dict[str, Any]:
     """A reply as it is stored: its content is one text, its thinking stands beside it, and its call is a tool call.
     Parts that are more than text stay parts. Raises TypeError where the content is neither text nor parts."""
-    found = dict(message)
-    content = found.get("content")
+    reply = dict(message)
+    content = reply.get("content")
     if isinstance(content, list):
-        text, thinking, refusal, others = reply_parts(content)
-        found["content"] = [*([text_part(text)] if text else []), *others] if others else text
-        found |= {"reasoning_content": thinking} if thinking and not reasoning_of(found) else {}
-        found |= {"refusal": refusal} if refusal else {}
+        text, thinking, refusal, other_parts = reply_parts(content)
+        reply["content"] = [*([text_part(text)] if text else []), *other_parts] if other_parts else text
+        reply |= {"reasoning_content": thinking} if thinking and not reasoning_of(reply) else {}
+        reply |= {"refusal": refusal} if refusal else {}
     elif content is not None:
         a_text(content)
-    found["content"] = found.get("content") or found.get("refusal") or ""
-    call = found.pop("function_call", None)
-    if isinstance(call, Mapping) and call.get("name") and not found.get("tool_calls"):
-        found["tool_calls"] = [{"type": "function", "function": dict(call)}]
-    return found
+    reply["content"] = reply.get("content") or reply.get("refusal") or ""
+    call = reply.pop("function_call", None)
+    if isinstance(call, Mapping) and call.get("name") and not reply.get("tool_calls"):
+        reply["tool_calls"] = [{"type": "function", "function": dict(call)}]
+    return reply
 
 
 def reply_text(message: Mapping[str, Any]) -> str:
@@ -288,20 +288,20 @@ def unmarked(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def usage(prompt: int, completion: int, *, cached: int = 0) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    counts: dict[str, Any] = {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
     }
     if cached:
-        found["prompt_tokens_details"] = {"cached_tokens": cached}
-    return found
+        counts["prompt_tokens_details"] = {"cached_tokens": cached}
+    return counts
 
 
 def counted(body: Mapping[str, Any]) -> Mapping[str, Any]:
     """Token counts of a whole answer or a chunk; nothing, where the server sent what is not a count."""
-    found = body.get("usage")
-    return found if isinstance(found, Mapping) else {}
+    counts = body.get("usage")
+    return counts if isinstance(counts, Mapping) else {}
 
 
 def is_for_words(body: Mapping[str, Any], form: Any) -> bool:

@@ -186,7 +186,7 @@ class TextRenderer(Renderer):
         self._at: dict[int, int] = {}  # characters so far, for `text_offset`
 
     def chunk(self, chunk: Mapping[str, Any]) -> list[bytes]:
-        choices = [found for choice in chunk.get("choices") or () if (found := self._delta(choice)) is not None]
+        choices = [piece for choice in chunk.get("choices") or () if (piece := self._delta(choice)) is not None]
         body: dict[str, Any] = {**self._head, "choices": choices}
         if self._asked.wants_usage:
             body["usage"] = chunk.get("usage")
@@ -211,15 +211,15 @@ class TextRenderer(Renderer):
         if index not in self._at:
             self._at[index] = len(self._echo)
             text = self._echo + text
-        found: dict[str, Any] = {
+        rendered: dict[str, Any] = {
             "index": index,
             "text": text,
             "logprobs": self._logprobs(index, choice) if self._asked.wants_logprobs else None,
             "finish_reason": choice.get("finish_reason"),
         }
         if self._asked.wants_token_ids:
-            found["token_ids"] = choice.get("token_ids")
-        return found
+            rendered["token_ids"] = choice.get("token_ids")
+        return rendered
 
     def _logprobs(self, index: int, choice: Mapping[str, Any]) -> dict[str, Any] | None:
         entries = (choice.get("logprobs") or {}).get("content")
@@ -233,7 +233,8 @@ class TextRenderer(Renderer):
             "tokens": [entry["token"] for entry in entries],
             "token_logprobs": [entry["logprob"] for entry in entries],
             "top_logprobs": [
-                {one["token"]: one["logprob"] for one in entry.get("top_logprobs") or ()} for entry in entries
+                {alternative["token"]: alternative["logprob"] for alternative in entry.get("top_logprobs") or ()}
+                for entry in entries
             ],
             "text_offset": offsets,
         }
@@ -243,8 +244,8 @@ def _token_logprobs(logprobs: Mapping[str, Any]) -> list[float]:
     """llama.cpp sends them as chat completions have them."""
     if "content" in logprobs:
         return [entry["logprob"] for entry in logprobs["content"] or ()]
-    found: list[float] = logprobs["token_logprobs"]
-    return found
+    numbers: list[float] = logprobs["token_logprobs"]
+    return numbers
 
 
 def _prompts(body: Mapping[str, Any]) -> list[Prompt]:
@@ -266,7 +267,7 @@ def _embeds(body: Mapping[str, Any]) -> int:
 
 
 def _is_ids(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(type(one) is int for one in value)
+    return isinstance(value, list) and bool(value) and all(type(item) is int for item in value)
 
 
 def _is_line(prompt: Prompt) -> bool:
@@ -282,8 +283,8 @@ def _content(prompts: Sequence[Prompt], embeds: int) -> Any:
     return [{"type": "prompts", "prompts": [*parts, *[{"type": EMBEDS}] * embeds]}]
 
 
-def _unsaid(what: str, param: str) -> BadRequest:
+def _unsaid(subject: str, param: str) -> BadRequest:
     return BadRequest(
-        f"This backend has no /v1/completions, and chat completions cannot say {what}: send one prompt as text.",
+        f"This backend has no /v1/completions, and chat completions cannot say {subject}: send one prompt as text.",
         param=param,
     )

@@ -40,11 +40,11 @@ def member(body: Mapping[str, Any], key: str, kind: type[T], default: T, *, with
 
 def objects(body: Mapping[str, Any], key: str, *, within: str = "") -> list[dict[str, Any]]:
     """A list of objects; empty where it is missing or null."""
-    found: list[Any] = member(body, key, list, [], within=within)
-    for i, item in enumerate(found):
+    items: list[Any] = member(body, key, list, [], within=within)
+    for i, item in enumerate(items):
         if not isinstance(item, dict):
             raise Unreadable(f"`{within}{key}[{i}]` must be an object.", param=f"{within}{key}[{i}]")
-    return found
+    return items
 
 
 def numbers(body: Mapping[str, Any], keys: Iterable[str]) -> tuple[dict[str, float], tuple[str, ...]]:

@@ -105,9 +105,9 @@ class Messages(Dialect):
     def keep(self, body: Any, asked: Asked, kept: Sequence[int]) -> dict[str, bytes]:
         """A `/rl` line typed beside a tool's result is taken out of its item; the result stays."""
         stay = {asked.origins[i] for i in kept}
-        gone = set(range(len(asked.messages))) - set(kept)
-        less = {asked.origins[i] for i in gone if asked.messages[i]["role"] == "user"}
-        items = [results_of(item) if i in less else item for i, item in enumerate(body["messages"]) if i in stay]
+        dropped = set(range(len(asked.messages))) - set(kept)
+        origins = {asked.origins[i] for i in dropped if asked.messages[i]["role"] == "user"}
+        items = [results_of(item) if i in origins else item for i, item in enumerate(body["messages"]) if i in stay]
         return {"messages": dumps(items)}
 
     def to_chat(self, body: Any, asked: Asked) -> dict[str, Any]:
@@ -246,16 +246,16 @@ def _index(chunk: Mapping[str, Any]) -> int:
     return index if isinstance(index, int) else 0
 
 
-def _usage(counted: Mapping[str, Any]) -> dict[str, Any]:
+def _usage(counts: Mapping[str, Any]) -> dict[str, Any]:
     """In chat form, where the prompt's tokens are all of them, read from a cache or not."""
-    cached = counted.get("cache_read_input_tokens") or 0
-    prompt = (counted.get("input_tokens") or 0) + (counted.get("cache_creation_input_tokens") or 0) + cached
-    return usage(prompt, counted.get("output_tokens") or 0, cached=cached)
+    cached = counts.get("cache_read_input_tokens") or 0
+    prompt = (counts.get("input_tokens") or 0) + (counts.get("cache_creation_input_tokens") or 0) + cached
+    return usage(prompt, counts.get("output_tokens") or 0, cached=cached)
 
 
 def _type(data: bytes) -> Any:
     try:
-        found = loads(data)
+        event = loads(data)
     except ValueError:
         return None
-    return found.get("type") if isinstance(found, dict) else None
+    return event.get("type") if isinstance(event, dict) else None

@@ -46,9 +46,9 @@ def conversation(body: Mapping[str, Any]) -> Conversation:
         messages.append({"role": "system", "content": system})
         origins.append(None)
     for i, item in enumerate(objects(body, "messages")):
-        found = _chat_messages(item, _blocks(item, f"messages[{i}]."))
-        messages += found
-        origins += [i] * len(found)
+        item_messages = _chat_messages(item, _blocks(item, f"messages[{i}]."))
+        messages += item_messages
+        origins += [i] * len(item_messages)
     return Conversation(messages, tuple(origins))
 
 
@@ -160,12 +160,12 @@ def _chat_messages(item: Mapping[str, Any], blocks: list[dict[str, Any]]) -> lis
             parts.append(_part(block))
             continue
         # A chat message of a tool holds text only: pictures follow in what the user says.
-        found = [_part(b) for b in _blocks(block, "")]
-        texts = [p for p in found if p.get("type") == "text"]
+        block_parts = [_part(b) for b in _blocks(block, "")]
+        texts = [p for p in block_parts if p.get("type") == "text"]
         content = "\n".join(str(p["text"]) for p in texts)
         result = {"role": "tool", "tool_call_id": str(block.get("tool_use_id") or ""), "content": content}
         messages.append({**result, FAILED: "yes"} if block.get("is_error") is True else result)
-        parts += [p for p in found if p.get("type") != "text"]
+        parts += [p for p in block_parts if p.get("type") != "text"]
     if role != "user":  # as `function`: that is no person, whatever a backend takes it for
         parts = [attached(part) for part in parts]
     if parts or not messages:
@@ -221,11 +221,11 @@ def _refuse(body: Mapping[str, Any]) -> None:
     for i, item in enumerate(items):
         role = str(item.get("role"))
         for j, block in enumerate(_blocks(item, f"messages[{i}].")):
-            where = f"messages[{i}].content[{j}]"
+            location = f"messages[{i}].content[{j}]"
             if str(block.get("type")) in _SAYABLE.get(role, ()):
-                _refuse_sources(block, where)
+                _refuse_sources(block, location)
             elif role != "assistant":  # what came of tools that ran there is left out
-                raise _cannot(where, f"a block `{block.get('type')}` of {role}")
+                raise _cannot(location, f"a block `{block.get('type')}` of {role}")
     if items and items[-1].get("role") == "assistant":
         raise _cannot(f"messages[{len(items) - 1}]", "the beginning of an answer that is to be continued")
 
@@ -242,19 +242,19 @@ def _refuse_tools(body: Mapping[str, Any]) -> None:
             raise _cannot(key, f"`{key}`")
 
 
-def _refuse_sources(block: dict[str, Any], where: str) -> None:
+def _refuse_sources(block: dict[str, Any], location: str) -> None:
     """Files that lie on Anthropic's servers, documents to be fetched, and what tools bring besides."""
     if block.get("type") == "tool_result":
-        for k, inner in enumerate(_blocks(block, f"{where}.")):
-            _refuse_sources(inner, f"{where}.content[{k}]")
+        for k, inner in enumerate(_blocks(block, f"{location}.")):
+            _refuse_sources(inner, f"{location}.content[{k}]")
     elif str(block.get("type")) not in _WITHOUT_SOURCE and _part(block) is block:
         source = block.get("source")
         of = f" with a source `{source.get('type')}`" if isinstance(source, dict) else ""
-        raise _cannot(where, f"a block `{block.get('type')}`{of}")
+        raise _cannot(location, f"a block `{block.get('type')}`{of}")
 
 
-def _cannot(where: str, what: str) -> BadRequest:
+def _cannot(location: str, subject: str) -> BadRequest:
     return BadRequest(
-        f"`{where}`: this backend speaks chat completions, which cannot say {what}; nothing was sent to it.",
-        param=where,
+        f"`{location}`: this backend speaks chat completions, which cannot say {subject}; nothing was sent to it.",
+        param=location,
     )

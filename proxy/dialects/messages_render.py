@@ -122,9 +122,9 @@ class MessagesRenderer(Renderer):
     def _call(self, piece: Mapping[str, Any]) -> list[bytes]:
         """A piece of a call. Its block begins with its name, which is whole when the arguments begin. Some servers send
         it in fragments, some again with each piece, and some after the id."""
-        at, function = self._places.place(piece), piece.get("function") or {}
-        out = [] if at in self._calls else self._opened_all()
-        call = self._calls.setdefault(at, _Call())
+        position, function = self._places.place(piece), piece.get("function") or {}
+        out = [] if position in self._calls else self._opened_all()
+        call = self._calls.setdefault(position, _Call())
         call.id = piece.get("id") or call.id
         if not call.is_open and (name := a_text(function.get("name"))):
             call.names.append(name)
@@ -133,27 +133,27 @@ class MessagesRenderer(Renderer):
         if not call.names or not (arguments := "".join(call.unsent)):
             return out
         call.unsent.clear()
-        out += self._opened(at, call)
-        if self._open != at:
+        out += self._opened(position, call)
+        if self._open != position:
             raise BackendBroke("The backend went back to a tool call that it had ended; what came is kept. Ask again.")
         out.append(self._piece({"type": "input_json_delta", "partial_json": arguments}))
         return out
 
-    def _opened(self, at: int, call: _Call) -> list[bytes]:
+    def _opened(self, position: int, call: _Call) -> list[bytes]:
         """The beginning of its block, unless that is open or its name has not come."""
         if call.is_open or not call.names:
             return []
         call.is_open = True
         name = call_name(call.names, self._tools)
-        head = {"type": "tool_use", "id": call.id or self._call_id(at), "name": name}
-        return self._switch(at, {**head, "input": {}})
+        head = {"type": "tool_use", "id": call.id or self._call_id(position), "name": name}
+        return self._switch(position, {**head, "input": {}})
 
     def _opened_all(self) -> list[bytes]:
         """The blocks of calls without arguments, which nothing else has opened."""
-        return [piece for at, call in self._calls.items() for piece in self._opened(at, call)]
+        return [piece for position, call in self._calls.items() for piece in self._opened(position, call)]
 
-    def _call_id(self, at: int) -> str:
-        return f"toolu_{self._head['id']}_{at}"
+    def _call_id(self, position: int) -> str:
+        return f"toolu_{self._head['id']}_{position}"
 
     def _switch(self, to: str | int, block: Mapping[str, Any]) -> list[bytes]:
         if self._open == to:
@@ -178,8 +178,8 @@ class MessagesRenderer(Renderer):
 
 def _stop_sequence(choice: Mapping[str, Any]) -> str | None:
     """vLLM and SGLang tell which stop string ended the answer; a token id is not one."""
-    found = choice.get("stop_reason") or choice.get("matched_stop")
-    return found if isinstance(found, str) else None
+    sequence = choice.get("stop_reason") or choice.get("matched_stop")
+    return sequence if isinstance(sequence, str) else None
 
 
 def _stop_reason(reason: str | None, *, called: bool, sequence: str | None) -> str:
@@ -191,8 +191,8 @@ def _stop_reason(reason: str | None, *, called: bool, sequence: str | None) -> s
 
 def _usage(usage: Mapping[str, Any]) -> dict[str, int]:
     cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-    found = {
+    counts = {
         "input_tokens": max(0, (usage.get("prompt_tokens") or 0) - cached),
         "output_tokens": usage.get("completion_tokens") or 0,
     }
-    return {**found, "cache_read_input_tokens": cached} if cached else found
+    return {**counts, "cache_read_input_tokens": cached} if cached else counts

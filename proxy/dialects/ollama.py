@@ -60,7 +60,7 @@ class _Ollama(Dialect):
             raise Unreadable(f"`{RENDERS}` asks for a prompt, and for no answer.", param=RENDERS)
         options = member(body, "options", dict, {})
         sampling, unclear = numbers(options, SAMPLING)
-        beside = next((key for key in self.beside if body.get(key)), None)
+        key_beside = next((key for key in self.beside if body.get(key)), None)
         return Asked(
             model=member(body, "model", str, ""),
             messages=self._messages(body),
@@ -71,8 +71,8 @@ class _Ollama(Dialect):
             wants_token_ids=False,
             wants_usage=True,  # part of the format
             tools=self.tools(body),
-            typed=not body.get("format") and beside is None,
-            untrainable=beside,
+            typed=not body.get("format") and key_beside is None,
+            untrainable=key_beside,
             unclear=tuple(SAMPLING[key] for key in unclear),
         )
 
@@ -108,16 +108,16 @@ class _Ollama(Dialect):
     def only_tokens(self, event: Mapping[str, Any]) -> bool:
         if not event.get("logprobs") or event.get("done"):
             return False
-        said = self.said(event)
-        return not any(said.get(key) for key in ("content", "thinking", "tool_calls", "images"))
+        message = self.said(event)
+        return not any(message.get(key) for key in ("content", "thinking", "tool_calls", "images"))
 
     def rules(self, *, id: str, model: str | None, asked: Asked, ours: bool = True) -> Rules:
-        found: dict[str, bytes | None] = {}
+        rules: dict[str, bytes | None] = {}
         if model is not None:
-            found["model"] = dumps(model)
+            rules["model"] = dumps(model)
         if ours and not asked.wants_logprobs:
-            found["logprobs"] = None  # Ollama leaves it out too
-        return found
+            rules["logprobs"] = None  # Ollama leaves it out too
+        return rules
 
     def error(self, error: ProxyError) -> Mapping[str, Any]:
         return {"error": error.message}
@@ -220,10 +220,10 @@ class OllamaFold(Fold):
             return []
         raw = {"content": "".join(self._text), "thinking": "".join(self._thinking), "tool_calls": self._calls}
         message = chat_message({"role": "assistant", **raw})
-        counted = usage(_count(self._end, "prompt_eval_count"), _count(self._end, "eval_count"))
-        used = counted if self._end else None
-        known = self._tokens
-        return [replace(known, message=message, finish_reason=self._finished(), usage=used)]
+        counts = usage(_count(self._end, "prompt_eval_count"), _count(self._end, "eval_count"))
+        used = counts if self._end else None
+        tokens = self._tokens
+        return [replace(tokens, message=message, finish_reason=self._finished(), usage=used)]
 
     def _finished(self) -> str | None:
         reason = self._end.get("done_reason") or ("stop" if self._end else None)
@@ -262,8 +262,8 @@ class OllamaRenderer(Renderer):
         """Tool calls come as a whole in this format, so they wait for their last piece."""
         reply = next((r for r in self._fold.replies() if r.index == 0), Reply(0))
         calls = _calls(reply.message)
-        before = [_line({**self._head, **self._said("", "", calls), "done": False})] if calls else []
-        return before, _line({**self._head, **self._said("", "", []), **self._done(reply.finish_reason)})
+        lines = [_line({**self._head, **self._said("", "", calls), "done": False})] if calls else []
+        return lines, _line({**self._head, **self._said("", "", []), **self._done(reply.finish_reason)})
 
     def whole(self, body: Mapping[str, Any]) -> bytes:
         choice = body["choices"][0]
@@ -302,12 +302,12 @@ class OllamaRenderer(Renderer):
 
 class GenerateRenderer(OllamaRenderer):
     def _said(self, text: str, thinking: str, calls: list[dict[str, Any]]) -> dict[str, Any]:
-        said: dict[str, Any] = {"response": text}
+        members: dict[str, Any] = {"response": text}
         if thinking:
-            said["thinking"] = thinking
+            members["thinking"] = thinking
         if calls:
-            said["tool_calls"] = calls
-        return said
+            members["tool_calls"] = calls
+        return members
 
 
 def _count(line: Mapping[str, Any], key: str) -> int:
@@ -316,13 +316,13 @@ def _count(line: Mapping[str, Any], key: str) -> int:
 
 
 def _calls(message: Mapping[str, Any]) -> list[dict[str, Any]]:
-    found = []
+    calls = []
     for i, call in enumerate(message.get("tool_calls") or ()):
         function = call["function"]
         arguments = arguments_of(function.get("arguments") or "")
         id = {"id": call["id"]} if call.get("id") else {}
-        found.append({**id, "function": {"index": i, "name": function["name"], "arguments": arguments}})
-    return found
+        calls.append({**id, "function": {"index": i, "name": function["name"], "arguments": arguments}})
+    return calls
 
 
 def _time(created: int) -> str:

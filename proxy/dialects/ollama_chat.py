@@ -35,23 +35,23 @@ def chat_message(message: Mapping[str, Any], within: str = "") -> dict[str, Any]
     text = member(message, "content", str, "", within=within)
     parts = [text_part(text)] if text else []
     parts += [image_part(_image(str(data))) for data in member(message, "images", list, [], within=within)]
-    found: dict[str, Any] = {"role": message.get("role"), "content": content_of(parts)}
+    converted: dict[str, Any] = {"role": message.get("role"), "content": content_of(parts)}
     if thinking := member(message, "thinking", str, "", within=within):
-        found["reasoning_content"] = thinking
+        converted["reasoning_content"] = thinking
     if calls := objects(message, "tool_calls", within=within):
         functions: list[dict[str, Any]] = [member(call, "function", dict, {}, within=within) for call in calls]
-        found["tool_calls"] = [
+        converted["tool_calls"] = [
             tool_call(_number(i), str(f.get("name") or ""), f.get("arguments") or {}) for i, f in enumerate(functions)
         ]
     if name := message.get("tool_name") or (message.get("name") if message.get("role") == "tool" else None):
-        found["name"] = name
-    return found
+        converted["name"] = name
+    return converted
 
 
 def chat_messages(body: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The conversation of `/api/chat`. A tool's message names the call it answers: the first of its name that is still
     open, else the first open one."""
-    found: list[dict[str, Any]] = []
+    messages: list[dict[str, Any]] = []
     unanswered = _Unanswered(())
     for i, item in enumerate(objects(body, "messages")):
         message = chat_message(item, f"messages[{i}].")
@@ -59,8 +59,8 @@ def chat_messages(body: Mapping[str, Any]) -> list[dict[str, Any]]:
             unanswered = _Unanswered(message.get("tool_calls", ()))
         elif message["role"] == "tool" and (id := unanswered.next(message.get("name"))) is not None:
             message["tool_call_id"] = id
-        found.append(message)
-    return found
+        messages.append(message)
+    return messages
 
 
 class _Unanswered:
@@ -75,8 +75,8 @@ class _Unanswered:
 
     def next(self, name: Any) -> str | None:
         """The id of the call that this result answers."""
-        named = self._named.get(name) if isinstance(name, str) else None
-        for ids in (named, self._all):
+        calls = self._named.get(name) if isinstance(name, str) else None
+        for ids in (calls, self._all):
             while ids:
                 if (id := ids.popleft()) in self._open:  # else it has its result
                     self._open.remove(id)
@@ -87,8 +87,8 @@ class _Unanswered:
 def prompt_messages(body: Mapping[str, Any]) -> list[dict[str, Any]]:
     """A prompt of `/api/generate`, with the system text before it."""
     prompt, system = member(body, "prompt", str, ""), member(body, "system", str, "")
-    said = chat_message({"role": "user", "content": prompt, "images": body.get("images")})
-    return [{"role": "system", "content": system}, said] if system else [said]
+    message = chat_message({"role": "user", "content": prompt, "images": body.get("images")})
+    return [{"role": "system", "content": system}, message] if system else [message]
 
 
 def chat_request(body: Mapping[str, Any], messages: list[dict[str, Any]], *, stream: bool) -> dict[str, Any]:
@@ -120,13 +120,13 @@ def template_kwargs(body: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _sampling(options: Mapping[str, Any]) -> dict[str, Any]:
-    found = {chat: options[own] for own, chat in SAMPLING.items() if options.get(own) is not None}
+    sampling = {chat: options[option] for option, chat in SAMPLING.items() if options.get(option) is not None}
     if (limit := member(options, "num_predict", int, -1, within="options.")) > 0:  # -1 and -2: no limit of its own
-        found["max_tokens"] = limit
+        sampling["max_tokens"] = limit
     for key in ("seed", "stop"):
         if options.get(key) is not None:
-            found[key] = options[key]
-    return found
+            sampling[key] = options[key]
+    return sampling
 
 
 def _refuse(body: Mapping[str, Any], options: Mapping[str, Any]) -> None:
@@ -138,9 +138,9 @@ def _refuse(body: Mapping[str, Any], options: Mapping[str, Any]) -> None:
             raise _cannot(f"options.{key}")
 
 
-def _cannot(where: str) -> BadRequest:
+def _cannot(location: str) -> BadRequest:
     return BadRequest(
-        f"This backend speaks chat completions, which cannot say `{where}`; nothing was sent to it.", param=where
+        f"This backend speaks chat completions, which cannot say `{location}`; nothing was sent to it.", param=location
     )
 
 

@@ -112,12 +112,12 @@ class Responses(Dialect):
 
     def keep(self, body: Any, asked: Asked, kept: Sequence[int]) -> dict[str, bytes]:
         """A message is all items from its first one up to the next message's."""
-        items, gone = _items(body), set(range(len(asked.messages))) - set(kept)
+        items, dropped = _items(body), set(range(len(asked.messages))) - set(kept)
         starts = {origin: n for n, origin in enumerate(asked.origins) if origin is not None}
         stays, out = True, []
         for i, item in enumerate(items):
             if i in starts:
-                stays = starts[i] not in gone
+                stays = starts[i] not in dropped
             if stays:
                 out.append(item)
         return {"input": orjson.dumps(out)}
@@ -154,8 +154,8 @@ class Responses(Dialect):
     def spelled_out(self, body: Any, known: Mapping[str, Earlier]) -> dict[str, bytes]:
         items = _resolved(_items(body), known)
         changed: dict[str, bytes] = {}
-        if (before := known.get(body.get("previous_response_id") or "")) is not None:
-            items = [*_history(before), *items]
+        if (previous := known.get(body.get("previous_response_id") or "")) is not None:
+            items = [*_history(previous), *items]
             changed["previous_response_id"] = b"null"
         return {"input": orjson.dumps(items), **changed}
 
@@ -195,8 +195,8 @@ class Responses(Dialect):
         return {**response, **event}
 
     def error_event(self, error: ProxyError, last: bytes | None = None) -> bytes:
-        said = {"code": error.code, "message": error.message, "param": error.param}
-        data = orjson.dumps({"type": "error", "sequence_number": _next_number(last), **said})
+        details = {"code": error.code, "message": error.message, "param": error.param}
+        data = orjson.dumps({"type": "error", "sequence_number": _next_number(last), **details})
         return b"event: error\ndata: " + data + b"\n\n"
 
 
@@ -211,8 +211,8 @@ class ResponsesFold(Fold):
         self._final: dict[str, Any] | None = None
 
     def add(self, chunk: Any) -> None:
-        kind, at = str(chunk.get("type")), chunk.get("output_index", 0)
-        at = at if isinstance(at, int) else 0
+        kind, position = str(chunk.get("type")), chunk.get("output_index", 0)
+        position = position if isinstance(position, int) else 0
         if (failed := error_in(chunk)) is not None:  # OpenAI's own has its members beside the type
             self.failed = failed
         elif kind in _ENDS:
@@ -221,13 +221,13 @@ class ResponsesFold(Fold):
             if kind == "response.failed":
                 self.failed = self.failed or "the backend gave up"
         elif kind in ("response.output_item.added", "response.output_item.done"):
-            self._items[at] = {**chunk["item"]}
-            self._pieces.pop(at, None)
+            self._items[position] = {**chunk["item"]}
+            self._pieces.pop(position, None)
         elif (item := _DELTAS.get(kind)) is not None:
-            self._items.setdefault(at, {"type": item})
+            self._items.setdefault(position, {"type": item})
             if kind == "response.output_text.delta" and chunk.get("logprobs"):
                 token_entries.take(self._tokens, chunk["logprobs"])
-            self._pieces.setdefault(at, []).append(a_text(chunk["delta"]))
+            self._pieces.setdefault(position, []).append(a_text(chunk["delta"]))
         elif kind in _BEGINNINGS:
             response = chunk.get("response")
             self._note_id(response if isinstance(response, dict) else {})
@@ -250,20 +250,20 @@ class ResponsesFold(Fold):
         id, is_open = response.get("id"), response.get("status") in OPEN
         self.open_id = id if is_open and isinstance(id, str) and 0 < len(id) <= LONGEST_ID else None
 
-    def _so_far(self, at: int) -> dict[str, Any]:
-        item, more = self._items[at], "".join(self._pieces.get(at, ()))
-        if not more:
+    def _so_far(self, position: int) -> dict[str, Any]:
+        item, text = self._items[position], "".join(self._pieces.get(position, ()))
+        if not text:
             return item
         if item.get("type") in CALLS:
             member = "input" if item["type"] == "custom_tool_call" else "arguments"
-            return {**item, member: (item.get(member) or "") + more}
+            return {**item, member: (item.get(member) or "") + text}
         *parts, last = item.get("content") or [{}]
-        return {**item, "content": [*parts, {**last, "text": (last.get("text") or "") + more}]}
+        return {**item, "content": [*parts, {**last, "text": (last.get("text") or "") + text}]}
 
     def replies(self) -> list[Reply]:
         if self._final is None and not self._items:
             return []
-        so_far = [self._so_far(at) for at in sorted(self._items)]
+        so_far = [self._so_far(position) for position in sorted(self._items)]
         reply = self._reply({"output": so_far, **(self._final or {})})
         if not reply.message["content"] and not reply.message.get("tool_calls"):
             reply.message = self._reply({"output": so_far}).message  # an end without its output
@@ -325,8 +325,8 @@ def _finish_reason(body: Mapping[str, Any], message: Mapping[str, Any]) -> str |
         case "completed":
             return "tool_calls" if message.get("tool_calls") else "stop"
         case "incomplete":
-            why = (body.get("incomplete_details") or {}).get("reason")
-            return next((r for r in ("length", "content_filter") if unfinished(r) == why), why)
+            reason = (body.get("incomplete_details") or {}).get("reason")
+            return next((r for r in ("length", "content_filter") if unfinished(r) == reason), reason)
         case "failed" | "cancelled":
             return "error"
         case _:
@@ -336,8 +336,8 @@ def _finish_reason(body: Mapping[str, Any], message: Mapping[str, Any]) -> str |
 def _tokens(messages: Any) -> list[int] | None:
     """vLLM's; of several messages (its own tool loop) nobody says what stood between them."""
     if isinstance(messages, list) and len(messages) == 1 and isinstance(messages[0], dict):
-        found = messages[0].get("tokens")
-        return found if isinstance(found, list) else None
+        tokens = messages[0].get("tokens")
+        return tokens if isinstance(tokens, list) else None
     return None
 
 
@@ -350,48 +350,50 @@ def _next_number(last: bytes | None) -> int:
 
 
 def _items(body: Mapping[str, Any]) -> list[dict[str, Any]]:
-    given = body.get("input")
-    if isinstance(given, str):
-        return [{"type": "message", "role": "user", "content": given}]
-    if not isinstance(given, list) or not given:
-        kind = NoPrompt if given is None or given == [] else Unreadable
+    value = body.get("input")
+    if isinstance(value, str):
+        return [{"type": "message", "role": "user", "content": value}]
+    if not isinstance(value, list) or not value:
+        kind = NoPrompt if value is None or value == [] else Unreadable
         raise kind("`input` must be a string or a list with at least one item.", param="input")
-    for i, item in enumerate(given):
+    for i, item in enumerate(value):
         message = isinstance(item, dict) and item.get("type", "message") in (None, "message")
         if not isinstance(item, dict) or (message and not isinstance(item.get("role"), str) and not item.get("id")):
             raise Unreadable(f"`input[{i}]` must be an item with a `type`, or a message with a `role`.", param="input")
-    return given
+    return value
 
 
 def _referred(item: Mapping[str, Any]) -> list[str]:
     return completions_of(str(item.get("id"))) if is_reference(item) else []
 
 
-def _resolved(items: list[dict[str, Any]], known: Mapping[str, Earlier]) -> list[dict[str, Any]]:
+def _resolved(items: list[dict[str, Any]], answers: Mapping[str, Earlier]) -> list[dict[str, Any]]:
     """The items, with those that are named spelled out. Raises BadRequest for one that is named twice, as OpenAI does:
     a small request could make a very large one."""
-    said: dict[str, dict[str, Any]] = {}  # the items of each completion, by their ids
-    seen: set[str] = set()
+    items_by_id: dict[str, dict[str, Any]] = {}  # the items of each completion, by their ids
+    used_ids: set[str] = set()
     out = []
     for item in items:
-        found = next((known[id] for id in _referred(item) if id in known and known[id].reply is not None), None)
-        if found is None or found.reply is None:
+        answer = next((answers[id] for id in _referred(item) if id in answers and answers[id].reply is not None), None)
+        if answer is None or answer.reply is None:
             out.append(item)
             continue
         id = item["id"]
-        if id in seen:
+        if id in used_ids:
             raise BadRequest(f"Duplicate item found with id {id}; name it once.", param="input")
-        seen.add(id)
-        if found.id not in said:
-            said[found.id] = {one["id"]: one for one in reply_items(found.id, found.reply, tools_of(found.request))}
+        used_ids.add(id)
+        if answer.id not in items_by_id:
+            items_by_id[answer.id] = {
+                item["id"]: item for item in reply_items(answer.id, answer.reply, tools_of(answer.request))
+            }
         # Reasoning, or a second piece of text: the tree has the reply's text under its first item.
-        out.append(said[found.id].get(id) or {"type": "reasoning", "id": id, "summary": []})
+        out.append(items_by_id[answer.id].get(id) or {"type": "reasoning", "id": id, "summary": []})
     return out
 
 
-def _history(before: Earlier) -> list[dict[str, Any]]:
+def _history(previous: Earlier) -> list[dict[str, Any]]:
     """Instructions are those of one request: the next one brings its own."""
-    messages = before.messages
-    if before.request.get("instructions") and messages and messages[0].get("role") == "system":
+    messages = previous.messages
+    if previous.request.get("instructions") and messages and messages[0].get("role") == "system":
         messages = messages[1:]
-    return to_items([*messages, *([before.reply] if before.reply else [])])
+    return to_items([*messages, *([previous.reply] if previous.reply else [])])

@@ -169,8 +169,8 @@ class _Turns:
             if self._texts:
                 self._open["content"] = "".join(self._texts)
             if self._references:
-                named = [{"type": "item_reference", "id": id} for id in self._references]
-                self._open["content"] = [*map(text_part, self._texts), *named]
+                references = [{"type": "item_reference", "id": id} for id in self._references]
+                self._open["content"] = [*map(text_part, self._texts), *references]
             if thought := "".join(self._thoughts):
                 self._open["reasoning_content"] = thought
         self._open = self._at = None
@@ -306,16 +306,16 @@ def to_items(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _input_parts(content: Any) -> list[dict[str, Any]]:
-    found = []
+    parts = []
     for part in content or ():
         match part.get("type") if isinstance(part, Mapping) else None:
             case "text":
-                found.append({"type": "input_text", "text": part.get("text")})
+                parts.append({"type": "input_text", "text": part.get("text")})
             case "image_url":
                 image = part["image_url"]
-                found.append({"type": "input_image", "image_url": image["url"], "detail": image.get("detail", "auto")})
+                parts.append({"type": "input_image", "image_url": image["url"], "detail": image.get("detail", "auto")})
             case "file":
-                found.append({"type": "input_file", **part["file"]})
+                parts.append({"type": "input_file", **part["file"]})
             case _:
-                found.append(part)
-    return found
+                parts.append(part)
+    return parts

@@ -22,8 +22,8 @@ def item_id(kind: str, completion: str, n: int = 0) -> str:
 
 def completions_of(item: str) -> list[str]:
     """The ids of completions that an item's id may carry."""
-    found = _ITEM.fullmatch(item)
-    return [] if found is None else list(dict.fromkeys((found[1], _NUMBER.sub("", found[1]))))
+    match = _ITEM.fullmatch(item)
+    return [] if match is None else list(dict.fromkeys((match[1], _NUMBER.sub("", match[1]))))
 
 
 def response(
@@ -93,8 +93,8 @@ def to_usage(chat: Mapping[str, Any]) -> dict[str, Any]:
 
 def _count(counts: Any, key: str) -> int:
     """0 where a backend sends something else: also a stream that failed has to be ended with what was counted."""
-    found = counts.get(key) if isinstance(counts, Mapping) else None
-    return found if isinstance(found, int) else 0
+    count = counts.get(key) if isinstance(counts, Mapping) else None
+    return count if isinstance(count, int) else 0
 
 
 def from_usage(usage: Mapping[str, Any]) -> dict[str, Any]:

@@ -65,11 +65,11 @@ class ResponsesRenderer(Renderer):
     def end(self) -> tuple[list[bytes], bytes]:
         self._start()
         self._close_all()
-        before = self._taken()
-        why = unfinished(self._finish)
-        status = "incomplete" if why else "completed"
-        self._event(f"response.{status}", response=self._response(status, incomplete=why, completed=time.time()))
-        return before, b"".join(self._taken())
+        events = self._taken()
+        reason = unfinished(self._finish)
+        status = "incomplete" if reason else "completed"
+        self._event(f"response.{status}", response=self._response(status, incomplete=reason, completed=time.time()))
+        return events, b"".join(self._taken())
 
     def whole(self, body: Mapping[str, Any]) -> bytes:
         choice = body["choices"][0]
@@ -79,16 +79,16 @@ class ResponsesRenderer(Renderer):
         self._usage, self._finish = counted(body) or None, choice.get("finish_reason")
         self._delta({**choice, "delta": message})
         self._close_all()
-        why = unfinished(self._finish)
-        done = self._response("incomplete" if why else "completed", incomplete=why, completed=time.time())
-        return orjson.dumps(done)
+        reason = unfinished(self._finish)
+        response = self._response("incomplete" if reason else "completed", incomplete=reason, completed=time.time())
+        return orjson.dumps(response)
 
     def failed(self, error: ProxyError) -> bytes:
         self._start()
         if self._open is not None:
             self._join()
-        said = {"code": "server_error", "message": error.message}
-        self._event("response.failed", response=self._response("failed", error=said))
+        details = {"code": "server_error", "message": error.message}
+        self._event("response.failed", response=self._response("failed", error=details))
         return b"".join(self._taken())
 
     # Pieces of chat
@@ -113,17 +113,17 @@ class ResponsesRenderer(Renderer):
             self._close_all()
 
     def _text(self, kind: str, text: str, logprobs: Mapping[str, Any] | None) -> None:
-        at, part = self._part(kind)
+        position, part = self._part(kind)
         name = _KINDS[kind][4]
         self._pieces.append(a_text(text))
         self.backlog += REPEATED * len(text)
-        more: dict[str, Any] = {}
+        members: dict[str, Any] = {}
         if kind == "text":
             entries = (logprobs or {}).get("content") or [] if self._asked.wants_logprobs else []
-            more["logprobs"] = [{"top_logprobs": [], **entry} for entry in entries]
-            part["logprobs"] += more["logprobs"]
+            members["logprobs"] = [{"top_logprobs": [], **entry} for entry in entries]
+            part["logprobs"] += members["logprobs"]
             self.backlog += ENTRY * len(entries)
-        self._item_event(f"response.{name}.delta", at, delta=text, content_index=self._last(at), **more)
+        self._item_event(f"response.{name}.delta", position, delta=text, content_index=self._last(position), **members)
 
     def _part(self, kind: str) -> tuple[int, dict[str, Any]]:
         """The part that this text belongs to; opened where the last one was of another kind."""
@@ -135,12 +135,14 @@ class ResponsesRenderer(Renderer):
                 self._close_item()
         if self._open is None or self._open[1] != kind:
             self._add_calls()
-            at = self._open[0] if self._open is not None else self._add(self._new(of, prefix))
-            self._open, self._pieces = (at, kind), []
-            self._output[at]["content"].append(_copy(empty))
-            self._item_event("response.content_part.added", at, content_index=self._last(at), part=_copy(empty))
-        at = self._open[0]
-        return at, self._output[at]["content"][-1]
+            position = self._open[0] if self._open is not None else self._add(self._new(of, prefix))
+            self._open, self._pieces = (position, kind), []
+            self._output[position]["content"].append(_copy(empty))
+            self._item_event(
+                "response.content_part.added", position, content_index=self._last(position), part=_copy(empty)
+            )
+        position = self._open[0]
+        return position, self._output[position]["content"][-1]
 
     def _new(self, of: str, prefix: str) -> dict[str, Any]:
         n = self._named[prefix] = self._named.get(prefix, -1) + 1
@@ -188,9 +190,9 @@ class ResponsesRenderer(Renderer):
         name = call_name(call.names, [tool.chat for tool in self._tools.values()])
         return {"id": call.id, "function": {"name": name, "arguments": arguments}}
 
-    def _arguments(self, at: int, piece: str) -> None:
-        if self._output[at]["type"] == "function_call":
-            self._item_event("response.function_call_arguments.delta", at, delta=piece)
+    def _arguments(self, position: int, piece: str) -> None:
+        if self._output[position]["type"] == "function_call":
+            self._item_event("response.function_call_arguments.delta", position, delta=piece)
 
     # Closing
 
@@ -204,54 +206,56 @@ class ResponsesRenderer(Renderer):
 
     def _close_part(self) -> None:
         assert self._open is not None
-        at, kind = self._open
+        position, kind = self._open
         part = self._join()
         _, _, _, member, name = _KINDS[kind]
-        more = {"logprobs": part["logprobs"]} if kind == "text" else {}
-        self._item_event(f"response.{name}.done", at, content_index=self._last(at), **{member: part[member]}, **more)
-        self._item_event("response.content_part.done", at, content_index=self._last(at), part=part)
+        members = {"logprobs": part["logprobs"]} if kind == "text" else {}
+        self._item_event(
+            f"response.{name}.done", position, content_index=self._last(position), **{member: part[member]}, **members
+        )
+        self._item_event("response.content_part.done", position, content_index=self._last(position), part=part)
 
     def _join(self) -> dict[str, Any]:
         """The part that is open, with its text so far."""
         assert self._open is not None
-        at, kind = self._open
-        part: dict[str, Any] = self._output[at]["content"][-1]
+        position, kind = self._open
+        part: dict[str, Any] = self._output[position]["content"][-1]
         part[_KINDS[kind][3]] = "".join(self._pieces)
         return part
 
     def _close_item(self) -> None:
         assert self._open is not None
         self._close_part()
-        at = self._open[0]
+        position = self._open[0]
         self._open = None
-        self._output[at]["status"] = "incomplete" if unfinished(self._finish) else "completed"
-        self._event("response.output_item.done", output_index=at, item=self._output[at])
+        self._output[position]["status"] = "incomplete" if unfinished(self._finish) else "completed"
+        self._event("response.output_item.done", output_index=position, item=self._output[position])
 
-    def _close_call(self, index: int, at: int, call: Mapping[str, Any]) -> None:
-        item = self._output[at] = call_item(self._id, index, call, self._tools)
+    def _close_call(self, index: int, position: int, call: Mapping[str, Any]) -> None:
+        item = self._output[position] = call_item(self._id, index, call, self._tools)
         if item["type"] == "custom_tool_call":
             # Its arguments were JSON until now: the input is known only here.
-            self._item_event("response.custom_tool_call_input.delta", at, delta=item["input"])
-            self._item_event("response.custom_tool_call_input.done", at, input=item["input"])
+            self._item_event("response.custom_tool_call_input.delta", position, delta=item["input"])
+            self._item_event("response.custom_tool_call_input.done", position, input=item["input"])
         elif item["type"] == "function_call":
             self._item_event(
-                "response.function_call_arguments.done", at, name=item["name"], arguments=item["arguments"]
+                "response.function_call_arguments.done", position, name=item["name"], arguments=item["arguments"]
             )
-        self._event("response.output_item.done", output_index=at, item=item)
+        self._event("response.output_item.done", output_index=position, item=item)
 
     # Writing
 
     def _add(self, item: dict[str, Any]) -> int:
         self._output.append(item)
-        at = len(self._output) - 1
-        self._event("response.output_item.added", output_index=at, item=item)
-        return at
+        position = len(self._output) - 1
+        self._event("response.output_item.added", output_index=position, item=item)
+        return position
 
-    def _last(self, at: int) -> int:
-        return len(self._output[at]["content"]) - 1
+    def _last(self, position: int) -> int:
+        return len(self._output[position]["content"]) - 1
 
-    def _item_event(self, type: str, at: int, **members: Any) -> None:
-        self._event(type, item_id=self._output[at]["id"], output_index=at, **members)
+    def _item_event(self, type: str, position: int, **members: Any) -> None:
+        self._event(type, item_id=self._output[position]["id"], output_index=position, **members)
 
     def _event(self, type: str, **members: Any) -> None:
         data = orjson.dumps({"type": type, "sequence_number": self._number, **members})
@@ -259,10 +263,10 @@ class ResponsesRenderer(Renderer):
         self._events.append(b"event: " + type.encode() + b"\ndata: " + data + b"\n\n")
 
     def _taken(self) -> list[bytes]:
-        taken, self._events = self._events, []
-        return taken
+        events, self._events = self._events, []
+        return events
 
-    def _response(self, status: str, **more: Any) -> dict[str, Any]:
+    def _response(self, status: str, **members: Any) -> dict[str, Any]:
         started = status == "in_progress"
         return response(
             self._asked.body,
@@ -273,7 +277,7 @@ class ResponsesRenderer(Renderer):
             output=[] if started else self._output,
             previous=self._asked.previous,
             usage=None if started else self._usage,
-            **more,
+            **members,
         )
 
 

@@ -53,8 +53,8 @@ def named(body: Mapping[str, Any], *, claude_code: bool = False) -> Named:
     metadata, client = _within(body, "metadata"), _within(body, "client_metadata")  # the latter is Codex's
     user_id = metadata.get("user_id")
     session, user = _packed(user_id) if claude_code else (None, user_id)
-    own = (body.get("session_id"), metadata.get("session_id"), client.get("session_id"))
-    sessions = (*own, session, metadata.get("chat_id"))
+    session_members = (body.get("session_id"), metadata.get("session_id"), client.get("session_id"))
+    sessions = (*session_members, session, metadata.get("chat_id"))
     users = (body.get("user"), user, body.get("safety_identifier"))
     return Named(
         next((s for s in (*sessions, body.get("prompt_cache_key")) if s is not None and _is_name(s)), None),
@@ -64,8 +64,8 @@ def named(body: Mapping[str, Any], *, claude_code: bool = False) -> Named:
 
 
 def _within(body: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    found = body.get(key)
-    return found if isinstance(found, Mapping) else {}
+    value = body.get(key)
+    return value if isinstance(value, Mapping) else {}
 
 
 def _packed(user_id: Any) -> tuple[str | None, Any]:
@@ -74,11 +74,11 @@ def _packed(user_id: Any) -> tuple[str | None, Any]:
         return None, user_id
     if user_id.startswith("{"):
         with contextlib.suppress(orjson.JSONDecodeError):
-            found = orjson.loads(user_id)
-            if isinstance(found.get("device_id"), str) and _is_name(session := found.get("session_id")):
+            parsed = orjson.loads(user_id)
+            if isinstance(parsed.get("device_id"), str) and _is_name(session := parsed.get("session_id")):
                 return session, None
-    if (found := _CLAUDE_CODE.fullmatch(user_id)) is not None:
-        return found[1], None
+    if (match := _CLAUDE_CODE.fullmatch(user_id)) is not None:
+        return match[1], None
     return None, user_id
 
 
@@ -125,9 +125,12 @@ def speaker(head: NamedByHead, body: Named, typed: Sequence[Any] = ()) -> Speake
     session = head.session or body.session or head.of_agent
     if not (head.people or body.people or typed):  # as most
         return _NOBODY if session is None else Speaker(session, None)
-    found = (*head.users, *(one for one in (body.user, *typed) if one is not None and _is_person(one)))
+    person_names = (
+        *head.users,
+        *(candidate for candidate in (body.user, *typed) if candidate is not None and _is_person(candidate)),
+    )
     people = dict.fromkeys([*head.people, *map(str, body.people), *map(str, typed)])
-    return Speaker(session, head.user or next(iter(found), None), tuple(people))
+    return Speaker(session, head.user or next(iter(person_names), None), tuple(people))
 
 
 def _is_name(value: Any) -> bool:

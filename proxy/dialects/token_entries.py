@@ -51,21 +51,21 @@ def _append(reply: Reply, entries: Sequence[Any]) -> None:
     reply.logprobs = longer(reply.logprobs, [float(entry["logprob"]) for entry in entries])
     if reply.token_ids is not None:  # the server gives ids beside them
         return
-    known = 0 if reply.pieces is None else len(reply.pieces)
-    if known + len(entries) == len(reply.logprobs):
-        more = [_bytes(entry) for entry in entries]
-        if None in more:
+    length = 0 if reply.pieces is None else len(reply.pieces)
+    if length + len(entries) == len(reply.logprobs):
+        pieces = [_bytes(entry) for entry in entries]
+        if None in pieces:
             reply.pieces = None
         else:
-            reply.pieces = longer(reply.pieces, more)
+            reply.pieces = longer(reply.pieces, pieces)
 
 
 def named(entries: Any) -> list[int] | None:
     """The ids of entries that have nothing else, as mlx-lm sends them."""
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         return None
-    found = [entry["id"] for entry in entries if "token" not in entry and type(entry.get("id")) is int]
-    return found if found and len(found) == len(entries) else None
+    ids = [entry["id"] for entry in entries if "token" not in entry and type(entry.get("id")) is int]
+    return ids if ids and len(ids) == len(entries) else None
 
 
 def alone(choice: Any) -> bool:
@@ -77,17 +77,17 @@ def alone(choice: Any) -> bool:
 
 def _bytes(entry: Any) -> bytes | None:
     """None where it does not tell; the text may be a broken piece of a character."""
-    given = entry.get("bytes")
-    if isinstance(given, list):
-        found = bytes(given)
-    elif given is not None:  # of a number `bytes` would make as many zeros
+    numbers = entry.get("bytes")
+    if isinstance(numbers, list):
+        content = bytes(numbers)
+    elif numbers is not None:  # of a number `bytes` would make as many zeros
         return None
     else:
         text = entry.get("token")
         if not isinstance(text, str) or "\ufffd" in text:
             return None
         try:
-            found = text.encode()
+            content = text.encode()
         except UnicodeEncodeError:  # half of a character
             return None
-    return found if len(found) <= LONGEST else None
+    return content if len(content) <= LONGEST else None

@@ -94,9 +94,9 @@ class Control:
         return web.json_response(Ok(ok=True))
 
     async def readyz(self, request: web.Request) -> web.Response:
-        why = f"{self._door.closed}; requests wait." if self._door.closed else await self._looking.result()
-        if why is not None:
-            raise BackendDown(why)
+        reason = f"{self._door.closed}; requests wait." if self._door.closed else await self._looking.result()
+        if reason is not None:
+            raise BackendDown(reason)
         return web.json_response(Ok(ok=True))
 
     async def metrics(self, request: web.Request) -> web.Response:
@@ -117,10 +117,10 @@ class Control:
         next_one = asyncio.ensure_future(anext(listening))
         try:
             while True:
-                done, _ = await asyncio.wait({next_one}, timeout=BEAT_S)
+                finished_tasks, _ = await asyncio.wait({next_one}, timeout=BEAT_S)
                 if not self._still(request):
                     return response
-                if not done:
+                if not finished_tasks:
                     await response.write(b": \n\n")
                     continue
                 try:
@@ -148,12 +148,14 @@ class Control:
         return json_response(CompletionsBody(data=[completion_json(c) for c in rows]))
 
     async def completion(self, request: web.Request) -> web.Response:
-        found = await self._store.completions.get(bare(request.match_info["id"]))
-        if found is None:
+        completion = await self._store.completions.get(bare(request.match_info["id"]))
+        if completion is None:
             raise NotFound("There is no such completion.", param="id")
-        prompt = [{"role": m.role, **orjson.loads(m.body)} for m in found.new.prompt]
-        signals = [cast(SignalBody, export.signal(one)) for one in await self._store.signals.of(found.new.id)]
-        return json_response(WholeCompletion(**completion_json(found), prompt=prompt, signals=signals))
+        prompt = [{"role": m.role, **orjson.loads(m.body)} for m in completion.new.prompt]
+        signals = [
+            cast(SignalBody, export.signal(signal)) for signal in await self._store.signals.of(completion.new.id)
+        ]
+        return json_response(WholeCompletion(**completion_json(completion), prompt=prompt, signals=signals))
 
     async def adapters(self, request: web.Request) -> web.Response:
         pointer = self._swap.pointer
@@ -165,10 +167,10 @@ class Control:
         return json_response(RunsBody(data=[run_json(r) for r in runs]))
 
     async def run(self, request: web.Request) -> web.Response:
-        given = request.match_info["id"]
-        run = await self._store.runs.get(int(given)) if given.isdecimal() and len(given) < 19 else None
+        run_id = request.match_info["id"]
+        run = await self._store.runs.get(int(run_id)) if run_id.isdecimal() and len(run_id) < 19 else None
         if run is None:
-            raise NotFound(f"There is no run {given}.", param="id")
+            raise NotFound(f"There is no run {run_id}.", param="id")
         return json_response(await account(self._store, run))
 
     async def export(self, request: web.Request) -> web.StreamResponse:
@@ -200,8 +202,8 @@ class Control:
                 if act == "rollback" and flag(request, "base")
                 else None
             )
-            done = await self._acts.do(act, "admin", version, tune=act == "train" and flag(request, "tune"))
-            return json_response(done.told, status=done.status)
+            result = await self._acts.do(act, "admin", version, tune=act == "train" and flag(request, "tune"))
+            return json_response(result.told, status=result.status)
 
         return handle
 

@@ -60,16 +60,16 @@ class EpisodeRoutes:
         """Lines of JSON, as many as the body may hold; `?dry_run` stores nothing."""
         key, user, dry_run = _key(request), user_in(request.headers), flag(request, "dry_run")
         lines = enumerate((await request.read()).split(b"\n"), start=1)
-        rows = [(at, line) for at, line in lines if line.strip()]
+        rows = [(line_number, line) for line_number, line in lines if line.strip()]
         if not rows:
             raise BadRequest("The body holds no line; nothing was stored.")
-        found = await self._episodes.reward_each([line for _, line in rows], key, user, dry_run=dry_run)
+        results = await self._episodes.reward_each([line for _, line in rows], key, user, dry_run=dry_run)
         answer: RewardsBody = {"stored": 0, "changed": 0, "same": 0, "refused": []}
-        for (at, _), one in zip(rows, found, strict=True):
-            if isinstance(one, ProxyError):
-                answer["refused"].append({"line": at, "status": one.status, "why": str(one)})
+        for (line_number, _), result in zip(rows, results, strict=True):
+            if isinstance(result, ProxyError):
+                answer["refused"].append({"line": line_number, "status": result.status, "why": str(result)})
             else:
-                answer[one.result] += 1
+                answer[result.result] += 1
         return json_response(answer)
 
     async def list(self, request: web.Request) -> web.Response:
@@ -78,7 +78,7 @@ class EpisodeRoutes:
         if state is not None and state not in STATES:
             raise BadRequest(f"`state` must be {', '.join(STATES[:-1])} or {STATES[-1]}.", param="state")
         key = _key(request)
-        found = await self._store.episodes.page(
+        episodes = await self._store.episodes.page(
             limit=number(request, "limit", PAGE, 1, 1000),
             before_seq=number(request, "before", None, 1, 2**62),
             key=key,
@@ -87,9 +87,9 @@ class EpisodeRoutes:
             split=as_split(request.query.get("split")),
         )
         counts = await self._store.episodes.counts(key)
-        versions = [version_json(one) for one in await self._store.episodes.by_version(key)]
+        versions = [version_json(version) for version in await self._store.episodes.by_version(key)]
         return json_response(
-            {"data": [episode_json(one) for one in found], "counts": counts._asdict(), "versions": versions}
+            {"data": [episode_json(episode) for episode in episodes], "counts": counts._asdict(), "versions": versions}
         )
 
     async def show(self, request: web.Request) -> web.Response:
@@ -101,35 +101,35 @@ class EpisodeRoutes:
                 "There is no such episode: open it with `POST /rl/episodes`, or reward a session that was used.",
                 param="id",
             )
-        told = {turn.completion_id: turn.reward for turn in await self._store.episodes.turns(episode)}
-        turns = await self._store.completions.many(list(told))
+        rewards = {turn.completion_id: turn.reward for turn in await self._store.episodes.turns(episode)}
+        turns = await self._store.completions.many(list(rewards))
         of = segments(turns)
         return json_response({
             **episode_json(episode),
-            "turns": [turn_json(turn, at, told[turn.new.id]) for turn, at in zip(turns, of, strict=True)],
+            "turns": [turn_json(turn, at, rewards[turn.new.id]) for turn, at in zip(turns, of, strict=True)],
             "segments": max(of, default=-1) + 1,
             "side_turns": await self._store.episodes.side_turns(episode),
         })  # fmt: skip
 
 
-def episode_json(one: Episode) -> EpisodeBody:
+def episode_json(episode: Episode) -> EpisodeBody:
     return {
-        "seq": one.seq,
-        "id": one.id,
-        "state": one.state,
-        "task": one.task,
-        "group": one.group,
-        "split": one.split,
-        "version": one.version,
-        "turn_count": one.turns,
-        "reward": one.reward,
-        "comment": one.comment,
-        "error": one.error,
-        "opened_at": one.opened_at,
-        "ended_at": one.ended_at,
-        "run": one.run,
-        "left_out": one.left_out,
-        "meta": one.meta,
+        "seq": episode.seq,
+        "id": episode.id,
+        "state": episode.state,
+        "task": episode.task,
+        "group": episode.group,
+        "split": episode.split,
+        "version": episode.version,
+        "turn_count": episode.turns,
+        "reward": episode.reward,
+        "comment": episode.comment,
+        "error": episode.error,
+        "opened_at": episode.opened_at,
+        "ended_at": episode.ended_at,
+        "run": episode.run,
+        "left_out": episode.left_out,
+        "meta": episode.meta,
     }
 
 
@@ -149,17 +149,17 @@ def turn_json(turn: Completion, segment: int, reward: float | None) -> EpisodeTu
     }
 
 
-def version_json(one: OfVersion) -> EpisodesOfVersion:
+def version_json(version: OfVersion) -> EpisodesOfVersion:
     return {
-        "version": one.version,
-        "split": one.split,
-        "episodes": one.episodes,
-        "success": round(one.successes / one.episodes, 4),
-        "mean_reward": round(one.mean, 4),
+        "version": version.version,
+        "split": version.split,
+        "episodes": version.episodes,
+        "success": round(version.successes / version.episodes, 4),
+        "mean_reward": round(version.mean, 4),
     }
 
 
 def _key(request: web.Request) -> str | None:
     """Whose episodes it is about: an admin's are all, but where a server says who speaks."""
-    who = who_asks(request)
-    return None if who.role == "admin" and user_in(request.headers) is None else who.key
+    asker = who_asks(request)
+    return None if asker.role == "admin" and user_in(request.headers) is None else asker.key

@@ -41,10 +41,10 @@ async def shaped(request: web.Request, handler: Handler) -> web.StreamResponse:
             f"{request.scheme}://{request.host}/v1."
         ).response()
     except web.HTTPMethodNotAllowed as error:
-        allowed = ", ".join(sorted(error.allowed_methods))
-        response = NotFound(f"{request.path} takes {allowed} only.").response()
+        methods = ", ".join(sorted(error.allowed_methods))
+        response = NotFound(f"{request.path} takes {methods} only.").response()
         response.set_status(405)
-        response.headers["allow"] = allowed
+        response.headers["allow"] = methods
         return response
     except web.HTTPException:
         raise
@@ -54,10 +54,12 @@ async def shaped(request: web.Request, handler: Handler) -> web.StreamResponse:
         if request.writer.output_size:
             raise  # the answer has begun: it can only be broken off
         log.exception("a bug of rlproxy's own", path=request.path)
-        what = f"{type(error).__name__}: {error}"[:300]
+        description = f"{type(error).__name__}: {error}"[:300]
         return _shaped(
             request,
-            ProxyError(f"rlproxy itself failed at this request ({what}), which is a bug; its log has more. Ask again."),
+            ProxyError(
+                f"rlproxy itself failed at this request ({description}), which is a bug; its log has more. Ask again."
+            ),
         )
 
 

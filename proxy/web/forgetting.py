@@ -78,33 +78,35 @@ class Forgetter:
 
     async def look(self, kind: Target, name: str) -> ForgottenCount:
         """Count what would go. Raises NotFound where there is nothing of that name, in copies neither."""
-        found = await self._store.erasure.look(kind, name)
-        there = await self._store.erasure.copies_with(self._home, kind, name)
-        if not (found.completions or found.ratings or found.reactions or there.holding):
+        counts = await self._store.erasure.look(kind, name)
+        copies = await self._store.erasure.copies_with(self._home, kind, name)
+        if not (counts.completions or counts.ratings or counts.reactions or copies.holding):
             raise NotFound(f"There is no {kind} {name} here, so there is nothing to forget.", param=kind)
-        return ForgottenCount(found, Copies(*(tuple(self._shown(file) for file in files) for files in there)))
+        return ForgottenCount(counts, Copies(*(tuple(self._shown(file) for file in files) for files in copies)))
 
-    async def forget(self, asked: ForgetRequest, actor: str) -> ForgottenCount:
+    async def forget(self, forget_request: ForgetRequest, actor: str) -> ForgottenCount:
         """Raises NotFound, Conflict where a run under way trains on it, StoreError."""
-        if asked.purge and (doubt := self._store.integrity.doubt) is not None:
+        if forget_request.purge and (doubt := self._store.integrity.doubt) is not None:
             raise Conflict(f"Nothing was forgotten, since copies may be needed: {doubt}. Ask again when that is over.")
         async with self._files.lock:
-            looked = await self.look(asked.kind, asked.name)
+            looked = await self.look(forget_request.kind, forget_request.name)
             try:
                 await self._files.refuse_if_trained_on(looked.found)
-                found = await self._store.erasure.forget(asked.kind, asked.name, actor, retrain=asked.retrain)
+                found = await self._store.erasure.forget(
+                    forget_request.kind, forget_request.name, actor, retrain=forget_request.retrain
+                )
             except InOpenRun as error:
                 raise Conflict(str(error)) from None
             self._no_longer_known(found.completions)
             await self._files.settle()
         await self._files.overwrite()
-        log.info("forgotten", what=asked.kind, completions=len(found.completions), ratings=len(found.ratings))
-        if asked.purge:
+        log.info("forgotten", what=forget_request.kind, completions=len(found.completions), ratings=len(found.ratings))
+        if forget_request.purge:
             await asyncio.to_thread(copies.delete, (self._home / file for file in looked.copies.holding))
         rebuild = None
-        if asked.retrain and found.trained and await self._rebuilding.begin() is not None:
+        if forget_request.retrain and found.trained and await self._rebuilding.begin() is not None:
             rebuild = await self._rebuilding.report()
-        return ForgottenCount(found, looked.copies, asked.purge, rebuild)
+        return ForgottenCount(found, looked.copies, forget_request.purge, rebuild)
 
     async def delete(self, id: str) -> None:
         """One completion, because its client says so. Raises Conflict where a run under way trains on it."""
@@ -133,25 +135,25 @@ class Forgetter:
         require_admin(request)
         body = await json_object(request)
         kind, name = target(body)
-        asked = ForgetRequest(kind, name, retrain=_flag(body, "retrain"), purge=_flag(body, "purge_backups"))
+        forget_request = ForgetRequest(kind, name, retrain=_flag(body, "retrain"), purge=_flag(body, "purge_backups"))
         if _flag(body, "dry_run"):
             return json_response(as_json(await self.look(kind, name), done=False))
-        return json_response(as_json(await self.forget(asked, "admin"), done=True))
+        return json_response(as_json(await self.forget(forget_request, "admin"), done=True))
 
 
 def _flag(body: dict[str, Any], name: str) -> bool:
-    given = body.get(name, False)
-    if not isinstance(given, bool):
+    value = body.get(name, False)
+    if not isinstance(value, bool):
         raise BadRequest(f"`{name}` must be true or false.", param=name)
-    return given
+    return value
 
 
 def target(body: dict[str, Any]) -> tuple[Target, str]:
     """Exactly one of the four. Raises BadRequest."""
-    given = [(kind, body[kind]) for kind in TARGETS if body.get(kind)]
-    if len(given) != 1 or not isinstance(given[0][1], str):
+    targets = [(kind, body[kind]) for kind in TARGETS if body.get(kind)]
+    if len(targets) != 1 or not isinstance(targets[0][1], str):
         raise BadRequest("Say what to forget: one of `completion`, `session`, `user` or `rater`, with its name.")
-    kind, name = given[0]
+    kind, name = targets[0]
     return kind, bare(name) if kind == "completion" else name
 
 

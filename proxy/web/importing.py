@@ -63,12 +63,12 @@ class Importing:
         if not rows and not refused:
             raise BadRequest("The body holds no line of an export.")
         rows, forgotten = without_forgotten(rows, await self._store.erasure.forgotten())
-        taken = await self._store.transfer.take(rows)
-        if taken.stored:
-            await self._store.meta.audit("admin", "import", {**taken._asdict(), "refused": len(refused)})
+        result = await self._store.transfer.take(rows)
+        if result.stored:
+            await self._store.meta.audit("admin", "import", {**result._asdict(), "refused": len(refused)})
         return json_response(
             ImportedBody(
-                stored=taken.stored, known=taken.known, ratings=taken.ratings, forgotten=forgotten, refused=refused
+                stored=result.stored, known=result.known, ratings=result.ratings, forgotten=forgotten, refused=refused
             )
         )
 
@@ -85,12 +85,14 @@ class Importing:
         return rows, refused
 
 
-def without_forgotten(rows: Sequence[Imported], gone: GoneForGood) -> tuple[list[Imported], int]:
+def without_forgotten(rows: Sequence[Imported], forgotten: GoneForGood) -> tuple[list[Imported], int]:
     """Leave out what was forgotten in this home, though the export has it; returns how many completions and ratings."""
-    kept = [row._replace(ratings=tuple(one for one in row.ratings if one.id not in gone)) for row in rows]
-    ratings = sum(len(row.ratings) - len(left.ratings) for row, left in zip(rows, kept, strict=True))
-    found = [row for row in kept if row.new.id not in gone]
-    return found, len(rows) - len(found) + ratings
+    remaining = [
+        row._replace(ratings=tuple(rating for rating in row.ratings if rating.id not in forgotten)) for row in rows
+    ]
+    ratings = sum(len(row.ratings) - len(kept_row.ratings) for row, kept_row in zip(rows, remaining, strict=True))
+    new_rows = [row for row in remaining if row.new.id not in forgotten]
+    return new_rows, len(rows) - len(new_rows) + ratings
 
 
 def read(raw: bytes, redactor: Redactor, *, ours: bool) -> Imported:
@@ -127,7 +129,7 @@ def _imported(line: Mapping[str, Any], redactor: Redactor, ours: bool) -> Import
     request = redactor.json(dumps(line.get("request") or {}), beside)
     prompt = tuple(redactor.message(canonical(m), said) for m in messages)
     redacted = tuple(sorted({*_list(line, "redacted", str), *places(prompt=said, request=beside, reply=replied)}))
-    told, above = thread_and_above(messages, redactor.message)
+    thread, above = thread_and_above(messages, redactor.message)
     new = NewCompletion(
         id=id, request_id=_text(line, "request_id"), choice=_whole(line, "choice", MOST_CHOICES),
         created_at=_moment(line, "created_at"), dialect=_text(line, "dialect"), backend=_text(line, "backend"),
@@ -146,7 +148,7 @@ def _imported(line: Mapping[str, Any], redactor: Redactor, ours: bool) -> Import
         raise BadImportLine(f"its status is {status!r}, not one of {', '.join(STATES)}")
     end = FinishedCompletion(
         id=id, status=status, finished_at=_moment(line, "finished_at"), reply=message, text=text,
-        thread=None if reply is None else extend_thread(told, reply, redactor.message),
+        thread=None if reply is None else extend_thread(thread, reply, redactor.message),
         finish_reason=_maybe(line, "finish_reason"), usage=redactor.value(usage),
         prompt_token_ids=_each(line, "prompt_token_ids", _whole), token_ids=_each(line, "token_ids", _whole),
         logprobs=_each(line, "logprobs", _logprob), pieces=_each(line, "pieces", _piece),
@@ -163,7 +165,7 @@ def _imported(line: Mapping[str, Any], redactor: Redactor, ours: bool) -> Import
             end, prompt_token_ids=None, token_ids=None, logprobs=None, pieces=None, logprobs_of=None, exact=False,
             inexact_reason=reason,
         )  # fmt: skip
-    ratings = tuple(_rating(one, id, redactor.text) for one in _list(line, "ratings", dict))
+    ratings = tuple(_rating(rating, id, redactor.text) for rating in _list(line, "ratings", dict))
     return Imported(new, end, ratings)
 
 
@@ -190,8 +192,8 @@ def _rating(line: Mapping[str, Any], completion: str, keep: Callable[[str], str]
 
 
 def _sampling(line: Mapping[str, Any]) -> dict[str, float]:
-    given = line.get("sampling") or {}
-    return {key: _number(given, key, -LARGEST, LARGEST) for key in given}
+    sampling = line.get("sampling") or {}
+    return {key: _number(sampling, key, -LARGEST, LARGEST) for key in sampling}
 
 
 def _version(line: Mapping[str, Any]) -> int | None:
@@ -236,21 +238,21 @@ def _logprob(line: Mapping[str, Any], key: str) -> float:
 
 def _piece(line: Mapping[str, Any], key: str) -> bytes:
     try:
-        found = _text(line, key).encode("latin-1")
+        piece = _text(line, key).encode("latin-1")
     except UnicodeEncodeError:
         raise BadImportLine(f"`{key}` holds a character that is not one byte") from None
-    if len(found) > LONGEST_PIECE:
-        raise BadImportLine(f"`{key}` holds one of {len(found):,} bytes")
-    return found
+    if len(piece) > LONGEST_PIECE:
+        raise BadImportLine(f"`{key}` holds one of {len(piece):,} bytes")
+    return piece
 
 
 def _each(line: Mapping[str, Any], key: str, read: Callable[[Mapping[str, Any], str], T]) -> list[T] | None:
-    return None if line.get(key) is None else [read({key: one}, key) for one in _list(line, key, object)]
+    return None if line.get(key) is None else [read({key: item}, key) for item in _list(line, key, object)]
 
 
 def _list(line: Mapping[str, Any], key: str, kind: type) -> list[Any]:
     value = line.get(key) or []
-    if not isinstance(value, list) or not all(isinstance(one, kind) for one in value):
+    if not isinstance(value, list) or not all(isinstance(item, kind) for item in value):
         raise BadImportLine(f"`{key}` is no list of what an export has there")
     orjson.dumps(value)  # half a character, an integer without end: what no database takes
     return value

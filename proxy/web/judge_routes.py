@@ -49,8 +49,8 @@ class JudgeRoutes:
             raise BadRequest("`since` must be Unix seconds.", param="since")
         if not isinstance(episodes, bool):
             raise BadRequest("`episodes` must be true or false.", param="episodes")
-        left = await (self._rewarding.rescore(since) if episodes else self._judging.rescore(since))
-        return json_response(Rescored(left=left))
+        remaining = await (self._rewarding.rescore(since) if episodes else self._judging.rescore(since))
+        return json_response(Rescored(left=remaining))
 
     async def _answer(self) -> web.Response:
         return json_response(await self._judging.report())

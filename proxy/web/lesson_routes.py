@@ -41,15 +41,15 @@ class LessonRoutes:
     async def list(self, request: web.Request) -> web.Response:
         """Newest first; those that have ended, too."""
         require_admin(request)
-        found = [as_json(one) for one in await self._store.lessons.all()]
-        return json_response(LessonsBody(enabled=self.enabled, data=found))
+        lessons = [as_json(lesson) for lesson in await self._store.lessons.all()]
+        return json_response(LessonsBody(enabled=self.enabled, data=lessons))
 
     async def edit(self, request: web.Request) -> web.Response:
         """Other words, every question instead of its topic, or active again. What is not named, or null, stays."""
         require_admin(request)
-        given = await json_object(request)
-        body = {name: value for name, value in given.items() if value is not None}
-        if not body or not given.keys() <= MEMBERS.keys():
+        edits = await json_object(request)
+        body = {name: value for name, value in edits.items() if value is not None}
+        if not body or not edits.keys() <= MEMBERS.keys():
             raise BadRequest("The body must be a JSON object with `text`, `always` or `active`.")
         for name, value in body.items():
             if not isinstance(value, MEMBERS[name]):
@@ -61,21 +61,21 @@ class LessonRoutes:
         require_admin(request)
         return json_response(as_json(await self.change(request.match_info["id"], {"active": False}, _actor(request))))
 
-    async def change(self, id: str, wanted: dict[str, Any], actor: str) -> CommentLesson:
+    async def change(self, id: str, edits: dict[str, Any], actor: str) -> CommentLesson:
         """Raises BadRequest, NotFound."""
         lesson = await self._of(id)
         text = lesson.text if lesson.edited else None
-        if "text" in wanted:
-            text = wanted["text"].strip()
+        if "text" in edits:
+            text = edits["text"].strip()
             if not text or len(text) > LONGEST:
                 raise BadRequest(f"`text` must have 1 to {LONGEST} characters.", param="text")
-        active = wanted.get("active", lesson.state == "active")
-        ended, why = (None, None) if active else (lesson.state, lesson.why)
+        active = edits.get("active", lesson.state == "active")
+        ended, reason = (None, None) if active else (lesson.state, lesson.why)
         if not active and lesson.state == "active":
-            ended, why = "removed", f"by {actor}"
-        always = wanted.get("always", lesson.always)
+            ended, reason = "removed", f"by {actor}"
+        always = edits.get("always", lesson.always)
         try:
-            await self._store.lessons.say(id, text=text, always=always, ended=ended, why=why, actor=actor)
+            await self._store.lessons.say(id, text=text, always=always, ended=ended, why=reason, actor=actor)
         except UnknownRating:
             raise _none(id) from None
         if self._lessons is not None:
@@ -83,9 +83,9 @@ class LessonRoutes:
         return await self._of(id)
 
     async def _of(self, id: str) -> CommentLesson:
-        for one in await self._store.lessons.all():
-            if one.rating == id:
-                return one
+        for lesson in await self._store.lessons.all():
+            if lesson.rating == id:
+                return lesson
         raise _none(id)
 
 

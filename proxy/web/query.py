@@ -17,12 +17,12 @@ _FLAGS: Final = {"": True, "1": True, "true": True, "0": False, "false": False}
 
 def flag(request: web.Request, key: str) -> bool:
     """`?key` is true, as is `?key=true`; `?key=false` is not."""
-    given = request.query.get(key)
-    if given is None:
+    value = request.query.get(key)
+    if value is None:
         return False
-    if given not in _FLAGS:
+    if value not in _FLAGS:
         raise BadRequest(f"`{key}` must be true or false.", param=key)
-    return _FLAGS[given]
+    return _FLAGS[value]
 
 
 def turn(request: web.Request) -> Turn | None:
@@ -38,9 +38,9 @@ def turn(request: web.Request) -> Turn | None:
 
 
 def number(request: web.Request, key: str, default: Any, low: int, high: int) -> Any:
-    given = request.query.get(key)
-    if given is None:
+    value = request.query.get(key)
+    if value is None:
         return default
-    if not given.isdecimal() or len(given) > 19 or not low <= int(given) <= high:
+    if not value.isdecimal() or len(value) > 19 or not low <= int(value) <= high:
         raise BadRequest(f"`{key}` must be a number from {low} to {high}.", param=key)
-    return int(given)
+    return int(value)

@@ -58,8 +58,8 @@ class Retention:
         return self.chosen.days if self.chosen else self.of_settings
 
     async def start(self) -> None:
-        kept = await self._store.meta.get(META)
-        self.chosen = ChosenRetention(**kept) if kept else None
+        stored = await self._store.meta.get(META)
+        self.chosen = ChosenRetention(**stored) if stored else None
 
     async def would_go(self, days: float) -> int:
         """How many completions would go at once."""
@@ -67,10 +67,10 @@ class Retention:
 
     async def choose(self, days: float | None, by: str) -> None:
         """From now on these days; None: those of the settings again."""
-        before = self.days
+        previous_days = self.days
         chosen = None if days is None else ChosenRetention(days, by, time.time())
         now = self.of_settings if days is None else days
-        detail = {"days": now, "before": before, "from": "settings" if days is None else "page"}
+        detail = {"days": now, "before": previous_days, "from": "settings" if days is None else "page"}
         await asyncio.gather(  # queued together, committed together
             self._store.meta.set(META, chosen and chosen._asdict()), self._store.meta.audit(by, "retention", detail)
         )
@@ -94,19 +94,19 @@ class Retention:
 
     async def _expire(self) -> None:
         self._calendar.hold_s = self.days * DAY_S
-        before = self._calendar.now() - self.days * DAY_S
-        gone = await self._store.completions.expire(before)
+        limit = self._calendar.now() - self.days * DAY_S
+        expired_count = await self._store.completions.expire(limit)
         needed = {Path(run.folder).name for run in await self._store.runs.still_open()}
-        await asyncio.to_thread(run_folder.expire, self._home / "runs", before, needed)
-        await asyncio.to_thread(backup.expire, self._home, before)
-        if gone:
-            log.info("unrated completions expired", completions=gone)
+        await asyncio.to_thread(run_folder.expire, self._home / "runs", limit, needed)
+        await asyncio.to_thread(backup.expire, self._home, limit)
+        if expired_count:
+            log.info("unrated completions expired", completions=expired_count)
 
 
-def days_of(given: str) -> float:
+def days_of(text: str) -> float:
     """Raises BadRequest."""
     try:
-        days = float(given)
+        days = float(text)
     except ValueError:
         days = math.nan
     if not 0 < days <= LONGEST:
@@ -122,12 +122,12 @@ def as_it_is(rows: Sequence[Row], home: Path) -> list[Row]:
     if any(row.key == "store.key_from" and row.source != "default" for row in rows):  # nobody is asked for it here
         unknown = "{}; the database is encrypted, and the page may have set another"
         return [row._replace(source=unknown.format(row.source)) if row.key == KEY else row for row in rows]
-    kept = _kept(file)
-    if kept is None:
+    stored = _kept(file)
+    if stored is None:
         return list(rows)
     source = "set on the page by {}, over {}"
     return [
-        row._replace(value=str(kept.days), source=source.format(kept.by, row.source)) if row.key == KEY else row
+        row._replace(value=str(stored.days), source=source.format(stored.by, row.source)) if row.key == KEY else row
         for row in rows
     ]
 
@@ -136,7 +136,7 @@ def _kept(file: Path) -> ChosenRetention | None:
     try:
         with closing(driver.connect(file, None, read_only=True, named=True)) as db:
             schema.check(db, file)
-            kept: Any = meta.read_meta(db, META, None)
+            stored: Any = meta.read_meta(db, META, None)
     except driver.errors() as error:
         raise StoreError(f"{file} could not be read ({error}), so what was set on the page is not known.") from error
-    return ChosenRetention(**kept) if kept else None
+    return ChosenRetention(**stored) if stored else None

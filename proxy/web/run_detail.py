@@ -19,15 +19,15 @@ from store.store import Store
 
 
 async def account(store: Store | Looking, run: Run) -> WholeRun:
-    told = await asyncio.to_thread(run_folder.progress, Path(run.folder))
-    choices = {e["name"]: e for e in told if e.get("event") == "choice"}  # of one that was resumed, the last word
+    progress = await asyncio.to_thread(run_folder.progress, Path(run.folder))
+    choices = {e["name"]: e for e in progress if e.get("event") == "choice"}  # of one that was resumed, the last word
     return {
         **run_json(run),
         "choices": [{"name": name, "value": e.get("value"), "why": e.get("why")} for name, e in choices.items()],
-        "warnings": list(dict.fromkeys(str(e.get("message")) for e in told if e.get("event") == "warning")),
-        "steps": run_folder.steps(told),
-        "sweep": [{"rate": e.get("rate"), "moved": e.get("moved")} for e in told if e.get("event") == "tune"],
-        "tuned": next((e.get("rate") for e in reversed(told) if e.get("event") == "tuned"), None),
+        "warnings": list(dict.fromkeys(str(e.get("message")) for e in progress if e.get("event") == "warning")),
+        "steps": run_folder.steps(progress),
+        "sweep": [{"rate": e.get("rate"), "moved": e.get("moved")} for e in progress if e.get("event") == "tune"],
+        "tuned": next((e.get("rate") for e in reversed(progress) if e.get("event") == "tuned"), None),
         "account": await _samples(store, run),
     }
 
@@ -37,11 +37,11 @@ async def _samples(store: Store | Looking, run: Run) -> list[dict[str, Any]]:
     outcomes = (run.result or {}).get("samples") or {}
     completions = {s.rating.id: s.completion.new.id for s in await store.samples.of_run(run.id)}
     turns = await store.episode_groups.turn_ids(run.id)
-    completions |= {run_folder.turn_name(*at): completion for at, completion in turns.items()}
-    found = []
+    completions |= {run_folder.turn_name(*place): completion for place, completion in turns.items()}
+    samples = []
     for rating_id, outcome in outcomes.items():
         if rating_id not in completions:  # of an earlier run, trained once more; or forgotten meanwhile
             rating = await store.ratings.get(rating_id)
             completions[rating_id] = rating.completion_id if rating else ""
-        found.append({"rating": rating_id, "completion": completions[rating_id] or None, **outcome})
-    return found
+        samples.append({"rating": rating_id, "completion": completions[rating_id] or None, **outcome})
+    return samples

@@ -202,8 +202,8 @@ class StatusReport:
         return f"The disk is slow: {waiting} writes wait for it, and new requests with them; nothing is lost."
 
     def _hung(self, run: Run | None) -> str | None:
-        why = self._learner.state.stalled
-        return f"The trainer of run {run.id} was started again: {why}." if run and why else None
+        reason = self._learner.state.stalled
+        return f"The trainer of run {run.id} was started again: {reason}." if run and reason else None
 
     async def text(self) -> str:
         """For the chat: what a person wants to know, in three or four lines."""
@@ -251,18 +251,18 @@ def _training(run: Run | None, progress: dict[str, Any], due: Due) -> str:
 
 def under_way(progress: dict[str, Any]) -> str:
     """How far a run is, from its last events: phase, step, time to go."""
-    told, step = progress.get("phase", {}), progress.get("step")
-    phase = told.get("phase")
-    again = "second try, " if told.get("again") else ""
+    phase_event, step = progress.get("phase", {}), progress.get("step")
+    phase = phase_event.get("phase")
+    prefix = "second try, " if phase_event.get("again") else ""
     if step is None or phase not in (None, "train"):
-        return again + PHASES.get(phase or "", phase or "starting")
+        return prefix + PHASES.get(phase or "", phase or "starting")
     parts = [f"step {step['step']} of {step['steps']}"]
     parts += [f"{step['eta_s']:.0f} s to go"] if step.get("eta_s") is not None else []
-    return again + ", ".join(parts)
+    return prefix + ", ".join(parts)
 
 
 def run_json(run: Run) -> RunBody:
-    found = run.result or {}
+    result = run.result or {}
     return {
         "id": run.id,
         "status": run.status,
@@ -274,11 +274,11 @@ def run_json(run: Run) -> RunBody:
         "created_at": run.created_at,
         "started_at": run.started_at,
         "ended_at": run.ended_at,
-        "reason": run.reason or found.get("reason"),
-        "metrics": found.get("metrics"),
-        "gate": found.get("gate"),
-        "retried": found.get("retried"),
-        "back": found.get("back"),
+        "reason": run.reason or result.get("reason"),
+        "metrics": result.get("metrics"),
+        "gate": result.get("gate"),
+        "retried": result.get("retried"),
+        "back": result.get("back"),
         "folder": run.folder,
     }
 

@@ -47,56 +47,56 @@ class StoredResponses:
 
     async def _asked(self, request: web.Request, ask: AsksBackend) -> web.StreamResponse:
         """The backend's answer about a response in the background, else the stored one."""
-        found = await self._found(request)
-        if found is None:
+        completion = await self._found(request)
+        if completion is None:
             return await self._relay.passthrough(request)
-        if (id := await self._store.items.response_of(found.new.id)) is not None:
+        if (id := await self._store.items.response_of(completion.new.id)) is not None:
             try:
-                answer = await ask(request, found, id)
+                answer = await ask(request, completion, id)
             except ProxyError:
-                if found.end is None:
+                if completion.end is None:
                     raise
                 answer = None
             if answer is not None:
                 return answer
-            found = await self._found(request) or found  # it may have ended in this moment
-        return json_response(to_response(found))
+            completion = await self._found(request) or completion  # it may have ended in this moment
+        return json_response(to_response(completion))
 
     async def delete(self, request: web.Request) -> web.StreamResponse:
-        found = await self._found(request)
-        if found is None:
+        completion = await self._found(request)
+        if completion is None:
             return await self._relay.passthrough(request)
-        if found.ratings:
+        if completion.ratings:
             raise Conflict("This response has been rated and is kept for training; take the rating back first.")
-        if (id := await self._store.items.response_of(found.new.id)) is not None:
-            await self._background.delete(request, found, id)
-        await self._forgetter.delete(found.new.id)
-        return json_response(DeletedResponse(id=found.new.id, object="response", deleted=True))
+        if (id := await self._store.items.response_of(completion.new.id)) is not None:
+            await self._background.delete(request, completion, id)
+        await self._forgetter.delete(completion.new.id)
+        return json_response(DeletedResponse(id=completion.new.id, object="response", deleted=True))
 
     async def _found(self, request: web.Request) -> Completion | None:
-        named = named_by_head(request.headers)
-        reach = Reach.of(who_asks(request), named.user or next(iter(named.users), None), named.people)
-        found = await self._earlier.completion(request.match_info["id"], reach)
-        return found if found is not None and found.new.dialect == "responses" else None
+        head = named_by_head(request.headers)
+        reach = Reach.of(who_asks(request), head.user or next(iter(head.users), None), head.people)
+        completion = await self._earlier.completion(request.match_info["id"], reach)
+        return completion if completion is not None and completion.new.dialect == "responses" else None
 
 
-def to_response(found: Completion) -> dict[str, Any]:
+def to_response(completion: Completion) -> dict[str, Any]:
     """The answer as the client was told it, as far as the store has it: reasoning is not kept."""
-    asked, end = loads(found.new.request), found.end
-    why = unfinished(end.finish_reason) if end else None
+    request, end = loads(completion.new.request), completion.end
+    reason = unfinished(end.finish_reason) if end else None
     failed = end is not None and end.status in ("error", "partial")
-    status = "in_progress" if end is None else "failed" if failed else "incomplete" if why else "completed"
+    status = "in_progress" if end is None else "failed" if failed else "incomplete" if reason else "completed"
     reply = None if end is None or end.reply is None else with_text_arguments(as_chat(end.reply))
     return response(
-        asked,
-        id=found.new.id,
-        model=found.new.model,
-        created=int(found.new.created_at),
+        request,
+        id=completion.new.id,
+        model=completion.new.model,
+        created=int(completion.new.created_at),
         status=status,
-        output=[] if reply is None else reply_items(found.new.id, reply, tools_of(asked)),
-        previous=asked.get("previous_response_id"),
+        output=[] if reply is None else reply_items(completion.new.id, reply, tools_of(request)),
+        previous=request.get("previous_response_id"),
         usage=end.usage if end else None,
-        incomplete=why,
+        incomplete=reason,
         error={"code": "server_error", "message": end.error or "unknown"} if end and failed else None,
         completed=end.finished_at if end else None,
     )
