@@ -169,8 +169,8 @@ class Exchange:
         if self._capture is not None:
             headers["x-rl-completion-id"] = self._capture.id
         headers["x-rl-adapter"] = label(self._lease.version)
-        if self._taught and (named := ", ".join(one.rating for one in self._taught if not one.left_out)):
-            headers[LESSONS] = named
+        if self._taught and (ratings := ", ".join(lesson.rating for lesson in self._taught if not lesson.left_out)):
+            headers[LESSONS] = ratings
         if self._way.left_out:
             headers[LEFT_OUT] = ", ".join(self._way.left_out)
         overhead = self._asking.left_at - self._call.started
@@ -184,11 +184,11 @@ class Exchange:
         if upstream.status not in OK:
             return await self._refused(upstream)
         streams = self._asked.stream
-        held = self._begun
-        if streams and held is None and splitter_for(upstream) is not None:
+        stream = self._begun
+        if streams and stream is None and splitter_for(upstream) is not None:
             self._begun = await self._begin(upstream)  # its client waits for no first event
         splitter = await splitter_of(upstream, self._way.reads, KEEPALIVE_S, self._beat, is_streaming=streams)
-        if splitter is None and held is not None and not self._way.translated:
+        if splitter is None and stream is not None and not self._way.translated:
             raise BackendBroke("The backend answered in one piece where a stream was asked for.")
         if splitter is None and (self._begun is not None or (streams and self._way.translated)):
             return await self._whole_as_stream(upstream)
@@ -210,8 +210,8 @@ class Exchange:
         if self._begun is not None:
             raise unknown or BackendRefused(upstream.status, message_in(body))
         headers = self._headers(upstream)
-        told = self._keepable(body.decode("utf-8", "replace"))[:300]  # in this order: half a key is one too
-        await self._finish("error", error=f"the backend answered {upstream.status}: {told!r}")
+        message = self._keepable(body.decode("utf-8", "replace"))[:300]  # in this order: half a key is one too
+        await self._finish("error", error=f"the backend answered {upstream.status}: {message!r}")
         if unknown or self._way.translated:
             body = dumps(self._dialect.error(unknown or BackendRefused(upstream.status, message_in(body))))
             headers["content-type"] = "application/json"
@@ -225,12 +225,12 @@ class Exchange:
         elif answer.raw.startswith(b"{"):
             headers.setdefault("content-type", "application/json")
         try:
-            said = await off_loop(len(answer.raw), self._way.whole, answer)
+            output = await off_loop(len(answer.raw), self._way.whole, answer)
         except BackendBroke as error:
             await self._finish("error", whole=answer, error=error.message)
             raise
         await self._finish("done", whole=None if is_read else answer)
-        return web.Response(status=upstream.status, body=said, headers=headers)
+        return web.Response(status=upstream.status, body=output, headers=headers)
 
     async def _whole_as_stream(self, upstream: Answer) -> web.StreamResponse:
         """A plain answer, where its client reads a stream."""
@@ -240,9 +240,9 @@ class Exchange:
             if (body := await self._room.body(upstream)) is None:
                 return await self._pass_uncaptured(upstream)
             answer = WholeAnswer(body)
-            before, last = self._way.whole_as_stream(answer)
-            if before:
-                await response.write(before)
+            output, last = self._way.whole_as_stream(answer)
+            if output:
+                await response.write(output)
             await self._finish("done", whole=answer)
             self._said_all()
             self._last = last
@@ -277,8 +277,8 @@ class Exchange:
 
     async def _unknown_model(self, body: bytes) -> UnknownModel | None:
         assert self._asking.address is not None
-        said = self._keepable(message_in(body))[:300]
-        return await unknown_model(self._parts.backend, self._asking.address.url, self._asked.model, said)
+        message = self._keepable(message_in(body))[:300]
+        return await unknown_model(self._parts.backend, self._asking.address.url, self._asked.model, message)
 
     async def _begin(self, upstream: Answer, splitter: EventSplitter | None = None) -> web.StreamResponse:
         """The head of a stream."""
@@ -313,10 +313,10 @@ class Exchange:
             half = await self._rest(response, splitter)
             if broke is not None and not self._finished and self._failed is None:
                 raise broke
-            said = self._seen(half) if half is not None else b""
+            output = self._seen(half) if half is not None else b""
             if not self._finished:
                 await self._ended_without_terminal(response)
-            self._last += said
+            self._last += output
         except BackendBroke as error:
             await self._broken_off(response, error)
             if half is not None and not (self._asked.stream or self._way.translated):  # no error of ours follows
@@ -327,13 +327,13 @@ class Exchange:
     async def _rest(self, response: web.StreamResponse, splitter: EventSplitter) -> Event | None:
         """The rest after the last blank line. Half an event is handed back: where an error of ours has to follow, it
         is left out, or no client could read the error."""
-        if not (rest := splitter.rest()):
+        if not (remainder := splitter.rest()):
             return None
         if self._last:
             await response.write(self._last)
             self._last = b""
         line = isinstance(splitter, NdjsonSplitter)
-        event = Line(rest) if line else Event(rest)
+        event = Line(remainder) if line else Event(remainder)
         if self._way.reads.terminal(event) or is_whole(event):
             await self._pass(response, [event])
             self._gap = b"" if self._way.translated else b"\n" if line else b"\n\n"
@@ -348,8 +348,8 @@ class Exchange:
             return
         if splitter.is_plain and not self._finished:
             head = piece[: self._way.reads.before_the_end(piece, splitter.gap)]
-            if head and (said := self._through(splitter, head)):
-                await response.write(said)
+            if head and (output := self._through(splitter, head)):
+                await response.write(output)
                 piece = piece[len(head) :]
         if piece:
             await self._pass(response, splitter.events(piece))
@@ -371,16 +371,16 @@ class Exchange:
 
     def _through(self, splitter: EventSplitter, piece: bytes) -> bytes | None:
         """Whole events as the client gets them, noted for the capture; None where each has to be looked at."""
-        said = self._way.through(piece)
-        if said is not None:
+        output = self._way.through(piece)
+        if output is not None:
             if self._capture is not None:
                 self._capture.reader.keep(piece, splitter)
-            return said
+            return output
         parsed = splitter.objects(piece)
-        said = None if parsed is None else self._way.edited(piece, parsed)
-        if said is not None and parsed is not None and self._capture is not None:
+        output = None if parsed is None else self._way.edited(piece, parsed)
+        if output is not None and parsed is not None and self._capture is not None:
             self._capture.reader.take(parsed, len(piece))
-        return said
+        return output
 
     async def _pass(self, response: web.StreamResponse, events: list[Event]) -> None:
         """Send what the client waits for first; then fold it."""
@@ -395,9 +395,9 @@ class Exchange:
                     continue
                 self._fold(*passed, event)
                 passed.clear()
-                before, last = self._end(event)
-                if out or before:
-                    await response.write(bytes(out + before))
+                output, last = self._end(event)
+                if out or output:
+                    await response.write(bytes(out + output))
                     out.clear()
                 await self._finish("done")
                 self._said_all()
@@ -446,9 +446,9 @@ class Exchange:
         replies = reader.replies() if reader is not None else []
         if reader is not None and not (len(replies) == self._asked.n and all(r.finish_reason for r in replies)):
             raise broken_off(None)
-        before, last = self._end(None)
-        if before:
-            await response.write(before)
+        output, last = self._end(None)
+        if output:
+            await response.write(output)
         await self._finish("done")
         self._said_all()
         self._last = last

@@ -44,7 +44,7 @@ MOST: Final[dict[str, int]] = {
     "proxy/dialects": 93,
     "proxy/feedback": 116,
     "proxy/feedback/webhooks": 101,
-    "proxy/relay": 103,
+    "proxy/relay": 90,
     "proxy/signals": 72,
     "proxy/training": 221,
     "proxy/versions": 40,
