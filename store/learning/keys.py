@@ -76,7 +76,7 @@ def merge(db: sqlite3.Connection, newer_keys: Iterable[Key], actor: str) -> None
     ids, own_ids = {key.id for key in newer}, {key.id for key in known(db)}
     names = {key.name for key in newer if key.revoked_at is None}
     revoke_all(db, {key.id for key in known(db) if key.name in names and key.id not in ids}, actor)
-    both = [key for key in newer if key.id in there]
+    shared = [key for key in newer if key.id in own_ids]
     db.executemany("UPDATE keys SET name = id || ':' WHERE id = ?", [(key.id,) for key in shared])  # two may swap names
     db.executemany(
         "UPDATE keys SET name = ?, role = ?, hash = ?, created_at = ? WHERE id = ?",
@@ -85,7 +85,7 @@ def merge(db: sqlite3.Connection, newer_keys: Iterable[Key], actor: str) -> None
     places = ", ".join("?" * len(COLUMNS))
     db.executemany(
         f"INSERT INTO keys ({', '.join(COLUMNS)}) VALUES ({places})",  # noqa: S608  ours
-        [tuple(getattr(key, column) for column in COLUMNS) for key in newer if key.id not in there],
+        [tuple(getattr(key, column) for column in COLUMNS) for key in newer if key.id not in own_ids],
     )
 
 
