@@ -31,6 +31,11 @@ WHERE_FROM: Final = (
 NO_CHAT: Final = "Open WebUI has kept no copy of its chat"
 _ROWS: Final = """SELECT f.id, f.user_id, f.type, f.data, f.meta, f.snapshot, f.created_at, f.updated_at, u.email
 FROM feedback f LEFT JOIN user u ON u.id = f.user_id ORDER BY f.updated_at"""
+# Of what is read: a view or a computed column is made by whoever made the file, and may have no end.
+_COMPUTED: Final = """SELECT name FROM sqlite_master WHERE lower(name) IN ('feedback', 'user')
+AND (type != 'table' OR sql LIKE 'CREATE VIRTUAL%')
+UNION ALL SELECT t.value || '.' || c.name FROM json_each('["feedback", "user"]') t, pragma_table_xinfo(t.value) c
+WHERE c.hidden > 0"""
 
 
 def import_open_webui(file: Path | None, home: Path | None, as_json: bool) -> None:
@@ -79,6 +84,10 @@ def messages_of(feedback: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _of_database(file: Path) -> Iterator[dict[str, Any]]:
     try:
         with closing(driver.connect(file.resolve(), None, read_only=True)) as database:
+            if (computed := database.execute(_COMPUTED).fetchone()) is not None:
+                raise UnreadableFile(
+                    f"{file} is not as Open WebUI makes its database: {computed[0]!r} is computed. Nothing was taken."
+                )
             for *plain, email in database.execute(_ROWS):
                 id, user_id, kind, data, meta, snapshot, created, updated = plain
                 yield _ours(

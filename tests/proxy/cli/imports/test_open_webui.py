@@ -177,3 +177,22 @@ def test_an_odd_database_is_read_as_far_as_it_goes(tmp_path: Path, data: Any) ->
     db.close()
     with pytest.raises(UnreadableFile):
         list(feedbacks(file))
+
+
+ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)"
+COLUMNS = "i user_id, 'rating' type, '{}' data, '{}' meta, '{}' snapshot, i created_at, i updated_at"
+COMPUTED = {
+    "a view without an end": f"DROP TABLE feedback; CREATE VIEW Feedback AS {ENDLESS} SELECT i id, {COLUMNS} FROM n",
+    "another": f"DROP TABLE user; CREATE VIEW user AS {ENDLESS} SELECT i id, 'x' name, 'e' email FROM n",
+    "a column": "ALTER TABLE feedback ADD COLUMN g TEXT AS (hex(zeroblob(400000000)))",
+    "a virtual table": "DROP TABLE user; CREATE VIRTUAL TABLE user USING fts5(id, name, email)",
+}
+
+
+@pytest.mark.parametrize("how", COMPUTED)
+def test_a_database_that_computes_what_it_says_is_not_read(tmp_path: Path, how: str) -> None:
+    file = tmp_path / "webui.db"
+    with sqlite3.connect(file) as db:
+        db.executescript(SCHEMA + COMPUTED[how])
+    with pytest.raises(UnreadableFile, match="is computed"):
+        next(feedbacks(file))
