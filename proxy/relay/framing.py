@@ -83,11 +83,14 @@ async def splitter_of(
 
 
 def _begins_with_broken_line(head: bytes) -> bool:
-    line, end, _ = head.lstrip(_WHITE).partition(b"\n")
+    """Tell whether the first line is an object that is not JSON, and not the beginning of one of several lines."""
+    line, end, remainder = head.lstrip(_WHITE).partition(b"\n")
+    if not (end and line.rstrip(_WHITE).endswith(b"}") and remainder.lstrip(_WHITE)[:1] in (b"", b"{")):
+        return False
     try:
         loads_server_json(line)
     except ValueError:
-        return bool(end)
+        return True
     return False
 
 

@@ -152,8 +152,9 @@ async def test_a_fault_of_ours_is_told_where_the_answer_is_stored(
         with pytest.raises(aiohttp.ClientError):
             await asked(proxy)
         async with asyncio.timeout(10):
-            while not (found := (await proxy.store.completions.page(limit=5))[0]).end:
+            while not (rows := await proxy.store.completions.page(limit=5)) or not rows[0].end:
                 await asyncio.sleep(0.01)
+    found = rows[0]
     assert found.status == "error" and "RuntimeError" in found.end.error and "somebody" not in found.end.error
 
 
