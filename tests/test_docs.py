@@ -163,3 +163,9 @@ def test_the_threat_model_is_true() -> None:
     assert attacks <= named, f"docs/lab/threats.md does not name {attacks - named}"
     files = {file.name for file in (ROOT / "tests" / "attacker").glob("test_*.py")}
     assert files <= {name.rpartition("/")[2] for name in re.findall(r"attacker/test_\w+\.py", page)}
+
+
+def test_what_quick_runs_is_there() -> None:
+    """pytest runs nothing at all where one of its paths is gone."""
+    paths = re.findall(r"tests/[\w/.]+", (ROOT / "scripts/quick").read_text())
+    assert paths and [path for path in paths if not (ROOT / path).exists()] == []
