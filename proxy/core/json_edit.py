@@ -79,10 +79,10 @@ class ServerJson(NamedTuple):
 def loads_server_json(raw: bytes) -> ServerJson:
     """Parse an event of a stream, or a whole answer. Raises ValueError, also for what is nested so deeply that work on
     it exhausts the stack."""
-    found = _server_json(raw)
-    if raw.count(b"[") + raw.count(b"{") > DEEPEST and deeper(found.value, DEEPEST):  # fewer cannot be nested deeper
+    parsed = _server_json(raw)
+    if raw.count(b"[") + raw.count(b"{") > DEEPEST and deeper(parsed.value, DEEPEST):  # fewer cannot be nested deeper
         raise ValueError(_TOO_DEEP)
-    return found
+    return parsed
 
 
 def _server_json(raw: bytes) -> ServerJson:

@@ -28,7 +28,8 @@ def plain_answer(body: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def sound_answer(body: Mapping[str, Any]) -> dict[str, Any]:
     """A whole answer without the members that are not what their names say. Raises KeyError, TypeError, AttributeError
-    where that leaves no answer."""
+    where that leaves no answer. Where its reason to finish is not a text, the likeliest one
+    takes its place: the answer is whole."""
     usage = body.get("usage")
     counts = isinstance(usage, Mapping) and all(type(usage.get(name, 0)) is int for name in _COUNTS)
     choices = [_sound_choice(choice, place) for place, choice in enumerate(body["choices"])]
@@ -38,10 +39,11 @@ def sound_answer(body: Mapping[str, Any]) -> dict[str, Any]:
 def _sound_choice(choice: Mapping[str, Any], place: int) -> dict[str, Any]:
     index, reason, logprobs = choice.get("index"), choice.get("finish_reason"), choice.get("logprobs")
     entries = logprobs.get("content") if isinstance(logprobs, Mapping) else None
+    message = _sound_message(choice["message"])
     return {
         "index": index if type(index) is int else place,
-        "message": _sound_message(choice["message"]),
-        "finish_reason": reason if isinstance(reason, str) else "stop",
+        "message": message,
+        "finish_reason": reason if isinstance(reason, str) else "tool_calls" if message["tool_calls"] else "stop",
         "logprobs": logprobs if isinstance(entries, list) and all(map(_is_entry, entries)) else None,
     }
 

@@ -184,12 +184,14 @@ class Feedback:
 
     async def _words(self, ratings: Sequence[Rating], who: Who, user: str | None) -> Words:
         """How the rated answers begin, by their completions' ids: those that this request may read."""
-        found = await self._store.answers.many([rating.completion_id for rating in ratings])
+        completions = await self._store.answers.many([rating.completion_id for rating in ratings])
         raters = {rating.completion_id: rating.rater for rating in ratings}
         return {
-            id: quote_of(await self._screen.so_far(one))
-            for id, one in found.items()
-            if Reach(who, named := user or _named(raters[id], who), () if named is None else (named,)).covers(one.asker)
+            id: quote_of(await self._screen.so_far(completion))
+            for id, completion in completions.items()
+            if Reach(who, name := user or _named(raters[id], who), () if name is None else (name,)).covers(
+                completion.asker
+            )
         }
 
     async def _batch(self, pieces: list[Any], user: str | None, who: Who) -> web.Response:

@@ -135,10 +135,10 @@ class Native(Codec):
         if not self._rules:
             return event.raw
         try:
-            object_ = event.json()
-            if self._only_tokens(object_) and not self._names_speaker(object_):
+            chunk = event.json()
+            if self._only_tokens(chunk) and not self._names_speaker(chunk):
                 return b""
-            changed = self._splicer.edited(data, object_)
+            changed = self._splicer.edited(data, chunk)
         except ODD:  # garbage is passed on as garbage, byte for byte; the capture has marked it
             return event.raw
         return event.raw if changed == data else event.with_data(changed)

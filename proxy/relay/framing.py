@@ -71,8 +71,8 @@ async def splitter_of(
         if len(head) > 2 * MOST:  # blanks tell nothing, however many there are
             kind = Framing.WHOLE
             break
-        more, has_ended = await _telling(answer, head.lstrip(_WHITE), beat_s, beat)
-        head += more
+        pieces, has_ended = await _telling(answer, head.lstrip(_WHITE), beat_s, beat)
+        head += pieces
     answer.give_back(head)
     if kind is Framing.WHOLE:
         declared = splitter_for(answer)

@@ -19,7 +19,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 PACKAGES: Final = ("proxy", "store", "trainer", "config")
 LISTED: Final = (
     "found said told asked why at kept came known heard begun made meant named taken given shown left seen held "
-    "lent done gone put got read_ sent_ wanted allowed believed counted who whose whom what where when which there "
+    "lent done gone put got wanted allowed believed counted who whose whom what where when which there "
     "here else other others both own one ones more less rest so such again aside beside above below before after "
     "behind earlier later lately still yet also too alone together apart "
 )

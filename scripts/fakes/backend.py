@@ -203,7 +203,7 @@ class FakeBackend(Listening):
                 request.transport.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nno size at all\r\n")
             request.transport.close()
         if not any(message.get("role") == "user" for message in body["messages"]):  # as most templates do
-            return web.json_response({"error": {"message": "there is no message of a user"}}, status=400)
+            return web.json_response({"error": {"message": "no message has the role `user`"}}, status=400)
         choices = [self._words(body, i) for i in range(body.get("n") or 1)]
         if body.get("stream"):
             return await self._stream(request, body, choices)

@@ -114,5 +114,5 @@ def _state(shown: dict[str, str]) -> State:
     at_login = "starts at login" if shown.get("UnitFileState") == "enabled" else "does not start at login"
     again = f", started again {shown['NRestarts']} times" if shown.get("NRestarts", "0") not in ("", "0") else ""
     reason = f" ({shown['Result']})" if shown.get("Result") not in (None, "", "success") else ""
-    what = f"runs as process {pid}" if running else f"{shown.get('ActiveState') or 'does not run'}{reason}"
-    return State(True, running, f"{what}{again}; {at_login}", pid)
+    activity = f"runs as process {pid}" if running else f"{shown.get('ActiveState') or 'does not run'}{reason}"
+    return State(True, running, f"{activity}{again}; {at_login}", pid)
