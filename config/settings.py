@@ -121,7 +121,7 @@ class Row(NamedTuple):
     help: str
 
 
-class GivenSettings(NamedTuple):
+class SourcedSettings(NamedTuple):
     """A value as some source gave it."""
 
     value: Any
@@ -129,7 +129,7 @@ class GivenSettings(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedSettings:
     settings: Settings
     sources: dict[str, str]  # "server.port" -> "default", "file /path", "env RLPROXY_…" or "flag --port"
 
@@ -160,7 +160,7 @@ def load(
     *,
     file: Path | None = None,
     environ: Mapping[str, str] | None = None,
-) -> Loaded:
+) -> LoadedSettings:
     """Read all sources. `flags` are dotted keys, None is a flag not given; `file` must exist if named."""
     on_top = _environment(os.environ if environ is None else environ) | _flags(flags or {})
     entries = _file(file, on_top) | on_top
@@ -171,21 +171,21 @@ def load(
         sources = {entries[key].source for key in ("train.preset", OVERRIDES) if key in entries}
         raise SettingsError(f"{error} (from {' and '.join(sorted(sources))})") from None
     check_secrets(settings.webhooks)
-    return Loaded(settings, {key: entries[key].source if key in entries else "default" for key in fields()})
+    return LoadedSettings(settings, {key: entries[key].source if key in entries else "default" for key in fields()})
 
 
-def _flags(flags: Mapping[str, Any]) -> dict[str, GivenSettings]:
-    entries: dict[str, GivenSettings] = {}
+def _flags(flags: Mapping[str, Any]) -> dict[str, SourcedSettings]:
+    entries: dict[str, SourcedSettings] = {}
     for key, value in flags.items():
         if value is None:
             continue
         source = "flag " + FLAGS.get(key, "--" + key.rpartition(".")[2].replace("_", "-"))
         _check_known(key, source)
-        entries[key] = GivenSettings(value, source)
+        entries[key] = SourcedSettings(value, source)
     return entries
 
 
-def _environment(environ: Mapping[str, str]) -> dict[str, GivenSettings]:
+def _environment(environ: Mapping[str, str]) -> dict[str, SourcedSettings]:
     names: dict[str, str] = {}  # key -> the variable as it is spelt
     for name in environ:
         if name.upper().startswith(PREFIX) and name not in SECRETS:
@@ -204,7 +204,7 @@ def _environment(environ: Mapping[str, str]) -> dict[str, GivenSettings]:
         )
         raise SettingsError(f"{broken_key} from env {names[broken_key]} should be a JSON {kind}.") from None
     values |= _as_spelt(environ, values)
-    return {key: GivenSettings(value, f"env {names[key]}") for key, value in values.items()}
+    return {key: SourcedSettings(value, f"env {names[key]}") for key, value in values.items()}
 
 
 def _as_spelt(environ: Mapping[str, str], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -225,7 +225,7 @@ def _is_json(text: str | None) -> bool:
     return True
 
 
-def _file(file: Path | None, on_top: Mapping[str, GivenSettings]) -> dict[str, GivenSettings]:
+def _file(file: Path | None, on_top: Mapping[str, SourcedSettings]) -> dict[str, SourcedSettings]:
     path = file
     if path is None:
         home = on_top["home"].value if "home" in on_top else HOME
@@ -250,10 +250,10 @@ def _file(file: Path | None, on_top: Mapping[str, GivenSettings]) -> dict[str, G
             )
     if file is None and "home" in values:
         raise SettingsError(f"home cannot be set in {path}, found through it; use --home or RLPROXY_HOME.")
-    return {key: GivenSettings(value, f"file {path}") for key, value in values.items()}
+    return {key: SourcedSettings(value, f"file {path}") for key, value in values.items()}
 
 
-def _build(entries: Mapping[str, GivenSettings]) -> Settings:
+def _build(entries: Mapping[str, SourcedSettings]) -> Settings:
     nested: dict[str, Any] = {}
     for key, entry in entries.items():
         *sections, name = key.split(".")
@@ -267,7 +267,7 @@ def _build(entries: Mapping[str, GivenSettings]) -> Settings:
         raise SettingsError(_sentence(error, entries)) from None
 
 
-def _sentence(error: ValidationError, entries: Mapping[str, GivenSettings]) -> str:
+def _sentence(error: ValidationError, entries: Mapping[str, SourcedSettings]) -> str:
     first = error.errors(include_url=False)[0]
     path = ".".join(str(part) for part in first["loc"])
     reason = first["msg"][:1].lower() + first["msg"][1:]

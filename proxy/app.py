@@ -21,13 +21,13 @@ from proxy.access.keys import Keys
 from proxy.access.limits import HEAD_LIMIT, MOST_HEADERS, Limits
 from proxy.access.roles import ROOM
 from proxy.backends.base import Backend
-from proxy.conversation.active_conversations import Recent
-from proxy.conversation.answer_on_screen import OnScreen
+from proxy.conversation.active_conversations import ActiveConversations
+from proxy.conversation.answer_on_screen import AnswerOnScreen
 from proxy.conversation.capture_health import Health
 from proxy.conversation.history_cache import History
 from proxy.conversation.redaction import Redactor
 from proxy.conversation.retries import Retries
-from proxy.conversation.underway import Underway
+from proxy.conversation.underway import AnswersInProgress
 from proxy.core.backend_http import Connections
 from proxy.core.errors import ProxyError
 from proxy.core.events import Events
@@ -43,25 +43,25 @@ from proxy.feedback.ratings import Feedback
 from proxy.feedback.reward_function import RewardFunction
 from proxy.feedback.unconfirmed_fixes import UnconfirmedFixes
 from proxy.feedback.webhooks.routes import Webhooks
-from proxy.relay.capture_optout import Uncaptured
+from proxy.relay.capture_optout import CaptureOptout
 from proxy.relay.codecs import Formats
 from proxy.relay.count_tokens import CountTokens
 from proxy.relay.episode_queue import EpisodeQueue
 from proxy.relay.lessons import PromptLessons
 from proxy.relay.models import Models
 from proxy.relay.ollama_routes import OllamaRoutes
-from proxy.relay.parts import Parts
+from proxy.relay.parts import RelayParts
 from proxy.relay.relay import Relay
 from proxy.signals.follower import Follower
 from proxy.signals.hindsight import Hindsight
-from proxy.signals.judging import Judging
-from proxy.signals.own import Own
+from proxy.signals.judging import JudgingLoop
+from proxy.signals.own import OwnSignals
 from proxy.training import relocation
 from proxy.training.admin_acts import AdminActs
 from proxy.training.claim import Claims
-from proxy.training.cloud_student import Foreign
-from proxy.training.giving_way import GivingWay, longest
-from proxy.training.gpu_sharing import Lending
+from proxy.training.cloud_student import CloudStudent
+from proxy.training.giving_way import BackgroundThrottle, longest
+from proxy.training.gpu_sharing import GpuSharing
 from proxy.training.preconditions import Preconditions
 from proxy.training.publish import Publisher
 from proxy.training.rehearsal import Rehearsal
@@ -69,17 +69,17 @@ from proxy.training.run_files import RunFiles
 from proxy.training.run_state import RunState
 from proxy.training.run_supervisor import RunSupervisor
 from proxy.training.system_load import Machine
-from proxy.training.unlearning import Rebuilding
+from proxy.training.unlearning import Unlearning
 from proxy.training.weights_check import WeightsCheck
-from proxy.versions.admission import Door
-from proxy.versions.live_version import Swap
+from proxy.versions.admission import Admission
+from proxy.versions.live_version import LiveVersion
 from proxy.versions.rollback_monitor import RollbackMonitor
 from proxy.versions.warm_up import WarmUp
 from proxy.web import error_middleware, openapi
 from proxy.web.control import Control
 from proxy.web.episode_routes import EpisodeRoutes
 from proxy.web.forgetting import Forgetter
-from proxy.web.importing import Importing
+from proxy.web.importing import ImportRoutes
 from proxy.web.judge_routes import JudgeRoutes
 from proxy.web.key_routes import KeyRoutes
 from proxy.web.lesson_routes import LessonRoutes
@@ -130,27 +130,27 @@ class Wiring:
     def __init__(self, settings: Settings, store: Store, backend: Backend, launcher: Launcher) -> None:
         self.settings, self.store, self.backend = settings, store, backend
         self.health = health = Health(backend.capabilities.longer)
-        events, metrics, door = Events(), Metrics(), Door(settings.server)
+        events, metrics, door = Events(), Metrics(), Admission(settings.server)
         self.events, self.tasks = events, (tasks := Tasks())
         self.keys = Keys(settings.server)
         redactor = Redactor(settings.redaction)
-        recent = Recent(History(redactor))
-        underway = Underway()
-        self.screen = screen = OnScreen(store, redactor, underway)
+        recent = ActiveConversations(History(redactor))
+        underway = AnswersInProgress()
+        self.screen = screen = AnswerOnScreen(store, redactor, underway)
         self.feedback = feedback = Feedback(store, events, metrics, redactor, screen)
         self.open_webui = OpenWebUI(store, feedback, screen, redactor)
 
         # one version answers, and another takes its place
         self.rewarding = rewarding = RewardFunction(settings.train, store, events)
         self.episodes = episodes = Episodes(store, events, redactor, rewarding)
-        self.swap = swap = Swap(store, backend, tasks, events, door, WarmUp(backend, recent), episodes.versions)
-        self.lending = lending = Lending(settings, store, backend, swap, door, events, tasks)
+        self.swap = swap = LiveVersion(store, backend, tasks, events, door, WarmUp(backend, recent), episodes.versions)
+        self.lending = lending = GpuSharing(settings, store, backend, swap, door, events, tasks)
 
         # ratings become versions
         train = settings.train
         machine = Machine(cpu=train.max_cpu_percent < 100, gpu=train.max_gpu_percent < 100 or train.min_free_gpu_gb > 0)
         match = WeightsCheck(settings, store, backend, launcher, events)
-        foreign = Foreign(settings, store, events) if backend.capabilities.foreign else None
+        foreign = CloudStudent(settings, store, events) if backend.capabilities.foreign else None
         state = RunState()
         when = Preconditions(
             settings, store, backend, swap, launcher, machine, lending, match, foreign,
@@ -158,7 +158,7 @@ class Wiring:
         )  # fmt: skip
         self.rehearsal = rehearsal = Rehearsal(settings, store, backend, launcher, events, match, when, health, door)
         outcome = Publisher(store, swap, lending, events, metrics, foreign)
-        self.rebuilding = rebuilding = Rebuilding(settings, store, swap, backend, when, foreign, events)
+        self.rebuilding = rebuilding = Unlearning(settings, store, swap, backend, when, foreign, events)
         self.run_files = run_files = RunFiles(store, settings.home)
         claims = Claims(settings, store, backend, swap, foreign, run_files)
         self.learner = learner = RunSupervisor(
@@ -169,16 +169,16 @@ class Wiring:
         # answers pass through, and are kept
         formats = Formats(backend.capabilities, settings.backend.translate)
         retries = Retries(store, tasks)
-        self.uncaptured = Uncaptured(store, recent, retries)
+        self.uncaptured = CaptureOptout(store, recent, retries)
         # what people say next
-        self.judging = judging = Judging(
+        self.judging = judging = JudgingLoop(
             settings.judge,
             store,
             backend,
             redactor,
             events,
             Follower(store, screen),
-            Own(settings.signals),
+            OwnSignals(settings.signals),
             Hindsight(settings.judge, when.weights),
         )
         claims.before, claims.beside = judging.settle, judging.choices
@@ -190,9 +190,9 @@ class Wiring:
         acts = AdminActs(learner, swap)
         unconfirmed = UnconfirmedFixes()
         self.commands = ChatCommands(store, feedback, status.text, acts, screen, unconfirmed)
-        giving_way = GivingWay(launcher.stand_still, longest(settings.backend, train.stand_still_s))
+        giving_way = BackgroundThrottle(launcher.stand_still, longest(settings.backend, train.stand_still_s))
         self.lessons = lessons = PromptLessons(store) if settings.lessons.enabled else None
-        parts = Parts(
+        parts = RelayParts(
             settings, store, backend, swap, metrics, tasks, health, formats, door, events, redactor,
             self.uncaptured, recent, Memory(tasks), giving_way, underway, episodes, queue, lessons,
         )  # fmt: skip
@@ -212,7 +212,7 @@ class Wiring:
             store, backend, swap, acts, status, events, metrics, door, lambda request: self.guard.still(request)
         )
         self.lesson_routes = LessonRoutes(store, lessons)
-        self.importing = Importing(store, redactor)
+        self.importing = ImportRoutes(store, redactor)
         self.webhooks = Webhooks(settings.webhooks, store, feedback, self.commands, metrics, tasks, screen)
         self.retention = Retention(store, settings)
         self.pages = Pages(
@@ -236,7 +236,7 @@ class Wiring:
             self.keys,
             Limits(settings.server),
             Bodies(settings.server),
-            self.pages.visits.who,
+            self.pages.visits.principal,
             retries.refused,
             settings.home,
         )
@@ -343,7 +343,7 @@ class Wiring:
         )
 
 
-async def _restored(swap: Swap) -> None:
+async def _restored(swap: LiveVersion) -> None:
     """A backend that is not there yet does not keep the proxy from starting; versions load when first asked for."""
     try:
         await swap.restore()
@@ -357,7 +357,9 @@ async def _tell_of_damage(store: Store, events: Events) -> None:
     events.emit("problem", message=damage)
 
 
-async def _wake_on_ratings(events: Events, learner: RunSupervisor, watch: RollbackMonitor, judging: Judging) -> None:
+async def _wake_on_ratings(
+    events: Events, learner: RunSupervisor, watch: RollbackMonitor, judging: JudgingLoop
+) -> None:
     async for happened in events.listen():
         if happened.kind in ("rating", "rebuild", "episode", "judged"):
             learner.wake()

@@ -95,14 +95,14 @@ class Version:
     created_at: float
 
 
-class _Ask(NamedTuple):
+class _ClientCall(NamedTuple):
     method: str
     path: str
     body: Mapping[str, Any] | None = None
 
 
 _T = TypeVar("_T")
-_Plan = Generator["_Ask | float", Any, _T]  # asks, and is sent the JSON; a number is a pause in seconds
+_Plan = Generator["_ClientCall | float", Any, _T]  # asks, and is sent the JSON; a number is a pause in seconds
 
 
 def _rate(
@@ -119,18 +119,18 @@ def _rate(
     }  # fmt: skip
     if isinstance(rating, int | float) and not isinstance(rating, bool):
         given["scale"] = "unit"
-    found = yield _Ask("POST", "/v1/feedback", {key: value for key, value in given.items() if value is not None})
+    found = yield _ClientCall("POST", "/v1/feedback", {key: value for key, value in given.items() if value is not None})
     return _rating(found)
 
 
 def _undo(rating: str | Rating, rater: str | None) -> _Plan[Rating]:
     id = rating if isinstance(rating, str) else rating.id
     query = f"?{urlencode({'rater': rater})}" if rater else ""
-    return _rating((yield _Ask("DELETE", f"/v1/feedback/{quote(id, safe='')}{query}")))
+    return _rating((yield _ClientCall("DELETE", f"/v1/feedback/{quote(id, safe='')}{query}")))
 
 
 def _status() -> _Plan[Status]:
-    found = yield _Ask("GET", "/rl/status")
+    found = yield _ClientCall("GET", "/rl/status")
     last = found["last_run"] or {"id": 0, "ended_at": 0.0}
     return Status(
         found["model"], found["live"], found["ratings"]["fresh"], found["ratings"]["needed"], found["training"]["line"],
@@ -139,7 +139,7 @@ def _status() -> _Plan[Status]:
 
 
 def _versions() -> _Plan[list[Version]]:
-    return [_made(Version, one) for one in (yield _Ask("GET", "/rl/adapters"))["data"]]
+    return [_made(Version, one) for one in (yield _ClientCall("GET", "/rl/adapters"))["data"]]
 
 
 def _wait(after: Status | None, timeout_s: float) -> _Plan[int]:
@@ -150,7 +150,7 @@ def _wait(after: Status | None, timeout_s: float) -> _Plan[int]:
     while True:
         now = yield from _status()
         if now.last_run >= awaited:
-            run = yield _Ask("GET", f"/rl/runs/{awaited}")
+            run = yield _ClientCall("GET", f"/rl/runs/{awaited}")
             if run["status"] == "done" and (now.live >= run["version"] or now.trains_another):
                 return int(run["version"])
             if run["ended_at"] is not None and run["status"] != "done":
@@ -201,7 +201,7 @@ def why_not(error: Exception) -> str:
     return why[:1].lower() + why[1:]
 
 
-class _Where:
+class _Target:
     """The address, with or without `/v1`, and what every request says."""
 
     def __init__(self, base_url: str, api_key: str | None, timeout_s: float) -> None:
@@ -230,7 +230,7 @@ class Client:
     """`base_url` as an SDK has it; `api_key` where rlproxy has keys: one whose role is `rate`."""
 
     def __init__(self, base_url: str = DEFAULT_URL, api_key: str | None = None, *, timeout_s: float = 60.0) -> None:
-        self._where = _Where(base_url, api_key, timeout_s)
+        self._where = _Target(base_url, api_key, timeout_s)
 
     def rate(
         self, answer: str | HasId, rating: Judgement, *, comment: str | None = None, correction: str | None = None,
@@ -264,7 +264,7 @@ class Client:
         try:
             while True:
                 step = plan.send(found)
-                if isinstance(step, _Ask):
+                if isinstance(step, _ClientCall):
                     found = self._ask(step)
                 else:
                     time.sleep(step)
@@ -272,7 +272,7 @@ class Client:
             result: _T = end.value
             return result
 
-    def _ask(self, ask: _Ask) -> Any:
+    def _ask(self, ask: _ClientCall) -> Any:
         body = None if ask.body is None else json.dumps(ask.body).encode()
         try:
             with send(
@@ -288,7 +288,7 @@ class AsyncClient:
     """The `Client` for asyncio: `async with AsyncClient() as rlproxy: await rlproxy.rate(…)`."""
 
     def __init__(self, base_url: str = DEFAULT_URL, api_key: str | None = None, *, timeout_s: float = 60.0) -> None:
-        self._where = _Where(base_url, api_key, timeout_s)
+        self._where = _Target(base_url, api_key, timeout_s)
         self._http: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -325,7 +325,7 @@ class AsyncClient:
         try:
             while True:
                 step = plan.send(found)
-                if isinstance(step, _Ask):
+                if isinstance(step, _ClientCall):
                     found = await self._ask(step)
                 else:
                     await asyncio.sleep(step)
@@ -333,7 +333,7 @@ class AsyncClient:
             result: _T = end.value
             return result
 
-    async def _ask(self, ask: _Ask) -> Any:
+    async def _ask(self, ask: _ClientCall) -> Any:
         import aiohttp
 
         if self._http is None:

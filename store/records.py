@@ -113,14 +113,14 @@ class Item(NamedTuple):
     kind: str
 
 
-class Asker(NamedTuple):
+class Requester(NamedTuple):
     """A key and the user that its request named. None means nobody's: no key and no user."""
 
     key: str | None
     user: str | None
 
 
-class SentBack(NamedTuple):
+class ReturnedConversation(NamedTuple):
     """A conversation up to a reply, as a client sends it back, and what came with it."""
 
     thread: bytes  # its loose name
@@ -139,7 +139,7 @@ class Candidate(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Lately:
+class RecentCompletion:
     """A completion as far as it takes to know whether it is the answer that somebody means."""
 
     seq: int
@@ -152,7 +152,7 @@ class Lately:
     thread: bytes | None
     conversation: int  # the seq of its first turn
     asked: str
-    asker: Asker
+    requester: Requester
     text: str  # all of it, or its beginning, as the call says
     calls: Message | None = None  # the reply itself, where it is nothing but tool calls
 
@@ -162,7 +162,7 @@ class Lately:
         return bool(self.text.strip()) or self.calls is not None
 
 
-class GoesOn(NamedTuple):
+class RepeatedReply(NamedTuple):
     """A reply that a request repeats."""
 
     turn: Turn
@@ -173,7 +173,7 @@ class GoesOn(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class CompletionQuery:
     """Which completions a list shows: those that ended, newest first, below `before_seq`."""
 
     limit: int = 30
@@ -189,7 +189,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class CompletionSummary:
     """A completion as lists show it: no prompt, no token ids, the beginning of its text."""
 
     seq: int
@@ -219,7 +219,7 @@ class Listed:
 class Inbox:
     """A page of a list."""
 
-    rows: list[Listed]
+    rows: list[CompletionSummary]
     others: dict[int, int]  # by seq: how many more turns its conversation has, up to a bound; nothing where none
     before_seq: int | None  # where the next page goes on; None: there is nothing more
 
@@ -258,7 +258,7 @@ class Signal:
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class SharedJudgement:
     """A turn, or a pair, that people and a judge have both looked at."""
 
     completion_id: str
@@ -342,7 +342,7 @@ class NewReaction:
 
 
 @dataclass(frozen=True, slots=True)
-class Reacted:
+class ReactionResult:
     """Outcome of a reaction. late: something newer is known; same: rated so already; nothing: no rating hung on it."""
 
     result: Literal["rated", "retracted", "same", "nothing", "late", "duplicate"]

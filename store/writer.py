@@ -38,7 +38,7 @@ NOT_YET = "What was forgotten is deleted; copies in gaps of the database are ove
 
 
 @dataclass(slots=True)
-class _Queued:
+class _QueuedOperation:
     operation: Callable[..., Any]  # on the connection, and on `rows` where there are some
     future: asyncio.Future[Any]
     rows: Sequence[Any] | None = None
@@ -78,8 +78,8 @@ class Writer:
         self._emptied: bool | None = True  # None: the log is to be emptied at the next checkpoint
         self._slice: _Slice | None = None  # what is to be overwritten at the next checkpoint
         self._loop = asyncio.get_running_loop()
-        self._queue: SimpleQueue[_Queued | None] = SimpleQueue()
-        self._handing: list[_Queued] = []  # handed to the thread at the end of this turn of the loop
+        self._queue: SimpleQueue[_QueuedOperation | None] = SimpleQueue()
+        self._handing: list[_QueuedOperation] = []  # handed to the thread at the end of this turn of the loop
         self._room = asyncio.Event()
         self._stopping = False
         # A daemon, so that a process that never called stop can still end; what was acknowledged is on disk.
@@ -88,7 +88,7 @@ class Writer:
 
     def submit(self, operation: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
         """Queue an operation now; the future ends when it is on disk or has failed."""
-        queued = _Queued(operation, self._loop.create_future())
+        queued = _QueuedOperation(operation, self._loop.create_future())
         if not self._refuses(queued):
             self._hand_over()
             self._queue.put(queued)
@@ -99,14 +99,14 @@ class Writer:
     ) -> asyncio.Future[None]:
         """Queue rows; `together` stores them and those of others that come in this turn of the loop. A thread that the
         first of them woke would commit once for it and once for the others."""
-        queued = _Queued(together, self._loop.create_future(), rows)
+        queued = _QueuedOperation(together, self._loop.create_future(), rows)
         if not self._refuses(queued):
             if not self._handing:
                 self._loop.call_soon(self._hand_over)
             self._handing.append(queued)
         return queued.future
 
-    def _refuses(self, queued: _Queued) -> bool:
+    def _refuses(self, queued: _QueuedOperation) -> bool:
         refusal: Exception | None = self._integrity.refusal
         if self._stopping:
             refusal = StoreClosed("The store is closed, this was not stored.")
@@ -195,9 +195,9 @@ class Writer:
                 outcome.future.set_result(outcome.result)
         self._room.set()
 
-    def _next_group(self) -> tuple[list[_Queued], bool]:
+    def _next_group(self) -> tuple[list[_QueuedOperation], bool]:
         """Wait for one operation, then take all that came meanwhile."""
-        group: list[_Queued] = []
+        group: list[_QueuedOperation] = []
         entry = self._queue.get()
         while entry is not None:
             group.append(entry)
@@ -209,7 +209,7 @@ class Writer:
                 return group, False
         return group, True
 
-    def _commit(self, group: list[_Queued]) -> list[_Outcome]:
+    def _commit(self, group: list[_QueuedOperation]) -> list[_Outcome]:
         if (refusal := self._integrity.refusal) is not None:
             return [_Outcome(queued.future, error=refusal) for queued in group]
         try:
@@ -229,13 +229,13 @@ class Writer:
         self.commits += 1
         return outcomes
 
-    def _run_at_once(self, run: list[_Queued]) -> list[_Outcome]:
+    def _run_at_once(self, run: list[_QueuedOperation]) -> list[_Outcome]:
         if len(run) == 1:
             return [_Outcome(run[0].future, result=run[0].run(self._db))]
         run[0].operation(self._db, [row for queued in run for row in queued.rows or ()])
         return [_Outcome(queued.future) for queued in run]
 
-    def _commit_apart(self, group: list[_Queued]) -> list[_Outcome]:
+    def _commit_apart(self, group: list[_QueuedOperation]) -> list[_Outcome]:
         """The same where one of them fails: the others shall not."""
         try:
             self._db.execute("BEGIN IMMEDIATE")
@@ -253,7 +253,7 @@ class Writer:
             with contextlib.suppress(*errors()):
                 self._db.execute("ROLLBACK")
 
-    def _run(self, queued: _Queued) -> _Outcome:
+    def _run(self, queued: _QueuedOperation) -> _Outcome:
         self._db.execute("SAVEPOINT operation")
         try:
             outcome = _Outcome(queued.future, result=queued.run(self._db))
@@ -296,9 +296,9 @@ class Writer:
             slice.error = ours if isinstance(ours, (StoreDamaged, NotOverwritten)) else NotOverwritten(str(ours))
 
 
-def _runs(group: list[_Queued]) -> list[list[_Queued]]:
+def _runs(group: list[_QueuedOperation]) -> list[list[_QueuedOperation]]:
     """Those that share one call, in the order in which they came."""
-    runs: list[list[_Queued]] = []
+    runs: list[list[_QueuedOperation]] = []
     for queued in group:
         if runs and queued.together is not None and queued.together is runs[-1][0].together:
             runs[-1].append(queued)

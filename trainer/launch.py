@@ -43,7 +43,7 @@ from trainer.io.encrypted_files import IN_THE_CLEAR, Seal, SealError, is_sealed,
 from trainer.io.encrypted_files import missing as sealing_lacks
 from trainer.lessons.prompts import HINT, NEUTRAL, join_lessons, neutral, teacher_words, with_hint
 from trainer.limits import GB, in_use
-from trainer.low_priority import Standing, can_stand_still, standing
+from trainer.low_priority import PriorityState, can_stand_still, standing
 from trainer.policy.autoscale import fit
 from trainer.run.scalars import NO_SCALARS
 from trainer.serve.__main__ import KEY_VARIABLE
@@ -59,9 +59,9 @@ __all__ = [
     "LaunchError",
     "Launcher",
     "LocalLauncher",
+    "PriorityState",
     "Seal",
     "SealError",
-    "Standing",
     "available",
     "can_stand_still",
     "child_environment",

@@ -85,28 +85,28 @@ def _group_in(lines: Sequence[str]) -> str | None:
     return None
 
 
-class Standing(NamedTuple):
+class PriorityState(NamedTuple):
     how: tuple[str, ...]  # what is in force, in words
     weak: str | None = None  # from whom a run does not step back, in a sentence
 
 
-def standing(nice: int, pid: int | str = "self") -> Standing:
+def standing(nice: int, pid: int | str = "self") -> PriorityState:
     """How far the background work that this process starts steps back. Blocking."""
     if nice == 0:
-        return Standing((), "train.nice = 0: a run takes as much of the processor as the model's server")
+        return PriorityState((), "train.nice = 0: a run takes as much of the processor as the model's server")
     if sys.platform == "darwin":
-        return Standing(("background priority of macOS", f"nice {nice}"))
+        return PriorityState(("background priority of macOS", f"nice {nice}"))
     how = [f"nice {nice}", *(["SCHED_IDLE"] if nice == LOWEST and hasattr(os, "SCHED_IDLE") else [])]
     if sys.platform != "linux":
-        return Standing(tuple(how))
+        return PriorityState(tuple(how))
     if (group := control_group(pid)) is not None:
         if scope():
-            return Standing((*how, f"a systemd scope with CPUWeight {WEIGHT}"))
+            return PriorityState((*how, f"a systemd scope with CPUWeight {WEIGHT}"))
         weak = f"this counts within the control group {group} only, not against a server outside it"
-        return Standing(tuple(how), weak)
+        return PriorityState(tuple(how), weak)
     if _autogroups():
-        return Standing((*how, f"autogroup {nice}"))
-    return Standing(tuple(how))
+        return PriorityState((*how, f"autogroup {nice}"))
+    return PriorityState(tuple(how))
 
 
 def can_stand_still() -> bool:

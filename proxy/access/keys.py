@@ -31,7 +31,7 @@ from proxy.core.agent_wrappers import UNKNOWN
 from proxy.core.errors import BadRequest, Conflict, NotFound, StorageFailed, Unauthorized
 from store.errors import NameTaken, StoreError, UnknownKey
 from store.learning.rater_quota import OWNER
-from store.records import Asker, Key, NewCompletion, Role
+from store.records import Key, NewCompletion, Requester, Role
 from store.store import Store
 
 log = structlog.get_logger()
@@ -55,7 +55,7 @@ class KeyBody(TypedDict):
     revoked_at: Annotated[float, Field(description="Unix seconds")] | None
 
 
-class Who(NamedTuple):
+class Principal(NamedTuple):
     """Somebody who may ask something."""
 
     role: Role | Literal["guest"]  # a guest has no key: pages only, which say how to sign in
@@ -74,59 +74,64 @@ class Who(NamedTuple):
         return None if self.role == "admin" else self.name
 
 
-class Reach(NamedTuple):
+class Scope(NamedTuple):
     """Completions that a request may see: those of its key, and among them those of whom it names. A name in a request
     proves nothing, so it only narrows what the key opens."""
 
-    who: Who
+    principal: Principal
     user: str | None = None  # whom the request names, and its completion is kept for
     names: tuple[str, ...] = ()  # all whom it names, also by what no completion is kept for (`conversations.people`)
 
     @classmethod
-    def of(cls, who: Who, user: str | None, names: tuple[str, ...]) -> Reach:
+    def of(cls, principal: Principal, user: str | None, names: tuple[str, ...]) -> Scope:
         """Reach of a request that names these. Whoever is named by what is not a name is somebody, and not the owner:
         all of them are one user. A key that is one person's is theirs, whatever the request says."""
-        return cls(who, user or (UNKNOWN if names and who.bound is None else None), names)
+        return cls(principal, user or (UNKNOWN if names and principal.bound is None else None), names)
 
-    def covers(self, found: NewCompletion | Asker) -> bool:
+    def covers(self, found: NewCompletion | Requester) -> bool:
         """Tell whether it may be read, gone on from and deleted. An admin who names nobody may have all."""
-        if self.who.role == "admin" and not self.names:
+        if self.principal.role == "admin" and not self.names:
             return True
         if found.key is not None and found.key not in self._keys:
             return False
         # A completion without a key is from before keys were kept: then the name of a key was all there was, and what
         # names nobody is the owner's.
         if found.key is None and found.user is None:
-            return self.who.role == "admin"
-        users = {self.who.bound} if found.key is None and self.who.bound else {self.user, self.who.bound}
+            return self.principal.role == "admin"
+        users = (
+            {self.principal.bound} if found.key is None and self.principal.bound else {self.user, self.principal.bound}
+        )
         return found.user is None or found.user in users
 
-    def shows(self, found: Asker) -> bool:
+    def shows(self, found: Requester) -> bool:
         """Tell if messages may be linked to it. A bot asks for many people by one key, and names nobody as it links."""
         return self.covers(found) or (not self.names and found.key in self._keys)
 
-    def own(self, *, unnamed: bool = False) -> list[Asker]:
+    def own(self, *, unnamed: bool = False) -> list[Requester]:
         """List those whose answers a request may mean that names none: never another user. `unnamed`: also answers of
         no user, which are the owner's."""
-        users = {self.user or self.who.name}
-        if unnamed or (self.user is None and self.who.role == "admin"):
+        users = {self.user or self.principal.name}
+        if unnamed or (self.user is None and self.principal.role == "admin"):
             users.add(None)
-        before = {self.who.bound} if self.who.bound else users
-        return [*(Asker(key, user) for key in self._keys for user in users), *(Asker(None, user) for user in before)]
+        before = {self.principal.bound} if self.principal.bound else users
+        return [
+            *(Requester(key, user) for key in self._keys for user in users),
+            *(Requester(None, user) for user in before),
+        ]
 
     @property
     def keys(self) -> set[str] | None:
         """Completions of other keys are not covered; None: of any. Those without a key are for `covers` to tell."""
-        return None if self.who.role == "admin" and not self.names else self._keys
+        return None if self.principal.role == "admin" and not self.names else self._keys
 
     @property
     def _keys(self) -> set[str]:
         """An admin goes on with what was asked before there were keys."""
-        return {self.who.key, OWNERS} if self.who.role == "admin" else {self.who.key}
+        return {self.principal.key, OWNERS} if self.principal.role == "admin" else {self.principal.key}
 
 
-_ADMIN: Final = Who("admin")
-_RATER: Final = Who("rate")
+_ADMIN: Final = Principal("admin")
+_RATER: Final = Principal("rate")
 
 
 class Keys:
@@ -141,7 +146,7 @@ class Keys:
         # Whether everybody has to show a key. Revoking the last one does not open what it had closed, nor does an older
         # database.
         self.needed = settings.api_key is not None
-        self._lent: dict[bytes, Who] = {}  # by the hash of their key
+        self._lent: dict[bytes, Principal] = {}  # by the hash of their key
         self.local = _secret(secrets.token_hex(4))
         self._local = self.local.encode()
 
@@ -150,7 +155,7 @@ class Keys:
         self._keys = {key.id: key for key in await store.keys.all()}
         self.needed = self.needed or bool(self._keys) or await store.keys.needed()
 
-    def who(self, given: str) -> Who:
+    def principal(self, given: str) -> Principal:
         """Find whose key this is. Without any (loopback only) everybody is admin. Raises Unauthorized."""
         said = given.encode("utf-8", "surrogateescape")
         if hmac.compare_digest(said, self._local):
@@ -162,9 +167,9 @@ class Keys:
         if self._use and hmac.compare_digest(said, self._use):
             return _RATER
         found = FORM.fullmatch(given)
-        if found is not None and (who := self.by_id(found[1], given)) is not None:
+        if found is not None and (principal := self.by_id(found[1], given)) is not None:
             self._used[found[1]] = time.time()
-            return who
+            return principal
         if found is None and not self.needed:
             return _RATER if self._admin else _ADMIN
         raise Unauthorized(
@@ -178,23 +183,23 @@ class Keys:
         return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self._local)
 
     @contextlib.contextmanager
-    def lent(self, who: Who) -> Iterator[str]:
+    def lent(self, principal: Principal) -> Iterator[str]:
         """A key that is theirs for as long as this lasts: for what rlproxy asks itself on somebody's behalf."""
         key = _secret(secrets.token_hex(4))
-        self._lent[hash_of(key)] = who
+        self._lent[hash_of(key)] = principal
         try:
             yield key
         finally:
             del self._lent[hash_of(key)]
 
-    def by_id(self, id: str, given: str | None = None) -> Who | None:
+    def by_id(self, id: str, given: str | None = None) -> Principal | None:
         """Whose key this is while it holds; with `given` only if that is it. For a page's cookie, which has the id."""
         key = self._keys.get(id)
         held = key.hash if key is not None else b"\0" * 32  # an unknown id takes as long as a wrong secret
         right = given is None or hmac.compare_digest(hash_of(given), held)
         if key is None or not right or key.revoked_at is not None:
             return None
-        return Who(key.role, key.id, key.name)
+        return Principal(key.role, key.id, key.name)
 
     async def create(self, name: str, role: str, actor: str) -> tuple[Key, str]:
         """The key and its text, which is not kept. Raises BadRequest, Conflict, StorageFailed."""

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Final, Literal
 
 from config.sections import ServerSection
-from proxy.access.keys import Who
+from proxy.access.keys import Principal
 from proxy.core.errors import Overloaded, TooMany
 from proxy.core.sharing.fd_limits import answers_at_once
 from proxy.core.sharing.shares import Holder, Shares
@@ -70,12 +70,12 @@ class Limits:
     def leave(self, kind: PlaceKind, holder: Holder) -> None:
         self._places[kind].give_back(holder)
 
-    def spend(self, who: Who) -> None:
+    def spend(self, principal: Principal) -> None:
         """One request of this key: a minute's worth may come at once. Raises TooMany."""
         rate = self._settings.requests_per_minute
         if rate == 0:
             return
-        key, now = who.id or f"{who.role} of the settings", time.monotonic()
+        key, now = principal.id or f"{principal.role} of the settings", time.monotonic()
         tokens, at = self._buckets.get(key, (float(rate), now))
         tokens = min(float(rate), tokens + (now - at) * rate / 60)
         self._buckets[key] = (tokens - 1 if tokens >= 1 else tokens, now)

@@ -24,7 +24,7 @@ from multidict import CIMultiDict, CIMultiDictProxy
 
 from config.sections import ServerSection
 from proxy.access.bodies import HELD, Bodies
-from proxy.access.keys import FORM, Keys, Who, given_key, same
+from proxy.access.keys import FORM, Keys, Principal, given_key, same
 from proxy.access.limits import HEAD_LIMIT, RESERVE, Limits, PlaceKind
 from proxy.access.pace import PATIENCE, SOON, send_long
 from proxy.access.roles import Rule, least, rule
@@ -34,7 +34,7 @@ from proxy.core.sharing.shares import HOLDER, Holder
 from proxy.core.upstream import target_of
 from store.records import Role
 
-WHO: Final = web.RequestKey("who", Who)
+PRINCIPAL: Final = web.RequestKey("who", Principal)
 BUSY: Final = web.AppKey("busy", set[web.RequestHandler])  # connections with a request under way
 LOCAL: Final = web.AppKey("local", str)  # the key of this start, for commands of this machine
 _SECRET: Final = re.compile("authorization|cookie|key|token|secret")  # in the name of a header
@@ -55,8 +55,8 @@ _SPLITS: Final = frozenset("/\\%")  # in a session's name: a second server could
 _DOTS: Final = re.compile(r"(^|[/\\]|%2f|%5c)(\.|%2e){1,2}($|[/\\?#]|%2f|%5c)", re.IGNORECASE)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-ByCookie = Callable[[web.Request], Who | None]
-Told = Callable[[web.Request], None]
+ByCookie = Callable[[web.Request], Principal | None]
+ModelDescription = Callable[[web.Request], None]
 
 
 @lru_cache(maxsize=KNOWN)
@@ -184,7 +184,7 @@ class Guard:
         limits: Limits,
         bodies: Bodies,
         by_cookie: ByCookie | None = None,
-        refused: Told = lambda request: None,
+        refused: ModelDescription = lambda request: None,
         home: Path | None = None,
     ) -> None:
         """`by_cookie` is a page's word on who asks; None where the key says it, as everywhere else. `refused` is told
@@ -202,15 +202,15 @@ class Guard:
         self._origins = {origin.rstrip("/").lower() for origin in settings.origins}
         self._hosts = {host.lower() for host in (settings.host, *settings.hosts)}
 
-    def who(self, request: web.Request) -> Who:
+    def principal(self, request: web.Request) -> Principal:
         """Raises Unauthorized."""
         found = self._by_cookie(request) if self._by_cookie is not None else None
-        return found or self._keys.who(given_key(request.headers))
+        return found or self._keys.principal(given_key(request.headers))
 
     def still(self, request: web.Request) -> bool:
         """Tell whether it would be let in now as it was: its key may have been revoked since."""
         try:
-            return self.who(request) == request[WHO]
+            return self.principal(request) == request[PRINCIPAL]
         except ProxyError:
             return False
 
@@ -233,13 +233,13 @@ class Guard:
                 if request.method == "OPTIONS" and "access-control-request-method" in request.headers:
                     return web.Response(status=204)  # an origin that may: what it may is set below
             visitor = self._by_cookie(request) if head.by_page and self._by_cookie is not None else None
-            request[WHO] = who = visitor or self._keys.who(head.key)
+            request[PRINCIPAL] = principal = visitor or self._keys.principal(head.key)
             if self._settings.requests_per_minute:
-                self._limits.spend(who)
-            if _RANK.get(who.role, -1) < _RANK[head.least] and not (who.role == GUEST and kind == "page"):
-                raise _needs_more(request, head, who)
+                self._limits.spend(principal)
+            if _RANK.get(principal.role, -1) < _RANK[head.least] and not (principal.role == GUEST and kind == "page"):
+                raise _needs_more(request, head, principal)
             group = _SHARED_BY.get(kind, kind)
-            holder = (who.key if self._keys.needed else request.remote, group)
+            holder = (principal.key if self._keys.needed else request.remote, group)
             return await self._in_place("events" if kind == "events" else "requests", holder, request, handler)
         except ProxyError:  # the data routes answer their own: what comes here got no further
             self._refused(request)
@@ -270,7 +270,11 @@ class Guard:
         """How many of the places that are kept for admins it may have. Commands of this machine have some that no
         other key reaches: an admin's key may be in the hands of a program, too."""
         head = request[HEAD]
-        if _SHARED_BY.get(head.rule.kind) != "control" or WHO not in request or request[WHO].role != "admin":
+        if (
+            _SHARED_BY.get(head.rule.kind) != "control"
+            or PRINCIPAL not in request
+            or request[PRINCIPAL].role != "admin"
+        ):
             return 0
         return 2 * RESERVE if self._keys.is_local(head.key) else RESERVE
 
@@ -350,8 +354,8 @@ def _host(given: str) -> str:
         raise BadRequest("The Host header is neither a name nor an address.") from None
 
 
-def _needs_more(request: web.Request, head: RequestHead, who: Who) -> Forbidden:
-    said = f"This needs a key with the role {head.least}, and yours has {who.role}."
+def _needs_more(request: web.Request, head: RequestHead, principal: Principal) -> Forbidden:
+    said = f"This needs a key with the role {head.least}, and yours has {principal.role}."
     if head.rule.kind in ("models", "passed") and head.least == "admin":
         path = f"{request.method} {request.raw_path.partition('?')[0][:100]}"
         said += f" Nothing was passed on: docs/reference/http-api.md does not list {path} for such a key."
@@ -366,12 +370,12 @@ async def contain(request: web.Request, response: web.StreamResponse) -> None:
 
 
 def require_admin(request: web.Request) -> None:
-    if request[WHO].role != "admin":
+    if request[PRINCIPAL].role != "admin":
         raise Forbidden("This needs a key with the role admin (server.admin_key, or one of `rlproxy keys`).")
 
 
-def who_asks(request: web.Request) -> Who:
-    return request[WHO]
+def principal_of(request: web.Request) -> Principal:
+    return request[PRINCIPAL]
 
 
 def outgoing_headers(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from config.sections import BackendSection
 from config.settings import Settings
-from proxy.backends.base import Backend, Capabilities, Told
+from proxy.backends.base import Backend, Capabilities, ModelDescription
 from proxy.core.errors import BadRequest
 from proxy.core.server_url import base_url
 from trainer.launch import Launcher
@@ -74,4 +74,4 @@ def _replicas(chosen: BackendSection, weights: str, home: Path) -> Backend:
     return Replicas([VLLM(chosen.model_copy(update={"url": url}), weights, home) for url in urls])
 
 
-__all__ = ["Backend", "Capabilities", "Told", "make_backend"]
+__all__ = ["Backend", "Capabilities", "ModelDescription", "make_backend"]

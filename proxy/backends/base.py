@@ -47,7 +47,7 @@ class Capabilities:
 
 
 @dataclass(slots=True)
-class Served:
+class ServedModel:
     """The model a server answers with when no adapter is asked for. Nobody changes it; each request makes two."""
 
     model: str
@@ -73,7 +73,7 @@ class Address(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ModelDescription:
     """A server's description of the model that it serves without an adapter; None: it does not tell."""
 
     identity: str = ""  # changes when it serves another model
@@ -121,7 +121,7 @@ def _call(call: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**call, "function": {**function, "arguments": said}}
 
 
-class Rendered(NamedTuple):
+class RenderedPrompt(NamedTuple):
     """A prompt as the model itself reads it, after what the server cuts of it: by one of these, or both."""
 
     text: str | None
@@ -132,7 +132,7 @@ class Misfit(AdapterError):
     """The adapter is whole, and the server has the model that it was trained on no more. One clause, after a colon."""
 
 
-class Left(NamedTuple):
+class LeftoverVersions(NamedTuple):
     """Versions at a server that this home did not make."""
 
     line: str
@@ -148,7 +148,7 @@ class Backend(Protocol):
         """Without `/v1`. Raises BackendDown while it is not known."""
 
     @property
-    def served(self) -> Served: ...
+    def served(self) -> ServedModel: ...
 
     @property
     def weights(self) -> str | None:
@@ -172,7 +172,7 @@ class Backend(Protocol):
         Blocking: it may look at files."""
 
     @property
-    def left(self) -> Left | None:
+    def left(self) -> LeftoverVersions | None:
         """Leftovers of other homes there, as last seen: of one that is gone, nobody else would remove it."""
 
     async def start(self, http: aiohttp.ClientSession, on_restart: Callable[[], Awaitable[None]]) -> None:
@@ -201,10 +201,10 @@ class Backend(Protocol):
     async def models(self) -> list[dict[str, Any]]:
         """The server's own list. Raises BackendDown, BackendBroke."""
 
-    async def tells(self) -> Told:
+    async def tells(self) -> ModelDescription:
         """Figures of the model itself, in a moment. Raises BackendDown, BackendBroke."""
 
-    async def rendered(self, prompt: Prompt) -> Rendered | None:
+    async def rendered(self, prompt: Prompt) -> RenderedPrompt | None:
         """Render it as the model without an adapter reads it; nothing is generated. None where this server does not
         tell.
 

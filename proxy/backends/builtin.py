@@ -15,7 +15,7 @@ import aiohttp
 import structlog
 
 from config.settings import Settings
-from proxy.backends.base import Served
+from proxy.backends.base import ServedModel
 from proxy.backends.vllm import VLLM
 from proxy.backends.weights_files import fingerprint
 from proxy.core.errors import BackendDown, Unsupported
@@ -54,8 +54,8 @@ class Builtin(VLLM):
         return {"authorization": f"Bearer {self._key}"}
 
     @property
-    def served(self) -> Served:
-        return Served(self._model, {"temperature": 1.0, "top_p": 1.0})
+    def served(self) -> ServedModel:
+        return ServedModel(self._model, {"temperature": 1.0, "top_p": 1.0})
 
     @property
     def weights(self) -> str | None:

@@ -42,7 +42,7 @@ def mark_of(home: Path) -> str:
     return hashlib.sha256(f"{word}\n{machine}\n{os.path.realpath(home)}".encode()).hexdigest()[:6]
 
 
-class Made:
+class InstalledVersion:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._all: dict[str, dict[str, Any]] = {}  # the least recently used first

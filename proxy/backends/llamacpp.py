@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from config.settings import Settings
 from proxy.backends import llamacpp_presets as presets
-from proxy.backends.base import Address, Capabilities, Prompt, Rendered
+from proxy.backends.base import Address, Capabilities, Prompt, RenderedPrompt
 from proxy.backends.gguf_files import adapter_file
 from proxy.backends.openai import OpenAICompatible
 from proxy.backends.sampling_defaults import Defaults, in_props
@@ -73,14 +73,14 @@ class LlamaCpp(OpenAICompatible):
         """Without our own versions: they are listed by their names anyway."""
         return [m for m in await super().models() if not _VERSION.fullmatch(str(m.get("id", "")))]
 
-    async def rendered(self, prompt: Prompt) -> Rendered | None:
+    async def rendered(self, prompt: Prompt) -> RenderedPrompt | None:
         """By its own template and tokeniser; the text alone has no token that begins every text."""
         text = prompt.text if prompt.dialect == "completions" else None
         text = text if text is not None else await self._render("/apply-template", prompt.chat(), "prompt")
         if text is None:
             return None
         asked = {"content": text, "add_special": True, "parse_special": True}
-        return Rendered(str(text), await self._render("/tokenize", asked, "tokens"))
+        return RenderedPrompt(str(text), await self._render("/tokenize", asked, "tokens"))
 
     async def _samples_by(self) -> Defaults | None:
         status, body = await self._call("GET", f"/props?model={quote(self._model)}")

@@ -21,8 +21,8 @@ import aiohttp
 
 from config.settings import Settings
 from proxy.backends import gguf_files
-from proxy.backends.base import Address, Capabilities, Left
-from proxy.backends.installed import Made, write
+from proxy.backends.base import Address, Capabilities, LeftoverVersions
+from proxy.backends.installed import InstalledVersion, write
 from proxy.backends.openai import OpenAICompatible
 from proxy.core.errors import BackendBroke, BackendDown, Unsupported
 from proxy.core.json_edit import dumps, loads
@@ -66,10 +66,10 @@ class LMStudio(OpenAICompatible):
         self._given = settings.backend.gguf
         self._folder = settings.backend.models_dir or Path(FOLDER).expanduser()
         self._launcher = launcher
-        self._made = Made(settings.home / "lmstudio.json")
+        self._made = InstalledVersion(settings.home / "lmstudio.json")
         self._put_out = settings.home / "lmstudio-put-out.json"  # on disk: nobody else knows how they were loaded
         self._chosen: dict[str, str] = {}  # versions, and the folder that each was put into
-        self._left: Left | None = None
+        self._left: LeftoverVersions | None = None
         self._wanted: dict[str, str] = {}  # versions that are loaded, and the instance of each
         self._about: Mapping[str, Any] = {}  # the model's entry in its list
         self._base: Path | None = None
@@ -103,7 +103,7 @@ class LMStudio(OpenAICompatible):
         return [m for m in await super().models() if not _OURS.fullmatch(str(m.get("id", "")))]
 
     @property
-    def left(self) -> Left | None:
+    def left(self) -> LeftoverVersions | None:
         return self._left
 
     # Finding out
@@ -119,7 +119,7 @@ class LMStudio(OpenAICompatible):
         names = [name for name in there if _OURS.fullmatch(name) and self._made.about(name) is None]
         remove = f"rm -r {shlex.join(str(folder / name) for name in names)}"
         said = f"LM Studio has {', '.join(names)}, which this home did not make"
-        self._left = Left(said, remove) if names else None
+        self._left = LeftoverVersions(said, remove) if names else None
 
     async def ready(self) -> None:
         """Looks each time a version is loaded: it drops idle ones by itself, and all of them when it restarts."""

@@ -21,8 +21,17 @@ import structlog
 
 from config.settings import Settings
 from proxy.backends import gguf_files
-from proxy.backends.base import Address, Capabilities, Left, Misfit, Prompt, Rendered, Served, Told
-from proxy.backends.installed import Made
+from proxy.backends.base import (
+    Address,
+    Capabilities,
+    LeftoverVersions,
+    Misfit,
+    ModelDescription,
+    Prompt,
+    RenderedPrompt,
+    ServedModel,
+)
+from proxy.backends.installed import InstalledVersion
 from proxy.backends.modelfile import Modelfile, parse
 from proxy.backends.ollama_prompts import asked_of_ollama
 from proxy.backends.openai import LONG_CALL_BYTES, OpenAICompatible
@@ -83,7 +92,7 @@ class Ollama(OpenAICompatible):
         self._given = settings.backend.gguf
         self._launcher = launcher
         self._home = settings.home
-        self._made = Made(settings.home / "ollama.json")
+        self._made = InstalledVersion(settings.home / "ollama.json")
         self._origins = Origins(settings.home / "ollama-origins.json")
         self._chosen: dict[str, str] = {}  # versions, and the tag under which each was loaded
         self._loaded: set[str] = set()  # tags
@@ -94,14 +103,14 @@ class Ollama(OpenAICompatible):
         self._modelfile = Modelfile()
 
     @property
-    def served(self) -> Served:
+    def served(self) -> ServedModel:
         """Its OpenAI routes set what the client does not, whatever the Modelfile says; the others do not."""
         said = {_NAMES[k]: float(v) for k, v in self._modelfile.parameters.items() if k in _NAMES and _number(v)}
         older = self._version is not None and self._version < PENALISES
         penalty = {"repetition_penalty": 1.1} if older else {}
         native = {"temperature": 0.8, "top_p": 0.9, **_DEFAULTS, **penalty, **said}
         openai = native | {"temperature": 1.0, "top_p": 1.0}
-        return Served(self._model, openai, dict.fromkeys(("ollama", "ollama-generate", "messages"), native))
+        return ServedModel(self._model, openai, dict.fromkeys(("ollama", "ollama-generate", "messages"), native))
 
     @property
     def weights(self) -> str | None:
@@ -152,10 +161,10 @@ class Ollama(OpenAICompatible):
         return Address(self.url, {"model": dumps(self.tag(model))})
 
     @property
-    def left(self) -> Left | None:
+    def left(self) -> LeftoverVersions | None:
         if not self._left:
             return None
-        return Left(
+        return LeftoverVersions(
             f"Ollama has {', '.join(self._left)}, which this home did not make", f"ollama rm {shlex.join(self._left)}"
         )
 
@@ -267,10 +276,10 @@ class Ollama(OpenAICompatible):
         remedy = "name a copy of it with backend.gguf, or let rlproxy's user read it"
         return (path, None) if reason is None else (None, f"Ollama takes whole models only, and {reason}; {remedy}.")
 
-    async def tells(self) -> Told:
+    async def tells(self) -> ModelDescription:
         """Its digest changes with its template, too; the model list that all servers have does not."""
         digest = (await self._tags()).get(self._model, "")
-        return Told(identity=f"{self._model} {digest} of ollama {self._version}")
+        return ModelDescription(identity=f"{self._model} {digest} of ollama {self._version}")
 
     async def _tags(self) -> dict[str, str]:
         """All its models, and the digest of each."""
@@ -278,7 +287,7 @@ class Ollama(OpenAICompatible):
 
     # Prompts
 
-    async def rendered(self, prompt: Prompt) -> Rendered | None:
+    async def rendered(self, prompt: Prompt) -> RenderedPrompt | None:
         """By the route that it was asked by: each makes another conversation of the same messages. Older ones than
         RENDERS would answer the question.
 
@@ -292,7 +301,7 @@ class Ollama(OpenAICompatible):
         loaded = self._model if self._model in held or not held else min(held)
         asked = {**body, "model": loaded, "stream": False, "_debug_render_only": True}
         text = await self._render(path, asked, "_debug_info", "rendered_template")
-        return None if text is None else Rendered(str(text), None)
+        return None if text is None else RenderedPrompt(str(text), None)
 
     # Versions
 

@@ -18,7 +18,15 @@ import aiohttp
 
 from config.sections import BackendSection
 from proxy.backends.ask import reaching
-from proxy.backends.base import Address, Capabilities, Left, Prompt, Rendered, Served, Told
+from proxy.backends.base import (
+    Address,
+    Capabilities,
+    LeftoverVersions,
+    ModelDescription,
+    Prompt,
+    RenderedPrompt,
+    ServedModel,
+)
 from proxy.backends.installed import mark_of
 from proxy.backends.model_files import ModelFolders
 from proxy.backends.sampling_defaults import NEUTRAL, Defaults
@@ -69,9 +77,9 @@ class OpenAICompatible:
         return self._url
 
     @property
-    def served(self) -> Served:
+    def served(self) -> ServedModel:
         found = self._defaults
-        return Served(
+        return ServedModel(
             self._model, found.sampling, known=found.known, unsure=found.unsure, logprobs_of=found.logprobs_of
         )
 
@@ -120,7 +128,7 @@ class OpenAICompatible:
         return None
 
     @property
-    def left(self) -> Left | None:
+    def left(self) -> LeftoverVersions | None:
         return None
 
     async def start(self, http: aiohttp.ClientSession, on_restart: Callable[[], Awaitable[None]]) -> None:
@@ -191,7 +199,7 @@ class OpenAICompatible:
         path = address_of(self._url).path
         return f" A path is taken as it is: should {path} be {path}/v1?" if path and not path.endswith("/v1") else ""
 
-    async def tells(self) -> Told:
+    async def tells(self) -> ModelDescription:
         """Its own entry in the model list: whatever a server puts there, but for what changes by itself."""
         entry = await self._own_entry()
         kept = {key: value for key, value in entry.items() if key not in PASSING}
@@ -200,7 +208,7 @@ class OpenAICompatible:
     async def _own_entry(self) -> dict[str, Any]:
         return next((m for m in await self.models() if m.get("id") == self._model), {"id": self._model})
 
-    async def rendered(self, prompt: Prompt) -> Rendered | None:
+    async def rendered(self, prompt: Prompt) -> RenderedPrompt | None:
         return None
 
     async def _render(self, path: str, body: Mapping[str, Any], *members: str) -> Any:
@@ -261,12 +269,12 @@ class OpenAICompatible:
                 return response.status, await body_of(response, most)
 
 
-def _told(entry: dict[str, Any], config: dict[str, Any]) -> Told:
+def _told(entry: dict[str, Any], config: dict[str, Any]) -> ModelDescription:
     """From an entry of a model list (llama-server has sizes under `meta`) and a config.json, where there is one."""
     meta = entry.get("meta")
     sizes = meta if isinstance(meta, dict) else {}
     text = {**config, **(config.get("text_config") or {})}
-    return Told(
+    return ModelDescription(
         identity=dumps(entry, in_order=True).decode(),
         architecture=text.get("model_type"),
         vocabulary=sizes.get("n_vocab") or text.get("vocab_size"),

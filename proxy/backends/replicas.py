@@ -16,7 +16,15 @@ from typing import Any, Final
 import aiohttp
 import structlog
 
-from proxy.backends.base import Address, Capabilities, Left, Prompt, Rendered, Served, Told
+from proxy.backends.base import (
+    Address,
+    Capabilities,
+    LeftoverVersions,
+    ModelDescription,
+    Prompt,
+    RenderedPrompt,
+    ServedModel,
+)
 from proxy.backends.openai import OpenAICompatible
 from proxy.core.errors import BackendBroke, BackendDown, ProxyError
 
@@ -60,7 +68,7 @@ class Replicas:
         return next((r.url for r in self._all if r.why_out is None), self._first.url)
 
     @property
-    def served(self) -> Served:
+    def served(self) -> ServedModel:
         return next((r.server.served for r in self._all if r.server.served.model == self._model), self._first.served)
 
     @property
@@ -86,7 +94,7 @@ class Replicas:
         return self._first.lacks
 
     @property
-    def left(self) -> Left | None:
+    def left(self) -> LeftoverVersions | None:
         return self._first.left
 
     def headers(self) -> Mapping[str, str]:
@@ -178,10 +186,10 @@ class Replicas:
     def _at(self, address: Address) -> Replica:
         return next(r for r in self._all if r.url == address.url)
 
-    async def tells(self) -> Told:
+    async def tells(self) -> ModelDescription:
         return await self._up()[0].server.tells()
 
-    async def rendered(self, prompt: Prompt) -> Rendered | None:
+    async def rendered(self, prompt: Prompt) -> RenderedPrompt | None:
         return await self._up()[0].server.rendered(prompt)
 
     async def models(self) -> list[dict[str, Any]]:

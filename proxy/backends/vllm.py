@@ -24,7 +24,7 @@ import structlog
 
 from config.sections import BackendSection
 from proxy.backends.ask import START
-from proxy.backends.base import Capabilities, Prompt, Rendered
+from proxy.backends.base import Capabilities, Prompt, RenderedPrompt
 from proxy.backends.openai import OpenAICompatible
 from proxy.backends.sampling_defaults import (
     FILE,
@@ -114,10 +114,10 @@ class VLLM(OpenAICompatible):
         except (ValueError, KeyError, TypeError, IndexError, AttributeError):
             return {}
 
-    async def rendered(self, prompt: Prompt) -> Rendered | None:
+    async def rendered(self, prompt: Prompt) -> RenderedPrompt | None:
         raw = prompt.text if prompt.dialect == "completions" else None
         ids = await self._render("/tokenize", prompt.chat() if raw is None else {"prompt": raw}, "tokens")
-        return None if ids is None else Rendered(None, ids)
+        return None if ids is None else RenderedPrompt(None, ids)
 
     async def load(self, name: str, path: Path) -> None:
         if self.named(name) in {m["id"] for m in await self.models()}:

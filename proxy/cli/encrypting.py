@@ -91,7 +91,7 @@ def decrypt(settings: Settings, progress: Progress) -> Report:
     return report
 
 
-def _take(report: Report, converted: encryption.Converted) -> None:
+def _take(report: Report, converted: encryption.ConversionReport) -> None:
     report.files += [str(path) for path in converted.files]
     report.left |= {str(path): reason for path, reason in converted.left.items()}
 

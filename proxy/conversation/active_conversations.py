@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from proxy.conversation.history_cache import History
-from proxy.conversation.incremental_json import SaidBefore
+from proxy.conversation.incremental_json import EarlierBodies
 from proxy.core.errors import BadRequest
 from proxy.core.offload import LARGE
 from proxy.dialects import Dialect
-from proxy.dialects.base import ODD, Question
+from proxy.dialects.base import ODD, OutgoingRequest
 from store.records import Message, NewCompletion
 
 MOST: Final = 8  # conversations
@@ -35,16 +35,16 @@ _OF_THE_ANSWER: Final = (
 class _Turn(NamedTuple):
     at: float
     dialect: Dialect
-    question: Question
+    question: OutgoingRequest
 
 
-class Recent:
+class ActiveConversations:
     def __init__(self, history: History) -> None:
         self.history = history  # what follows from their messages; forgotten with them
-        self.bodies = SaidBefore()  # so are these
+        self.bodies = EarlierBodies()  # so are these
         self._turns: dict[tuple[str | None, str | Message], _Turn] = {}  # the newest last
 
-    def note(self, row: NewCompletion, dialect: Dialect, question: Question) -> None:
+    def note(self, row: NewCompletion, dialect: Dialect, question: OutgoingRequest) -> None:
         """A main turn of a conversation, which is its session, or else what the person said first."""
         if row.turn != "main" or dialect.alone or question.size > LONGEST or question.weight > LARGE:
             return  # what is read ahead is made on the loop

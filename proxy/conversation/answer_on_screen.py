@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from proxy.access.keys import Reach
+from proxy.access.keys import Scope
 from proxy.conversation.conversations import as_chat, canonical, thread, without_commands
 from proxy.conversation.first_words import first_words, quote_of
 from proxy.conversation.inserted_messages import without_fillers
@@ -23,9 +23,9 @@ from proxy.conversation.same_calls import calls_in
 from proxy.conversation.same_text import (
     COUNTED,
     LONGEST,
-    Alike,
     Forms,
     MessageText,
+    Similarity,
     TextOverlap,
     alike,
     asked_alike,
@@ -36,14 +36,14 @@ from proxy.conversation.same_text import (
     together,
     whole_turn,
 )
-from proxy.conversation.underway import Underway
+from proxy.conversation.underway import AnswersInProgress
 from proxy.conversation.user_text import silent
 from proxy.core.agent_wrappers import Agent
 from proxy.core.errors import Conflict
 from proxy.core.offload import in_thread
 from store.captured import tree
 from store.captured.tree import SYSTEM_ROLES
-from store.records import Asker, Candidate, Completion, Lately, SentBack
+from store.records import Candidate, Completion, RecentCompletion, Requester, ReturnedConversation
 from store.store import Store
 
 RECENT_ANSWERS: Final = 200  # answers of a key and a person that are looked through for the words of one
@@ -96,7 +96,7 @@ class Ambiguous(CannotTell):
 class Place(NamedTuple):
     """Where somebody types a command: whose answers may be meant, and what came with it."""
 
-    reach: Reach
+    scope: Scope
     session: str | None
     model: str
     agent: Agent | None
@@ -105,24 +105,24 @@ class Place(NamedTuple):
 class Fit(NamedTuple):
     """The evidence for one candidate."""
 
-    one: Lately
+    one: RecentCompletion
     session: int  # 2: the same, 1: not known, 0: another
     run: TextOverlap
-    alike: Alike
+    alike: Similarity
     asked: bool  # there are words above it
     against: bool  # something above it was answered in another conversation
     rest: int  # 2 for the same system texts, and 1 for the same model
 
 
-class OnScreen:
-    def __init__(self, store: Store, redactor: Redactor, underway: Underway) -> None:
+class AnswerOnScreen:
+    def __init__(self, store: Store, redactor: Redactor, underway: AnswersInProgress) -> None:
         self._store = store
         self._redactor = redactor
         self.underway = underway
 
-    async def above(self, messages: list[dict[str, Any]], place: Place) -> Lately:
+    async def above(self, messages: list[dict[str, Any]], place: Place) -> RecentCompletion:
         """The answer right above a command, which these messages are in front of. Raises CannotTell."""
-        await self.underway.begin_all(place.reach.own())
+        await self.underway.begin_all(place.scope.own())
         history = await in_thread(_history_above, messages, place.agent)
         if not any(message.get("role") not in SYSTEM_ROLES for message in history):
             raise CannotTell(NONE_SENT)
@@ -130,33 +130,37 @@ class OnScreen:
             return await self._unanswered(history, place)
         if _is_reference(history[-1]):
             raise CannotTell(REFERENCE)
-        return await self._newest_below(await self._reply(history, place, place.reach.own()), place)
+        return await self._newest_below(await self._reply(history, place, place.scope.own()), place)
 
-    async def rendered(self, messages: Sequence[dict[str, Any]], place: Place, askers: Sequence[Asker]) -> Lately:
+    async def rendered(
+        self, messages: Sequence[dict[str, Any]], place: Place, requesters: Sequence[Requester]
+    ) -> RecentCompletion:
         """The answer that ends these messages as a client has them on its screen, however old it is, among the answers
         of `askers`. Where the place has a session, an answer of another session is none. Raises CannotTell."""
         indices = without_commands(messages, place.agent)
         if not indices or indices[-1] != len(messages) - 1:
             raise CannotTell(OURS)
-        answer = await self._reply([messages[i] for i in indices], place, askers, within=place.session)
+        answer = await self._reply([messages[i] for i in indices], place, requesters, within=place.session)
         if place.session is not None and answer.session not in (None, place.session):
             raise CannotTell(UNKNOWN)
         return answer
 
-    async def may_have_said(self, reply: Mapping[str, Any], askers: Sequence[Asker], session: str | None) -> bool:
+    async def may_have_said(
+        self, reply: Mapping[str, Any], requesters: Sequence[Requester], session: str | None
+    ) -> bool:
         """Tell whether `rendered` may find this reply by its words, without the conversation above it."""
         for within in dict.fromkeys((session, None)):
-            _, close, _ = await self._close_to(reply, askers, within, Forms(), after_tool=True)
+            _, close, _ = await self._close_to(reply, requesters, within, Forms(), after_tool=True)
             if close:
                 return True
         return False
 
-    async def last(self, askers: Sequence[Asker], session: str | None) -> Lately | None:
+    async def last(self, requesters: Sequence[Requester], session: str | None) -> RecentCompletion | None:
         """The main turn that these asked last, as far as it was shown. Raises CannotTell."""
-        await self.underway.begin_all(askers)
-        return await self.settled(await self._store.answers.newest_of(askers, session=session))
+        await self.underway.begin_all(requesters)
+        return await self.settled(await self._store.answers.newest_of(requesters, session=session))
 
-    async def settled(self, newest: Lately | None) -> Lately | None:
+    async def settled(self, newest: RecentCompletion | None) -> RecentCompletion | None:
         """This answer, with as much of it as has come. Raises CannotTell where that is nothing."""
         if newest is None:
             return None
@@ -165,7 +169,7 @@ class OnScreen:
             return newest
         raise CannotTell(NOT_BEGUN if newest.status == "pending" else CUT_SHORT)
 
-    async def so_far(self, answer: Lately) -> Lately:
+    async def so_far(self, answer: RecentCompletion) -> RecentCompletion:
         """This answer with the words that have come of it by now."""
         if answer.status != "pending":
             return answer
@@ -176,42 +180,48 @@ class OnScreen:
     # The answer above
 
     async def _reply(
-        self, history: list[dict[str, Any]], place: Place, askers: Sequence[Asker], *, within: str | None = None
-    ) -> Lately:
+        self, history: list[dict[str, Any]], place: Place, requesters: Sequence[Requester], *, within: str | None = None
+    ) -> RecentCompletion:
         """`within`: the session whose answers are looked through first, also those that are not of late."""
         sent, messages = await in_thread(self._sent_back, history, place)  # it may have pictures in it
-        completions = [] if sent is None else await self._store.completions.find_reply(sent, askers)
+        completions = [] if sent is None else await self._store.completions.find_reply(sent, requesters)
         if len(completions) > 1:
             raise Ambiguous(_choice_text(completions))
         if completions:
             answer = await self._store.answers.get(completions[0].id)
-            answer = await self._or_better(messages, sent, askers, place, answer) if answer else None
+            answer = await self._or_better(messages, sent, requesters, place, answer) if answer else None
         else:
-            answer = await self._by_words(messages, sent, askers, place, within) if within else None
-            answer = answer or await self._by_words(messages, sent, askers, place)
+            answer = await self._by_words(messages, sent, requesters, place, within) if within else None
+            answer = answer or await self._by_words(messages, sent, requesters, place)
         if answer is None:
             raise CannotTell(UNKNOWN)
         return answer
 
-    def _sent_back(self, history: list[dict[str, Any]], place: Place) -> tuple[SentBack | None, list[dict[str, Any]]]:
+    def _sent_back(
+        self, history: list[dict[str, Any]], place: Place
+    ) -> tuple[ReturnedConversation | None, list[dict[str, Any]]]:
         """The conversation by its names, and its messages as they are stored."""
         name = thread(history, self._redactor.message)
         stored = [self._redactor.message(canonical(message)) for message in history]
         talk, _ = tree.said(stored)
         system = tuple(tree.message_hash(None, stored[i].role, stored[i].body) for i in tree.places(stored))
-        sent = None if name is None else SentBack(name, tree.chain(talk)[-1], system, place.model, place.session)
+        sent = (
+            None
+            if name is None
+            else ReturnedConversation(name, tree.chain(talk)[-1], system, place.model, place.session)
+        )
         return sent, [as_chat(message) for message in stored]
 
     async def _by_words(
         self,
         history: list[dict[str, Any]],
-        sent: SentBack | None,
-        askers: Sequence[Asker],
+        sent: ReturnedConversation | None,
+        requesters: Sequence[Requester],
         place: Place,
         within: str | None = None,
-    ) -> Lately | None:
+    ) -> RecentCompletion | None:
         """The client has rewritten the conversation. Raises Ambiguous."""
-        fits, letters, is_cut = await self._compared(history, sent, askers, place, within)
+        fits, letters, is_cut = await self._compared(history, sent, requesters, place, within)
         best = _best([fit for fit in fits if _is_enough(fit, letters)])
         if len(best) > 1 or (best and is_cut):
             raise Ambiguous(_choice_text(_candidates(best)))
@@ -220,20 +230,20 @@ class OnScreen:
     async def _or_better(
         self,
         history: list[dict[str, Any]],
-        sent: SentBack | None,
-        askers: Sequence[Asker],
+        sent: ReturnedConversation | None,
+        requesters: Sequence[Requester],
         place: Place,
-        answer: Lately,
-    ) -> Lately:
+        answer: RecentCompletion,
+    ) -> RecentCompletion:
         """`answer`, whose whole conversation is what was sent. Or one of whose conversation that may be the end, if its
         session or its system texts speak for it. Raises Ambiguous."""
-        fits, _, _ = await self._compared(history, sent, askers, place)
+        fits, _, _ = await self._compared(history, sent, requesters, place)
         mine = next((fit for fit in fits if fit.one.id == answer.id), None)
         if mine is None:
             return answer
         better = [
             fit for fit in fits
-            if fit.run.whole and fit.alike >= Alike.SPACES and (fit.session, fit.rest) > (mine.session, mine.rest)
+            if fit.run.whole and fit.alike >= Similarity.SPACES and (fit.session, fit.rest) > (mine.session, mine.rest)
         ]  # fmt: skip
         best = _best([mine, *better])
         if len(best) > 1:
@@ -243,8 +253,8 @@ class OnScreen:
     async def _compared(
         self,
         history: list[dict[str, Any]],
-        sent: SentBack | None,
-        askers: Sequence[Asker],
+        sent: ReturnedConversation | None,
+        requesters: Sequence[Requester],
         place: Place,
         within: str | None = None,
     ) -> tuple[list[Fit], int, bool]:
@@ -252,7 +262,7 @@ class OnScreen:
         *earlier_messages, reply = history
         forms = Forms()
         after_tool = bool(earlier_messages) and earlier_messages[-1].get("role") == "tool"
-        text, close, rows = await self._close_to(reply, askers, within, forms, after_tool=after_tool)
+        text, close, rows = await self._close_to(reply, requesters, within, forms, after_tool=after_tool)
         if place.session is not None and len(close) > CLOSE:
             close = [(answer, how) for answer, how in close if answer.session == place.session] or close
         if not close:
@@ -265,25 +275,25 @@ class OnScreen:
     async def _close_to(
         self,
         reply: Mapping[str, Any],
-        askers: Sequence[Asker],
+        requesters: Sequence[Requester],
         within: str | None,
         forms: Forms,
         *,
         after_tool: bool,
-    ) -> tuple[str, list[tuple[Lately, Alike]], list[Lately]]:
+    ) -> tuple[str, list[tuple[RecentCompletion, Similarity]], list[RecentCompletion]]:
         """The text of a reply, the answers lately that say the same, and all answers lately."""
         text = text_in(reply)
         if not text and not reply.get("tool_calls"):
             return text, [], []
         longest = min(len(text) + len(text) // 2 + 1000, LONGEST)
-        rows = await self._store.answers.said_to(askers, limit=RECENT_ANSWERS, longest=longest, session=within)
+        rows = await self._store.answers.said_to(requesters, limit=RECENT_ANSWERS, longest=longest, session=within)
         rows = [await self.so_far(row) for row in rows]
         return text, await in_thread(_close, reply, text, rows, forms, after_tool=after_tool), rows
 
-    async def _newest_below(self, answer: Lately, place: Place) -> Lately:
+    async def _newest_below(self, answer: RecentCompletion, place: Place) -> RecentCompletion:
         """`answer`, unless an answer came below it that the client has not sent: it is under way, or was broken off.
         Raises CannotTell."""
-        for newer in await self._store.answers.main_turns_of(place.reach.own(), limit=TURNS):
+        for newer in await self._store.answers.main_turns_of(place.scope.own(), limit=TURNS):
             if newer.seq <= answer.seq or newer.created_at < (answer.finished_at or newer.created_at + 1):
                 continue
             same = newer.conversation == answer.conversation
@@ -299,15 +309,15 @@ class OnScreen:
                 break
         return answer
 
-    async def _unanswered(self, history: list[dict[str, Any]], place: Place) -> Lately:
+    async def _unanswered(self, history: list[dict[str, Any]], place: Place) -> RecentCompletion:
         """The person's own message is the last one: its answer is under way, or its client keeps none that was broken
         off. Raises CannotTell."""
         forms = Forms()
         _, messages = await in_thread(self._sent_back, history, place)
-        turns = await self._store.answers.main_turns_of(place.reach.own(), limit=TURNS)
+        turns = await self._store.answers.main_turns_of(place.scope.own(), limit=TURNS)
         turns = await in_thread(_turns_of_question, messages[-1], turns, forms)
         whole = await self._store.completions.many([turn.id for turn in turns])
-        close = [(turn, Alike.EXACT) for turn in turns]
+        close = [(turn, Similarity.EXACT) for turn in turns]
         fits = await in_thread(_fits, messages, close, whole, None, place, forms)
         enough = [fit for fit in fits if fit.run.messages and (fit.run.whole or fit.session == 2)]
         answers = [await self.so_far(answer) for answer in _best(enough, alone=False)]
@@ -335,17 +345,19 @@ def _is_reference(message: Mapping[str, Any]) -> bool:
     return any(isinstance(part, Mapping) and part.get("type") == "item_reference" for part in parts)
 
 
-def _turns_of_question(question: Mapping[str, Any], turns: Iterable[Lately], forms: Forms) -> list[Lately]:
+def _turns_of_question(
+    question: Mapping[str, Any], turns: Iterable[RecentCompletion], forms: Forms
+) -> list[RecentCompletion]:
     """Those that may have been asked this."""
     text = text_in(question)
     return [turn for turn in turns if asked_alike(text, turn.asked, forms)][:CLOSE]
 
 
 def _close(
-    reply: Mapping[str, Any], text: str, rows: Iterable[Lately], forms: Forms, *, after_tool: bool
-) -> list[tuple[Lately, Alike]]:
+    reply: Mapping[str, Any], text: str, rows: Iterable[RecentCompletion], forms: Forms, *, after_tool: bool
+) -> list[tuple[RecentCompletion, Similarity]]:
     """Those that say the same. `after_tool`: a tool's result is right above it."""
-    matches: list[tuple[Lately, Alike]] = []
+    matches: list[tuple[RecentCompletion, Similarity]] = []
     calls = [] if text else calls_in(reply)  # once: they may be megabytes
     for row in rows:
         if text:
@@ -353,20 +365,20 @@ def _close(
             how = compare(text, text_in({"role": "assistant", "content": row.text}), forms)
         else:
             same = calls and row.calls is not None and calls == calls_in(as_chat(row.calls))
-            how = Alike.EXACT if same else Alike.NOT
-        if how is not Alike.NOT:
+            how = Similarity.EXACT if same else Similarity.NOT
+        if how is not Similarity.NOT:
             matches.append((row, how))
     return matches
 
 
 def _fits(
     messages: Sequence[Mapping[str, Any]],
-    close: Sequence[tuple[Lately, Alike]],
+    close: Sequence[tuple[RecentCompletion, Similarity]],
     whole: Sequence[Completion],
-    sent: SentBack | None,
+    sent: ReturnedConversation | None,
     place: Place,
     forms: Forms,
-    rows: Iterable[Lately] = (),
+    rows: Iterable[RecentCompletion] = (),
 ) -> list[Fit]:
     """`rows`: all that was answered lately, whatever it says."""
     texts, completions = spoken(without_fillers(messages, place.agent)), {answer.new.id: answer for answer in whole}
@@ -378,7 +390,7 @@ def _fits(
         if completion is None:  # it went in this moment
             continue
         prompt = completion.new.prompt
-        if how is Alike.END and not (prompt and prompt[-1].role == "tool"):
+        if how is Similarity.END and not (prompt and prompt[-1].role == "tool"):
             continue
         session = 1 if None in (place.session, answer.session) else 2 if place.session == answer.session else 0
         system = tuple(tree.message_hash(None, prompt[index].role, prompt[index].body) for index in tree.places(prompt))
@@ -399,7 +411,7 @@ def _is_enough(fit: Fit, letters: int) -> bool:
     """Tell if it is certain that this is the answer, if it is the only one. An answer that is not captured may have the
     same words: short ones need more to speak for them. `letters`: in its beginning, and digits."""
     run, has_question = fit.run, fit.asked
-    if fit.against or (fit.alike is Alike.END and not (run.messages and run.whole)):
+    if fit.against or (fit.alike is Similarity.END and not (run.messages and run.whole)):
         return False
     if fit.session == 2:
         return run.messages > 0 or not has_question or letters >= UNMISTAKABLE
@@ -410,7 +422,7 @@ def _is_enough(fit: Fit, letters: int) -> bool:
     return letters >= (UNMISTAKABLE if has_question else TELLING)
 
 
-def _best(fits: Sequence[Fit], *, alone: bool = True) -> list[Lately]:
+def _best(fits: Sequence[Fit], *, alone: bool = True) -> list[RecentCompletion]:
     """The one for which in no way less speaks than for any other; else all between which it is not certain. The same
     said to the same question of the same conversation means the newest; with `alone` false all of these."""
     best = [fit for fit in fits if all(_weighs(fit, rival) for rival in fits)]
@@ -418,8 +430,8 @@ def _best(fits: Sequence[Fit], *, alone: bool = True) -> list[Lately]:
         return [fit.one for fit in fits]
     best_setting = max(fit.rest for fit in best)
     best = [fit for fit in best if fit.rest == best_setting]
-    if any(fit.alike >= Alike.SPACES for fit in best):
-        best = [fit for fit in best if fit.alike >= Alike.SPACES]
+    if any(fit.alike >= Similarity.SPACES for fit in best):
+        best = [fit for fit in best if fit.alike >= Similarity.SPACES]
     same = best[0].one.thread is not None and len({(fit.one.thread, fit.one.session) for fit in best}) == 1
     return [best[0].one] if same and alone else [fit.one for fit in best]
 
@@ -428,7 +440,7 @@ def _weighs(fit: Fit, rival: Fit) -> bool:
     return fit.session >= rival.session and fit.run.messages >= rival.run.messages
 
 
-def _candidates(answers: Iterable[Lately]) -> list[Candidate]:
+def _candidates(answers: Iterable[RecentCompletion]) -> list[Candidate]:
     return [Candidate(answer.id, answer.created_at, answer.text or quote_of(answer)) for answer in answers]
 
 

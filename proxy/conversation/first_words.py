@@ -10,7 +10,7 @@ from typing import Final
 
 from proxy.conversation.conversations import as_chat
 from proxy.core.terminal import plain
-from store.records import Lately, Message
+from store.records import Message, RecentCompletion
 
 QUOTED: Final = 60  # characters
 
@@ -29,7 +29,7 @@ def quoted(text: str, calls: Message | None = None) -> str:
     return f"a call of {first_words(', '.join(names))}" if names else "no words"
 
 
-def quote_of(answer: Lately) -> str:
+def quote_of(answer: RecentCompletion) -> str:
     """How an answer begins, as far as it has come."""
     if answer.status != "pending":
         return quoted(answer.text, answer.calls)

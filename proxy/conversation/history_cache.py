@@ -22,7 +22,7 @@ from proxy.core.offload import length
 from store.captured.tree import SYSTEM_ROLES, message_hash, woven
 from store.records import Message
 
-Said = dict[str, Any]  # a message in chat form
+SeenAnswer = dict[str, Any]  # a message in chat form
 S = TypeVar("S")
 
 _TEXT: Final = {str}
@@ -32,7 +32,7 @@ LEAST: Final = 4096  # bytes of a request: less is worked out sooner than it is 
 class _Turn(NamedTuple, Generic[S]):
     """The newest request of a conversation."""
 
-    messages: list[Said]
+    messages: list[SeenAnswer]
     states: list[S]
     odd: list[int]  # messages with more than texts in them: 1, 1.0 and true are equal, and are not the same
 
@@ -48,11 +48,11 @@ class KnownHistory(NamedTuple, Generic[S]):
 class HistoryFold(Generic[S]):
     """A state after each message, from the state above it and the message. May be used from any thread."""
 
-    def __init__(self, step: Callable[[S | None, Said], S]) -> None:
+    def __init__(self, step: Callable[[S | None, SeenAnswer], S]) -> None:
         self._step = step
         self._turns: Running[_Turn[S]] = Running()
 
-    def known(self, messages: list[Said], size: int = LEAST) -> KnownHistory[S]:
+    def known(self, messages: list[SeenAnswer], size: int = LEAST) -> KnownHistory[S]:
         """The states after as many of the first messages as came in this order before. `size`: bytes of the request."""
         most, best = 0, None
         for turn in self._turns if messages and size >= LEAST else ():
@@ -67,7 +67,7 @@ class HistoryFold(Generic[S]):
             return KnownHistory([], [], None)
         return KnownHistory(best.states[:most], [index for index in best.odd if index < most], best)
 
-    def rest(self, history: KnownHistory[S], messages: list[Said], size: int) -> list[S]:
+    def rest(self, history: KnownHistory[S], messages: list[SeenAnswer], size: int) -> list[S]:
         """The state after each message. `size`: bytes of the request; `history`: what `known` said, is used up."""
         states, odd, turn = history
         went_on = turn is not None and len(states) >= len(turn.messages) - 1
@@ -85,7 +85,7 @@ class HistoryFold(Generic[S]):
         self._turns.clear()
 
 
-def _same(turn: _Turn[Any], messages: list[Said]) -> int:
+def _same(turn: _Turn[Any], messages: list[SeenAnswer]) -> int:
     """How many of the first messages are the same."""
     base = turn.messages
     same = common(min(len(base), len(messages)), lambda start, end: base[start:end] == messages[start:end])
@@ -93,7 +93,7 @@ def _same(turn: _Turn[Any], messages: list[Said]) -> int:
     return next((index for index in doubtful if dumps(base[index]) != dumps(messages[index])), same)
 
 
-class Fact(NamedTuple):
+class MessageFacts(NamedTuple):
     """Knowledge of a message and of all above it."""
 
     message: Message  # as it is stored
@@ -106,10 +106,12 @@ class Fact(NamedTuple):
     form: Form | None  # how the message itself was written
 
 
-NOTHING: Final = Fact(Message("", b""), b"", None, None, frozenset(), None, False, None)  # above the first message
+NOTHING: Final = MessageFacts(
+    Message("", b""), b"", None, None, frozenset(), None, False, None
+)  # above the first message
 
 
-class ToldHistory(NamedTuple):
+class HistoryFacts(NamedTuple):
     """Knowledge of all the messages of a request."""
 
     prompt: tuple[Message, ...]
@@ -134,14 +136,14 @@ class History:
         self.aside.clear()
 
 
-class Telling:
+class HistoryLookup:
     """One request's messages: what is known of them, and the way to know the rest."""
 
-    def __init__(self, history: History, messages: list[Said], size: int) -> None:
+    def __init__(self, history: History, messages: list[SeenAnswer], size: int) -> None:
         self._history, self._size = history, size
         self._places: list[int] = []  # of system texts
-        self._apart: list[Said] = []
-        self._together: list[Said] = []
+        self._apart: list[SeenAnswer] = []
+        self._together: list[SeenAnswer] = []
         for index, message in enumerate(messages):
             if message.get("role") in SYSTEM_ROLES:
                 self._places.append(index)
@@ -156,7 +158,7 @@ class Telling:
         new = [*self._together[len(self._said.states) :], *self._apart[len(self._aside.states) :]]
         return sum(map(_length, new))
 
-    def told(self) -> ToldHistory:
+    def told(self) -> HistoryFacts:
         """Once."""
         main_facts = self._history.said.rest(self._said, self._together, self._size)
         aside_facts = self._history.aside.rest(self._aside, self._apart, self._size)
@@ -165,7 +167,7 @@ class Telling:
         last = main_facts[-1] if main_facts else NOTHING
         last_aside = aside_facts[-1] if aside_facts else NOTHING
         secrets = last_aside.secrets | last.secrets
-        return ToldHistory(
+        return HistoryFacts(
             prompt=prompt,
             nodes=nodes,
             asides=tuple(self._places),
@@ -183,12 +185,12 @@ def _newest(prompt: Sequence[Message]) -> int:
     return next((start for start in range(len(prompt) - 1, -1, -1) if prompt[start].role == "user"), -1)
 
 
-def _length(message: Said) -> int:
+def _length(message: SeenAnswer) -> int:
     content = message.get("content")
     return len(content) if type(content) is str and "tool_calls" not in message else length(message)
 
 
-def _fact(redactor: Redactor, parent_state: Fact | None, message: Said) -> Fact:
+def _fact(redactor: Redactor, parent_state: MessageFacts | None, message: SeenAnswer) -> MessageFacts:
     kinds: set[str] = set()
     stored, form = redactor.message(canonical(message), kinds), form_of(message)
     if form is not None and (thought := form[-1]) is not None:
@@ -197,7 +199,7 @@ def _fact(redactor: Redactor, parent_state: Fact | None, message: Said) -> Fact:
     parent = parent_state.node if parent_state is not None else None
     node = message_hash(parent, stored.role, stored.body)
     thread = extend_thread(base.thread, message, redactor.message, stored, node if base.thread == parent else None)
-    return Fact(
+    return MessageFacts(
         stored,
         node,
         thread,
@@ -209,9 +211,11 @@ def _fact(redactor: Redactor, parent_state: Fact | None, message: Said) -> Fact:
     )
 
 
-def _aside_fact(redactor: Redactor, parent_state: Fact | None, message: Said) -> Fact:
+def _aside_fact(redactor: Redactor, parent_state: MessageFacts | None, message: SeenAnswer) -> MessageFacts:
     kinds: set[str] = set()
     stored, form, base = redactor.message(canonical(message), kinds), form_of(message), parent_state or NOTHING
     untrainable = base.untrainable or (None if type(message.get("content")) is str else more_than_text([message]))
     node = message_hash(None, stored.role, stored.body)
-    return Fact(stored, node, None, None, base.secrets | kinds if kinds else base.secrets, untrainable, False, form)
+    return MessageFacts(
+        stored, node, None, None, base.secrets | kinds if kinds else base.secrets, untrainable, False, form
+    )

@@ -58,7 +58,7 @@ class KnownPrefix(NamedTuple):
     weight: int  # bytes that the whole body counts as
 
 
-class SaidBefore:
+class EarlierBodies:
     """May be used from any thread but `remember`."""
 
     def __init__(self) -> None:

@@ -32,7 +32,7 @@ _SAY_NOTHING: Final = (
 _COMMON: Final = frozenset(_SAY_NOTHING.split())
 
 
-class Fitting(NamedTuple):
+class LessonMatch(NamedTuple):
     lesson: CommentLesson
     score: float  # share of the shorter topic that both have; 1 for those that always stand there
 
@@ -60,16 +60,16 @@ def asked_about(messages: Sequence[Mapping[str, Any]], turns: int = 2) -> str:
     return "\n".join(reversed(texts))
 
 
-def fitting(lessons: Iterable[CommentLesson], question: str) -> list[Fitting]:
+def fitting(lessons: Iterable[CommentLesson], question: str) -> list[LessonMatch]:
     """At most MOST, the best first: those for every question, then by topic, the newest of equals."""
     topics = [(lesson, words(f"{lesson.question}\n{lesson.text}")) for lesson in lessons]
     spread = Counter(word for _, topic in topics for word in topic)
     question_words, fits = words(question), []
     for lesson, topic in topics:
         if lesson.always:
-            fits.append(Fitting(lesson, 1.0))
+            fits.append(LessonMatch(lesson, 1.0))
         elif (score := _common(question_words, topic, spread, len(topics))) >= ENOUGH:
-            fits.append(Fitting(lesson, score))
+            fits.append(LessonMatch(lesson, score))
     fits.sort(key=lambda fit: (not fit.lesson.always, -fit.score, -fit.lesson.created_at))
     return fits[:MOST]
 

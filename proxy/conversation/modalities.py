@@ -1,7 +1,7 @@
 """Why a completion never trains, in one word that is stored with it and shown.
 
 Owns the kinds of parts that training, which sees text, cannot see. What a dialect's own members keep from training it
-says itself (`Asked.untrainable`).
+says itself (`ParsedRequest.untrainable`).
 """
 
 from __future__ import annotations

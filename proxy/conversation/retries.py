@@ -168,7 +168,7 @@ class Attempt:
         return response
 
 
-class RefusedBefore(NamedTuple):
+class RejectedAttempt(NamedTuple):
     """A try that got no further than our limits: of its body, only the length is known."""
 
     at: float
@@ -181,13 +181,13 @@ class Retries:
         self._store = store
         self._tasks = tasks
         self._attempts: deque[Attempt] = deque(maxlen=KEPT_ENTRIES)
-        self._refused: deque[RefusedBefore] = deque(maxlen=KEPT_ENTRIES)
+        self._refused: deque[RejectedAttempt] = deque(maxlen=KEPT_ENTRIES)
 
     def refused(self, request: web.Request) -> None:
         """Its SDK will try again, and that has nothing to do with an equal request which was let in."""
         off = request.headers.get("x-rl-capture", "on").strip().lower() != "on"  # then none that was let in is known
         if not off and (count := _count(request)) is not None:
-            self._refused.append(RefusedBefore(time.monotonic(), _head(request).digest(), count))
+            self._refused.append(RejectedAttempt(time.monotonic(), _head(request).digest(), count))
 
     def forget(self, completions: Collection[str]) -> None:
         """Answers that are gone for good, or one choice of them, are not given again."""

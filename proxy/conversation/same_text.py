@@ -30,7 +30,7 @@ _MARKS: Final = 30  # on one letter; more of them stand by themselves, as in Uni
 _JOINER: Final = "\u034f"  # which no mark is moved across
 
 
-class Alike(IntEnum):
+class Similarity(IntEnum):
     """How alike two texts are."""
 
     NOT = 0
@@ -100,38 +100,42 @@ class Forms:
         return form
 
 
-def alike(first: str, second: str, forms: Forms | None = None) -> Alike:
+def alike(first: str, second: str, forms: Forms | None = None) -> Similarity:
     if first.strip() == second.strip():
-        return Alike.EXACT
+        return Similarity.EXACT
     if max(len(first), len(second)) > LONGEST:
-        return Alike.NOT
+        return Similarity.NOT
     forms = forms or Forms()
     if forms.spaced(first) == forms.spaced(second):
-        return Alike.SPACES
+        return Similarity.SPACES
     letters = forms.letters(first)
-    return Alike.LETTERS if letters and letters == forms.letters(second) else Alike.NOT
+    return Similarity.LETTERS if letters and letters == forms.letters(second) else Similarity.NOT
 
 
-def broken_off(visible: str, stored: str, forms: Forms | None = None) -> Alike:
+def broken_off(visible: str, stored: str, forms: Forms | None = None) -> Similarity:
     """The same for an answer that broke off: a client may have shown less of it, or may say below it that it did."""
     forms = forms or Forms()
-    if (likeness := alike(visible, stored, forms)) is not Alike.NOT or max(len(visible), len(stored)) > LONGEST:
+    if (likeness := alike(visible, stored, forms)) is not Similarity.NOT or max(len(visible), len(stored)) > LONGEST:
         return likeness
     first, second = forms.spaced(visible), forms.spaced(stored)
     shorter, longer = sorted((first, second), key=len)
     fits = (
         bool(shorter) and longer.startswith(shorter) and (longer is second or len(longer) - len(shorter) <= _MOST_ADDED)
     )
-    return Alike.SPACES if fits else Alike.NOT
+    return Similarity.SPACES if fits else Similarity.NOT
 
 
-def whole_turn(visible: str, stored: str, forms: Forms | None = None) -> Alike:
+def whole_turn(visible: str, stored: str, forms: Forms | None = None) -> Similarity:
     """The same for an answer after a tool's result: a client may keep the turn as its screen showed it, as one text."""
     forms = forms or Forms()
-    if (likeness := alike(visible, stored, forms)) is not Alike.NOT or max(len(visible), len(stored)) > LONGEST:
+    if (likeness := alike(visible, stored, forms)) is not Similarity.NOT or max(len(visible), len(stored)) > LONGEST:
         return likeness
     lines, visible_lines = forms.lines(stored), forms.lines(visible)
-    return Alike.END if 0 < len(lines) < len(visible_lines) and visible_lines[-len(lines) :] == lines else Alike.NOT
+    return (
+        Similarity.END
+        if 0 < len(lines) < len(visible_lines) and visible_lines[-len(lines) :] == lines
+        else Similarity.NOT
+    )
 
 
 def letters_of(text: str) -> str:

@@ -24,7 +24,7 @@ from proxy.conversation.own_tasks import (
 from proxy.conversation.transcripts import Transcript, beginning, has_labels, normalised
 from proxy.conversation.user_text import without_blocks
 from store.captured.tree import SYSTEM_ROLES
-from store.records import GoesOn, Lately
+from store.records import RecentCompletion, RepeatedReply
 
 SUBAGENT, QUOTATION, OWN_TASK = "subagent", "quotation", "own-task"  # the rules
 SYSTEM: Final = 1 << 15  # characters of a system text that are compared, at its beginning
@@ -46,10 +46,10 @@ def may_quote(messages: Sequence[Mapping[str, Any]]) -> bool:
 class Quotation(NamedTuple):
     """A quotation of what was said lately."""
 
-    turn: Lately | None  # of a `/rl` line and our answer: the newest turn, if there is one
+    turn: RecentCompletion | None  # of a `/rl` line and our answer: the newest turn, if there is one
 
 
-def quotation(messages: Sequence[Mapping[str, Any]], recent_turns: Sequence[Lately]) -> Quotation | None:
+def quotation(messages: Sequence[Mapping[str, Any]], recent_turns: Sequence[RecentCompletion]) -> Quotation | None:
     """The quotation of one of these exchanges (newest first) in the messages, where a person says nothing new after it.
 
     Some programs send the whole conversation in one message each time, and so quote too. There the newest words of the
@@ -73,7 +73,7 @@ def quotation(messages: Sequence[Mapping[str, Any]], recent_turns: Sequence[Late
     return None
 
 
-def _end_of(turn: Lately, transcript: Transcript, *, is_task: bool) -> int | None:
+def _end_of(turn: RecentCompletion, transcript: Transcript, *, is_task: bool) -> int | None:
     """Where the quotation of this exchange ends."""
     question, answer = beginning(turn.asked), beginning(turn.text)
     start_of_question = transcript.find(question, "person") if question else None
@@ -121,7 +121,7 @@ def _text(message: Mapping[str, Any]) -> str:
     return "\n".join(text for text in texts if isinstance(text, str))
 
 
-def is_subagent(goes_on: Sequence[GoesOn], system: Sequence[str], *, tools: bool) -> bool:
+def is_subagent(goes_on: Sequence[RepeatedReply], system: Sequence[str], *, tools: bool) -> bool:
     """Tell whether a request with new words below one of these replies is a subagent's: under a system prompt of its
     own, with tools. `system`: the bodies of its system texts.
 
@@ -134,7 +134,7 @@ def is_subagent(goes_on: Sequence[GoesOn], system: Sequence[str], *, tools: bool
     return bool(mains) and all(differs(reply.system, system) for reply in mains)
 
 
-def goes_on_aside(goes_on: Sequence[GoesOn]) -> str | None:
+def goes_on_aside(goes_on: Sequence[RepeatedReply]) -> str | None:
     """The rule of a request that takes the next step of what a side turn began, where nobody says anything new."""
     if goes_on and goes_on[0].turn == "side" and goes_on[0].rule in (SUBAGENT, QUOTATION, OWN_TASK):
         return goes_on[0].rule

@@ -179,21 +179,21 @@ class _Search(NamedTuple):
     has: str
 
 
-class _Ready(NamedTuple):
+class _CompiledRule(NamedTuple):
     rule: TurnRule
     system: _Search | None
     last: _Search | None
 
 
-def _ready(rule: TurnRule) -> _Ready:
+def _ready(rule: TurnRule) -> _CompiledRule:
     system, last = (None if pattern is None else _search(pattern) for pattern in (rule.system, rule.last))
-    return _Ready(rule, system, last)
+    return _CompiledRule(rule, system, last)
 
 
-def _ready_rule(rule: TurnRule) -> _Ready:
+def _ready_rule(rule: TurnRule) -> _CompiledRule:
     """A rule of the settings."""
     system, last = (None if pattern is None else _own_search(pattern) for pattern in (rule.system, rule.last))
-    return _Ready(rule, system, last)
+    return _CompiledRule(rule, system, last)
 
 
 @lru_cache(maxsize=256)

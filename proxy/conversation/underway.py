@@ -12,11 +12,11 @@ from itertools import takewhile
 from typing import Protocol
 
 from proxy.dialects import Reply
-from store.records import Asker
+from store.records import Requester
 
 
-class Answering(Protocol):
-    asker: Asker | None  # whose it is
+class AnswerInProgress(Protocol):
+    requester: Requester | None  # whose it is
 
     def replies(self) -> list[Reply]:
         """The answer so far."""
@@ -27,11 +27,11 @@ class Answering(Protocol):
         ...
 
 
-class Underway:
+class AnswersInProgress:
     def __init__(self) -> None:
-        self._answers: dict[str, Answering] = {}
+        self._answers: dict[str, AnswerInProgress] = {}
 
-    def begun(self, id: str, answer: Answering) -> None:
+    def begun(self, id: str, answer: AnswerInProgress) -> None:
         self._answers[id] = answer
 
     def ended(self, id: str) -> None:
@@ -45,16 +45,16 @@ class Underway:
         await answer.begin_now()
         return True
 
-    async def begin_all(self, askers: Collection[Asker] | None = None) -> None:
+    async def begin_all(self, requesters: Collection[Requester] | None = None) -> None:
         """Have the rows stored of all answers under way; of these askers alone, if given. From then on the store knows
         them as the newest."""
-        answers = [answer for answer in self._answers.values() if askers is None or answer.asker in askers]
+        answers = [answer for answer in self._answers.values() if requesters is None or answer.requester in requesters]
         await asyncio.gather(*(answer.begin_now() for answer in answers))  # they share a commit
 
-    async def begin_before(self, id: str, asker: Asker) -> None:
+    async def begin_before(self, id: str, requester: Requester) -> None:
         """Have the rows stored of what this asker asked before `id`. No two answers wait for each other here."""
         for earlier_id in [*takewhile(lambda answer_id: answer_id != id, self._answers)]:
-            if (answer := self._answers.get(earlier_id)) is not None and answer.asker == asker:
+            if (answer := self._answers.get(earlier_id)) is not None and answer.requester == requester:
                 await answer.begin_now()
 
     def text(self, id: str) -> str:

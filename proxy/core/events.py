@@ -16,7 +16,7 @@ KEPT = 1000  # events a listener may have missed; more is read from the store
 SOON_S = 0.25  # in which many of a kind are told as one
 
 
-class Happened(NamedTuple):
+class ServerEvent(NamedTuple):
     id: int
     kind: str
     data: dict[str, Any]
@@ -24,7 +24,7 @@ class Happened(NamedTuple):
 
 class Events:
     def __init__(self) -> None:
-        self._ring: deque[Happened] = deque(maxlen=KEPT)
+        self._ring: deque[ServerEvent] = deque(maxlen=KEPT)
         self._next = 1
         self._wake: asyncio.Event = asyncio.Event()
         self._noted: dict[str, int] = {}
@@ -40,7 +40,7 @@ class Events:
         self.emit(kind, count=self._noted.pop(kind))
 
     def emit(self, kind: str, **data: Any) -> None:
-        self._ring.append(Happened(self._next, kind, {"at": time.time(), **data}))
+        self._ring.append(ServerEvent(self._next, kind, {"at": time.time(), **data}))
         self._next += 1
         self._wake.set()
         self._wake = asyncio.Event()
@@ -50,7 +50,7 @@ class Events:
         self._ended = True
         self._wake.set()
 
-    async def listen(self, after: int | None = None) -> AsyncGenerator[Happened, None]:
+    async def listen(self, after: int | None = None) -> AsyncGenerator[ServerEvent, None]:
         """Events after number `after` (None: from now on), until `end`."""
         seen = self._next - 1 if after is None else after
         if seen >= self._next:  # a number of before a restart: all of ours are new to this listener

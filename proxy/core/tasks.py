@@ -24,7 +24,7 @@ class Tasks:
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
-        self.later: set[Later] = set()  # what has not begun
+        self.later: set[DelayedTask] = set()  # what has not begun
 
     def hurry(self) -> None:
         """All that was to begin later begins now."""
@@ -58,7 +58,7 @@ class Tasks:
             await asyncio.wait(set(self._tasks))
 
 
-class Later:
+class DelayedTask:
     """Work that begins so long from now, unless it is taken back before."""
 
     def __init__(self, tasks: Tasks, seconds: float, name: str, work: Work) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from proxy.core.errors import ProxyError
-from proxy.dialects.base import Asked, Dialect, Earlier, Fold, Renderer, Reply
+from proxy.dialects.base import Dialect, Fold, ParsedRequest, PreviousCompletion, Renderer, Reply
 from proxy.dialects.chat import ChatCompletions
 from proxy.dialects.completions import Completions
 from proxy.dialects.messages import Messages
@@ -69,10 +69,10 @@ __all__ = [
     "DIALECTS",
     "MESSAGES",
     "RESPONSES",
-    "Asked",
     "Dialect",
-    "Earlier",
     "Fold",
+    "ParsedRequest",
+    "PreviousCompletion",
     "Renderer",
     "Reply",
     "chat_tools",

@@ -39,7 +39,7 @@ def longer(so_far: list[Any] | None, more: Any) -> list[Any]:
 
 
 @dataclass(slots=True)
-class Asked:
+class ParsedRequest:
     """A request as rlproxy needs to know it. The bytes themselves are passed on, not this.
 
     Nobody changes it. It is not frozen, as that costs each request as much as reading its JSON."""
@@ -73,14 +73,14 @@ class Asked:
 
 
 @dataclass(slots=True)
-class Question:
+class OutgoingRequest:
     """One request, ready to be sent: commands are out of it, and what it only named is spelled out. Nobody changes
     it."""
 
     raw: bytes  # as the client sent it
     add: Mapping[str, bytes]  # the members that differ from that
     body: dict[str, Any]  # parsed, with those in place
-    asked: Asked
+    asked: ParsedRequest
     apart: tuple[int, int] | None = None  # where in `raw` the items of its longest list are, if that is known
     weight: int = 0  # bytes that work on it counts as, where those are more than it has
 
@@ -90,7 +90,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Earlier:
+class PreviousCompletion:
     """A completion that a request names instead of repeating it."""
 
     id: str
@@ -204,12 +204,12 @@ class Dialect(ABC):
         return False
 
     @abstractmethod
-    def parse(self, body: Any) -> Asked:
+    def parse(self, body: Any) -> ParsedRequest:
         """Raises BadRequest, naming the field; Unreadable where the backend may know better."""
 
-    def unread(self, body: Mapping[str, Any], error: Unreadable) -> Asked:
+    def unread(self, body: Mapping[str, Any], error: Unreadable) -> ParsedRequest:
         """Read the model alone of a request that `parse` cannot read. Raises BadRequest where even that is odd."""
-        return Asked(
+        return ParsedRequest(
             model=member(body, "model", str, ""),
             messages=[],
             stream=flag(body, "stream", self.framing == "ndjson"),
@@ -239,12 +239,12 @@ class Dialect(ABC):
         return body.get("chat_template_kwargs")
 
     @abstractmethod
-    def keep(self, body: Any, asked: Asked, kept: Sequence[int]) -> dict[str, bytes]:
+    def keep(self, body: Any, asked: ParsedRequest, kept: Sequence[int]) -> dict[str, bytes]:
         """The members of the request that carry the messages, as JSON, with only those of `asked.messages` left whose
         indices are in `kept`. Every item that stays is as the client sent it."""
 
     @abstractmethod
-    def to_chat(self, body: Any, asked: Asked) -> dict[str, Any]:
+    def to_chat(self, body: Any, asked: ParsedRequest) -> dict[str, Any]:
         """The same request as chat completions. Raises BadRequest for what chat completions cannot say."""
 
     def left_out(self, body: Any) -> list[str]:
@@ -267,16 +267,16 @@ class Dialect(ABC):
         """The item of that id, the `at`th of its kind in this reply, as a request has it."""
         raise NotImplementedError
 
-    def read(self, body: Any, referred: Mapping[str, dict[str, Any]]) -> Asked:
+    def read(self, body: Any, referred: Mapping[str, dict[str, Any]]) -> ParsedRequest:
         """Do `parse` with these items in place of their ids."""
         return self.parse(body)
 
-    def spelled_out(self, body: Any, known: Mapping[str, Earlier]) -> dict[str, bytes]:
+    def spelled_out(self, body: Any, known: Mapping[str, PreviousCompletion]) -> dict[str, bytes]:
         """The members to change so that the request says itself what it named. What is not in `known` stays."""
         return {}
 
     @abstractmethod
-    def renderer(self, *, id: str, asked: Asked, created: int) -> Renderer: ...
+    def renderer(self, *, id: str, asked: ParsedRequest, created: int) -> Renderer: ...
 
     def whole(self, body: Any) -> list[Reply]:
         """The replies of a plain answer. Raises what `Fold.take_whole` raises."""
@@ -304,11 +304,11 @@ class Dialect(ABC):
         return len(piece) if not ends else piece.rfind(gap, 0, min(ends)) + len(gap) if gap in piece[: min(ends)] else 0
 
     @abstractmethod
-    def rules(self, *, id: str, model: str | None, asked: Asked, ours: bool = True) -> Rules:
+    def rules(self, *, id: str, model: str | None, asked: ParsedRequest, ours: bool = True) -> Rules:
         """Changes of each body or event on its way to the client: our id, their model, and our extras gone.
         `ours`: whether we asked for any; else whatever an answer has, the backend sent to the client."""
 
-    def answer(self, text: str, *, id: str, asked: Asked, created: int) -> tuple[str, list[bytes]]:
+    def answer(self, text: str, *, id: str, asked: ParsedRequest, created: int) -> tuple[str, list[bytes]]:
         """A local answer in this format: content type, and the pieces to write (one, unless streamed)."""
         say = self.renderer(id=id, asked=asked, created=created)
         usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}

@@ -18,7 +18,7 @@ from proxy.core.json_edit import EACH, Rules
 from proxy.core.sse import Event
 from proxy.core.upstream import error_in
 from proxy.dialects import token_entries
-from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply
+from proxy.dialects.base import Dialect, Fold, ParsedRequest, Renderer, Reply
 from proxy.dialects.chat_form import (
     FOR_PROGRAMS,
     Calls,
@@ -43,7 +43,7 @@ SAMPLING = (
 )
 
 
-def choice_rules(self: Dialect, *, id: str, model: str | None, asked: Asked, ours: bool = True) -> Rules:
+def choice_rules(self: Dialect, *, id: str, model: str | None, asked: ParsedRequest, ours: bool = True) -> Rules:
     """For a body with choices. vLLM has the prompt's ids beside them in chat, and on each in legacy completions."""
     choice: dict[str, bytes] = {}
     top: dict[str, Any] = {"id": orjson.dumps(id)}
@@ -63,7 +63,7 @@ class ChatCompletions(Dialect):
     marks: ClassVar[tuple[bytes, ...]] = (b"[DONE]",)
     paths: ClassVar[tuple[str, ...]] = ("/v1/chat/completions",)
 
-    def parse(self, body: Any) -> Asked:
+    def parse(self, body: Any) -> ParsedRequest:
         model, stream, n = basics(body)
         messages, tools, options = body.get("messages"), body.get("tools"), body.get("stream_options")
         if not isinstance(messages, list) or not messages:
@@ -75,7 +75,7 @@ class ChatCompletions(Dialect):
         if not plain and (odd := _no_message(messages)) is not None:
             raise Unreadable(f"`messages[{odd}]` must be an object with a `role`.", param=f"messages[{odd}]")
         sampling, unclear = numbers(body, SAMPLING)
-        return Asked(
+        return ParsedRequest(
             model=model,
             messages=messages,
             stream=stream,
@@ -92,7 +92,7 @@ class ChatCompletions(Dialect):
     def tools(self, body: Mapping[str, Any]) -> list[dict[str, Any]] | None:
         return body["tools"] if isinstance(body.get("tools"), list) else None
 
-    def keep(self, body: Any, asked: Asked, kept: Sequence[int]) -> dict[str, bytes]:
+    def keep(self, body: Any, asked: ParsedRequest, kept: Sequence[int]) -> dict[str, bytes]:
         return {"messages": orjson.dumps([asked.messages[i] for i in kept])}
 
     def fold(self, tools: Sequence[Mapping[str, Any]] | None = None) -> Fold:
@@ -112,10 +112,10 @@ class ChatCompletions(Dialect):
 
     rules = choice_rules
 
-    def to_chat(self, body: Any, asked: Asked) -> dict[str, Any]:
+    def to_chat(self, body: Any, asked: ParsedRequest) -> dict[str, Any]:
         return dict(body)
 
-    def renderer(self, *, id: str, asked: Asked, created: int) -> Renderer:
+    def renderer(self, *, id: str, asked: ParsedRequest, created: int) -> Renderer:
         return ChatRenderer()
 
     def error_event(self, error: ProxyError, last: bytes | None = None) -> bytes:

@@ -18,7 +18,7 @@ from proxy.core.errors import BadRequest, NoPrompt, ProxyError, Unreadable
 from proxy.core.sse import Event
 from proxy.core.upstream import error_in
 from proxy.dialects import token_entries
-from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply, longer
+from proxy.dialects.base import Dialect, Fold, ParsedRequest, Renderer, Reply, longer
 from proxy.dialects.chat import SAMPLING, choice_rules
 from proxy.dialects.chat_form import a_text, words_of
 from proxy.dialects.fields import MAX_CHOICES, an_object, count, flag, member, numbers
@@ -50,7 +50,7 @@ class Completions(Dialect):
     def bends(self, body: Mapping[str, Any]) -> bool:
         return bool(body.get("echo"))  # vLLM 0.32 leaves the echo out where token ids are asked for
 
-    def parse(self, body: Any) -> Asked:
+    def parse(self, body: Any) -> ParsedRequest:
         body = an_object(body)
         prompts, embeds = _prompts(body), _embeds(body)
         options = body.get("stream_options")
@@ -58,7 +58,7 @@ class Completions(Dialect):
         if n > MAX_CHOICES:
             raise BadRequest(f"`n` times the number of prompts must be at most {MAX_CHOICES}.", param="n")
         sampling, unclear = numbers(body, SAMPLING)
-        return Asked(
+        return ParsedRequest(
             model=member(body, "model", str, ""),
             messages=[{"role": "user", "content": _content(prompts, embeds)}],
             stream=flag(body, "stream", False),
@@ -76,10 +76,10 @@ class Completions(Dialect):
             unclear=unclear,
         )
 
-    def keep(self, body: Any, asked: Asked, kept: Sequence[int]) -> dict[str, bytes]:
+    def keep(self, body: Any, asked: ParsedRequest, kept: Sequence[int]) -> dict[str, bytes]:
         return {"prompt": orjson.dumps(body["prompt"])}  # one message: it stays, or there is no request
 
-    def to_chat(self, body: Any, asked: Asked) -> dict[str, Any]:
+    def to_chat(self, body: Any, asked: ParsedRequest) -> dict[str, Any]:
         prompts = _prompts(body)
         if len(prompts) != 1 or not isinstance(prompts[0], str):
             raise _unsaid("several prompts, or token ids as a prompt,", "prompt")
@@ -97,7 +97,7 @@ class Completions(Dialect):
                 chat["top_logprobs"] = top
         return chat
 
-    def renderer(self, *, id: str, asked: Asked, created: int) -> Renderer:
+    def renderer(self, *, id: str, asked: ParsedRequest, created: int) -> Renderer:
         return TextRenderer(id, asked, created)
 
     def fold(self, tools: Sequence[Mapping[str, Any]] | None = None) -> Fold:
@@ -179,7 +179,7 @@ class TextFold(Fold):
 
 
 class TextRenderer(Renderer):
-    def __init__(self, id: str, asked: Asked, created: int) -> None:
+    def __init__(self, id: str, asked: ParsedRequest, created: int) -> None:
         self._head = {"id": id, "object": "text_completion", "created": created, "model": asked.model}
         self._asked = asked
         self._echo = asked.messages[0]["content"] if asked.body.get("echo") else ""

@@ -16,7 +16,7 @@ from proxy.core.errors import NoPrompt, ProxyError, Unreadable
 from proxy.core.json_edit import Rules, dumps, loads
 from proxy.core.sse import Event
 from proxy.core.upstream import error_in
-from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply
+from proxy.dialects.base import Dialect, Fold, ParsedRequest, Renderer, Reply
 from proxy.dialects.chat_form import a_text, is_for_words, tidy_arguments, usage
 from proxy.dialects.chat_turns import in_turns
 from proxy.dialects.fields import an_object, flag, kinds, member, numbers, objects
@@ -67,7 +67,7 @@ class Messages(Dialect):
     paths: ClassVar[tuple[str, ...]] = ("/v1/messages",)
     carriers: ClassVar[tuple[str, ...]] = ("messages", "system")
 
-    def parse(self, body: Any) -> Asked:
+    def parse(self, body: Any) -> ParsedRequest:
         body = an_object(body)
         items = objects(body, "messages")
         if not items:
@@ -77,7 +77,7 @@ class Messages(Dialect):
                 raise Unreadable(f"`messages[{i}]` must have a `role`.", param=f"messages[{i}]")
         messages, origins = conversation(body)
         sampling, unclear = numbers(body, SAMPLING)
-        return Asked(
+        return ParsedRequest(
             model=member(body, "model", str, ""),
             messages=messages,
             stream=flag(body, "stream", False),
@@ -102,7 +102,7 @@ class Messages(Dialect):
         """A server that has this format takes what it knows of `thinking`, which is not said to be the template's."""
         return template_kwargs(body) if translated else None
 
-    def keep(self, body: Any, asked: Asked, kept: Sequence[int]) -> dict[str, bytes]:
+    def keep(self, body: Any, asked: ParsedRequest, kept: Sequence[int]) -> dict[str, bytes]:
         """A `/rl` line typed beside a tool's result is taken out of its item; the result stays."""
         stay = {asked.origins[i] for i in kept}
         dropped = set(range(len(asked.messages))) - set(kept)
@@ -110,7 +110,7 @@ class Messages(Dialect):
         items = [results_of(item) if i in origins else item for i, item in enumerate(body["messages"]) if i in stay]
         return {"messages": dumps(items)}
 
-    def to_chat(self, body: Any, asked: Asked) -> dict[str, Any]:
+    def to_chat(self, body: Any, asked: ParsedRequest) -> dict[str, Any]:
         return chat_request(body)
 
     def left_out(self, body: Any) -> list[str]:
@@ -121,7 +121,7 @@ class Messages(Dialect):
         changed = {"tools": offered(body)} if tool_changes(body) else {}
         return {**super().without_messages(body), **changed}
 
-    def renderer(self, *, id: str, asked: Asked, created: int) -> Renderer:
+    def renderer(self, *, id: str, asked: ParsedRequest, created: int) -> Renderer:
         return MessagesRenderer(id=id, model=asked.model, tools=asked.tools)
 
     def fold(self, tools: Sequence[Mapping[str, Any]] | None = None) -> Fold:
@@ -134,7 +134,7 @@ class Messages(Dialect):
         data = event.data
         return data is not None and b'"message_stop"' in data and _type(data) == "message_stop"
 
-    def rules(self, *, id: str, model: str | None, asked: Asked, ours: bool = True) -> Rules:
+    def rules(self, *, id: str, model: str | None, asked: ParsedRequest, ours: bool = True) -> Rules:
         mine = {"id": orjson.dumps(id)}
         if model is not None:
             mine["model"] = orjson.dumps(model)

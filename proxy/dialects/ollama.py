@@ -20,7 +20,7 @@ from proxy.core.offload import memory_of
 from proxy.core.sse import Event
 from proxy.core.upstream import error_in
 from proxy.dialects import token_entries
-from proxy.dialects.base import Asked, Dialect, Fold, Renderer, Reply
+from proxy.dialects.base import Dialect, Fold, ParsedRequest, Renderer, Reply
 from proxy.dialects.chat import ChatFold
 from proxy.dialects.chat_form import a_text, arguments_of, counted, reasoning_of, reply_parts, usage, words_of
 from proxy.dialects.chat_turns import in_turns
@@ -54,14 +54,14 @@ class _Ollama(Dialect):
     def said(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """The message of one line or a whole answer, as `/api/chat` has it: role, content, thinking, tool_calls."""
 
-    def parse(self, body: Any) -> Asked:
+    def parse(self, body: Any) -> ParsedRequest:
         body = an_object(body)
         if body.get(RENDERS):
             raise Unreadable(f"`{RENDERS}` asks for a prompt, and for no answer.", param=RENDERS)
         options = member(body, "options", dict, {})
         sampling, unclear = numbers(options, SAMPLING)
         key_beside = next((key for key in self.beside if body.get(key)), None)
-        return Asked(
+        return ParsedRequest(
             model=member(body, "model", str, ""),
             messages=self._messages(body),
             stream=flag(body, "stream", True),
@@ -90,7 +90,7 @@ class _Ollama(Dialect):
     def turns(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return in_turns(messages)
 
-    def to_chat(self, body: Any, asked: Asked) -> dict[str, Any]:
+    def to_chat(self, body: Any, asked: ParsedRequest) -> dict[str, Any]:
         return chat_request(body, in_turns(self._messages(body)), stream=asked.stream)
 
     def fold(self, tools: Sequence[Mapping[str, Any]] | None = None) -> Fold:
@@ -111,7 +111,7 @@ class _Ollama(Dialect):
         message = self.said(event)
         return not any(message.get(key) for key in ("content", "thinking", "tool_calls", "images"))
 
-    def rules(self, *, id: str, model: str | None, asked: Asked, ours: bool = True) -> Rules:
+    def rules(self, *, id: str, model: str | None, asked: ParsedRequest, ours: bool = True) -> Rules:
         rules: dict[str, bytes | None] = {}
         if model is not None:
             rules["model"] = dumps(model)
@@ -145,10 +145,10 @@ class OllamaChat(_Ollama):
         message: Mapping[str, Any] = body["message"]
         return message
 
-    def keep(self, body: Any, asked: Asked, kept: Sequence[int]) -> dict[str, bytes]:
+    def keep(self, body: Any, asked: ParsedRequest, kept: Sequence[int]) -> dict[str, bytes]:
         return {"messages": dumps([body["messages"][i] for i in kept])}
 
-    def renderer(self, *, id: str, asked: Asked, created: int) -> Renderer:
+    def renderer(self, *, id: str, asked: ParsedRequest, created: int) -> Renderer:
         return OllamaRenderer(asked, created)
 
 
@@ -168,10 +168,10 @@ class OllamaGenerate(_Ollama):
     def said(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         return {"content": body["response"], "thinking": body.get("thinking"), "tool_calls": body.get("tool_calls")}
 
-    def keep(self, body: Any, asked: Asked, kept: Sequence[int]) -> dict[str, bytes]:
+    def keep(self, body: Any, asked: ParsedRequest, kept: Sequence[int]) -> dict[str, bytes]:
         return {}  # one prompt, which is a command or is not
 
-    def renderer(self, *, id: str, asked: Asked, created: int) -> Renderer:
+    def renderer(self, *, id: str, asked: ParsedRequest, created: int) -> Renderer:
         return GenerateRenderer(asked, created)
 
 
@@ -234,7 +234,7 @@ class OllamaRenderer(Renderer):
     """A chat completion in lines of JSON. Durations are measured here, from the first byte we saw; the time that a
     model took to load is not known and 0."""
 
-    def __init__(self, asked: Asked, created: int) -> None:
+    def __init__(self, asked: ParsedRequest, created: int) -> None:
         self._head = {"model": asked.model, "created_at": _time(created)}
         self._wants_logprobs = asked.wants_logprobs
         self._fold = ChatFold(asked.tools)

@@ -52,18 +52,18 @@ def chat_messages(body: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The conversation of `/api/chat`. A tool's message names the call it answers: the first of its name that is still
     open, else the first open one."""
     messages: list[dict[str, Any]] = []
-    unanswered = _Unanswered(())
+    unanswered = _OpenCalls(())
     for i, item in enumerate(objects(body, "messages")):
         message = chat_message(item, f"messages[{i}].")
         if message["role"] == "assistant":
-            unanswered = _Unanswered(message.get("tool_calls", ()))
+            unanswered = _OpenCalls(message.get("tool_calls", ()))
         elif message["role"] == "tool" and (id := unanswered.next(message.get("name"))) is not None:
             message["tool_call_id"] = id
         messages.append(message)
     return messages
 
 
-class _Unanswered:
+class _OpenCalls:
     """The calls of one message that are still open; each is looked at once, however many there are."""
 
     def __init__(self, calls: Sequence[Mapping[str, Any]]) -> None:

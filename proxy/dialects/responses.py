@@ -16,7 +16,7 @@ from proxy.core.json_edit import EACH, HIDDEN, Rules, loads
 from proxy.core.sse import Event
 from proxy.core.upstream import error_in
 from proxy.dialects import token_entries
-from proxy.dialects.base import Asked, Dialect, Earlier, Fold, Renderer, Reply
+from proxy.dialects.base import Dialect, Fold, ParsedRequest, PreviousCompletion, Renderer, Reply
 from proxy.dialects.chat import SAMPLING
 from proxy.dialects.chat_form import a_text, is_for_words
 from proxy.dialects.chat_turns import in_turns
@@ -74,10 +74,10 @@ class Responses(Dialect):
     carriers: ClassVar[tuple[str, ...]] = ("input",)
     goes_on: ClassVar[bool] = True
 
-    def parse(self, body: Any) -> Asked:
+    def parse(self, body: Any) -> ParsedRequest:
         return self.read(body, {})
 
-    def read(self, body: Any, referred: Mapping[str, dict[str, Any]]) -> Asked:
+    def read(self, body: Any, referred: Mapping[str, dict[str, Any]]) -> ParsedRequest:
         body = an_object(body)
         items = [referred.get(str(item.get("id")), item) if is_reference(item) else item for item in _items(body)]
         messages, origins = to_messages(items)
@@ -86,7 +86,7 @@ class Responses(Dialect):
         objects(body, "tools")  # which are walked below
         include, text = body.get("include"), body.get("text")
         sampling, unclear = numbers(body, SAMPLING)
-        return Asked(
+        return ParsedRequest(
             model=member(body, "model", str, ""),
             messages=messages,
             stream=flag(body, "stream", False),
@@ -110,7 +110,7 @@ class Responses(Dialect):
     def turns(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return in_turns(messages)
 
-    def keep(self, body: Any, asked: Asked, kept: Sequence[int]) -> dict[str, bytes]:
+    def keep(self, body: Any, asked: ParsedRequest, kept: Sequence[int]) -> dict[str, bytes]:
         """A message is all items from its first one up to the next message's."""
         items, dropped = _items(body), set(range(len(asked.messages))) - set(kept)
         starts = {origin: n for n, origin in enumerate(asked.origins) if origin is not None}
@@ -122,7 +122,7 @@ class Responses(Dialect):
                 out.append(item)
         return {"input": orjson.dumps(out)}
 
-    def to_chat(self, body: Any, asked: Asked) -> dict[str, Any]:
+    def to_chat(self, body: Any, asked: ParsedRequest) -> dict[str, Any]:
         for key in ("text", "reasoning"):
             member(body, key, dict, {})
         member(body, "include", list, [])
@@ -151,7 +151,7 @@ class Responses(Dialect):
             return message_item(id, text)
         return {"type": "reasoning", "id": id, "summary": []}
 
-    def spelled_out(self, body: Any, known: Mapping[str, Earlier]) -> dict[str, bytes]:
+    def spelled_out(self, body: Any, known: Mapping[str, PreviousCompletion]) -> dict[str, bytes]:
         items = _resolved(_items(body), known)
         changed: dict[str, bytes] = {}
         if (previous := known.get(body.get("previous_response_id") or "")) is not None:
@@ -159,7 +159,7 @@ class Responses(Dialect):
             changed["previous_response_id"] = b"null"
         return {"input": orjson.dumps(items), **changed}
 
-    def renderer(self, *, id: str, asked: Asked, created: int) -> Renderer:
+    def renderer(self, *, id: str, asked: ParsedRequest, created: int) -> Renderer:
         return ResponsesRenderer(id, asked, created)
 
     def fold(self, tools: Sequence[Mapping[str, Any]] | None = None) -> Fold:
@@ -177,7 +177,7 @@ class Responses(Dialect):
         except ValueError:
             return False
 
-    def rules(self, *, id: str, model: str | None, asked: Asked, ours: bool = True) -> Rules:
+    def rules(self, *, id: str, model: str | None, asked: ParsedRequest, ours: bool = True) -> Rules:
         response: dict[str, Any] = {"id": orjson.dumps(id)}
         event: dict[str, Any] = {"response": response}
         if model is not None:
@@ -367,7 +367,7 @@ def _referred(item: Mapping[str, Any]) -> list[str]:
     return completions_of(str(item.get("id"))) if is_reference(item) else []
 
 
-def _resolved(items: list[dict[str, Any]], answers: Mapping[str, Earlier]) -> list[dict[str, Any]]:
+def _resolved(items: list[dict[str, Any]], answers: Mapping[str, PreviousCompletion]) -> list[dict[str, Any]]:
     """The items, with those that are named spelled out. Raises BadRequest for one that is named twice, as OpenAI does:
     a small request could make a very large one."""
     items_by_id: dict[str, dict[str, Any]] = {}  # the items of each completion, by their ids
@@ -391,7 +391,7 @@ def _resolved(items: list[dict[str, Any]], answers: Mapping[str, Earlier]) -> li
     return out
 
 
-def _history(previous: Earlier) -> list[dict[str, Any]]:
+def _history(previous: PreviousCompletion) -> list[dict[str, Any]]:
     """Instructions are those of one request: the next one brings its own."""
     messages = previous.messages
     if previous.request.get("instructions") and messages and messages[0].get("role") == "system":

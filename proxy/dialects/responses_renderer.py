@@ -14,7 +14,7 @@ from typing import Any, Final
 import orjson
 
 from proxy.core.errors import ProxyError
-from proxy.dialects.base import Asked, Renderer
+from proxy.dialects.base import ParsedRequest, Renderer
 from proxy.dialects.chat_form import Calls, a_text, arguments_piece, call_name, counted
 from proxy.dialects.responses_object import call_item, item_id, response, text_part, unfinished
 from proxy.dialects.responses_tools import tools_of
@@ -40,7 +40,7 @@ class _Call:
 
 
 class ResponsesRenderer(Renderer):
-    def __init__(self, id: str, asked: Asked, created: int) -> None:
+    def __init__(self, id: str, asked: ParsedRequest, created: int) -> None:
         self._id, self._asked, self._created = id, asked, created
         self._tools = tools_of(asked.body)
         self._output: list[dict[str, Any]] = []

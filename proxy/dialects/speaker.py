@@ -27,7 +27,7 @@ _USER_HEADERS: Final = ("x-openwebui-user-email", "x-openwebui-user-id")
 AGENT_HEADERS: Final = (*_SESSION_HEADERS, *_USER_HEADERS)
 
 
-class Named(NamedTuple):
+class BodyIdentity(NamedTuple):
     """Session and user as a body names them; and all that stands where a user is named, be it a name or not."""
 
     session: str | None
@@ -38,10 +38,10 @@ class Named(NamedTuple):
 _NAMING: Final = frozenset(
     ("metadata", "client_metadata", "session_id", "user", "safety_identifier", "prompt_cache_key")
 )
-_UNNAMED: Final = Named(None, None)
+_UNNAMED: Final = BodyIdentity(None, None)
 
 
-def named(body: Mapping[str, Any], *, claude_code: bool = False) -> Named:
+def named(body: Mapping[str, Any], *, claude_code: bool = False) -> BodyIdentity:
     """Read the speaker from the body; for every dialect. What is not a name is passed over: it is the agent's.
 
     Claude Code puts its session into `metadata.user_id` (`user_…_session_<uuid>`, later a JSON object). The rest of
@@ -56,7 +56,7 @@ def named(body: Mapping[str, Any], *, claude_code: bool = False) -> Named:
     session_members = (body.get("session_id"), metadata.get("session_id"), client.get("session_id"))
     sessions = (*session_members, session, metadata.get("chat_id"))
     users = (body.get("user"), user, body.get("safety_identifier"))
-    return Named(
+    return BodyIdentity(
         next((s for s in (*sessions, body.get("prompt_cache_key")) if s is not None and _is_name(s)), None),
         next((u for u in users if u is not None and _is_person(u)), None),
         tuple(u for u in users if u is not None),
@@ -82,7 +82,7 @@ def _packed(user_id: Any) -> tuple[str | None, Any]:
     return None, user_id
 
 
-class NamedByHead(NamedTuple):
+class HeadIdentity(NamedTuple):
     """The people and the session that a request's path and headers name."""
 
     session: str | None = None  # by rlproxy's own header, or by the path
@@ -93,10 +93,10 @@ class NamedByHead(NamedTuple):
     may_begin_episode: bool = False  # its session is named as a harness names one, not as a person's own agent does
 
 
-def named_by_head(headers: Mapping[str, str], path_session: str | None = None) -> NamedByHead:
+def named_by_head(headers: Mapping[str, str], path_session: str | None = None) -> HeadIdentity:
     """Raises BadRequest where one of rlproxy's own headers holds no name."""
     gateways = [headers[name] for name in _USER_HEADERS if name in headers]
-    return NamedByHead(
+    return HeadIdentity(
         name_in(headers, "x-rl-session") or path_session,
         next((headers[name] for name in _SESSION_HEADERS if _is_name(headers.get(name))), None),
         user_in(headers),
@@ -106,7 +106,7 @@ def named_by_head(headers: Mapping[str, str], path_session: str | None = None) -
     )
 
 
-class Speaker(NamedTuple):
+class RequestIdentity(NamedTuple):
     """Tell whose request this is, and list everybody that it names, each once. A value that is there and is not a
     name names somebody too. A gateway that fills it in has a person behind it, whatever they are called."""
 
@@ -115,22 +115,22 @@ class Speaker(NamedTuple):
     people: tuple[str, ...] = ()
 
 
-_NOBODY: Final = Speaker(None, None)
+_NOBODY: Final = RequestIdentity(None, None)
 
 
-def speaker(head: NamedByHead, body: Named, typed: Sequence[Any] = ()) -> Speaker:
+def speaker(head: HeadIdentity, body: BodyIdentity, typed: Sequence[Any] = ()) -> RequestIdentity:
     """Session and user: our headers first, then the path, then body and headers of the agent's own. Of users the
     header before the body: a gateway adds it, and passes on a body that it did not write. `typed`: whom the newest
     message names."""
     session = head.session or body.session or head.of_agent
     if not (head.people or body.people or typed):  # as most
-        return _NOBODY if session is None else Speaker(session, None)
+        return _NOBODY if session is None else RequestIdentity(session, None)
     person_names = (
         *head.users,
         *(candidate for candidate in (body.user, *typed) if candidate is not None and _is_person(candidate)),
     )
     people = dict.fromkeys([*head.people, *map(str, body.people), *map(str, typed)])
-    return Speaker(session, head.user or next(iter(person_names), None), tuple(people))
+    return RequestIdentity(session, head.user or next(iter(person_names), None), tuple(people))
 
 
 def _is_name(value: Any) -> bool:

@@ -10,17 +10,17 @@ import json
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from proxy.access.keys import Reach
-from proxy.conversation.answer_on_screen import CannotTell, OnScreen, Place
+from proxy.access.keys import Scope
+from proxy.conversation.answer_on_screen import AnswerOnScreen, CannotTell, Place
 from proxy.conversation.first_words import first_words, quote_of
 from proxy.conversation.user_text import PREFIX, command_of
 from proxy.core.agent_wrappers import Agent
 from proxy.core.errors import BadRequest, ProxyError
-from proxy.dialects.speaker import Speaker
+from proxy.dialects.speaker import RequestIdentity
 from proxy.feedback.ratings import MAX_TEXT, OWNER, Feedback, judged
 from proxy.feedback.unconfirmed_fixes import UnconfirmedFixes
 from proxy.training.admin_acts import IN_CHAT, AdminActs
-from store.records import Lately, NewRating, Rating
+from store.records import NewRating, Rating, RecentCompletion
 from store.store import Store
 
 # A list, so that it reads the same in a terminal and where the agent takes answers for Markdown.
@@ -60,25 +60,25 @@ class Command(NamedTuple):
         return self.verb in (*_RATINGS, "fix")
 
 
-class Asks(NamedTuple):
+class CommandContext(NamedTuple):
     """Somebody who types a command in the chat."""
 
-    reach: Reach
-    who: Speaker
+    scope: Scope
+    identity: RequestIdentity
     model: str
     unlisted: tuple[str, ...] = ()  # whom the request names and `server.chat_admins` does not
     agent: Agent | None = None  # that sent the request, where that is known
 
     @property
     def role(self) -> str:
-        role = self.reach.who.role
+        role = self.scope.principal.role
         return "rate" if role == "admin" and self.unlisted else role
 
 
-class About(NamedTuple):
+class RatingTarget(NamedTuple):
     """The completion that a command is about, and by whose name it rates."""
 
-    answer: Lately
+    answer: RecentCompletion
     rater: str
 
     @property
@@ -91,7 +91,7 @@ class About(NamedTuple):
         return f"It begins: {quote_of(self.answer)}."
 
 
-FindAbout = Callable[[], Awaitable[About]]
+FindAbout = Callable[[], Awaitable[RatingTarget]]
 
 
 def parse(text: str) -> Command:
@@ -112,7 +112,7 @@ class ChatCommands:
         feedback: Feedback,
         status: Callable[[], Awaitable[str]],
         acts: AdminActs,
-        screen: OnScreen,
+        screen: AnswerOnScreen,
         unconfirmed: UnconfirmedFixes,
     ) -> None:
         self._store = store
@@ -122,16 +122,16 @@ class ChatCommands:
         self._screen = screen
         self._unconfirmed = unconfirmed
 
-    async def answer(self, messages: list[dict[str, Any]], asks: Asks, *, alone: bool = False) -> str:
+    async def answer(self, messages: list[dict[str, Any]], asks: CommandContext, *, alone: bool = False) -> str:
         """Answer the command that ends `messages`. Errors are answers too: a person reads them.
 
         `alone`: a bare prompt, which never has an answer above it.
         """
 
-        async def about() -> About:
-            place = Place(asks.reach, asks.who.session, asks.model, asks.agent)
+        async def about() -> RatingTarget:
+            place = Place(asks.scope, asks.identity.session, asks.model, asks.agent)
             found = await (self._last(place) if alone else self._screen.above(messages[:-1], place))
-            return About(found, asks.reach.who.bound or asks.who.user or OWNER)
+            return RatingTarget(found, asks.scope.principal.bound or asks.identity.user or OWNER)
 
         command = parse(command_of(messages[-1], asks.agent) or "")
         try:
@@ -173,13 +173,13 @@ class ChatCommands:
             return await self._undo(about_answer)
         return await self._rate(about_answer, command, source, event_id)
 
-    async def _last(self, place: Place) -> Lately:
+    async def _last(self, place: Place) -> RecentCompletion:
         """The last main turn of this session or person; another's is not what they saw. Raises CannotTell."""
-        if (answer := await self._screen.last(place.reach.own(), place.session)) is None:
+        if (answer := await self._screen.last(place.scope.own(), place.session)) is None:
             raise CannotTell("nothing of yours was answered yet, so nothing was rated.")
         return answer
 
-    async def _rate(self, about: About, command: Command, source: str, event_id: str | None) -> str:
+    async def _rate(self, about: RatingTarget, command: Command, source: str, event_id: str | None) -> str:
         if len(command.words) > MAX_TEXT:
             raise BadRequest(f"What you wrote after the word is over {MAX_TEXT} characters, so nothing was rated.")
         if command.verb == "fix":
@@ -198,18 +198,18 @@ class ChatCommands:
         reason = f", because “{comment}”" if comment else ""
         return f"rated {_word(rating)}{reason}{_replaced(rating, new)}. {about.words} {UNDO}"
 
-    def _ask_for(self, about: About, text: str) -> str:
+    def _ask_for(self, about: RatingTarget, text: str) -> str:
         self._unconfirmed.keep(about.whose, text)
         lines = text.splitlines()
         first, last, answer = first_words(lines[0]), first_words(lines[-1]), quote_of(about.answer)
         return CONFIRM.format(first=first, last=last, answer=answer)
 
-    async def _fix(self, about: About, text: str, source: str, event_id: str | None) -> str:
+    async def _fix(self, about: RatingTarget, text: str, source: str, event_id: str | None) -> str:
         new = NewRating(*about.whose, -1.0, correction=text, source=source, source_event_id=event_id)
         rating = await self._feedback.rate(new)
         return f"rated bad, with your text as what would have been right{_replaced(rating, new)}. {about.words} {UNDO}"
 
-    async def _undo(self, about: About) -> str:
+    async def _undo(self, about: RatingTarget) -> str:
         rating = await self._store.ratings.live(*about.whose)
         if rating is None:
             return "you have not rated the answer above, so there is nothing to undo."

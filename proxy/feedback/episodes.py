@@ -24,7 +24,7 @@ from proxy.core.events import Events
 from proxy.core.json_edit import DEEPEST, deeper
 from proxy.feedback.reward_function import RewardFunction
 from store import errors
-from store.learning.episodes import Episode, NewEpisode, NewReward, Rewarded, Split
+from store.learning.episodes import Episode, NewEpisode, NewReward, RewardResult, Split
 from store.store import Store
 
 ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,127}")  # stands in a path
@@ -163,7 +163,7 @@ class Episodes:
             self._events.note("episode")
         return episode, is_new
 
-    async def reward(self, id: str, key: str | None, body: Mapping[str, Any], user: str | None = None) -> Rewarded:
+    async def reward(self, id: str, key: str | None, body: Mapping[str, Any], user: str | None = None) -> RewardResult:
         """Store a reward, of the outcome or of one turn. `key` None: of any key; `user`: as in `open`. Raises
         BadRequest, NotFound, Conflict, Gone."""
         new = self._new_reward(id, key, body, user)
@@ -180,16 +180,16 @@ class Episodes:
 
     async def reward_each(
         self, lines: Sequence[bytes], key: str | None, user: str | None, *, dry_run: bool
-    ) -> list[Rewarded | ProxyError]:
+    ) -> list[RewardResult | ProxyError]:
         """Do `reward` for each line of JSON, whose `episode` is the id; what is wrong with one costs that one.
         `dry_run`: nothing is stored. Raises StoreError where none can be."""
         read = [self._read(line, key, user) for line in lines]
         good = [new for new in read if isinstance(new, NewReward)]
-        outcomes: list[Rewarded | errors.StoreError] = []
+        outcomes: list[RewardResult | errors.StoreError] = []
         for start in range(0, len(good), AT_ONCE):
             some = await self._store.episodes.reward_each(good[start : start + AT_ONCE], dry_run=dry_run)
             if not dry_run:
-                self._rewarded([outcome for outcome in some if isinstance(outcome, Rewarded)])
+                self._rewarded([outcome for outcome in some if isinstance(outcome, RewardResult)])
             outcomes += some
         stored = iter(outcomes)
         return [new if isinstance(new, ProxyError) else _answered(next(stored)) for new in read]
@@ -233,7 +233,7 @@ class Episodes:
             user, split,
         )  # fmt: skip
 
-    def _rewarded(self, rewarded: Sequence[Rewarded]) -> None:
+    def _rewarded(self, rewarded: Sequence[RewardResult]) -> None:
         for outcome in rewarded:
             self._note_program(outcome.episode)
             if outcome.result == "stored" and outcome.episode.ended_at is not None:
@@ -267,9 +267,9 @@ class Episodes:
         self._keep(episode.key, episode.id, _pin(episode)._replace(used=used))
 
 
-def _answered(outcome: Rewarded | errors.StoreError) -> Rewarded | ProxyError:
+def _answered(outcome: RewardResult | errors.StoreError) -> RewardResult | ProxyError:
     """Raises the StoreError that is not about this episode."""
-    if isinstance(outcome, Rewarded):
+    if isinstance(outcome, RewardResult):
         return outcome
     if (refused := refusal(outcome)) is None:
         raise outcome

@@ -14,21 +14,21 @@ from typing import Any, Final, Literal, NamedTuple
 
 from aiohttp import web
 
-from proxy.access.keys import Reach, Who
-from proxy.access.security import who_asks
-from proxy.conversation.answer_on_screen import OURS, Ambiguous, CannotTell, OnScreen, Place
+from proxy.access.keys import Principal, Scope
+from proxy.access.security import principal_of
+from proxy.conversation.answer_on_screen import OURS, Ambiguous, AnswerOnScreen, CannotTell, Place
 from proxy.conversation.first_words import quoted
 from proxy.conversation.redaction import Redactor
-from proxy.conversation.same_text import Alike, alike, text_in
+from proxy.conversation.same_text import Similarity, alike, text_in
 from proxy.core.errors import BadRequest, NotFound
 from proxy.core.json_response import json_response, parsed
 from proxy.core.offload import in_thread, off_loop
 from proxy.dialects.speaker import user_in
 from proxy.feedback.bodies import OpenWebUITaken
-from proxy.feedback.open_webui_form import MAX_TEXT, Given, given, plain, said
+from proxy.feedback.open_webui_form import MAX_TEXT, OpenWebUIVote, given, plain, said
 from proxy.feedback.ratings import Feedback, as_json, rater_of
 from store.learning.ratings import judgement
-from store.records import Asker, NewRating, Rating
+from store.records import NewRating, Rating, Requester
 from store.store import Store
 
 SOURCE: Final = "open-webui"
@@ -47,7 +47,7 @@ How = Literal["given", "edited", "earlier"]
 Result = Literal["rated", "known", "taken back", "nothing"]
 
 
-class Shown(NamedTuple):
+class RatedAnswer(NamedTuple):
     """The completion that a feedback is about."""
 
     completion_id: str
@@ -56,7 +56,7 @@ class Shown(NamedTuple):
     correction: str | None  # what a person has made of it in the chat
 
 
-class Done(NamedTuple):
+class FeedbackResult(NamedTuple):
     result: Result
     line: str  # for people
     rating: Rating | None = None
@@ -69,7 +69,7 @@ class Done(NamedTuple):
 
 
 class OpenWebUI:
-    def __init__(self, store: Store, feedback: Feedback, screen: OnScreen, redactor: Redactor) -> None:
+    def __init__(self, store: Store, feedback: Feedback, screen: AnswerOnScreen, redactor: Redactor) -> None:
         self._store = store
         self._feedback = feedback
         self._screen = screen
@@ -80,13 +80,13 @@ class OpenWebUI:
         """One feedback, or that one was deleted."""
         raw = await request.read()
         body = await off_loop(len(raw), parsed, raw)
-        who, user = who_asks(request), user_in(request.headers)
-        async with self._turns[who.key]:  # one at a time: each looks at what came before it
-            done = await self._take(body, who, user)
+        principal, user = principal_of(request), user_in(request.headers)
+        async with self._turns[principal.key]:  # one at a time: each looks at what came before it
+            done = await self._take(body, principal, user)
         status = 201 if done.result == "rated" else 200
         return json_response(done.as_json(), status)
 
-    async def _take(self, body: Any, who: Who, user: str | None) -> Done:
+    async def _take(self, body: Any, principal: Principal, user: str | None) -> FeedbackResult:
         """Raises ProxyError."""
         if not isinstance(body, dict):
             raise BadRequest("The body must be a JSON object; nothing was stored.")
@@ -94,26 +94,32 @@ class OpenWebUI:
         if rater is not None and not (isinstance(rater, str) and 0 < len(rater) <= 200):
             raise BadRequest("`rater` must be text of at most 200 characters.", param="rater")
         if rater is not None or user is not None:  # before anything is looked at for whoever it names
-            rater = rater_of(rater, who, user)
+            rater = rater_of(rater, principal, user)
         if (gone := body.get("deleted")) is not None:
-            return await self._deleted(gone, who, rater)
+            return await self._deleted(gone, principal, rater)
         feedback, messages = body.get("feedback"), body.get("messages")
         if not isinstance(feedback, dict) or not isinstance(messages, list):
             raise BadRequest("Send `feedback` and `messages`, or `deleted`; nothing was stored.")
         how = body.get("how", "given")
         if how not in ("given", "edited", "earlier"):
             raise BadRequest("`how` must be given, edited or earlier; nothing was stored.", param="how")
-        return await self._rated(given(feedback), messages, rater, how, who, user)
+        return await self._rated(given(feedback), messages, rater, how, principal, user)
 
     async def _rated(
-        self, new: Given, messages: list[Any], rater: str | None, how: How, who: Who, user: str | None
-    ) -> Done:
+        self,
+        new: OpenWebUIVote,
+        messages: list[Any],
+        rater: str | None,
+        how: How,
+        principal: Principal,
+        user: str | None,
+    ) -> FeedbackResult:
         """`user`: whom a server before us names. What that says binds all that the body says, as on every route."""
-        own = _own(who)
+        own = _own(principal)
         before = await self._store.ratings.of_events(SOURCE, f"{own}{new.id}:", rater=user)
-        reach = Reach(who, rater, () if user is None else (user,))
-        shown = await self._shown(new, messages, before, reach, None if user is not None else new.user_id)
-        name = rater_of(rater or (before[0].rater if before else shown.user or new.user_id), who, user)
+        scope = Scope(principal, rater, () if user is None else (user,))
+        shown = await self._shown(new, messages, before, scope, None if user is not None else new.user_id)
+        name = rater_of(rater or (before[0].rater if before else shown.user or new.user_id), principal, user)
         theirs = [one for one in await self._store.ratings.history(shown.completion_id) if one.rater == name]
         comment = await in_thread(self._redactor.text, _comment(new, before))
         rating = NewRating(
@@ -123,26 +129,26 @@ class OpenWebUI:
             source=SOURCE, source_event_id=f"{own}{new.id}:{len(before)}", scale=new.scale,
         )  # fmt: skip
         if (known := _known(rating, before, theirs, new.at, how)) is not None:
-            return Done("known", f"rlproxy has this already: {shown.answer}", known, shown.answer)
+            return FeedbackResult("known", f"rlproxy has this already: {shown.answer}", known, shown.answer)
         stored = await self._feedback.rate(rating)
         for one in before:  # the same message shows another answer now, or another person's name is on it
             if one.live and (one.completion_id, one.rater) != (rating.completion_id, rating.rater):
                 await self._feedback.retract(one.id)
         more = [word for word in ("comment", "correction") if getattr(stored, word)]
         words = f", with your {' and '.join(more)}" if more else ""
-        return Done("rated", f"Rated {new.word} in rlproxy: {shown.answer}{words}", stored, shown.answer)
+        return FeedbackResult("rated", f"Rated {new.word} in rlproxy: {shown.answer}{words}", stored, shown.answer)
 
     async def _shown(
-        self, new: Given, messages: list[Any], before: Sequence[Rating], reach: Reach, also: str | None
-    ) -> Shown:
+        self, new: OpenWebUIVote, messages: list[Any], before: Sequence[Rating], scope: Scope, also: str | None
+    ) -> RatedAnswer:
         """By what is on the screen; else as an earlier rating of this feedback found it, and a person has edited the
         answer since. `also`: another name of the person. Raises NotFound, BadRequest, CannotTell."""
         history = await in_thread(said, messages)
         if not history or history[-1]["role"] != "assistant":
             raise NotFound("The `messages` do not end with an answer, so nothing was rated.", param="messages")
         now = await in_thread(text_in, history[-1])
-        place = Place(reach, new.chat, new.model, None)
-        askers = await self._askers(new.chat, reach, also)
+        place = Place(scope, new.chat, new.model, None)
+        requesters = await self._requesters(new.chat, scope, also)
         reason: CannotTell | None = None
         original = messages[-1].get("originalContent")
         texts = [history[-1]]
@@ -150,8 +156,8 @@ class OpenWebUI:
             texts.append({"role": "assistant", "content": await in_thread(plain, original)})
         for text in texts:
             try:
-                found = await self._screen.rendered([*history[:-1], text], place, askers)
-                return await self._edited(found.id, found.asker.user, now)
+                found = await self._screen.rendered([*history[:-1], text], place, requesters)
+                return await self._edited(found.id, found.requester.user, now)
             except CannotTell as error:
                 reason = reason or error
         for one in before:
@@ -162,49 +168,51 @@ class OpenWebUI:
             raise reason
         raise CannotTell(SEVERAL) if isinstance(reason, Ambiguous) else NotFound(NONE)
 
-    async def _edited(self, id: str, user: str | None, text: str) -> Shown:
+    async def _edited(self, id: str, user: str | None, text: str) -> RatedAnswer:
         completion = await self._store.completions.get(id)
         if completion is None:
             raise NotFound(f"The completion {id} went in this moment, so nothing was rated.")
         captured = completion.end.text if completion.end is not None else ""
         correction = await in_thread(self._correction, text, captured)
-        return Shown(id, quoted(captured), user, correction)
+        return RatedAnswer(id, quoted(captured), user, correction)
 
     def _correction(self, text: str, captured: str) -> str | None:
         """None where it is the captured answer, or nothing to learn from."""
         now = self._redactor.text(text).strip()
-        same = not captured or now.startswith(captured.strip()) or alike(now, captured) is not Alike.NOT
+        same = not captured or now.startswith(captured.strip()) or alike(now, captured) is not Similarity.NOT
         return None if same or not now or len(now) > MAX_TEXT else now
 
-    async def _askers(self, chat: str | None, reach: Reach, also: str | None) -> list[Asker]:
+    async def _requesters(self, chat: str | None, scope: Scope, also: str | None) -> list[Requester]:
         """Whose answers this person may have rated: their own, and in this chat all that this key may read and that
         are no other person's."""
-        found = dict.fromkeys(reach.own(unnamed=True))
+        found = dict.fromkeys(scope.own(unnamed=True))
         for one in await self._store.answers.askers_in(chat) if chat is not None else ():
-            theirs = reach.user is None or one.user in (None, reach.user, also)
-            if theirs and reach._replace(user=one.user).covers(one):
+            theirs = scope.user is None or one.user in (None, scope.user, also)
+            if theirs and scope._replace(user=one.user).covers(one):
                 found[one] = None
         return list(found)
 
-    async def _deleted(self, gone: Any, who: Who, rater: str | None) -> Done:
+    async def _deleted(self, gone: Any, principal: Principal, rater: str | None) -> FeedbackResult:
         if not isinstance(gone, str) or not gone:
             raise BadRequest("`deleted` must be a feedback's id, or `all`.", param="deleted")
-        prefix = _own(who) if gone == EVERYTHING else f"{_own(who)}{gone}:"
+        prefix = _own(principal) if gone == EVERYTHING else f"{_own(principal)}{gone}:"
         live = await self._store.ratings.of_events(SOURCE, prefix, rater=rater, live=True)
         taken = [await self._feedback.retract(one.id) for one in live]
         if not taken:
-            return Done("nothing", "No rating in rlproxy came of that feedback, so there was nothing to take back.")
+            return FeedbackResult(
+                "nothing", "No rating in rlproxy came of that feedback, so there was nothing to take back."
+            )
         lately = await self._store.answers.get(taken[0].completion_id)
         answer = quoted(lately.text, lately.calls) if lately is not None else None
         count = "The rating" if len(taken) == 1 else f"{len(taken)} ratings"
-        return Done(
+        return FeedbackResult(
             "taken back", f"{count} in rlproxy {'is' if len(taken) == 1 else 'are'} taken back.", taken[0], answer
         )
 
 
-def _own(who: Who) -> str:
+def _own(principal: Principal) -> str:
     """Prefix of this key's events: none takes one of another key back."""
-    return "" if who.role == "admin" else f"{who.key}:"
+    return "" if principal.role == "admin" else f"{principal.key}:"
 
 
 def _known(new: NewRating, before: Sequence[Rating], theirs: Sequence[Rating], at: float, how: How) -> Rating | None:
@@ -236,7 +244,7 @@ def _adds_nothing(new: NewRating, known: Rating) -> bool:
     return new.completion_id == known.completion_id and said == judgement(known)
 
 
-def _comment(new: Given, before: Sequence[Rating]) -> str:
+def _comment(new: OpenWebUIVote, before: Sequence[Rating]) -> str:
     """Drop the other thumb's words, which stay in Open WebUI's form when the thumb is turned: it is none for this
     one."""
     others = (one.comment for one in before if one.comment and (one.value > 0) != (new.value > 0))

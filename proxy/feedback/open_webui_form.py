@@ -37,7 +37,7 @@ _REASONS: Final = {
 _BLOCKS: Final = (('<details type="', "</details>"), ("<think>", "</think>"))
 
 
-class Given(NamedTuple):
+class OpenWebUIVote(NamedTuple):
     """One feedback."""
 
     id: str
@@ -51,7 +51,7 @@ class Given(NamedTuple):
     at: float  # when it was last changed, in Unix seconds
 
 
-def given(feedback: Mapping[str, Any]) -> Given:
+def given(feedback: Mapping[str, Any]) -> OpenWebUIVote:
     """Raises BadRequest."""
     data, meta = _object(feedback, "data"), _object(feedback, "meta")
     id = feedback.get("id")
@@ -66,7 +66,7 @@ def given(feedback: Mapping[str, Any]) -> Given:
     if isinstance(ten, int) and not isinstance(ten, bool) and 1 <= ten <= 10 and (ten > _MIDDLE) == up:
         value, scale, word = round((ten - _MIDDLE) / _HALF, 4), "unit", f"{ten} of 10"
     at = feedback.get("updated_at")
-    return Given(
+    return OpenWebUIVote(
         id,
         _text(feedback, "user_id"),
         _text(meta, "chat_id"),

@@ -14,9 +14,9 @@ from typing import Any, Final, TypeVar
 from aiohttp import web
 
 from config.webhooks import PLATFORMS
-from proxy.access.keys import Reach, Who
-from proxy.access.security import who_asks
-from proxy.conversation.answer_on_screen import OnScreen
+from proxy.access.keys import Principal, Scope
+from proxy.access.security import principal_of
+from proxy.conversation.answer_on_screen import AnswerOnScreen
 from proxy.conversation.first_words import first_words, quote_of
 from proxy.conversation.redaction import WORTH_A_THREAD, Redactor
 from proxy.core.errors import BadRequest, Conflict, Forbidden, NotFound, ProxyError, StorageFailed
@@ -31,7 +31,7 @@ from proxy.feedback.feedback_adapters import ours, unfolded
 from store.errors import EventTaken, NoAnswer, StoreError, UnknownCompletion, UnknownRating
 from store.learning.rater_quota import FULL_VOICE, LEAST_WEIGHT, MOST_WEIGHT
 from store.learning.rater_quota import OWNER as OWNER
-from store.records import Lately, NewRating, NewReaction, Rating, Reacted, Scale
+from store.records import NewRating, NewReaction, Rating, ReactionResult, RecentCompletion, Scale
 from store.store import Store
 
 MAX_TEXT: Final = 20_000  # characters of a comment or a correction
@@ -78,7 +78,9 @@ def judged(rating: Any, scale: str | None = None) -> tuple[float, Scale]:
 class Feedback:
     """Every channel's way to a stored rating."""
 
-    def __init__(self, store: Store, events: Events, metrics: Metrics, redactor: Redactor, screen: OnScreen) -> None:
+    def __init__(
+        self, store: Store, events: Events, metrics: Metrics, redactor: Redactor, screen: AnswerOnScreen
+    ) -> None:
         self._store = store
         self._screen = screen
         self._redactor = redactor
@@ -141,7 +143,7 @@ class Feedback:
         if live is not None:
             raise Conflict(f"{replaced.id} was replaced by {live.id}, which still counts: undo that one.", param="id")
 
-    async def react(self, new: NewReaction) -> Reacted:
+    async def react(self, new: NewReaction) -> ReactionResult:
         """A reaction on a chat platform, and the rating that follows from it. Raises NotFound, Conflict,
         StorageFailed."""
         try:
@@ -169,12 +171,12 @@ class Feedback:
         pieces = body if isinstance(body, list) else unfolded(body) if isinstance(body, dict) else None
         if pieces is None:
             raise BadRequest("The body must be a JSON object, or a list of them.")
-        user, who = user_in(request.headers), who_asks(request)
+        user, principal = user_in(request.headers), principal_of(request)
         if isinstance(body, list) or pieces != [body]:
-            return await self._batch(pieces, user, who)
-        rating = await self.rate(await self._read(body, user, who), wait_s=WAIT_S)
+            return await self._batch(pieces, user, principal)
+        rating = await self.rate(await self._read(body, user, principal), wait_s=WAIT_S)
         status = 200 if rating.duplicate else 201
-        answer = as_json(rating, await self._words([rating], who, user))
+        answer = as_json(rating, await self._words([rating], principal, user))
         return json_response(answer, status)
 
     async def quote(self, completion_id: str) -> str:
@@ -182,23 +184,23 @@ class Feedback:
         answer = await self._store.answers.get(completion_id)
         return "no words" if answer is None else quote_of(await self._screen.so_far(answer))
 
-    async def _words(self, ratings: Sequence[Rating], who: Who, user: str | None) -> Words:
+    async def _words(self, ratings: Sequence[Rating], principal: Principal, user: str | None) -> Words:
         """How the rated answers begin, by their completions' ids: those that this request may read."""
         completions = await self._store.answers.many([rating.completion_id for rating in ratings])
         raters = {rating.completion_id: rating.rater for rating in ratings}
         return {
             id: quote_of(await self._screen.so_far(completion))
             for id, completion in completions.items()
-            if Reach(who, name := user or _named(raters[id], who), () if name is None else (name,)).covers(
-                completion.asker
+            if Scope(principal, name := user or _named(raters[id], principal), () if name is None else (name,)).covers(
+                completion.requester
             )
         }
 
-    async def _batch(self, pieces: list[Any], user: str | None, who: Who) -> web.Response:
+    async def _batch(self, pieces: list[Any], user: str | None, principal: Principal) -> web.Response:
         """Each by itself, in their order: one that is refused keeps no other from being stored."""
         if not 0 < len(pieces) <= MAX_BATCH:
             raise BadRequest(f"A batch has 1 to {MAX_BATCH} ratings, not {len(pieces)}; nothing was stored.")
-        new = [await _caught(self._read(piece, user, who)) for piece in pieces]
+        new = [await _caught(self._read(piece, user, principal)) for piece in pieces]
         new = await off_loop_above(WORTH_A_THREAD, _texts(new), self._without_secrets, new)
         found = await self._all(new)
         until = asyncio.get_running_loop().time() + WAIT_S  # one wait for all whose completion is not there yet
@@ -212,7 +214,7 @@ class Feedback:
         status = 201 if any(not one.duplicate for one in stored) else 200
         if len(stored) < len(found):
             status = 207 if stored else max(one.status for one in found if isinstance(one, ProxyError))
-        words = await self._words(stored, who, user)
+        words = await self._words(stored, principal, user)
         data = [_result(one, words) for one in found]
         return json_response(Batch(stored=len(stored), refused=len(found) - len(stored), data=data), status)
 
@@ -228,23 +230,23 @@ class Feedback:
         """All of them in one thread: a thousand texts, one after the other, would stall everybody."""
         return [self._redacted(one) if isinstance(one, NewRating) else one for one in batch]
 
-    async def _read(self, given: Any, user: str | None, who: Who) -> NewRating:
+    async def _read(self, given: Any, user: str | None, principal: Principal) -> NewRating:
         """Raises BadRequest, Forbidden, NotFound."""
         if not isinstance(given, dict):
             raise BadRequest("Each rating of a batch must be a JSON object.")
         body = ours(given)
         value, scale = judged(body.get("rating"), body.get("scale"))
-        rater = rater_of(named := _text(body, "rater", 200), who, user)
+        rater = rater_of(named := _text(body, "rater", 200), principal, user)
         # Whoever says in a header who speaks passes on what they wrote: that is no admin's.
-        trusted = who.role == "admin" and user is None
+        trusted = principal.role == "admin" and user is None
         source, event_id = _text(body, "source", 100) or "http", _text(body, "source_event_id", 200)
         if not trusted:
             _is_no_platform(source)
             # Of this key's events: none claims one of another key, or of a platform, before it comes.
-            event_id = event_id and f"{who.key}:{event_id}"
+            event_id = event_id and f"{principal.key}:{event_id}"
         event = None if event_id is None else (source, event_id)
         return NewRating(
-            completion_id=await self._target(body, rater, Reach(who, named or user), event),
+            completion_id=await self._target(body, rater, Scope(principal, named or user), event),
             rater=rater,
             value=value,
             comment="" if body.get("comment") == "" else _text(body, "comment", MAX_TEXT),
@@ -253,24 +255,24 @@ class Feedback:
             source=source,
             source_event_id=event_id,
             scale=scale,
-            key=None if trusted else who.key,
+            key=None if trusted else principal.key,
         )
 
     async def delete(self, request: web.Request) -> web.Response:
         """`DELETE /v1/feedback/{id}`; `last` undoes the rater's newest."""
-        rating_id, who, user = request.match_info["id"], who_asks(request), user_in(request.headers)
+        rating_id, principal, user = request.match_info["id"], principal_of(request), user_in(request.headers)
         if rating_id == "last":
-            rater = rater_of(request.query.get("rater") or None, who, user)
+            rater = rater_of(request.query.get("rater") or None, principal, user)
             last = await self._store.ratings.last(rater, session=request.query.get("session"))
             if last is None:
                 raise Conflict(f"{rater} has no rating to undo.")
             rating_id = last.id
         elif (found := await self._store.ratings.get(rating_id)) is not None:
-            rater_of(found.rater, who, user)
+            rater_of(found.rater, principal, user)
         rating = await self.retract(rating_id)
-        return web.json_response(as_json(rating, await self._words([rating], who, user)))
+        return web.json_response(as_json(rating, await self._words([rating], principal, user)))
 
-    async def _target(self, body: dict[str, Any], rater: str, reach: Reach, event: tuple[str, str] | None) -> str:
+    async def _target(self, body: dict[str, Any], rater: str, scope: Scope, event: tuple[str, str] | None) -> str:
         """An id; the last main turn of a session; or "last". Never another user's: that is not what a rater saw. For a
         key below admin never another key's either: that anybody names a session or a user proves nothing.
 
@@ -284,18 +286,18 @@ class Feedback:
             )
         if event is not None and (before := await self._store.ratings.of_event(*event, rater)) is not None:
             return before.completion_id  # sent again, it means what was newest then
-        if reach.who.role != "admin":
-            found = await self._screen.last(reach.own(unnamed=True), session)
+        if scope.principal.role != "admin":
+            found = await self._screen.last(scope.own(unnamed=True), session)
         else:
             found = await self._last(session, rater)
         if found is None:
             raise NotFound(f"There is no completion{f' in session {session}' if session else ''} to rate yet.")
         return found.id
 
-    async def _last(self, session: str | None, rater: str) -> Lately | None:
+    async def _last(self, session: str | None, rater: str) -> RecentCompletion | None:
         await self._screen.underway.begin_all()
         found = await self._store.answers.newest(session=session)
-        if found is not None and rater != OWNER and found.asker.user not in (None, rater):
+        if found is not None and rater != OWNER and found.requester.user not in (None, rater):
             found = await self._store.answers.newest(session=session, user=rater)
         return await self._screen.settled(found)
 
@@ -319,9 +321,9 @@ def _result(one: Rating | ProxyError, words: Words) -> TakenBody | RefusedBody:
     return {"status": 200 if one.duplicate else 201, "rating": as_json(one, words)}
 
 
-def _named(rater: str, who: Who) -> str | None:
+def _named(rater: str, principal: Principal) -> str | None:
     """Whom a rating by this name is by, as far as that is not the key itself."""
-    return None if rater in (OWNER, who.name) else rater
+    return None if rater in (OWNER, principal.name) else rater
 
 
 def as_json(rating: Rating, words: Words) -> RatingBody:
@@ -343,17 +345,17 @@ def as_json(rating: Rating, words: Words) -> RatingBody:
     }
 
 
-def rater_of(named: str | None, who: Who, user: str | None) -> str:
+def rater_of(named: str | None, principal: Principal, user: str | None) -> str:
     """By whose name this is. A key that was handed out to rate is one person's. So is a request whose header says who
     speaks (`user`): a server put it there, and passes on a body that it did not write. Raises Forbidden."""
     if user is not None and named not in (None, user):
         raise Forbidden(f"This request's `x-rl-user` is {user} and not {named}; nothing was done.", param="rater")
     named = named or user
-    if who.bound is None:
-        return named or who.name or OWNER
-    if named not in (None, who.bound):
-        raise Forbidden(f"This key speaks for {who.bound} and not for {named}; nothing was done.", param="rater")
-    return who.bound
+    if principal.bound is None:
+        return named or principal.name or OWNER
+    if named not in (None, principal.bound):
+        raise Forbidden(f"This key speaks for {principal.bound} and not for {named}; nothing was done.", param="rater")
+    return principal.bound
 
 
 def _is_no_platform(source: str) -> None:

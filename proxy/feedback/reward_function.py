@@ -25,7 +25,7 @@ from proxy.core.own_code.reward import OwnReward, reward_of
 from proxy.training.segments import segments
 from store.captured import export
 from store.errors import StoreError
-from store.learning.episodes import Episode, NewReward, Rewarded
+from store.learning.episodes import Episode, NewReward, RewardResult
 from store.store import Store
 
 log = structlog.get_logger()
@@ -85,7 +85,7 @@ class RewardFunction:
                 await self._ask(episode, NewReward(episode.id, episode.key), hash)
         return len(waiting) == AT_ONCE
 
-    async def end(self, new: NewReward) -> Rewarded:
+    async def end(self, new: NewReward) -> RewardResult:
         """The harness has ended the episode, and leaves its reward to the function. Raises BadRequest, StoreError."""
         assert self._code is not None
         episode = await self._store.episode_scores.adopt(new.episode, new.key)
@@ -101,7 +101,7 @@ class RewardFunction:
             )
         return rewarded
 
-    async def _ask(self, episode: Episode, new: NewReward, hash: str) -> Rewarded | None:
+    async def _ask(self, episode: Episode, new: NewReward, hash: str) -> RewardResult | None:
         """Ask the function, and store what it says. Raises OwnCodeFailed, which is kept, too."""
         assert self._code is not None
         said: OwnReward | None = None

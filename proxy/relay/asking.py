@@ -32,11 +32,11 @@ from proxy.core.offload import LARGE, in_thread, off_loop
 from proxy.core.redirects import refuse
 from proxy.core.upstream import MOST_SHORT, let_go, message_in, no_http, short
 from proxy.dialects import CHAT
-from proxy.dialects.base import Question
-from proxy.relay.call import Call, new_id, room_for
+from proxy.dialects.base import OutgoingRequest
+from proxy.relay.call import RequestContext, new_id, room_for
 from proxy.relay.codecs import Codec, Native, Translated, about_what_was_asked
 from proxy.relay.framing import OK, error_at_once
-from proxy.relay.parts import Parts
+from proxy.relay.parts import RelayParts
 from proxy.versions.live_version import Lease
 
 log = structlog.get_logger()
@@ -45,10 +45,12 @@ NOTICED_S: Final = 0.25  # in which the end of a process of ours is seen, after 
 RESTARTED_S: Final = 10.0  # in which a server that broke off has to answer again, or a question is not asked once more
 
 
-class Asking:
+class InFlightRequest:
     """One question on its way."""
 
-    def __init__(self, parts: Parts, call: Call, question: Question, lease: Lease, left: Callable[[], None]) -> None:
+    def __init__(
+        self, parts: RelayParts, call: RequestContext, question: OutgoingRequest, lease: Lease, left: Callable[[], None]
+    ) -> None:
         """`left` is told each time that the question has left."""
         self.way: Codec
         self.withheld: str | None = None  # what the server said to our wishes, where they were not said

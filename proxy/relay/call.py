@@ -18,7 +18,7 @@ from aiohttp import web
 from config.settings import Settings
 from proxy.access.bodies import BODY, HELD
 from proxy.access.security import RequestHead, outgoing_headers
-from proxy.conversation.incremental_json import Body, KnownPrefix, SaidBefore
+from proxy.conversation.incremental_json import Body, EarlierBodies, KnownPrefix
 from proxy.conversation.retries import COUNT, Attempt
 from proxy.conversation.turns import marked_side
 from proxy.core.agent_wrappers import CLAUDE_CODE, Agent, agent_of, named_by_newest
@@ -28,10 +28,10 @@ from proxy.core.json_edit import DEEPEST, deeper
 from proxy.core.offload import LARGE, LIGHT, in_thread, whole_weight
 from proxy.core.sharing.shares import SMALL, Room
 from proxy.core.upstream import end_to_end
-from proxy.dialects import Asked, Dialect
-from proxy.dialects.speaker import NamedByHead, Speaker, named, named_by_head, speaker
+from proxy.dialects import Dialect, ParsedRequest
+from proxy.dialects.speaker import HeadIdentity, RequestIdentity, named, named_by_head, speaker
 from proxy.relay.capture_optout import says_off
-from store.records import Asker
+from store.records import Requester
 
 MOST: Final = 20_000  # messages; agents' conversations reach a few thousand
 _ALPHABET: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
@@ -47,7 +47,7 @@ _WINDOWS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}  # as
 class HeadFacts:
     """Facts of a head. They hold for every request with the same one."""
 
-    named: NamedByHead
+    named: HeadIdentity
     off: bool  # nothing of it is to be kept
     side: bool  # it says itself that no person reads the answer
     counted: bool  # its client counts its tries
@@ -58,12 +58,12 @@ class HeadFacts:
 
 
 @dataclass(slots=True)
-class Call:
+class RequestContext:
     request: web.Request
     head: HeadFacts
     dialect: Dialect
-    asker: Asker  # whose key, and whom it names
-    speaker: Speaker
+    requester: Requester  # whose key, and whom it names
+    speaker: RequestIdentity
     agent: Agent | None  # that sent it, where that is known; NOBODY where no person types
     body: Body
     weight: int  # bytes that it counts as, with those that it named
@@ -157,8 +157,8 @@ def _unpacked(raw: bytes, encoding: str, limit: int) -> bytes:
 
 
 def body_facts(
-    raw: bytes, bodies: SaidBefore, known: KnownPrefix, dialect: Dialect, head: HeadFacts, headers: Mapping[str, str]
-) -> tuple[Body, Asked, Agent | None, Speaker]:
+    raw: bytes, bodies: EarlierBodies, known: KnownPrefix, dialect: Dialect, head: HeadFacts, headers: Mapping[str, str]
+) -> tuple[Body, ParsedRequest, Agent | None, RequestIdentity]:
     """The body, what its dialect makes of it, the agent that sent it, and whose it is. Raises BadRequest."""
     body, asked = parsed(raw, bodies, known, dialect)
     agent = agent_of(headers, asked.messages)
@@ -166,7 +166,7 @@ def body_facts(
     return body, asked, agent, speaker(head.named, said, named_by_newest(asked.messages, agent))
 
 
-def parsed(raw: bytes, before: SaidBefore, known: KnownPrefix, dialect: Dialect) -> tuple[Body, Asked]:
+def parsed(raw: bytes, before: EarlierBodies, known: KnownPrefix, dialect: Dialect) -> tuple[Body, ParsedRequest]:
     """Raises BadRequest."""
     try:
         body = before.read(raw, known)

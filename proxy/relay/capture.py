@@ -25,19 +25,19 @@ from proxy.conversation.conversations import canonical, extend_thread
 from proxy.conversation.cut_prompts import CUT, why_cut
 from proxy.conversation.modalities import more_than_text
 from proxy.conversation.redaction import INEXACT, UNTRAINABLE, WORTH_A_THREAD, Redactor, places
-from proxy.conversation.underway import Underway
+from proxy.conversation.underway import AnswersInProgress
 from proxy.core.events import Events
 from proxy.core.metrics import Metrics
 from proxy.core.offload import ITEM, length, off_loop_above
 from proxy.core.sharing.shares import Room
-from proxy.core.tasks import Later, Tasks
+from proxy.core.tasks import DelayedTask, Tasks
 from proxy.dialects import CHAT, Dialect, Reply
 from proxy.dialects.chat_form import reply_message
 from proxy.relay.answer_reader import AnswerReader
 from proxy.relay.call import choice_id
 from store.captured.rows import IDS, LOGPROBS
 from store.errors import DuplicateCompletion, StoreError, UnknownCompletion
-from store.records import Asker, FinishedCompletion, NewCompletion, Status
+from store.records import FinishedCompletion, NewCompletion, Requester, Status
 from store.store import Store
 
 log = structlog.get_logger()
@@ -58,7 +58,7 @@ class Capture:
         health: Health,
         events: Events,
         redactor: Redactor,
-        underway: Underway,
+        underway: AnswersInProgress,
         id: str,
         n: int,
         keepable: Callable[[str], str] = str,
@@ -79,7 +79,7 @@ class Capture:
         self.reader = AnswerReader(dialect, tools, room)
         self.translated = False  # its answer comes as chat completions, and is said again
         self._n = n
-        self.asker: Asker | None = None
+        self.requester: Requester | None = None
         self.guessed: str | None = None  # why it is not known how the server samples, where it is not
         self.withheld: str | None = None  # what the server said to our wishes, where it was asked without them
         self.logprobs_of: str | None = None  # what the backend's log-probs are of (proxy.backends.base)
@@ -88,7 +88,7 @@ class Capture:
         self._row_of: MakesRow
         self._made_beside: asyncio.Task[None] | None = None
         self._unmade: Exception | None = None  # why there are no rows
-        self._making: Later | None = None
+        self._making: DelayedTask | None = None
         self._begun: asyncio.Future[None] | None = None  # ends when the rows are on disk or were not taken
         self._ending: asyncio.Future[Any] | None = None  # likewise, of the answer with its end
 
@@ -98,7 +98,7 @@ class Capture:
         that ends sooner is stored in one operation, with the rows that it has or that are made then."""
         self._tasks, self._row_of = tasks, row
         self._underway.begun(self.id, self)
-        self._making = Later(tasks, BESIDE_S, f"begin-{self.id}", self._queue)
+        self._making = DelayedTask(tasks, BESIDE_S, f"begin-{self.id}", self._queue)
         if at_once:
             self._make()
 

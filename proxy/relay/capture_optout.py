@@ -13,7 +13,7 @@ from aiohttp import web
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from proxy.conversation.active_conversations import Recent
+from proxy.conversation.active_conversations import ActiveConversations
 from proxy.conversation.retries import Retries
 from proxy.core.errors import BadRequest
 from proxy.core.json_edit import loads
@@ -37,7 +37,7 @@ def says_off(headers: Mapping[str, str]) -> bool:
     return setting == "off"
 
 
-class Captures(TypedDict):
+class CaptureOptouts(TypedDict):
     off: Annotated[list[str], Field(description="Sessions of which nothing is kept.")]
 
 
@@ -46,8 +46,8 @@ class Captured(TypedDict):
     capture: Literal["on", "off"]
 
 
-class Uncaptured:
-    def __init__(self, store: Store, recent: Recent, retries: Retries) -> None:
+class CaptureOptout:
+    def __init__(self, store: Store, recent: ActiveConversations, retries: Retries) -> None:
         self._store, self._recent, self._retries = store, recent, retries
         self.sessions: set[str] = set()
 
@@ -58,7 +58,7 @@ class Uncaptured:
         return [web.get("/rl/capture", self.get), web.post("/rl/capture", self.post)]
 
     async def get(self, request: web.Request) -> web.Response:
-        return json_response(Captures(off=sorted(self.sessions)))
+        return json_response(CaptureOptouts(off=sorted(self.sessions)))
 
     async def post(self, request: web.Request) -> web.Response:
         """Answers when it is on disk and in force."""

@@ -20,7 +20,7 @@ from proxy.core.json_edit import Rules, WholeAnswer, dumps, loads, loads_server_
 from proxy.core.sse import Event
 from proxy.core.upstream import error_in
 from proxy.dialects import CHAT, Dialect, Renderer
-from proxy.dialects.base import ODD, Question
+from proxy.dialects.base import ODD, OutgoingRequest
 from proxy.dialects.chat import as_chunk
 from proxy.dialects.chat_answer import plain_answer, sound_answer
 from proxy.dialects.fields import flag
@@ -88,7 +88,7 @@ class Native(Codec):
     path = None
 
     def __init__(
-        self, dialect: Dialect, question: Question, capabilities: Capabilities, id: str | None, model: str | None
+        self, dialect: Dialect, question: OutgoingRequest, capabilities: Capabilities, id: str | None, model: str | None
     ) -> None:
         """`id`: of the completion, if it is captured; `model`: the name that its client asked for, where the backend
         knows it by another."""
@@ -201,7 +201,14 @@ class Translated(Codec):
     reads: Dialect = CHAT
 
     def __init__(
-        self, dialect: Dialect, question: Question, capabilities: Capabilities, *, id: str, model: str, created: int
+        self,
+        dialect: Dialect,
+        question: OutgoingRequest,
+        capabilities: Capabilities,
+        *,
+        id: str,
+        model: str,
+        created: int,
     ) -> None:
         chat = dialect.to_chat(question.body, question.asked)
         self.left_out = dialect.left_out(question.body)

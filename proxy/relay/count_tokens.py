@@ -25,10 +25,10 @@ from proxy.core.json_edit import dumps, loads, rewrite
 from proxy.core.offload import off_loop
 from proxy.core.redirects import refuse
 from proxy.core.upstream import MOST_SHORT, answer_headers, message_in, no_http, short, target_of
-from proxy.dialects import MESSAGES, Asked
+from proxy.dialects import MESSAGES, ParsedRequest
 from proxy.relay import openai_tokens
 from proxy.relay.call import coding_of, hold_parsed, parsed, plain_body, room_for
-from proxy.relay.parts import Parts
+from proxy.relay.parts import RelayParts
 
 # What a tokenizer needs of a chat request; the rest is for sampling.
 _COUNTED: Final = ("messages", "tools", "chat_template_kwargs")
@@ -36,7 +36,7 @@ TABLE: Final = "x-rl-tiktoken"  # the table that counted, where it was not the s
 
 
 class CountTokens:
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: RelayParts) -> None:
         self._parts = parts
 
     async def post(self, request: web.Request) -> web.Response:
@@ -58,7 +58,7 @@ class CountTokens:
                 lease.release()
 
     async def _answer(
-        self, request: web.Request, raw: bytes, body: Any, asked: Asked, address: Address, heavy: int
+        self, request: web.Request, raw: bytes, body: Any, asked: ParsedRequest, address: Address, heavy: int
     ) -> web.Response:
         members = {k: v for k, v in address.members.items() if k == "model"}
         rewritten = await off_loop(heavy, rewrite, raw, {}, members)

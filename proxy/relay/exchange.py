@@ -27,18 +27,18 @@ from proxy.core.sse import Event, EventSplitter
 from proxy.core.upstream import MOST_SHORT, answer_headers, message_in, short, splitter_for
 from proxy.core.version_names import label
 from proxy.dialects import CHAT
-from proxy.dialects.base import ODD, Question
+from proxy.dialects.base import ODD, OutgoingRequest
 from proxy.dialects.chat import chat_body
 from proxy.relay.answer_reader import TOO_LONG, AnswerReader, read_stream
 from proxy.relay.answer_room import AnswerRoom
-from proxy.relay.asking import Asking
-from proxy.relay.call import Call, room_for
+from proxy.relay.asking import InFlightRequest
+from proxy.relay.call import RequestContext, room_for
 from proxy.relay.capture import Capture, MakesRow
 from proxy.relay.codecs import Codec, Translated
 from proxy.relay.early_stream import KEEPALIVE, HeldStream
 from proxy.relay.framing import OK, is_whole, splitter_of
 from proxy.relay.lessons import HEADER as LESSONS
-from proxy.relay.parts import Parts
+from proxy.relay.parts import RelayParts
 from proxy.relay.unknown_model import unknown_model
 from proxy.versions.live_version import Lease
 from store.errors import DuplicateCompletion
@@ -59,9 +59,9 @@ class Exchange:
 
     def __init__(
         self,
-        parts: Parts,
-        call: Call,
-        question: Question,
+        parts: RelayParts,
+        call: RequestContext,
+        question: OutgoingRequest,
         lease: Lease,
         row: MakesRow,
         held: HeldStream | None = None,
@@ -114,7 +114,7 @@ class Exchange:
     def _made(self) -> Capture:
         assert self._call.id is not None
         capture = self._parts.capture(self._call.id, self._asked, self._dialect, self._keepable, self._room.record)
-        capture.asker = self._call.asker
+        capture.requester = self._call.requester
         return capture
 
     def _left(self) -> None:
@@ -128,7 +128,7 @@ class Exchange:
     async def run(self) -> web.StreamResponse:
         """Ask, pass the answer on, and leave the completion stored, whatever happens."""
         error: str | None = None
-        self._asking = Asking(self._parts, self._call, self._question, self._lease, self._left)
+        self._asking = InFlightRequest(self._parts, self._call, self._question, self._lease, self._left)
         try:
             self._upstream = upstream = await self._asking.ask()
             self._way = self._asking.way

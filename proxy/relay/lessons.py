@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from proxy.conversation.lesson_topics import asked_about, fitting
 from proxy.core.json_edit import dumps
-from proxy.dialects import Asked, Dialect
+from proxy.dialects import Dialect, ParsedRequest
 from store.learning.lessons import CommentLesson, LessonTally
-from store.records import Asker, PromptLesson
+from store.records import PromptLesson, Requester
 from store.store import Store
 from trainer.launch import HINT, join_lessons
 
@@ -35,7 +35,7 @@ PLACES: Final = {  # where a format has its messages, and the type of a text par
 class PromptLessons:
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._known: dict[Asker, list[CommentLesson]] | None = None
+        self._known: dict[Requester, list[CommentLesson]] | None = None
         self._reading = asyncio.Lock()
 
     async def start(self) -> None:
@@ -46,12 +46,12 @@ class PromptLessons:
         self._known = None
 
     async def for_request(
-        self, dialect: Dialect, asked: Asked, asker: Asker, version: int | None
+        self, dialect: Dialect, asked: ParsedRequest, requester: Requester, version: int | None
     ) -> tuple[PromptLesson, ...]:
         """Those that fit; some may be left out of the prompt, to compare. None where its format has no place."""
         if dialect.name not in PLACES or version is None or not asked.typed:
             return ()
-        active = await self._active(asker)
+        active = await self._active(requester)
         if not active:
             return ()
         first = asked_about(asked.messages[:1]) or asked_about(asked.messages)
@@ -60,13 +60,13 @@ class PromptLessons:
             for lesson in fitting(active, asked_about(asked.messages))
         )
 
-    async def _active(self, asker: Asker) -> list[CommentLesson]:
+    async def _active(self, requester: Requester) -> list[CommentLesson]:
         async with self._reading:
             if self._known is None:
                 self._known = {}
                 for lesson in await self._still_needed(await self._store.lessons.all()):
-                    self._known.setdefault(Asker(lesson.key, lesson.user), []).append(lesson)
-            return self._known.get(asker, [])
+                    self._known.setdefault(Requester(lesson.key, lesson.user), []).append(lesson)
+            return self._known.get(requester, [])
 
     async def _still_needed(self, lessons: Sequence[CommentLesson]) -> list[CommentLesson]:
         """Active ones, without those that a version has shown it can do without: they retire now."""

@@ -18,14 +18,14 @@ from proxy.core.http_message import NoHttp
 from proxy.core.json_edit import loads
 from proxy.core.json_response import json_response
 from proxy.core.upstream import upstream_path, whole
-from proxy.relay.parts import Parts
+from proxy.relay.parts import RelayParts
 
 _LIST: Final = "/v1/models"
 _BY_NAME: Final = f"{_LIST}/"
 
 
 class Models:
-    def __init__(self, parts: Parts, passthrough: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> None:
+    def __init__(self, parts: RelayParts, passthrough: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> None:
         self._parts = parts
         self._passthrough = passthrough
         self._is_foreign = parts.backend.capabilities.foreign

@@ -21,8 +21,8 @@ from proxy.backends.ollama import Ollama
 from proxy.core.json_edit import loads
 from proxy.core.json_response import json_response
 from proxy.core.upstream import upstream_path
-from proxy.versions.admission import Door
-from proxy.versions.live_version import Swap
+from proxy.versions.admission import Admission
+from proxy.versions.live_version import LiveVersion
 from store.records import BASE, Adapter
 from store.store import Store
 
@@ -32,8 +32,8 @@ class OllamaLists:
         self,
         store: Store,
         backend: Backend,
-        swap: Swap,
-        door: Door,
+        swap: LiveVersion,
+        door: Admission,
         others: Callable[[web.Request], Awaitable[web.StreamResponse]],
         passthrough: Callable[[web.Request], Awaitable[web.StreamResponse]],
     ) -> None:

@@ -19,7 +19,7 @@ from proxy.core.json_edit import loads
 from proxy.core.json_response import json_response
 from proxy.core.upstream import upstream_path
 from proxy.relay.models import Models, is_missing
-from proxy.relay.parts import Parts
+from proxy.relay.parts import RelayParts
 
 VERSION: Final = "0.34.1"  # whose API is spoken here; some editors refuse old ones
 FOREVER: Final = "9999-12-31T23:59:59Z"
@@ -31,7 +31,7 @@ _WINDOWS: Final = ("max_model_len", "context_length", "max_context_length", "n_c
 class OllamaRoutes:
     def __init__(
         self,
-        parts: Parts,
+        parts: RelayParts,
         models: Models,
         passthrough: Callable[[web.Request], Awaitable[web.StreamResponse]],
     ) -> None:

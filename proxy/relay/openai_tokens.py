@@ -22,12 +22,12 @@ ANSWER: Final = 3
 TABLE_SECONDS: Final = 60
 
 
-class Counted(NamedTuple):
+class TokenEstimate(NamedTuple):
     tokens: int
     table: str  # as tiktoken names it
 
 
-async def count(model: str, chat: Mapping[str, Any]) -> Counted | str:
+async def count(model: str, chat: Mapping[str, Any]) -> TokenEstimate | str:
     """Count the tokens of a chat request with texts and tools, or return why they cannot be counted.
 
     Texts count exactly. OpenAI does not publish how a model is told its tools, so tools count as their JSON.
@@ -45,7 +45,7 @@ async def count(model: str, chat: Mapping[str, Any]) -> Counted | str:
             encoding = await asyncio.to_thread(get_encoding, table)
     except (OSError, ValueError) as error:  # no network, or another table than the one that it knows
         return f"tiktoken could not have its table {table} ({type(error).__name__})"
-    return Counted(await in_thread(_tokens, encoding, chat), table)
+    return TokenEstimate(await in_thread(_tokens, encoding, chat), table)
 
 
 def _tokens(encoding: Encoding, chat: Mapping[str, Any]) -> int:

@@ -12,10 +12,10 @@ from config.settings import Settings
 from proxy.access.security import outgoing_headers, without_keys
 from proxy.backends.base import Backend
 from proxy.backends.refused_wishes import RefusedWishes
-from proxy.conversation.active_conversations import Recent
+from proxy.conversation.active_conversations import ActiveConversations
 from proxy.conversation.capture_health import Health
 from proxy.conversation.redaction import Redactor
-from proxy.conversation.underway import Underway
+from proxy.conversation.underway import AnswersInProgress
 from proxy.core.backend_http import Connections
 from proxy.core.events import Events
 from proxy.core.heap_trim import Memory
@@ -23,39 +23,39 @@ from proxy.core.metrics import Metrics
 from proxy.core.sharing.shares import Room
 from proxy.core.tasks import Tasks
 from proxy.core.upstream import end_to_end
-from proxy.dialects import Asked, Dialect
+from proxy.dialects import Dialect, ParsedRequest
 from proxy.feedback.episodes import Episodes
 from proxy.relay.capture import Capture
-from proxy.relay.capture_optout import Uncaptured
+from proxy.relay.capture_optout import CaptureOptout
 from proxy.relay.codecs import Formats
 from proxy.relay.episode_queue import EpisodeQueue
 from proxy.relay.lessons import PromptLessons
-from proxy.training.giving_way import GivingWay
-from proxy.versions.admission import Door
-from proxy.versions.live_version import Swap
+from proxy.training.giving_way import BackgroundThrottle
+from proxy.versions.admission import Admission
+from proxy.versions.live_version import LiveVersion
 from store.store import Store
 
 
 @dataclass
-class Parts:
+class RelayParts:
     """All of it; `connections` is set at start-up, when there is a loop."""
 
     settings: Settings
     store: Store
     backend: Backend
-    swap: Swap
+    swap: LiveVersion
     metrics: Metrics
     tasks: Tasks
     health: Health
     formats: Formats
-    door: Door
+    door: Admission
     events: Events
     redactor: Redactor
-    uncaptured: Uncaptured
-    recent: Recent
+    uncaptured: CaptureOptout
+    recent: ActiveConversations
     memory: Memory
-    giving_way: GivingWay
-    underway: Underway
+    giving_way: BackgroundThrottle
+    underway: AnswersInProgress
     episodes: Episodes
     queue: EpisodeQueue
     lessons: PromptLessons | None = None  # None: they are off
@@ -68,7 +68,7 @@ class Parts:
         )
 
     def capture(
-        self, id: str, asked: Asked, dialect: Dialect, keepable: Callable[[str], str], room: Room | None = None
+        self, id: str, asked: ParsedRequest, dialect: Dialect, keepable: Callable[[str], str], room: Room | None = None
     ) -> Capture:
         """The capture of one request's completions. `keepable`: what may be stored of an error; `room`: for what is
         folded."""

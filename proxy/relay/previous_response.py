@@ -11,14 +11,14 @@ from typing import Any, Final
 
 import orjson
 
-from proxy.access.keys import Reach
+from proxy.access.keys import Scope
 from proxy.conversation.conversations import as_chat, canonical
 from proxy.conversation.redaction import Redactor
 from proxy.core.agent_wrappers import STORED
 from proxy.core.errors import BadRequest
 from proxy.core.json_edit import loads
 from proxy.core.wrapped_ids import bare
-from proxy.dialects import Asked, Dialect, Earlier
+from proxy.dialects import Dialect, ParsedRequest, PreviousCompletion
 from proxy.relay.call import new_id
 from store.captured.items import ItemPlace
 from store.records import Completion
@@ -30,20 +30,20 @@ _OURS: Final = ".rl-"
 MOST_NAMED: Final = 1000  # answers that one request may name by their items, and items that are looked up
 
 
-class EarlierAnswers:
+class PreviousResponses:
     def __init__(self, store: Store, redactor: Redactor) -> None:
         self._store = store
         self._redactor = redactor
 
-    async def spelled_out(self, dialect: Dialect, body: Any, previous: str | None, reach: Reach) -> dict[str, bytes]:
+    async def spelled_out(self, dialect: Dialect, body: Any, previous: str | None, scope: Scope) -> dict[str, bytes]:
         """The members of the request to change, so that it repeats what it named; what is not ours stays named.
         Raises BadRequest where it names more answers than one request may."""
-        answers = await self._answers(dialect.names(body), reach)
-        if previous is not None and (answer := await self.one(previous, reach)) is not None:
+        answers = await self._answers(dialect.names(body), scope)
+        if previous is not None and (answer := await self.one(previous, scope)) is not None:
             answers[previous] = answer
         return dialect.spelled_out(body, answers) if answers else {}
 
-    async def _answers(self, names: Sequence[str], reach: Reach) -> dict[str, Earlier]:
+    async def _answers(self, names: Sequence[str], scope: Scope) -> dict[str, PreviousCompletion]:
         """The answers that items stand for, without their prompts, by the names that the items have for them."""
         if not names:
             return {}
@@ -57,14 +57,14 @@ class EarlierAnswers:
                 param="input",
             )
         completions = {
-            answer.completion_id: Earlier(
+            answer.completion_id: PreviousCompletion(
                 answer.completion_id,
                 [],
                 None if answer.reply is None else with_text_arguments(as_chat(answer.reply)),
                 loads(answer.request) if answer.request else {},
             )
             for answer in answers
-            if reach.covers(answer.asker)
+            if scope.covers(answer.requester)
         }
         pairs = (
             (name, next((completions[id] for id in pair if id in completions), None)) for name, pair in ids.items()
@@ -72,14 +72,14 @@ class EarlierAnswers:
         return {name: answer for name, answer in pairs if answer is not None}
 
     async def referred(
-        self, dialect: Dialect, body: Any, reach: Reach, session: str | None
+        self, dialect: Dialect, body: Any, scope: Scope, session: str | None
     ) -> dict[str, dict[str, Any]]:
         """The items that the request names by the ids of its backend, which has them too. They are for what is captured
         and compared, and not for the request. One whose id several answers may have had stays a reference."""
         item_ids = dialect.refers_to(body)[:MOST_NAMED]
         places: dict[str, list[ItemPlace]] = {}
-        for row in await self._store.items.places(item_ids, reach.keys) if item_ids else ():
-            if reach.covers(row.asker):
+        for row in await self._store.items.places(item_ids, scope.keys) if item_ids else ():
+            if scope.covers(row.requester):
                 places.setdefault(row.id, []).append(row)
         sure = [place for candidates in places.values() if (place := _only(candidates, session)) is not None]
         replies = await self._store.items.replies([place.completion_id for place in sure]) if sure else {}
@@ -90,38 +90,38 @@ class EarlierAnswers:
                 items[place.id] = dialect.item(place.id, with_text_arguments(as_chat(reply)), place.kind, place.at)
         return items
 
-    async def one(self, id: str, reach: Reach) -> Earlier | None:
+    async def one(self, id: str, scope: Scope) -> PreviousCompletion | None:
         """None where it is not known, or another's."""
         id, *root = _ids(id)
         if START in root:
-            return Earlier(id, [], None, {})
-        completion = await self.completion(id, reach) or (await self.completion(root[0], reach) if root else None)
+            return PreviousCompletion(id, [], None, {})
+        completion = await self.completion(id, scope) or (await self.completion(root[0], scope) if root else None)
         if completion is None:
             return None
         end = completion.end
         reply = None if end is None or end.reply is None else with_text_arguments(as_chat(end.reply))
         request = loads(completion.new.request) if completion.new.request else {}
         messages = [with_text_arguments(as_chat(m)) for m in completion.new.prompt]
-        return Earlier(completion.new.id, [_stored(m) for m in messages], reply, request)
+        return PreviousCompletion(completion.new.id, [_stored(m) for m in messages], reply, request)
 
-    async def as_answered(self, asked: Asked, reach: Reach) -> list[dict[str, Any]]:
+    async def as_answered(self, asked: ParsedRequest, scope: Scope) -> list[dict[str, Any]]:
         """The messages of a command; where it follows a named answer, with those that this was the answer to.
 
         Instructions are not carried over from one request to the next, so the two can differ.
         """
-        answer = None if asked.previous is None else await self.one(asked.previous, reach)
+        answer = None if asked.previous is None else await self.one(asked.previous, scope)
         if answer is None or answer.reply is None or len(asked.messages) < 2:
             return asked.messages
         if self._redactor.message(canonical(asked.messages[-2])) != canonical(answer.reply):
             return asked.messages
         return [*answer.messages, answer.reply, asked.messages[-1]]
 
-    async def completion(self, id: str, reach: Reach) -> Completion | None:
+    async def completion(self, id: str, scope: Scope) -> Completion | None:
         completion = await self._store.completions.get(bare(id))
-        return completion if completion is not None and reach.covers(completion.new) else None
+        return completion if completion is not None and scope.covers(completion.new) else None
 
     @staticmethod
-    def local_id(dialect: Dialect, asked: Asked) -> str:
+    def local_id(dialect: Dialect, asked: ParsedRequest) -> str:
         """The id of a local answer; a next request may go on from it where it stands for all that was said.
 
         `asked` is the request as it came, before anything was spelled out.

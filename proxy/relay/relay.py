@@ -20,13 +20,13 @@ import structlog
 from aiohttp import web
 
 from proxy.access.bodies import BODY
-from proxy.access.keys import Reach
+from proxy.access.keys import Scope
 from proxy.access.pace import PacedStream, passing, send_pieces
-from proxy.access.security import HEAD, WHO, RequestHead
+from proxy.access.security import HEAD, PRINCIPAL, RequestHead
 from proxy.access.unknown_route import MISSING, READ, is_bare, lacking, mistaken
 from proxy.backends.ask import down
 from proxy.conversation.conversations import command_at, without_commands
-from proxy.conversation.history_cache import History, Telling
+from proxy.conversation.history_cache import History, HistoryLookup
 from proxy.conversation.redaction import WORTH_A_THREAD, places
 from proxy.conversation.retries import Retries, key_of
 from proxy.conversation.secret_shapes import LONGEST
@@ -42,14 +42,14 @@ from proxy.core.offload import LARGE, in_thread, off_loop, weight
 from proxy.core.redirects import refuse
 from proxy.core.sharing.shares import Room
 from proxy.core.upstream import BodyTooLong, answer_headers, no_http, target_of, whole
-from proxy.dialects import Asked, Dialect
-from proxy.dialects.base import Question
-from proxy.dialects.speaker import Speaker
-from proxy.feedback.chat_command import Asks, ChatCommands
+from proxy.dialects import Dialect, ParsedRequest
+from proxy.dialects.base import OutgoingRequest
+from proxy.dialects.speaker import RequestIdentity
+from proxy.feedback.chat_command import ChatCommands, CommandContext
 from proxy.relay.call import (
     MOST,
-    Call,
     HeadFacts,
+    RequestContext,
     body_facts,
     head_facts,
     hold_named,
@@ -61,13 +61,13 @@ from proxy.relay.call import (
 from proxy.relay.early_stream import HeldStream
 from proxy.relay.exchange import Exchange
 from proxy.relay.lessons import members
-from proxy.relay.parts import Parts
-from proxy.relay.previous_response import EarlierAnswers, marked, unmarked
+from proxy.relay.parts import RelayParts
+from proxy.relay.previous_response import PreviousResponses, marked, unmarked
 from proxy.relay.side_turns import SideTurns, may_be_side
 from proxy.relay.unread_requests import unread_answer
 from proxy.versions.live_version import Lease
 from store.errors import StoreError
-from store.records import Asker, NewCompletion, PromptLesson
+from store.records import NewCompletion, PromptLesson, Requester
 
 log = structlog.get_logger()
 
@@ -77,10 +77,10 @@ _ONE_TRY: Final = contextlib.nullcontext((None, None))  # of a client that does 
 
 
 class Relay:
-    def __init__(self, parts: Parts, commands: ChatCommands, retries: Retries) -> None:
+    def __init__(self, parts: RelayParts, commands: ChatCommands, retries: Retries) -> None:
         self.parts = parts
         self._commands = commands
-        self._earlier = EarlierAnswers(parts.store, parts.redactor)
+        self._earlier = PreviousResponses(parts.store, parts.redactor)
         self._retries = retries
         self._side_turns = SideTurns(parts.store, parts.underway)
         self.last_request = -math.inf  # monotonic; the learner waits for quiet
@@ -111,11 +111,11 @@ class Relay:
         content, as_came, agent, speaker = read
         body, asked = content.parsed, as_came
         add: dict[str, bytes] = {}
-        reach = Reach.of(request[WHO], speaker.user, speaker.people)
+        scope = Scope.of(request[PRINCIPAL], speaker.user, speaker.people)
         if dialect.goes_on and as_came.unreadable is None:
-            add = await self._members_to_add(request, len(raw), dialect, body, asked.previous, reach)
-            asked, body, heavy = await self._spelled_out(dialect, body, asked, add, reach, speaker, heavy)
-        user = reach.user or reach.who.name
+            add = await self._members_to_add(request, len(raw), dialect, body, asked.previous, scope)
+            asked, body, heavy = await self._spelled_out(dialect, body, asked, add, scope, speaker, heavy)
+        user = scope.user or scope.principal.name
         speaker = speaker if user == speaker.user else speaker._replace(user=user)
         if not asked.typed or head.side:
             agent = NOBODY
@@ -133,15 +133,15 @@ class Relay:
         with tries as (attempt, first_try):
             if position is not None:
                 asked = replace(asked, previous=as_came.previous, messages=typed[: position + 1])
-                act = partial(self._said, asked, self._asks(reach, speaker, asked, agent), dialect.alone)
+                act = partial(self._said, asked, self._asks(scope, speaker, asked, agent), dialect.alone)
                 text = await self._retries.once(attempt, first_try, act)
-                self._side_turns.note_command(Asker(reach.who.key, user))
+                self._side_turns.note_command(Requester(scope.principal.key, user))
                 return await self._answer(request, dialect, asked, text, self._earlier.local_id(dialect, as_came))
             if attempt and first_try and await self._retries.settle(attempt, first_try, asked.n):
                 return await attempt.again(request)
-            call = Call(
-                request, head, dialect, Asker(reach.who.key, user), speaker, agent, content, heavy, as_came.previous,
-                started, attempt, (head.id or new_id()) if captured else None,
+            call = RequestContext(
+                request, head, dialect, Requester(scope.principal.key, user), speaker, agent, content, heavy,
+                as_came.previous, started, attempt, (head.id or new_id()) if captured else None,
             )  # fmt: skip
             response = await self._ask(call, body, asked, add, commands)
             if attempt is not None:
@@ -160,11 +160,11 @@ class Relay:
         dialect: Dialect,
         body: dict[str, Any],
         previous: str | None,
-        reach: Reach,
+        scope: Scope,
     ) -> dict[str, bytes]:
         """The members of a request, of `size` bytes, that the answers which it names change. They are bounded as what
         is sent, and in the same account. Raises BadRequest, TooMany, Overloaded, TooLarge."""
-        add = await self._earlier.spelled_out(dialect, body, previous, reach)
+        add = await self._earlier.spelled_out(dialect, body, previous, scope)
         if add:
             hold_named(request, size, add, self.parts.settings.server.max_body_bytes)
         return add
@@ -173,15 +173,15 @@ class Relay:
         self,
         dialect: Dialect,
         body: dict[str, Any],
-        asked: Asked,
+        asked: ParsedRequest,
         add: Mapping[str, bytes],
-        reach: Reach,
-        speaker: Speaker,
+        scope: Scope,
+        speaker: RequestIdentity,
         heavy: int,
-    ) -> tuple[Asked, dict[str, Any], int]:
+    ) -> tuple[ParsedRequest, dict[str, Any], int]:
         """The request with the answers in it that it only names, and its weight."""
         messages = asked.messages
-        items = await self._earlier.referred(dialect, body, reach, speaker.session)
+        items = await self._earlier.referred(dialect, body, scope, speaker.session)
         asked = await off_loop(heavy, dialect.read, body, items) if items else asked
         if not add:
             return asked, body, heavy
@@ -190,7 +190,7 @@ class Relay:
         return replace(asked, messages=marked(asked.messages, messages)), body, heavy
 
     async def _ask(
-        self, call: Call, body: Any, asked: Asked, add: dict[str, bytes], commands: bool
+        self, call: RequestContext, body: Any, asked: ParsedRequest, add: dict[str, bytes], commands: bool
     ) -> web.StreamResponse:
         """A question for the model: leased, captured, sent. `body`, `asked` and `add` with all that it names.
         `commands`: whether there may be some in its history."""
@@ -231,22 +231,22 @@ class Relay:
                 raise
             return await stream.failed(_as_proxy_error(error))
 
-    async def _episode(self, call: Call, asked: Asked, session: str) -> tuple[bool, int | None]:
+    async def _episode(self, call: RequestContext, asked: ParsedRequest, session: str) -> tuple[bool, int | None]:
         """Tell whether it is an episode's, and the version of that, unless the request itself names one. Raises Gone
         where the episode has ended."""
         swap = self.parts.swap
         live = swap.version_of(asked.model)
         live = None if live is None or swap.names_version(asked.model) else live
         begins = call.head.named.may_begin_episode
-        assert call.asker.key is not None
-        pin = await self.parts.episodes.pin(call.asker.key, session, live, begins=begins)
+        assert call.requester.key is not None
+        pin = await self.parts.episodes.pin(call.requester.key, session, live, begins=begins)
         return pin is not None, None if live is None or pin is None else pin.version
 
     async def _let_in(
         self,
-        call: Call,
+        call: RequestContext,
         body: Any,
-        asked: Asked,
+        asked: ParsedRequest,
         add: dict[str, bytes],
         kept_messages: Sequence[int] | None,
         stream: HeldStream | None,
@@ -263,7 +263,7 @@ class Relay:
                 body, asked = await off_loop(call.weight, _with, call.dialect, body, asked, changes)
             if asked.previous != call.previous:
                 asked = replace(asked, previous=call.previous)
-            sent = question = Question(call.body.raw, add, body, asked, call.body.items, call.weight)
+            sent = question = OutgoingRequest(call.body.raw, add, body, asked, call.body.items, call.weight)
             lessons = parts.lessons is not None and pinned is None
             taught = await self._lessons(call, asked, lease, stream) if lessons else ()
             if taught:
@@ -284,16 +284,21 @@ class Relay:
             lease.release()
 
     async def _lessons(
-        self, call: Call, asked: Asked, lease: Lease, stream: HeldStream | None
+        self, call: RequestContext, asked: ParsedRequest, lease: Lease, stream: HeldStream | None
     ) -> tuple[PromptLesson, ...]:
         """The lessons that fit. None, unless the request is captured, and a header can still name them."""
         has_begun = stream is not None and stream.response is not None
         if self.parts.lessons is None or call.id is None or call.agent is NOBODY or has_begun:
             return ()
-        return await self.parts.lessons.for_request(call.dialect, asked, call.asker, lease.version)
+        return await self.parts.lessons.for_request(call.dialect, asked, call.requester, lease.version)
 
     def _row(
-        self, call: Call, question: Question, lease: Lease, size: int, taught: tuple[PromptLesson, ...] = ()
+        self,
+        call: RequestContext,
+        question: OutgoingRequest,
+        lease: Lease,
+        size: int,
+        taught: tuple[PromptLesson, ...] = (),
     ) -> NewCompletion | Awaitable[NewCompletion]:
         """The row of a request; something to wait for, where it takes a thread or a look into the store."""
         asked = question.asked
@@ -310,12 +315,12 @@ class Relay:
 
     async def _row_later(
         self,
-        call: Call,
-        question: Question,
+        call: RequestContext,
+        question: OutgoingRequest,
         lease: Lease,
         size: int,
         taught: tuple[PromptLesson, ...],
-        telling_and_request: tuple[Telling, bytes] | None = None,
+        telling_and_request: tuple[HistoryLookup, bytes] | None = None,
     ) -> NewCompletion:
         asked = question.asked
         if telling_and_request is None:
@@ -327,24 +332,28 @@ class Relay:
             return await self._row_aside(row, call, question, lease)
         return self._remember(row, call, question, lease)
 
-    async def _row_aside(self, row: NewCompletion, call: Call, question: Question, lease: Lease) -> NewCompletion:
+    async def _row_aside(
+        self, row: NewCompletion, call: RequestContext, question: OutgoingRequest, lease: Lease
+    ) -> NewCompletion:
         """The row as that of a side turn, if what was answered lately to whom it is of shows that."""
         rule = await self._side_turns.rule_of(row, question.asked.messages, call.weight)
         row = row if rule is None else replace(row, turn="side", turn_rule=rule)
         return self._remember(row, call, question, lease)
 
-    def _remember(self, row: NewCompletion, call: Call, question: Question, lease: Lease) -> NewCompletion:
+    def _remember(
+        self, row: NewCompletion, call: RequestContext, question: OutgoingRequest, lease: Lease
+    ) -> NewCompletion:
         if lease.version is not None and not lease.pinned:
             self.parts.recent.note(row, call.dialect, question)
         return row
 
-    async def _said(self, asked: Asked, asks: Asks, is_single: bool) -> str:
+    async def _said(self, asked: ParsedRequest, asks: CommandContext, is_single: bool) -> str:
         """Answer to a `/rl` line, which `asked` ends in: never sent to the model, never stored as a completion."""
-        messages = await self._earlier.as_answered(asked, asks.reach)
+        messages = await self._earlier.as_answered(asked, asks.scope)
         return await self._commands.answer(messages, asks, alone=is_single)
 
     async def _answer(
-        self, request: web.Request, dialect: Dialect, asked: Asked, text: str, id: str
+        self, request: web.Request, dialect: Dialect, asked: ParsedRequest, text: str, id: str
     ) -> web.StreamResponse:
         """An answer of ours."""
         kind, pieces = dialect.answer(text, id=id, asked=asked, created=int(time.time()))
@@ -355,11 +364,13 @@ class Relay:
         await response.write_eof()
         return response
 
-    def _asks(self, reach: Reach, speaker: Speaker, asked: Asked, agent: Agent | None) -> Asks:
+    def _asks(
+        self, scope: Scope, speaker: RequestIdentity, asked: ParsedRequest, agent: Agent | None
+    ) -> CommandContext:
         """Whoever names people speaks for them, and only those whom the settings list are admins."""
         admins = self.parts.settings.server.chat_admins
         model = asked.model or self.parts.backend.served.model
-        return Asks(reach, speaker, model, tuple(name for name in reach.names if name not in admins), agent)
+        return CommandContext(scope, speaker, model, tuple(name for name in scope.names if name not in admins), agent)
 
     # Everything else
 
@@ -420,13 +431,13 @@ def _as_proxy_error(error: ProxyError | StoreError) -> ProxyError:
 
 
 def _row(
-    call: Call,
-    asked: Asked,
-    telling: Telling,
+    call: RequestContext,
+    asked: ParsedRequest,
+    telling: HistoryLookup,
     request: bytes,
     lease: Lease,
     taught: tuple[PromptLesson, ...],
-    parts: Parts,
+    parts: RelayParts,
 ) -> NewCompletion:
     """`request`: its members beside the messages."""
     assert call.id is not None
@@ -449,7 +460,7 @@ def _row(
         served_model=lease.model,
         version=lease.version,
         session=call.speaker.session,
-        user=call.asker.user,
+        user=call.requester.user,
         turn=turn.turn,
         turn_rule=turn.rule,
         streamed=asked.stream,
@@ -465,18 +476,18 @@ def _row(
         typed=typed_in(asked.messages, call.agent, redactor),
         tool_errors=marked_errors(asked.messages),
         redacted=places(prompt=conversation.secrets, request=secrets) if conversation.secrets or secrets else (),
-        key=call.asker.key,
+        key=call.requester.key,
         forms=conversation.forms,
         lessons=taught,
     )
 
 
-def _beside(history: History, call: Call, asked: Asked, size: int) -> tuple[Telling, bytes]:
+def _beside(history: History, call: RequestContext, asked: ParsedRequest, size: int) -> tuple[HistoryLookup, bytes]:
     """Knowledge of the messages, and the members beside them."""
-    return Telling(history, asked.messages, size), dumps(call.dialect.without_messages(call.body.parsed))
+    return HistoryLookup(history, asked.messages, size), dumps(call.dialect.without_messages(call.body.parsed))
 
 
-def _taught(dialect: Dialect, question: Question, taught: Sequence[PromptLesson]) -> Question:
+def _taught(dialect: Dialect, question: OutgoingRequest, taught: Sequence[PromptLesson]) -> OutgoingRequest:
     """The same question with these lessons in it. What is captured of it is what its client sent."""
     changed = members(dialect, question.body, taught)
     if not changed:
@@ -488,8 +499,8 @@ def _taught(dialect: Dialect, question: Question, taught: Sequence[PromptLesson]
 
 
 def _with(
-    dialect: Dialect, body: dict[str, Any], asked: Asked, changed: Mapping[str, bytes]
-) -> tuple[dict[str, Any], Asked]:
+    dialect: Dialect, body: dict[str, Any], asked: ParsedRequest, changed: Mapping[str, bytes]
+) -> tuple[dict[str, Any], ParsedRequest]:
     """The request with these members in place, read again."""
     if not changed:
         return body, asked

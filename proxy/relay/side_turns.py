@@ -28,12 +28,12 @@ from proxy.conversation.side_requests import (
     quotation,
 )
 from proxy.conversation.turns import DEFAULT
-from proxy.conversation.underway import Underway
+from proxy.conversation.underway import AnswersInProgress
 from proxy.conversation.user_text import words
 from proxy.core.offload import off_loop
 from store.captured.recent_answers import SYSTEM_TEXTS
 from store.captured.tree import SYSTEM_ROLES
-from store.records import Asker, GoesOn, NewCompletion
+from store.records import NewCompletion, RepeatedReply, Requester
 from store.store import Store
 
 QUOTABLE: Final = 100  # recent main turns that a request may quote
@@ -60,7 +60,7 @@ def _says_something_new(row: NewCompletion) -> bool:
     return next((m.role for m in reversed(row.prompt) if m.role not in SYSTEM_ROLES), "") == "user"
 
 
-class _Asked(NamedTuple):
+class _RequestForm(NamedTuple):
     """How a completion was asked for."""
 
     manner: Manner
@@ -68,15 +68,15 @@ class _Asked(NamedTuple):
 
 
 class SideTurns:
-    def __init__(self, store: Store, underway: Underway) -> None:
+    def __init__(self, store: Store, underway: AnswersInProgress) -> None:
         self._store = store
         self._underway = underway
-        self._commands: dict[Asker, float] = {}  # when each asker's newest `/rl` line was answered; the newest last
+        self._commands: dict[Requester, float] = {}  # when each asker's newest `/rl` line was answered; the newest last
 
-    def note_command(self, asker: Asker) -> None:
+    def note_command(self, requester: Requester) -> None:
         """A `/rl` line has been answered: what comes right after it was not typed after reading an answer."""
-        self._commands.pop(asker, None)
-        self._commands[asker] = time.time()
+        self._commands.pop(requester, None)
+        self._commands[requester] = time.time()
         if len(self._commands) > ASKERS:
             del self._commands[next(iter(self._commands))]
 
@@ -84,8 +84,8 @@ class SideTurns:
         """The rule by which this is a side turn, for a row that `may_be_side`."""
         if row.above is None:
             return await self._rule_of_beginning(row, messages, weight)
-        asker, system = Asker(row.key, row.user), _system_of(row)
-        goes_on = await self._store.answers.goes_on_from(row.above, [asker], SYSTEM)
+        requester, system = Requester(row.key, row.user), _system_of(row)
+        goes_on = await self._store.answers.goes_on_from(row.above, [requester], SYSTEM)
         if not _says_something_new(row):
             return goes_on_aside(goes_on)
         if is_subagent(goes_on, system, tools=bool(_asked_of(row).manner.tools)):
@@ -94,27 +94,27 @@ class SideTurns:
         return OWN_TASK if may_be_own_task(text) and await self._is_own_task(row, text, goes_on) else None
 
     async def _rule_of_beginning(self, row: NewCompletion, messages: Messages, weight: int) -> str | None:
-        asker = Asker(row.key, row.user)
+        requester = Requester(row.key, row.user)
         if may_quote(messages):
-            await self._underway.begin_before(row.id, asker)  # it may quote a question that has no row yet
-            recent_turns = await self._store.answers.main_turns_of([asker], limit=QUOTABLE)
+            await self._underway.begin_before(row.id, requester)  # it may quote a question that has no row yet
+            recent_turns = await self._store.answers.main_turns_of([requester], limit=QUOTABLE)
             quoted = await off_loop(weight, quotation, messages, recent_turns)
             if quoted is not None and (quoted.turn is None or not await self._is_alike(row, quoted.turn.id)):
                 return QUOTATION
         if may_be_given(messages):
-            for id, reply in await self._store.answers.calls_to(asker, limit=CALLING):
+            for id, reply in await self._store.answers.calls_to(requester, limit=CALLING):
                 if gives(reply, messages):
                     return None if await self._is_alike(row, id) else SUBAGENT
         return None
 
-    async def _is_own_task(self, row: NewCompletion, text: str, goes_on: Sequence[GoesOn]) -> bool:
+    async def _is_own_task(self, row: NewCompletion, text: str, goes_on: Sequence[RepeatedReply]) -> bool:
         parent = next(((reply.id, reply.finished_at) for reply in goes_on if reply.turn == "main"), None)
         if parent is None:
             parent = await self._answer_by_text(row)
         if parent is None or (question := await self._asked(parent[0])) is None:
             return False
-        asker = Asker(row.key, row.user)
-        since = max(parent[1] or 0.0, self._commands.get(asker, 0.0))
+        requester = Requester(row.key, row.user)
+        since = max(parent[1] or 0.0, self._commands.get(requester, 0.0))
         mine = _asked_of(row)
         if differs(question.system, mine.system):
             return True
@@ -124,7 +124,7 @@ class SideTurns:
         """The newest main turn that answered with the words of the reply above, where the client has rewritten the
         conversation. It may have put several answers into one message."""
         text = _newest_reply(row)
-        recent_turns = await self._store.answers.main_turns_of([Asker(row.key, row.user)], limit=QUOTABLE)
+        recent_turns = await self._store.answers.main_turns_of([Requester(row.key, row.user)], limit=QUOTABLE)
         for turn in recent_turns:
             answer = turn.text.strip()
             if len(answer) >= LEAST and (text.endswith(answer) or (len(turn.text) == BRIEF and answer in text)):
@@ -142,15 +142,15 @@ class SideTurns:
         )
         return same_system and mine.manner.tools == question.manner.tools
 
-    async def _asked(self, id: str) -> _Asked | None:
+    async def _asked(self, id: str) -> _RequestForm | None:
         answer = await self._store.answers.made(id, SYSTEM)
         if answer is None:
             return None
-        return _Asked(manner_of(answer.request, is_streamed=answer.is_streamed), answer.system)
+        return _RequestForm(manner_of(answer.request, is_streamed=answer.is_streamed), answer.system)
 
 
-def _asked_of(row: NewCompletion) -> _Asked:
-    return _Asked(manner_of(row.request, is_streamed=row.streamed), tuple(_system_of(row)))
+def _asked_of(row: NewCompletion) -> _RequestForm:
+    return _RequestForm(manner_of(row.request, is_streamed=row.streamed), tuple(_system_of(row)))
 
 
 def _system_of(row: NewCompletion) -> list[str]:

@@ -13,10 +13,10 @@ from aiohttp import web
 
 from proxy.core.errors import NoPrompt
 from proxy.core.version_names import label
-from proxy.dialects.base import Question
-from proxy.relay.call import Call
+from proxy.dialects.base import OutgoingRequest
+from proxy.relay.call import RequestContext
 from proxy.relay.exchange import Exchange
-from proxy.relay.parts import Parts
+from proxy.relay.parts import RelayParts
 from proxy.relay.unknown_model import unknown_model
 from proxy.versions.live_version import Lease
 
@@ -24,7 +24,7 @@ log = structlog.get_logger()
 
 
 async def unread_answer(
-    parts: Parts, call: Call, question: Question, lease: Lease, exchange: Exchange
+    parts: RelayParts, call: RequestContext, question: OutgoingRequest, lease: Lease, exchange: Exchange
 ) -> web.StreamResponse:
     """Raises Unreadable where the request would have to be translated, UnknownModel."""
     reason = question.asked.unreadable
@@ -43,7 +43,7 @@ async def unread_answer(
         return web.Response(body=body, headers=headers, content_type="application/json", charset="utf-8")
 
 
-async def _check_model(parts: Parts, model: str) -> None:
+async def _check_model(parts: RelayParts, model: str) -> None:
     """Raises UnknownModel."""
     unknown = await unknown_model(parts.backend, parts.backend.url, model, f"model '{model}' not found")
     if unknown is not None:

@@ -12,15 +12,15 @@ from typing import Any, Final
 
 import structlog
 
-from proxy.access.keys import Reach, Who
-from proxy.conversation.answer_on_screen import CannotTell, OnScreen, Place
+from proxy.access.keys import Principal, Scope
+from proxy.conversation.answer_on_screen import AnswerOnScreen, CannotTell, Place
 from proxy.conversation.conversations import as_chat
 from proxy.conversation.typed_words import own_words
 from proxy.core.agent_wrappers import agent_of
 from proxy.signals import rules
 from proxy.signals.rules import Label
-from store.learning.signals import Next
-from store.records import Candidate, Lately, NewSignal, SentBack, SignalKind
+from store.learning.signals import FollowUp
+from store.records import Candidate, NewSignal, RecentCompletion, ReturnedConversation, SignalKind
 from store.store import Store
 
 log = structlog.get_logger()
@@ -33,7 +33,7 @@ QUESTIONS: Final = 3
 
 
 class Follower:
-    def __init__(self, store: Store, screen: OnScreen) -> None:
+    def __init__(self, store: Store, screen: AnswerOnScreen) -> None:
         self._store = store
         self._screen = screen
 
@@ -52,7 +52,7 @@ class Follower:
         assert broken is not None
         return len(unseen) + await self._store.signals.note_broken_off(broken.why)
 
-    async def _found(self, request: Next) -> list[NewSignal]:
+    async def _found(self, request: FollowUp) -> list[NewSignal]:
         """Find what this request says of earlier answers."""
         if request.turn != "main" or not request.tail:
             return []
@@ -67,7 +67,7 @@ class Follower:
             return []
         return await self._about(answer, request)
 
-    async def _asked_again(self, request: Next) -> NewSignal | None:
+    async def _asked_again(self, request: FollowUp) -> NewSignal | None:
         """The same question once more, or another one in its place."""
         if (same := await self._store.signals.asked_before(request, AGAIN_S)) is not None:
             return _ruled(same, "regenerated", request, "", rules.of_kind("regenerated"))
@@ -80,7 +80,7 @@ class Follower:
         kind: SignalKind = "regenerated" if question.strip() == request.asked.strip() else "edited"
         return _ruled(id, kind, request, request.typed, rules.of_kind(kind))
 
-    async def _before(self, request: Next) -> Lately | None:
+    async def _before(self, request: FollowUp) -> RecentCompletion | None:
         """The answer that this request goes on from; None where that is not certain, or it was a side turn."""
         candidates = await self._by_thread(request)
         if not candidates:
@@ -90,18 +90,18 @@ class Follower:
         answer = await self._store.answers.main_turn(candidates[0].id)
         return answer if answer is not None and answer.seq < request.seq else None
 
-    async def _by_thread(self, request: Next) -> Sequence[Candidate]:
+    async def _by_thread(self, request: FollowUp) -> Sequence[Candidate]:
         if request.above is None:
             return ()
         system = tuple(bytes.fromhex(request.system[start : start + 32]) for start in range(0, len(request.system), 32))
-        sent = SentBack(request.above, request.reply or b"", system, request.model, request.session)
-        return await self._store.completions.find_reply(sent, [request.asker])
+        sent = ReturnedConversation(request.above, request.reply or b"", system, request.model, request.session)
+        return await self._store.completions.find_reply(sent, [request.requester])
 
-    async def _by_words(self, request: Next) -> Sequence[Candidate]:
+    async def _by_words(self, request: FollowUp) -> Sequence[Candidate]:
         """Its client has rewritten the conversation. Where no answer here says its newest reply, the
         conversation is not read."""
         if request.answer is not None and not await self._screen.may_have_said(
-            as_chat(request.answer), [request.asker], request.session
+            as_chat(request.answer), [request.requester], request.session
         ):
             return ()
         whole = await self._store.completions.get(request.id)
@@ -112,13 +112,13 @@ class Follower:
         place = Place(_own(request), request.session, request.model, agent_of({}, messages))
         try:
             shown_answer = (
-                await self._screen.rendered(messages[: last + 1], place, [request.asker]) if last >= 0 else None
+                await self._screen.rendered(messages[: last + 1], place, [request.requester]) if last >= 0 else None
             )
         except CannotTell:
             return ()
         return () if shown_answer is None else [Candidate(shown_answer.id, shown_answer.created_at, shown_answer.text)]
 
-    async def _about(self, answer: Lately, request: Next) -> list[NewSignal]:
+    async def _about(self, answer: RecentCompletion, request: FollowUp) -> list[NewSignal]:
         signals: list[NewSignal] = []
         if any(message.role == "tool" for message in request.tail):
             signals.append(self._of_tools(answer, request))
@@ -126,7 +126,7 @@ class Follower:
             signals.append(self._of_words(answer, request))
         return signals
 
-    def _of_tools(self, answer: Lately, request: Next) -> NewSignal:
+    def _of_tools(self, answer: RecentCompletion, request: FollowUp) -> NewSignal:
         """All results of one answer's calls together: it failed where one of them did."""
         results = [as_chat(message) for message in request.tail if message.role == "tool"]
         texts = [(_text(result), str(result.get("tool_call_id") or "")) for result in results]
@@ -134,7 +134,7 @@ class Follower:
         worst = next((index for index, label in enumerate(labels) if label.value), 0)
         return _ruled(answer.id, "tool", request, texts[worst][0], labels[worst])
 
-    def _of_words(self, answer: Lately, request: Next) -> NewSignal:
+    def _of_words(self, answer: RecentCompletion, request: FollowUp) -> NewSignal:
         if request.typed is None:
             return _ruled(answer.id, "message", request, request.asked, rules.label("unclear", UNCERTAIN))
         typed_words = own_words(request.typed)  # a page that was pasted into it instructs nobody
@@ -144,16 +144,16 @@ class Follower:
         return _ruled(answer.id, "message", request, typed_words or request.typed, ruled)
 
 
-def _ruled(id: str, kind: SignalKind, request: Next, text: str, ruled: Label | None) -> NewSignal:
+def _ruled(id: str, kind: SignalKind, request: FollowUp, text: str, ruled: Label | None) -> NewSignal:
     text = text[:SHOWN]
     if ruled is None:
         return NewSignal(id, kind, text, request.id)
     return NewSignal(id, kind, text, request.id, label=ruled.name, value=ruled.value, why=ruled.why)
 
 
-def _own(request: Next) -> Reach:
+def _own(request: FollowUp) -> Scope:
     """The asker's own answers."""
-    return Reach(Who("use"), request.asker.user, ())
+    return Scope(Principal("use"), request.requester.user, ())
 
 
 def _text(message: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from config.sections import Judge as Section
-from store.learning.labels import HINDSIGHT, NEXT, Trusted
+from store.learning.labels import HINDSIGHT, NEXT, TrustedJudge
 from trainer.launch import parameters
 
 LEAST: Final = 3e9  # parameters
@@ -43,8 +43,8 @@ class Hindsight:
             return f"hindsight takes about 3 B parameters, and this model has {count / 1e9:.2g} B (judge.small_models)"
         return None
 
-    def trusted(self) -> list[Trusted]:
-        return [] if self.why_not() else [Trusted(HINDSIGHT, CONFIG, {NEXT: WEIGHT})]
+    def trusted(self) -> list[TrustedJudge]:
+        return [] if self.why_not() else [TrustedJudge(HINDSIGHT, CONFIG, {NEXT: WEIGHT})]
 
     def _parameters(self) -> int | None:
         weights = self._weights()

@@ -30,13 +30,13 @@ from proxy.signals.follower import Follower
 from proxy.signals.hindsight import CONFIG, SAID, Hindsight
 from proxy.signals.judge_queue import NOT_MAIN, JudgeQueue, day_of, turn_of
 from proxy.signals.judge_server import JudgeServer
-from proxy.signals.own import WEIGHT, Own
+from proxy.signals.own import WEIGHT, OwnSignals
 from proxy.signals.trust import WINDOW, Trust, trust
 from store.captured import export
 from store.errors import StoreError
-from store.learning.labels import HINDSIGHT, OWN, RULES_CONFIG, WENT_ON, Trusted
+from store.learning.labels import HINDSIGHT, OWN, RULES_CONFIG, WENT_ON, TrustedJudge
 from store.learning.signals import ASK, OwnScore
-from store.records import Shared
+from store.records import SharedJudgement
 from store.store import Store
 
 log = structlog.get_logger()
@@ -51,7 +51,7 @@ AT_ONCE: Final = 20  # turns that the user's own code scores between two looks
 SHOWN: Final = 20  # disagreements in a report
 
 
-class Judging:
+class JudgingLoop:
     def __init__(
         self,
         settings: Section,
@@ -60,7 +60,7 @@ class Judging:
         redactor: Redactor,
         events: Events,
         follower: Follower,
-        own: Own,
+        own: OwnSignals,
         hindsight: Hindsight,
         now: Callable[[], datetime] = datetime.now,
     ) -> None:
@@ -255,7 +255,7 @@ class Judging:
         shared, unseen = await self._shared(judge, config)
         return trust([(turn.person, turn.judge) for turn in shared], unseen)
 
-    async def _shared(self, judge: str, config: str) -> tuple[Sequence[Shared], int]:
+    async def _shared(self, judge: str, config: str) -> tuple[Sequence[SharedJudgement], int]:
         """Turns, or pairs, that people have decided, too, the newest first; and how many labels have come since."""
         if (judge, config) == self.server.ranks_as:
             return await self._store.judged_pairs.decided(judge, config, 4 * WINDOW)
@@ -272,9 +272,9 @@ class Judging:
                 weights = _weights(how)
                 if "bad" in weights and not ranks:
                     weights |= await self._went_on(judge, config, weights["bad"])
-                trusted.append(Trusted(judge, config, weights, pairs=ranks))
+                trusted.append(TrustedJudge(judge, config, weights, pairs=ranks))
             if self._own.on and self._own_hash:
-                trusted.append(Trusted(OWN, self._own_hash, {"bad": WEIGHT, "good": WEIGHT}))
+                trusted.append(TrustedJudge(OWN, self._own_hash, {"bad": WEIGHT, "good": WEIGHT}))
             trusted += self._hindsight.trusted()
             added, removed = await self._store.signals.apply(trusted)
             await self._say({judge: how for judge, (_, how) in trust_by_judge.items()}, trusted)
@@ -288,7 +288,7 @@ class Judging:
         bad = trust([(turn.person, turn.judge) for turn in shared]).bad
         return {WENT_ON: min(most, bad.weight)} if bad.trusted and bad.weight > 0 else {}
 
-    async def _say(self, found: dict[str, Trust], trusted: list[Trusted]) -> None:
+    async def _say(self, found: dict[str, Trust], trusted: list[TrustedJudge]) -> None:
         """A change between training and shadow, once."""
         now = sorted([one.judge, side] for one in trusted for side in one.weights)
         if now == (before := await self._store.meta.get(STATE, [])):
@@ -397,10 +397,10 @@ def _weights(found: Trust) -> dict[str, float]:
     return {side.side: side.weight for side in found if side.trusted and side.weight > 0}
 
 
-def _turn(one: Shared) -> SharedTurn:
+def _turn(one: SharedJudgement) -> SharedTurn:
     return {"completion_id": one.completion_id, "person": one.person, "judge": one.judge}
 
 
-def _differ(one: Shared) -> bool:
+def _differ(one: SharedJudgement) -> bool:
     """The judge found the contrary, or missed what a person found bad, or claimed what none did."""
     return one.person * one.judge < 0 or (one.judge == 0 and one.person < 0)

@@ -16,7 +16,7 @@ from proxy.core.own_code.reward import OwnReward, reward_of
 WEIGHT: Final = 0.5  # of its ratings, where a person's weighs 1
 
 
-class Own:
+class OwnSignals:
     """The module of the settings. One call at a time."""
 
     def __init__(self, settings: Signals) -> None:

@@ -63,7 +63,7 @@ class JudgedTurn(NamedTuple):
     follow_up: str
 
 
-class Labelled(NamedTuple):
+class LabelAnswer(NamedTuple):
     """An answer to the first question."""
 
     label: str
@@ -87,7 +87,7 @@ def shortened(text: str) -> str:
     return text if len(text) <= LONGEST else text[: LONGEST // 2] + CUT + text[-LONGEST // 2 :]
 
 
-def read_label(text: str, follow_up: str) -> Labelled | None:
+def read_label(text: str, follow_up: str) -> LabelAnswer | None:
     """None where the answer cannot be read: it is dropped. An instruction that is not a part of the follow-up, word for
     word, is a model's invention and left out."""
     found = last_object(text)
@@ -96,7 +96,7 @@ def read_label(text: str, follow_up: str) -> Labelled | None:
         return None
     said = found.get("instruction") if found is not None else ""
     words = _verbatim(said, follow_up) if isinstance(said, str) and VALUES[name] < 0 else ""
-    return Labelled(name, words)
+    return LabelAnswer(name, words)
 
 
 def read_refutation(text: str) -> tuple[bool, str] | None:

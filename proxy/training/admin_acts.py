@@ -13,7 +13,7 @@ from typing_extensions import TypedDict
 from proxy.core.errors import NotFound
 from proxy.core.version_names import version_in_words
 from proxy.training.run_supervisor import RunSupervisor
-from proxy.versions.live_version import Swap
+from proxy.versions.live_version import LiveVersion
 from store.records import BASE, Pointer
 
 ACTS: Final = ("train", "pause", "resume", "cancel", "rollback", "promote", "reset")
@@ -44,33 +44,35 @@ class Reset(TypedDict):
     baseline: float
 
 
-class ActDone(NamedTuple):
+class ActResult(NamedTuple):
     said: str  # for the chat
     told: PointerBody | Started | Paused | Cancelled | Reset  # for a program
     status: int = 200
 
 
 class AdminActs:
-    def __init__(self, learner: RunSupervisor, swap: Swap) -> None:
+    def __init__(self, learner: RunSupervisor, swap: LiveVersion) -> None:
         self._learner = learner
         self._swap = swap
 
-    async def do(self, act: str, actor: str, version: int | None = None, *, tune: bool = False) -> ActDone:
+    async def do(self, act: str, actor: str, version: int | None = None, *, tune: bool = False) -> ActResult:
         """`version`: for `promote`, and where a rollback is to go. `tune`: for `train`. Raises ProxyError, NotFound for
         another act."""
         match act:
             case "train":
                 why = (await self._learner.train(tune=tune)).why
-                return ActDone(f"a run starts: {why}.", Started(started=True, why=why), 202)
+                return ActResult(f"a run starts: {why}.", Started(started=True, why=why), 202)
             case "pause":
                 await self._learner.pause()
-                return ActDone("training is paused; `/rl resume` goes on.", Paused(paused=True))
+                return ActResult("training is paused; `/rl resume` goes on.", Paused(paused=True))
             case "resume":
                 await self._learner.resume()
-                return ActDone("training goes on.", Paused(paused=False))
+                return ActResult("training goes on.", Paused(paused=False))
             case "cancel":
                 run = await self._learner.cancel()
-                return ActDone(f"run {run.id} is cancelled; its ratings are fresh again.", Cancelled(cancelled=run.id))
+                return ActResult(
+                    f"run {run.id} is cancelled; its ratings are fresh again.", Cancelled(cancelled=run.id)
+                )
             case "rollback":
                 if version is None:
                     return _live(await self._swap.rollback(actor), "is live again")
@@ -80,10 +82,10 @@ class AdminActs:
             case "reset":
                 await self._learner.reset(actor)
                 said = "the base model answers, and the next run starts from it; nothing is deleted."
-                return ActDone(said, Reset(live=BASE, baseline=0.0))
+                return ActResult(said, Reset(live=BASE, baseline=0.0))
         raise NotFound(f"There is no act {act}.")
 
 
-def _live(pointer: Pointer, how: str) -> ActDone:
+def _live(pointer: Pointer, how: str) -> ActResult:
     told = PointerBody(live=pointer.live, previous=pointer.previous, reason=pointer.reason)
-    return ActDone(f"{version_in_words(pointer.live)} {how}.", told)
+    return ActResult(f"{version_in_words(pointer.live)} {how}.", told)

@@ -14,13 +14,13 @@ from config import presets
 from config.settings import Settings
 from proxy.backends.base import Backend
 from proxy.training import own_loss, run_folder, served_prompts
-from proxy.training.cloud_student import Foreign
+from proxy.training.cloud_student import CloudStudent
 from proxy.training.run_files import RunFiles
 from proxy.training.served_prompts import ServedPrompts
-from proxy.versions.live_version import Swap
-from store.learning.episode_groups import WantedEpisodes
+from proxy.versions.live_version import LiveVersion
+from store.learning.episode_groups import EpisodeRequirements
 from store.learning.runs import EPISODE_BASELINE
-from store.learning.samples import WantedSamples
+from store.learning.samples import SampleRequirements
 from store.records import Run
 from store.store import Store
 from trainer.launch import Seal
@@ -32,7 +32,13 @@ HELD_BEFORE: Final = 32  # held-back samples of earlier runs that the gate sees 
 
 class Claims:
     def __init__(
-        self, settings: Settings, store: Store, backend: Backend, swap: Swap, foreign: Foreign | None, files: RunFiles
+        self,
+        settings: Settings,
+        store: Store,
+        backend: Backend,
+        swap: LiveVersion,
+        foreign: CloudStudent | None,
+        files: RunFiles,
     ) -> None:
         self._settings = settings
         self._store = store
@@ -50,7 +56,7 @@ class Claims:
         train = self._settings.train
         wanted = await self._wanted(train.max_samples, min_total)
         return await self._store.samples.claim(
-            WantedSamples(
+            SampleRequirements(
                 **wanted,
                 held_share=train.held_share,
                 foreign=self._foreign is not None,
@@ -67,11 +73,11 @@ class Claims:
         train = self._settings.train
         wanted = await self._wanted(max(2 * train.start_at_episodes, train.group_size), min_total)
         return await self._store.episode_groups.claim(
-            WantedEpisodes(**wanted, size=train.group_size, timeout_s=train.group_timeout_s)
+            EpisodeRequirements(**wanted, size=train.group_size, timeout_s=train.group_timeout_s)
         )
 
     async def _wanted(self, limit: int, min_total: int) -> dict[str, Any]:
-        """The members of `WantedRun`, which both claims have."""
+        """The members of `RunRequirements`, which both claims have."""
         runs = self._settings.home / "runs"
         newest = await asyncio.to_thread(run_folder.newest_version, self._model_folder())
         return {

@@ -29,7 +29,7 @@ LISTENING: Final = "distill"  # nor does this: only comments and corrections tea
 NEWEST: Final = "foreign_version"  # in the store: what the last of these runs published, or is about to
 
 
-class Trains(TypedDict):
+class StudentModel(TypedDict):
     """Behind a cloud API it is a local model that learns."""
 
     model: str | None
@@ -40,7 +40,7 @@ class Trains(TypedDict):
     line: str
 
 
-class Foreign:
+class CloudStudent:
     def __init__(self, settings: Settings, store: Store, events: Events) -> None:
         self._settings = settings
         self._store = store
@@ -97,7 +97,7 @@ class Foreign:
         if (to := clean_of(adapters, version)) != version:
             await self._store.meta.set(NEWEST, to)
 
-    async def report(self) -> Trains:
+    async def report(self) -> StudentModel:
         """For `status`: which model trains, and where what it learned is."""
         version = await self.parent()
         adapter = await self._store.versions.get(version) if version else None

@@ -21,7 +21,7 @@ from proxy.access.security import is_loopback
 AGAIN_S: Final = 1.0  # for a run that has just started, meanwhile
 
 
-class GivingWay:
+class BackgroundThrottle:
     """`still` stops the background work, or lets it go on; `most_s` 0: it is never stopped."""
 
     def __init__(

@@ -22,8 +22,8 @@ from proxy.backends.base import Backend
 from proxy.core.errors import BackendDown, ProxyError, Unsupported
 from proxy.core.events import Events
 from proxy.core.tasks import Tasks
-from proxy.versions.admission import Door
-from proxy.versions.live_version import ROOM_S, Swap
+from proxy.versions.admission import Admission
+from proxy.versions.live_version import ROOM_S, LiveVersion
 from store.errors import StoreError
 from store.store import Store
 
@@ -41,9 +41,16 @@ class NotLent(ProxyError):
     """The run cannot have the GPU now; it will be tried again."""
 
 
-class Lending:
+class GpuSharing:
     def __init__(
-        self, settings: Settings, store: Store, backend: Backend, swap: Swap, door: Door, events: Events, tasks: Tasks
+        self,
+        settings: Settings,
+        store: Store,
+        backend: Backend,
+        swap: LiveVersion,
+        door: Admission,
+        events: Events,
+        tasks: Tasks,
     ) -> None:
         self.on = settings.train.share_gpu
         # One of ours ends with us; somebody else's, which may be at its usual port, must not be left asleep.

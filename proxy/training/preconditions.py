@@ -16,11 +16,11 @@ from config.settings import Settings
 from proxy.backends.base import Backend
 from proxy.training import own_loss
 from proxy.training.adapter_check import Refusal
-from proxy.training.cloud_student import Foreign
-from proxy.training.gpu_sharing import Lending
+from proxy.training.cloud_student import CloudStudent
+from proxy.training.gpu_sharing import GpuSharing
 from proxy.training.run_state import RunState
 from proxy.training.schedule_rules import (
-    Due,
+    RunDecision,
     dampened,
     enough,
     kept_from,
@@ -30,8 +30,8 @@ from proxy.training.schedule_rules import (
 )
 from proxy.training.system_load import Machine
 from proxy.training.weights_check import WeightsCheck
-from proxy.versions.live_version import Swap
-from store.learning.episode_groups import Ready
+from proxy.versions.live_version import LiveVersion
+from store.learning.episode_groups import ReadyEpisodes
 from store.records import Fresh
 from store.store import Store
 from trainer.launch import Launcher
@@ -48,12 +48,12 @@ class Preconditions:
         settings: Settings,
         store: Store,
         backend: Backend,
-        swap: Swap,
+        swap: LiveVersion,
         launcher: Launcher,
         machine: Machine,
-        lending: Lending,
+        lending: GpuSharing,
         match: WeightsCheck,
-        foreign: Foreign | None,
+        foreign: CloudStudent | None,
         last_request: Callable[[], float],
         state: RunState,
     ) -> None:
@@ -96,33 +96,33 @@ class Preconditions:
         seen = (await self.fresh(before_run=last.id)).most if last else 0
         return needed(self._settings.train, last, seen)
 
-    async def due(self, *, asked: bool = False, early: bool = False) -> Due:
+    async def due(self, *, asked: bool = False, early: bool = False) -> RunDecision:
         """`early`: whatever the number of ratings and the served model, could a run train now?"""
         if (lacks := await self._lacks(asked=asked)) is not None:
-            return Due(False, lacks)
+            return RunDecision(False, lacks)
         train = self._settings.train
         if not early and self._match.no is not None:
-            return Due(False, self._match.no)
+            return RunDecision(False, self._match.no)
         due = await self._ratings_due(train, asked=asked, early=early)
         if not due.now and not await self._rebuilds():  # people go first
             due = await self._episodes_due(due, asked=asked or early)
         if due.now and (kept := await self.kept_from(None, starting=True, by_hand=asked)) is not None:
-            return Due(False, kept)
+            return RunDecision(False, kept)
         return due
 
-    async def _ratings_due(self, train: Train, *, asked: bool, early: bool) -> Due:
+    async def _ratings_due(self, train: Train, *, asked: bool, early: bool) -> RunDecision:
         fresh = await self.fresh()
         if fresh.total == 0:
-            return Due(False, dampened(fresh) or "there are no fresh ratings")
+            return RunDecision(False, dampened(fresh) or "there are no fresh ratings")
         if not asked and not early and not await self._rebuilds():
             lacks = enough(train, fresh, *await self.needed(), silent_s=time.monotonic() - self._last_request())
             if lacks is not None:
-                return Due(False, lacks)
+                return RunDecision(False, lacks)
         if fresh.total < fresh.alone and not asked and fresh.total < (await self.needed())[0]:
-            return Due(True, f"{fresh.alone} labels of judges")
-        return Due(True, f"{fresh.total} fresh rating{'' if fresh.total == 1 else 's'}")
+            return RunDecision(True, f"{fresh.alone} labels of judges")
+        return RunDecision(True, f"{fresh.total} fresh rating{'' if fresh.total == 1 else 's'}")
 
-    async def episodes(self) -> Ready:
+    async def episodes(self) -> ReadyEpisodes:
         """Episodes that a run could take now."""
         train = self._settings.train
         return await self._store.episode_groups.ready(
@@ -138,7 +138,7 @@ class Preconditions:
         given_back = (await self._store.episode_groups.run_counts([last.id])).get(last.id, 0) if last else 0
         return needed_episodes(self._settings.train, last, given_back)
 
-    async def _episodes_due(self, otherwise: Due, *, asked: bool) -> Due:
+    async def _episodes_due(self, otherwise: RunDecision, *, asked: bool) -> RunDecision:
         """`otherwise`: what there is to say where there are no episodes."""
         train = self._settings.train
         if self._foreign is not None or not await self._store.episodes.any_waiting():
@@ -149,12 +149,14 @@ class Preconditions:
             if not ready.episodes and not ready.forming:
                 return otherwise
             forming = f", {ready.forming} in groups that have not closed" if ready.forming else ""
-            return Due(False, f"{ready.episodes} of {wanted} rewarded episodes (train.start_at_episodes){forming}")
+            return RunDecision(
+                False, f"{ready.episodes} of {wanted} rewarded episodes (train.start_at_episodes){forming}"
+            )
         if not asked and (silent_s := time.monotonic() - self._last_request()) < train.quiet_s:
-            return Due(False, f"waiting for {train.quiet_s - silent_s:.0f} s without a request (train.quiet_s)")
+            return RunDecision(False, f"waiting for {train.quiet_s - silent_s:.0f} s without a request (train.quiet_s)")
         if not asked and (no := too_many_programs(train, *await self._store.episode_groups.trained_lately())):
-            return Due(False, no)
-        return Due(True, f"{ready.episodes} rewarded episode{'' if ready.episodes == 1 else 's'}", "episodes")
+            return RunDecision(False, no)
+        return RunDecision(True, f"{ready.episodes} rewarded episode{'' if ready.episodes == 1 else 's'}", "episodes")
 
     async def _lacks(self, *, asked: bool) -> str | None:
         """Needs that training lacks, whatever the ratings and the hour."""

@@ -18,9 +18,9 @@ from proxy.core.events import Events
 from proxy.core.metrics import Metrics
 from proxy.core.version_names import version_in_words
 from proxy.training import run_folder
-from proxy.training.cloud_student import NEWEST, Foreign
-from proxy.training.gpu_sharing import Lending
-from proxy.versions.live_version import Overtaken, Swap
+from proxy.training.cloud_student import NEWEST, CloudStudent
+from proxy.training.gpu_sharing import GpuSharing
+from proxy.versions.live_version import LiveVersion, Overtaken
 from store.learning.versions import WAITING
 from store.records import Adapter, Run
 from store.store import Store
@@ -34,14 +34,20 @@ RETRY_SWAP_S: Final = (2.0, 10.0, 60.0)
 Ending = Literal["rejected", "empty", "failed"]
 
 
-class Published(NamedTuple):
+class PublishResult(NamedTuple):
     adapter: Adapter
     waits: str | None  # why it does not go live by itself
 
 
 class Publisher:
     def __init__(
-        self, store: Store, swap: Swap, lending: Lending, events: Events, metrics: Metrics, foreign: Foreign | None
+        self,
+        store: Store,
+        swap: LiveVersion,
+        lending: GpuSharing,
+        events: Events,
+        metrics: Metrics,
+        foreign: CloudStudent | None,
     ) -> None:
         self._store = store
         self._swap = swap
@@ -50,7 +56,7 @@ class Publisher:
         self._metrics = metrics
         self._foreign = foreign
 
-    async def record(self, run: Run, found: dict[str, Any]) -> Published | None:
+    async def record(self, run: Run, found: dict[str, Any]) -> PublishResult | None:
         """The trainer's last word, into the store; the version that it leaves, if any."""
         if odds := found.get("guesses"):
             await self._store.guesses.put(run.id, odds)
@@ -71,9 +77,9 @@ class Publisher:
         waits = None if self._foreign else await self._overtaken(adapter)
         await self._store.runs.publish(run.id, adapter, found, None if waits else found.get("baseline_after"))
         self._ended(run, "done", found.get("reason", ""))
-        return Published(adapter, waits)
+        return PublishResult(adapter, waits)
 
-    async def put_live(self, published: Published) -> None:
+    async def put_live(self, published: PublishResult) -> None:
         """Let the version answer, unless it has to wait for a person."""
         adapter, waits = published
         if self._foreign:

@@ -27,7 +27,7 @@ from proxy.core.events import Events
 from proxy.training import run_folder, served_prompts
 from proxy.training.preconditions import Preconditions
 from proxy.training.weights_check import WeightsCheck
-from proxy.versions.admission import Door
+from proxy.versions.admission import Admission
 from store.records import Completion
 from store.store import Store
 from trainer.launch import Launcher, LaunchError
@@ -83,7 +83,7 @@ class Rehearsal:
         match: WeightsCheck,
         when: Preconditions,
         health: Health,
-        door: Door,
+        door: Admission,
     ) -> None:
         self._settings = settings
         self._store = store

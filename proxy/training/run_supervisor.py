@@ -24,14 +24,14 @@ from proxy.core.own_code.child import OwnCodeFailed
 from proxy.core.tasks import Tasks
 from proxy.training import run_folder
 from proxy.training.claim import TUNE, TUNED, Claims
-from proxy.training.cloud_student import Foreign, Trains
-from proxy.training.gpu_sharing import Lending, NotLent
+from proxy.training.cloud_student import CloudStudent, StudentModel
+from proxy.training.gpu_sharing import GpuSharing, NotLent
 from proxy.training.preconditions import Preconditions
 from proxy.training.publish import Ending, Publisher
 from proxy.training.run_state import RunState
-from proxy.training.schedule_rules import Due, Kind
-from proxy.training.unlearning import Rebuilding
-from proxy.versions.live_version import Swap
+from proxy.training.schedule_rules import Kind, RunDecision
+from proxy.training.unlearning import Unlearning
+from proxy.versions.live_version import LiveVersion
 from store.errors import RunEnded
 from store.records import Run
 from store.store import Store
@@ -55,17 +55,17 @@ class RunSupervisor:
         self,
         settings: Settings,
         store: Store,
-        swap: Swap,
+        swap: LiveVersion,
         launcher: Launcher,
         events: Events,
         tasks: Tasks,
-        lending: Lending,
-        foreign: Foreign | None,
+        lending: GpuSharing,
+        foreign: CloudStudent | None,
         state: RunState,
         when: Preconditions,
         claims: Claims,
         outcome: Publisher,
-        rebuilding: Rebuilding,
+        rebuilding: Unlearning,
     ) -> None:
         self._settings = settings
         self._store = store
@@ -104,7 +104,7 @@ class RunSupervisor:
     def wake(self) -> None:
         self._wake.set()
 
-    async def train(self, *, tune: bool = False) -> Due:
+    async def train(self, *, tune: bool = False) -> RunDecision:
         """Start as soon as a run can, whatever the threshold. `tune`: it looks for its learning rate first. Raises
         Conflict where it cannot, with the reason."""
         if self.state.run is not None:
@@ -124,13 +124,13 @@ class RunSupervisor:
         self.wake()
         return due
 
-    async def _go_on(self, run: Run) -> Due:
+    async def _go_on(self, run: Run) -> RunDecision:
         """A run that waits for its rules, at once."""
         if (why := await self._when.kept_from(run.id, starting=True, by_hand=True)) is not None:
             raise Conflict(f"Run {run.id} does not go on: {why}.")
         await self._by_hand(run)
         self.wake()
-        return Due(True, f"run {run.id} goes on")
+        return RunDecision(True, f"run {run.id} goes on")
 
     async def pause(self) -> None:
         """No new run; one under way stops at its next step and keeps its checkpoint."""
@@ -258,7 +258,7 @@ class RunSupervisor:
         needed = 1 if asked or rebuilds else (await self._when.needed())[0]
         return await self._claims.claim(min_total=needed, rebuilds=rebuilds)
 
-    async def trains(self) -> Trains | None:
+    async def trains(self) -> StudentModel | None:
         """For `status`: the model that trains, where it is another one than the one that answers."""
         return await self._foreign.report() if self._foreign else None
 

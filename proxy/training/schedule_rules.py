@@ -11,7 +11,7 @@ from typing import Final, Literal, NamedTuple
 
 from config.hours import inside, opens
 from config.sections import Train
-from proxy.training.system_load import Use
+from proxy.training.system_load import MachineUse
 from store.learning.rater_quota import is_judge
 from store.records import Fresh, Run
 
@@ -21,7 +21,7 @@ DONE_BADLY: Final = {"rejected", "empty", "failed"}
 Kind = Literal["ratings", "episodes"]
 
 
-class Due(NamedTuple):
+class RunDecision(NamedTuple):
     now: bool
     why: str  # one line: what training waits for, or why it may start
     of: Kind = "ratings"  # what the run is made of
@@ -83,7 +83,7 @@ def enough(train: Train, fresh: Fresh, needed: int, because: str, *, silent_s: f
     return None
 
 
-def kept_from(train: Train, use: Use, now: datetime, *, by_hand: bool, starting: bool) -> str | None:
+def kept_from(train: Train, use: MachineUse, now: datetime, *, by_hand: bool, starting: bool) -> str | None:
     """Which rule keeps a run from training at this moment; None where none does.
 
     A run that a person asked for does not wait for its hours, nor for others to be less busy; memory it needs too.
@@ -97,7 +97,7 @@ def kept_from(train: Train, use: Use, now: datetime, *, by_hand: bool, starting:
     return _short(train, use)
 
 
-def _busy(train: Train, use: Use, *, starting: bool) -> str | None:
+def _busy(train: Train, use: MachineUse, *, starting: bool) -> str | None:
     if train.max_cpu_percent < 100:
         if use.cpu_percent is None and starting:
             return "the CPU use of other programs is being measured (train.max_cpu_percent)"
@@ -116,7 +116,7 @@ def _busy(train: Train, use: Use, *, starting: bool) -> str | None:
     return None
 
 
-def _short(train: Train, use: Use) -> str | None:
+def _short(train: Train, use: MachineUse) -> str | None:
     if use.free_gb < train.min_free_memory_gb:
         return (
             f"{use.free_gb:.1f} GB of memory free, {train.min_free_memory_gb:g} GB are needed "

@@ -15,7 +15,7 @@ from typing import Any, Final
 import orjson
 import structlog
 
-from proxy.backends.base import Backend, Prompt, Rendered
+from proxy.backends.base import Backend, Prompt, RenderedPrompt
 from proxy.core.errors import BackendBroke
 from proxy.dialects import CHAT
 from store.records import Completion
@@ -33,7 +33,7 @@ class ServedPrompts:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class _PromptQuery:
     prompt: Prompt
     into: dict[str, Any]
     member: str
@@ -49,7 +49,7 @@ async def add(
     BackendDown."""
     served = ServedPrompts()
     wanted = [one for line in lines for one in _of(line, completions[line["completion"]])]
-    wanted += [_Wanted(Prompt(neutral(question)), served.neutral, question) for question in questions]
+    wanted += [_PromptQuery(Prompt(neutral(question)), served.neutral, question) for question in questions]
     failed, cut = [], 0
     for first in range(0, len(wanted), AT_ONCE):
         part = wanted[first : first + AT_ONCE]
@@ -74,12 +74,12 @@ async def add(
     return served
 
 
-def _of(line: dict[str, Any], completion: Completion) -> Iterator[_Wanted]:
+def _of(line: dict[str, Any], completion: Completion) -> Iterator[_PromptQuery]:
     prompt = prompt_of(line, completion)
     if not (line["exact"] or line["prompt_token_ids"]):
-        yield _Wanted(prompt, line, "served")
+        yield _PromptQuery(prompt, line, "served")
     if (words := teacher_words(line)) is not None and (chat := with_hint(prompt.messages, *words)) is not None:
-        yield _Wanted(replace(prompt, messages=chat), line, "hinted")
+        yield _PromptQuery(replace(prompt, messages=chat), line, "hinted")
 
 
 def prompt_of(line: Mapping[str, Any], completion: Completion) -> Prompt:
@@ -93,7 +93,7 @@ def prompt_of(line: Mapping[str, Any], completion: Completion) -> Prompt:
     )
 
 
-def left_out(prompt: Prompt, rendered: Rendered) -> int:
+def left_out(prompt: Prompt, rendered: RenderedPrompt) -> int:
     """How many of a person's messages are not in the prompt that the server made. Templates strip spaces."""
     if rendered.text is None:
         return 0

@@ -26,7 +26,7 @@ MIB: Final = 2**20
 BUSY: Final = ("user", "nice", "system", "irq", "softirq")
 
 
-class Use(NamedTuple):
+class MachineUse(NamedTuple):
     free_gb: float  # memory that is free, or would be without the trainer
     cpu_percent: float | None = None  # None: not measured, or not long enough
     gpu_percent: float | None = None  # None: not measured, no GPU, or one that we compute on ourselves
@@ -34,7 +34,7 @@ class Use(NamedTuple):
     problem: str | None = None  # why something could not be measured
 
 
-class Spent(NamedTuple):
+class CpuTime(NamedTuple):
     """CPU seconds up to a moment."""
 
     at: float
@@ -49,12 +49,12 @@ class Machine:
         self._cpu = cpu
         self._smi = shutil.which("nvidia-smi") if gpu else None
         self._one_at_a_time = threading.Lock()  # `status` asks too
-        self._spent: deque[Spent] = deque()
+        self._spent: deque[CpuTime] = deque()
         self._seen: dict[tuple[int, float], float] = {}  # our processes, and their CPU seconds when last seen
         if gpu and self._smi is None:
             log.warning("there is no nvidia-smi: the limits of GPU use and memory have no effect")
 
-    def look(self, now: float, trainer: int | None = None) -> Use:
+    def look(self, now: float, trainer: int | None = None) -> MachineUse:
         """Blocking. `now` is of a clock that never goes back, `trainer` the process of a run under way."""
         tree = _tree(os.getpid()) if self._cpu or self._smi else []
         cpu = None
@@ -64,12 +64,12 @@ class Machine:
         runs = _tree(trainer) if trainer is not None else []
         free = (psutil.virtual_memory().available + sum(_memory(process) for process in runs)) / GB
         if self._smi is None:
-            return Use(free, cpu)
+            return MachineUse(free, cpu)
         try:
             gpu, gpu_free = self._gpu({p.pid for p in tree}, {p.pid for p in runs})
         except (OSError, ValueError, subprocess.SubprocessError) as error:
-            return Use(free, cpu, problem=f"nvidia-smi does not say how busy the GPU is ({error})")
-        return Use(free, cpu, gpu, gpu_free)
+            return MachineUse(free, cpu, problem=f"nvidia-smi does not say how busy the GPU is ({error})")
+        return MachineUse(free, cpu, gpu, gpu_free)
 
     def _cpu_percent(self, now: float, tree: list[psutil.Process]) -> float | None:
         ours = self._spent[-1].ours if self._spent else 0.0
@@ -81,7 +81,7 @@ class Machine:
                 ours += max(0.0, spent - self._seen.get(key, 0.0))
         self._seen = seen
         times = psutil.cpu_times()
-        self._spent.append(Spent(now, sum(getattr(times, name, 0.0) for name in BUSY), ours))
+        self._spent.append(CpuTime(now, sum(getattr(times, name, 0.0) for name in BUSY), ours))
         return others(self._spent, psutil.cpu_count() or 1)
 
     def _gpu(self, ours: set[int], trainer: set[int]) -> tuple[float | None, float]:
@@ -92,7 +92,7 @@ class Machine:
         return gpu_use(gpu, apps, ours, trainer)
 
 
-def others(spent: deque[Spent], cpus: int) -> float | None:
+def others(spent: deque[CpuTime], cpus: int) -> float | None:
     """CPU use of other programs over the last `WINDOW_S`, in percent of the whole machine. Forgets what is older."""
     while len(spent) > 2 and spent[-1].at - spent[1].at >= WINDOW_S:
         spent.popleft()

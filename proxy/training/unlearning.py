@@ -24,11 +24,11 @@ from proxy.backends.base import Backend
 from proxy.core.errors import ProxyError
 from proxy.core.events import Events
 from proxy.core.version_names import label, listed, version_in_words
-from proxy.training.cloud_student import Foreign
+from proxy.training.cloud_student import CloudStudent
 from proxy.training.preconditions import Preconditions
 from proxy.training.relocation import folder_of, is_ours
 from proxy.training.schedule_rules import DONE_BADLY
-from proxy.versions.live_version import Swap
+from proxy.versions.live_version import LiveVersion
 from store.errors import StoreError
 from store.learning.unlearning import clean_of
 from store.records import Rebuild, Run
@@ -53,15 +53,15 @@ RebuildBody = TypedDict(
 """In place of versions that learned from what was forgotten."""
 
 
-class Rebuilding:
+class Unlearning:
     def __init__(
         self,
         settings: Settings,
         store: Store,
-        swap: Swap,
+        swap: LiveVersion,
         backend: Backend,
         when: Preconditions,
-        foreign: Foreign | None,
+        foreign: CloudStudent | None,
         events: Events,
     ) -> None:
         self._settings = settings

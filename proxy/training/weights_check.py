@@ -19,7 +19,7 @@ from typing_extensions import TypedDict
 
 from config.settings import Settings
 from proxy.backends.ask import ask
-from proxy.backends.base import Backend, Prompt, Told, place_for
+from proxy.backends.base import Backend, ModelDescription, Prompt, place_for
 from proxy.backends.weights_files import fingerprint
 from proxy.core.errors import BackendBroke, BackendDown
 from proxy.core.events import Events
@@ -142,7 +142,7 @@ class WeightsCheck:
                 self._down = error.message
             self._looked = time.monotonic()
 
-    async def _compare(self, of: dict[str, Any], told: Told, weights: str, scored: bool) -> None:
+    async def _compare(self, of: dict[str, Any], told: ModelDescription, weights: str, scored: bool) -> None:
         log.info("comparing the served model with the weights", weights=weights, prompts_alone=not scored)
         keep = True
         try:

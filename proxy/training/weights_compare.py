@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final, Literal, NamedTuple
 
-from proxy.backends.base import Told
+from proxy.backends.base import ModelDescription
 
 Chat = list[dict[str, Any]]
 
@@ -75,14 +75,14 @@ class WeightsVerdict(NamedTuple):
 
 
 def compare(
-    told: Told, answers: Sequence[ProbeAnswer], found: Mapping[str, Any], *, scored: bool = True
+    told: ModelDescription, answers: Sequence[ProbeAnswer], found: Mapping[str, Any], *, scored: bool = True
 ) -> WeightsVerdict:
     """`found` is what trainer.probe says of the weights and of these answers."""
     verdict = _compare(told, answers, found) if scored else _prompts_alone(told, answers, found)
     return verdict._replace(scored=scored)
 
 
-def _prompts_alone(told: Told, answers: Sequence[ProbeAnswer], found: Mapping[str, Any]) -> WeightsVerdict:
+def _prompts_alone(told: ModelDescription, answers: Sequence[ProbeAnswer], found: Mapping[str, Any]) -> WeightsVerdict:
     if (wrong := _wrong(told, answers, found)) is not None:
         return wrong
     rendering = _rendering(answers, found)
@@ -92,7 +92,7 @@ def _prompts_alone(told: Told, answers: Sequence[ProbeAnswer], found: Mapping[st
     return WeightsVerdict("unasked", line, rendering=rendering._asdict())
 
 
-def _compare(told: Told, answers: Sequence[ProbeAnswer], found: Mapping[str, Any]) -> WeightsVerdict:
+def _compare(told: ModelDescription, answers: Sequence[ProbeAnswer], found: Mapping[str, Any]) -> WeightsVerdict:
     read = found["conversations"]
     apart, regret = _apart(answers, read), _regret(read)
     if (wrong := _wrong(told, answers, found)) is not None:
@@ -115,7 +115,7 @@ def _compare(told: Told, answers: Sequence[ProbeAnswer], found: Mapping[str, Any
     return WeightsVerdict("same", line, apart, regret, rendering._asdict())
 
 
-def _wrong(told: Told, answers: Sequence[ProbeAnswer], found: Mapping[str, Any]) -> WeightsVerdict | None:
+def _wrong(told: ModelDescription, answers: Sequence[ProbeAnswer], found: Mapping[str, Any]) -> WeightsVerdict | None:
     """Find differences that need no weights to be seen."""
     if (why := _kind(told, found) or _tokeniser(answers, found)) is not None:
         return WeightsVerdict("other", f"{OTHER}{why}")
@@ -126,7 +126,7 @@ def _wrong(told: Told, answers: Sequence[ProbeAnswer], found: Mapping[str, Any])
     return None
 
 
-def _checked(told: Told, read: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
+def _checked(told: ModelDescription, read: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
     return {
         "architecture": told.architecture is not None or told.parameters is not None,
         "vocabulary": told.vocabulary is not None,
@@ -134,7 +134,7 @@ def _checked(told: Told, read: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
     }
 
 
-def _kind(told: Told, found: Mapping[str, Any]) -> str | None:
+def _kind(told: ModelDescription, found: Mapping[str, Any]) -> str | None:
     if told.architecture is not None and told.architecture != found["architecture"]:
         return f"it is a {told.architecture}, the weights are a {found['architecture']}"
     if told.vocabulary is not None and told.vocabulary not in (found["vocabulary"], found["tokens"]):

@@ -23,7 +23,7 @@ RETRY_AFTER_S: Final = 30  # what SDKs still heed; a run takes minutes
 POLL_S: Final = 0.05
 
 
-class Door:
+class Admission:
     def __init__(self, server: ServerSection) -> None:
         self._hold_s = server.hold_s
         self._inside = 0

@@ -23,7 +23,7 @@ from proxy.core.errors import BackendBroke, BackendDown, Conflict, NotFound, Pro
 from proxy.core.events import Events
 from proxy.core.tasks import Tasks
 from proxy.core.version_names import version_first, version_in_words
-from proxy.versions.admission import Door
+from proxy.versions.admission import Admission
 from proxy.versions.warm_up import WarmUp
 from store.errors import StoreError
 from store.records import BASE, Adapter, Pointer
@@ -44,7 +44,7 @@ class Overtaken(Conflict):
 class Lease:
     """One request's hold on a version: while it is held, the version stays loaded."""
 
-    swap: Swap | None  # None: it was given back
+    swap: LiveVersion | None  # None: it was given back
     version: int | None
     model: str  # what to ask the backend for
     pinned: bool
@@ -55,14 +55,14 @@ class Lease:
             swap._release(self.version)
 
 
-class Swap:
+class LiveVersion:
     def __init__(
         self,
         store: Store,
         backend: Backend,
         tasks: Tasks,
         events: Events,
-        door: Door,
+        door: Admission,
         warm_up: WarmUp,
         pinned: Callable[[], set[int]] = set,
     ) -> None:

@@ -20,7 +20,7 @@ from config.sections import Train
 from proxy.core.errors import ProxyError
 from proxy.core.events import Events
 from proxy.core.version_names import version_in_words
-from proxy.versions.live_version import Overtaken, Swap
+from proxy.versions.live_version import LiveVersion, Overtaken
 from proxy.versions.sequential_test import NEW, Comparison, compare
 from store.errors import StoreError
 from store.learning.versions import RATED_BEFORE
@@ -56,7 +56,7 @@ class WatchBody(TypedDict):
     line: str
 
 
-class Watched(NamedTuple):
+class WatchedComparison(NamedTuple):
     """A comparison of the live version with the one before, and what it counts."""
 
     of: Literal["ratings", "episodes"]
@@ -86,7 +86,7 @@ class Watched(NamedTuple):
 
 
 class RollbackMonitor:
-    def __init__(self, train: Train, store: Store, swap: Swap, events: Events) -> None:
+    def __init__(self, train: Train, store: Store, swap: LiveVersion, events: Events) -> None:
         self._train = train
         self._store = store
         self._swap = swap
@@ -144,7 +144,7 @@ class RollbackMonitor:
         log.warning("rolled back", reason=reason)
         self._events.emit("watch", version=live, back_to=back_to, reason=reason)
 
-    async def comparisons(self, pointer: Pointer) -> list[Watched]:
+    async def comparisons(self, pointer: Pointer) -> list[WatchedComparison]:
         """The comparisons of the live version with the one before: by ratings and, where both have some, by evaluation
         episodes. Empty where there is nothing to watch."""
         went_live_by_itself = pointer.actor == ACTOR and pointer.live > pointer.previous
@@ -155,12 +155,12 @@ class RollbackMonitor:
         rated_old = await self._store.opinions.votes(pointer.previous, share, raters, alone=True)
         old = [vote.good for vote in rated_old if vote.seq <= before]
         rated_new = [vote.good for vote in await self._store.opinions.votes(pointer.live, share, raters)]
-        watched = [Watched("ratings", compare(old, rated_new))]
+        watched = [WatchedComparison("ratings", compare(old, rated_new))]
         # What is still evaluated on the version before does not move what the new one is compared with.
         tried_old = await self._store.episodes.evaluated(pointer.previous, before=pointer.changed_at)
         tried_new = await self._store.episodes.evaluated(pointer.live)
         if tried_old and tried_new:
-            watched.append(Watched("episodes", compare(tried_old, tried_new)))
+            watched.append(WatchedComparison("episodes", compare(tried_old, tried_new)))
         return watched
 
     async def report(self) -> WatchBody | None:
@@ -184,7 +184,7 @@ class RollbackMonitor:
         return None
 
 
-def _spoken(watched: Sequence[Watched]) -> Sequence[Watched]:
+def _spoken(watched: Sequence[WatchedComparison]) -> Sequence[WatchedComparison]:
     """Those that have something to tell; all where none has."""
     return [one for one in watched if one.found.old.rated or one.found.new.rated] or watched
 

@@ -16,7 +16,7 @@ import structlog
 
 from proxy.backends.ask import ask
 from proxy.backends.base import Address, Backend
-from proxy.conversation.active_conversations import Recent
+from proxy.conversation.active_conversations import ActiveConversations
 from proxy.core.errors import ProxyError
 
 log = structlog.get_logger()
@@ -27,7 +27,7 @@ HELLO: Final[Mapping[str, Any]] = {"messages": [{"role": "user", "content": "Hel
 
 
 class WarmUp:
-    def __init__(self, backend: Backend, recent: Recent) -> None:
+    def __init__(self, backend: Backend, recent: ActiveConversations) -> None:
         self._backend, self._recent = backend, recent
 
     async def answers(self, addresses: Sequence[Address]) -> tuple[int, str]:

@@ -29,12 +29,12 @@ from proxy.core.redirects import refuse
 from proxy.core.sse import Event, EventSplitter
 from proxy.core.upstream import MOST_SHORT, answer_headers, let_go, no_http, short
 from proxy.dialects import RESPONSES
-from proxy.dialects.base import Question
+from proxy.dialects.base import OutgoingRequest
 from proxy.relay.call import room_for
 from proxy.relay.codecs import Native
 from proxy.relay.exchange import NOT_THEIRS
 from proxy.relay.framing import OK, splitter_of
-from proxy.relay.parts import Parts
+from proxy.relay.parts import RelayParts
 from store.records import Completion, Status
 
 log = structlog.get_logger()
@@ -46,7 +46,7 @@ LOOK_S: Final = 60.0  # a beat of silence that nobody is told of
 
 
 class BackgroundResponses:
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: RelayParts) -> None:
         self._parts = parts
         self._storing = asyncio.Lock()  # two polls may see the final answer at once
 
@@ -136,7 +136,7 @@ class BackgroundResponses:
     def _codec(self, found: Completion) -> Native:
         """The codec that makes the backend's bytes the client's, as for the first answer."""
         body = {**loads(found.new.request), "input": "x"}  # the messages are not needed
-        question = Question(b"", {}, body, RESPONSES.parse(body))
+        question = OutgoingRequest(b"", {}, body, RESPONSES.parse(body))
         model = found.new.model if found.new.version is not None else None
         return Native(RESPONSES, question, self._parts.backend.capabilities, found.new.id, model)
 

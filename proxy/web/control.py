@@ -24,8 +24,8 @@ from proxy.core.tasks import SharedCall
 from proxy.core.wrapped_ids import bare
 from proxy.signals.bodies import SignalBody
 from proxy.training.admin_acts import ACTS, AdminActs
-from proxy.versions.admission import Door
-from proxy.versions.live_version import Swap
+from proxy.versions.admission import Admission
+from proxy.versions.live_version import LiveVersion
 from proxy.web.error_middleware import Handler
 from proxy.web.openapi.responses import (
     AdapterBody,
@@ -53,12 +53,12 @@ class Control:
         self,
         store: Store,
         backend: Backend,
-        swap: Swap,
+        swap: LiveVersion,
         acts: AdminActs,
         status: StatusReport,
         events: Events,
         metrics: Metrics,
-        door: Door,
+        door: Admission,
         still: Callable[[web.Request], bool],
     ) -> None:
         """`still`: whether a request would be let in now as it was."""

@@ -10,16 +10,16 @@ from urllib.parse import quote
 
 from aiohttp import web
 
-from proxy.access.security import who_asks
+from proxy.access.security import principal_of
 from proxy.core.errors import BadRequest, NotFound, ProxyError
 from proxy.core.json_response import json_object, json_response
 from proxy.dialects.speaker import user_in
 from proxy.feedback.episodes import PRINTABLE, Episodes, as_split, group_in
 from proxy.training.segments import segments
-from proxy.versions.live_version import Swap
+from proxy.versions.live_version import LiveVersion
 from proxy.web.openapi.episodes import EpisodeBody, EpisodesOfVersion, EpisodeTurn, RewardsBody
 from proxy.web.query import flag, number
-from store.learning.episodes import STATES, Episode, OfVersion
+from store.learning.episodes import STATES, Episode, VersionEpisodes
 from store.records import Completion
 from store.store import Store
 
@@ -28,7 +28,7 @@ SHOWN: Final = 200  # characters of each turn
 
 
 class EpisodeRoutes:
-    def __init__(self, store: Store, episodes: Episodes, swap: Swap) -> None:
+    def __init__(self, store: Store, episodes: Episodes, swap: LiveVersion) -> None:
         self._store = store
         self._episodes = episodes
         self._swap = swap
@@ -44,7 +44,7 @@ class EpisodeRoutes:
 
     async def open(self, request: web.Request) -> web.Response:
         live = None if self._swap.foreign else self._swap.live
-        key, user = who_asks(request).key, user_in(request.headers)
+        key, user = principal_of(request).key, user_in(request.headers)
         episode, new = await self._episodes.open(key, await json_object(request, may_be_empty=True), live, user)
         base = f"{request.scheme}://{request.host}/s/{quote(episode.id, safe='')}/v1"
         return json_response({**episode_json(episode), "base_url": base}, 201 if new else 200)
@@ -149,7 +149,7 @@ def turn_json(turn: Completion, segment: int, reward: float | None) -> EpisodeTu
     }
 
 
-def version_json(version: OfVersion) -> EpisodesOfVersion:
+def version_json(version: VersionEpisodes) -> EpisodesOfVersion:
     return {
         "version": version.version,
         "split": version.split,
@@ -161,5 +161,5 @@ def version_json(version: OfVersion) -> EpisodesOfVersion:
 
 def _key(request: web.Request) -> str | None:
     """Whose episodes it is about: an admin's are all, but where a server says who speaks."""
-    asker = who_asks(request)
-    return None if asker.role == "admin" and user_in(request.headers) is None else asker.key
+    requester = principal_of(request)
+    return None if requester.role == "admin" and user_in(request.headers) is None else requester.key

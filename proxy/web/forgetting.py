@@ -18,7 +18,7 @@ import structlog
 from aiohttp import web
 
 from proxy.access.security import require_admin
-from proxy.conversation.active_conversations import Recent
+from proxy.conversation.active_conversations import ActiveConversations
 from proxy.conversation.retries import Retries
 from proxy.core.errors import BadRequest, Conflict, NotFound
 from proxy.core.json_response import json_object, json_response
@@ -26,12 +26,12 @@ from proxy.core.wrapped_ids import bare
 from proxy.feedback.unconfirmed_fixes import UnconfirmedFixes
 from proxy.relay.lessons import PromptLessons
 from proxy.training.run_files import RunFiles
-from proxy.training.unlearning import RebuildBody, Rebuilding
+from proxy.training.unlearning import RebuildBody, Unlearning
 from proxy.web.openapi.responses import ForgottenBody
 from store.errors import InOpenRun
 from store.records import Forgetting, Target
 from store.safety import backup_scan as copies
-from store.safety.backup_scan import Copies
+from store.safety.backup_scan import BackupScan
 from store.store import Store
 
 log = structlog.get_logger()
@@ -50,7 +50,7 @@ class ForgottenCount(NamedTuple):
     """Counts of deleted data, done or to come."""
 
     found: Forgetting
-    copies: Copies  # of the database, as they were before
+    copies: BackupScan  # of the database, as they were before
     purged: bool = False
     rebuild: RebuildBody | None = None  # as in `status`
 
@@ -61,8 +61,8 @@ class Forgetter:
         store: Store,
         home: Path,
         files: RunFiles,
-        rebuilding: Rebuilding,
-        recent: Recent,
+        rebuilding: Unlearning,
+        recent: ActiveConversations,
         retries: Retries,
         unconfirmed: UnconfirmedFixes,
         lessons: PromptLessons | None,
@@ -82,7 +82,7 @@ class Forgetter:
         copies = await self._store.erasure.copies_with(self._home, kind, name)
         if not (counts.completions or counts.ratings or counts.reactions or copies.holding):
             raise NotFound(f"There is no {kind} {name} here, so there is nothing to forget.", param=kind)
-        return ForgottenCount(counts, Copies(*(tuple(self._shown(file) for file in files) for files in copies)))
+        return ForgottenCount(counts, BackupScan(*(tuple(self._shown(file) for file in files) for files in copies)))
 
     async def forget(self, forget_request: ForgetRequest, actor: str) -> ForgottenCount:
         """Raises NotFound, Conflict where a run under way trains on it, StoreError."""

@@ -24,11 +24,11 @@ from proxy.core.offload import off_loop_above
 from proxy.web.openapi.responses import BadLineBody, ImportedBody
 from proxy.web.query import flag
 from store.captured.export import FORMAT
-from store.captured.imports import Imported
+from store.captured.imports import ImportedCompletions
 from store.learning.rater_quota import LEAST_WEIGHT, MOST_WEIGHT
 from store.learning.ratings import valid
 from store.records import FinishedCompletion, NewCompletion, NewRating, Rating
-from store.safety.tombstones import GoneForGood
+from store.safety.tombstones import ForgottenIds
 from store.store import Store
 
 ID_LENGTH: Final = 140  # a client's own id, and the number of its choice
@@ -49,7 +49,7 @@ class BadImportLine(Exception):
     """Why this line is not taken."""
 
 
-class Importing:
+class ImportRoutes:
     def __init__(self, store: Store, redactor: Redactor) -> None:
         self._store = store
         self._redactor = redactor
@@ -72,8 +72,8 @@ class Importing:
             )
         )
 
-    def _read(self, raw: bytes, ours: bool) -> tuple[list[Imported], list[BadLineBody]]:
-        rows: list[Imported] = []
+    def _read(self, raw: bytes, ours: bool) -> tuple[list[ImportedCompletions], list[BadLineBody]]:
+        rows: list[ImportedCompletions] = []
         refused: list[BadLineBody] = []
         for number, line in enumerate(raw.split(b"\n"), start=1):
             if not line.strip():
@@ -85,7 +85,9 @@ class Importing:
         return rows, refused
 
 
-def without_forgotten(rows: Sequence[Imported], forgotten: GoneForGood) -> tuple[list[Imported], int]:
+def without_forgotten(
+    rows: Sequence[ImportedCompletions], forgotten: ForgottenIds
+) -> tuple[list[ImportedCompletions], int]:
     """Leave out what was forgotten in this home, though the export has it; returns how many completions and ratings."""
     remaining = [
         row._replace(ratings=tuple(rating for rating in row.ratings if rating.id not in forgotten)) for row in rows
@@ -95,7 +97,7 @@ def without_forgotten(rows: Sequence[Imported], forgotten: GoneForGood) -> tuple
     return new_rows, len(rows) - len(new_rows) + ratings
 
 
-def read(raw: bytes, redactor: Redactor, *, ours: bool) -> Imported:
+def read(raw: bytes, redactor: Redactor, *, ours: bool) -> ImportedCompletions:
     """Raises BadImportLine."""
     try:
         line = loads(raw)
@@ -111,7 +113,7 @@ def read(raw: bytes, redactor: Redactor, *, ours: bool) -> Imported:
         raise BadImportLine(f"a member is of another kind than an export has: {error}") from None
 
 
-def _imported(line: Mapping[str, Any], redactor: Redactor, ours: bool) -> Imported:
+def _imported(line: Mapping[str, Any], redactor: Redactor, ours: bool) -> ImportedCompletions:
     said: set[str] = set()
     replied: set[str] = set()
     beside: set[str] = set()
@@ -166,7 +168,7 @@ def _imported(line: Mapping[str, Any], redactor: Redactor, ours: bool) -> Import
             inexact_reason=reason,
         )  # fmt: skip
     ratings = tuple(_rating(rating, id, redactor.text) for rating in _list(line, "ratings", dict))
-    return Imported(new, end, ratings)
+    return ImportedCompletions(new, end, ratings)
 
 
 def _one_for_one(end: FinishedCompletion) -> bool:

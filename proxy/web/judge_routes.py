@@ -14,13 +14,13 @@ from proxy.core.errors import BadRequest
 from proxy.core.json_response import json_object, json_response
 from proxy.feedback.reward_function import RewardFunction
 from proxy.signals.bodies import Rescored
-from proxy.signals.judging import Judging
+from proxy.signals.judging import JudgingLoop
 
 LATEST: Final = 2**40
 
 
 class JudgeRoutes:
-    def __init__(self, judging: Judging, rewarding: RewardFunction) -> None:
+    def __init__(self, judging: JudgingLoop, rewarding: RewardFunction) -> None:
         self._judging = judging
         self._rewarding = rewarding
 

@@ -7,7 +7,7 @@ from typing import Final
 from aiohttp import web
 
 from proxy.access.keys import Keys, as_json
-from proxy.access.security import require_admin, who_asks
+from proxy.access.security import principal_of, require_admin
 from proxy.core.json_response import json_object, json_response
 from proxy.web.openapi.responses import KeysBody, NewKey
 
@@ -43,4 +43,4 @@ class KeyRoutes:
 
 
 def _actor(request: web.Request) -> str:
-    return who_asks(request).name or "admin"
+    return principal_of(request).name or "admin"

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from proxy.access.security import require_admin, who_asks
+from proxy.access.security import principal_of, require_admin
 from proxy.core.errors import BadRequest, NotFound
 from proxy.core.json_response import json_object, json_response
 from proxy.relay.lessons import PromptLessons
@@ -102,4 +102,4 @@ def _none(id: str) -> NotFound:
 
 
 def _actor(request: web.Request) -> str:
-    return who_asks(request).name or "admin"
+    return principal_of(request).name or "admin"

@@ -14,11 +14,11 @@ from proxy.training import run_folder
 from proxy.web.openapi.responses import WholeRun
 from proxy.web.status import run_json
 from store.records import Run
-from store.safety.read_only import Looking
+from store.safety.read_only import ReadOnlyStore
 from store.store import Store
 
 
-async def account(store: Store | Looking, run: Run) -> WholeRun:
+async def account(store: Store | ReadOnlyStore, run: Run) -> WholeRun:
     progress = await asyncio.to_thread(run_folder.progress, Path(run.folder))
     choices = {e["name"]: e for e in progress if e.get("event") == "choice"}  # of one that was resumed, the last word
     return {
@@ -32,7 +32,7 @@ async def account(store: Store | Looking, run: Run) -> WholeRun:
     }
 
 
-async def _samples(store: Store | Looking, run: Run) -> list[dict[str, Any]]:
+async def _samples(store: Store | ReadOnlyStore, run: Run) -> list[dict[str, Any]]:
     """The trainer's words on each sample, with its completion."""
     outcomes = (run.result or {}).get("samples") or {}
     completions = {s.rating.id: s.completion.new.id for s in await store.samples.of_run(run.id)}

@@ -14,16 +14,16 @@ from proxy.dialects import DIALECTS
 from proxy.feedback.episodes import Episodes
 from proxy.relay.codecs import Formats
 from proxy.relay.episode_queue import EpisodeQueue
-from proxy.signals.judging import Judging
-from proxy.training.gpu_sharing import Lending
+from proxy.signals.judging import JudgingLoop
+from proxy.training.gpu_sharing import GpuSharing
 from proxy.training.preconditions import Preconditions
 from proxy.training.rehearsal import Rehearsal
 from proxy.training.run_supervisor import RunSupervisor
-from proxy.training.schedule_rules import Due
-from proxy.training.unlearning import Rebuilding
+from proxy.training.schedule_rules import RunDecision
+from proxy.training.unlearning import Unlearning
 from proxy.training.weights_check import WeightsCheck
-from proxy.versions.admission import Door
-from proxy.versions.live_version import Swap
+from proxy.versions.admission import Admission
+from proxy.versions.live_version import LiveVersion
 from proxy.versions.rollback_monitor import RollbackMonitor
 from proxy.web.openapi.responses import RunBody
 from proxy.web.openapi.status import Database, PromptsBody, StatusBody, WaitingEpisodes
@@ -47,7 +47,7 @@ class StatusReport:
         self,
         store: Store,
         backend: Backend,
-        swap: Swap,
+        swap: LiveVersion,
         learner: RunSupervisor,
         when: Preconditions,
         match: WeightsCheck,
@@ -55,10 +55,10 @@ class StatusReport:
         watch: RollbackMonitor,
         health: Health,
         formats: Formats,
-        door: Door,
-        lending: Lending,
-        rebuilding: Rebuilding,
-        judging: Judging,
+        door: Admission,
+        lending: GpuSharing,
+        rebuilding: Unlearning,
+        judging: JudgingLoop,
         episodes: Episodes,
         queue: EpisodeQueue,
     ) -> None:
@@ -243,7 +243,7 @@ def _sentence(line: str) -> str:
     return f"{line[0].upper()}{line[1:]}."
 
 
-def _training(run: Run | None, progress: dict[str, Any], due: Due) -> str:
+def _training(run: Run | None, progress: dict[str, Any], due: RunDecision) -> str:
     if run is not None:
         return f"run {run.id}, {under_way(progress)}"
     return "starts now" if due.now else f"waits: {due.why}"

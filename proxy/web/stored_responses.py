@@ -11,8 +11,8 @@ from typing import Any
 
 from aiohttp import web
 
-from proxy.access.keys import Reach
-from proxy.access.security import who_asks
+from proxy.access.keys import Scope
+from proxy.access.security import principal_of
 from proxy.conversation.conversations import as_chat
 from proxy.core.errors import Conflict, ProxyError
 from proxy.core.json_edit import loads
@@ -20,7 +20,7 @@ from proxy.core.json_response import json_response
 from proxy.dialects.responses_object import reply_items, response, unfinished
 from proxy.dialects.responses_tools import tools_of
 from proxy.dialects.speaker import named_by_head
-from proxy.relay.previous_response import EarlierAnswers, with_text_arguments
+from proxy.relay.previous_response import PreviousResponses, with_text_arguments
 from proxy.relay.relay import Relay
 from proxy.web.background_responses import BackgroundResponses
 from proxy.web.forgetting import Forgetter
@@ -34,7 +34,7 @@ AsksBackend = Callable[[web.Request, Completion, str], Awaitable[web.StreamRespo
 class StoredResponses:
     def __init__(self, store: Store, relay: Relay, forgetter: Forgetter) -> None:
         self._forgetter = forgetter
-        self._earlier = EarlierAnswers(store, relay.parts.redactor)
+        self._earlier = PreviousResponses(store, relay.parts.redactor)
         self._relay = relay
         self._store = store
         self._background = BackgroundResponses(relay.parts)
@@ -75,8 +75,8 @@ class StoredResponses:
 
     async def _found(self, request: web.Request) -> Completion | None:
         head = named_by_head(request.headers)
-        reach = Reach.of(who_asks(request), head.user or next(iter(head.users), None), head.people)
-        completion = await self._earlier.completion(request.match_info["id"], reach)
+        scope = Scope.of(principal_of(request), head.user or next(iter(head.users), None), head.people)
+        completion = await self._earlier.completion(request.match_info["id"], scope)
         return completion if completion is not None and completion.new.dialect == "responses" else None
 
 

@@ -28,34 +28,36 @@ import structlog
 
 from scripts.harness.circumstances import now
 from store.captured import inbox
-from store.learning.samples import WantedSamples
-from store.records import Adapter, FinishedCompletion, Message, NewCompletion, NewRating, Wanted
+from store.learning.samples import SampleRequirements
+from store.records import Adapter, CompletionQuery, FinishedCompletion, Message, NewCompletion, NewRating
 from store.store import Store
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMES, BATCH, DAYS = 15, 500, 60
 PAINTED = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? 0"
-QUERIES: dict[str, Wanted] = {
-    "newest": Wanted(turn="main", newest_of_each=True),
-    "newest, each turn": Wanted(turn="main"),
-    "newest, side turns too": Wanted(),
-    "page in the middle": Wanted(turn="main", before_seq=50_000),
-    "unrated": Wanted(turn="main", unrated=True, newest_of_each=True),
-    "turns of one conversation": Wanted(turn="main", conversation=21),
-    "one version": Wanted(turn="main", version=3),
-    "one model": Wanted(turn="main", model="other"),
-    "one session": Wanted(turn="main", session="session-42"),
-    "unrated of a version and a model": Wanted(turn="main", unrated=True, version=3, model="other"),
-    "nothing matches": Wanted(turn="main", version=99, unrated=True),
-    "nothing of the newest 10,000 matches": Wanted(turn="none", newest_of_each=True),  # type: ignore[arg-type]
-    "one rare version": Wanted(turn="main", version=7, unrated=True, model="other"),
-    "search, two words": Wanted(turn="main", search="walrus operator"),
-    "search, a very common word": Wanted(turn="main", search="the"),
-    "search, a letter": Wanted(turn="main", search="a"),
-    "search, the beginning of many words": Wanted(turn="main", search="con"),
-    "search, two words begun": Wanted(turn="main", search="func argu"),
-    "search, nothing found": Wanted(turn="main", search="zanzibar"),
-    "search, a very common word, and filters that leave nothing": Wanted(turn="main", search="the", version=99),
+QUERIES: dict[str, CompletionQuery] = {
+    "newest": CompletionQuery(turn="main", newest_of_each=True),
+    "newest, each turn": CompletionQuery(turn="main"),
+    "newest, side turns too": CompletionQuery(),
+    "page in the middle": CompletionQuery(turn="main", before_seq=50_000),
+    "unrated": CompletionQuery(turn="main", unrated=True, newest_of_each=True),
+    "turns of one conversation": CompletionQuery(turn="main", conversation=21),
+    "one version": CompletionQuery(turn="main", version=3),
+    "one model": CompletionQuery(turn="main", model="other"),
+    "one session": CompletionQuery(turn="main", session="session-42"),
+    "unrated of a version and a model": CompletionQuery(turn="main", unrated=True, version=3, model="other"),
+    "nothing matches": CompletionQuery(turn="main", version=99, unrated=True),
+    "nothing of the newest 10,000 matches": CompletionQuery(turn="none", newest_of_each=True),  # type: ignore[arg-type]
+    "one rare version": CompletionQuery(turn="main", version=7, unrated=True, model="other"),
+    "search, two words": CompletionQuery(turn="main", search="walrus operator"),
+    "search, a very common word": CompletionQuery(turn="main", search="the"),
+    "search, a letter": CompletionQuery(turn="main", search="a"),
+    "search, the beginning of many words": CompletionQuery(turn="main", search="con"),
+    "search, two words begun": CompletionQuery(turn="main", search="func argu"),
+    "search, nothing found": CompletionQuery(turn="main", search="zanzibar"),
+    "search, a very common word, and filters that leave nothing": CompletionQuery(
+        turn="main", search="the", version=99
+    ),
 }
 
 
@@ -98,7 +100,7 @@ async def fill(store: Store, count: int) -> None:
         await asyncio.gather(*(store.ratings.rate(one) for one in rated))
     dated = "UPDATE ratings SET created_at = (SELECT created_at FROM completions c WHERE c.id = completion_id)"
     await store._writer.submit(lambda db: db.execute(dated))
-    claimed = await store.samples.claim(WantedSamples(
+    claimed = await store.samples.claim(SampleRequirements(
         model="smollm2", live=7, max_version_gap=99, limit=count, held_share=0.0, folder_of=lambda run: "/nowhere",
         version=1, min_total=1,
     ))  # fmt: skip

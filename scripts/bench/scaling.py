@@ -25,7 +25,7 @@ import orjson
 
 from config.sections import Redaction
 from proxy.conversation.conversations import command_at, thread, without_commands
-from proxy.conversation.history_cache import History, Telling
+from proxy.conversation.history_cache import History, HistoryLookup
 from proxy.conversation.redaction import Redactor
 from proxy.core import sse
 from proxy.core.agent_wrappers import AGENTS
@@ -102,7 +102,7 @@ def hashing(messages: list[dict[str, Any]]) -> None:
     thread(messages, redactor.message)
     history = History(redactor)
     without_commands(messages)
-    Telling(history, messages, 0).told()
+    HistoryLookup(history, messages, 0).told()
 
 
 def conversation(*roles: str, content: Any) -> Callable[[int], Any]:

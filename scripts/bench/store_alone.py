@@ -25,7 +25,15 @@ from typing import Any
 from zlib import crc32
 
 from scripts.harness.circumstances import circumstances
-from store.records import Asker, FinishedCompletion, Message, NewCompletion, NewRating, SentBack, Wanted
+from store.records import (
+    CompletionQuery,
+    FinishedCompletion,
+    Message,
+    NewCompletion,
+    NewRating,
+    Requester,
+    ReturnedConversation,
+)
 from store.schema import NAME
 from store.store import Store
 
@@ -207,15 +215,15 @@ async def reads(home: Path, count: int) -> dict[str, Any]:
         asked: dict[str, Callable[[int], Awaitable[Any]]] = {
             "one by its id": lambda n: store.completions.get(f"c{(n * 7919 + 13) % count}"),
             "the reply of a thread": lambda n: store.completions.find_reply(
-                SentBack(thread_name(n * 7919 % count), b"", (), "m", None), [Asker(None, None)]
+                ReturnedConversation(thread_name(n * 7919 % count), b"", (), "m", None), [Requester(None, None)]
             ),
             "the last of a session": lambda n: store.answers.newest(
                 session=f"s{n * 7919 % count // SESSION * SESSION}"
             ),
             "the last of all": lambda n: store.answers.newest(),
             "newest 50": lambda n: store.completions.page(limit=50),
-            "a page in the middle": lambda n: store.inbox.page(Wanted(before_seq=count // 2 + n)),
-            "a search, two words": lambda n: store.inbox.page(Wanted(search="walrus operator")),
+            "a page in the middle": lambda n: store.inbox.page(CompletionQuery(before_seq=count // 2 + n)),
+            "a search, two words": lambda n: store.inbox.page(CompletionQuery(search="walrus operator")),
             "ratings that may train": lambda n: store.samples.fresh(live=7, max_version_gap=99),
         }
         return {name: await median_ms(what) for name, what in asked.items()}

@@ -26,7 +26,7 @@ from config.settings import load
 from proxy.app import make_app
 from proxy.backends import make_backend
 from proxy.backends.base import Backend
-from store.learning.samples import WantedSamples
+from store.learning.samples import SampleRequirements
 from store.records import Adapter
 from store.store import Store
 from trainer.formats.weights import cache_folder
@@ -85,7 +85,7 @@ async def publish(http: aiohttp.ClientSession, store: Store, home: Path, version
     async with http.post("/v1/chat/completions", json=said, raise_for_status=True) as response:
         rating = {"completion_id": (await response.json())["id"], "rating": "good"}
     await (await http.post("/v1/feedback", json=rating, raise_for_status=True)).read()
-    claimed = await store.samples.claim(WantedSamples(
+    claimed = await store.samples.claim(SampleRequirements(
         model=MODEL, live=0, max_version_gap=8, limit=1, held_share=0, min_total=1, version=version,
         folder_of=lambda run: str(home / "runs" / str(run)),
     ))  # fmt: skip

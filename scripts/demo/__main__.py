@@ -72,7 +72,7 @@ async def story(url: str, quick: bool, ratings: int) -> dict[str, Any]:
     )
     person = Person(url, MODEL)
     stop = asyncio.Event()
-    asker = asyncio.create_task(person.keep_asking(prompts["rate"][::-1], stop))
+    requester = asyncio.create_task(person.keep_asking(prompts["rate"][::-1], stop))
     rows: list[dict[str, Any]] = [{"version": 0, "ratings": 0}]
     measured: dict[int, asyncio.Task[list[Told]]] = {}  # by version
     columns = (
@@ -115,7 +115,7 @@ async def story(url: str, quick: bool, ratings: int) -> dict[str, Any]:
         await asyncio.sleep(1)
     finally:
         stop.set()
-        await asyncio.gather(asker, return_exceptions=True)
+        await asyncio.gather(requester, return_exceptions=True)
         final = await person.status()
         await person.close()
     loop = person.loop

@@ -22,8 +22,8 @@ from multidict import CIMultiDict
 
 from config.settings import load
 from proxy.access.bodies import BODY
-from proxy.access.keys import Who
-from proxy.access.security import HEAD, WHO, read_head
+from proxy.access.keys import Principal
+from proxy.access.security import HEAD, PRINCIPAL, read_head
 from proxy.app import make_app
 from proxy.backends import make_backend
 from proxy.backends.openai import OpenAICompatible
@@ -122,7 +122,7 @@ class Socketless:
             "POST", route, headers={"content-type": "application/json", **headers}, payload=payload, writer=writer,
             client_max_size=2**26,
         )  # fmt: skip
-        request[WHO], request[HEAD], request[BODY] = Who("admin"), read_head(request), body
+        request[PRINCIPAL], request[HEAD], request[BODY] = Principal("admin"), read_head(request), body
         self._answer.set(answer)
         dialect: Dialect | None = dialect_at(route)
         assert dialect is not None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from store import schema
 from store.captured.export import Filter
 from store.safety.backup import audit_verdict
-from store.safety.tombstones import GoneForGood
+from store.safety.tombstones import ForgottenIds
 from store.store import Store
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ async def verdict(home: Path, tally: Tally) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _gone(tally: Tally, ids: set[str], forgotten: GoneForGood) -> dict[str, int]:
+def _gone(tally: Tally, ids: set[str], forgotten: ForgottenIds) -> dict[str, int]:
     """Count what was acknowledged and is not there: deleted, or lost.
 
     The store knows what was deleted from it, and the clients know what they asked for. Both have to say so.

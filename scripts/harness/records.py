@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from store.learning.samples import WantedSamples
+from store.learning.samples import SampleRequirements
 from store.records import Adapter, FinishedCompletion, Message, NewCompletion, NewRating
 from store.store import Store
 
@@ -59,5 +59,5 @@ async def claim(store: Store, **fields: Any) -> Any:
         "model": "m", "live": 0, "max_version_gap": 8, "limit": 256, "held_share": 0.125,
         "folder_of": "runs/r{:05}".format, "version": 1, "min_total": 1,
     }  # fmt: skip
-    run = await store.samples.claim(WantedSamples(**(defaults | fields)))
+    run = await store.samples.claim(SampleRequirements(**(defaults | fields)))
     return run and (run, await store.samples.of_run(run.id))

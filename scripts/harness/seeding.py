@@ -11,7 +11,7 @@ import orjson
 
 from proxy.conversation.conversations import canonical, extend_thread, thread_and_above
 from scripts.fakes.launcher import write_adapter
-from store.learning.samples import WantedSamples
+from store.learning.samples import SampleRequirements
 from store.records import Adapter, FinishedCompletion, NewCompletion, NewRating
 from store.store import Store
 
@@ -139,7 +139,7 @@ async def _dated(store: Store) -> None:
 
 
 async def _version(store: Store, home: Path, version: int, at: float) -> list[str]:
-    run = await store.samples.claim(WantedSamples(
+    run = await store.samples.claim(SampleRequirements(
         model="smollm2", live=version - 1, max_version_gap=0, limit=24, held_share=0.125,
         folder_of=lambda run: str(home / "runs" / f"r{run:05d}"), version=version, min_total=1,
     ))  # fmt: skip

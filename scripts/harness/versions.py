@@ -11,7 +11,7 @@ from typing import Any
 
 from scripts.fakes.launcher import write_adapter
 from scripts.harness.in_process import Proxy
-from store.learning.samples import WantedSamples
+from store.learning.samples import SampleRequirements
 from store.records import Adapter
 
 ASKED = "Name three colours and say why you like them."
@@ -22,7 +22,7 @@ async def publish(proxy: Proxy, version: int) -> Path:
     folder = proxy.home / "adapters_out" / "fake" / f"v{version:04d}"
     write_adapter(folder)
     run = await proxy.store.samples.claim(
-        WantedSamples(
+        SampleRequirements(
             model="fake",
             live=0,
             max_version_gap=8,

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from config.sections import Redaction
-from proxy.conversation.answer_on_screen import OnScreen
+from proxy.conversation.answer_on_screen import AnswerOnScreen
 from proxy.conversation.redaction import Redactor
-from proxy.conversation.underway import Underway
+from proxy.conversation.underway import AnswersInProgress
 from proxy.signals.follower import Follower
 from scripts.bench.store_alone import CACHE, message, pair, text
 from scripts.harness.circumstances import circumstances
@@ -52,7 +52,7 @@ async def measured(kind: str, count: int, folder: Path) -> dict[str, Any]:
     for at in range(0, len(made), 100):
         some = made[at : at + 100]
         await store.completions.record([new for new, _ in some], [end for _, end in some])
-    follower = Follower(store, OnScreen(store, Redactor(Redaction()), Underway()))
+    follower = Follower(store, AnswerOnScreen(store, Redactor(Redaction()), AnswersInProgress()))
     looked, began = 0, time.process_time()
     while more := await follower.step():
         looked += more

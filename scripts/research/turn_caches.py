@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from config.sections import Redaction
-from proxy.conversation.history_cache import History, Telling
-from proxy.conversation.incremental_json import SaidBefore
+from proxy.conversation.history_cache import History, HistoryLookup
+from proxy.conversation.incremental_json import EarlierBodies
 from proxy.conversation.redaction import Redactor
 from proxy.core.json_edit import DEEPEST, deeper, loads, rewrite
 from proxy.relay.json_splice import with_members
@@ -51,16 +51,16 @@ def best(make: Callable[[], Any], work: Callable[[Any], object]) -> float:
 def measured(name: str) -> dict[str, float]:
     first, second, third = bodies(name)
 
-    def remembered() -> SaidBefore:
-        found = SaidBefore()
+    def remembered() -> EarlierBodies:
+        found = EarlierBodies()
         found.remember(found.read(first, found.known(first)))
         found.remember(found.read(second, found.known(second)))
         return found
 
-    def read(of: SaidBefore) -> Any:
+    def read(of: EarlierBodies) -> Any:
         return of.read(third, of.known(third))
 
-    def made_ready(of: SaidBefore) -> None:
+    def made_ready(of: EarlierBodies) -> None:
         """Do everything that follows from the body before it leaves."""
         body = read(of)
         deeper(body.fresh, DEEPEST)
@@ -68,19 +68,19 @@ def measured(name: str) -> dict[str, float]:
 
     def known() -> History:
         history = History(Redactor(Redaction()))
-        Telling(history, loads(first)["messages"], len(first)).told()
+        HistoryLookup(history, loads(first)["messages"], len(first)).told()
         return history
 
     messages, parsed = loads(third)["messages"], loads(third)
     return {
-        "body read, nothing remembered": best(SaidBefore, read),
+        "body read, nothing remembered": best(EarlierBodies, read),
         "body read, with incremental_json": best(remembered, read),
-        "body read, depth, model named; nothing remembered": best(SaidBefore, made_ready),
+        "body read, depth, model named; nothing remembered": best(EarlierBodies, made_ready),
         "body read, depth, model named; with incremental_json": best(remembered, made_ready),
         "messages told, nothing remembered": best(
-            lambda: History(Redactor(Redaction())), lambda of: Telling(of, messages, len(third)).told()
+            lambda: History(Redactor(Redaction())), lambda of: HistoryLookup(of, messages, len(third)).told()
         ),
-        "messages told, with history_cache": best(known, lambda of: Telling(of, messages, len(third)).told()),
+        "messages told, with history_cache": best(known, lambda of: HistoryLookup(of, messages, len(third)).told()),
         "model named, each token looked at": best(lambda: None, lambda _: rewrite(third, {}, NAMED)),
         "model named, with json_splice": best(lambda: None, lambda _: with_members(third, parsed, NAMED)),
     }

@@ -22,14 +22,14 @@ from store.errors import CompletionEnded, DuplicateCompletion, UnknownCompletion
 from store.part import StorePart
 from store.reader import Reader
 from store.records import (
-    Asker,
     Candidate,
     Completion,
     FinishedCompletion,
     Message,
     NewCompletion,
     Rating,
-    SentBack,
+    Requester,
+    ReturnedConversation,
     Turn,
 )
 
@@ -266,7 +266,7 @@ class CompletionStore(StorePart):
         """The conversation up to this message, root first, without system texts; empty if it is not known."""
         return await tree.conversation(self._reader, hash)
 
-    async def find_reply(self, sent: SentBack, askers: Sequence[Asker]) -> list[Candidate]:
+    async def find_reply(self, sent: ReturnedConversation, requesters: Sequence[Requester]) -> list[Candidate]:
         """The completion that gave this reply to one of these askers; several where it may be one or the other.
 
         The best fit counts: the session before the exact words, then the system texts, then the model. Of several that
@@ -277,7 +277,7 @@ class CompletionStore(StorePart):
             REPLIES,
             {
                 "thread": sent.thread,
-                "askers": to_json([tuple(asker) for asker in askers]),
+                "askers": to_json([tuple(requester) for requester in requesters]),
                 "path": sent.path,
                 "system": "".join(name.hex().upper() for name in sent.system),
                 "model": sent.model,

@@ -37,10 +37,10 @@ def of(db: sqlite3.Connection, new: NewCompletion) -> int | None:
     """The conversation that it goes on with; None: it begins one."""
     if new.above is None:
         return None
-    asker = {"above": new.above, "session": new.session, "user": new.user, "key": new.key}
-    row = db.execute(_CONTINUED_ANSWER, asker).fetchone()
+    requester = {"above": new.above, "session": new.session, "user": new.user, "key": new.key}
+    row = db.execute(_CONTINUED_ANSWER, requester).fetchone()
     if row is None and new.session is not None and new.turn == "main":
-        row = db.execute(_SESSION, asker).fetchone()
+        row = db.execute(_SESSION, requester).fetchone()
     return None if row is None else int(row["conversation"])
 
 

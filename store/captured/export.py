@@ -142,6 +142,6 @@ class TransferStore(StorePart):
     def export(self, only: Filter | None = None) -> AsyncIterator[dict[str, Any]]:
         return export(self._reader, only or Filter())
 
-    async def take(self, rows: Sequence[imports.Imported]) -> imports.Taken:
+    async def take(self, rows: Sequence[imports.ImportedCompletions]) -> imports.ImportCounts:
         """Store what of these is new: completions by their ids, ratings by theirs."""
         return await self._writer.submit(lambda db: imports.take(db, rows))

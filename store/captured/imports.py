@@ -14,19 +14,19 @@ from store.learning import ratings
 from store.records import FinishedCompletion, NewCompletion, Rating
 
 
-class Imported(NamedTuple):
+class ImportedCompletions(NamedTuple):
     new: NewCompletion
     end: FinishedCompletion
     ratings: tuple[Rating, ...]
 
 
-class Taken(NamedTuple):
+class ImportCounts(NamedTuple):
     stored: int
     known: int  # completions that were here before
     ratings: int
 
 
-def take(db: sqlite3.Connection, rows: Iterable[Imported]) -> Taken:
+def take(db: sqlite3.Connection, rows: Iterable[ImportedCompletions]) -> ImportCounts:
     stored = known = rated = 0
     for row in rows:
         if db.execute("SELECT 1 FROM completions WHERE id = ?", (row.new.id,)).fetchone() is None:
@@ -36,7 +36,7 @@ def take(db: sqlite3.Connection, rows: Iterable[Imported]) -> Taken:
         else:
             known += 1
         rated += sum(_rate(db, rating) for rating in reversed(row.ratings))  # an export has the newest first
-    return Taken(stored, known, rated)
+    return ImportCounts(stored, known, rated)
 
 
 def _rate(db: sqlite3.Connection, r: Rating) -> bool:

@@ -17,7 +17,7 @@ from store.captured.rows import to_rating
 from store.captured.tree import cut
 from store.part import StorePart
 from store.reader import Reader
-from store.records import Inbox, Listed, Message, Rating, Wanted
+from store.records import CompletionQuery, CompletionSummary, Inbox, Message, Rating
 
 SHOWN: Final = 6000  # characters of an answer that a list shows
 ASKED: Final = 2000  # characters that are kept of what was asked
@@ -50,7 +50,7 @@ def sought(text: str) -> str:
     return " ".join('"' + word.replace('"', '""') + ('"*' if len(word) >= BEGUN else '"') for word in words)
 
 
-def query(page: Wanted) -> tuple[str, dict[str, Any]]:
+def query(page: CompletionQuery) -> tuple[str, dict[str, Any]]:
     """The seqs of one page, newest first, of the `LOOK` newest rows that the first filter leaves."""
     first, later_tests, values = _filters(page)
     sql = f"WITH looked AS ({_looked(page, first)}) SELECT i.seq FROM looked i WHERE 1{_all(later_tests, 'i')}"  # noqa: S608
@@ -61,13 +61,13 @@ def query(page: Wanted) -> tuple[str, dict[str, Any]]:
     return f"{sql} LIMIT :limit", values
 
 
-def reach(page: Wanted) -> tuple[str, dict[str, Any]]:
+def reach(page: CompletionQuery) -> tuple[str, dict[str, Any]]:
     """How many rows that page has looked through, and the last of them."""
     first, _, values = _filters(page)
     return f"SELECT count(*) AS looked, min(i.seq) AS last FROM ({_looked(page, first, 'l.seq')}) i", values  # noqa: S608
 
 
-def _filters(page: Wanted) -> tuple[list[str], list[str], dict[str, Any]]:
+def _filters(page: CompletionQuery) -> tuple[list[str], list[str], dict[str, Any]]:
     """The filter that finds rows by its index, the others, and what they are compared with."""
     values: dict[str, Any] = {"below": NEWEST if page.before_seq is None else page.before_seq}
     values |= {"limit": page.limit, "look": LOOK}
@@ -88,7 +88,7 @@ def _filters(page: Wanted) -> tuple[list[str], list[str], dict[str, Any]]:
     return tests[:1], tests[1:], values
 
 
-def _looked(page: Wanted, first: list[str], columns: str = "l.*") -> str:
+def _looked(page: CompletionQuery, first: list[str], columns: str = "l.*") -> str:
     if page.search:
         source, seq = (
             "search CROSS JOIN listed l ON l.seq = search.rowid WHERE search MATCH :search AND",
@@ -105,7 +105,7 @@ def _all(tests: list[str], alias: str) -> str:
     return "".join(f" AND {test.format(f'+{alias}')}" for test in tests)
 
 
-async def _others(reader: Reader, page: Wanted, seqs: list[int]) -> dict[int, int]:
+async def _others(reader: Reader, page: CompletionQuery, seqs: list[int]) -> dict[int, int]:
     """How many turns of their conversations stand behind these: earlier ones that the filters let through too, or
     any others where a search found them."""
     if not page.newest_of_each and not page.search:
@@ -119,7 +119,7 @@ async def _others(reader: Reader, page: Wanted, seqs: list[int]) -> dict[int, in
     return {row["seq"]: row["others"] for row in rows if row["others"]}
 
 
-async def load(reader: Reader, seqs: Iterable[int]) -> list[Listed]:
+async def load(reader: Reader, seqs: Iterable[int]) -> list[CompletionSummary]:
     """Newest first; those that are gone meanwhile are left out."""
     wanted_seqs = orjson.dumps(list(seqs)).decode()
     rows = await reader.rows(
@@ -130,7 +130,10 @@ async def load(reader: Reader, seqs: Iterable[int]) -> list[Listed]:
     ratings: dict[str, list[Rating]] = {}
     for row in await reader.rows(RATINGS, (orjson.dumps([row["id"] for row in rows]).decode(),)):
         ratings.setdefault(row["completion_id"], []).append(to_rating(row))
-    return [Listed(**dict(row), calls=calls.get(row["seq"]), ratings=tuple(ratings.get(row["id"], ()))) for row in rows]
+    return [
+        CompletionSummary(**dict(row), calls=calls.get(row["seq"]), ratings=tuple(ratings.get(row["id"], ())))
+        for row in rows
+    ]
 
 
 # The search index
@@ -191,7 +194,7 @@ def _text(body: bytes) -> str:
 
 
 class InboxStore(StorePart):
-    async def page(self, filters: Wanted) -> Inbox:
+    async def page(self, filters: CompletionQuery) -> Inbox:
         """A page of what ended, newest first, without prompts. A search first indexes the newest that it lacks.
 
         A page may be short and have another after it: no page looks through more than `LOOK` rows.
@@ -208,11 +211,11 @@ class InboxStore(StorePart):
             next_seq = looked["last"] if looked is not None and looked["looked"] == LOOK else None
         return Inbox(await load(self._reader, seqs), await _others(self._reader, filters, seqs), next_seq)
 
-    async def get(self, id: str) -> Listed | None:
+    async def get(self, id: str) -> CompletionSummary | None:
         row = await self._reader.row("SELECT c.seq FROM completions c WHERE c.id = ?", (id,))
         return None if row is None else next(iter(await load(self._reader, [row["seq"]])), None)
 
-    async def siblings(self, prompt_hash: bytes) -> list[Listed]:
+    async def siblings(self, prompt_hash: bytes) -> list[CompletionSummary]:
         """The newest answers to the same prompt that ended well."""
         rows = await self._reader.rows(
             """SELECT c.seq FROM completions c WHERE c.prompt_hash = ? AND +c.status = 'done'

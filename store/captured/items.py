@@ -13,18 +13,18 @@ from typing import Final, NamedTuple
 from store.captured import blobs, tree
 from store.captured.rows import to_json
 from store.part import StorePart
-from store.records import Asker, Item, Message
+from store.records import Item, Message, Requester
 
 RESPONSE: Final = "response"  # the kind of an answer that its backend still works on, in the background
 OPEN: Final = "EXISTS (SELECT 1 FROM items i WHERE i.completion_id = c.id AND i.kind = 'response')"
 MOST: Final = 10_000  # answers that are looked through for the items of one request
 
 
-class NamedAnswer(NamedTuple):
+class AnswerById(NamedTuple):
     """An answer by its id: what was said, and the request's members beside its messages."""
 
     completion_id: str
-    asker: Asker
+    requester: Requester
     reply: Message | None
     request: bytes
 
@@ -36,7 +36,7 @@ class ItemPlace(NamedTuple):
     completion_id: str
     at: int  # among the items of its kind
     kind: str
-    asker: Asker
+    requester: Requester
     session: str | None
 
 
@@ -76,12 +76,17 @@ class ItemStore(StorePart):
             return []
         return [
             ItemPlace(
-                row["id"], row["completion_id"], row["at"], row["kind"], Asker(row["key"], row["user"]), row["session"]
+                row["id"],
+                row["completion_id"],
+                row["at"],
+                row["kind"],
+                Requester(row["key"], row["user"]),
+                row["session"],
             )
             for row in rows
         ]
 
-    async def answers(self, ids: Sequence[str], most: int) -> list[NamedAnswer]:
+    async def answers(self, ids: Sequence[str], most: int) -> list[AnswerById]:
         """Those of these completions that are there, in one query; at most one more than `most`."""
         async with self._reader.snapshot() as db:
             rows = list(
@@ -97,7 +102,7 @@ class ItemStore(StorePart):
             uncut = await blobs.bodies(db, tree.cut(replied))
         replies = {row["id"]: tree.message(row, uncut) for row in replied}
         return [
-            NamedAnswer(row["id"], Asker(row["key"], row["user"]), replies.get(row["id"]), row["request"])
+            AnswerById(row["id"], Requester(row["key"], row["user"]), replies.get(row["id"]), row["request"])
             for row in rows
         ]
 

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from store.captured.rows import from_json, to_json
 from store.part import StorePart
 from store.reader import Reader
-from store.records import Asker, GoesOn, Lately, Message
+from store.records import Message, RecentCompletion, RepeatedReply, Requester
 
 SYSTEM_TEXTS: Final = 8  # that are looked at of one completion
 _COLUMNS: Final = """SELECT c.seq, c.id, c.created_at, c.status, c.finished_at, c.session, c.model, c.thread,
@@ -29,7 +29,7 @@ JOIN messages m ON m.hash = few.hash)"""
 _SEEN: Final = "(+c.status <> 'error' OR c.text <> '') AND +c.choice = 0"
 
 
-class MadeRequest(NamedTuple):
+class RequestDetails(NamedTuple):
     """How a completion was asked for, beside its conversation."""
 
     is_streamed: bool
@@ -38,20 +38,20 @@ class MadeRequest(NamedTuple):
 
 
 async def _of(
-    reader: Reader, select: str, askers: Sequence[Asker], condition: str, limit: int, session: str | None = None
-) -> list[Lately]:
+    reader: Reader, select: str, requesters: Sequence[Requester], condition: str, limit: int, session: str | None = None
+) -> list[RecentCompletion]:
     asker_condition = "c.key IS :key AND c.user IS :user" if session is None else "+c.key IS :key AND +c.user IS :user"
     of_session = "" if session is None else " AND c.session = :session"
     sql = f"{select} WHERE {asker_condition} AND {condition}{of_session} ORDER BY c.seq DESC LIMIT :limit"
-    answers: list[Lately] = []
-    for asker in askers:
-        rows = await reader.rows(sql, {**asker._asdict(), "session": session, "limit": limit})
+    answers: list[RecentCompletion] = []
+    for requester in requesters:
+        rows = await reader.rows(sql, {**requester._asdict(), "session": session, "limit": limit})
         answers += [_lately(row) for row in rows]
     return answers
 
 
-def _lately(row: sqlite3.Row) -> Lately:
-    return Lately(
+def _lately(row: sqlite3.Row) -> RecentCompletion:
+    return RecentCompletion(
         seq=row["seq"],
         id=row["id"],
         created_at=row["created_at"],
@@ -62,14 +62,14 @@ def _lately(row: sqlite3.Row) -> Lately:
         thread=row["thread"],
         conversation=row["conversation"],
         asked=row["asked"],
-        asker=Asker(row["key"], row["user"]),
+        requester=Requester(row["key"], row["user"]),
         text=row["text"],
         calls=None if row["calls_role"] is None else Message(row["calls_role"], row["calls_body"]),
     )
 
 
 class AnswerStore(StorePart):
-    async def newest(self, *, session: str | None = None, user: str | None = None) -> Lately | None:
+    async def newest(self, *, session: str | None = None, user: str | None = None) -> RecentCompletion | None:
         """The newest main turn, of a session or a user if given, whatever has become of it; its text in brief."""
         # The plus signs keep SQLite from an index that has the rows in another order than by age.
         where = f"+c.turn = 'main' AND {_SEEN} AND c.seq > 0"
@@ -80,49 +80,51 @@ class AnswerStore(StorePart):
         )
         return _lately(rows[0]) if rows else None
 
-    async def newest_of(self, askers: Sequence[Asker], *, session: str | None = None) -> Lately | None:
+    async def newest_of(
+        self, requesters: Sequence[Requester], *, session: str | None = None
+    ) -> RecentCompletion | None:
         """Do `newest` for these askers alone: one look-up each, since an index gives the newest of one."""
-        answers = await _of(self._reader, _BRIEF, askers, f"+c.turn = 'main' AND {_SEEN}", 1, session)
+        answers = await _of(self._reader, _BRIEF, requesters, f"+c.turn = 'main' AND {_SEEN}", 1, session)
         return max(answers, key=lambda answer: answer.seq, default=None)
 
-    async def get(self, id: str) -> Lately | None:
+    async def get(self, id: str) -> RecentCompletion | None:
         """One completion in brief."""
         return (await self.many([id])).get(id)
 
-    async def main_turn(self, id: str) -> Lately | None:
+    async def main_turn(self, id: str) -> RecentCompletion | None:
         """The same; None where it is a side turn."""
         row = await self._reader.row(f"{_BRIEF} WHERE c.id = ? AND +c.turn = 'main'", (id,))
         return None if row is None else _lately(row)
 
-    async def many(self, ids: Sequence[str]) -> dict[str, Lately]:
+    async def many(self, ids: Sequence[str]) -> dict[str, RecentCompletion]:
         """Those of these that are there, by their ids; in brief."""
         rows = await self._reader.rows(f"{_BRIEF} WHERE c.id IN (SELECT value FROM json_each(?))", [to_json(list(ids))])  # noqa: S608
         return {row["id"]: _lately(row) for row in rows}
 
     async def said_to(
-        self, askers: Sequence[Asker], *, limit: int, longest: int, session: str | None = None
-    ) -> list[Lately]:
+        self, requesters: Sequence[Requester], *, limit: int, longest: int, session: str | None = None
+    ) -> list[RecentCompletion]:
         """The newest answers to these askers, at most `limit` each, main and side turns, newest first.
 
         Texts come whole; of those over `longest` characters the first `longest + 1`. Of a session alone, if given.
         """
         select = _COLUMNS.format(text=f"substr(c.text, 1, {longest + 1:d})")
-        answers = await _of(self._reader, select, askers, _SEEN, limit, session)
+        answers = await _of(self._reader, select, requesters, _SEEN, limit, session)
         return sorted(answers, key=lambda answer: answer.seq, reverse=True)
 
-    async def askers_in(self, session: str) -> list[Asker]:
+    async def askers_in(self, session: str) -> list[Requester]:
         """Everybody that asked in this session, each once."""
         rows = await self._reader.rows(
             "SELECT DISTINCT c.key, c.user FROM completions c WHERE c.session = ?", (session,)
         )
-        return [Asker(row["key"], row["user"]) for row in rows]
+        return [Requester(row["key"], row["user"]) for row in rows]
 
-    async def main_turns_of(self, askers: Sequence[Asker], *, limit: int) -> list[Lately]:
+    async def main_turns_of(self, requesters: Sequence[Requester], *, limit: int) -> list[RecentCompletion]:
         """The newest main turns of these askers, each at most `limit`, newest first, in brief."""
-        answers = await _of(self._reader, _BRIEF, askers, f"+c.turn = 'main' AND {_SEEN}", limit)
+        answers = await _of(self._reader, _BRIEF, requesters, f"+c.turn = 'main' AND {_SEEN}", limit)
         return sorted(answers, key=lambda answer: answer.seq, reverse=True)
 
-    async def goes_on_from(self, thread: bytes, askers: Sequence[Asker], longest: int) -> list[GoesOn]:
+    async def goes_on_from(self, thread: bytes, requesters: Sequence[Requester], longest: int) -> list[RepeatedReply]:
         """The newest few replies of this thread to these askers, which a request that repeats one goes on from.
 
         Newest first; a greeting has thousands of replies. Of their first system texts come the beginnings, `longest`
@@ -136,17 +138,17 @@ class AnswerStore(StorePart):
             ORDER BY c.seq DESC LIMIT 5""",  # noqa: S608  ours
             {
                 "thread": thread,
-                "askers": to_json([tuple(asker) for asker in askers]),
+                "askers": to_json([tuple(requester) for requester in requesters]),
                 "longest": longest,
                 "texts": SYSTEM_TEXTS,
             },
         )
         return [
-            GoesOn(row["turn"], row["turn_rule"], tuple(from_json(row["system"])), row["id"], row["finished_at"])
+            RepeatedReply(row["turn"], row["turn_rule"], tuple(from_json(row["system"])), row["id"], row["finished_at"])
             for row in rows
         ]
 
-    async def made(self, id: str, longest: int) -> MadeRequest | None:
+    async def made(self, id: str, longest: int) -> RequestDetails | None:
         """How this completion was asked for, with the beginnings of its system texts, `longest` characters each."""
         row = await self._reader.row(
             f"""SELECT c.streamed, coalesce(q.body, c.request) AS request, {_SYSTEM} AS system
@@ -154,16 +156,18 @@ class AnswerStore(StorePart):
             {"id": id, "longest": longest, "texts": SYSTEM_TEXTS},
         )
         return (
-            None if row is None else MadeRequest(bool(row["streamed"]), row["request"], tuple(from_json(row["system"])))
+            None
+            if row is None
+            else RequestDetails(bool(row["streamed"]), row["request"], tuple(from_json(row["system"])))
         )
 
-    async def calls_to(self, asker: Asker, *, limit: int) -> list[tuple[str, bytes]]:
+    async def calls_to(self, requester: Requester, *, limit: int) -> list[tuple[str, bytes]]:
         """The ids and bodies of those of this asker's newest answers that call tools, newest first."""
         rows = await self._reader.rows(
             """SELECT c.id, m.body FROM (
                 SELECT id, seq, reply_hash FROM completions WHERE key IS :key AND user IS :user
                 ORDER BY seq DESC LIMIT :limit) c
             JOIN messages m ON m.hash = c.reply_hash WHERE instr(m.body, '"tool_calls"') ORDER BY c.seq DESC""",
-            {**asker._asdict(), "limit": limit},
+            {**requester._asdict(), "limit": limit},
         )
         return [(row["id"], row["body"]) for row in rows]

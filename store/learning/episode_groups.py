@@ -19,12 +19,12 @@ import orjson
 
 from store.captured import completions
 from store.learning.episodes import SELECT, Episode, to_episode
-from store.learning.runs import WantedRun, another_is_open, begin
+from store.learning.runs import RunRequirements, another_is_open, begin
 from store.part import StorePart
 from store.records import Completion, Run
 
 LATELY_S: Final = 30 * 86400.0
-LeftOut = Literal["no-variance", "stale", "mixed", "no-turns", "error"]
+SkippedOutcome = Literal["no-variance", "stale", "mixed", "no-turns", "error"]
 # A turn that trains, as a rated completion that does (samples.FRESH).
 TRAINS: Final = """c.turn = 'main' AND c.status IN ('done', 'partial') AND c.reply_hash IS NOT NULL
 AND c.version IS NOT NULL AND c.untrainable IS NULL
@@ -68,7 +68,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class ReadyEpisodes:
     """Episodes that a run could take, and what became of others."""
 
     episodes: int = 0
@@ -90,13 +90,13 @@ class RunTurn(NamedTuple):
 
 def sort_out(
     rows: Iterable[sqlite3.Row], *, size: int, timeout_s: float, now: float
-) -> tuple[list[Group], dict[int, LeftOut], float | None]:
+) -> tuple[list[Group], dict[int, SkippedOutcome], float | None]:
     """Groups of members that may train; those that never will, by why; and when the next group closes by its time."""
     teams: dict[tuple[str, str | int], list[sqlite3.Row]] = {}
     for row in rows:
         teams.setdefault((row["key"], row["seq"] if row["team"] is None else row["team"]), []).append(row)
     groups: list[Group] = []
-    out: dict[int, LeftOut] = {}
+    out: dict[int, SkippedOutcome] = {}
     closes: list[float] = []
     for team in teams.values():
         is_named = team[0]["team"] is not None
@@ -112,7 +112,7 @@ def sort_out(
                     out[row["seq"]] = "error"
                 continue
             mixed = row["oldest"] != row["newest"]
-            reason: LeftOut | None = "no-turns" if not row["turns"] else "mixed" if mixed else None
+            reason: SkippedOutcome | None = "no-turns" if not row["turns"] else "mixed" if mixed else None
             if reason is None:
                 members.append(Member(row["seq"], row["reward"], row["oldest"], row["turns"], mixed, bool(row["told"])))
             elif closed:
@@ -123,12 +123,12 @@ def sort_out(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WantedEpisodes(WantedRun):
+class EpisodeRequirements(RunRequirements):
     size: int  # of a group that does not say its own
     timeout_s: float  # after which a group closes with fewer
 
 
-def claim(db: sqlite3.Connection, wanted_episodes: WantedEpisodes) -> Run | None:
+def claim(db: sqlite3.Connection, wanted_episodes: EpisodeRequirements) -> Run | None:
     """Make a run of closed groups, the oldest first, up to `limit` episodes.
 
     What never trains is marked on the way. None while another run is open, or too few are left.
@@ -142,7 +142,7 @@ def claim(db: sqlite3.Connection, wanted_episodes: WantedEpisodes) -> Run | None
         return None
     claimed: list[Group] = []
     for group in closed:
-        reason: LeftOut | None = None
+        reason: SkippedOutcome | None = None
         if wanted_episodes.live - group.oldest > wanted_episodes.max_version_gap:
             reason = "stale"
         elif not group.varies:
@@ -164,7 +164,7 @@ def claim(db: sqlite3.Connection, wanted_episodes: WantedEpisodes) -> Run | None
 
 
 class EpisodeGroupStore(StorePart):
-    async def ready(self, *, live: int, max_version_gap: int, size: int, timeout_s: float) -> Ready:
+    async def ready(self, *, live: int, max_version_gap: int, size: int, timeout_s: float) -> ReadyEpisodes:
         """Count what a run could take now, and what has been left out so far."""
         rows = await self._reader.rows(_MEMBERS)
         groups, out, closes = sort_out(rows, size=size, timeout_s=timeout_s, now=time.time())
@@ -172,7 +172,7 @@ class EpisodeGroupStore(StorePart):
         left = await self._reader.rows(
             "SELECT left_out AS why, count(*) AS n FROM episodes WHERE left_out IS NOT NULL GROUP BY left_out"
         )
-        return Ready(
+        return ReadyEpisodes(
             episodes=sum(len(group.members) for group in closed),
             groups=len(closed),
             forming=sum(len(group.members) for group in groups if not group.closed),
@@ -180,7 +180,7 @@ class EpisodeGroupStore(StorePart):
             left_out=dict(Counter({row["why"]: row["n"] for row in left}) + Counter(out.values())),
         )
 
-    async def claim(self, wanted: WantedEpisodes) -> Run | None:
+    async def claim(self, wanted: EpisodeRequirements) -> Run | None:
         """Do `claim` of this module."""
         return await self._writer.submit(lambda db: claim(db, wanted))
 

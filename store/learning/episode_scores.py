@@ -10,7 +10,7 @@ import sqlite3
 import time
 from typing import Final
 
-from store.learning.episodes import SELECT, TURNS, Episode, NewReward, Rewarded, of_session, reward, to_episode
+from store.learning.episodes import SELECT, TURNS, Episode, NewReward, RewardResult, of_session, reward, to_episode
 from store.part import StorePart
 
 # Open, rewarded in no turn, and not seen by this code yet.
@@ -22,7 +22,7 @@ AND NOT EXISTS (SELECT 1 FROM completions c WHERE c.session = e.id AND coalesce(
     AND (c.created_at >= :since OR c.status = 'pending'))"""  # noqa: S608  constants of the store
 
 
-def keep(db: sqlite3.Connection, episode: Episode, new: NewReward | None, hash: str) -> Rewarded | None:
+def keep(db: sqlite3.Connection, episode: Episode, new: NewReward | None, hash: str) -> RewardResult | None:
     """Store what the code with this hash said; None: no reward. Somebody else's reward that came meanwhile stays."""
     unrewarded = db.execute(
         "UPDATE episodes SET scored_by = ? WHERE seq = ? AND ended_at IS NULL AND reward IS NULL RETURNING seq",
@@ -54,7 +54,7 @@ class EpisodeScoreStore(StorePart):
         """The episode of this id, which a session becomes now. Raises UnknownEpisode, EpisodeTaken."""
         return await self._writer.submit(lambda db: of_session(db, id, key))
 
-    async def keep(self, episode: Episode, new: NewReward | None, hash: str) -> Rewarded | None:
+    async def keep(self, episode: Episode, new: NewReward | None, hash: str) -> RewardResult | None:
         """Do `keep` of this module."""
         return await self._writer.submit(lambda db: keep(db, episode, new, hash))
 

@@ -98,7 +98,7 @@ class NewReward:
     split: Split | None = None  # None: as the episode was opened, else train
 
 
-class Rewarded(NamedTuple):
+class RewardResult(NamedTuple):
     episode: Episode
     result: Literal["stored", "changed", "same"]
 
@@ -110,7 +110,7 @@ class Turn(NamedTuple):
     reward: float | None
 
 
-class OfVersion(NamedTuple):
+class VersionEpisodes(NamedTuple):
     """Rewarded episodes of one version and split."""
 
     version: int | None
@@ -155,7 +155,7 @@ def open_one(db: sqlite3.Connection, new: NewEpisode) -> tuple[Episode, bool]:
     return episode, True
 
 
-def reward(db: sqlite3.Connection, new: NewReward) -> Rewarded:
+def reward(db: sqlite3.Connection, new: NewReward) -> RewardResult:
     """Store what a program says. Saying the same again changes nothing.
 
     Raises UnknownEpisode, UnknownCompletion, NoReward, EpisodeEnded (a turn's reward after the end). Raises EpisodeUsed
@@ -173,10 +173,10 @@ def reward(db: sqlite3.Connection, new: NewReward) -> Rewarded:
     else:
         result = _reward_outcome(db, episode, new)
     if result == "same":
-        return Rewarded(episode, result)
+        return RewardResult(episode, result)
     stored = _row(db, episode.id, episode.key)
     assert stored is not None
-    return Rewarded(stored, result)
+    return RewardResult(stored, result)
 
 
 def _reward_turn(
@@ -260,10 +260,10 @@ def _row(db: sqlite3.Connection, id: str, key: str | None) -> Episode | None:
     return to_episode(rows[0]) if rows else None
 
 
-def reward_each(db: sqlite3.Connection, new: Sequence[NewReward], *, dry_run: bool) -> list[Rewarded | StoreError]:
+def reward_each(db: sqlite3.Connection, new: Sequence[NewReward], *, dry_run: bool) -> list[RewardResult | StoreError]:
     """Do `reward` of each; what is wrong with one costs that one. `dry_run`: say what would be stored, and store
     nothing."""
-    results: list[Rewarded | StoreError] = []
+    results: list[RewardResult | StoreError] = []
     for new_reward in new:
         db.execute("SAVEPOINT one_reward")
         try:
@@ -316,11 +316,11 @@ class EpisodeStore(StorePart):
         future = self._writer.submit(lambda db: open_one(db, new))
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
 
-    async def reward(self, new: NewReward) -> Rewarded:
+    async def reward(self, new: NewReward) -> RewardResult:
         """Raises UnknownEpisode, UnknownCompletion, EpisodeEnded, EpisodeUsed, EpisodeTaken."""
         return await self._writer.submit(lambda db: reward(db, new))
 
-    async def reward_each(self, new: Sequence[NewReward], *, dry_run: bool) -> list[Rewarded | StoreError]:
+    async def reward_each(self, new: Sequence[NewReward], *, dry_run: bool) -> list[RewardResult | StoreError]:
         """Do `reward_each` of this module."""
         return await self._writer.submit(lambda db: reward_each(db, new, dry_run=dry_run))
 
@@ -384,14 +384,14 @@ class EpisodeStore(StorePart):
         )
         return int(row["n"]) if row else 0
 
-    async def by_version(self, key: str | None = None) -> list[OfVersion]:
+    async def by_version(self, key: str | None = None) -> list[VersionEpisodes]:
         rows = await self._reader.rows(
             """SELECT e.version, e.split, count(*) AS n, total(e.reward > 0) AS good, avg(e.reward) AS mean
             FROM episodes e WHERE e.reward IS NOT NULL AND e.error IS NULL AND (:key IS NULL OR e.key = :key)
             GROUP BY e.version, e.split ORDER BY e.version, e.split""",
             {"key": key},
         )
-        return [OfVersion(row["version"], row["split"], row["n"], int(row["good"]), row["mean"]) for row in rows]
+        return [VersionEpisodes(row["version"], row["split"], row["n"], int(row["good"]), row["mean"]) for row in rows]
 
     async def evaluated(self, version: int, *, before: float | None = None) -> list[bool]:
         """Did each rewarded evaluation episode of this version succeed (a reward above 0)? Oldest first; `before`:

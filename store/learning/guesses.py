@@ -14,7 +14,7 @@ from typing import Final
 
 from store.captured import inbox
 from store.part import StorePart
-from store.records import Listed
+from store.records import CompletionSummary
 
 AT_RANDOM: Final = 5  # every fifth
 LOOK: Final = 2000  # newest main turns that a draw looks at
@@ -40,7 +40,7 @@ class GuessStore(StorePart):
     async def put(self, run: int, odds: Mapping[str, float]) -> None:
         await self._writer.submit(lambda db: put(db, run, odds))
 
-    async def to_ask(self, limit: int) -> list[Listed]:
+    async def to_ask(self, limit: int) -> list[CompletionSummary]:
         """Unrated answers, those first that a rating would say most of, every fifth at random; none where no critic is
         trusted."""
         unsure = [row["seq"] for row in await self._reader.rows(_UNSURE, (limit,))]

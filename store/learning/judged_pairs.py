@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from store.learning import meta, ratings
 from store.part import StorePart
-from store.records import NewRating, Shared
+from store.records import NewRating, SharedJudgement
 
 AFTER: Final = "ranked_after"  # the newest completion that was looked at, by seq
 MOST: Final = 6  # answers of a group: the newest
@@ -75,10 +75,10 @@ class JudgedPairStore(StorePart):
         """Store these, better and worse, and that all up to there has been looked at: in one transaction."""
         await self._writer.submit(lambda db: _keep(db, pairs, judge, config, until))
 
-    async def decided(self, judge: str, config: str, limit: int) -> tuple[list[Shared], int]:
+    async def decided(self, judge: str, config: str, limit: int) -> tuple[list[SharedJudgement], int]:
         """Pairs that people have rated unlike, too, the newest first: the worse answer, and 1 where the first one by id
         is better, else -1. And how many newer ones they have not."""
-        found: list[Shared] = []
+        found: list[SharedJudgement] = []
         unseen = 0
         for row in await self._reader.rows(_SHARED, (judge, config, limit)):
             if row["liked"] is None or row["disliked"] is None or row["liked"] == row["disliked"]:
@@ -86,7 +86,7 @@ class JudgedPairStore(StorePart):
                 continue
             judged = 1.0 if row["better"] < row["worse"] else -1.0
             person = judged if row["liked"] > row["disliked"] else -judged
-            found.append(Shared(row["worse"], person, judged))
+            found.append(SharedJudgement(row["worse"], person, judged))
         return found, unseen
 
     async def counts(self) -> dict[str, int]:

@@ -52,7 +52,7 @@ WHERE r.live = 1 AND r.rater = ? AND NOT EXISTS (SELECT 1 FROM run_samples t CRO
     WHERE t.rating_id = r.id AND u.status IN ('claimed', 'running', 'done'))"""
 
 
-class Trusted(NamedTuple):
+class TrustedJudge(NamedTuple):
     """A judge whose labels may train, with the weight of each side that may: "bad", "good", and what a person went on
     from."""
 
@@ -62,7 +62,7 @@ class Trusted(NamedTuple):
     pairs: bool = False  # it ranks answers: its pairs become ratings, not its labels
 
 
-def apply(db: sqlite3.Connection, trusted: Sequence[Trusted]) -> tuple[int, int]:
+def apply(db: sqlite3.Connection, trusted: Sequence[TrustedJudge]) -> tuple[int, int]:
     """Make ratings of the labels of these judges, and take back all else that any judge has rated. How many came and
     went. In one transaction, so that no run claims in between."""
     standing = db.execute(
@@ -84,7 +84,7 @@ def apply(db: sqlite3.Connection, trusted: Sequence[Trusted]) -> tuple[int, int]
     return sum(_rate_pairs(db, judge) if judge.pairs else _rate(db, judge) for judge in trusted), len(retracted)
 
 
-def _rate_pairs(db: sqlite3.Connection, trusted: Trusted) -> int:
+def _rate_pairs(db: sqlite3.Connection, trusted: TrustedJudge) -> int:
     """A pair is trusted as a whole, so both of its sides have to be."""
     if len(trusted.weights) < 2:
         return 0
@@ -92,7 +92,7 @@ def _rate_pairs(db: sqlite3.Connection, trusted: Trusted) -> int:
     return judged_pairs.rate(db, trusted.judge, trusted.config, rater_of(trusted.judge), weight)
 
 
-def _rate(db: sqlite3.Connection, trusted: Trusted) -> int:
+def _rate(db: sqlite3.Connection, trusted: TrustedJudge) -> int:
     rater, count = rater_of(trusted.judge), 0
     rows = db.execute(_TO_RATE, {"judge": trusted.judge, "config": trusted.config, "rater": rater}).fetchall()
     for row in rows:
@@ -118,7 +118,7 @@ def _rate(db: sqlite3.Connection, trusted: Trusted) -> int:
     return count + _rate_went_on(db, trusted, rater)
 
 
-def _rate_went_on(db: sqlite3.Connection, trusted: Trusted, rater: str) -> int:
+def _rate_went_on(db: sqlite3.Connection, trusted: TrustedJudge, rater: str) -> int:
     """Zero of what a person went on from: nothing was said against it, and nothing for it. At most as many as are bad,
     the newest: it is there to compare those with, and alone it would say nothing."""
     weight = trusted.weights.get(WENT_ON, 0.0)

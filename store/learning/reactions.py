@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from store.errors import LinkTaken
 from store.learning import ratings
 from store.part import StorePart
-from store.records import Asker, Link, NewRating, NewReaction, Rating, Reacted, Scale
+from store.records import Link, NewRating, NewReaction, Rating, ReactionResult, Requester, Scale
 
 KEPT_S: Final = 8 * 86400.0  # no platform sends an event again after a week
 LINK: Final = "SELECT * FROM links WHERE platform = ? AND channel = ? AND message_id = ?"
@@ -45,7 +45,7 @@ def link(db: sqlite3.Connection, new: Link, *, whosever: bool) -> None:
     )
 
 
-class Newest(NamedTuple):
+class NewestAnswer(NamedTuple):
     """The newest answer of one key in a channel."""
 
     completion_id: str
@@ -64,7 +64,7 @@ def _link(row: sqlite3.Row | None) -> Link | None:
 # What was said lately
 
 
-class Said(NamedTuple):
+class SeenAnswer(NamedTuple):
     """A recent answer that a person may have seen."""
 
     completion_id: str
@@ -75,13 +75,13 @@ class Said(NamedTuple):
 # Reactions
 
 
-def react(db: sqlite3.Connection, new: NewReaction) -> Reacted:
+def react(db: sqlite3.Connection, new: NewReaction) -> ReactionResult:
     """Take one reaction, or that it is gone, and give the rater's rating of the completion the value that follows."""
     if not first_time(db, new.platform, new.event_id):
-        return Reacted("duplicate")
+        return ReactionResult("duplicate")
     ratings.must_have_answer(db, new.completion_id)
     if not _take(db, new):
-        return Reacted("late")
+        return ReactionResult("late")
     return _follow(db, new)
 
 
@@ -110,7 +110,7 @@ def _take(db: sqlite3.Connection, new: NewReaction) -> bool:
     return True
 
 
-def _follow(db: sqlite3.Connection, new: NewReaction) -> Reacted:
+def _follow(db: sqlite3.Connection, new: NewReaction) -> ReactionResult:
     owner = (new.completion_id, new.rater)
     mine = "completion_id = ? AND rater = ?"  # on whatever platform: one stays without another
     live = ratings.live_in(db, new.completion_id, new.rater)
@@ -125,13 +125,13 @@ def _follow(db: sqlite3.Connection, new: NewReaction) -> Reacted:
     ).fetchone()
     if wish is None:
         if live is None or not ours:
-            return Reacted("nothing")
-        return Reacted("retracted", ratings.retract(db, live.id))
+            return ReactionResult("nothing")
+        return ReactionResult("retracted", ratings.retract(db, live.id))
     if live is not None and live.value == wish["value"]:
-        return Reacted("same", live)
+        return ReactionResult("same", live)
     if new.value is None and not ours:
-        return Reacted("nothing")
-    return Reacted("rated", _rate(db, new, wish["value"], wish["scale"], tuple(wish)[2:]))
+        return ReactionResult("nothing")
+    return ReactionResult("rated", _rate(db, new, wish["value"], wish["scale"], tuple(wish)[2:]))
 
 
 def _rate(db: sqlite3.Connection, new: NewReaction, value: float, scale: Scale, of: tuple[str, ...]) -> Rating:
@@ -155,7 +155,7 @@ class ReactionStore(StorePart):
     async def linked(self, platform: str, channel: str, message_id: str) -> Link | None:
         return _link(await self._reader.row(LINK, (platform, channel, message_id)))
 
-    async def newest_linked(self, platform: str, channel: str, person: str) -> list[Newest]:
+    async def newest_linked(self, platform: str, channel: str, person: str) -> list[NewestAnswer]:
         """The answers that `/rl` without a message may mean there: the newest linked one of each key.
 
         For this person, where it is known whom they are for. Newest first, by the answer: a clock may be set back.
@@ -168,10 +168,11 @@ class ReactionStore(StorePart):
             (platform, channel, person),
         )
         return [
-            Newest(row["id"], row["person"], row["key"], row["revoked_at"] is None, row["created_at"]) for row in rows
+            NewestAnswer(row["id"], row["person"], row["key"], row["revoked_at"] is None, row["created_at"])
+            for row in rows
         ]
 
-    async def newest_in(self, session: str) -> list[Newest]:
+    async def newest_in(self, session: str) -> list[NewestAnswer]:
         """The newest main turn of each key in a session, whatever has become of it. Newest first."""
         rows = await self._reader.rows(
             """SELECT c.id, c.key, k.revoked_at, c.created_at, max(c.seq) AS newest
@@ -180,14 +181,14 @@ class ReactionStore(StorePart):
             GROUP BY +c.key ORDER BY newest DESC""",
             (session,),
         )
-        return [Newest(row["id"], None, row["key"], row["revoked_at"] is None, row["created_at"]) for row in rows]
+        return [NewestAnswer(row["id"], None, row["key"], row["revoked_at"] is None, row["created_at"]) for row in rows]
 
-    async def whose(self, completion_id: str) -> Asker | None:
+    async def whose(self, completion_id: str) -> Requester | None:
         """Whose completion this is; None where there is none of that id."""
         row = await self._reader.row("SELECT c.key, c.user FROM completions c WHERE c.id = ?", (completion_id,))
-        return None if row is None else Asker(row["key"], row["user"])
+        return None if row is None else Requester(row["key"], row["user"])
 
-    async def said(self, sessions: Sequence[str], limit: int) -> list[Said]:
+    async def said(self, sessions: Sequence[str], limit: int) -> list[SeenAnswer]:
         """The newest main turns of these sessions; without any, of all. Newest first."""
         if not sessions:
             rows = await self._reader.rows(
@@ -195,8 +196,8 @@ class ReactionStore(StorePart):
                 AND +c.turn = 'main' AND c.text != '' AND c.seq > 0 ORDER BY c.seq DESC LIMIT ?""",
                 (limit,),
             )
-            return [Said(row["id"], row["text"], row["key"]) for row in rows]
-        found: list[tuple[int, Said]] = []
+            return [SeenAnswer(row["id"], row["text"], row["key"]) for row in rows]
+        found: list[tuple[int, SeenAnswer]] = []
         for session in sessions:  # one by one: each comes newest first from its index
             rows = await self._reader.rows(
                 """SELECT c.seq, c.id, c.text, c.key FROM completions c WHERE c.session = ?
@@ -204,10 +205,10 @@ class ReactionStore(StorePart):
                 ORDER BY c.seq DESC LIMIT ?""",
                 (session, limit),
             )
-            found += [(row["seq"], Said(row["id"], row["text"], row["key"])) for row in rows]
+            found += [(row["seq"], SeenAnswer(row["id"], row["text"], row["key"])) for row in rows]
         return [one for _, one in sorted(found, reverse=True)[:limit]]
 
-    async def react(self, new: NewReaction) -> Reacted:
+    async def react(self, new: NewReaction) -> ReactionResult:
         """Take a reaction; the rating that follows from it is stored, replaced or retracted with it."""
         return await self._writer.submit(lambda db: react(db, new))
 

@@ -24,7 +24,7 @@ BASELINE = "baseline"  # the meta key of the reward baseline, which runs hand on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WantedRun:
+class RunRequirements:
     """A run to be made of what is fresh; `claim` of ratings and of episodes adds what each needs."""
 
     model: str
@@ -41,7 +41,7 @@ def another_is_open(db: sqlite3.Connection) -> bool:
     return db.execute("SELECT 1 FROM runs WHERE status IN ('claimed', 'running')").fetchone() is not None
 
 
-def begin(db: sqlite3.Connection, wanted: WantedRun, *, samples: int, held: int = 0) -> Run:
+def begin(db: sqlite3.Connection, wanted: RunRequirements, *, samples: int, held: int = 0) -> Run:
     (run_id,) = db.execute(
         """INSERT INTO runs (id, status, model, version, parent, folder, created_at, samples, held)
         VALUES (1 + max(?, coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'runs'), 0)),

@@ -36,7 +36,7 @@ from store.learning.rater_quota import (
     within,
     within_judges,
 )
-from store.learning.runs import WantedRun, another_is_open, begin
+from store.learning.runs import RunRequirements, another_is_open, begin
 from store.part import StorePart
 from store.reader import Reader
 from store.records import Fresh, Rebuild, Run, RunSample
@@ -90,7 +90,7 @@ def _others(rows: Iterable[sqlite3.Row], raters: Mapping[str, float]) -> dict[st
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WantedSamples(WantedRun):
+class SampleRequirements(RunRequirements):
     held_share: float
     foreign: bool = False
     share: float = 1.0  # bounds each rater, by the weights of their ratings and of `raters`
@@ -99,7 +99,7 @@ class WantedSamples(WantedRun):
     rebuilds: bool = False  # takes the oldest, as those did whose place it takes
 
 
-def claim(db: sqlite3.Connection, wanted: WantedSamples) -> Run | None:
+def claim(db: sqlite3.Connection, wanted: SampleRequirements) -> Run | None:
     """Make a run of the newest completions with fresh ratings (or the oldest).
 
     None while another is open or there are too few. Where people's ratings are too few for a run, what judges have
@@ -277,7 +277,7 @@ class SampleStore(StorePart):
         )
         return {row["why"]: row["count"] for row in rows}
 
-    async def claim(self, wanted: WantedSamples) -> Run | None:
+    async def claim(self, wanted: SampleRequirements) -> Run | None:
         """Do `claim` of this module; None, too, where the live version is gone."""
 
         def take(db: sqlite3.Connection) -> Run | None:

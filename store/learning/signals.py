@@ -15,10 +15,10 @@ from typing_extensions import TypedDict
 
 from store.captured.rows import from_json, to_json
 from store.learning import labels, meta, ratings
-from store.learning.labels import OWN, RULES, Trusted
+from store.learning.labels import OWN, RULES, TrustedJudge
 from store.part import StorePart
 from store.reader import Reader
-from store.records import Asker, Message, NewSignal, Shared, Signal
+from store.records import Message, NewSignal, Requester, SharedJudgement, Signal
 
 AFTER: Final = "signals_after"  # the newest completion that was looked at, by seq
 ENDED: Final = "signals_ended"  # and the newest that was looked at once it had ended
@@ -94,7 +94,7 @@ _COUNTS: Final = """SELECT coalesce(judge, '') AS judge, state, coalesce(label, 
 FROM signals GROUP BY 1, 2, 3, 4"""
 
 
-class Next(NamedTuple):
+class FollowUp(NamedTuple):
     """A request, and what in it comes after its newest reply."""
 
     seq: int
@@ -102,7 +102,7 @@ class Next(NamedTuple):
     request_id: str
     turn: str
     created_at: float
-    asker: Asker
+    requester: Requester
     session: str | None
     model: str
     above: bytes | None
@@ -248,7 +248,7 @@ class VersionText(TypedDict):
 
 
 class SignalStore(StorePart):
-    async def unseen(self, limit: int) -> list[Next]:
+    async def unseen(self, limit: int) -> list[FollowUp]:
         """Requests that nobody has looked at, oldest first, each with what comes after its newest reply."""
         after = await self._after()
         unseen = await self._reader.rows(_NEXT, (after, limit))
@@ -264,10 +264,10 @@ class SignalStore(StorePart):
             tail = tuple(Message(one["role"], one["body"]) for one in reversed(rows if reply is None else rows[:-1]))
             side = "side" if row["choice"] else row["turn"]
             found.append(
-                Next(
-                    row["seq"], row["id"], row["request_id"], side, row["created_at"], Asker(row["key"], row["user"]),
-                    row["session"], row["model"], row["above"], row["asked"], row["typed"],
-                    tuple(from_json(row["tool_errors"]) or ()), row["system"], row["prompt_hash"],
+                FollowUp(
+                    row["seq"], row["id"], row["request_id"], side, row["created_at"],
+                    Requester(row["key"], row["user"]), row["session"], row["model"], row["above"], row["asked"],
+                    row["typed"], tuple(from_json(row["tool_errors"]) or ()), row["system"], row["prompt_hash"],
                     None if reply is None else reply["hash"],
                     None if reply is None or reply["cut"] else Message(reply["role"], reply["body"]),
                     rows[0]["parent"] if rows else None, tail,
@@ -278,23 +278,23 @@ class SignalStore(StorePart):
     async def _after(self) -> int:
         return int(await meta.get_meta(self._reader, AFTER, 0))
 
-    async def is_only(self, one: Next) -> bool:
+    async def is_only(self, one: FollowUp) -> bool:
         """It goes on from a reply, and at most one completion of its asker has given that one."""
         if one.above is None:
             return False
         row = await self._reader.row(
             """SELECT count(*) AS count FROM (SELECT 1 FROM completions c WHERE c.thread = ? AND +c.key IS ?
             AND +c.user IS ? AND +c.status IN ('done', 'partial') LIMIT 2)""",
-            (one.above, one.asker.key, one.asker.user),
+            (one.above, one.requester.key, one.requester.user),
         )
         return row is not None and row["count"] < 2
 
-    async def asked_before(self, one: Next, within: float) -> str | None:
+    async def asked_before(self, one: FollowUp, within: float) -> str | None:
         """The answer to this very question that its asker got shortly before."""
         row = await self._reader.row(_SAME_PROMPT, _about(one, within))
         return None if row is None else str(row["id"])
 
-    async def asked_otherwise(self, one: Next, within: float) -> tuple[str, str] | None:
+    async def asked_otherwise(self, one: FollowUp, within: float) -> tuple[str, str] | None:
         """The answer to another question at this very place, and that question."""
         row = await self._reader.row(_OTHER_QUESTION, _about(one, within))
         return None if row is None else (str(row["id"]), str(row["asked"]))
@@ -350,11 +350,11 @@ class SignalStore(StorePart):
         cost = await meta.get_meta(self._reader, COST, {})
         return cost.get("today", 0) if cost.get("day") == day else 0, cost.get("all", 0)
 
-    async def shared(self, judge: str, config: str, limit: int, *, polite: bool = False) -> list[Shared]:
+    async def shared(self, judge: str, config: str, limit: int, *, polite: bool = False) -> list[SharedJudgement]:
         """Turns that people and this judge have both looked at, the newest rating first. `polite`: those as well after
         which only thanks were said, which no judge is asked about."""
         rows = await self._reader.rows(_SHARED, (judge, config, polite, limit))
-        return [Shared(row["completion_id"], row["person"], row["judged"]) for row in rows]
+        return [SharedJudgement(row["completion_id"], row["person"], row["judged"]) for row in rows]
 
     async def unseen_by_people(self, judge: str, config: str) -> int:
         """Labels that may train, of turns that came after the newest one that people and this judge both looked at."""
@@ -397,7 +397,7 @@ class SignalStore(StorePart):
         row = await self._reader.row(_DRAW, (judge, config))
         return None if row is None else str(row["completion_id"])
 
-    async def apply(self, trusted: Sequence[Trusted]) -> tuple[int, int]:
+    async def apply(self, trusted: Sequence[TrustedJudge]) -> tuple[int, int]:
         """Do `labels.apply`."""
         return await self._writer.submit(lambda db: labels.apply(db, trusted))
 
@@ -421,9 +421,9 @@ def _rescore(db: sqlite3.Connection, since: float) -> None:
     meta.set_meta(db, OWN_AFTER, before)
 
 
-def _about(one: Next, within: float) -> dict[str, Any]:
+def _about(one: FollowUp, within: float) -> dict[str, Any]:
     return {
-        "seq": one.seq, "at": one.created_at, "within": within, "key": one.asker.key, "user": one.asker.user,
+        "seq": one.seq, "at": one.created_at, "within": within, "key": one.requester.key, "user": one.requester.user,
         "session": one.session, "request": one.request_id, "leaf": one.leaf, "parent": one.parent, "system": one.system,
     }  # fmt: skip
 

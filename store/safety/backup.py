@@ -29,12 +29,12 @@ FOLDER: Final = "backups"  # in the home: those made by themselves
 ACTOR: Final = "restore"
 
 
-class Restored(NamedTuple):
+class RestoreReport(NamedTuple):
     kept: Path | None  # the database that was there before
     doubtful: tuple[Key, ...]  # keys that hold, and of which nobody here knows whether they were revoked since
 
 
-class _Later(NamedTuple):
+class _NewerFacts(NamedTuple):
     """Knowledge of the replaced database that the backup may lack."""
 
     keys: list[Key]
@@ -70,7 +70,7 @@ def backup(database: Path, to: Path, secret: Secret | None = None) -> int:
     return to.stat().st_size
 
 
-def restore(home: Path, of: Path, secret: Secret | None = None) -> Restored:
+def restore(home: Path, of: Path, secret: Secret | None = None) -> RestoreReport:
     """Put a backup in the place of the database. Raises StoreBusy, StoreDamaged, StoreError.
 
     With `db_key` the database is encrypted afterwards, also where the backup is of a time when it was not.
@@ -96,7 +96,7 @@ def restore(home: Path, of: Path, secret: Secret | None = None) -> Restored:
         old_database = _set_aside(path, secret)
         part.replace(path)
         conversion.sync(home)
-        return Restored(old_database, doubtful)
+        return RestoreReport(old_database, doubtful)
     except driver.errors(OSError) as error:
         raise StoreError(f"{of} was not restored ({error}); the database is as it was.") from error
     finally:
@@ -168,7 +168,7 @@ def expire(home: Path, before: float) -> None:
                 file.unlink()
 
 
-def _later(path: Path, secret: Secret | None) -> _Later | None:
+def _later(path: Path, secret: Secret | None) -> _NewerFacts | None:
     """None where there is no database, or one that cannot be read: also where one of these is not rlproxy's table."""
     if driver.is_new(path):
         return None
@@ -177,12 +177,14 @@ def _later(path: Path, secret: Secret | None) -> _Later | None:
             schema.check(db, path, "keys", "meta")
             owed = meta.read_meta(db, forget.OWED, {})
             uncaptured = meta.read_meta(db, meta.UNCAPTURED, [])
-            return _Later(keys.known(db), uncaptured, owed)
+            return _NewerFacts(keys.known(db), uncaptured, owed)
     except driver.errors(StoreError):
         return None
 
 
-def _make_current(part: Path, of: Path, secret: Secret | None, home: Path, later: _Later | None) -> tuple[Key, ...]:
+def _make_current(
+    part: Path, of: Path, secret: Secret | None, home: Path, later: _NewerFacts | None
+) -> tuple[Key, ...]:
     """The newest schema, and nothing that is gone since; keys that hold now and that the later database does not know.
 
     What that one knows is noted beside it first: it is about to be set aside.

@@ -31,12 +31,12 @@ _HAS: Final = {
 }
 
 
-class Copies(NamedTuple):
+class BackupScan(NamedTuple):
     holding: tuple[Path, ...]
     unread: tuple[Path, ...]  # damaged, encrypted with another key, or not ours: nobody knows what is in it
 
 
-def looked_through(home: Path, kind: Target, name: str, secret: Secret | None = None) -> Copies:
+def looked_through(home: Path, kind: Target, name: str, secret: Secret | None = None) -> BackupScan:
     """`db_key` opens those that are encrypted. Blocking."""
     holding, unread = [], []
     for file in sorted(_copies(home)):
@@ -45,7 +45,7 @@ def looked_through(home: Path, kind: Target, name: str, secret: Secret | None = 
             unread.append(file)
         elif has:
             holding.append(file)
-    return Copies(tuple(holding), tuple(unread))
+    return BackupScan(tuple(holding), tuple(unread))
 
 
 def delete(files: Iterable[Path]) -> None:

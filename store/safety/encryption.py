@@ -22,7 +22,7 @@ from store.safety.db_key import Secret
 
 
 @dataclass
-class Converted:
+class ConversionReport:
     files: list[Path] = field(default_factory=list)  # by now, those that were there already left out
     left: dict[Path, str] = field(default_factory=dict)  # copies that could not be, and why
 
@@ -40,12 +40,12 @@ def owned(home: Path) -> Iterator[None]:
         lock.release()
 
 
-def encrypt(home: Path, secret: Secret, progress: Progress) -> Converted:
+def encrypt(home: Path, secret: Secret, progress: Progress) -> ConversionReport:
     """Under `owned`. A home without a database gets an encrypted one at the first start."""
     return _all(home, secret, progress, encrypting=True)
 
 
-def decrypt(home: Path, secret: Secret, progress: Progress) -> Converted:
+def decrypt(home: Path, secret: Secret, progress: Progress) -> ConversionReport:
     """Under `owned`."""
     return _all(home, secret, progress, encrypting=False)
 
@@ -68,8 +68,8 @@ def note(home: Path, act: str, secret: Secret | None) -> None:
             db.execute("COMMIT")
 
 
-def _all(home: Path, secret: Secret, progress: Progress, *, encrypting: bool) -> Converted:
-    converted, path = Converted(), home / schema.NAME
+def _all(home: Path, secret: Secret, progress: Progress, *, encrypting: bool) -> ConversionReport:
+    converted, path = ConversionReport(), home / schema.NAME
     conversion.tidy(path)
     torn_log.check(path)
     if not driver.is_new(path):

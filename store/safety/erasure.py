@@ -36,7 +36,7 @@ class ErasureStore(StorePart):
     async def look(self, kind: Target, name: str) -> Forgetting:
         return await self._writer.submit(lambda db: forget.look(db, kind, name))
 
-    async def copies_with(self, home: Path, kind: Target, name: str) -> backup_scan.Copies:
+    async def copies_with(self, home: Path, kind: Target, name: str) -> backup_scan.BackupScan:
         """Copies of the database that still have it."""
         return await asyncio.to_thread(backup_scan.looked_through, home, kind, name, self._secret)
 
@@ -61,11 +61,11 @@ class ErasureStore(StorePart):
         """Completions and ratings that were forgotten and may still be in files of runs."""
         return dict(await meta.get_meta(self._reader, forget.OWED, forget.NOTHING))
 
-    async def forgotten(self) -> tombstones.GoneForGood:
+    async def forgotten(self) -> tombstones.ForgottenIds:
         """All that was, and what is noted as soon as the run folders are without it."""
         owed = await self.owed_to_run_folders()
         hashes = await asyncio.to_thread(tombstones.forgotten, self._home)
-        return tombstones.GoneForGood(hashes, (id for ids in owed.values() for id in ids))
+        return tombstones.ForgottenIds(hashes, (id for ids in owed.values() for id in ids))
 
     async def left_run_folders(self, owed: dict[str, list[str]]) -> bool:
         """These are out of the run folders, too; False where the database's log could not be emptied just now.

@@ -39,7 +39,7 @@ class _NoWriter:
         raise StoreError(READ_ONLY)
 
 
-class Looking:
+class ReadOnlyStore:
     """Read as `Store` does; each call has the name that it has there."""
 
     def __init__(self, reader: Reader) -> None:
@@ -53,7 +53,7 @@ class Looking:
 
 
 @asynccontextmanager
-async def look(home: Path, secret: Secret | None = None) -> AsyncIterator[Looking]:
+async def look(home: Path, secret: Secret | None = None) -> AsyncIterator[ReadOnlyStore]:
     """Raises StoreError: also where the database is of another rlproxy, since nothing is migrated here."""
     path = home / schema.NAME
     if not path.is_file():
@@ -62,7 +62,7 @@ async def look(home: Path, secret: Secret | None = None) -> AsyncIterator[Lookin
         await asyncio.to_thread(_check, path, secret)
         reader = await Reader.open(path, secret)
         try:
-            yield Looking(reader)
+            yield ReadOnlyStore(reader)
         finally:
             await reader.close()
     except driver.errors() as error:

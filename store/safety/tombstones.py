@@ -23,12 +23,12 @@ NEEDED: Final = "keys-needed"
 HASH_BYTES: Final = 16
 
 
-class Revoked(NamedTuple):
+class RevokedKeys(NamedTuple):
     needed: bool  # there was a key once, so nobody comes in without one
     keys: frozenset[str]
 
 
-class GoneForGood:
+class ForgottenIds:
     """Ids of completions and ratings that were forgotten, as far as one can tell from their hashes and `owed`."""
 
     def __init__(self, hashes: frozenset[str], owed: Iterable[str]) -> None:
@@ -38,10 +38,10 @@ class GoneForGood:
         return bool(self._hashes or self._owed) and (id in self._owed or hash_of(id) in self._hashes)
 
 
-def revoked(home: Path) -> Revoked:
+def revoked(home: Path) -> RevokedKeys:
     """Blocking; raises StoreError."""
     lines = _lines(home / REVOKED)
-    return Revoked(NEEDED in lines, lines - {NEEDED})
+    return RevokedKeys(NEEDED in lines, lines - {NEEDED})
 
 
 def note_keys(home: Path, keys: Iterable[str], *, needed: bool) -> None:

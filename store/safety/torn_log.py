@@ -32,7 +32,7 @@ Sums = tuple[int, int]
 Log = bytes | mmap
 
 
-class Torn(NamedTuple):
+class TornLog(NamedTuple):
     at: int  # the byte at which what can be read ends
     commits: int  # transactions behind it
 
@@ -53,7 +53,7 @@ def check(database: Path) -> None:
         )
 
 
-def look(raw: Log) -> Torn | None:
+def look(raw: Log) -> TornLog | None:
     """None where the log is whole, or only its last transaction is not."""
     magic, size = _number(raw, 0), _number(raw, 8)
     order = "big" if magic & 1 else "little"
@@ -112,7 +112,7 @@ def _unlaned(sums: int, lanes: int) -> array[int]:
     return found[::2]
 
 
-def _torn(raw: Log, at: int, salts: bytes, size: int, good: int) -> Torn | None:
+def _torn(raw: Log, at: int, salts: bytes, size: int, good: int) -> TornLog | None:
     """Frames of this log have its salts; what is older has others. One transaction may be half written."""
     ends = [
         _number(raw, frame + 4) > 0
@@ -121,7 +121,7 @@ def _torn(raw: Log, at: int, salts: bytes, size: int, good: int) -> Torn | None:
     ]
     commits = sum(ends)
     begun = bool(ends) and not ends[-1]
-    return Torn(good, commits) if commits + begun > 1 else None
+    return TornLog(good, commits) if commits + begun > 1 else None
 
 
 def _sums(piece: bytes, sums: Sums, order: str) -> Sums:

@@ -25,8 +25,8 @@ from proxy.access.security import outgoing_headers, without_keys
 from proxy.backends import modelfile
 from proxy.cli.doctor import bundle
 from proxy.conversation.conversations import command_at, thread, without_commands
-from proxy.conversation.history_cache import History, Telling
-from proxy.conversation.incremental_json import LEAST, SaidBefore
+from proxy.conversation.history_cache import History, HistoryLookup
+from proxy.conversation.incremental_json import LEAST, EarlierBodies
 from proxy.conversation.redaction import Redactor
 from proxy.conversation.same_text import MessageText, alike, broken_off, together
 from proxy.conversation.side_requests import may_quote, quotation
@@ -38,7 +38,7 @@ from proxy.core.http_message import Unpacking
 from proxy.core.json_edit import EACH, loads, rewrite
 from proxy.core.offload import LARGE
 from proxy.dialects import DIALECTS
-from proxy.dialects.base import Asked, Dialect
+from proxy.dialects.base import Dialect, ParsedRequest
 from proxy.dialects.chat_form import Calls
 from proxy.dialects.chat_turns import in_turns
 from proxy.dialects.responses_items import to_messages
@@ -50,7 +50,7 @@ from proxy.relay.json_splice import Splicer, with_members
 from store.captured.inbox import sought
 from store.captured.tree import woven
 from store.learning import reactions
-from store.records import Asker, Lately
+from store.records import RecentCompletion, Requester
 from tests.harness.growth import too_slow
 from trainer.run import permutation_test
 from trainer.serve.chat_wire import json_object
@@ -203,14 +203,14 @@ BROKEN_JSON: Final = [
 def asked(dialect: Dialect, body: dict[str, Any]) -> None:
     """All that is made of a request, twice: the second time it is known."""
     raw = orjson.dumps(body)
-    bodies, history = SaidBefore(), History(ALL)
+    bodies, history = EarlierBodies(), History(ALL)
     for body_again in (raw, raw[:-1] + b" }"):
         read = bodies.read(body_again, bodies.known(body_again))
         bodies.remember(read)
-        found: Asked = dialect.parse(read.parsed)
+        found: ParsedRequest = dialect.parse(read.parsed)
         assert command_at(found.messages) is None
         kept = without_commands(found.messages)
-        told = Telling(history, found.messages, len(raw)).told()
+        told = HistoryLookup(history, found.messages, len(raw)).told()
         turn_of({}, read.parsed, found.messages, None, (), told.turns)
         dialect.keep(read.parsed, found, kept)
         dialect.names(read.parsed)
@@ -389,7 +389,7 @@ def packed(body: bytes) -> None:
 
 
 def shown(text: str) -> None:
-    match(text, [reactions.Said(str(i), text[i:]) for i in range(4)])
+    match(text, [reactions.SeenAnswer(str(i), text[i:]) for i in range(4)])
 
 
 def same(text: str) -> None:
@@ -400,7 +400,7 @@ def same(text: str) -> None:
 
 
 def quoting(text: str) -> None:
-    one = Lately(1, "a", 0.0, "done", 1.0, None, "m", None, 1, "hi", Asker(None, None), "a")
+    one = RecentCompletion(1, "a", 0.0, "done", 1.0, None, "m", None, 1, "hi", Requester(None, None), "a")
     first = [{"role": "system", "content": text}, {"role": "user", "content": text}]
     may_quote(first)
     quotation(first, [one, dataclasses.replace(one, asked=text, text=text)])

@@ -27,7 +27,7 @@ from proxy.backends import gguf_files, make_backend
 from proxy.backends.gguf_head import NoGguf, read_head
 from proxy.backends.model_files import ModelFolders, is_hub_id, open_regular
 from proxy.cli.init import discovery, weights_search
-from proxy.cli.init.discovery import FoundServer, model_facts
+from proxy.cli.init.discovery import DiscoveredServer, model_facts
 from proxy.core.errors import ProxyError
 from scripts.fakes.hostile import HostileServer
 from scripts.fakes.launcher import FakeLauncher
@@ -303,8 +303,8 @@ async def test_init_reads_no_file_that_a_server_names_elsewhere(
     folders = ModelFolders([models])
     server.regular = {"/api/show": json.dumps({"modelfile": f"FROM {named}\n"}).encode()}
     async with asyncio.timeout(AT_ONCE_S):
-        shown = await model_facts(FoundServer("ollama", server.url), "m", models, folders)
-        running = FoundServer("llamacpp", server.url, about={"model_path": named})
+        shown = await model_facts(DiscoveredServer("ollama", server.url), "m", models, folders)
+        running = DiscoveredServer("llamacpp", server.url, about={"model_path": named})
         loaded = await model_facts(running, "m", models, folders)
     assert (shown.file, loaded.file) == (None, None)
     assert "private" not in str(shown.about) + str(loaded.about)
@@ -315,7 +315,7 @@ async def test_init_reads_what_the_person_has_typed_themselves(
     models: Path, elsewhere: Path, server: HostileServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The command line of the server here names the file that it says."""
-    running = FoundServer("llamacpp", server.url, about={"model_path": (private := _private(elsewhere))})
+    running = DiscoveredServer("llamacpp", server.url, about={"model_path": (private := _private(elsewhere))})
     monkeypatch.setattr(discovery.commands, "option", lambda url, program, name: private if name == "-m" else None)
     assert (await model_facts(running, "m", models, ModelFolders([models]))).file == Path(private)
 

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from config.errors import SettingsError
 from config.meanings import meanings
-from config.settings import Loaded, Settings, fields, load
+from config.settings import LoadedSettings, Settings, fields, load
 
 EXAMPLE = Path(__file__).parents[2] / "config" / "rlproxy.example.toml"
 
@@ -21,7 +21,7 @@ def write(home: Path, text: str) -> Path:
     return path
 
 
-def read(home: Path, flags: dict[str, object] | None = None, **environ: str) -> Loaded:
+def read(home: Path, flags: dict[str, object] | None = None, **environ: str) -> LoadedSettings:
     return load(flags, environ={"RLPROXY_HOME": str(home), **environ})
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from config.settings import load
 from proxy.cli.doctor.checks import examine
-from proxy.cli.doctor.facts import Facts, gather
+from proxy.cli.doctor.facts import DoctorFacts, gather
 from proxy.core.address_file import ADDRESS_FILE
 from proxy.training import run_folder
 from scripts.harness.command import rlproxy
@@ -141,5 +141,5 @@ async def test_damage_that_the_start_meets_ends_it(proxy: Proxy, held: Held, tab
     await proxy.start()
 
 
-def facts(proxy: Proxy) -> Facts:
+def facts(proxy: Proxy) -> DoctorFacts:
     return gather(load({"home": proxy.home}, environ={}).settings)

@@ -17,7 +17,7 @@ from proxy.core.json_edit import Rules, loads, rewrite
 from proxy.core.ndjson import Line
 from proxy.core.sse import Event
 from proxy.dialects import CHAT
-from proxy.dialects.base import Question, Reply
+from proxy.dialects.base import OutgoingRequest, Reply
 from proxy.dialects.ollama import OllamaChat
 from proxy.dialects.token_entries import take
 from proxy.relay.codecs import Native, wishes, without
@@ -29,9 +29,9 @@ HELLO = {"messages": [{"role": "user", "content": "hi"}], "model": "m"}
 ENTRY = {"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": []}
 
 
-def question(dialect: Any, **more: Any) -> Question:
+def question(dialect: Any, **more: Any) -> OutgoingRequest:
     body = {**HELLO, **more}
-    return Question(json.dumps(body).encode(), {}, body, dialect.parse(body))
+    return OutgoingRequest(json.dumps(body).encode(), {}, body, dialect.parse(body))
 
 
 def way(dialect: Any, capabilities: Any, **more: Any) -> Native:

@@ -17,7 +17,7 @@ from proxy.backends.base import Capabilities
 from proxy.backends.openai import OpenAICompatible
 from proxy.core import sse
 from proxy.dialects import CHAT, DIALECTS, Dialect, Reply, dialect_at
-from proxy.dialects.base import Question
+from proxy.dialects.base import OutgoingRequest
 from proxy.relay import exchange
 from proxy.relay.codecs import Formats, Translated, about_what_was_asked
 from scripts.fakes import backend as fake
@@ -356,7 +356,7 @@ def chat_stream(deltas: list[dict[str, Any]], reason: str) -> bytes:
 def translate(dialect: Dialect, raw: bytes, cuts: list[int]) -> tuple[bytes, list[Reply]]:
     """As an exchange does it."""
     body = {"model": "m", "stream": True, **BODIES[dialect.name]}
-    question = Question(b"", {}, body, dialect.parse(body))
+    question = OutgoingRequest(b"", {}, body, dialect.parse(body))
     none = Capabilities(adapters=False, token_ids=False, logprobs=False)
     way, fold, splitter = (
         Translated(dialect, question, none, id="rl-1", model="m", created=1),

@@ -12,8 +12,8 @@ from store import schema
 from store.captured.export import Filter
 from store.captured.stats import COUNTS
 from store.captured.tree import chain
-from store.learning.labels import Trusted
-from store.records import Asker, Link, NewReaction, SentBack, Wanted
+from store.learning.labels import TrustedJudge
+from store.records import CompletionQuery, Link, NewReaction, Requester, ReturnedConversation
 from store.store import Store
 
 # Tables and their aliases in the queries; "m" is messages, "u" runs, "s" run_samples.
@@ -29,7 +29,7 @@ async def call_everything(store: Store) -> None:
     await store.judged_pairs.waiting()
     await store.judged_pairs.keep([("a", "b")], "m", "c", 1)
     await store.judged_pairs.decided("m", "c", 9)
-    await store.signals.apply([Trusted("m", "c", {"bad": 0.5, "good": 0.5}, pairs=True)])
+    await store.signals.apply([TrustedJudge("m", "c", {"bad": 0.5, "good": 0.5}, pairs=True)])
     await store.signals.unseen_by_people("m", "c")
     await store.signals.apply([])
     store.completions.begin([new("open")])
@@ -59,23 +59,25 @@ async def call_everything(store: Store) -> None:
         await store.completions.page(**query)  # type: ignore[arg-type]
     reply = chain((HELLO, HI))[-1]
     await store.completions.messages(reply)
-    asker = Asker(None, "u")
-    await store.completions.find_reply(SentBack(reply, reply, (b"system",), "m", "s"), [asker, Asker("owner", None)])
-    await store.answers.newest_of([asker, Asker("owner", None)])
-    await store.answers.newest_of([asker], session="s")
+    requester = Requester(None, "u")
+    await store.completions.find_reply(
+        ReturnedConversation(reply, reply, (b"system",), "m", "s"), [requester, Requester("owner", None)]
+    )
+    await store.answers.newest_of([requester, Requester("owner", None)])
+    await store.answers.newest_of([requester], session="s")
     for who in ({}, {"session": "s"}, {"user": "u"}, {"session": "s", "user": "u"}):
         await store.answers.newest(**who)
     await store.answers.get("a")
     await store.answers.main_turn("a")
-    await store.answers.said_to([asker], limit=9, longest=100)
-    await store.answers.said_to([asker], limit=9, longest=100, session="s")
+    await store.answers.said_to([requester], limit=9, longest=100)
+    await store.answers.said_to([requester], limit=9, longest=100, session="s")
     await store.answers.askers_in("s")
     await store.ratings.of_events("open-webui", "f:", rater="me", live=True)
-    await store.answers.main_turns_of([asker], limit=9)
+    await store.answers.main_turns_of([requester], limit=9)
     await store.completions.many(["a"])
     await store.items.places(["msg_1"])
     await store.items.replies(["a"])
-    await store.answers.goes_on_from(reply, [asker], 100)
+    await store.answers.goes_on_from(reply, [requester], 100)
     await store.completions.pass_over(["b"], "retried")
     await store.completions.exact_unrated(version=0, limit=3)
     await store.completions.newest_turns(3, foreign=False)
@@ -99,7 +101,7 @@ async def call_everything(store: Store) -> None:
         {"newest_of_each": True, "unrated": True, "turn": "main"},
         {"conversation": 1},
     ):
-        await store.inbox.page(Wanted(**wanted))  # type: ignore[arg-type]
+        await store.inbox.page(CompletionQuery(**wanted))  # type: ignore[arg-type]
     found = await store.inbox.get("a")
     assert found is not None and found.prompt_hash is not None
     await store.inbox.siblings(found.prompt_hash)
@@ -138,8 +140,8 @@ async def test_narrow_queries_use_their_narrow_index(store: Store, tmp_path: Pat
     await store._reader._db.set_trace_callback(seen.append)
     await store.answers.newest(session="s")
     await store.answers.newest(user="u")
-    await store.answers.newest_of([Asker("owner", None)])
-    await store.answers.newest_of([Asker("owner", "u")], session="s")
+    await store.answers.newest_of([Requester("owner", None)])
+    await store.answers.newest_of([Requester("owner", "u")], session="s")
     await store.completions.exact_unrated(version=0, limit=3)
     await store.completions.page(session="s")
     names = ("session", "user", "key (key=? AND user=?", "session", "version", "session")

@@ -21,7 +21,7 @@ from trainer.lessons.rendering import (
     PINNED,
     KnownPrompt,
     RenderingChoice,
-    Way,
+    RenderingWay,
     choose,
     without_default_system,
 )
@@ -60,7 +60,7 @@ class Template:
     ) -> Template:
         """The same template in the way that explains these prompts."""
 
-        def rendered(prompt: KnownPrompt, way: Way) -> tuple[int, ...] | None:
+        def rendered(prompt: KnownPrompt, way: RenderingWay) -> tuple[int, ...] | None:
             try:
                 return self._render(prompt.messages, prompt.tools, prompt.template_kwargs, way)
             except BadLine:
@@ -121,7 +121,7 @@ class Template:
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
 
     def _render(
-        self, messages: Sequence[Mapping[str, Any]], tools: Any, kwargs: Mapping[str, Any] | None, way: Way
+        self, messages: Sequence[Mapping[str, Any]], tools: Any, kwargs: Mapping[str, Any] | None, way: RenderingWay
     ) -> tuple[int, ...]:
         chat = [plain_message(part, way.parts) for m in messages for part in _split_parts(m, way)]
         tools = tools if way.tools else None
@@ -148,7 +148,7 @@ class Template:
         return tuple(ids)
 
 
-def _split_parts(message: Mapping[str, Any], way: Way) -> list[Mapping[str, Any]]:
+def _split_parts(message: Mapping[str, Any], way: RenderingWay) -> list[Mapping[str, Any]]:
     """Rewrite a message: itself, or one of each of its texts."""
     content = message.get("content")
     if way.parts != "apart" or not isinstance(content, list) or len(content) < 2:

@@ -67,7 +67,7 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldBack:
+class HeldBackReply:
     """A reply that the gate looks at, and no step does."""
 
     sample: Sample

@@ -33,8 +33,8 @@ from trainer.lessons.acceptance import LateReply, Outcome, ReplyRefusal
 from trainer.lessons.chat_template import Template
 from trainer.lessons.critic import CriticReading
 from trainer.lessons.degenerate import Flag
-from trainer.lessons.lesson import HeldBack, Lesson, PushedSample, ReadSample, ScoredSample
-from trainer.lessons.samples import Sample, Unusable
+from trainer.lessons.lesson import HeldBackReply, Lesson, PushedSample, ReadSample, ScoredSample
+from trainer.lessons.samples import Sample, UnusableSample
 from trainer.lessons.scoring import Scorer
 from trainer.lessons.teacher import Imitation, TeacherTargets
 from trainer.mis_po import Band
@@ -71,7 +71,7 @@ class LessonContext:
 @dataclass(frozen=True, slots=True)
 class Lessons:
     train: list[Lesson]  # in the order of samples.jsonl
-    held_back: list[HeldBack]
+    held_back: list[HeldBackReply]
     outcomes: dict[str, Outcome]
     metrics: dict[str, float]
     critic: CriticReading
@@ -79,7 +79,7 @@ class Lessons:
 
 
 def prepare(
-    context: LessonContext, samples: Sequence[Sample], unusable: Sequence[Unusable], calibration: Sequence[Sample]
+    context: LessonContext, samples: Sequence[Sample], unusable: Sequence[UnusableSample], calibration: Sequence[Sample]
 ) -> Lessons:
     """Turn samples into lessons: everything about them that has no θ in it."""
     for line in unusable:
@@ -165,7 +165,7 @@ class ScoredImitation(NamedTuple):
 class Scores(NamedTuple):
     samples: list[ScoredSample]
     imitations: list[ScoredImitation]
-    held_back: list[HeldBack]
+    held_back: list[HeldBackReply]
     targets: TeacherTargets
     band: Band
     noise: dict[str, float]  # of serving, as metrics
@@ -208,7 +208,7 @@ def score(context: LessonContext, selection: Selection) -> Scores:
         scored_samples,
         [ScoredImitation(*row) for row in imitations],
         # Only compared under two policies: they need no filter, and no ℓ_β.
-        [HeldBack(s, scored.plain) for s, scored in zip(selection.held_back, old_held_back, strict=True)],
+        [HeldBackReply(s, scored.plain) for s, scored in zip(selection.held_back, old_held_back, strict=True)],
         targets,
         band,
         noise,

@@ -19,7 +19,7 @@ Ids = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class RenderingWay:
     """One way to render with the chat template of the weights."""
 
     system: Literal["default", "none", "empty"] = "default"  # where the conversation has no system message
@@ -33,8 +33,15 @@ class Way:
         return " ".join(["the weights' chat template", " and ".join(changes)]).rstrip()
 
 
-AS_IS: Final = Way()
-PLAIN: Final = (AS_IS, Way("none"), Way("empty"), Way(tools=False), Way("none", False), Way("empty", False))
+AS_IS: Final = RenderingWay()
+PLAIN: Final = (
+    AS_IS,
+    RenderingWay("none"),
+    RenderingWay("empty"),
+    RenderingWay(tools=False),
+    RenderingWay("none", False),
+    RenderingWay("empty", False),
+)
 # vLLM makes lines of parts, mlx-lm joins them, and each is a message of its own at Ollama's chat completions.
 WAYS: Final = (*PLAIN, *(replace(way, parts=parts) for parts in ("joined", "apart") for way in PLAIN))
 
@@ -51,18 +58,20 @@ class KnownPrompt(NamedTuple):
 
 
 class RenderingChoice(NamedTuple):
-    way: Way
+    way: RenderingWay
     prompts: int  # how many prompts it was chosen by
     explained: int  # and how many of them it makes as the server did
     wrong: str | None  # why the template is not to be trusted for other prompts of this server; None: it is
 
 
-def choose(prompts: Sequence[KnownPrompt], render: Callable[[KnownPrompt, Way], Ids | None]) -> RenderingChoice:
+def choose(
+    prompts: Sequence[KnownPrompt], render: Callable[[KnownPrompt, RenderingWay], Ids | None]
+) -> RenderingChoice:
     """The way that explains most of what is known, the plainest first; of equals the nearer one. `render` returns None
     where the template refuses."""
     if not prompts:
         return RenderingChoice(AS_IS, 0, 0, None)
-    candidates: list[tuple[int, int, int, Way]] = []
+    candidates: list[tuple[int, int, int, RenderingWay]] = []
     for n, way in enumerate(WAYS if any(_has_parts(prompt) for prompt in prompts) else PLAIN):
         renderings = [(prompt, render(prompt, way)) for prompt in prompts]
         exact = sum(ids is not None and _token_gap(ids, prompt) == 0 for prompt, ids in renderings)
@@ -103,7 +112,7 @@ def _explains(rendered: Ids, prompt: KnownPrompt) -> bool:
     return is_near(prompt.tokens or 0, len(rendered), len(prompt.messages), as_sent=prompt.as_sent)
 
 
-def _misfit(prompts: Sequence[KnownPrompt], render: Callable[[KnownPrompt, Way], Ids | None]) -> str:
+def _misfit(prompts: Sequence[KnownPrompt], render: Callable[[KnownPrompt, RenderingWay], Ids | None]) -> str:
     for prompt in prompts:
         rendered = render(prompt, AS_IS)
         read_tokens = prompt.tokens if prompt.ids is None else len(prompt.ids)

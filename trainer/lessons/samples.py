@@ -1,9 +1,9 @@
 """Run folder -> samples: token ids, reply, behaviour log-probs, reward. Asserts, never guesses.
 
 Owns what a line of samples.jsonl must hold, and where its prompt comes from. That is what was captured, else what its
-server rendered for this run, else the weights' chat template. A bad line costs that line: it becomes `Unusable` with
-its reason, and the run goes on. Not here: the template itself (chat_template), log-probs under any model (policies),
-the filter (mis_po).
+server rendered for this run, else the weights' chat template. A bad line costs that line: it becomes
+`UnusableSample` with its reason, and the run goes on. Not here: the template itself (chat_template), log-probs under
+any model (policies), the filter (mis_po).
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Unusable:
+class UnusableSample:
     rating: str
     reason: str
     cause: Literal["unusable", "too-long"] = "unusable"
@@ -105,10 +105,10 @@ class Unusable:
 
 def load(
     path: Path, template: Template, *, max_seq_len: int, seal: Seal = IN_THE_CLEAR
-) -> tuple[list[Sample], list[Unusable]]:
+) -> tuple[list[Sample], list[UnusableSample]]:
     """The samples of samples.jsonl in order, and the lines that cannot be used."""
     samples: list[Sample] = []
-    unusable: list[Unusable] = []
+    unusable: list[UnusableSample] = []
     ratings: set[str] = set()
     for number, line in read_lines(path, seal):
         rating = str(line.get("rating") or f"line {number}") if line else f"line {number}"
@@ -120,7 +120,9 @@ def load(
             ratings.add(rating)
             samples.append(parse(line, rating, template, max_seq_len=max_seq_len))
         except BadLine as error:
-            unusable.append(Unusable(rating, str(error), "too-long" if isinstance(error, TooLong) else "unusable"))
+            unusable.append(
+                UnusableSample(rating, str(error), "too-long" if isinstance(error, TooLong) else "unusable")
+            )
     return samples, unusable
 
 

@@ -16,7 +16,7 @@ from trainer.io.encrypted_files import Seal
 from trainer.io.progress import Progress, Stop
 from trainer.io.run_folder import RunSpec
 from trainer.lessons.chat_template import Template
-from trainer.lessons.samples import Sample, Unusable
+from trainer.lessons.samples import Sample, UnusableSample
 from trainer.policy.packing import Tokens
 from trainer.policy.policy import Policy, State
 from trainer.run import gate
@@ -69,7 +69,7 @@ class RunModel:
 @dataclass(frozen=True)
 class RunSamples:
     usable: list[Sample]  # held back ones and replayed ones, too
-    unusable: list[Unusable]
+    unusable: list[UnusableSample]
     calibration: list[Sample]
 
     @property

@@ -25,7 +25,7 @@ from trainer.io.run_folder import RunError
 from trainer.lessons.batch import score
 from trainer.lessons.chat_template import Template
 from trainer.lessons.degenerate import is_looping, repeated_share
-from trainer.lessons.lesson import HeldBack, Lesson
+from trainer.lessons.lesson import HeldBackReply, Lesson
 from trainer.lessons.prompts import NEUTRAL
 from trainer.mis_po import Floats
 from trainer.policy import packing
@@ -88,7 +88,7 @@ def judge(
     parent: Path | None,
     parent_replies: Sequence[Tokens],
     lessons: Sequence[Lesson],
-    held_back: Sequence[HeldBack],
+    held_back: Sequence[HeldBackReply],
     changed: float,
     replay_margin: float | None,
     stop: Stop,
@@ -142,7 +142,7 @@ def finite(policy: Policy) -> Check:
     return Check(float(bad), 0.0, bad == 0)
 
 
-def margin(policy: Policy, held_back: Sequence[HeldBack], bounds: Bounds) -> Check:
+def margin(policy: Policy, held_back: Sequence[HeldBackReply], bounds: Bounds) -> Check:
     """Mean log-prob a token of liked minus disliked held-back replies, candidate minus parent.
 
     With few of them chance alone moves it, so the bound gives way by two standard errors, over tokens or over replies,

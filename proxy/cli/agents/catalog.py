@@ -51,11 +51,11 @@ class AgentLink(NamedTuple):
         return self.key or NO_KEY
 
     def own(self, *place: str) -> tuple[str, ...] | None:
-        """A `Put.own`."""
+        """A `SettingEdit.own`."""
         return place if self.own_key else None
 
 
-class Put(NamedTuple):
+class SettingEdit(NamedTuple):
     """One value in one file. Format `text`: the whole file, and no place."""
 
     file: Path
@@ -67,7 +67,7 @@ class Put(NamedTuple):
 
 
 class Setup(NamedTuple):
-    puts: list[Put]
+    puts: list[SettingEdit]
     note: str  # how to rate there, and what to do by hand
 
 
@@ -95,8 +95,10 @@ def claude_code(link: AgentLink, home: Home) -> Setup:
         env["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] = str(link.window)
     # Before a cloud its own token stays; without any it would send its login there.
     kept = {"ANTHROPIC_AUTH_TOKEN"} if link.own_key else set()
-    puts = [Put(folder / "settings.json", "json", ("env", name), value, name in kept) for name, value in env.items()]
-    puts.append(Put(folder / "commands" / "rl.md", "text", (), CLAUDE_COMMAND))
+    puts = [
+        SettingEdit(folder / "settings.json", "json", ("env", name), value, name in kept) for name, value in env.items()
+    ]
+    puts.append(SettingEdit(folder / "commands" / "rl.md", "text", (), CLAUDE_COMMAND))
     return Setup(puts, "Start claude anew. Rate with /rl good or /rl bad too long.")
 
 
@@ -104,16 +106,16 @@ def codex(link: AgentLink, home: Home) -> Setup:
     file = home.of("CODEX_HOME", ".codex") / "config.toml"
     provider: Place = ("model_providers", NAME)
     puts = [
-        Put(file, "toml", ("model",), link.model),
-        Put(file, "toml", ("model_provider",), NAME),
-        Put(file, "toml", (*provider, "name"), NAME),
-        Put(file, "toml", (*provider, "base_url"), link.v1),
-        Put(file, "toml", (*provider, "wire_api"), "responses"),  # the only one that Codex still speaks
+        SettingEdit(file, "toml", ("model",), link.model),
+        SettingEdit(file, "toml", ("model_provider",), NAME),
+        SettingEdit(file, "toml", (*provider, "name"), NAME),
+        SettingEdit(file, "toml", (*provider, "base_url"), link.v1),
+        SettingEdit(file, "toml", (*provider, "wire_api"), "responses"),  # the only one that Codex still speaks
     ]
     if link.window:
-        puts.insert(2, Put(file, "toml", ("model_context_window",), link.window))  # when it summarises
+        puts.insert(2, SettingEdit(file, "toml", ("model_context_window",), link.window))  # when it summarises
     if link.key:
-        puts.append(Put(file, "toml", (*provider, "experimental_bearer_token"), link.key))
+        puts.append(SettingEdit(file, "toml", (*provider, "experimental_bearer_token"), link.key))
     return Setup(puts, "Start codex anew. It refuses unknown slash commands, so type a space first: ` /rl good`.")
 
 
@@ -127,9 +129,9 @@ def opencode(link: AgentLink, home: Home) -> Setup:
         "models": {link.model: {"name": link.model}},
     }
     puts = [
-        Put(file, "json", ("provider", NAME), provider, own=link.own("options", "apiKey")),
-        Put(file, "json", ("model",), f"{NAME}/{link.model}"),
-        Put(folder / "command" / "rl.md", "text", (), RL_COMMAND),
+        SettingEdit(file, "json", ("provider", NAME), provider, own=link.own("options", "apiKey")),
+        SettingEdit(file, "json", ("model",), f"{NAME}/{link.model}"),
+        SettingEdit(folder / "command" / "rl.md", "text", (), RL_COMMAND),
     ]
     return Setup(puts, "Start opencode anew. Rate with /rl good or /rl bad too long.")
 
@@ -149,11 +151,11 @@ def openclaw(link: AgentLink, home: Home) -> Setup:
     plain = isinstance(defaults.get("model"), str)
     model: Place = ("agents", "defaults", "model") if plain else ("agents", "defaults", "model", "primary")
     puts = [
-        Put(file, "json", ("models", "providers", NAME), provider, own=link.own("apiKey")),
-        Put(file, "json", model, name),
+        SettingEdit(file, "json", ("models", "providers", NAME), provider, own=link.own("apiKey")),
+        SettingEdit(file, "json", model, name),
     ]
     if isinstance(defaults.get("models"), dict):  # a list of the models that are allowed
-        puts.append(Put(file, "json", ("agents", "defaults", "models", name), {}))
+        puts.append(SettingEdit(file, "json", ("agents", "defaults", "models", name), {}))
     return Setup(puts, "The gateway takes it up by itself. Rate with /rl good as a message of its own.")
 
 
@@ -163,7 +165,7 @@ def aider(link: AgentLink, home: Home) -> Setup:
     if link.own_key:
         del values["openai-api-key"]  # one in the file would also go before that of its environment
     return Setup(
-        [Put(file, "yaml", (key,), value) for key, value in values.items()],
+        [SettingEdit(file, "yaml", (key,), value) for key, value in values.items()],
         "Start aider anew. It takes lines with a slash for its own commands, so rate with `rl:good`, or with "
         "`rlproxy good`. A .aider.conf.yml in a repository goes before this one.",
     )
@@ -172,12 +174,12 @@ def aider(link: AgentLink, home: Home) -> Setup:
 def continue_dev(link: AgentLink, home: Home) -> Setup:
     file = home.of("CONTINUE_GLOBAL_DIR", ".continue") / "config.yaml"
     head = {"name": NAME, "version": "1.0.0", "schema": "v1"}  # a file must have these
-    puts = [Put(file, "yaml", (key,), value, default=True) for key, value in head.items()]
+    puts = [SettingEdit(file, "yaml", (key,), value, default=True) for key, value in head.items()]
     model = {
         "name": NAME, "provider": "openai", "model": link.model, "apiBase": link.v1, "apiKey": link.some_key,
         "roles": ["chat", "edit", "apply"],
     }  # fmt: skip
-    puts.append(Put(file, "yaml", ("models", PathItem("name", NAME)), model, own=link.own("apiKey")))
+    puts.append(SettingEdit(file, "yaml", ("models", PathItem("name", NAME)), model, own=link.own("apiKey")))
     return Setup(puts, "Choose the model `rlproxy` in Continue. Rate with /rl good as a message of its own.")
 
 
@@ -190,9 +192,9 @@ def llm(link: AgentLink, home: Home) -> Setup:
     puts = []
     if link.key:
         model["api_key_name"] = NAME
-        puts.append(Put(folder / "keys.json", "json", (NAME,), link.key))
+        puts.append(SettingEdit(folder / "keys.json", "json", (NAME,), link.key))
     own = link.own("api_key_name")
-    puts.append(Put(folder / "extra-openai-models.yaml", "yaml", (PathItem("model_id", NAME),), model, own=own))
+    puts.append(SettingEdit(folder / "extra-openai-models.yaml", "yaml", (PathItem("model_id", NAME),), model, own=own))
     return Setup(puts, "Ask with `llm -m rlproxy …`; rate with `llm -c '/rl good'`.")
 
 

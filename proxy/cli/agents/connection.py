@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from proxy.cli.agents import json_text, toml_text, yaml_text
-from proxy.cli.agents.catalog import Put, Setup
+from proxy.cli.agents.catalog import SettingEdit, Setup
 from proxy.cli.agents.paths import MISSING, PathItem, Place, UnreadableSettings, look
 
 FORMATS: Final[dict[str, ModuleType]] = {"json": json_text, "toml": toml_text, "yaml": yaml_text}
@@ -203,7 +203,7 @@ def _without_us(now: bytes | None, recorded: dict[str, Any] | None) -> tuple[byt
     return text.encode(), how + (f"; {', '.join(kept)} was changed too and stays" if kept else ""), True
 
 
-def _set(text: str, put: Put) -> tuple[str, list[dict[str, Any]]]:
+def _set(text: str, put: SettingEdit) -> tuple[str, list[dict[str, Any]]]:
     """The text with that value, and what to remember."""
     made: dict[str, Any] = {"format": put.format, "place": _packed(put.place)}
     if put.format == "text":

@@ -12,12 +12,12 @@ from proxy.cli.agents import connection
 from proxy.cli.agents.paths import UnreadableSettings
 
 
-class Connected(NamedTuple):
+class AgentConnection(NamedTuple):
     name: str
     why: str | None  # it is not as `connect` left it; None: it is
 
 
-def connected(home: Path, url: str) -> tuple[Connected, ...]:
+def connected(home: Path, url: str) -> tuple[AgentConnection, ...]:
     """Every agent with a record in this home; `url` is where rlproxy answers now."""
     found = []
     for file in sorted((home / "agents").glob("*.json")):
@@ -26,7 +26,7 @@ def connected(home: Path, url: str) -> tuple[Connected, ...]:
             reason = _astray(record, url) if record else None
         except UnreadableSettings as error:
             reason = str(error)
-        found.append(Connected(file.stem, reason))
+        found.append(AgentConnection(file.stem, reason))
     return tuple(found)
 
 

@@ -24,8 +24,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
-from config.settings import Loaded, load
-from proxy.cli.doctor.facts import DoctorCheck, Facts
+from config.settings import LoadedSettings, load
+from proxy.cli.doctor.facts import DoctorCheck, DoctorFacts
 from proxy.conversation.redaction import Redactor
 from store import schema
 from store.safety.schema_report import outline
@@ -50,7 +50,7 @@ class NotBundled(Exception):
     """One sentence: why there is no bundle."""
 
 
-def write(to: Path, facts: Facts, checks: Sequence[DoctorCheck]) -> list[str]:
+def write(to: Path, facts: DoctorFacts, checks: Sequence[DoctorCheck]) -> list[str]:
     """The names of what is in it. Whole or not there, readable by its owner only. Raises NotBundled."""
     if to.exists():
         raise NotBundled(f"{to} exists already, nothing was written; choose another name.")
@@ -72,7 +72,7 @@ def write(to: Path, facts: Facts, checks: Sequence[DoctorCheck]) -> list[str]:
     return list(parts)
 
 
-def _parts(facts: Facts, checks: Sequence[DoctorCheck]) -> dict[str, str]:
+def _parts(facts: DoctorFacts, checks: Sequence[DoctorCheck]) -> dict[str, str]:
     home = facts.settings.home
     found: dict[str, Any] = {
         "versions.json": versions(),
@@ -102,7 +102,7 @@ def versions() -> dict[str, Any]:
     return {**system, "packages": packages, "written_at": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
 
 
-def settings(loaded: Loaded) -> list[dict[str, str]]:
+def settings(loaded: LoadedSettings) -> list[dict[str, str]]:
     """Print `rlproxy config show`, where keys are masked already; other people's names and own patterns are, too."""
     rows = []
     for key, value, source, _ in loaded.describe():

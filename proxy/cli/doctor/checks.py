@@ -10,25 +10,25 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from proxy.cli.doctor import machine_checks
-from proxy.cli.doctor.facts import DoctorCheck, Facts, State, gather, holder
+from proxy.cli.doctor.facts import DoctorCheck, DoctorFacts, State, gather, holder
 from proxy.cli.rendering_words import side_by_side
 from proxy.core.version_names import version_in_words
 from store.errors import KeyProblem
 from store.safety import db_key
 
-__all__ = ["CHECKS", "DoctorCheck", "Facts", "examine", "gather", "holder"]
+__all__ = ["CHECKS", "DoctorCheck", "DoctorFacts", "examine", "gather", "holder"]
 
 LOW_GB, NONE_GB = 5.0, 1.0  # a run takes some hundred MB, and what is captured grows with every turn
 
 
-def examine(facts: Facts) -> list[DoctorCheck]:
+def examine(facts: DoctorFacts) -> list[DoctorCheck]:
     return [check(facts) for check in CHECKS]
 
 
 # The checks
 
 
-def proxy(facts: Facts) -> DoctorCheck:
+def proxy(facts: DoctorFacts) -> DoctorCheck:
     if facts.status is not None:
         return DoctorCheck("proxy", "ok", f"answers at {facts.url}")
     if facts.answers and facts.damage is not None:
@@ -39,7 +39,7 @@ def proxy(facts: Facts) -> DoctorCheck:
     return DoctorCheck("proxy", "problem", str(facts.why))
 
 
-def data_folder(facts: Facts) -> DoctorCheck:
+def data_folder(facts: DoctorFacts) -> DoctorCheck:
     home, name = facts.settings.home, "data folder"
     if facts.holder is not None and not facts.answers:
         line = f"{home} is held by process {facts.holder}, which does not answer"
@@ -57,7 +57,7 @@ def data_folder(facts: Facts) -> DoctorCheck:
     )
 
 
-def disk(facts: Facts) -> DoctorCheck:
+def disk(facts: DoctorFacts) -> DoctorCheck:
     line = f"{facts.free_gb:.1f} GB free where {facts.settings.home} is"
     if facts.free_gb >= LOW_GB:
         return DoctorCheck("disk", "ok", line)
@@ -65,7 +65,7 @@ def disk(facts: Facts) -> DoctorCheck:
     return DoctorCheck("disk", "problem" if facts.free_gb < NONE_GB else "note", line, fix)
 
 
-def database(facts: Facts) -> DoctorCheck:
+def database(facts: DoctorFacts) -> DoctorCheck:
     found = None if facts.status is None else facts.status["database"]
     if facts.damage is not None or (found is not None and found["state"] == "damaged"):
         line = (
@@ -85,7 +85,7 @@ def database(facts: Facts) -> DoctorCheck:
     return DoctorCheck("database", "ok", "no damage is known")
 
 
-def encryption(facts: Facts) -> DoctorCheck:
+def encryption(facts: DoctorFacts) -> DoctorCheck:
     name, source = "encryption", facts.settings.store.key_from
     if not source:
         if facts.database == "encrypted":
@@ -103,7 +103,7 @@ def encryption(facts: Facts) -> DoctorCheck:
     return DoctorCheck(name, "ok", f"the database and run folders are encrypted, key from {source.partition(':')[0]}")
 
 
-def capture(facts: Facts) -> DoctorCheck:
+def capture(facts: DoctorFacts) -> DoctorCheck:
     if facts.status is None:
         return _unknown("capture")
     if problem := facts.status["problem"]:
@@ -117,7 +117,7 @@ def capture(facts: Facts) -> DoctorCheck:
     return DoctorCheck("capture", "note", line, f"point an agent at {facts.url}/v1, or `rlproxy connect AGENT`")
 
 
-def backend(facts: Facts) -> DoctorCheck:
+def backend(facts: DoctorFacts) -> DoctorCheck:
     if facts.status is None:
         return _unknown("backend")
     if facts.not_ready is not None:
@@ -127,7 +127,7 @@ def backend(facts: Facts) -> DoctorCheck:
     return DoctorCheck("backend", "ok", facts.status["backend"]["state"])
 
 
-def model(facts: Facts) -> DoctorCheck:
+def model(facts: DoctorFacts) -> DoctorCheck:
     if facts.status is not None and (trains := facts.status.get("trains")):
         if trains["model"]:
             return DoctorCheck("model", "ok", f"whichever a client asks for answers; what trains: {trains['line']}")
@@ -141,7 +141,7 @@ def model(facts: Facts) -> DoctorCheck:
     return DoctorCheck("model", "problem", line, "load it there, or set backend.model to one that it has")
 
 
-def formats(facts: Facts) -> DoctorCheck:
+def formats(facts: DoctorFacts) -> DoctorCheck:
     if facts.status is None:
         return _unknown("formats")
     by: dict[str, list[str]] = {}
@@ -150,7 +150,7 @@ def formats(facts: Facts) -> DoctorCheck:
     return DoctorCheck("formats", "ok", "; ".join(f"{how}: {', '.join(names)}" for how, names in by.items()))
 
 
-def exactness(facts: Facts) -> DoctorCheck:
+def exactness(facts: DoctorFacts) -> DoctorCheck:
     """How much of what is captured is exact: as measured, once there are answers."""
     if facts.status is None:
         return _unknown("exactness")
@@ -174,7 +174,7 @@ def exactness(facts: Facts) -> DoctorCheck:
     return DoctorCheck(name, "ok", "token ids and log-probs come with every answer")
 
 
-def sampling(facts: Facts) -> DoctorCheck:
+def sampling(facts: DoctorFacts) -> DoctorCheck:
     if facts.status is None:
         return _unknown("sampling")
     found = facts.status["backend"]
@@ -185,7 +185,7 @@ def sampling(facts: Facts) -> DoctorCheck:
     return DoctorCheck("sampling", "note", line, fix)
 
 
-def adapters(facts: Facts) -> DoctorCheck:
+def adapters(facts: DoctorFacts) -> DoctorCheck:
     if facts.status is None:
         return _unknown("adapters")
     found = facts.status["backend"]
@@ -202,7 +202,7 @@ def adapters(facts: Facts) -> DoctorCheck:
     return DoctorCheck("adapters", "note", found["lacks"] or "the backend takes no adapter while it runs", fix)
 
 
-def leftovers(facts: Facts) -> DoctorCheck:
+def leftovers(facts: DoctorFacts) -> DoctorCheck:
     """Versions of another home at the same server: nobody removes those of a home that is gone."""
     if facts.status is None:
         return _unknown("leftovers")
@@ -212,7 +212,7 @@ def leftovers(facts: Facts) -> DoctorCheck:
     return DoctorCheck("leftovers", "note", left["line"], fix)
 
 
-def base(facts: Facts) -> DoctorCheck:
+def base(facts: DoctorFacts) -> DoctorCheck:
     if facts.status is None:
         return _unknown("base")
     found = facts.status["match"]
@@ -230,7 +230,7 @@ def _compared(status: Mapping[str, Any]) -> State:
     return "ok" if found["state"] == "same" else "note"
 
 
-def template(facts: Facts) -> DoctorCheck:
+def template(facts: DoctorFacts) -> DoctorCheck:
     """The comparison's words about how a conversation is rendered, with both texts where they differ."""
     if facts.status is None:
         return _unknown("template")
@@ -252,7 +252,7 @@ def template(facts: Facts) -> DoctorCheck:
     return DoctorCheck("template", "problem" if found["stops"] else "note", line, fix)
 
 
-def prompts(facts: Facts) -> DoctorCheck:
+def prompts(facts: DoctorFacts) -> DoctorCheck:
     """Tell whether a run would take the newest answers, and what the server has cut."""
     if facts.status is None:
         return _unknown("prompts")
@@ -271,7 +271,7 @@ def prompts(facts: Facts) -> DoctorCheck:
     return DoctorCheck("prompts", found, line, "; ".join(fixes) or None)
 
 
-def training(facts: Facts) -> DoctorCheck:
+def training(facts: DoctorFacts) -> DoctorCheck:
     if facts.status is None:
         return _unknown("training")
     found = facts.status["training"]
@@ -289,7 +289,7 @@ def training(facts: Facts) -> DoctorCheck:
     return DoctorCheck("training", "note", f"nothing trains now: {found['waits_for']}", fix)
 
 
-def last_run(facts: Facts) -> DoctorCheck:
+def last_run(facts: DoctorFacts) -> DoctorCheck:
     if facts.status is None:
         return _unknown("last run")
     run = facts.status["last_run"]
@@ -308,7 +308,7 @@ def last_run(facts: Facts) -> DoctorCheck:
     return DoctorCheck("last run", "problem", line, f"{share}; {fix}" if share else fix)
 
 
-def ratings(facts: Facts) -> DoctorCheck:
+def ratings(facts: DoctorFacts) -> DoctorCheck:
     if facts.status is None:
         return _unknown("ratings")
     found = facts.status["ratings"]
@@ -324,7 +324,7 @@ def ratings(facts: Facts) -> DoctorCheck:
 
 
 # In the order in which one thing needs the other.
-CHECKS: Final[tuple[Callable[[Facts], DoctorCheck], ...]] = (
+CHECKS: Final[tuple[Callable[[DoctorFacts], DoctorCheck], ...]] = (
     proxy, data_folder, disk, machine_checks.memory, machine_checks.gpu, machine_checks.priority, database, encryption,
     machine_checks.keys, backend, model, formats, exactness, sampling, adapters, leftovers, base, template, prompts,
     machine_checks.agents, capture, ratings, training, last_run,

@@ -24,7 +24,7 @@ from proxy.training.system_load import Machine
 from store import driver, schema
 from store.lock import NAME as LOCK
 from store.safety import integrity
-from trainer.launch import Standing, standing
+from trainer.launch import PriorityState, standing
 
 State = Literal["ok", "note", "problem", "unknown"]
 GB: Final = 2**30
@@ -41,7 +41,7 @@ class DoctorCheck(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class DoctorFacts:
     settings: Settings
     url: str
     status: Mapping[str, Any] | None  # of /rl/status; None: the proxy does not answer, or not us
@@ -55,13 +55,13 @@ class Facts:
     memory_gb: float | None = None  # free
     gpu_gb: float | None = None  # free on the GPU, where nvidia-smi tells it
     keys: tuple[Mapping[str, Any], ...] | None = None  # handed out; None: not asked, or not told
-    agents: tuple[drift.Connected, ...] = ()
+    agents: tuple[drift.AgentConnection, ...] = ()
     database: Literal["none", "clear", "encrypted"] = "none"
-    standing: Standing | None = None  # how far a run steps back
+    standing: PriorityState | None = None  # how far a run steps back
     damage: str | None = None  # what was found to be wrong with it, as the note beside it says
 
 
-def gather(settings: Settings) -> Facts:
+def gather(settings: Settings) -> DoctorFacts:
     client = HomeClient(settings)
     status, reason, answers, not_ready, models, keys = None, None, True, None, None, None
     try:
@@ -79,7 +79,7 @@ def gather(settings: Settings) -> Facts:
         reason, answers = str(error), False
     free = shutil.disk_usage(_there(settings.home)).free / GB
     use = Machine(cpu=False, gpu=shutil.which("nvidia-smi") is not None).look(time.monotonic())
-    return Facts(
+    return DoctorFacts(
         settings, client.url, status, reason, answers, not_ready, models, holder(settings.home), owner(settings), free,
         use.free_gb, use.gpu_free_gb, keys, drift.connected(settings.home, client.url), _form(settings.home),
         standing(settings.train.nice, owner(settings) or "self"),

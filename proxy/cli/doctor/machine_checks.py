@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from config.settings import FILE_NAME
-from proxy.cli.doctor.facts import DoctorCheck, Facts
+from proxy.cli.doctor.facts import DoctorCheck, DoctorFacts
 from proxy.training.giving_way import longest
 from trainer.launch import can_stand_still
 
@@ -18,7 +18,7 @@ UNKNOWN: Final = "told by a proxy that runs, with a backend that answers"
 OTHERS: Final = 0o077  # bits of a file's mode
 
 
-def memory(facts: Facts) -> DoctorCheck:
+def memory(facts: DoctorFacts) -> DoctorCheck:
     train, free = facts.settings.train, facts.memory_gb
     if free is None:
         return DoctorCheck("memory", "unknown", "not measured")
@@ -33,7 +33,7 @@ def memory(facts: Facts) -> DoctorCheck:
     return DoctorCheck("memory", "note", line, fix)
 
 
-def gpu(facts: Facts) -> DoctorCheck:
+def gpu(facts: DoctorFacts) -> DoctorCheck:
     train = facts.settings.train
     if facts.gpu_gb is not None:
         return DoctorCheck("gpu", "ok", f"an NVIDIA GPU with {facts.gpu_gb:.1f} GB free")
@@ -48,7 +48,7 @@ def gpu(facts: Facts) -> DoctorCheck:
     return DoctorCheck("gpu", "ok", "no NVIDIA GPU is found: runs train on the CPU, which is for small models")
 
 
-def priority(facts: Facts) -> DoctorCheck:
+def priority(facts: DoctorFacts) -> DoctorCheck:
     """How far a run steps back for the server that answers."""
     found, train = facts.standing, facts.settings.train
     if found is None:
@@ -65,7 +65,7 @@ def priority(facts: Facts) -> DoctorCheck:
     return DoctorCheck("priority", "note", "; ".join(parts), fix)
 
 
-def keys(facts: Facts) -> DoctorCheck:
+def keys(facts: DoctorFacts) -> DoctorCheck:
     if (file := _readable_secret(facts)) is not None:
         line = f"{file} has a key in it, and others on this machine can read it"
         return DoctorCheck("keys", "problem", line, f"chmod 600 {file}")
@@ -86,7 +86,7 @@ def keys(facts: Facts) -> DoctorCheck:
     return DoctorCheck("keys", "ok", line)
 
 
-def _readable_secret(facts: Facts) -> Path | None:
+def _readable_secret(facts: DoctorFacts) -> Path | None:
     """The settings file, where a key stands in it and not only its owner may read it."""
     file = facts.settings.home / FILE_NAME
     try:
@@ -99,7 +99,7 @@ def _readable_secret(facts: Facts) -> Path | None:
     return file if any(key is not None and key.get_secret_value() in text for key in given) else None
 
 
-def agents(facts: Facts) -> DoctorCheck:
+def agents(facts: DoctorFacts) -> DoctorCheck:
     if not facts.agents:
         return DoctorCheck("agents", "ok", "none is connected by rlproxy; `rlproxy connect AGENT` does it")
     astray = [agent for agent in facts.agents if agent.why is not None]

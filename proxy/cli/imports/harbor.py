@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import orjson
 
-from proxy.cli.imports.outcomes import LONGEST_ERROR, LeftOut, NothingThere, WrittenReward, group_name, within
+from proxy.cli.imports.outcomes import LONGEST_ERROR, NothingThere, SkippedOutcome, WrittenReward, group_name, within
 
 FOLDER: Final = Path("jobs")
 LARGEST: Final = 64 * 2**20  # bytes of a file; a result is some kilobytes
@@ -29,7 +29,7 @@ class BrokenTrial(Exception):
     """A trial that cannot be read; says why."""
 
 
-def read(place: Path, reward: str | None) -> Iterator[WrittenReward | LeftOut]:
+def read(place: Path, reward: str | None) -> Iterator[WrittenReward | SkippedOutcome]:
     """All trials below a folder. `reward`: which of several rewards. Raises NothingThere."""
     if not place.is_dir():
         raise NothingThere(f"{place} is not a folder; Harbor writes into jobs/, or where --jobs-dir says.")
@@ -42,7 +42,7 @@ def read(place: Path, reward: str | None) -> Iterator[WrittenReward | LeftOut]:
         try:
             outcome = _trial(folder, names, reward)
         except BrokenTrial as error:
-            outcome = LeftOut(str(folder / "result.json"), None, "broken", str(error))
+            outcome = SkippedOutcome(str(folder / "result.json"), None, "broken", str(error))
         if outcome is not None:
             has_trial = True
             folders.clear()  # nothing of Harbor's own lies deeper
@@ -51,14 +51,14 @@ def read(place: Path, reward: str | None) -> Iterator[WrittenReward | LeftOut]:
         raise NothingThere(f"no trial of Harbor lies below {place}; name its jobs folder, a job, or a trial.")
 
 
-def _trial(folder: Path, names: list[str], reward: str | None) -> WrittenReward | LeftOut | None:
+def _trial(folder: Path, names: list[str], reward: str | None) -> WrittenReward | SkippedOutcome | None:
     """None where it is a job's folder, or somebody else's. Raises BrokenTrial."""
     config = _object(folder / "config.json") if "config.json" in names else {}
     if "result.json" not in names:
         trial = config.get("trial_name")
         if not isinstance(trial, str):
             return None
-        return LeftOut(
+        return SkippedOutcome(
             str(folder), f"{trial}__agent", "no-reward", "it has no result.json: it runs still, or broke off"
         )
     result = _object(folder / "result.json")
@@ -76,7 +76,7 @@ def _trial(folder: Path, names: list[str], reward: str | None) -> WrittenReward 
         rewards = _of_files(folder / "verifier")
     value = _reward(rewards, reward)
     if value is None:
-        return LeftOut(location, id, "no-reward", "its verifier gave no reward, and a missing reward is not 0")
+        return SkippedOutcome(location, id, "no-reward", "its verifier gave no reward, and a missing reward is not 0")
     return WrittenReward(location, id, group, value)
 
 

@@ -26,8 +26,8 @@ MOST_IN_GROUP: Final = 1024
 ROUNDED: Final = 1e-9  # a sum of weighted rewards may come out that far above 1
 SHOWN: Final = 3  # examples of each reason
 
-Left = Literal["broken", "no-reward", "not-trained", "twice", "not-captured", "refused"]
-FAILS: Final[frozenset[Left]] = frozenset({"broken", "twice", "refused"})
+LeftoverVersions = Literal["broken", "no-reward", "not-trained", "twice", "not-captured", "refused"]
+FAILS: Final[frozenset[LeftoverVersions]] = frozenset({"broken", "twice", "refused"})
 
 
 class NothingThere(Exception):
@@ -44,12 +44,12 @@ class WrittenReward(NamedTuple):
     error: str | None = None
 
 
-class LeftOut(NamedTuple):
+class SkippedOutcome(NamedTuple):
     """A place in the files that gives no reward."""
 
     where: str
     episode: str | None
-    kind: Left
+    kind: LeftoverVersions
     why: str
 
 
@@ -61,7 +61,7 @@ class ImportReport:
     known: int = 0
     errors: int = 0  # of all these, episodes that ended with an error
     groups: int = 0
-    left_out: list[LeftOut] = field(default_factory=list)
+    left_out: list[SkippedOutcome] = field(default_factory=list)
 
     @property
     def matched(self) -> int:
@@ -78,7 +78,7 @@ class ImportReport:
 
 def give(
     client: HomeClient,
-    entries: Iterable[WrittenReward | LeftOut],
+    entries: Iterable[WrittenReward | SkippedOutcome],
     report: ImportReport,
     *,
     scale: float = 1.0,
@@ -126,17 +126,17 @@ def within(value: Any, *keys: str) -> Any:
 
 
 def _sorted_out(
-    entries: Iterable[WrittenReward | LeftOut], scale: float, left_out: list[LeftOut]
+    entries: Iterable[WrittenReward | SkippedOutcome], scale: float, left_out: list[SkippedOutcome]
 ) -> list[WrittenReward]:
     """Each episode once, its reward scaled. One that is said twice, and differently, is left out at both places."""
     first: dict[str, WrittenReward] = {}
     differs: dict[str, list[WrittenReward]] = {}
     for entry in entries:
-        if isinstance(entry, LeftOut):
+        if isinstance(entry, SkippedOutcome):
             left_out.append(entry)
             continue
         scaled = _scaled(entry, scale)
-        if isinstance(scaled, LeftOut):
+        if isinstance(scaled, SkippedOutcome):
             left_out.append(scaled)
         elif (earlier_reward := first.setdefault(entry.episode, scaled))[1:] != scaled[1:]:
             differs.setdefault(entry.episode, [earlier_reward]).append(scaled)
@@ -144,7 +144,7 @@ def _sorted_out(
         del first[episode]
         variants = "; ".join(f"{place.where}: {_described(place)}" for place in places[:SHOWN])
         left_out.append(
-            LeftOut(
+            SkippedOutcome(
                 places[0].where, episode, "twice", f"it stands in the files more than once, and differs ({variants})"
             )
         )
@@ -159,15 +159,15 @@ def _described(written: WrittenReward) -> str:
     )
 
 
-def _scaled(written: WrittenReward, scale: float) -> WrittenReward | LeftOut:
+def _scaled(written: WrittenReward, scale: float) -> WrittenReward | SkippedOutcome:
     if written.reward is None:
         return written
     value = written.reward * scale
     if not math.isfinite(value):
-        return LeftOut(written.where, written.episode, "broken", "its reward is not a finite number")
+        return SkippedOutcome(written.where, written.episode, "broken", "its reward is not a finite number")
     if abs(value) <= 1 + ROUNDED:
         return written._replace(reward=max(-1.0, min(1.0, value)))
-    return LeftOut(
+    return SkippedOutcome(
         written.where, written.episode, "refused",
         f"its reward is {value:g}, and rlproxy takes -1 to 1: give `--scale {scale / abs(value):.3g}` or less",
     )  # fmt: skip
@@ -181,7 +181,7 @@ def _sent(
     report: ImportReport,
     *,
     dry_run: bool,
-) -> Iterator[tuple[WrittenReward, LeftOut | None]]:
+) -> Iterator[tuple[WrittenReward, SkippedOutcome | None]]:
     """Each, with why it was not taken. Raises Refused, Unreachable."""
     for start in range(0, len(outcomes), BATCH):
         batch = outcomes[start : start + BATCH]
@@ -198,10 +198,10 @@ def _sent(
         _progress(min(start + BATCH, len(outcomes)), len(outcomes), dry_run)
 
 
-def _refused(written: WrittenReward, wrong: dict[str, Any]) -> LeftOut:
+def _refused(written: WrittenReward, wrong: dict[str, Any]) -> SkippedOutcome:
     if wrong["status"] == 404:
-        return LeftOut(written.where, written.episode, "not-captured", "rlproxy has captured no request of it")
-    return LeftOut(written.where, written.episode, "refused", wrong["why"])
+        return SkippedOutcome(written.where, written.episode, "not-captured", "rlproxy has captured no request of it")
+    return SkippedOutcome(written.where, written.episode, "refused", wrong["why"])
 
 
 def _line(written: WrittenReward, size: int | None, split: str | None) -> bytes:
@@ -230,7 +230,7 @@ def show(report: ImportReport, noun: str) -> None:
         f"{some(report.stored, 'episode')} {would}rewarded{changed}, {report.known} had their reward before; "
         f"{some(report.groups, 'group')}, {some(report.errors, 'episode')} with an error"
     )
-    kinds: dict[Left, list[LeftOut]] = {}
+    kinds: dict[LeftoverVersions, list[SkippedOutcome]] = {}
     for omission in report.left_out:
         kinds.setdefault(omission.kind, []).append(omission)
     for kind, those in kinds.items():

@@ -15,7 +15,7 @@ from typing import Any, Final
 import orjson
 
 from proxy.cli.imports.export_file import UnreadableFile
-from proxy.cli.imports.outcomes import LONGEST_ERROR, LeftOut, NothingThere, WrittenReward, group_name, within
+from proxy.cli.imports.outcomes import LONGEST_ERROR, NothingThere, SkippedOutcome, WrittenReward, group_name, within
 
 FOLDER: Final = Path("outputs")
 NAME: Final = "traces.jsonl"
@@ -26,7 +26,7 @@ class BrokenTrace(Exception):
     """A trace that cannot be read; says why."""
 
 
-def read(place: Path, reward: str | None) -> Iterator[WrittenReward | LeftOut]:
+def read(place: Path, reward: str | None) -> Iterator[WrittenReward | SkippedOutcome]:
     """All traces below a folder, or of one file. `reward`: the named one alone. Raises NothingThere,
     UnreadableFile."""
     for file in _files(place):
@@ -36,7 +36,7 @@ def read(place: Path, reward: str | None) -> Iterator[WrittenReward | LeftOut]:
             try:
                 yield from _episode(line, location, run, reward)
             except BrokenTrace as error:
-                yield LeftOut(location, None, "broken", str(error))
+                yield SkippedOutcome(location, None, "broken", str(error))
 
 
 def _files(place: Path) -> list[Path]:
@@ -69,7 +69,7 @@ def _lines(file: Path) -> Iterator[tuple[int, bytes]]:
         raise UnreadableFile(f"{file} cannot be read ({error.strerror or error}); nothing was given.") from None
 
 
-def _episode(line: bytes, location: str, run: str, reward: str | None) -> Iterator[WrittenReward | LeftOut]:
+def _episode(line: bytes, location: str, run: str, reward: str | None) -> Iterator[WrittenReward | SkippedOutcome]:
     """Raises BrokenTrace."""
     try:
         row: Any = orjson.loads(line)
@@ -81,23 +81,25 @@ def _episode(line: bytes, location: str, run: str, reward: str | None) -> Iterat
         raise BrokenTrace("the line has no list of `traces`, so it is not of verifiers 0.3 or 0.4")
     if not traces:
         reason = f"the episode failed before its agent began ({_error(row)})"
-        yield LeftOut(location, _text(within(row, "id")), "no-reward", reason)
+        yield SkippedOutcome(location, _text(within(row, "id")), "no-reward", reason)
     run = _text(within(row, "run", "id")) or run
     group = _text(within(row, "group", "id"))
     for trace in traces:
         try:
             yield _outcome(trace, location, group or run, reward, is_group=group is not None)
         except BrokenTrace as error:
-            yield LeftOut(location, _text(within(trace, "id")), "broken", str(error))
+            yield SkippedOutcome(location, _text(within(trace, "id")), "broken", str(error))
 
 
-def _outcome(trace: Any, location: str, scope: str, reward: str | None, *, is_group: bool) -> WrittenReward | LeftOut:
+def _outcome(
+    trace: Any, location: str, scope: str, reward: str | None, *, is_group: bool
+) -> WrittenReward | SkippedOutcome:
     """Raises BrokenTrace."""
     id = _text(within(trace, "id"))
     if id is None:
         raise BrokenTrace("a trace has no `id`")
     if within(trace, "agent", "trainable") is False:
-        return LeftOut(location, id, "not-trained", "its agent does not train (agent.trainable is false)")
+        return SkippedOutcome(location, id, "not-trained", "its agent does not train (agent.trainable is false)")
     agent = _text(within(trace, "agent", "name")) or "agent"
     task = _text(within(trace, "task", "key")) or _text(within(trace, "task", "hash"))
     if task is None:
@@ -107,7 +109,7 @@ def _outcome(trace: Any, location: str, scope: str, reward: str | None, *, is_gr
         return WrittenReward(location, id, group, None, _error(trace))
     value = _reward(within(trace, "rewards"), reward)
     if value is None:
-        return LeftOut(location, id, "no-reward", "it has no reward, and a missing reward is not 0")
+        return SkippedOutcome(location, id, "no-reward", "it has no reward, and a missing reward is not 0")
     return WrittenReward(location, id, group, value)
 
 

@@ -32,7 +32,7 @@ WITHOUT_WEIGHTS = ("ollama", "lmstudio", "llamacpp", "openai")  # kinds that do 
 
 
 @dataclass(frozen=True, slots=True)
-class Agreed:
+class ConfirmedPlan:
     """The plan as the person saw it, and all that carrying it out needs."""
 
     plan: InitPlan
@@ -43,7 +43,7 @@ class Agreed:
     installs: bool  # whether pip may run without a question
 
 
-def agree(console: Console, settings: Settings, answers: Path | None, *, asks: bool) -> Agreed | None:
+def agree(console: Console, settings: Settings, answers: Path | None, *, asks: bool) -> ConfirmedPlan | None:
     """Nothing is written in here; None where the person says no. Raises BadAnswers, NotWritable, Interrupted."""
     given = read(answers) if answers else Answers()
     home = settings.home.absolute()
@@ -60,7 +60,7 @@ def agree(console: Console, settings: Settings, answers: Path | None, *, asks: b
     _show_plan(console, made, choices, service)
     if asks and (made.changes or service) and not console.agree("Write this?", default=True):
         return None
-    return Agreed(made, choices, found.machine, service, asks, bool(given.install))
+    return ConfirmedPlan(made, choices, found.machine, service, asks, bool(given.install))
 
 
 def _show_found(console: Console, found: Surroundings) -> None:
@@ -100,7 +100,7 @@ def _show_plan(console: Console, made: InitPlan, choices: Choices, service: Mana
 # From then on
 
 
-def carry_out(console: Console, agreed: Agreed, *, start: bool) -> dict[str, Any]:
+def carry_out(console: Console, agreed: ConfirmedPlan, *, start: bool) -> dict[str, Any]:
     """The report that `--json` prints. A failure is its `problem`; steps that follow from it are left out."""
     made, choices = agreed.plan, agreed.choices
     report = {
@@ -137,7 +137,7 @@ def carry_out(console: Console, agreed: Agreed, *, start: bool) -> dict[str, Any
     return report
 
 
-def _install(console: Console, agreed: Agreed) -> str | None:
+def _install(console: Console, agreed: ConfirmedPlan) -> str | None:
     """The command that has still to be run, or None where nothing is missing any more."""
     wanted = (agreed.choices.kind, agreed.choices.weights, agreed.machine.kind)
     if not (names := extras.missing(*wanted)):
@@ -169,7 +169,7 @@ def _show_download(console: Console, what: extras.Download, machine: environment
         )
 
 
-def _prove(console: Console, agreed: Agreed, *, runs: bool) -> dict[str, Any]:
+def _prove(console: Console, agreed: ConfirmedPlan, *, runs: bool) -> dict[str, Any]:
     settings, service, wait = agreed.plan.settings, agreed.service, _waiting(console)
     process: int | None = None
     if service is not None:

@@ -17,7 +17,7 @@ class Interrupted(Exception):
     """Ctrl-C, Ctrl-D, or a terminal that went away."""
 
 
-class Wrong(Exception):
+class InvalidAnswer(Exception):
     """Not an answer; the message says what would be one."""
 
 
@@ -43,7 +43,7 @@ class Console:
                 raise Interrupted
             try:
                 return read(line.strip())
-            except Wrong as wrong:
+            except InvalidAnswer as wrong:
                 self.say(f"  {wrong}")
 
     def agree(self, text: str, *, default: bool) -> bool:
@@ -52,6 +52,6 @@ class Console:
                 return default
             if line.lower() in ("y", "yes", "n", "no"):
                 return line.lower()[0] == "y"
-            raise Wrong("y or n, please.")
+            raise InvalidAnswer("y or n, please.")
 
         return self.ask(f"{text} [{'Y/n' if default else 'y/N'}]", read)

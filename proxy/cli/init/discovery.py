@@ -42,7 +42,7 @@ class ListedModel:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundServer:
+class DiscoveredServer:
     kind: str  # as backend.kind
     url: str  # as proxy.core.server_url keeps it
     models: tuple[ListedModel, ...] = ()
@@ -80,7 +80,7 @@ class ServerProbe:
         return found if status == 200 and isinstance(found, dict) and "error" not in found else {}
 
 
-async def look(urls: Iterable[str], keys: Mapping[str, str] = MappingProxyType({})) -> list[FoundServer]:
+async def look(urls: Iterable[str], keys: Mapping[str, str] = MappingProxyType({})) -> list[DiscoveredServer]:
     """The servers that answer at these addresses, in their order, all asked at once; `keys` by plain address.
 
     Who listens on a port is known only once it answers, so none is sent a key that is another's.
@@ -91,7 +91,7 @@ async def look(urls: Iterable[str], keys: Mapping[str, str] = MappingProxyType({
     return [server for server in found if server is not None]
 
 
-async def _at(http: aiohttp.ClientSession, url: str, keys: Mapping[str, str]) -> FoundServer | None:
+async def _at(http: aiohttp.ClientSession, url: str, keys: Mapping[str, str]) -> DiscoveredServer | None:
     root = url.removesuffix("/v1").removesuffix("/api")
     server = await recognise(ServerProbe(http, root, keys.get(root))) if root != url else None
     if server and server.kind in OWN_API:
@@ -117,7 +117,7 @@ def plain(url: str, kind: str | None = None) -> str:
     return base_url(url, is_root=kind not in (None, "openai"))
 
 
-async def recognise(asker: ServerProbe) -> FoundServer | None:
+async def recognise(asker: ServerProbe) -> DiscoveredServer | None:
     status, listed, headers = await asker.get("/v1/models")
     if status == 0:
         return None
@@ -127,7 +127,7 @@ async def recognise(asker: ServerProbe) -> FoundServer | None:
     owners = {OWNERS[o] for m in entries if (o := str(m.get("owned_by"))) in OWNERS}
     if status in (401, 403):
         note = f"it wants a key: start init again with RLPROXY_BACKEND__API_KEY and RLPROXY_BACKEND__URL={asker.url}"
-        return FoundServer(await _by_open_routes(asker), asker.url, note=note)
+        return DiscoveredServer(await _by_open_routes(asker), asker.url, note=note)
     if version := (await asker.table("/api/version")).get("version"):
         return await _ollama(asker, str(version))
     if (server := await _lmstudio(asker)) is not None:
@@ -136,13 +136,15 @@ async def recognise(asker: ServerProbe) -> FoundServer | None:
     if "llamacpp" in owners or _is_llama(await asker.table("/props")):
         return await asyncio.to_thread(_llamacpp, asker.url, models, await asker.table("/props"))
     if "vllm" in owners:
-        return FoundServer("vllm", asker.url, models, str((await asker.table("/version")).get("version") or ""))
+        return DiscoveredServer("vllm", asker.url, models, str((await asker.table("/version")).get("version") or ""))
     if "sglang" in owners or "model_path" in await asker.table("/get_model_info"):
-        return FoundServer("sglang", asker.url, models)
+        return DiscoveredServer("sglang", asker.url, models)
     if str(headers.get("server", "")).startswith("BaseHTTP/") and await asker.table("/health") == {"status": "ok"}:
         return await asyncio.to_thread(_mlx, asker.url)
     if status == 200 and entries:
-        return FoundServer("openai", asker.url, models, note="a server that I do not know: captured and rated only")
+        return DiscoveredServer(
+            "openai", asker.url, models, note="a server that I do not know: captured and rated only"
+        )
     return None
 
 
@@ -153,11 +155,13 @@ async def _by_open_routes(asker: ServerProbe) -> str:
     return "llamacpp" if (await asker.table("/health")) == {"status": "ok"} else "openai"
 
 
-async def _ollama(asker: ServerProbe, version: str) -> FoundServer:
+async def _ollama(asker: ServerProbe, version: str) -> DiscoveredServer:
     found = _list(await asker.table("/api/tags"), "models")
     names = [str(m["name"]) for m in found if isinstance(m, dict) and m.get("name") and not _embeds(m)]
     models = tuple(ListedModel(name.removesuffix(":latest")) for name in names if "-rl:v" not in name)  # those are ours
-    return FoundServer("ollama", asker.url, models, version, "" if models else "it has no model yet: `ollama pull` one")
+    return DiscoveredServer(
+        "ollama", asker.url, models, version, "" if models else "it has no model yet: `ollama pull` one"
+    )
 
 
 def _embeds(entry: Mapping[str, Any]) -> bool:
@@ -165,16 +169,18 @@ def _embeds(entry: Mapping[str, Any]) -> bool:
     return any("bert" in str(family) for family in families)
 
 
-async def _lmstudio(asker: ServerProbe) -> FoundServer | None:
+async def _lmstudio(asker: ServerProbe) -> DiscoveredServer | None:
     found = _list(await asker.table("/api/v1/models"), "models")
     if any(isinstance(m, dict) and "loaded_instances" in m for m in found):
         ours = [m for m in found if m.get("type") == "llm" and m.get("publisher") != "rlproxy"]
         ours.sort(key=lambda m: not m["loaded_instances"])  # what is loaded comes first
         models = tuple(ListedModel(str(m["key"]), m.get("max_context_length")) for m in ours)
-        return FoundServer("lmstudio", asker.url, models, about={"models": ours})
+        return DiscoveredServer("lmstudio", asker.url, models, about={"models": ours})
     _, unknown, _ = await asker.get("/api/v1/models")
     if isinstance(unknown, dict) and "Unexpected endpoint" in str(unknown.get("error")):
-        return FoundServer("lmstudio", asker.url, note="it is too old for new versions (no REST API v1): update it")
+        return DiscoveredServer(
+            "lmstudio", asker.url, note="it is too old for new versions (no REST API v1): update it"
+        )
     return None
 
 
@@ -182,22 +188,22 @@ def _is_llama(props: Mapping[str, Any]) -> bool:
     return props.get("role") == "router" or "total_slots" in props
 
 
-def _llamacpp(url: str, models: tuple[ListedModel, ...], props: Mapping[str, Any]) -> FoundServer:
+def _llamacpp(url: str, models: tuple[ListedModel, ...], props: Mapping[str, Any]) -> DiscoveredServer:
     if props.get("role") != "router":
         note = "a plain server: a new version waits for its restart; better as a router (docs/reference/backends.md)"
-        return FoundServer("llamacpp", url, models, note=note, about=props)
+        return DiscoveredServer("llamacpp", url, models, note=note, about=props)
     presets = commands.option(url, "llama-server", "--models-preset")
     if presets and Path(presets).is_absolute():
-        return FoundServer("llamacpp", url, models, about=props, presets=presets)
+        return DiscoveredServer("llamacpp", url, models, about=props, presets=presets)
     note = "a router: name its --models-preset file in backend.presets, so that versions can go in"
-    return FoundServer("llamacpp", url, models, note=note, about=props)
+    return DiscoveredServer("llamacpp", url, models, note=note, about=props)
 
 
-def _mlx(url: str) -> FoundServer:
+def _mlx(url: str) -> DiscoveredServer:
     """Its list is of whatever is on the disk; which of them it serves stands in its command line only."""
     if (model := commands.option(url, "mlx_lm", "--model")) is not None:
-        return FoundServer("mlx", url, (ListedModel(model),))
-    return FoundServer(
+        return DiscoveredServer("mlx", url, (ListedModel(model),))
+    return DiscoveredServer(
         "mlx", url, note="it does not tell its model; say which one it was started with, as in --answers"
     )
 
@@ -226,7 +232,7 @@ class ModelFacts(NamedTuple):
 
 
 async def model_facts(
-    server: FoundServer, model: str, models_dir: Path, folders: ModelFolders, key: str | None = None
+    server: DiscoveredServer, model: str, models_dir: Path, folders: ModelFolders, key: str | None = None
 ) -> ModelFacts:
     """`models_dir`: of LM Studio; `folders`: below which a file that a server names is opened."""
     if server.kind != "ollama":
@@ -252,7 +258,7 @@ def _head(file: Path | None) -> dict[str, Any]:
         return {}
 
 
-def _is_here(server: FoundServer) -> bool:
+def _is_here(server: DiscoveredServer) -> bool:
     return urlsplit(server.url).hostname in ("127.0.0.1", "localhost", "::1")
 
 
@@ -265,7 +271,7 @@ def _file(named: str, folders: ModelFolders) -> Path | None:
         return None
 
 
-def gguf_file(server: FoundServer, model: str, models_dir: Path, folders: ModelFolders) -> Path | None:
+def gguf_file(server: DiscoveredServer, model: str, models_dir: Path, folders: ModelFolders) -> Path | None:
     """The model's file, where the server says it or keeps it in a known folder of this machine. Blocking."""
     if not _is_here(server):
         return None

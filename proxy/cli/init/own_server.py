@@ -18,7 +18,7 @@ import psutil
 
 from proxy.backends import gguf_files
 from proxy.backends.ollama import COPIES, NO_ADAPTERS
-from proxy.cli.init.discovery import FoundServer
+from proxy.cli.init.discovery import DiscoveredServer
 from proxy.cli.init.environment import ThisMachine
 
 LARGE: Final = (
@@ -41,7 +41,7 @@ class Offer(NamedTuple):
 
 
 def offer(
-    server: FoundServer, model: str, file: Path | None, context: int | None, machine: ThisMachine
+    server: DiscoveredServer, model: str, file: Path | None, context: int | None, machine: ThisMachine
 ) -> Offer | None:
     """None where Ollama is the better way, or where it cannot be done. `file` is the model's own at Ollama."""
     if server.kind != "ollama" or file is None or not _takes_whole_models(server.version):

@@ -17,7 +17,7 @@ from typing import Any, Final
 import tomlkit
 
 from config.errors import SettingsError
-from config.settings import FILE_NAME, PREFIX, Loaded, Settings, load, secrets
+from config.settings import FILE_NAME, PREFIX, LoadedSettings, Settings, load, secrets
 from proxy.cli.agents import connection
 from proxy.cli.agents.catalog import AGENTS, OWN_KEY, AgentLink, Home
 from proxy.cli.agents.connection import Change
@@ -123,7 +123,7 @@ def write(plan: InitPlan) -> None:
         raise NotWritable(f"Writing stopped ({error}); {done}.") from None
 
 
-def _checked(home: Path, text: str) -> Loaded:
+def _checked(home: Path, text: str) -> LoadedSettings:
     """Read it as `serve` will. Raises NotWritable."""
     handle, name = tempfile.mkstemp(suffix=f"-{FILE_NAME}")
     try:
@@ -136,7 +136,7 @@ def _checked(home: Path, text: str) -> Loaded:
         Path(name).unlink(missing_ok=True)
 
 
-def _overruled(loaded: Loaded, choices: Choices) -> list[str]:
+def _overruled(loaded: LoadedSettings, choices: Choices) -> list[str]:
     """Where the environment would go before what is written."""
     return [
         f"{key} is set by {loaded.sources[key]}, which goes before the file: unset it."

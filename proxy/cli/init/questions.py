@@ -18,8 +18,8 @@ from proxy.backends.model_files import ModelFolders
 from proxy.cli.common import command_for
 from proxy.cli.init import discovery, own_server, weights_search
 from proxy.cli.init.answers import Answers, BadAnswers
-from proxy.cli.init.console import Console, Wrong
-from proxy.cli.init.discovery import FoundServer, ListedModel, ModelFacts, model_facts
+from proxy.cli.init.console import Console, InvalidAnswer
+from proxy.cli.init.discovery import DiscoveredServer, ListedModel, ModelFacts, model_facts
 from proxy.cli.init.environment import InstalledAgent, ThisMachine
 from proxy.cli.init.own_server import Offer
 from proxy.cli.init.weights_search import Proposal
@@ -31,13 +31,13 @@ PRESETS: Final = {
     "balanced": "in between; most was measured with it",
     "aggressive": "larger steps: it learns sooner, and more of its versions are refused",
 }
-BUILTIN: Final = FoundServer("builtin", "", (ListedModel(""),))
+BUILTIN: Final = DiscoveredServer("builtin", "", (ListedModel(""),))
 USUAL: Final = {"ollama": 11434, "lmstudio": 1234}  # ports that everybody knows
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    servers: list[FoundServer]
+    servers: list[DiscoveredServer]
     agents: list[InstalledAgent]
     machine: ThisMachine
     now: Settings  # in force until now: what they say is the first default
@@ -118,7 +118,7 @@ class Interview:
 
     # Which server, and which of its models
 
-    def _backend(self) -> tuple[FoundServer, ListedModel]:
+    def _backend(self) -> tuple[DiscoveredServer, ListedModel]:
         if self._answers.backend or self._answers.url or self._answers.model or self._console is None:
             return self._answered()
         pairs = self._pairs(self._found.servers)
@@ -130,7 +130,7 @@ class Interview:
                 return pairs[given - 1]
             pairs = self._pairs(self._ask_there(given)) or pairs
 
-    def _ask_there(self, url: str) -> list[FoundServer]:
+    def _ask_there(self, url: str) -> list[DiscoveredServer]:
         self._keys = keys(self._found.now.backend, url)
         found = asyncio.run(discovery.look([url], self._keys))
         assert self._console is not None
@@ -138,14 +138,14 @@ class Interview:
             self._console.say(f"  No model server answers at {url}.")
         return found
 
-    def _pairs(self, servers: list[FoundServer]) -> list[tuple[FoundServer, ListedModel]]:
+    def _pairs(self, servers: list[DiscoveredServer]) -> list[tuple[DiscoveredServer, ListedModel]]:
         """The one in the settings first, the built-in one last."""
         pairs = [(server, model) for server in servers for model in server.models[:SHOWN]]
         now = self._now()
         ahead = [] if now is None else [next((p for p in pairs if _same(p, now)), now)]
         return [*ahead, *(p for p in pairs if p not in ahead), (BUILTIN, BUILTIN.models[0])]
 
-    def _now(self) -> tuple[FoundServer, ListedModel] | None:
+    def _now(self) -> tuple[DiscoveredServer, ListedModel] | None:
         """The server that the settings name, also where it does not run at the moment."""
         backend = self._found.now.backend
         if backend.kind == "builtin":
@@ -153,15 +153,15 @@ class Interview:
         url = address(backend)
         if not (url or _managed(backend)):
             return None
-        server = next((s for s in self._found.servers if s.url == url), FoundServer(backend.kind, url))
+        server = next((s for s in self._found.servers if s.url == url), DiscoveredServer(backend.kind, url))
         only = server.models[0] if len(server.models) == 1 else ListedModel("")
         return server, ListedModel(backend.model) if backend.model else only
 
-    def _stays(self, server: FoundServer) -> bool:
+    def _stays(self, server: DiscoveredServer) -> bool:
         backend = self._found.now.backend
         return (backend.kind, address(backend)) == (server.kind, server.url)
 
-    def _stale(self, server: FoundServer, model: ListedModel) -> tuple[str, ...]:
+    def _stale(self, server: DiscoveredServer, model: ListedModel) -> tuple[str, ...]:
         other, now = not self._stays(server), self._now()
         plain = bool(server.about) and server.about.get("role") != "router"  # one that does not answer tells nothing
         stale = {
@@ -174,7 +174,7 @@ class Interview:
         }
         return tuple(f"backend.{key}" for key, goes in stale.items() if goes)
 
-    def _answered(self) -> tuple[FoundServer, ListedModel]:
+    def _answered(self) -> tuple[DiscoveredServer, ListedModel]:
         """By the file, and where it is silent the first that fits."""
         given = self._answers
         if not (given.backend or given.url or given.model):
@@ -197,7 +197,7 @@ class Interview:
         usual = USUAL.get(given.backend)
         if url is None and usual is None:
             raise BadAnswers(f'No {given.backend} runs here; start it, or name its address, as url = "http://…".')
-        return FoundServer(given.backend, url or f"http://127.0.0.1:{usual}"), ListedModel(given.model or "")
+        return DiscoveredServer(given.backend, url or f"http://127.0.0.1:{usual}"), ListedModel(given.model or "")
 
     # Where versions would be large: who runs it
 
@@ -209,7 +209,7 @@ class Interview:
 
     # What trains for it
 
-    def _weights(self, server: FoundServer, model: ListedModel, about: Mapping[str, Any]) -> Proposal:
+    def _weights(self, server: DiscoveredServer, model: ListedModel, about: Mapping[str, Any]) -> Proposal:
         if self._answers.weights is not None:
             return Proposal(_lasting(self._answers.weights), "as answered", True)
         now = self._found.now
@@ -282,7 +282,7 @@ def _managed(backend: BackendSection) -> bool:
     return backend.kind == "llamacpp" and bool(backend.command)
 
 
-def _is_at(server: FoundServer, url: str | None) -> bool:
+def _is_at(server: DiscoveredServer, url: str | None) -> bool:
     return not url or discovery.plain(url, server.kind) == server.url
 
 
@@ -293,11 +293,11 @@ def keys(backend: BackendSection, named: str | None) -> dict[str, str]:
     return {discovery.plain(url): backend.api_key.get_secret_value()} if url and backend.api_key else {}
 
 
-def _same(one: tuple[FoundServer, ListedModel], other: tuple[FoundServer, ListedModel]) -> bool:
+def _same(one: tuple[DiscoveredServer, ListedModel], other: tuple[DiscoveredServer, ListedModel]) -> bool:
     return (one[0].kind, one[0].url, one[1].name) == (other[0].kind, other[0].url, other[1].name)
 
 
-def _pair(server: FoundServer, model: ListedModel) -> str:
+def _pair(server: DiscoveredServer, model: ListedModel) -> str:
     if server.kind == "builtin":
         return "the built-in server: a small model on this machine's CPU, to try it out"
     window = f", {model.window} tokens" if model.window else ""
@@ -329,7 +329,9 @@ def _number(most: int, *, default: int = 1, address: bool = False) -> Callable[[
             return int(line)
         if address and (":" in line or "." in line):
             return discovery.plain(line)
-        raise Wrong(f"A number from 1 to {most}{', or an address as http://127.0.0.1:8000' if address else ''}.")
+        raise InvalidAnswer(
+            f"A number from 1 to {most}{', or an address as http://127.0.0.1:8000' if address else ''}."
+        )
 
     return read
 
@@ -342,11 +344,11 @@ def _weights_given(proposals: list[Proposal], about: Mapping[str, Any]) -> Calla
             return proposals[int(line or 1) - 1]
         folder = weights_search.local(line)
         if folder is None and (line.count("/") != 1 or line.startswith((".", "/", "~"))):
-            raise Wrong(
+            raise InvalidAnswer(
                 "There is no model folder of that name (config.json with *.safetensors), and it is not a hub id."
             )
         if (reason := weights_search.differs(line, about)) is not None:
-            raise Wrong(f"Not these: {reason}.")
+            raise InvalidAnswer(f"Not these: {reason}.")
         return Proposal(_lasting(line), "as you said", folder is not None)
 
     return read
@@ -367,7 +369,7 @@ def _several(names: list[str]) -> Callable[[str], tuple[str, ...]]:
             elif word in names:
                 chosen.append(word)
             elif word != "none":
-                raise Wrong(f"{word} is not one of them: numbers from 1 to {len(names)}, or Enter for none.")
+                raise InvalidAnswer(f"{word} is not one of them: numbers from 1 to {len(names)}, or Enter for none.")
         return tuple(dict.fromkeys(chosen))
 
     return read

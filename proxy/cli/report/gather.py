@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from proxy.cli.report.pairs import pairs
-from proxy.cli.report.sources import ReportData, ToldCompletion
+from proxy.cli.report.sources import ReportData, ReportedCompletion
 from proxy.web.pages.filters import verdict, wilson
 from store.learning.rater_quota import OWNER
 from store.records import BASE, Rating
@@ -48,7 +48,7 @@ def report(data: ReportData, *, text: bool, now: float, offset: float) -> Json:
     }
 
 
-def _model(data: ReportData, rated: Sequence[ToldCompletion], *, whole: bool) -> str | None:
+def _model(data: ReportData, rated: Sequence[ReportedCompletion], *, whole: bool) -> str | None:
     """By the name that it is asked for, which some servers make of the path of a file on their machine."""
     names = [*(completion.model for completion in rated), *(adapter["model"] for adapter in data.adapters)]
     if not names:
@@ -57,7 +57,7 @@ def _model(data: ReportData, rated: Sequence[ToldCompletion], *, whole: bool) ->
     return name if whole else re.split(r"[/\\]", name)[-1]
 
 
-def _counts(rated: Sequence[ToldCompletion]) -> Json:
+def _counts(rated: Sequence[ReportedCompletion]) -> Json:
     ratings = [rating for completion in rated for rating in completion.ratings]
     return {
         "completions": len(rated),
@@ -72,7 +72,7 @@ def _kinds(ratings: Iterable[Rating]) -> Json:
     return {"ratings": len(values), "good": sum(v > 0 for v in values), "bad": sum(v < 0 for v in values)}
 
 
-def _times(rated: Sequence[ToldCompletion], offset: float) -> Json:
+def _times(rated: Sequence[ReportedCompletion], offset: float) -> Json:
     """Ratings by local hour, day or week: whichever makes a curve of the time that they span."""
     ratings = [rating for completion in rated for rating in completion.ratings]
     if not ratings:
@@ -86,7 +86,7 @@ def _times(rated: Sequence[ToldCompletion], offset: float) -> Json:
     return {"each": each, "rows": [{"at": key * each - offset, **_kinds(groups[key])} for key in sorted(groups)]}
 
 
-def _names(rated: Iterable[ToldCompletion], *, with_names: bool) -> dict[str, str]:
+def _names(rated: Iterable[ReportedCompletion], *, with_names: bool) -> dict[str, str]:
     """Names of the raters, those with most ratings first."""
     counts: dict[str, int] = {}
     for completion in rated:
@@ -99,7 +99,7 @@ def _names(rated: Iterable[ToldCompletion], *, with_names: bool) -> dict[str, st
     return {rater: OWNER if rater == OWNER else f"rater {guests.index(rater) + 1}" for rater in raters}
 
 
-def _raters(rated: Sequence[ToldCompletion], names: dict[str, str]) -> list[Json]:
+def _raters(rated: Sequence[ReportedCompletion], names: dict[str, str]) -> list[Json]:
     rows = []
     for rater, name in names.items():
         ratings = [rating for completion in rated for rating in completion.ratings if rating.rater == rater]
@@ -108,7 +108,7 @@ def _raters(rated: Sequence[ToldCompletion], names: dict[str, str]) -> list[Json
     return rows
 
 
-def _comments(rated: Iterable[ToldCompletion], names: dict[str, str]) -> list[Json]:
+def _comments(rated: Iterable[ReportedCompletion], names: dict[str, str]) -> list[Json]:
     commented = [(rating, completion) for completion in rated for rating in completion.ratings if rating.comment]
     commented.sort(key=lambda pair: pair[0].created_at, reverse=True)
     return [
@@ -168,7 +168,7 @@ def _state(data: ReportData, version: int, adapter: Json | None = None) -> str:
     return "previous" if version == data.previous else ""
 
 
-def _shares(completions: Iterable[ToldCompletion]) -> dict[int, Json]:
+def _shares(completions: Iterable[ReportedCompletion]) -> dict[int, Json]:
     """By version, its rated main turns that people found good; one on which they cancel out is neither."""
     counts: dict[int, list[int]] = {}
     for completion in completions:
@@ -184,7 +184,7 @@ def _shares(completions: Iterable[ToldCompletion]) -> dict[int, Json]:
 
 
 def _taught(
-    account: Sequence[Json], completions: dict[str, ToldCompletion], names: dict[str, str], *, text: bool
+    account: Sequence[Json], completions: dict[str, ReportedCompletion], names: dict[str, str], *, text: bool
 ) -> Json:
     """The ratings that a version was made of, newest first, and how many of each kind."""
     rows, used = list[Json](), [outcome for outcome in account if outcome.get("used")]
@@ -240,13 +240,13 @@ def _run(run: Mapping[str, Any], *, text: bool) -> Json:
     }
 
 
-def _replies(completions: Sequence[ToldCompletion]) -> list[Json]:
+def _replies(completions: Sequence[ReportedCompletion]) -> list[Json]:
     return [
         {"kind": pair.kind, "before": _reply(pair.before), "after": _reply(pair.after)} for pair in pairs(completions)
     ]
 
 
-def _reply(completion: ToldCompletion) -> Json:
+def _reply(completion: ReportedCompletion) -> Json:
     opinion = sum(rating.value for rating in completion.ratings)
     return {
         "version": completion.version,

@@ -36,7 +36,7 @@ def html(report: Json) -> str:
     each = report["times"]["each"]
     spans = [plots.RatedSpan(row["at"], row["good"], row["bad"]) for row in report["times"]["rows"]]
     versions = [
-        plots.MadeVersion(v["version"], v["made_at"], v["base_nll"]) for v in report["versions"] if v["version"]
+        plots.PlottedVersion(v["version"], v["made_at"], v["base_nll"]) for v in report["versions"] if v["version"]
     ]
     curves = [
         (run, run_curves) for run in report["runs"] if (run_curves := list(plots.curves(run["id"], run["steps"])))

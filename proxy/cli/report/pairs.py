@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final, Literal, NamedTuple
 
-from proxy.cli.report.sources import ToldCompletion
+from proxy.cli.report.sources import ReportedCompletion
 
 Kind = Literal["the same prompt", "the same question", "a similar question"]
 
@@ -22,11 +22,11 @@ ALIKE: Final = 0.6  # share of the words of both that both have
 
 class ReportPair(NamedTuple):
     kind: Kind
-    before: ToldCompletion
-    after: ToldCompletion  # of a later version
+    before: ReportedCompletion
+    after: ReportedCompletion  # of a later version
 
 
-def pairs(completions: Sequence[ToldCompletion]) -> list[ReportPair]:
+def pairs(completions: Sequence[ReportedCompletion]) -> list[ReportPair]:
     """The surest first: the same prompt, the same question in another conversation, a similar one. None twice."""
     main_turns = [
         completion for completion in completions if completion.version is not None and completion.text.strip()
@@ -48,9 +48,9 @@ def words(text: str) -> frozenset[str]:
     return frozenset(re.findall(r"\w+", text.casefold()))
 
 
-def _same(completions: Iterable[ToldCompletion], kind: Kind) -> list[ReportPair]:
+def _same(completions: Iterable[ReportedCompletion], kind: Kind) -> list[ReportPair]:
     """For each group, the newest reply of its earliest version, and of its latest."""
-    groups: dict[str, list[ToldCompletion]] = {}
+    groups: dict[str, list[ReportedCompletion]] = {}
     for completion in completions:
         key = completion.prompt if kind == "the same prompt" else " ".join(completion.asked.casefold().split())
         groups.setdefault(key, []).append(completion)
@@ -66,7 +66,7 @@ def _same(completions: Iterable[ToldCompletion], kind: Kind) -> list[ReportPair]
     return version_pairs
 
 
-def _similar(completions: Sequence[ToldCompletion]) -> list[ReportPair]:
+def _similar(completions: Sequence[ReportedCompletion]) -> list[ReportPair]:
     """For each later reply to a question that stood alone, the likest such question to an earlier version."""
     looked = [(completion, words(completion.asked)) for completion in completions[-LOOKED_AT:] if completion.alone]
     likest_pairs = []
@@ -82,7 +82,7 @@ def _similar(completions: Sequence[ToldCompletion]) -> list[ReportPair]:
     return likest_pairs
 
 
-def _version(completion: ToldCompletion) -> int:
+def _version(completion: ReportedCompletion) -> int:
     return completion.version or 0
 
 

@@ -26,7 +26,7 @@ RUNS: Final = 1000  # the newest; what /rl/runs gives at most
 
 
 @dataclass(frozen=True, slots=True)
-class ToldCompletion:
+class ReportedCompletion:
     """A completion without what no report shows: no token ids, and of the prompt only what was asked last."""
 
     id: str
@@ -47,7 +47,7 @@ class ReportData:
     previous: int
     adapters: Sequence[Mapping[str, Any]]  # as GET /rl/adapters
     runs: Sequence[Mapping[str, Any]]  # as GET /rl/runs/{id}, newest first
-    completions: list[ToldCompletion]  # the rated ones, and what was asked for to compare versions; oldest first
+    completions: list[ReportedCompletion]  # the rated ones, and what was asked for to compare versions; oldest first
 
 
 def ask(client: HomeClient) -> ReportData:
@@ -76,10 +76,10 @@ async def read(home: Path, secret: Secret | None) -> ReportData:
     return ReportData(pointer.live, _previous(adapters), adapters, runs, _merged(completions))
 
 
-def told_of(line: Mapping[str, Any]) -> ToldCompletion:
+def told_of(line: Mapping[str, Any]) -> ReportedCompletion:
     """A line of an export."""
     talk = [message for message in line["messages"] if message["role"] not in ("system", "developer")]
-    return ToldCompletion(
+    return ReportedCompletion(
         id=line["id"],
         at=line["created_at"],
         model=line["model"],
@@ -115,7 +115,7 @@ def _rating(completion: str, row: Mapping[str, Any]) -> Rating:
     )
 
 
-def _merged(completions: Iterable[ToldCompletion]) -> list[ToldCompletion]:
+def _merged(completions: Iterable[ReportedCompletion]) -> list[ReportedCompletion]:
     """Each once, oldest first."""
     return sorted(
         {completion.id: completion for completion in completions}.values(),

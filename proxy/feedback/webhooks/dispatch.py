@@ -13,16 +13,16 @@ from typing import Final
 import structlog
 
 from config.webhooks import PlatformSection, WebhooksSection
-from proxy.conversation.answer_on_screen import OnScreen
+from proxy.conversation.answer_on_screen import AnswerOnScreen
 from proxy.core.errors import Conflict, Forbidden, NotFound, ProxyError
 from proxy.core.metrics import Metrics
-from proxy.feedback.chat_command import About, ChatCommands, Command, parse
+from proxy.feedback.chat_command import ChatCommands, Command, RatingTarget, parse
 from proxy.feedback.ratings import Feedback
 from proxy.feedback.webhooks.base import EventDone, PlatformEvent
 from proxy.feedback.webhooks.emoji import Meaning
-from proxy.feedback.webhooks.resolve import Finder, Found
+from proxy.feedback.webhooks.resolve import MessageResolver, ResolvedMessage
 from store.errors import StoreError
-from store.records import Lately, NewReaction
+from store.records import NewReaction, RecentCompletion
 from store.store import Store
 
 log = structlog.get_logger()
@@ -65,7 +65,7 @@ class Dispatch:
         feedback: Feedback,
         commands: ChatCommands,
         metrics: Metrics,
-        screen: OnScreen,
+        screen: AnswerOnScreen,
     ) -> None:
         self._settings = settings
         self._store = store
@@ -74,7 +74,7 @@ class Dispatch:
         self._metrics = metrics
         self._meaning = Meaning(settings)
         self._answered: dict[tuple[str, str], tuple[float, EventDone]] = {}  # commands that are done once, and when
-        self.finder = Finder(store, screen)
+        self.finder = MessageResolver(store, screen)
 
     async def take(self, route: str, event: PlatformEvent) -> EventDone:
         """Raises StorageFailed: then the platform should send it again."""
@@ -174,12 +174,12 @@ class Dispatch:
 
     # Which, and who
 
-    async def _about(self, section: PlatformSection, event: PlatformEvent) -> About:
+    async def _about(self, section: PlatformSection, event: PlatformEvent) -> RatingTarget:
         """The completion, and whose rating this is. Raises Unmatched, Ambiguous, Stranger."""
         if event.message_id is None and event.completion_id is None:  # sent again, it means what was newest then
             before = await self._store.ratings.of_event(event.platform, event.event_id)
             if before is not None:
-                return About(await self._answer(before.completion_id), before.rater)
+                return RatingTarget(await self._answer(before.completion_id), before.rater)
         found = await self.finder.find(event)
         if found.completion_id is None:
             kind = AmbiguousMessage if found.ambiguous else Unmatched
@@ -190,16 +190,16 @@ class Dispatch:
                 "Nothing was rated: the reply was for somebody else, and you are not named in the settings (as "
                 f"{event.names[-1]})."
             )
-        return About(await self._answer(found.completion_id), rater)
+        return RatingTarget(await self._answer(found.completion_id), rater)
 
-    async def _answer(self, id: str) -> Lately:
+    async def _answer(self, id: str) -> RecentCompletion:
         """Raises Unmatched."""
         if (found := await self._store.answers.get(id)) is None:
             raise Unmatched(f"Nothing was rated: there is no completion {id}.", param="completion_id")
         return found
 
     async def _rater(
-        self, section: PlatformSection, event: PlatformEvent, found: Found, completion_id: str
+        self, section: PlatformSection, event: PlatformEvent, found: ResolvedMessage, completion_id: str
     ) -> str | None:
         """The name to rate by, always one of this person's; None for who may not. A link says whom a reply was for,
         not that they are the user for whom it was asked."""

@@ -12,8 +12,8 @@ from typing import Any, Final
 from aiohttp import web
 from typing_extensions import TypedDict
 
-from proxy.access.keys import Reach
-from proxy.access.security import who_asks
+from proxy.access.keys import Scope
+from proxy.access.security import principal_of
 from proxy.core.errors import BadRequest, Forbidden, NotFound
 from proxy.core.json_response import json_object
 from proxy.core.wrapped_ids import bare
@@ -26,7 +26,7 @@ WAIT_S: Final = 1.0
 LOOK_S: Final = 0.05
 
 
-class Linked(TypedDict):
+class LinkedMessage(TypedDict):
     platform: str
     channel: str
     message_id: str
@@ -42,32 +42,32 @@ class Links:
         """Asked again by the same key, the message shows the new one. Raises NotFound where the key has no such
         completion, Forbidden where another key has linked the message."""
         body = await json_object(request)
-        who, user = who_asks(request), user_in(request.headers)
+        principal, user = principal_of(request), user_in(request.headers)
         new = Link(
             platform=_name(body, "platform"),
             channel=_name(body, "channel"),
             message_id=_name(body, "message_id"),
             completion_id=bare(_name(body, "completion_id")),
             person=_name(body, "person") if body.get("person") else None,
-            key=who.key,
+            key=principal.key,
         )
-        await self._linked(new, Reach(who, user, () if user is None else (user,)))
-        said = Linked(
+        await self._linked(new, Scope(principal, user, () if user is None else (user,)))
+        said = LinkedMessage(
             platform=new.platform, channel=new.channel, message_id=new.message_id, completion_id=new.completion_id,
             person=new.person,
         )  # fmt: skip
         return web.json_response(said, status=201)
 
-    async def _linked(self, new: Link, reach: Reach) -> None:
+    async def _linked(self, new: Link, scope: Scope) -> None:
         until = asyncio.get_running_loop().time() + WAIT_S
         while (whose := await self._store.reactions.whose(new.completion_id)) is None:
             if asyncio.get_running_loop().time() >= until:
                 raise _unknown(new)
             await asyncio.sleep(LOOK_S)
-        if not reach.shows(whose):
+        if not scope.shows(whose):
             raise _unknown(new)
         try:
-            await self._store.reactions.link(new, whosever=reach.who.role == "admin" and not reach.names)
+            await self._store.reactions.link(new, whosever=scope.principal.role == "admin" and not scope.names)
         except UnknownCompletion:  # forgotten meanwhile
             raise _unknown(new) from None
         except LinkTaken as error:

@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from proxy.access.keys import OWNERS
-from proxy.conversation.answer_on_screen import OnScreen
+from proxy.conversation.answer_on_screen import AnswerOnScreen
 from proxy.core.offload import off_loop
 from proxy.core.wrapped_ids import bare
 from proxy.feedback.webhooks.base import PlatformEvent
 from proxy.feedback.webhooks.fetch_text import TextOf
 from proxy.feedback.webhooks.text_match import TextMatch, match
-from store.learning.reactions import Newest, Said
+from store.learning.reactions import NewestAnswer, SeenAnswer
 from store.records import Link
 from store.store import Store
 
@@ -29,35 +29,35 @@ BESIDE_S: Final = 7 * 86400.0  # within which two keys that answer in one channe
 SEVERAL_KEYS: Final = "several keys have asked for that answer or in this channel, and nothing says whose is meant"
 
 
-class Found(NamedTuple):
+class ResolvedMessage(NamedTuple):
     completion_id: str | None
     person: str | None = None  # whom the message was for, by their id on the platform, where a link says so
     why: str = ""  # where there is none
     ambiguous: bool = False  # there are several
 
 
-class Finder:
-    def __init__(self, store: Store, screen: OnScreen) -> None:
+class MessageResolver:
+    def __init__(self, store: Store, screen: AnswerOnScreen) -> None:
         self._store = store
         self._screen = screen
         self.texts: Mapping[str, TextOf] = {}  # by platform, once there is a session to ask with
 
-    async def find(self, event: PlatformEvent) -> Found:
+    async def find(self, event: PlatformEvent) -> ResolvedMessage:
         if event.completion_id is not None:
             return await self._named(bare(event.completion_id))
         if event.message_id is None:
             return await self._newest(event)
         return await self._shown(event, event.message_id)
 
-    async def _named(self, id: str) -> Found:
+    async def _named(self, id: str) -> ResolvedMessage:
         until = asyncio.get_running_loop().time() + WAIT_S
         while await self._store.reactions.whose(id) is None:
             if asyncio.get_running_loop().time() >= until:
-                return Found(None, why=f"there is no completion {id}")
+                return ResolvedMessage(None, why=f"there is no completion {id}")
             await asyncio.sleep(LOOK_S)
-        return Found(id)
+        return ResolvedMessage(id)
 
-    async def _shown(self, event: PlatformEvent, message_id: str) -> Found:
+    async def _shown(self, event: PlatformEvent, message_id: str) -> ResolvedMessage:
         """The completion that this message shows."""
         until = asyncio.get_running_loop().time() + WAIT_S
         link = await self._store.reactions.linked(event.platform, event.channel, message_id)
@@ -72,35 +72,35 @@ class Finder:
             await asyncio.sleep(LOOK_S)
         return found
 
-    async def _by_text(self, event: PlatformEvent) -> Found:
+    async def _by_text(self, event: PlatformEvent) -> ResolvedMessage:
         text, ask = event.said, self.texts.get(event.platform)
         if text is None and ask is not None:
             text = await ask(event)
         if text is None:
-            return Found(None, why="nobody has linked that message to an answer, and its text is not known")
+            return ResolvedMessage(None, why="nobody has linked that message to an answer, and its text is not known")
         here, anywhere = (
             await self._store.reactions.said(_sessions(event), IN_SESSION),
             await self._store.reactions.said([], ANYWHERE),
         )
         found = await off_loop(sum(len(one.text) for one in (*here, *anywhere)), _matched, text, here, anywhere)
-        return Found(found.completion_id, None, found.why, found.ambiguous)
+        return ResolvedMessage(found.completion_id, None, found.why, found.ambiguous)
 
-    async def _newest(self, event: PlatformEvent) -> Found:
+    async def _newest(self, event: PlatformEvent) -> ResolvedMessage:
         """Raises CannotTell where nothing of the newest one came."""
         if linked := await self._store.reactions.newest_linked(event.platform, event.channel, event.person):
             return _of_one_key(linked)
         for session in _sessions(event):
             if found := await self._store.reactions.newest_in(session):
                 return await self._settled(_of_one_key(found))
-        return Found(None, why="no answer in this channel is known here")
+        return ResolvedMessage(None, why="no answer in this channel is known here")
 
-    async def _settled(self, found: Found) -> Found:
+    async def _settled(self, found: ResolvedMessage) -> ResolvedMessage:
         if found.completion_id is not None:
             await self._screen.settled(await self._store.answers.get(found.completion_id))
         return found
 
 
-def _matched(text: str, here: Sequence[Said], anywhere: Sequence[Said]) -> TextMatch:
+def _matched(text: str, here: Sequence[SeenAnswer], anywhere: Sequence[SeenAnswer]) -> TextMatch:
     """Choose among those here, where there are any; unless another key has had an answer with that text, wherever."""
     found = match(text, here or anywhere)
     key = next((one.key for one in here if one.completion_id == found.completion_id), None)
@@ -110,17 +110,17 @@ def _matched(text: str, here: Sequence[Said], anywhere: Sequence[Said]) -> TextM
     return TextMatch(None, SEVERAL_KEYS, True) if other.completion_id is not None or other.ambiguous else found
 
 
-def _of_one_key(newest: Sequence[Newest]) -> Found:
+def _of_one_key(newest: Sequence[NewestAnswer]) -> ResolvedMessage:
     """The newest, unless it may be meant to be taken for another's. Anybody with a key may call a session as a channel
     is called, or link a message of it. The owner's own is nobody's trap."""
     first, *others = newest
     since = first.created_at - BESIDE_S
     if first.key != OWNERS and any(_is_rival(one, since) for one in others):
-        return Found(None, why=SEVERAL_KEYS, ambiguous=True)
-    return Found(first.completion_id, first.person)
+        return ResolvedMessage(None, why=SEVERAL_KEYS, ambiguous=True)
+    return ResolvedMessage(first.completion_id, first.person)
 
 
-def _is_rival(one: Newest, since: float) -> bool:
+def _is_rival(one: NewestAnswer, since: float) -> bool:
     """Rows without a key are from before keys were kept."""
     return one.key is not None and one.holds and one.created_at >= since
 
@@ -131,5 +131,5 @@ def _sessions(event: PlatformEvent) -> list[str]:
     return [*named, event.channel, f"{event.platform}:{event.channel}"] if event.channel else named
 
 
-def _by(link: Link) -> Found:
-    return Found(link.completion_id, link.person)
+def _by(link: Link) -> ResolvedMessage:
+    return ResolvedMessage(link.completion_id, link.person)

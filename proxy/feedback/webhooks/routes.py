@@ -18,7 +18,7 @@ from aiohttp import web
 from config import webhooks as config
 from config.webhooks import PLATFORMS, secret
 from proxy.access.bodies import BODY
-from proxy.conversation.answer_on_screen import OnScreen
+from proxy.conversation.answer_on_screen import AnswerOnScreen
 from proxy.core.errors import BackendDown, NotFound, ProxyError
 from proxy.core.metrics import Metrics
 from proxy.core.tasks import Tasks
@@ -53,7 +53,7 @@ class Webhooks:
         commands: ChatCommands,
         metrics: Metrics,
         tasks: Tasks,
-        screen: OnScreen,
+        screen: AnswerOnScreen,
     ) -> None:
         """Raises SettingsError, Unsupported where a platform cannot be set up."""
         self._settings = settings

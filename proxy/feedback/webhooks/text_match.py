@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from store.learning.reactions import Said
+from store.learning.reactions import SeenAnswer
 
 _OTHER: Final = re.compile(r"[\W_]+")
 _LONG_NUMBER: Final = re.compile(r"&#[0-9]{8,}")  # of no character: Python refuses to read one of 5,000 digits
@@ -25,7 +25,7 @@ class TextMatch(NamedTuple):
     ambiguous: bool = False
 
 
-def match(text: str, recent: Sequence[Said]) -> TextMatch:
+def match(text: str, recent: Sequence[SeenAnswer]) -> TextMatch:
     wanted = _words(text)
     if not wanted:
         return TextMatch(None, "the message has no text to know its answer by")

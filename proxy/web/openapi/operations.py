@@ -10,9 +10,9 @@ from typing import Any, Final
 from proxy.access.keys import KeyBody
 from proxy.core.errors import Problem
 from proxy.feedback import bodies
-from proxy.feedback.webhooks.links import Linked
+from proxy.feedback.webhooks.links import LinkedMessage
 from proxy.feedback.webhooks.signed import SignedAnswer
-from proxy.relay.capture_optout import Captured, Captures
+from proxy.relay.capture_optout import Captured, CaptureOptouts
 from proxy.signals.bodies import JudgeReport, Rescored
 from proxy.training import admin_acts
 from proxy.web.openapi import passthrough, requests, responses
@@ -144,7 +144,7 @@ CHATS: Final = (
         "This message shows that completion, and was for this person. From whoever posts the message, by the key that "
         "asked for the completion or an admin's. 404: that key has none of that id within a second; 403: another key "
         "has linked the message.",
-        {201: Linked}, takes=requests.LinkBody, headers=RATER,
+        {201: LinkedMessage}, takes=requests.LinkBody, headers=RATER,
     ),
     _webhook("slack", "Events API and the slash command `/rl`."),
     _webhook("telegram", "Updates: reactions, `/rl …`."),
@@ -206,7 +206,7 @@ CONTROL: Final = (
     _read(
         "/rl/adapters", "Versions; `withdrawn` says why one was rolled back by itself.", responses.AdaptersBody,
     ),
-    _read("/rl/capture", "Sessions of which nothing is kept.", Captures),
+    _read("/rl/capture", "Sessions of which nothing is kept.", CaptureOptouts),
     _act(
         "/rl/capture",
         "Keep nothing of a session, or keep it again; in force when it answers. A client says `x-rl-capture: off` with "

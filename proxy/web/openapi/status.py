@@ -12,7 +12,7 @@ from typing_extensions import TypedDict
 
 from proxy.relay.episode_queue import EpisodeRequests
 from proxy.signals.bodies import JudgeBrief
-from proxy.training.cloud_student import Trains
+from proxy.training.cloud_student import StudentModel
 from proxy.training.rehearsal import RehearsalBody
 from proxy.training.unlearning import RebuildBody
 from proxy.training.weights_check import MatchBody
@@ -104,7 +104,7 @@ class PromptsBody(TypedDict):
 
 class StatusBody(PromptsBody):
     model: str
-    trains: Trains | None
+    trains: StudentModel | None
     live: Version
     previous: Version
     live_since: Seconds | None

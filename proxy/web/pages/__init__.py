@@ -16,15 +16,15 @@ from aiohttp import web
 
 from config.settings import Settings
 from proxy.access.keys import Keys
-from proxy.access.security import GUEST, who_asks
+from proxy.access.security import GUEST, principal_of
 from proxy.conversation.cut_prompts import CutPrompts
 from proxy.core.errors import BadRequest, ProxyError
 from proxy.feedback.ratings import Feedback
-from proxy.signals.judging import Judging
+from proxy.signals.judging import JudgingLoop
 from proxy.training.admin_acts import AdminActs
 from proxy.training.preconditions import Preconditions
 from proxy.training.run_supervisor import RunSupervisor
-from proxy.versions.live_version import Swap
+from proxy.versions.live_version import LiveVersion
 from proxy.web.forgetting import Forgetter
 from proxy.web.lesson_routes import LessonRoutes
 from proxy.web.pages.compare import ComparePage
@@ -54,7 +54,7 @@ class Pages:
         settings: Settings,
         store: Store,
         keys: Keys,
-        swap: Swap,
+        swap: LiveVersion,
         learner: RunSupervisor,
         acts: AdminActs,
         when: Preconditions,
@@ -63,7 +63,7 @@ class Pages:
         forgetter: Forgetter,
         retention: Retention,
         cut: CutPrompts,
-        judging: Judging,
+        judging: JudgingLoop,
         lessons: LessonRoutes,
     ) -> None:
         self.visits = Visits(settings.server, keys)
@@ -126,7 +126,7 @@ class Pages:
         """The handler with everything around it that a page needs."""
 
         async def handle(request: web.Request) -> web.StreamResponse:
-            request[VISITOR] = self.visits.of(request, who_asks(request))
+            request[VISITOR] = self.visits.of(request, principal_of(request))
             response = await self._answered(request, handler, guests)
             response.headers.update(HEADERS)
             if request.path != "/logout":
@@ -137,7 +137,7 @@ class Pages:
 
     async def _answered(self, request: web.Request, handler: Handler, guests: bool) -> web.StreamResponse:
         try:
-            if who_asks(request).role == GUEST and not guests:
+            if principal_of(request).role == GUEST and not guests:
                 return _to_login(request)
             if request.method == "POST":
                 form = await _form(request)

@@ -25,9 +25,9 @@ from proxy.core.version_names import label
 from proxy.dialects import chat_tools
 from proxy.feedback.ratings import MAX_TEXT, OWNER, Feedback
 from proxy.relay.previous_response import with_text_arguments
-from proxy.versions.live_version import Swap
+from proxy.versions.live_version import LiveVersion
 from proxy.web.pages.view import VISITOR, View
-from store.records import BASE, Listed, NewCompletion, NewRating
+from store.records import BASE, CompletionSummary, NewCompletion, NewRating
 from store.store import Store
 
 SOURCE: Final = "compare"
@@ -37,7 +37,7 @@ TIMEOUT: Final = aiohttp.ClientTimeout(total=600)
 
 
 class ComparePage:
-    def __init__(self, view: View, store: Store, swap: Swap, feedback: Feedback, keys: Keys) -> None:
+    def __init__(self, view: View, store: Store, swap: LiveVersion, feedback: Feedback, keys: Keys) -> None:
         self._view = view
         self._store = store
         self._swap = swap
@@ -98,7 +98,7 @@ class ComparePage:
         order = {"a": str(form.get("a") or better), "b": str(form.get("b") or worse)}
         raise web.HTTPSeeOther("/compare?" + urlencode(order))
 
-    async def _answer(self, id: str) -> Listed:
+    async def _answer(self, id: str) -> CompletionSummary:
         found = await self._store.inbox.get(id)
         if found is None or found.status == "pending":
             raise NotFound("This completion is not here any more.", param="id")
@@ -109,7 +109,7 @@ class ComparePage:
 
     async def _said(self, request: web.Request, model: str, **asked: Any) -> str:
         """One answer of that model; its id. Raises BackendRefused with the status it got, BackendBroke."""
-        with self._keys.lent(request[VISITOR].who) as key:
+        with self._keys.lent(request[VISITOR].principal) as key:
             return await self._said_by(key, request, model, asked)
 
     async def _said_by(self, key: str, request: web.Request, model: str, asked: dict[str, Any]) -> str:
@@ -143,7 +143,7 @@ def _version(given: Any, default: int) -> int:
     return int(text) if text.isdecimal() and len(text) < 10 else default
 
 
-def _picked(pair: list[Listed], me: str) -> str | None:
+def _picked(pair: list[CompletionSummary], me: str) -> str | None:
     """The better one of the two, where this person said so."""
     mine = {row.id: r.value for row in pair for r in row.ratings if r.rater == me}
     if len(mine) < 2 or len(set(mine.values())) < 2:

@@ -17,14 +17,14 @@ from aiohttp import web
 from proxy.conversation.first_words import quoted
 from proxy.core.errors import BadRequest, Conflict, NotFound
 from proxy.feedback.ratings import MAX_TEXT, Feedback, judged
-from proxy.signals.judging import Judging
+from proxy.signals.judging import JudgingLoop
 from proxy.signals.rules import of_kind
 from proxy.web.pages.filters import own
 from proxy.web.pages.notices import urgent
 from proxy.web.pages.view import VISITOR, View, html
 from proxy.web.status import StatusReport
 from store.captured.inbox import COUNTED
-from store.records import BASE, Inbox, Listed, NewRating, NewSignal, Rating, Turn, Wanted
+from store.records import BASE, CompletionQuery, CompletionSummary, Inbox, NewRating, NewSignal, Rating, Turn
 from store.store import Store
 
 PAGE: Final = 30
@@ -35,7 +35,9 @@ FORMS: Final = ("comment", "correct")
 
 
 class InboxPage:
-    def __init__(self, view: View, store: Store, feedback: Feedback, status: StatusReport, judging: Judging) -> None:
+    def __init__(
+        self, view: View, store: Store, feedback: Feedback, status: StatusReport, judging: JudgingLoop
+    ) -> None:
         self._view = view
         self._store = store
         self._feedback = feedback
@@ -56,7 +58,7 @@ class InboxPage:
             question=await self._question(),
         )
 
-    async def _question(self) -> Listed | None:
+    async def _question(self) -> CompletionSummary | None:
         """An answer that a judge has labelled, drawn at random: is it good?"""
         id = await self._judging.question()
         return None if id is None else await self._store.inbox.get(id)
@@ -147,7 +149,7 @@ class InboxPage:
             await self.row(request), f"Your rating is taken back. The answer begins: {quoted(row.text, row.calls)}."
         )
 
-    async def _found(self, request: web.Request) -> Listed:
+    async def _found(self, request: web.Request) -> CompletionSummary:
         found = await self._store.inbox.get(request.match_info["id"])
         if found is None:
             raise NotFound("This completion is not here any more.", param="id")
@@ -159,10 +161,10 @@ class InboxPage:
             )
         return found
 
-    def _row(self, request: web.Request, row: Listed) -> web.Response:
+    def _row(self, request: web.Request, row: CompletionSummary) -> web.Response:
         return html(self._view.render(request, "row.html", row=row, me=request[VISITOR].name))
 
-    def _mine(self, request: web.Request, row: Listed) -> Rating | None:
+    def _mine(self, request: web.Request, row: CompletionSummary) -> Rating | None:
         return own(row.ratings, request[VISITOR].name)
 
 
@@ -172,14 +174,14 @@ def _told(response: web.Response, line: str) -> web.Response:
     return response
 
 
-def wanted(request: web.Request) -> Wanted:
+def wanted(request: web.Request) -> CompletionQuery:
     """The filters of the address. Raises BadRequest."""
     query = request.query
     turn: Turn | None = None if query.get("side") else "main"
     version = _number(query.get("version"), "version")
     conversation = _number(query.get("conversation"), "conversation")
     search = (query.get("q") or "").strip()[:200] or None
-    return Wanted(
+    return CompletionQuery(
         limit=PAGE,
         before_seq=_number(query.get("before"), "before"),
         search=search,

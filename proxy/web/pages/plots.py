@@ -29,13 +29,13 @@ class RatedSpan(NamedTuple):
     bad: int
 
 
-class MadeVersion(NamedTuple):
+class PlottedVersion(NamedTuple):
     version: int
     at: float
     base_nll: Any = None  # as its gate measured it
 
 
-def share(each: float, spans: Sequence[RatedSpan], versions: Sequence[MadeVersion]) -> Markup | None:
+def share(each: float, spans: Sequence[RatedSpan], versions: Sequence[PlottedVersion]) -> Markup | None:
     """The share of good ones in each span, over some of them, and when versions were made."""
     judged = [span for span in spans if span.good + span.bad]
     if len(judged) < 2:  # one point is not a curve
@@ -54,7 +54,7 @@ def share(each: float, spans: Sequence[RatedSpan], versions: Sequence[MadeVersio
     return plot.drawn()
 
 
-def counts(each: float, spans: Sequence[RatedSpan], versions: Sequence[MadeVersion]) -> Markup | None:
+def counts(each: float, spans: Sequence[RatedSpan], versions: Sequence[PlottedVersion]) -> Markup | None:
     """Good ones up, bad ones down."""
     if not spans:
         return None
@@ -68,7 +68,7 @@ def counts(each: float, spans: Sequence[RatedSpan], versions: Sequence[MadeVersi
 
 
 def _over_time(
-    label: str, each: float, spans: Sequence[RatedSpan], versions: Iterable[MadeVersion], y: tuple[float, float],
+    label: str, each: float, spans: Sequence[RatedSpan], versions: Iterable[PlottedVersion], y: tuple[float, float],
     levels: Iterable[tuple[float, str]], height: int = 170,
 ) -> Plot:  # fmt: skip
     low, high = spans[0].at, spans[-1].at + each
@@ -78,7 +78,7 @@ def _over_time(
     return plot
 
 
-def base_nll(versions: Iterable[MadeVersion]) -> Markup | None:
+def base_nll(versions: Iterable[PlottedVersion]) -> Markup | None:
     """By version, lowest first."""
     points = [(float(made.version), float(made.base_nll)) for made in versions if _is_number(made.base_nll)]
     if len(points) < 2:

@@ -16,7 +16,7 @@ from aiohttp import web
 from proxy.access.security import require_admin
 from proxy.core.errors import NotFound
 from proxy.core.version_names import version_in_words
-from proxy.signals.judging import Judging
+from proxy.signals.judging import JudgingLoop
 from proxy.training import run_folder
 from proxy.training.admin_acts import AdminActs
 from proxy.training.preconditions import Preconditions
@@ -42,7 +42,7 @@ class ProgressPage:
         acts: AdminActs,
         when: Preconditions,
         status: StatusReport,
-        judging: Judging,
+        judging: JudgingLoop,
     ) -> None:
         self._view = view
         self._store = store
@@ -85,7 +85,7 @@ class ProgressPage:
         now = time.time()
         days = await self._store.stats.days(now - DAYS * DAY, float(time.localtime(now).tm_gmtoff))
         spans = [plots.RatedSpan(day.at, day.good, day.bad) for day in days]
-        versions = [plots.MadeVersion(a.version, a.created_at) for a in await self._store.versions.all()]
+        versions = [plots.PlottedVersion(a.version, a.created_at) for a in await self._store.versions.all()]
         under_way = self._learner.state.run
         run = under_way or next(iter(await self._store.runs.recent(limit=1)), None)
         told = await asyncio.to_thread(run_folder.progress, Path(run.folder)) if run else []

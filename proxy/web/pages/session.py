@@ -20,7 +20,7 @@ from typing import Final, Literal, NamedTuple
 from aiohttp import web
 
 from config.sections import ServerSection
-from proxy.access.keys import Keys, Who, same
+from proxy.access.keys import Keys, Principal, same
 from proxy.access.roles import rule
 from proxy.access.security import GUEST
 from proxy.core.errors import Forbidden
@@ -35,22 +35,22 @@ STAYS_S: Final = 30 * 86400
 SECRET: Final = "page_secret"  # noqa: S105  the meta key
 OPEN: Final = "open"  # in a cookie: from before there were keys, and worth nothing once there are
 # What a cookie has instead of a key's id: the role of a fixed key, or none.
-_FIXED: Final = {"admin": Who("admin"), "rate": Who("rate"), GUEST: Who(GUEST)}
+_FIXED: Final = {"admin": Principal("admin"), "rate": Principal("rate"), GUEST: Principal(GUEST)}
 
 
 class Visitor(NamedTuple):
-    who: Who
+    principal: Principal
     name: str  # whose ratings these are
     cookie: str  # the value, on which the token hangs
 
     @property
     def role(self) -> Role | Literal["guest"]:
-        return self.who.role
+        return self.principal.role
 
     @property
     def key(self) -> str | None:
         """The key by which they rate; None for an admin, who may speak for anybody."""
-        return None if self.role == "admin" else self.who.key
+        return None if self.role == "admin" else self.principal.key
 
 
 class Visits:
@@ -72,7 +72,7 @@ class Visits:
         keys = [k.get_secret_value() for k in (self._settings.api_key, self._settings.admin_key) if k]
         self._secret = hashlib.sha256("\0".join([str(kept), *keys]).encode()).digest()  # a new key ends all visits
 
-    def who(self, request: web.Request) -> Who | None:
+    def principal(self, request: web.Request) -> Principal | None:
         """For `security.Guard`: who it is by cookie; a guest on the page without one; None: by key, as ever."""
         if not self.keyed or "authorization" in request.headers or "x-api-key" in request.headers:
             return None
@@ -80,22 +80,22 @@ class Visits:
         if request.method in ("GET", "HEAD") or ours:
             found = self._read(request.cookies.get(COOKIE, ""))
             if found is not None and found.role != GUEST:
-                return found.who
-        return Who(GUEST) if ours else None
+                return found.principal
+        return Principal(GUEST) if ours else None
 
-    def of(self, request: web.Request, who: Who) -> Visitor:
+    def of(self, request: web.Request, principal: Principal) -> Visitor:
         """Whoever this is, with a cookie to come where there is none yet."""
         found = self._read(request.cookies.get(COOKIE, ""))
-        if found is None or (self.keyed and found.who != who):
-            return self._make(who, who.name or OWNER)
-        return Visitor(who, found.name, found.cookie)
+        if found is None or (self.keyed and found.principal != principal):
+            return self._make(principal, principal.name or OWNER)
+        return Visitor(principal, found.name, found.cookie)
 
     def sign_in(self, key: str, name: str) -> Visitor:
         """Raises Unauthorized; Forbidden where such a key reads nothing."""
-        who = self._keys.who(key)
-        if who.role == "use":
+        principal = self._keys.principal(key)
+        if principal.role == "use":
             raise Forbidden("This key has the role use, which asks models and sees no page; rate or admin does.")
-        return self._make(who, who.bound or name or who.name or OWNER)
+        return self._make(principal, principal.bound or name or principal.name or OWNER)
 
     def keep(self, request: web.Request, response: web.StreamResponse, visitor: Visitor) -> None:
         """Set the cookie where the browser has another."""
@@ -115,25 +115,25 @@ class Visits:
         if not cookie or not same(sent, self._sign(f"token:{cookie}")):
             raise Forbidden("This page is too old to act; nothing was done. Reload it and try again.")
 
-    def _make(self, who: Who, name: str) -> Visitor:
+    def _make(self, principal: Principal, name: str) -> Visitor:
         packed = base64.urlsafe_b64encode(name.encode()).decode().rstrip("=")
-        by = who.id or (who.role if self.keyed else OPEN)
+        by = principal.id or (principal.role if self.keyed else OPEN)
         body = f"{by}.{packed}.{int(time.time()) + STAYS_S}.{secrets.token_urlsafe(12)}"
-        return Visitor(who, name, f"{body}.{self._sign(f'visit:{body}')}")
+        return Visitor(principal, name, f"{body}.{self._sign(f'visit:{body}')}")
 
     def _read(self, cookie: str) -> Visitor | None:
         body, _, signature = cookie.rpartition(".")
         if not same(signature, self._sign(f"visit:{body}")):
             return None
         by, packed, until, _ = body.split(".")
-        who = Who("admin") if by == OPEN and not self.keyed else _FIXED.get(by) or self._keys.by_id(by)
-        if int(until) < time.time() or who is None or who.role == "use":
+        principal = Principal("admin") if by == OPEN and not self.keyed else _FIXED.get(by) or self._keys.by_id(by)
+        if int(until) < time.time() or principal is None or principal.role == "use":
             return None
         try:
             name = base64.urlsafe_b64decode(packed + "=" * (-len(packed) % 4)).decode()
         except (binascii.Error, UnicodeDecodeError):
             return None
-        return Visitor(who, name, cookie)
+        return Visitor(principal, name, cookie)
 
     def _sign(self, text: str) -> str:
         digest = hmac.new(self._secret, text.encode("utf-8", "surrogateescape"), hashlib.sha256).digest()

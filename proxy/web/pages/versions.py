@@ -14,11 +14,11 @@ from aiohttp import web
 from proxy.access.security import require_admin
 from proxy.core.errors import BadRequest, NotFound
 from proxy.training.admin_acts import AdminActs
-from proxy.versions.live_version import Swap
+from proxy.versions.live_version import LiveVersion
 from proxy.web.pages.filters import wilson
 from proxy.web.pages.view import View, html
 from proxy.web.run_detail import account
-from store.records import BASE, Adapter, Listed, Pointer, Rating
+from store.records import BASE, Adapter, CompletionSummary, Pointer, Rating
 from store.store import Store
 
 OFFERED: Final = ("promote", "rollback")
@@ -35,12 +35,12 @@ class TrainedSample(NamedTuple):
 
     outcome: dict[str, Any]
     rating: Rating | None
-    row: Listed | None
+    row: CompletionSummary | None
     surprise: float | None  # mean −log p of its tokens, as it was said
 
 
 class VersionsPage:
-    def __init__(self, view: View, store: Store, swap: Swap, acts: AdminActs) -> None:
+    def __init__(self, view: View, store: Store, swap: LiveVersion, acts: AdminActs) -> None:
         self._view = view
         self._store = store
         self._swap = swap

@@ -17,7 +17,7 @@ from config.gate_questions import question
 from proxy.core.version_names import version_in_words
 from proxy.training.preconditions import Preconditions
 from proxy.training.run_supervisor import RunSupervisor
-from proxy.versions.live_version import Swap
+from proxy.versions.live_version import LiveVersion
 from proxy.web.pages import filters
 from proxy.web.pages.assets import Assets
 from proxy.web.pages.session import Visitor, Visits
@@ -39,7 +39,7 @@ VISITOR: Final = web.RequestKey("visitor", Visitor)
 
 
 class View:
-    def __init__(self, visits: Visits, swap: Swap, learner: RunSupervisor, when: Preconditions) -> None:
+    def __init__(self, visits: Visits, swap: LiveVersion, learner: RunSupervisor, when: Preconditions) -> None:
         self._visits = visits
         self._swap = swap
         self._learner = learner

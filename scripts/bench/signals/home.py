@@ -17,15 +17,15 @@ import orjson
 
 from config.sections import BackendSection, Judge, Redaction, Signals, Train
 from proxy.backends.openai import OpenAICompatible
-from proxy.conversation.answer_on_screen import OnScreen
+from proxy.conversation.answer_on_screen import AnswerOnScreen
 from proxy.conversation.redaction import Redactor
-from proxy.conversation.underway import Underway
+from proxy.conversation.underway import AnswersInProgress
 from proxy.core.events import Events
 from proxy.signals import rules
 from proxy.signals.follower import Follower
 from proxy.signals.hindsight import Hindsight
-from proxy.signals.judging import Judging
-from proxy.signals.own import Own
+from proxy.signals.judging import JudgingLoop
+from proxy.signals.own import OwnSignals
 from proxy.signals.trust import MOST_WEIGHT, Agreement, Trust
 from proxy.training import run_folder
 from scripts.harness.records import claim, end, new, rating
@@ -50,14 +50,14 @@ class Home:
         self._store = store
         settings = Judge(mode="on", url=judge_url, model=NAME, votes=1, daily_tokens=10**9)
         redactor = Redactor(Redaction())
-        self.judging = (_Forced if forced else Judging)(
+        self.judging = (_Forced if forced else JudgingLoop)(
             settings,
             store,
             OpenAICompatible(BackendSection(url=judge_url, model=NAME)),
             redactor,
             Events(),
-            Follower(store, OnScreen(store, redactor, Underway())),
-            Own(Signals()),
+            Follower(store, AnswerOnScreen(store, redactor, AnswersInProgress())),
+            OwnSignals(Signals()),
             Hindsight(settings, lambda: None),
             now=datetime.now,
         )
@@ -117,7 +117,7 @@ class Home:
         await self.judging.stop()
 
 
-class _Forced(Judging):
+class _Forced(JudgingLoop):
     async def trust(self, judge: str, config: str) -> Trust:
         found = await super().trust(judge, config)
         return Trust(*(_believed(side) for side in found)) if judge == NAME else found

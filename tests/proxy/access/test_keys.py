@@ -7,12 +7,12 @@ import hashlib
 import pytest
 
 from config.sections import ServerSection
-from proxy.access.keys import FORM, OWNERS, SHARED, Keys, Reach, Who, given_key
+from proxy.access.keys import FORM, OWNERS, SHARED, Keys, Principal, Scope, given_key
 from proxy.access.roles import RULES
 from proxy.core.errors import BadRequest, Conflict, NotFound, Unauthorized
 from scripts.harness.in_process import Proxy
 from scripts.harness.records import new
-from store.records import Asker, Role
+from store.records import Requester, Role
 from store.store import Store
 from tests.store.conftest import store  # noqa: F401
 
@@ -20,21 +20,25 @@ from tests.store.conftest import store  # noqa: F401
 async def test_a_key_from_its_making_to_its_end(store: Store) -> None:  # noqa: F811
     keys = Keys(ServerSection())
     await keys.start(store)
-    assert keys.who("").role == "admin" and not keys.needed
+    assert keys.principal("").role == "admin" and not keys.needed
     key, text = await keys.create("ann", "rate", "admin")
     assert FORM.fullmatch(text) and key.hash == hashlib.sha256(text.encode()).digest()
-    assert keys.who(text) == keys.who(given_key({"authorization": f"bearer  {text}"})) == ("rate", key.id, "ann")
+    assert (
+        keys.principal(text)
+        == keys.principal(given_key({"authorization": f"bearer  {text}"}))
+        == ("rate", key.id, "ann")
+    )
     with pytest.raises(Conflict, match="named ann already"):
         await keys.create("ann", "use", "admin")
     assert keys.list()[0]["last_used"]
 
     again = Keys(ServerSection())
     await again.start(store)
-    assert again.who(text).bound == "ann"
+    assert again.principal(text).bound == "ann"
     await keys.revoke("ann", "admin")
     for headers in ({"x-api-key": text}, {}, {"authorization": "Basic eDp5"}):
         with pytest.raises(Unauthorized):
-            keys.who(given_key(headers))
+            keys.principal(given_key(headers))
     assert keys.by_id(key.id) is None
     with pytest.raises(NotFound):
         await keys.revoke("ann", "admin")
@@ -42,7 +46,7 @@ async def test_a_key_from_its_making_to_its_end(store: Store) -> None:  # noqa: 
     assert [entry["act"] for entry in await store.meta.audit_log()] == ["key created", "key revoked", "key created"]
     await again.start(store)
     with pytest.raises(Unauthorized):
-        again.who(text)
+        again.principal(text)
 
 
 @pytest.mark.parametrize("name", ["", "owner", "a b", "../x", "-x", "x" * 101, "a\n"])
@@ -58,11 +62,11 @@ async def test_names_that_are_none(store: Store, name: str) -> None:  # noqa: F8
 async def test_fixed_keys_go_on_beside_them(store: Store) -> None:  # noqa: F811
     keys = Keys(ServerSection(api_key="the-use-key", admin_key="the-admin-key"))
     await keys.start(store)
-    assert keys.who("the-use-key") == ("rate", "", None)
-    assert keys.who("the-admin-key").role == "admin"
-    assert keys.who(keys.local).role == "admin"
+    assert keys.principal("the-use-key") == ("rate", "", None)
+    assert keys.principal("the-admin-key").role == "admin"
+    assert keys.principal(keys.local).role == "admin"
     with pytest.raises(Unauthorized):
-        keys.who("")
+        keys.principal("")
 
 
 @pytest.mark.parametrize(
@@ -107,15 +111,15 @@ async def test_a_key_that_may_use_models_rates_in_no_chat_either(proxy: Proxy) -
 
 def test_a_key_is_lent_for_a_moment() -> None:
     """What rlproxy asks itself in somebody's name is asked by their role and key."""
-    keys, eve = Keys(ServerSection()), Who("rate", "0a1b2c3d", "eve")
-    with keys.lent(eve) as key, keys.lent(Who("admin")) as other:
-        assert keys.who(given_key({"authorization": f"Bearer {key}"})) == eve != keys.who(other)
+    keys, eve = Keys(ServerSection()), Principal("rate", "0a1b2c3d", "eve")
+    with keys.lent(eve) as key, keys.lent(Principal("admin")) as other:
+        assert keys.principal(given_key({"authorization": f"Bearer {key}"})) == eve != keys.principal(other)
         assert FORM.fullmatch(key) and key not in (other, keys.local)
     keyed = Keys(ServerSection(api_key="k"))  # type: ignore[arg-type]
     with keyed.lent(eve) as key:
-        assert keyed.who(key) == eve
+        assert keyed.principal(key) == eve
     with pytest.raises(Unauthorized):
-        keyed.who(key)
+        keyed.principal(key)
 
 
 async def test_a_gateway_that_names_people_makes_none_of_them_admin(proxy: Proxy) -> None:
@@ -132,53 +136,53 @@ async def test_a_gateway_that_names_people_makes_none_of_them_admin(proxy: Proxy
 
 # Which completions a request may see
 
-OWNER, BOSS, GATEWAY = Who("admin"), Who("admin", "b0", "boss"), Who("rate")
-ANN, BOB = Who("use", "a1", "ann"), Who("rate", "b2", "bob")
+OWNER, BOSS, GATEWAY = Principal("admin"), Principal("admin", "b0", "boss"), Principal("rate")
+ANN, BOB = Principal("use", "a1", "ann"), Principal("rate", "b2", "bob")
 
 
 def test_what_completions_are_kept_under() -> None:
-    assert [who.key for who in (OWNER, BOSS, GATEWAY, ANN)] == [OWNERS, "b0", SHARED, "a1"]
+    assert [principal.key for principal in (OWNER, BOSS, GATEWAY, ANN)] == [OWNERS, "b0", SHARED, "a1"]
 
 
 @pytest.mark.parametrize(
     ("reach", "key", "user", "covered"),
     [
-        (Reach(ANN), "a1", "ann", True), (Reach(ANN, "desk"), "a1", "desk", True),
-        (Reach(ANN), "a1", "desk", False),
-        (Reach(ANN, "desk"), "a1", "lab", False), (Reach(ANN, "desk"), "a1", "ann", True),
-        (Reach(BOB, "ann"), "a1", "ann", False), (Reach(BOB), OWNERS, None, False), (Reach(BOB), SHARED, None, False),
-        (Reach(GATEWAY, "ann"), SHARED, "ann", True), (Reach(GATEWAY, "ann"), "a1", "ann", False),
-        (Reach(GATEWAY, "bob"), SHARED, "ann", False), (Reach(GATEWAY), SHARED, "ann", False),
-        (Reach(GATEWAY), SHARED, None, True), (Reach(GATEWAY, "ann"), SHARED, None, True),
+        (Scope(ANN), "a1", "ann", True), (Scope(ANN, "desk"), "a1", "desk", True),
+        (Scope(ANN), "a1", "desk", False),
+        (Scope(ANN, "desk"), "a1", "lab", False), (Scope(ANN, "desk"), "a1", "ann", True),
+        (Scope(BOB, "ann"), "a1", "ann", False), (Scope(BOB), OWNERS, None, False), (Scope(BOB), SHARED, None, False),
+        (Scope(GATEWAY, "ann"), SHARED, "ann", True), (Scope(GATEWAY, "ann"), "a1", "ann", False),
+        (Scope(GATEWAY, "bob"), SHARED, "ann", False), (Scope(GATEWAY), SHARED, "ann", False),
+        (Scope(GATEWAY), SHARED, None, True), (Scope(GATEWAY, "ann"), SHARED, None, True),
         # An admin has all, and who names somebody only theirs.
-        (Reach(OWNER), "a1", "ann", True), (Reach(BOSS), "a1", "ann", True),
-        (Reach(OWNER, "ann", ("ann",)), "a1", "ann", False),
-        (Reach(OWNER, "ann", ("ann",)), OWNERS, "ann", True), (Reach(OWNER, "ann", ("ann",)), OWNERS, "bob", False),
-        (Reach(BOSS, "ann", ("ann",)), OWNERS, "ann", True), (Reach(BOSS, "ann", ("ann",)), "b0", "ann", True),
+        (Scope(OWNER), "a1", "ann", True), (Scope(BOSS), "a1", "ann", True),
+        (Scope(OWNER, "ann", ("ann",)), "a1", "ann", False),
+        (Scope(OWNER, "ann", ("ann",)), OWNERS, "ann", True), (Scope(OWNER, "ann", ("ann",)), OWNERS, "bob", False),
+        (Scope(BOSS, "ann", ("ann",)), OWNERS, "ann", True), (Scope(BOSS, "ann", ("ann",)), "b0", "ann", True),
         # From before keys were kept: the name of the key, never one that the request gives.
-        (Reach(ANN), None, "ann", True), (Reach(BOB, "ann"), None, "ann", False), (Reach(BOB), None, None, False),
-        (Reach(GATEWAY), None, None, False), (Reach(BOSS), None, None, True),
-        (Reach(GATEWAY, "ann"), None, "ann", True), (Reach(GATEWAY), None, "ann", False),
-        (Reach(OWNER), None, "ann", True), (Reach(OWNER, "ann", ("ann",)), None, "bob", False),
-        (Reach(OWNER, None, ("42",)), "a1", "ann", False), (Reach(OWNER, None, ("42",)), OWNERS, None, True),
+        (Scope(ANN), None, "ann", True), (Scope(BOB, "ann"), None, "ann", False), (Scope(BOB), None, None, False),
+        (Scope(GATEWAY), None, None, False), (Scope(BOSS), None, None, True),
+        (Scope(GATEWAY, "ann"), None, "ann", True), (Scope(GATEWAY), None, "ann", False),
+        (Scope(OWNER), None, "ann", True), (Scope(OWNER, "ann", ("ann",)), None, "bob", False),
+        (Scope(OWNER, None, ("42",)), "a1", "ann", False), (Scope(OWNER, None, ("42",)), OWNERS, None, True),
     ],
 )  # fmt: skip
-def test_what_a_request_may_read(reach: Reach, key: str | None, user: str | None, covered: bool) -> None:
-    assert reach.covers(new("x", key=key, user=user)) is covered
+def test_what_a_request_may_read(scope: Scope, key: str | None, user: str | None, covered: bool) -> None:
+    assert scope.covers(new("x", key=key, user=user)) is covered
 
 
 @pytest.mark.parametrize(
     ("reach", "own"),
     [
-        (Reach(OWNER), {(OWNERS, None), (None, None)}),
-        (Reach(BOSS), {(k, u) for k in ("b0", OWNERS, None) for u in (None, "boss")}),
-        (Reach(OWNER, "ann"), {(OWNERS, "ann"), (None, "ann")}),
-        (Reach(ANN), {("a1", "ann"), (None, "ann")}),
-        (Reach(BOB, "ann"), {("b2", "ann"), (None, "bob")}),
-        (Reach(GATEWAY), {(SHARED, None), (None, None)}),
-        (Reach(GATEWAY, "ann"), {(SHARED, "ann"), (None, "ann")}),
+        (Scope(OWNER), {(OWNERS, None), (None, None)}),
+        (Scope(BOSS), {(k, u) for k in ("b0", OWNERS, None) for u in (None, "boss")}),
+        (Scope(OWNER, "ann"), {(OWNERS, "ann"), (None, "ann")}),
+        (Scope(ANN), {("a1", "ann"), (None, "ann")}),
+        (Scope(BOB, "ann"), {("b2", "ann"), (None, "bob")}),
+        (Scope(GATEWAY), {(SHARED, None), (None, None)}),
+        (Scope(GATEWAY, "ann"), {(SHARED, "ann"), (None, "ann")}),
     ],
 )
-def test_whose_answers_somebody_means(reach: Reach, own: set[tuple[str | None, str | None]]) -> None:
-    assert set(reach.own()) == {Asker(*one) for one in own}
-    assert set(reach.own(unnamed=True)) >= {*reach.own(), Asker(reach.who.key, None)}
+def test_whose_answers_somebody_means(scope: Scope, own: set[tuple[str | None, str | None]]) -> None:
+    assert set(scope.own()) == {Requester(*one) for one in own}
+    assert set(scope.own(unnamed=True)) >= {*scope.own(), Requester(scope.principal.key, None)}

@@ -11,7 +11,7 @@ from aiohttp.test_utils import TestServer
 from multidict import CIMultiDict
 
 from config.sections import ServerSection
-from proxy.access.keys import Who
+from proxy.access.keys import Principal
 from proxy.access.limits import Limits
 from proxy.access.pace import PATIENCE, SOON
 from proxy.conversation.retries import Recording
@@ -22,13 +22,13 @@ from scripts.harness.in_process import Proxy
 def test_a_keys_requests_a_minute_are_its_own() -> None:
     limits = Limits(ServerSection(requests_per_minute=3))
     for _ in range(3):
-        limits.spend(Who("use", "a"))
+        limits.spend(Principal("use", "a"))
     with pytest.raises(TooMany) as refused:
-        limits.spend(Who("use", "a"))
+        limits.spend(Principal("use", "a"))
     assert refused.value.retry_after == 20
-    limits.spend(Who("use", "b"))
+    limits.spend(Principal("use", "b"))
     for _ in range(100):
-        Limits(ServerSection()).spend(Who("use", "a"))
+        Limits(ServerSection()).spend(Principal("use", "a"))
 
 
 def test_as_many_at_once_and_no_more() -> None:

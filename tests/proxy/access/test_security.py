@@ -12,7 +12,7 @@ from multidict import CIMultiDict
 
 from config.sections import ServerSection
 from proxy.access.bodies import Bodies
-from proxy.access.keys import Keys, Who
+from proxy.access.keys import Keys, Principal
 from proxy.access.limits import Limits
 from proxy.access.security import HEADS, Guard, RequestHeads, check_bind, is_loopback, outgoing_headers
 from proxy.core.errors import BadRequest, Forbidden, HeadTooLarge
@@ -103,7 +103,7 @@ async def test_a_guest_of_the_page_sees_no_more_than_pages() -> None:
         return web.Response()
 
     keys = Keys(settings)
-    guard = Guard(settings, keys, Limits(settings), Bodies(settings), lambda request: Who("guest"))
+    guard = Guard(settings, keys, Limits(settings), Bodies(settings), lambda request: Principal("guest"))
     app = web.Application(middlewares=[shaped, guard.middleware])
     paths = ("/login", "/rl/status", "/v1/models", "/metrics", "/v1/feedback/last", "/nowhere")
     app.add_routes(web.get(path, handler) for path in paths[:-1])

@@ -18,7 +18,7 @@ from proxy.backends.vllm import VLLM
 from proxy.cli.doctor.checks import examine, gather
 from proxy.cli.status import table
 from proxy.core.address_file import ADDRESS_FILE
-from proxy.training.cloud_student import Foreign
+from proxy.training.cloud_student import CloudStudent
 from scripts.fakes.backend import FakeBackend
 from scripts.fakes.cloud import KEY, FakeCloud
 from scripts.harness.command import rlproxy
@@ -178,7 +178,7 @@ async def test_a_crash_after_publishing_lets_nothing_go_live(
     async def crash(*_: object) -> None:
         raise RuntimeError("killed")
 
-    monkeypatch.setattr(Foreign, "published", crash)
+    monkeypatch.setattr(CloudStudent, "published", crash)
     await rated(proxy, 4)
     await until(proxy, ended="done")
     await proxy.stop()

@@ -7,7 +7,7 @@ import os
 
 from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
-from store.records import Rating, Wanted
+from store.records import CompletionQuery, Rating
 from tests.harness.terminal import CTRL_C, CTRL_D, Terminal
 from tests.proxy.cli.test_app import cli  # noqa: F401
 
@@ -56,7 +56,7 @@ async def test_a_conversation_and_a_letter_for_each_answer(cli: Proxy) -> None: 
 
 async def ratings(proxy: Proxy) -> list[Rating]:
     """Those that hold, oldest first."""
-    found = [rating for row in (await proxy.store.inbox.page(Wanted())).rows for rating in row.ratings]
+    found = [rating for row in (await proxy.store.inbox.page(CompletionQuery())).rows for rating in row.ratings]
     return sorted(found, key=lambda rating: rating.created_at)
 
 

@@ -21,7 +21,7 @@ from config.settings import load
 from proxy.cli.http import HomeClient
 from proxy.cli.report import gather, page, sources
 from proxy.cli.report.pairs import FEWEST_WORDS, MOST, pairs
-from proxy.cli.report.sources import ToldCompletion
+from proxy.cli.report.sources import ReportedCompletion
 from proxy.core.address_file import ADDRESS_FILE
 from proxy.web.pages.svg import Plot, plain, ticks
 from scripts.fakes.backend import FakeBackend
@@ -253,8 +253,8 @@ async def test_weeks_of_history(tmp_path: Path) -> None:
 # Parts
 
 
-def told(id: str, version: int | None, asked: str, text: str = "", **more: Any) -> ToldCompletion:
-    found = ToldCompletion(
+def told(id: str, version: int | None, asked: str, text: str = "", **more: Any) -> ReportedCompletion:
+    found = ReportedCompletion(
         id, float(len(id)), "m", version, "main", asked, asked, True, text or f"{id} of {version}", ()
     )
     return replace(found, **more)

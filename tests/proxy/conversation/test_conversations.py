@@ -17,7 +17,7 @@ from proxy.conversation.user_text import command_of
 from proxy.core.agent_wrappers import AGENTS, agent_of
 from proxy.core.errors import BadRequest
 from proxy.dialects.messages import Messages
-from proxy.dialects.speaker import Named, named, named_by_head, speaker
+from proxy.dialects.speaker import BodyIdentity, named, named_by_head, speaker
 from scripts.harness.agent_formats import BY_ID, CLAUDE_CODE
 from scripts.harness.in_process import Proxy
 
@@ -98,20 +98,20 @@ def test_a_command_without_its_answer() -> None:
     assert without_commands([{"role": "user", "content": "/rl good"}, question, assistant("a")]) == [1, 2]
 
 
-UNNAMED = Named(None, None)
+UNNAMED = BodyIdentity(None, None)
 
 
-def who(headers: dict[str, str], path: str | None = None, body: Named = UNNAMED) -> tuple[str | None, ...]:
+def who(headers: dict[str, str], path: str | None = None, body: BodyIdentity = UNNAMED) -> tuple[str | None, ...]:
     return speaker(named_by_head(CIMultiDict(headers), path), body)[:2]
 
 
 def test_speaker() -> None:
     assert who({}) == (None, None)
     headers = {"x-rl-session": "s", "x-rl-user": "u", "session-id": "codex", "x-openwebui-user-email": "a@b"}
-    body = Named("b", "body", ("body",))
+    body = BodyIdentity("b", "body", ("body",))
     assert who(headers, "p", body) == ("s", "u")
     assert who({"session-id": "c"}, "p", body) == ("p", "body")
-    assert who({"session-id": "c"}, body=Named("b", None)) == ("b", None)
+    assert who({"session-id": "c"}, body=BodyIdentity("b", None)) == ("b", None)
     assert who({"session-id": "c", "x-openwebui-user-email": "a@b"}) == ("c", "a@b")
     for bad in ({"x-rl-session": "a b"}, {"x-rl-user": ""}, {"x-rl-user": "x" * 201}):
         with pytest.raises(BadRequest):
@@ -285,7 +285,7 @@ def test_no_other_client_is_a_machine() -> None:
     assert named(body)[:2] == (None, CLAUDE) and people({}, named(body)) == (CLAUDE,)
 
 
-def people(headers: dict[str, str], body: Named) -> tuple[str, ...]:
+def people(headers: dict[str, str], body: BodyIdentity) -> tuple[str, ...]:
     return speaker(named_by_head(CIMultiDict(headers)), body).people
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from config.sections import Redaction
 from proxy.conversation.conversations import canonical, thread_and_above, without_commands
-from proxy.conversation.history_cache import LEAST, History, HistoryFold, Said, Telling
+from proxy.conversation.history_cache import LEAST, History, HistoryFold, HistoryLookup, SeenAnswer
 from proxy.conversation.modalities import more_than_text
 from proxy.conversation.redaction import Redactor
 from proxy.conversation.turns import turn_of
@@ -26,7 +26,7 @@ SAID = (
 )  # fmt: skip
 
 
-def messages(most: int = 12) -> st.SearchStrategy[list[Said]]:
+def messages(most: int = 12) -> st.SearchStrategy[list[SeenAnswer]]:
     role = st.sampled_from(("system", "developer", "user", "assistant", "tool"))
     return st.lists(st.builds(lambda r, c: {"role": r, "content": c}, role, st.sampled_from(SAID)), max_size=most)
 
@@ -37,7 +37,7 @@ AGENT = st.sampled_from((None, *AGENTS))
 @given(messages(), st.lists(st.tuples(st.integers(0, 12), messages(4), AGENT), max_size=5))
 @settings(deadline=None)
 def test_what_is_remembered_is_what_would_be_worked_out(
-    first: list[Said], turns: list[tuple[int, list[Said], Agent | None]]
+    first: list[SeenAnswer], turns: list[tuple[int, list[SeenAnswer], Agent | None]]
 ) -> None:
     """Turns that go on, go back and change what was said, also in requests of different agents: all facts are as those
     of a memory that knows nothing."""
@@ -47,7 +47,7 @@ def test_what_is_remembered_is_what_would_be_worked_out(
     for back, more, agent in [(len(first), [], None), *turns]:
         talk = [*talk[:back], *more]
         kept = [talk[at] for at in without_commands(talk, agent)]
-        told = Telling(known, kept, 100).told()
+        told = HistoryLookup(known, kept, 100).told()
         assert told.asides == tuple(at for at, m in enumerate(kept) if m["role"] in tree.SYSTEM_ROLES)
         secrets: set[str] = set()
         assert told.prompt == tuple(redactor.message(canonical(m), secrets) for m in kept)
@@ -61,21 +61,21 @@ def test_what_is_remembered_is_what_would_be_worked_out(
         assert turn_of({}, {}, kept, None, (), told.turns) == turn_of({}, {}, kept, None)
 
 
-def counted() -> tuple[HistoryFold[int], list[Said]]:
-    seen: list[Said] = []
+def counted() -> tuple[HistoryFold[int], list[SeenAnswer]]:
+    seen: list[SeenAnswer] = []
 
-    def step(above: int | None, message: Said) -> int:
+    def step(above: int | None, message: SeenAnswer) -> int:
         seen.append(message)
         return (above or 0) + 1
 
     return HistoryFold(step), seen
 
 
-def say(*texts: Any) -> list[Said]:
+def say(*texts: Any) -> list[SeenAnswer]:
     return [{"role": role, "content": text} for role, text in zip(itertools.cycle(("user", "assistant")), texts)]
 
 
-def over(fold: HistoryFold[int], talk: list[Said], size: int = LEAST) -> list[int]:
+def over(fold: HistoryFold[int], talk: list[SeenAnswer], size: int = LEAST) -> list[int]:
     return fold.rest(fold.known(talk), talk, size)
 
 
@@ -133,8 +133,8 @@ def test_memory_is_bounded_in_bytes_and_in_time(monkeypatch: Any) -> None:
 def test_a_message_is_measured_by_what_is_in_it() -> None:
     known = History(Redactor(Redaction()))
     talk = say("12345", [{"type": "text", "text": "1234567890"}])
-    assert 15 <= Telling(known, talk, LEAST).fresh < 60
-    Telling(known, talk, LEAST).told()
-    assert Telling(known, [*talk, *say("abc")], LEAST).fresh < 10
+    assert 15 <= HistoryLookup(known, talk, LEAST).fresh < 60
+    HistoryLookup(known, talk, LEAST).told()
+    assert HistoryLookup(known, [*talk, *say("abc")], LEAST).fresh < 10
     known.clear()
-    assert Telling(known, talk, LEAST).fresh >= 15
+    assert HistoryLookup(known, talk, LEAST).fresh >= 15

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.conversation import incremental_json as module
-from proxy.conversation.incremental_json import Body, SaidBefore, _common
+from proxy.conversation.incremental_json import Body, EarlierBodies, _common
 from proxy.core import bounded_cache
 from proxy.core.json_edit import loads
 
@@ -70,7 +70,7 @@ def conversations(draw: st.DrawFn) -> list[bytes]:
 @given(conversations())
 @settings(deadline=None, max_examples=400)
 def test_what_is_read_is_what_would_be_parsed(bodies: list[bytes]) -> None:
-    before = SaidBefore()
+    before = EarlierBodies()
     for raw in bodies:
         body = before.read(raw, before.known(raw))
         assert is_same(body.parsed, loads(raw))
@@ -82,7 +82,7 @@ def test_what_is_read_is_what_would_be_parsed(bodies: list[bytes]) -> None:
 @given(conversations(), st.integers(0, 10_000), st.binary(max_size=2))
 @settings(deadline=None, max_examples=400)
 def test_what_is_no_json_is_refused_as_ever(bodies: list[bytes], at: int, garbage: bytes) -> None:
-    before = SaidBefore()
+    before = EarlierBodies()
     for raw in bodies:
         before.remember(before.read(raw, before.known(raw)))
         at %= len(raw)
@@ -109,14 +109,14 @@ def talk(turns: int, **members: Any) -> bytes:
     return orjson.dumps({"model": "m", "messages": messages, "stream": True, **members})
 
 
-def read(before: SaidBefore, raw: bytes) -> Body:
+def read(before: EarlierBodies, raw: bytes) -> Body:
     body = before.read(raw, before.known(raw))
     before.remember(body)
     return body
 
 
 def test_only_what_is_new_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
-    before, parsed = SaidBefore(), []
+    before, parsed = EarlierBodies(), []
     first = read(before, talk(101, tools=[{"name": "run"}]))
     real = orjson.loads
     monkeypatch.setattr(module.orjson, "loads", lambda raw: parsed.append(len(raw)) or real(raw))
@@ -137,7 +137,7 @@ def test_only_what_is_new_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_of_a_conversation_is_remembered() -> None:
-    before = SaidBefore()
+    before = EarlierBodies()
     for turns in (11, 13, 15):
         read(before, talk(turns))
     assert len(list(before._bodies)) == 1
@@ -146,7 +146,7 @@ def test_one_of_a_conversation_is_remembered() -> None:
 
 
 def test_memory_is_bounded_in_number_bytes_and_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = SaidBefore()
+    before = EarlierBodies()
     for number in range(bounded_cache.MOST + 3):
         read(before, talk(3, user=f"u{number}").replace(b'"model":"m"', b'"model":"%d"' % number))
     assert len(list(before._bodies)) == bounded_cache.MOST

@@ -25,7 +25,7 @@ from proxy.conversation.capture_health import Health
 from proxy.conversation.conversations import canonical, thread
 from proxy.conversation.redaction import SLICED, Redactor
 from proxy.conversation.secret_shapes import STEP, luhn
-from proxy.conversation.underway import Underway
+from proxy.conversation.underway import AnswersInProgress
 from proxy.conversation.user_text import SHOWN
 from proxy.core.events import Events
 from proxy.core.json_edit import WholeAnswer
@@ -537,7 +537,7 @@ async def _captured(store: Store, found: list[str], chance: random.Random) -> No
         tuple(ALL.message(canonical(m), kinds) for m in messages), ALL.json(orjson.dumps({"metadata": {e: 1}}), kinds),
         thread=thread(messages, ALL.message), redacted=tuple(sorted(kinds)),
     )  # fmt: skip
-    capture = Capture(store, Metrics(), Health(), Events(), ALL, Underway(), "rl-1", 1)
+    capture = Capture(store, Metrics(), Health(), Events(), ALL, AnswersInProgress(), "rl-1", 1)
     await capture.begin(new)
     call = {
         "id": "c",

@@ -8,7 +8,7 @@ import pytest
 
 from proxy.conversation.side_requests import goes_on_aside, is_subagent, may_quote
 from scripts.harness.in_process import Proxy
-from store.records import GoesOn
+from store.records import RepeatedReply
 from tests.proxy.conversation.test_answer_on_screen import Messages, ask, says
 
 Q = "how do I list files that changed in the last hour?"
@@ -133,7 +133,10 @@ def system(*texts: str) -> tuple[str, ...]:
 
 
 def test_what_is_a_subagent() -> None:
-    main, side = GoesOn("main", "default", system("one\\ntwo\\nthree")), GoesOn("side", "subagent", system("four"))
+    main, side = (
+        RepeatedReply("main", "default", system("one\\ntwo\\nthree")),
+        RepeatedReply("side", "subagent", system("four")),
+    )
     other = system("four\\nfive")
     assert is_subagent([main], other, tools=True)
     assert not is_subagent([main], other, tools=False), "a persona, in a chat"
@@ -143,7 +146,7 @@ def test_what_is_a_subagent() -> None:
     assert not is_subagent([], other, tools=True)
     assert goes_on_aside([side]) == "subagent"
     assert goes_on_aside([main, side]) is None, "the next step of a main turn"
-    assert goes_on_aside([GoesOn("side", "title", ())]) is None
+    assert goes_on_aside([RepeatedReply("side", "title", ())]) is None
     assert goes_on_aside([]) is None
 
 

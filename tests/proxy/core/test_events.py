@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.core import events
-from proxy.core.events import Events, Happened
+from proxy.core.events import Events, ServerEvent
 
 
-async def heard(listener: AsyncGenerator[Happened, None], count: int) -> list[int]:
+async def heard(listener: AsyncGenerator[ServerEvent, None], count: int) -> list[int]:
     return [(await anext(listener)).id for _ in range(count)]
 
 

@@ -14,7 +14,7 @@ import pytest
 from config.sections import Redaction
 from proxy.conversation.capture_health import Health
 from proxy.conversation.redaction import WORTH_A_THREAD, Redactor
-from proxy.conversation.underway import Underway
+from proxy.conversation.underway import AnswersInProgress
 from proxy.core.events import Events
 from proxy.core.json_edit import WholeAnswer
 from proxy.core.metrics import Metrics
@@ -124,7 +124,7 @@ def broken_now() -> NewCompletion:
 @pytest.mark.parametrize("broken", [broken_later, broken_now])
 async def test_a_row_that_cannot_be_made_costs_nobody_the_answer(proxy: Proxy, broken: MakesRow, at_once: bool) -> None:
     tasks, health = Tasks(), Health()
-    capture = Capture(proxy.store, Metrics(), health, Events(), Redactor(Redaction()), Underway(), "rl-1", 1)
+    capture = Capture(proxy.store, Metrics(), health, Events(), Redactor(Redaction()), AnswersInProgress(), "rl-1", 1)
     capture.begin_beside(tasks, broken, at_once=at_once)
     capture.reader.take_whole(WholeAnswer(b'{"choices": [{"index": 0, "message": {"content": "x"}}]}'))
     assert not await capture.finish("done")

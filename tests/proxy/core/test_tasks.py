@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 
-from proxy.core.tasks import Later, SharedCall, Tasks
+from proxy.core.tasks import DelayedTask, SharedCall, Tasks
 
 
 async def test_what_is_to_begin_later_begins_then() -> None:
@@ -11,7 +11,7 @@ async def test_what_is_to_begin_later_begins_then() -> None:
     async def work() -> None:
         done.set()
 
-    later = Later(tasks, 0.01, "work", work)
+    later = DelayedTask(tasks, 0.01, "work", work)
     assert later.task is None and tasks.names == []
     async with asyncio.timeout(10):
         await done.wait()
@@ -28,7 +28,7 @@ async def test_what_is_taken_back_never_begins() -> None:
     async def work() -> None:
         begun.append(1)
 
-    later = Later(tasks, 0.0, "work", work)
+    later = DelayedTask(tasks, 0.0, "work", work)
     assert later.take_back() and not later.take_back()
     tasks.hurry()
     await asyncio.sleep(0.01)
@@ -41,7 +41,7 @@ async def test_at_the_stop_all_of_it_begins() -> None:
     async def work() -> None:
         begun.append(1)
 
-    found = [Later(tasks, 60.0, "work", work) for _ in range(3)]
+    found = [DelayedTask(tasks, 60.0, "work", work) for _ in range(3)]
     tasks.hurry()
     assert tasks.names == ["work"] * 3
     await tasks.drain_named("work", 10)

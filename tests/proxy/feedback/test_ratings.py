@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from config.sections import Redaction
-from proxy.access.keys import Who
-from proxy.conversation.answer_on_screen import OnScreen
+from proxy.access.keys import Principal
+from proxy.conversation.answer_on_screen import AnswerOnScreen
 from proxy.conversation.redaction import Redactor
-from proxy.conversation.underway import Underway
+from proxy.conversation.underway import AnswersInProgress
 from proxy.core.errors import BadRequest
 from proxy.core.events import Events
 from proxy.core.metrics import Metrics
@@ -221,9 +221,11 @@ async def test_a_rating_waits_for_its_completion(proxy: Proxy, monkeypatch: pyte
 async def test_a_batch_whose_client_leaves_is_no_warning(proxy: Proxy) -> None:
     """It leaves after its ratings were handed on, and before the first of them has had its turn."""
     redactor = Redactor(Redaction())
-    screen = OnScreen(proxy.store, redactor, Underway())
+    screen = AnswerOnScreen(proxy.store, redactor, AnswersInProgress())
     feedback = Feedback(proxy.store, Events(), Metrics(), redactor, screen)
-    batch = asyncio.create_task(feedback._batch([{"completion_id": "x", "rating": "good"}] * 3, None, Who("admin")))
+    batch = asyncio.create_task(
+        feedback._batch([{"completion_id": "x", "rating": "good"}] * 3, None, Principal("admin"))
+    )
     await asyncio.sleep(0)
     batch.cancel()
     with pytest.raises(asyncio.CancelledError):

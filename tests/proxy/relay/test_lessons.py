@@ -79,20 +79,20 @@ async def rated(proxy: Proxy, id: str, headers: dict[str, str], **more: Any) -> 
 @pytest.mark.parametrize("of", ["visitor", "person"])
 async def test_a_name_behind_another_key_teaches_nobody(taught: Proxy, of: str) -> None:
     visitor, person = await two_anns(taught)
-    asker, rater = (visitor, person) if of == "visitor" else (person, visitor)
-    response = await taught.chat(RECIPE, headers=asker)
+    requester, rater = (visitor, person) if of == "visitor" else (person, visitor)
+    response = await taught.chat(RECIPE, headers=requester)
     await response.read()
     id = response.headers["x-rl-completion-id"]
     assert (await rated(taught, id, rater, comment=WORDS))[0] == 201, "an id reaches every answer"
-    assert await named(taught, AGAIN, headers=asker) is None and await named(taught, AGAIN, headers=rater) is None
+    assert await named(taught, AGAIN, headers=requester) is None and await named(taught, AGAIN, headers=rater) is None
     # Nor do its words become their own, where they only dislike it too.
-    status, own = await rated(taught, id, asker)
+    status, own = await rated(taught, id, requester)
     assert (status, own["rater"], own["comment"]) == (201, "ann", None)
-    assert await named(taught, AGAIN, headers=asker) is None
+    assert await named(taught, AGAIN, headers=requester) is None
     # The same words of their own are theirs.
     assert (await rated(taught, id, rater, comment=WORDS))[0] == 201
-    status, own = await rated(taught, id, asker, comment=WORDS)
-    assert status == 201 and await named(taught, AGAIN, headers=asker) == own["id"]
+    status, own = await rated(taught, id, requester, comment=WORDS)
+    assert status == 201 and await named(taught, AGAIN, headers=requester) == own["id"]
     assert await named(taught, AGAIN, headers=rater) is None
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tiktoken import Encoding, registry
 
-from proxy.relay.openai_tokens import Counted, count
+from proxy.relay.openai_tokens import TokenEstimate, count
 from scripts.fakes.backend import FakeBackend
 from scripts.fakes.launcher import FakeLauncher
 from scripts.harness.in_process import Proxy
@@ -54,8 +54,8 @@ def told(*messages: dict[str, Any], **more: Any) -> dict[str, Any]:
 )
 @pytest.mark.usefixtures("table")
 async def test_texts_count_with_what_stands_around_them(chat: dict[str, Any], tokens: int) -> None:
-    assert await count("gpt-4o-2024-08-06", chat) == Counted(tokens, "o200k_base")
-    assert await count("openai/gpt-4o", chat) == Counted(tokens, "o200k_base")
+    assert await count("gpt-4o-2024-08-06", chat) == TokenEstimate(tokens, "o200k_base")
+    assert await count("openai/gpt-4o", chat) == TokenEstimate(tokens, "o200k_base")
 
 
 async def test_a_model_that_tiktoken_does_not_know_is_not_guessed() -> None:

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from proxy.conversation.conversations import canonical
-from proxy.conversation.incremental_json import Body, SaidBefore
+from proxy.conversation.incremental_json import Body, EarlierBodies
 from scripts.harness.in_process import Proxy
 
 
@@ -321,7 +321,7 @@ async def test_capture_off(proxy: Proxy) -> None:
 
 async def test_capture_off_is_not_remembered_either(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     bodies: list[Body] = []
-    monkeypatch.setattr(SaidBefore, "remember", lambda _, body: bodies.append(body))
+    monkeypatch.setattr(EarlierBodies, "remember", lambda _, body: bodies.append(body))
     await proxy.chat("secret", headers={"x-rl-capture": "off"})
     assert bodies == []
     await proxy.chat("no secret")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from config.sections import Redaction
-from proxy.conversation.answer_on_screen import OnScreen
+from proxy.conversation.answer_on_screen import AnswerOnScreen
 from proxy.conversation.redaction import Redactor
-from proxy.conversation.underway import Underway
+from proxy.conversation.underway import AnswersInProgress
 from proxy.signals.follower import Follower
 from scripts.harness.in_process import Proxy
 from store.records import Signal
@@ -14,7 +14,7 @@ from store.store import Store
 
 async def looked_at(store: Store) -> list[Signal]:
     """Oldest first."""
-    follower = Follower(store, OnScreen(store, Redactor(Redaction()), Underway()))
+    follower = Follower(store, AnswerOnScreen(store, Redactor(Redaction()), AnswersInProgress()))
     while await follower.step():
         pass
     found: list[Signal] = []

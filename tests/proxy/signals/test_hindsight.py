@@ -12,7 +12,7 @@ import pytest
 
 from config.sections import Judge, Train
 from proxy.signals.hindsight import WEIGHT, Hindsight
-from proxy.signals.judging import Judging
+from proxy.signals.judging import JudgingLoop
 from proxy.training import run_folder
 from proxy.training.rewards import Moments
 from scripts.harness.records import claim, put, rating
@@ -46,7 +46,7 @@ def test_small_models_are_refused_unless_forced(tmp_path: Path) -> None:
     assert Hindsight(Judge(mode="on"), lambda: str(large)).trusted() == []
 
 
-async def at_work(store: Store, http: aiohttp.ClientSession, **settings: Any) -> Judging:
+async def at_work(store: Store, http: aiohttp.ClientSession, **settings: Any) -> JudgingLoop:
     made = judging(store, None, mode="hindsight", url="", **settings)
     await made.start(http)
     return made

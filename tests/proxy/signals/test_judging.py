@@ -15,14 +15,14 @@ import pytest
 
 from config.sections import BackendSection, Judge, Redaction, Signals
 from proxy.backends.openai import OpenAICompatible
-from proxy.conversation.answer_on_screen import OnScreen
+from proxy.conversation.answer_on_screen import AnswerOnScreen
 from proxy.conversation.redaction import Redactor
-from proxy.conversation.underway import Underway
+from proxy.conversation.underway import AnswersInProgress
 from proxy.core.events import Events
 from proxy.signals.follower import Follower
 from proxy.signals.hindsight import Hindsight
-from proxy.signals.judging import Judging
-from proxy.signals.own import Own
+from proxy.signals.judging import JudgingLoop
+from proxy.signals.own import OwnSignals
 from proxy.signals.trust import UNSEEN
 from scripts.harness.records import claim, put, rating
 from scripts.harness.rule_judge import FakeJudge
@@ -54,28 +54,28 @@ def at(store: Store, http: aiohttp.ClientSession) -> At:
     return store, http
 
 
-def judging(store: Store, judge: FakeJudge | None, own: Own | None = None, **settings: Any) -> Judging:
+def judging(store: Store, judge: FakeJudge | None, own: OwnSignals | None = None, **settings: Any) -> JudgingLoop:
     defaults: dict[str, Any] = {"mode": "on", "url": judge.url if judge else "", "model": "rule", "votes": 1}
-    return Judging(
+    return JudgingLoop(
         Judge(**(defaults | settings)),
         store,
         OpenAICompatible(BackendSection(url="http://127.0.0.1:9", model="m")),
         Redactor(Redaction()),
         Events(),
-        Follower(store, OnScreen(store, Redactor(Redaction()), Underway())),
-        own or Own(Signals()),
+        Follower(store, AnswerOnScreen(store, Redactor(Redaction()), AnswersInProgress())),
+        own or OwnSignals(Signals()),
         Hindsight(Judge(**(defaults | settings)), lambda: None),
         now=lambda: datetime(2026, 11, 24, 12, 0),
     )
 
 
-async def at_work(at: At, judge: FakeJudge | None, **settings: Any) -> Judging:
+async def at_work(at: At, judge: FakeJudge | None, **settings: Any) -> JudgingLoop:
     made = judging(at[0], judge, **settings)
     await made.start(at[1])
     return made
 
 
-async def until_done(made: Judging) -> None:
+async def until_done(made: JudgingLoop) -> None:
     while await made.look() | await made.ask():
         pass
 
@@ -86,7 +86,7 @@ async def followed(store: Store, id: str, said: str, **fields: Any) -> None:
     await store.signals.add(NewSignal(id, "message", said))
 
 
-async def measured(store: Store, made: Judging, *, wrong: int = 0, count: int = 60) -> None:
+async def measured(store: Store, made: JudgingLoop, *, wrong: int = 0, count: int = 60) -> None:
     """So many turns that the judge and a person have both looked at; of the newest the person says the contrary."""
     for n in range(count):
         good = n % 2 == 0
@@ -426,7 +426,7 @@ async def test_where_bad_answers_are_thanked_for_going_on_says_nothing(at: At, j
 async def test_own_code_scores_what_its_first_look_finds_and_nothing_older(at: At, tmp_path: Path) -> None:
     module = tmp_path / "my_signals.py"
     module.write_text("def score(completion, next):\n    return -1\n")
-    own = Own(Signals(module=module))
+    own = OwnSignals(Signals(module=module))
     made = judging(at[0], None, own)
     await followed(at[0], "older", "no, shorter")
     await put(at[0], "first", session="talk")

@@ -14,7 +14,7 @@ import pytest
 from config.sections import Signals
 from proxy.core.own_code.child import OwnCodeFailed
 from proxy.core.own_code.reward import OwnReward
-from proxy.signals.own import Own
+from proxy.signals.own import OwnSignals
 from scripts.harness.in_process import Proxy
 
 GUIDE = Path(__file__).resolve().parents[3] / "docs/guides/signals.md"
@@ -44,19 +44,19 @@ def score(completion, next):
 
 
 @pytest.fixture
-async def own(tmp_path: Path) -> AsyncIterator[Own]:
+async def own(tmp_path: Path) -> AsyncIterator[OwnSignals]:
     module = tmp_path / "my_signals.py"
     module.write_text(CODE)
-    made = Own(Signals(module=module, timeout_s=20.0, memory_mb=256))
+    made = OwnSignals(Signals(module=module, timeout_s=20.0, memory_mb=256))
     yield made
     await made.stop()
 
 
-async def score(own: Own, said: str, text: str = "fine") -> OwnReward | None:
+async def score(own: OwnSignals, said: str, text: str = "fine") -> OwnReward | None:
     return await own.score({"text": text}, {"said": said})
 
 
-async def test_what_it_may_return(own: Own) -> None:
+async def test_what_it_may_return(own: OwnSignals) -> None:
     assert await score(own, "x") == OwnReward(1.0, "")
     assert await score(own, "x", "a bad one") == OwnReward(-0.5, "")
     assert await score(own, "none") is None
@@ -64,13 +64,13 @@ async def test_what_it_may_return(own: Own) -> None:
 
 
 @pytest.mark.parametrize("said", ["nan", "2", "text", "true", "raise", "die", "much"])
-async def test_what_it_may_not_costs_that_turn_alone(own: Own, said: str) -> None:
+async def test_what_it_may_not_costs_that_turn_alone(own: OwnSignals, said: str) -> None:
     with pytest.raises(OwnCodeFailed):
         await score(own, said)
     assert await score(own, "x") == OwnReward(1.0, "")
 
 
-async def test_it_has_no_secret_of_ours(own: Own, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_has_no_secret_of_ours(own: OwnSignals, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLPROXY_BACKEND__API_KEY", "sk-secret")
     found = await score(own, "environment")
     assert found is not None and "RLPROXY" not in found.comment and "HOME" not in found.comment
@@ -79,7 +79,7 @@ async def test_it_has_no_secret_of_ours(own: Own, monkeypatch: pytest.MonkeyPatc
 async def test_one_that_hangs_is_killed(tmp_path: Path) -> None:
     module = tmp_path / "slow.py"
     module.write_text(CODE)
-    own = Own(Signals(module=module, timeout_s=0.5))
+    own = OwnSignals(Signals(module=module, timeout_s=0.5))
     for _ in range(2):
         with pytest.raises(OwnCodeFailed, match=r"signals\.timeout_s"):
             await score(own, "hang")
@@ -87,7 +87,7 @@ async def test_one_that_hangs_is_killed(tmp_path: Path) -> None:
     await own.stop()
 
 
-async def test_a_changed_file_is_other_code(own: Own, tmp_path: Path) -> None:
+async def test_a_changed_file_is_other_code(own: OwnSignals, tmp_path: Path) -> None:
     before = own.hash()
     assert await score(own, "x") == OwnReward(1.0, "")
     (tmp_path / "my_signals.py").write_text("def score(completion, next):\n    return -1\n")
@@ -96,10 +96,10 @@ async def test_a_changed_file_is_other_code(own: Own, tmp_path: Path) -> None:
 
 async def test_a_file_that_is_not_there_or_not_python(tmp_path: Path) -> None:
     with pytest.raises(OwnCodeFailed):
-        await score(Own(Signals(module=tmp_path / "none.py")), "x")
+        await score(OwnSignals(Signals(module=tmp_path / "none.py")), "x")
     (tmp_path / "broken.py").write_text("def score(:\n")
     with pytest.raises(OwnCodeFailed):
-        await score(Own(Signals(module=tmp_path / "broken.py")), "x")
+        await score(OwnSignals(Signals(module=tmp_path / "broken.py")), "x")
 
 
 def guide() -> str:
@@ -109,7 +109,7 @@ def guide() -> str:
 
 async def test_the_examples_of_the_guide(tmp_path: Path) -> None:
     (tmp_path / "guide.py").write_text(guide())
-    own = Own(Signals(module=tmp_path / "guide.py"))
+    own = OwnSignals(Signals(module=tmp_path / "guide.py"))
     try:
         assert await score(own, "x", "A guaranteed profit!") == OwnReward(-1.0, "promise no profits")
         biased = await score(own, "x", "The doctor said he is late.")

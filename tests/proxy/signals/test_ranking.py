@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.signals.judging import Judging
+from proxy.signals.judging import JudgingLoop
 from proxy.signals.ranking import RANK, agreed, messages, read_order
 from scripts.harness.records import claim, end, new, rating
 from scripts.harness.rule_judge import FakeJudge
@@ -119,7 +119,7 @@ async def test_another_persons_answer_is_of_no_group(at: At, judge: FakeJudge) -
     assert judge.requests == []
 
 
-async def mixed(store: Store, made: Judging, *, agrees: bool) -> None:
+async def mixed(store: Store, made: JudgingLoop, *, agrees: bool) -> None:
     """Sixty pairs that people have decided as well; which answer came first is no sign of the better one."""
     for n in range(60):
         texts = ("short", "long answer") if n % 2 else ("long answer", "short")

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from config.settings import load
-from proxy.training.giving_way import GivingWay, longest
+from proxy.training.giving_way import BackgroundThrottle, longest
 from scripts.harness.in_process import Proxy
 
 
@@ -35,7 +35,7 @@ class Run:
 async def test_it_stands_still_from_the_first_request_to_the_end_of_the_last() -> None:
     clock = Clock()
     run = Run(clock)
-    gives = GivingWay(run, 20.0, clock)
+    gives = BackgroundThrottle(run, 20.0, clock)
     with gives.answering():
         assert run.stands
         with gives.answering():
@@ -49,7 +49,7 @@ async def test_it_stands_still_from_the_first_request_to_the_end_of_the_last() -
 async def test_it_gets_on_however_many_requests_there_are(gap: float, each: float) -> None:
     clock = Clock()
     run = Run(clock)
-    gives = GivingWay(run, 20.0, clock)
+    gives = BackgroundThrottle(run, 20.0, clock)
     stretch = longest_stretch = 0.0
     while clock.now < 2000:
         with gives.answering():
@@ -69,7 +69,7 @@ async def test_it_gets_on_however_many_requests_there_are(gap: float, each: floa
 
 async def test_the_timer_gives_it_its_turn() -> None:
     told: list[bool] = []
-    gives = GivingWay(told.append, 0.05)
+    gives = BackgroundThrottle(told.append, 0.05)
     with gives.answering():
         while False not in told:
             await asyncio.sleep(0.01)
@@ -80,7 +80,7 @@ async def test_the_timer_gives_it_its_turn() -> None:
 
 async def test_a_run_that_never_stands_still() -> None:
     told: list[bool] = []
-    with GivingWay(told.append, 0.0).answering():
+    with BackgroundThrottle(told.append, 0.0).answering():
         pass
     assert told == []
 

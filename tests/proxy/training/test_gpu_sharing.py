@@ -254,10 +254,10 @@ async def test_no_answer_is_cut_for_a_run(sharing: Proxy, router: FakeLlama, mon
 async def test_memory_that_is_still_short_lets_the_run_wait(
     sharing: Proxy, router: FakeLlama, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from proxy.training.system_load import Machine, Use
+    from proxy.training.system_load import Machine, MachineUse
 
     free = [1.0]
-    monkeypatch.setattr(Machine, "look", lambda self, now, trainer=None: Use(free[0]))
+    monkeypatch.setattr(Machine, "look", lambda self, now, trainer=None: MachineUse(free[0]))
     await sharing.stop()
     await sharing.start(train__min_free_memory_gb=4)
     await rated(sharing, 4)

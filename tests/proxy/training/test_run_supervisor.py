@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from proxy.training.system_load import Machine, Use
+from proxy.training.system_load import Machine, MachineUse
 from scripts.harness.in_process import Proxy
 from store import schema
-from store.learning.samples import WantedSamples
+from store.learning.samples import SampleRequirements
 from store.safety import backup
 from tests.harness.runs import rated, until
 
@@ -33,7 +33,7 @@ async def test_a_run_is_cancelled_in_the_moment_of_its_claim(proxy: Proxy, monke
     """It is open by then, and the learner does not have it yet: it must not end it a second time."""
     claim = proxy.store.samples.claim
 
-    async def claimed(wanted: WantedSamples) -> Any:
+    async def claimed(wanted: SampleRequirements) -> Any:
         found = await claim(wanted)
         if found is not None:
             assert await proxy.post("/rl/cancel") == (200, {"cancelled": 1})
@@ -90,7 +90,7 @@ async def test_a_run_is_cancelled_right_after_it_was_asked_for(proxy: Proxy, mon
     proxy.launcher.hold = True
     claim, claiming = proxy.store.samples.claim, asyncio.Event()
 
-    async def slowly(wanted: WantedSamples) -> Any:
+    async def slowly(wanted: SampleRequirements) -> Any:
         claiming.set()
         await asyncio.sleep(0.2)
         return await claim(wanted)
@@ -448,7 +448,7 @@ async def test_a_run_that_waits_goes_on_by_hand(proxy: Proxy, clock: list[dateti
 async def test_short_memory_stops_a_run_and_is_no_failed_attempt(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     free = [8.0]
     monkeypatch.setattr("proxy.training.run_supervisor.LOOK_AGAIN_S", 0.02)
-    monkeypatch.setattr(Machine, "look", lambda self, now, trainer=None: Use(free[0]))
+    monkeypatch.setattr(Machine, "look", lambda self, now, trainer=None: MachineUse(free[0]))
     await proxy.stop()
     await proxy.start(train__min_free_memory_gb=2.0)
     proxy.launcher.hold = True

@@ -7,15 +7,15 @@ import pytest
 
 from config.sections import Train
 from proxy.training.schedule_rules import enough, kept_from, needed
-from proxy.training.system_load import Use
+from proxy.training.system_load import MachineUse
 from store.records import Fresh, Run
 
 MONDAY_NOON = datetime(2026, 11, 16, 12, 0)
-IDLE = Use(free_gb=8.0, cpu_percent=5.0, gpu_percent=0.0, gpu_free_gb=20.0)
+IDLE = MachineUse(free_gb=8.0, cpu_percent=5.0, gpu_percent=0.0, gpu_free_gb=20.0)
 ENOUGH = Fresh(good=20, bad=20, neutral=0, stale=0)
 
 
-def kept(use: Use = IDLE, *, by_hand: bool = False, starting: bool = True, **train: Any) -> str | None:
+def kept(use: MachineUse = IDLE, *, by_hand: bool = False, starting: bool = True, **train: Any) -> str | None:
     return kept_from(Train(**train), use, MONDAY_NOON, by_hand=by_hand, starting=starting)
 
 
@@ -53,7 +53,7 @@ def test_a_run_that_published_nothing_needs_new_ratings(status: Any, seen: int, 
 
 
 def test_nothing_keeps_a_run_by_default() -> None:
-    assert kept() is None and kept(Use(free_gb=3.0)) is None
+    assert kept() is None and kept(MachineUse(free_gb=3.0)) is None
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_nothing_keeps_a_run_by_default() -> None:
         ({"min_free_gpu_gb": 24}, IDLE, "20.0 GB of GPU memory free, 24 GB are needed (train.min_free_gpu_gb)"),
     ],
 )
-def test_rules_stop_a_run_as_they_keep_one_from_starting(train: Any, use: Use, why: str) -> None:
+def test_rules_stop_a_run_as_they_keep_one_from_starting(train: Any, use: MachineUse, why: str) -> None:
     for starting in (True, False):
         assert why in (kept(use, starting=starting, **train) or "")
 

@@ -12,23 +12,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.training.system_load import LEAST_S, WINDOW_S, Machine, Spent, Use, gpu_use, others
+from proxy.training.system_load import LEAST_S, WINDOW_S, CpuTime, Machine, MachineUse, gpu_use, others
 
 
 def test_the_use_of_others_is_what_is_not_ours() -> None:
-    assert others(deque([Spent(0, 100, 50), Spent(10, 115, 60)]), 2) == 25.0  # 5 of 20 s
-    assert others(deque([Spent(0, 0, 0), Spent(10, 10, 12)]), 2) == 0.0  # clocks of processes tick coarsely
+    assert others(deque([CpuTime(0, 100, 50), CpuTime(10, 115, 60)]), 2) == 25.0  # 5 of 20 s
+    assert others(deque([CpuTime(0, 0, 0), CpuTime(10, 10, 12)]), 2) == 0.0  # clocks of processes tick coarsely
 
 
 def test_a_moment_is_no_measurement() -> None:
-    assert others(deque([Spent(0, 0, 0)]), 1) is None
-    assert others(deque([Spent(0, 0, 0), Spent(LEAST_S / 2, 1, 0)]), 1) is None
+    assert others(deque([CpuTime(0, 0, 0)]), 1) is None
+    assert others(deque([CpuTime(0, 0, 0), CpuTime(LEAST_S / 2, 1, 0)]), 1) is None
 
 
 def test_what_was_more_than_a_minute_ago_is_forgotten() -> None:
-    spent = deque([Spent(0, 0, 0)])
+    spent = deque([CpuTime(0, 0, 0)])
     for at in range(10, 200, 10):
-        spent.append(Spent(at, 10.0 if at <= 60 else 10.0 + (at - 60) / 2, 0))
+        spent.append(CpuTime(at, 10.0 if at <= 60 else 10.0 + (at - 60) / 2, 0))
         use = others(spent, 1)
     assert use == 50.0
     assert spent[-1].at - spent[0].at == WINDOW_S and len(spent) == 7
@@ -36,10 +36,10 @@ def test_what_was_more_than_a_minute_ago_is_forgotten() -> None:
 
 @given(st.lists(st.tuples(st.floats(0.1, 100), st.floats(0, 50), st.floats(0, 50)), min_size=1, max_size=30))
 def test_a_share_is_a_share(steps: list[tuple[float, float, float]]) -> None:
-    spent = deque([Spent(0, 0, 0)])
+    spent = deque([CpuTime(0, 0, 0)])
     for seconds, theirs, ours in steps:
         last = spent[-1]
-        spent.append(Spent(last.at + seconds, last.busy + theirs + ours, last.ours + ours))
+        spent.append(CpuTime(last.at + seconds, last.busy + theirs + ours, last.ours + ours))
         use = others(spent, 4)
         assert use is None or 0 <= use <= 100
 
@@ -63,9 +63,9 @@ def test_a_process_of_ours_is_not_counted() -> None:
 def test_memory_that_the_trainer_holds_counts_as_free(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=3 * 2**30))
     machine = Machine(cpu=False, gpu=False)
-    assert machine.look(0.0) == Use(3.0)
+    assert machine.look(0.0) == MachineUse(3.0)
     assert 3.01 < machine.look(0.0, os.getpid()).free_gb < 10
-    assert machine.look(0.0, 2**22 + 1) == Use(3.0)  # it has just ended
+    assert machine.look(0.0, 2**22 + 1) == MachineUse(3.0)  # it has just ended
 
 
 @pytest.mark.parametrize(

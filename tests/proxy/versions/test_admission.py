@@ -13,7 +13,7 @@ from config.sections import ServerSection
 from proxy.core.errors import BackendDown
 from proxy.core.sharing import waiting_line
 from proxy.versions import admission as doors
-from proxy.versions.admission import Door
+from proxy.versions.admission import Admission
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,7 @@ async def settled() -> None:
 
 
 async def test_those_who_wait_go_in_as_they_came() -> None:
-    door, went = Door(ServerSection()), []
+    door, went = Admission(ServerSection()), []
 
     async def pass_through(n: int) -> None:
         async with door.through():
@@ -48,7 +48,7 @@ async def test_those_who_wait_go_in_as_they_came() -> None:
 
 
 async def test_nobody_waits_longer_than_the_deadline() -> None:
-    door = Door(ServerSection(hold_s=0.05))
+    door = Admission(ServerSection(hold_s=0.05))
     door.close("The model rests while run 3 trains")
     beats = []
 
@@ -62,7 +62,7 @@ async def test_nobody_waits_longer_than_the_deadline() -> None:
 
 
 async def test_a_client_that_went_away_while_it_was_told_to_wait_is_not_inside() -> None:
-    door = Door(ServerSection())
+    door = Admission(ServerSection())
     door.close("It rests")
 
     async def gone() -> None:
@@ -75,7 +75,7 @@ async def test_a_client_that_went_away_while_it_was_told_to_wait_is_not_inside()
 
 
 async def test_too_many_and_no_wish_to_wait_are_refused_at_once() -> None:
-    door = Door(ServerSection(hold_most=0))
+    door = Admission(ServerSection(hold_most=0))
     door.close("It rests")
     for refused in (door.through(), door.through(wait=False)):
         with pytest.raises(BackendDown):
@@ -84,7 +84,7 @@ async def test_too_many_and_no_wish_to_wait_are_refused_at_once() -> None:
 
 
 async def test_turned_away() -> None:
-    door = Door(ServerSection())
+    door = Admission(ServerSection())
 
     async def pass_through() -> None:
         async with door.through():
@@ -100,7 +100,7 @@ async def test_turned_away() -> None:
 
 
 async def test_draining_ends_with_the_last_one_or_when_it_is_called_off() -> None:
-    door, leave = Door(ServerSection()), asyncio.Event()
+    door, leave = Admission(ServerSection()), asyncio.Event()
 
     async def stay() -> None:
         async with door.through():
@@ -126,7 +126,7 @@ def test_nobody_is_lost_and_nobody_inside_while_it_is_closed_came_later(acts: li
 
 
 async def _acted(acts: list[tuple[str, int]]) -> None:
-    door = Door(ServerSection(hold_s=60))
+    door = Admission(ServerSection(hold_s=60))
     inside: dict[int, asyncio.Event] = {}
     order: list[int] = []
     tasks: list[asyncio.Task[None]] = []
@@ -168,7 +168,7 @@ async def _acted(acts: list[tuple[str, int]]) -> None:
 
 async def test_shut_for_a_moment_by_one_who_is_inside() -> None:
     """Those who wait hear nothing, and go in as it opens, whatever came of it."""
-    door, went, beats = Door(ServerSection()), asyncio.Event(), []
+    door, went, beats = Admission(ServerSection()), asyncio.Event(), []
 
     async def beat() -> None:
         beats.append(1)
@@ -188,7 +188,7 @@ async def test_shut_for_a_moment_by_one_who_is_inside() -> None:
 
 
 async def test_whoever_closes_a_door_that_is_shut_keeps_it_closed() -> None:
-    door = Door(ServerSection())
+    door = Admission(ServerSection())
     async with door.through():
         with door.shut("It changes"):
             door.close("It rests")

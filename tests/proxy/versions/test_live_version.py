@@ -10,7 +10,7 @@ import pytest
 
 from config.settings import load
 from proxy.backends.vllm import VLLM
-from proxy.versions.live_version import Swap
+from proxy.versions.live_version import LiveVersion
 from scripts.harness.in_process import Proxy
 from scripts.harness.versions import publish
 from store.records import BASE
@@ -65,7 +65,7 @@ async def test_the_client_sees_the_model_it_asked_for(proxy: Proxy, versions: li
 def test_a_model_that_is_named_like_a_version_pins_none() -> None:
     """Also before a server has told which model it serves."""
     backend, nothing = VLLM(load({"backend.kind": "vllm"}, environ={}).settings.backend), cast(Any, None)
-    swap = Swap(nothing, backend, nothing, nothing, nothing, nothing)
+    swap = LiveVersion(nothing, backend, nothing, nothing, nothing, nothing)
     assert swap.model == "" and swap.version_of("") == BASE
     for asked in ("v3", "base"):
         assert swap.version_of(asked) is None and not swap.names_version(asked)

@@ -10,12 +10,12 @@ import pytest
 
 from config.sections import Redaction
 from proxy.conversation import active_conversations
-from proxy.conversation.active_conversations import Recent
+from proxy.conversation.active_conversations import ActiveConversations
 from proxy.conversation.history_cache import History
 from proxy.conversation.redaction import Redactor
 from proxy.core.json_edit import dumps
 from proxy.dialects import CHAT, DIALECTS
-from proxy.dialects.base import Question
+from proxy.dialects.base import OutgoingRequest
 from proxy.versions import warm_up
 from scripts.fakes.llamacpp import FakeLlama
 from scripts.harness.in_process import Proxy
@@ -101,7 +101,7 @@ async def test_what_may_not_be_kept_is_not_read_ahead(routed: Proxy, router: Fak
 # Which conversations run
 
 
-def turn(text: str, session: str | None = None, **more: Any) -> tuple[NewCompletion, Question]:
+def turn(text: str, session: str | None = None, **more: Any) -> tuple[NewCompletion, OutgoingRequest]:
     messages = [{"role": "user", "content": text}]
     body = {"messages": messages}
     row = NewCompletion(
@@ -109,15 +109,15 @@ def turn(text: str, session: str | None = None, **more: Any) -> tuple[NewComplet
         version=0, session=session, user=None, turn="main", turn_rule="", streamed=False,
         prompt=(Message("user", dumps({"content": text})),), request=b"{}",
     )  # fmt: skip
-    return row, Question(dumps(body), {}, body, CHAT.parse(body))
+    return row, OutgoingRequest(dumps(body), {}, body, CHAT.parse(body))
 
 
-def texts(found: Recent, most: int = 100) -> list[str]:
+def texts(found: ActiveConversations, most: int = 100) -> list[str]:
     return [str(prompt["messages"][-1]["content"]) for prompt in found.prompts(most)]
 
 
-def noted(*turns: tuple[NewCompletion, Question]) -> Recent:
-    found = Recent(History(Redactor(Redaction())))
+def noted(*turns: tuple[NewCompletion, OutgoingRequest]) -> ActiveConversations:
+    found = ActiveConversations(History(Redactor(Redaction())))
     for row, question in turns:
         found.note(row, CHAT, question)
     return found

@@ -7,7 +7,7 @@ import pytest
 from proxy.cli.tables import acceptance
 from proxy.web.status import under_way
 from scripts.harness.in_process import Proxy
-from store.learning.samples import WantedSamples
+from store.learning.samples import SampleRequirements
 
 STEP = {"event": "step", "step": 3, "steps": 8, "loss": 0.1234567, "acceptance": 0.974, "eta_s": 20.5}
 
@@ -63,7 +63,7 @@ async def test_a_run_that_ends_meanwhile_is_not_half_shown(proxy: Proxy, monkeyp
         response = await proxy.chat(f"q{i}")
         await proxy.rate(completion_id=response.headers["x-rl-completion-id"], rating="good")
     claimed = await proxy.store.samples.claim(
-        WantedSamples(
+        SampleRequirements(
             model="fake", live=0, max_version_gap=8, limit=4, held_share=0, folder_of=str, version=1, min_total=1
         )
     )

@@ -25,7 +25,7 @@ from store import schema
 from store.captured import blobs
 from store.captured.blobs import cut, whole
 from store.captured.tree import chain, message_hash
-from store.records import Asker, Message, SentBack
+from store.records import Message, Requester, ReturnedConversation
 from store.store import Store
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -217,8 +217,8 @@ async def test_pictures_of_the_schema_before_are_moved(tmp_path: Path) -> None:
         await put(store, "next", prompt=(*prompt, HI, said(TEXT)))
         assert len(await store._reader.rows("SELECT 1 FROM messages")) == 6, "the conversation goes on where it was"
         reply = chain((*prompt, HI))[-1]
-        sent = SentBack(reply, reply, (), "m", None)
-        assert [one.id for one in await store.completions.find_reply(sent, [Asker(None, None)])] == ["old"]
+        sent = ReturnedConversation(reply, reply, (), "m", None)
+        assert [one.id for one in await store.completions.find_reply(sent, [Requester(None, None)])] == ["old"]
         await store.completions.forget(["old", "next"])
         assert await sizes(store) == (0, 0)
     finally:

@@ -18,7 +18,7 @@ from store.captured import completions
 from store.captured.completions import CHANGES, CHUNK, STOPPED
 from store.captured.tree import chain, message_hash
 from store.errors import CompletionEnded, DuplicateCompletion, UnknownCompletion
-from store.records import Asker, Link, Message, SentBack
+from store.records import Link, Message, Requester, ReturnedConversation
 from store.store import Store
 
 
@@ -105,17 +105,19 @@ async def test_lists_are_newest_first_and_filtered(store: Store) -> None:
     assert await ids(before_seq=newest.seq) == ["b", "a"]
 
 
-NOBODY = Asker(None, None)
+NOBODY = Requester(None, None)
 
 
-def sent(*system: str, thread: bytes | None = None, **fields: Any) -> SentBack:
+def sent(*system: str, thread: bytes | None = None, **fields: Any) -> ReturnedConversation:
     reply = chain((HELLO, HI))[-1]
     names = tuple(message_hash(None, "system", one.encode()) for one in system)
-    return SentBack(thread or reply, fields.pop("path", reply), names, **({"model": "m", "session": None} | fields))
+    return ReturnedConversation(
+        thread or reply, fields.pop("path", reply), names, **({"model": "m", "session": None} | fields)
+    )
 
 
-async def found(store: Store, sent: SentBack, *askers: Asker) -> set[str]:
-    return {one.id for one in await store.completions.find_reply(sent, askers or [NOBODY])}
+async def found(store: Store, sent: ReturnedConversation, *requesters: Requester) -> set[str]:
+    return {one.id for one in await store.completions.find_reply(sent, requesters or [NOBODY])}
 
 
 async def test_find_reply_takes_what_fits_best_and_of_equals_the_newest(store: Store) -> None:
@@ -161,9 +163,9 @@ async def test_find_reply_never_gives_anothers(store: Store) -> None:
     await put(store, "keyed", session="s", user="v", key="k")
     await put(store, "nobodys", session="s", key="k")
     for user, key, id in (("v", None, "hers"), ("v", "k", "keyed"), (None, "k", "nobodys")):
-        assert await found(store, sent(session="s"), Asker(key, user)) == {id}
-    for asker in (Asker(None, "u"), Asker("l", "v"), Asker("l", None), NOBODY):
-        assert await found(store, sent(session="s"), asker) == set()
+        assert await found(store, sent(session="s"), Requester(key, user)) == {id}
+    for requester in (Requester(None, "u"), Requester("l", "v"), Requester("l", None), NOBODY):
+        assert await found(store, sent(session="s"), requester) == set()
 
 
 async def test_what_a_run_calibrates_on_is_exact_and_unrated(store: Store) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from scripts.harness.records import end, new
 from store.captured import conversations
-from store.records import Message, Wanted
+from store.records import CompletionQuery, Message
 from store.store import Store
 
 
@@ -28,7 +28,7 @@ async def say(store: Store, id: str, *texts: str, **fields: Any) -> None:
 async def talks(store: Store) -> list[list[str]]:
     """By conversation, the newest first; turns oldest first."""
     found: dict[int, list[str]] = {}
-    for row in (await store.inbox.page(Wanted(limit=100))).rows:
+    for row in (await store.inbox.page(CompletionQuery(limit=100))).rows:
         found.setdefault(row.conversation, []).insert(0, row.id)
     return list(found.values())
 

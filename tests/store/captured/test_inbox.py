@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from scripts.harness.records import end, new, put, rating
 from store import schema
 from store.captured import inbox
-from store.records import Message, Wanted
+from store.records import CompletionQuery, Message
 from store.store import Store
 
 
@@ -76,7 +76,7 @@ def talks(made: list[dict[str, Any]], ids: list[str]) -> dict[Any, list[str]]:
     return found
 
 
-async def all_pages(store: Store, wanted: Wanted) -> list[str]:
+async def all_pages(store: Store, wanted: CompletionQuery) -> list[str]:
     found: list[str] = []
     while True:
         page = await store.inbox.page(wanted)
@@ -92,7 +92,7 @@ async def test_any_filters_together(
     store: Store, monkeypatch: pytest.MonkeyPatch, made: list[dict[str, Any]], wanted: dict[str, Any], look: int
 ) -> None:
     monkeypatch.undo()
-    for row in (await store.inbox.page(Wanted(limit=1000))).rows:
+    for row in (await store.inbox.page(CompletionQuery(limit=1000))).rows:
         await store.completions.forget([row.id])
     for n, row in enumerate(made):
         fields = {key: value for key, value in row.items() if key in FIELDS}
@@ -110,12 +110,12 @@ async def test_any_filters_together(
         and not (wanted["unrated"] and row["rated"])
         and (wanted["search"] is None or row["word"] == "egg")
     ][::-1]
-    assert await all_pages(store, Wanted(**wanted)) == expected
+    assert await all_pages(store, CompletionQuery(**wanted)) == expected
     monkeypatch.setattr(inbox, "LOOK", look)  # what one page does not reach, the next one does
-    assert await all_pages(store, Wanted(**wanted, limit=2)) == expected
+    assert await all_pages(store, CompletionQuery(**wanted, limit=2)) == expected
     if wanted["search"] is None:
         newest = [ids[0] for ids in talks(made, expected).values()]
-        assert await all_pages(store, Wanted(**wanted, limit=2, newest_of_each=True)) == newest
+        assert await all_pages(store, CompletionQuery(**wanted, limit=2, newest_of_each=True)) == newest
 
 
 PLANS: list[tuple[dict[str, Any], str]] = [
@@ -140,21 +140,21 @@ async def test_each_filter_has_its_index_and_nothing_is_sorted(
 ) -> None:
     looked = ["CO-ROUTINE looked", f"SEARCH l USING {index}", "SCAN i"]
     newer = ["CORRELATED SCALAR SUBQUERY 2", "SEARCH n USING INDEX listed_conversation (conversation=? AND rowid>?)"]
-    assert await steps(store, inbox.query(Wanted(**fields))) == looked
-    found = await steps(store, inbox.query(Wanted(**fields, newest_of_each=True)))
+    assert await steps(store, inbox.query(CompletionQuery(**fields))) == looked
+    found = await steps(store, inbox.query(CompletionQuery(**fields, newest_of_each=True)))
     assert [step.replace("COVERING ", "") for step in found] == looked + newer
-    found = await steps(store, inbox.query(Wanted(search="egg", **fields)))
+    found = await steps(store, inbox.query(CompletionQuery(search="egg", **fields)))
     assert found.pop(1).startswith("SCAN search VIRTUAL TABLE INDEX")
     assert found == ["CO-ROUTINE looked", "SEARCH l USING INTEGER PRIMARY KEY (rowid=?)", "SCAN i"]
 
 
 @pytest.mark.parametrize(("fields", "index"), [*PLANS, ({"search": "egg"}, "")])
 async def test_a_page_looks_through_so_many_and_no_more(store: Store, fields: dict[str, Any], index: str) -> None:
-    for asked in (inbox.query(Wanted(**fields)), inbox.reach(Wanted(**fields))):
+    for asked in (inbox.query(CompletionQuery(**fields)), inbox.reach(CompletionQuery(**fields))):
         assert asked[0].count("LIMIT :look") == 1 and asked[1]["look"] == inbox.LOOK == 10_000
         inner = asked[0][: asked[0].index("LIMIT :look")]
         assert "turn" not in inner  # it has no index: rows without the turn that is wanted count, too
-    plan = await steps(store, inbox.reach(Wanted(**fields)))
+    plan = await steps(store, inbox.reach(CompletionQuery(**fields)))
     assert not [step for step in plan if "TEMP B-TREE" in step] and any(index in step for step in plan)
 
 
@@ -166,29 +166,31 @@ async def test_how_many_turns_stand_behind_one(store: Store) -> None:
         )
     await put(store, "alone")
     await store.ratings.rate(rating("c1"))
-    alone, last = (await store.inbox.page(Wanted(newest_of_each=True))).rows
+    alone, last = (await store.inbox.page(CompletionQuery(newest_of_each=True))).rows
     assert (alone.id, last.id, last.conversation) == ("alone", "c3", last.seq - 3)
-    assert (await store.inbox.page(Wanted(newest_of_each=True))).others == {last.seq: 3}
-    assert (await store.inbox.page(Wanted(newest_of_each=True, unrated=True))).others == {last.seq: 2}
-    found = await store.inbox.page(Wanted(search="word", turn="main"))
+    assert (await store.inbox.page(CompletionQuery(newest_of_each=True))).others == {last.seq: 3}
+    assert (await store.inbox.page(CompletionQuery(newest_of_each=True, unrated=True))).others == {last.seq: 2}
+    found = await store.inbox.page(CompletionQuery(search="word", turn="main"))
     assert [row.id for row in found.rows] == ["c3", "c2", "c1", "c0"] and set(found.others.values()) == {3}
-    assert [row.id for row in (await store.inbox.page(Wanted(conversation=last.conversation))).rows] == [
+    assert [row.id for row in (await store.inbox.page(CompletionQuery(conversation=last.conversation))).rows] == [
         "c3", "c2", "c1", "c0",
     ]  # fmt: skip
-    assert [row.id for row in (await store.inbox.page(Wanted(conversation=alone.conversation))).rows] == ["alone"]
+    assert [row.id for row in (await store.inbox.page(CompletionQuery(conversation=alone.conversation))).rows] == [
+        "alone"
+    ]
 
 
 @pytest.mark.parametrize("text", ['"', "a*", "NEAR(a b)", "AND", "a:b", "-a", "^a", "ünïcode", "'", "\x00", "  "])
 async def test_any_text_can_be_searched_for(store: Store, text: str) -> None:
     await put(store, "a")
-    await store.inbox.page(Wanted(search=text))
+    await store.inbox.page(CompletionQuery(search=text))
 
 
 async def test_accents_and_beginnings(store: Store) -> None:
     await store.completions.record([new("a", asked="Die Rhône")], [end("a", text="Genève")])
     for text in ("rhone", "RHÔ", "gen rho", "die"):
-        assert [row.id for row in (await store.inbox.page(Wanted(search=text))).rows] == ["a"], text
-    assert (await store.inbox.page(Wanted(search="hone"))).rows == []
+        assert [row.id for row in (await store.inbox.page(CompletionQuery(search=text))).rows] == ["a"], text
+    assert (await store.inbox.page(CompletionQuery(search="hone"))).rows == []
 
 
 async def test_a_listed_completion_has_what_a_list_shows(store: Store) -> None:
@@ -197,7 +199,7 @@ async def test_a_listed_completion_has_what_a_list_shows(store: Store) -> None:
         [new("a", asked="q"), new("b")],
         [end("a", text="x" * 9000), end("b", reply=Message("assistant", call), text="")],
     )
-    b, a = (await store.inbox.page(Wanted())).rows
+    b, a = (await store.inbox.page(CompletionQuery())).rows
     assert (a.asked, len(a.text), a.length, a.calls) == ("q", inbox.SHOWN, 9000, None)
     assert b.calls is not None and b.calls.body == call
     assert a.prompt_hash is not None and [s.id for s in await store.inbox.siblings(a.prompt_hash)] == ["b", "a"]
@@ -222,7 +224,7 @@ async def test_an_older_database_gets_its_list(tmp_path: Path) -> None:
         """)
     store = await Store.open(tmp_path)
     try:
-        (row,) = (await store.inbox.page(Wanted(search="question"))).rows
+        (row,) = (await store.inbox.page(CompletionQuery(search="question"))).rows
         assert row.asked == "the question" and row.ratings[0].value == -1.0
         assert await rows(store) == {"a": (1, -1.0)}
     finally:

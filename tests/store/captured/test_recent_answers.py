@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from scripts.harness.records import HI, end, new, put, rating
-from store.records import Asker, Item, Message
+from store.records import Item, Message, Requester
 from store.store import Store
 
-NOBODY = Asker(None, None)
+NOBODY = Requester(None, None)
 
 
 async def test_the_newest_of_these(store: Store) -> None:
@@ -15,13 +15,13 @@ async def test_the_newest_of_these(store: Store) -> None:
     await put(store, "c", session="s", key="l")
     await put(store, "d", session="s")
     await put(store, "side", session="s", user="u", key="k", turn="side")
-    k, l, nobody = Asker("k", "u"), Asker("l", None), Asker(None, None)  # noqa: E741
+    k, l, nobody = Requester("k", "u"), Requester("l", None), Requester(None, None)  # noqa: E741
 
-    async def newest(*askers: Asker, session: str | None = None) -> str | None:
-        found = await store.answers.newest_of(askers, session=session)
+    async def newest(*requesters: Requester, session: str | None = None) -> str | None:
+        found = await store.answers.newest_of(requesters, session=session)
         return None if found is None else found.id
 
-    assert [await newest(one) for one in (k, l, nobody, Asker("k", None))] == ["b", "c", "d", None]
+    assert [await newest(one) for one in (k, l, nobody, Requester("k", None))] == ["b", "c", "d", None]
     assert await newest(l, k) == "c" and await newest() is None
     assert await newest(k, session="s") == "a"
     assert await newest(k, l, nobody, session="s") == "d"
@@ -53,7 +53,7 @@ async def test_what_came_of_each(store: Store) -> None:
     await put(store, "long")
     long, nothing, called = await store.answers.said_to([NOBODY], limit=9, longest=1)
     assert (long.text, long.shown, nothing.shown, called.shown) == ("hi", True, False, True)
-    assert called.calls == call and called.asked == "look it up" and called.asker == NOBODY
+    assert called.calls == call and called.asked == "look it up" and called.requester == NOBODY
     assert [one.id for one in await store.answers.said_to([NOBODY], limit=1, longest=9)] == ["long"]
     found = await store.answers.get("call")
     assert found is not None and found.calls == call and await store.answers.get("x") is None
@@ -64,7 +64,7 @@ async def test_those_of_a_session(store: Store) -> None:
     await put(store, "b", session="s", user="u", key="k", turn="side")
     await put(store, "c", session="s")
     await put(store, "d", session="t", user="u", key="k")
-    k = Asker("k", "u")
+    k = Requester("k", "u")
     assert set(await store.answers.askers_in("s")) == {k, NOBODY} and await store.answers.askers_in("none") == []
     assert [one.id for one in await store.answers.said_to([k], limit=9, longest=9, session="s")] == ["b", "a"]
 

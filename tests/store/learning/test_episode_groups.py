@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from scripts.harness.records import adapter, put
-from store.learning.episode_groups import WantedEpisodes
+from store.learning.episode_groups import EpisodeRequirements
 from store.learning.episodes import NewReward
 from store.store import Store
 
@@ -22,7 +22,7 @@ async def claim(store: Store, **fields: Any) -> Any:
         "model": "m", "live": 0, "max_version_gap": 8, "limit": 64, "size": 4, "timeout_s": 60.0,
         "folder_of": "r{}".format, "version": 1, "min_total": 1,
     }  # fmt: skip
-    return await store.episode_groups.claim(WantedEpisodes(**(defaults | fields)))
+    return await store.episode_groups.claim(EpisodeRequirements(**(defaults | fields)))
 
 
 async def ready(store: Store, **fields: Any) -> Any:

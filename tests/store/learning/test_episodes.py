@@ -6,7 +6,7 @@ import pytest
 
 from scripts.harness.records import put
 from store.errors import EpisodeEnded, EpisodeTaken, EpisodeUsed, NoReward, UnknownCompletion, UnknownEpisode
-from store.learning.episode_groups import WantedEpisodes
+from store.learning.episode_groups import EpisodeRequirements
 from store.learning.episodes import NewEpisode, NewReward
 from store.store import Store
 
@@ -44,7 +44,7 @@ async def test_the_same_is_stored_once_and_another_one_replaces_it_until_its_use
 
 
 async def claim(store: Store) -> Any:
-    return await store.episode_groups.claim(WantedEpisodes(
+    return await store.episode_groups.claim(EpisodeRequirements(
         model="m", live=0, max_version_gap=8, limit=64, size=8, timeout_s=60, folder_of="r{}".format, version=1,
         min_total=1,
     ))  # fmt: skip

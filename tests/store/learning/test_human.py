@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from scripts.harness.records import claim, put, rating
-from store.records import Verdicts, Wanted
+from store.records import CompletionQuery, Verdicts
 from store.store import Store
 
 
@@ -15,7 +15,7 @@ async def test_only_people_are_counted(store: Store) -> None:
     assert await store.stats.days(0, 0) == []
     assert (await store.opinions.moments()).count == 0
     assert (await store.stats.counts())["bad"] == 0
-    assert [row.id for row in (await store.inbox.page(Wanted(unrated=True))).rows] == ["b", "a"]
+    assert [row.id for row in (await store.inbox.page(CompletionQuery(unrated=True))).rows] == ["b", "a"]
     await store.ratings.rate(rating("a", 1.0))
     assert await store.stats.verdicts() == [Verdicts(1, 1, 0)]
     found = await store.completions.get("a")

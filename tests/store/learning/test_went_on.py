@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from scripts.harness.records import claim, put, rating
-from store.learning.labels import HINDSIGHT, RULES_CONFIG, WENT_ON, Trusted
+from store.learning.labels import HINDSIGHT, RULES_CONFIG, WENT_ON, TrustedJudge
 from store.records import NewSignal
 from store.store import Store
 
-TRUSTED = Trusted("rule", "1", {"bad": 0.5, WENT_ON: 0.4})
+TRUSTED = TrustedJudge("rule", "1", {"bad": 0.5, WENT_ON: 0.4})
 VALUES = {"correction": -1.0, "redo": -1.0, "complaint": -1.0, "solved": 1.0}
 
 
@@ -105,10 +105,10 @@ async def test_it_goes_with_the_trust_of_its_own_side(store: Store) -> None:
     await put(store, "fine")
     await thanked(store, "fine")
     await store.signals.apply([TRUSTED])
-    assert await store.signals.apply([Trusted("rule", "1", {"bad": 0.5})]) == (0, 1)
+    assert await store.signals.apply([TrustedJudge("rule", "1", {"bad": 0.5})]) == (0, 1)
     assert set(await values(store)) == {"bad0"}
     await store.signals.apply([TRUSTED])
-    assert await store.signals.apply([Trusted("rule", "2", {"bad": 0.5})]) == (0, 2)  # another judge by now
+    assert await store.signals.apply([TrustedJudge("rule", "2", {"bad": 0.5})]) == (0, 2)  # another judge by now
 
 
 async def test_a_person_takes_its_place_and_a_complaint_takes_it_back(store: Store) -> None:
@@ -132,9 +132,9 @@ async def test_what_was_said_next_is_another_side(store: Store) -> None:
     await store.signals.label(
         waiting.seq, judge=HINDSIGHT, config="h", name="said", value=0.0, hint="no", why="", tokens=0, day="today"
     )
-    assert await store.signals.apply([Trusted(HINDSIGHT, "h", {"next": 0.5})]) == (1, 0)
-    assert await store.signals.apply([Trusted(HINDSIGHT, "h", {"next": 0.5})]) == (0, 0)
-    assert await store.signals.apply([Trusted("rules", RULES_CONFIG, {"bad": 0.5, WENT_ON: 0.5})]) == (0, 1)
+    assert await store.signals.apply([TrustedJudge(HINDSIGHT, "h", {"next": 0.5})]) == (1, 0)
+    assert await store.signals.apply([TrustedJudge(HINDSIGHT, "h", {"next": 0.5})]) == (0, 0)
+    assert await store.signals.apply([TrustedJudge("rules", RULES_CONFIG, {"bad": 0.5, WENT_ON: 0.5})]) == (0, 1)
 
 
 async def test_people_and_judge_on_thanks(store: Store) -> None:

@@ -11,7 +11,7 @@ import pytest
 from scripts.harness.records import adapter, claim, end, new, put, rating
 from store import schema
 from store.errors import InOpenRun
-from store.records import Message, NewReaction, NewSignal, Wanted
+from store.records import CompletionQuery, Message, NewReaction, NewSignal
 from store.store import Store
 
 
@@ -39,8 +39,8 @@ async def test_a_session_leaves_nothing_behind(store: Store, tmp_path: Path) -> 
     assert await store.completions.get("a") is not None  # looking touches nothing
     assert (await store.erasure.forget("session", "s", "ann")).completions == ("a",)
     assert await store.completions.get("a") is None and await store.ratings.history("a") == []
-    assert [row.id for row in (await store.inbox.page(Wanted(search="asks"))).rows] == ["b"]
-    assert (await store.inbox.page(Wanted(search="zanzibar"))).rows == []
+    assert [row.id for row in (await store.inbox.page(CompletionQuery(search="asks"))).rows] == ["b"]
+    assert (await store.inbox.page(CompletionQuery(search="zanzibar"))).rows == []
     left = bytes_of(tmp_path)
     assert b"zanzibar" not in left and b"quokka" in left
     (line,) = await store.meta.audit_log(1)
@@ -60,11 +60,11 @@ async def test_words_leave_a_large_index_too(store: Store, tmp_path: Path) -> No
             [end(name, text=text, reply=None) for name, text in zip(names, texts, strict=True)],
         )
         await store.inbox.index_words()
-    assert [row.id for row in (await store.inbox.page(Wanted(search="word123"))).rows] == ["c123"]
+    assert [row.id for row in (await store.inbox.page(CompletionQuery(search="word123"))).rows] == ["c123"]
     assert b"zanzibar" in bytes_of(tmp_path)
     await store.erasure.forget("completion", "c123", "ann")
-    assert (await store.inbox.page(Wanted(search="word123"))).rows == []
-    assert len((await store.inbox.page(Wanted(search="word", limit=1000))).rows) == 899
+    assert (await store.inbox.page(CompletionQuery(search="word123"))).rows == []
+    assert len((await store.inbox.page(CompletionQuery(search="word", limit=1000))).rows) == 899
     await store.erasure.overwrite_gaps()
     left = bytes_of(tmp_path)
     assert b"zanzibar" not in left and b"quokka" in left

@@ -12,7 +12,7 @@ import pytest
 from scripts.harness.records import end, new, rating
 from store import schema
 from store.errors import NotOverwritten
-from store.records import FinishedCompletion, Message, NewCompletion, NewReaction, Wanted
+from store.records import CompletionQuery, FinishedCompletion, Message, NewCompletion, NewReaction
 from store.safety import backup, forget, page_gaps
 from store.store import Store
 
@@ -79,7 +79,7 @@ async def test_whatever_the_shapes_nothing_stays(store: Store, tmp_path: Path, s
         for id, mark in ids[60:]:
             found = await again.completions.get(id)
             assert found is not None and found.end is not None and mark in found.end.text
-        assert (await again.inbox.page(Wanted(search="alpha"))).rows
+        assert (await again.inbox.page(CompletionQuery(search="alpha"))).rows
     finally:
         await again.close()
     with closing(sqlite3.connect(tmp_path / schema.NAME)) as db:

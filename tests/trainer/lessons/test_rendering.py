@@ -15,7 +15,7 @@ from trainer.lessons import samples
 from trainer.lessons.chat_template import Template
 from trainer.lessons.line_members import BadLine, TooLong
 from trainer.lessons.prompts import NEUTRAL, with_hint
-from trainer.lessons.rendering import AS_IS, KnownPrompt, Way
+from trainer.lessons.rendering import AS_IS, KnownPrompt, RenderingWay
 from trainer.lessons.samples import parse
 
 TURN = "{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}"
@@ -116,13 +116,13 @@ def chosen(weights: Template, lines: Sequence[Any], folder: Path, questions: Any
 @pytest.mark.parametrize(
     ("server", "tools", "way"),
     [
-        ("no default system text", None, Way("none")),
-        ("no default system text", TOOLS, Way("none", False)),
-        ("other tool wording", None, Way("none")),
+        ("no default system text", None, RenderingWay("none")),
+        ("no default system text", TOOLS, RenderingWay("none", False)),
+        ("other tool wording", None, RenderingWay("none")),
     ],
 )
 def test_where_only_tokens_are_counted_the_way_is_found_that_explains_them(
-    weights: Template, tmp_path: Path, server: str, tools: Any, way: Way
+    weights: Template, tmp_path: Path, server: str, tools: Any, way: RenderingWay
 ) -> None:
     system = [{"role": "system", "content": "Be brief."}, *TALK]
     lines = [line(server, chat, served=False, tools=tools) for chat in (TALK, TALK[:1], system)]
@@ -175,7 +175,7 @@ def test_white_space_around_messages_is_not_kept_and_costs_no_sample(weights: Te
     for one in lines:
         one["prompt_tokens"] += len(one["messages"])
     template = chosen(weights, lines, tmp_path)
-    assert template.choice.way == Way("none") and template.choice.explained == 2
+    assert template.choice.way == RenderingWay("none") and template.choice.explained == 2
     assert parse(lines[0], "rt-1", template, max_seq_len=1000).prompt_by == "template"
     served = line("Alpaca's")
     served["prompt_tokens"] += 2
@@ -255,7 +255,7 @@ def test_what_a_server_makes_of_parts_is_found_by_its_counts(
     lines = [line(server, chat, served=False) | {"messages": sent, "as_sent": True} for sent, chat in
              ((PARTS, read), (PARTS * 2, read * 2), (TALK, TALK))]  # fmt: skip
     template = chosen(weights, lines, tmp_path)
-    assert template.choice.way == Way("none", parts=parts) and template.choice.explained == 3
+    assert template.choice.way == RenderingWay("none", parts=parts) and template.choice.explained == 3
     found = parse(lines[0], "rt-1", template, max_seq_len=1000)
     assert said(weights, found.tokens.prompt) == text_of(server, read)
 

@@ -11,7 +11,7 @@ from tests.harness import tiny
 from trainer.io.progress import Stop
 from trainer.io.run_folder import RunError
 from trainer.lessons.chat_template import Template
-from trainer.lessons.lessons import HeldBack
+from trainer.lessons.lessons import HeldBackReply
 from trainer.lessons.samples import Sample
 from trainer.mis_po import Terms, loss
 from trainer.policy import packing
@@ -48,7 +48,7 @@ def one(reward, reply, policy):
     tokens = packing.Tokens((1, 50), tuple(reply))
     old = policy.log_probs(packing.pack([tokens])).plain
     sample = Sample("rt", True, 0, reward, 1.0, True, tokens, old)
-    return HeldBack(sample, old), tiny.lesson(sample, old)
+    return HeldBackReply(sample, old), tiny.lesson(sample, old)
 
 
 def of_parent(policy, template):

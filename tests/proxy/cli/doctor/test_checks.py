@@ -13,7 +13,7 @@ import pytest
 
 from config.settings import load
 from proxy.cli.doctor import checks as doctor
-from proxy.cli.doctor.checks import DoctorCheck, Facts, examine, gather, holder
+from proxy.cli.doctor.checks import DoctorCheck, DoctorFacts, examine, gather, holder
 from proxy.cli.tables import show_checks
 from proxy.core.address_file import ADDRESS_FILE
 from proxy.training.rehearsal import UNTRIED, shares, verdict
@@ -26,7 +26,7 @@ from tests.proxy.cli.test_app import cli  # noqa: F401
 WITH_PICTURE = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://x/y.png"}}]}]
 
 
-async def facts_of(proxy: Proxy) -> Facts:
+async def facts_of(proxy: Proxy) -> DoctorFacts:
     return await asyncio.to_thread(gather, load({"home": proxy.home}, environ={}).settings)
 
 
@@ -254,7 +254,7 @@ def test_each_check_says_what_to_do(
     tmp_path: Path, check: str, changes: dict[str, Any], state: str, says: str, fix: str | None
 ) -> None:
     settings = load({"home": tmp_path}, environ={}).settings
-    facts = Facts(settings, "http://x", None, None, True, None, None, None, None, 100.0)
+    facts = DoctorFacts(settings, "http://x", None, None, True, None, None, None, None, 100.0)
     result = getattr(doctor, check)(replace(facts, **changes))
     assert result.state == state and says in result.line
     assert (result.fix is None) if fix is None else (fix in result.fix)
@@ -263,7 +263,7 @@ def test_each_check_says_what_to_do(
 def test_what_is_not_known_for_one_reason_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Without a proxy that was thirteen lines of "not known"."""
     settings = load({"home": tmp_path}, environ={}).settings
-    facts = Facts(settings, "http://x", None, None, True, None, None, None, None, 100.0)
+    facts = DoctorFacts(settings, "http://x", None, None, True, None, None, None, None, 100.0)
     checks = doctor.examine(facts)
     unknown = [check.name for check in checks if check.state == "unknown"]
     show_checks(checks)

@@ -16,17 +16,17 @@ from proxy.cli.agents import connection
 from proxy.cli.agents.catalog import AGENTS, AgentLink, Home
 from proxy.cli.agents.drift import connected
 from proxy.cli.doctor import checks, machine_checks
-from proxy.cli.doctor.facts import Facts, gather
+from proxy.cli.doctor.facts import DoctorFacts, gather
 from scripts.harness.in_process import Proxy
 from tests.proxy.cli.test_app import cli  # noqa: F401
-from trainer.launch import Standing
+from trainer.launch import PriorityState
 
 URL = "http://127.0.0.1:8484"
 
 
-def facts(home: Path, environ: dict[str, str] | None = None, **changes: Any) -> Facts:
+def facts(home: Path, environ: dict[str, str] | None = None, **changes: Any) -> DoctorFacts:
     settings = load({"home": home}, environ=environ or {}).settings
-    return replace(Facts(settings, URL, None, None, True, None, None, None, None, 100.0), **changes)
+    return replace(DoctorFacts(settings, URL, None, None, True, None, None, None, None, 100.0), **changes)
 
 
 @pytest.mark.parametrize(
@@ -141,9 +141,9 @@ def test_the_template(tmp_path: Path, match: dict[str, Any], state: str, says: s
     assert checks.template(facts(tmp_path)).state == "unknown"
 
 
-STRONG = Standing(("nice 19", "autogroup 19"))
-WEAK = Standing(("nice 19",), "this counts within the control group / only")
-NONE = Standing((), "train.nice = 0: a run takes as much")
+STRONG = PriorityState(("nice 19", "autogroup 19"))
+WEAK = PriorityState(("nice 19",), "this counts within the control group / only")
+NONE = PriorityState((), "train.nice = 0: a run takes as much")
 REMOTE = {"RLPROXY_BACKEND__KIND": "vllm", "RLPROXY_BACKEND__URL": "http://gpu.example:8000"}
 
 
@@ -160,7 +160,7 @@ REMOTE = {"RLPROXY_BACKEND__KIND": "vllm", "RLPROXY_BACKEND__URL": "http://gpu.e
     ],
 )
 def test_who_has_the_processor_first(
-    tmp_path: Path, standing: Standing | None, environ: dict[str, str], state: str, says: str
+    tmp_path: Path, standing: PriorityState | None, environ: dict[str, str], state: str, says: str
 ) -> None:
     check = machine_checks.priority(facts(tmp_path, environ, standing=standing))
     assert check.state == state and says in check.line

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from proxy.backends.model_files import ModelFolders
 from proxy.cli.init import discovery
-from proxy.cli.init.discovery import FoundServer, ListedModel, look, model_facts
+from proxy.cli.init.discovery import DiscoveredServer, ListedModel, look, model_facts
 from scripts.fakes.backend import FakeBackend
 from scripts.fakes.cloud import FakeCloud
 from scripts.fakes.listening import Listening
@@ -173,7 +173,7 @@ async def test_a_server_that_never_answers_is_given_up(monkeypatch: pytest.Monke
         await backend.stop()
 
 
-async def told(server: FoundServer, model: str, folder: Path) -> Mapping[str, Any]:
+async def told(server: DiscoveredServer, model: str, folder: Path) -> Mapping[str, Any]:
     """What is known of a model whose server keeps its files in this folder."""
     return (await model_facts(server, model, folder, ModelFolders([folder]))).about
 

@@ -16,7 +16,7 @@ from config.settings import load
 from proxy.cli.init import own_server, plan
 from proxy.cli.init.answers import Answers
 from proxy.cli.init.console import Console
-from proxy.cli.init.discovery import FoundServer, ListedModel
+from proxy.cli.init.discovery import DiscoveredServer, ListedModel
 from proxy.cli.init.environment import ThisMachine
 from proxy.cli.init.questions import Choices, Interview, Surroundings
 from scripts.fakes.ollama import FakeOllama
@@ -41,7 +41,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def offered(file: Path | None, version: str = NEW, kind: str = "cpu", context: int | None = None) -> Any:
-    server = FoundServer("ollama", "http://127.0.0.1:11434", (ListedModel("m:8b"),), version)
+    server = DiscoveredServer("ollama", "http://127.0.0.1:11434", (ListedModel("m:8b"),), version)
     return own_server.offer(server, "m:8b", file, context, MACHINE._replace(kind=kind))
 
 
@@ -77,7 +77,7 @@ async def ollama(tmp_path: Path, file: Path) -> AsyncIterator[FakeOllama]:
 
 async def choose(home: Path, ollama: FakeOllama, **answers: Any) -> Choices:
     now = load({"home": home, "backend.kind": "ollama", "backend.url": ollama.url}, environ={}).settings
-    server = FoundServer("ollama", ollama.url, (ListedModel("fake"),), ollama.version)
+    server = DiscoveredServer("ollama", ollama.url, (ListedModel("fake"),), ollama.version)
     asked = Interview(Surroundings([server], [], MACHINE, now, None), Answers(weights="", **answers), None, home)
     return await asyncio.to_thread(asked.choices)
 
@@ -108,7 +108,7 @@ async def test_a_person_is_asked(
 ) -> None:
     """After the server and the weights; Enter takes it."""
     now = load({"home": tmp_path, "backend.kind": "ollama", "backend.url": ollama.url}, environ={}).settings
-    server = FoundServer("ollama", ollama.url, (ListedModel("fake"),), ollama.version)
+    server = DiscoveredServer("ollama", ollama.url, (ListedModel("fake"),), ollama.version)
     monkeypatch.setattr("sys.stdin", io.StringIO(f"1\n-\n{typed}\n\n"))
     shown = io.StringIO()
     asked = Interview(Surroundings([server], [], MACHINE, now, None), Answers(), Console(shown), tmp_path)

@@ -9,18 +9,20 @@ import pytest
 
 from config.settings import load
 from proxy.cli.init.answers import Answers, BadAnswers
-from proxy.cli.init.console import Wrong
-from proxy.cli.init.discovery import FoundServer, ListedModel
+from proxy.cli.init.console import InvalidAnswer
+from proxy.cli.init.discovery import DiscoveredServer, ListedModel
 from proxy.cli.init.environment import InstalledAgent, ThisMachine
 from proxy.cli.init.questions import Choices, Interview, Surroundings, _number, _pair, _several, _weights_given, keys
 from proxy.cli.init.weights_search import Proposal
 
-VLLM = FoundServer("vllm", "http://127.0.0.1:8000", (ListedModel("a", 4096, "own/a"), ListedModel("b")))
-LLAMA = FoundServer("llamacpp", "http://127.0.0.1:8080", (ListedModel("c"),), presets="/etc/presets.ini")
+VLLM = DiscoveredServer("vllm", "http://127.0.0.1:8000", (ListedModel("a", 4096, "own/a"), ListedModel("b")))
+LLAMA = DiscoveredServer("llamacpp", "http://127.0.0.1:8080", (ListedModel("c"),), presets="/etc/presets.ini")
 MACHINE = ThisMachine(None, "cpu", None, 16.0, 8.0, 100.0)
 
 
-def choose(tmp_path: Path, *servers: FoundServer, settings: dict[str, Any] | None = None, **answers: Any) -> Choices:
+def choose(
+    tmp_path: Path, *servers: DiscoveredServer, settings: dict[str, Any] | None = None, **answers: Any
+) -> Choices:
     now = load({"home": tmp_path, **(settings or {})}, environ={}).settings
     found = Surroundings(list(servers), [InstalledAgent("codex", "/bin/codex", True)], MACHINE, now, None)
     return Interview(found, Answers(**answers), None, tmp_path).choices()
@@ -49,7 +51,7 @@ def test_what_the_settings_say_is_the_default(tmp_path: Path) -> None:
 
 def test_an_address_that_ends_in_api_stays_whole(tmp_path: Path) -> None:
     now = {"backend.kind": "openai", "backend.url": "https://openrouter.example/api/v1"}
-    cloud = FoundServer("openai", "https://openrouter.example/api/v1", (ListedModel("m"),))
+    cloud = DiscoveredServer("openai", "https://openrouter.example/api/v1", (ListedModel("m"),))
     for servers in ((), (cloud,)):
         assert choose(tmp_path, *servers, settings=now).url == now["backend.url"], "as it was, nothing else was chosen"
     for servers in ((), (cloud,)):
@@ -59,7 +61,7 @@ def test_an_address_that_ends_in_api_stays_whole(tmp_path: Path) -> None:
 
 
 def test_ollamas_own_api_is_no_part_of_its_address(tmp_path: Path) -> None:
-    ollama = FoundServer("ollama", "http://127.0.0.1:11434", (ListedModel("m"),))
+    ollama = DiscoveredServer("ollama", "http://127.0.0.1:11434", (ListedModel("m"),))
     for servers in ((), (ollama,)):
         assert choose(tmp_path, *servers, backend="ollama", url=f"{ollama.url}/api").url == ollama.url
     now = {"backend.kind": "ollama", "backend.url": f"{ollama.url}/api/"}
@@ -71,10 +73,10 @@ ROUTED = {"backend.kind": "llamacpp", "backend.url": LLAMA.url, "backend.model":
 SEVERAL = {"backend.kind": "vllm", "backend.url": VLLM.url, "backend.replicas": ["http://10.0.0.2:8000"]}
 KEYED = {"backend.kind": "openai", "backend.url": "http://127.0.0.1:9", "backend.api_key": "sk-mine"}
 TAGGED = {"backend.kind": "ollama", "backend.model": "m", "backend.gguf": "/m.gguf"}
-OLLAMA = FoundServer("ollama", "http://127.0.0.1:11434", (ListedModel("m"), ListedModel("n")))
-UNPREPARED = FoundServer("llamacpp", LLAMA.url, (ListedModel("c"),), about={"total_slots": 1})
-ROUTER = FoundServer("llamacpp", LLAMA.url, (ListedModel("c"), ListedModel("d")), about={"role": "router"})
-SGLANG = FoundServer("sglang", "http://127.0.0.1:30000", (ListedModel("a"),))
+OLLAMA = DiscoveredServer("ollama", "http://127.0.0.1:11434", (ListedModel("m"), ListedModel("n")))
+UNPREPARED = DiscoveredServer("llamacpp", LLAMA.url, (ListedModel("c"),), about={"total_slots": 1})
+ROUTER = DiscoveredServer("llamacpp", LLAMA.url, (ListedModel("c"), ListedModel("d")), about={"role": "router"})
+SGLANG = DiscoveredServer("sglang", "http://127.0.0.1:30000", (ListedModel("a"),))
 
 
 @pytest.mark.parametrize(
@@ -88,7 +90,7 @@ SGLANG = FoundServer("sglang", "http://127.0.0.1:30000", (ListedModel("a"),))
         (SEVERAL, SGLANG, {"backend": "sglang"}, "replicas"),
         (
             SEVERAL,
-            FoundServer("vllm", "http://10.0.0.3:8000", (ListedModel("a"),)),
+            DiscoveredServer("vllm", "http://10.0.0.3:8000", (ListedModel("a"),)),
             {"url": "10.0.0.3:8000"},
             "replicas",
         ),
@@ -102,7 +104,7 @@ SGLANG = FoundServer("sglang", "http://127.0.0.1:30000", (ListedModel("a"),))
     ],
 )
 def test_what_was_set_for_another_server_or_model_goes(
-    tmp_path: Path, settings: dict[str, Any], server: FoundServer, answers: dict[str, str], key: str
+    tmp_path: Path, settings: dict[str, Any], server: DiscoveredServer, answers: dict[str, str], key: str
 ) -> None:
     assert f"backend.{key}" in choose(tmp_path, server, settings=settings, **answers).stale
 
@@ -122,7 +124,7 @@ def test_what_was_set_for_another_server_or_model_goes(
     ],
 )
 def test_what_was_set_for_the_same_server_stays(
-    tmp_path: Path, settings: dict[str, Any], servers: tuple[FoundServer, ...], answers: dict[str, str], key: str
+    tmp_path: Path, settings: dict[str, Any], servers: tuple[DiscoveredServer, ...], answers: dict[str, str], key: str
 ) -> None:
     found = choose(tmp_path, *servers, settings=settings, **answers)
     assert found.kind == settings["backend.kind"] and f"backend.{key}" not in found.stale
@@ -139,7 +141,7 @@ def test_a_server_that_rlproxy_starts_itself_has_no_address(tmp_path: Path) -> N
     assert (found.kind, found.url, found.model) == ("llamacpp", "", "")
     unused = {**MANAGED, "backend.url": "http://127.0.0.1:1"}
     assert choose(tmp_path, settings=unused).url == unused["backend.url"], "nothing else was chosen"
-    assert _pair(FoundServer("llamacpp", ""), ListedModel("")) == "its model  (llamacpp, which rlproxy starts)"
+    assert _pair(DiscoveredServer("llamacpp", ""), ListedModel("")) == "its model  (llamacpp, which rlproxy starts)"
 
 
 def test_answers_pick(tmp_path: Path) -> None:
@@ -149,7 +151,7 @@ def test_answers_pick(tmp_path: Path) -> None:
     assert choose(tmp_path, VLLM, weights="").weights == ""
     later = choose(tmp_path, backend="ollama", model="m")
     assert (later.url, later.model) == ("http://127.0.0.1:11434", "m"), "it need not run yet"
-    locked = FoundServer("vllm", "http://127.0.0.1:9", note="it wants a key")
+    locked = DiscoveredServer("vllm", "http://127.0.0.1:9", note="it wants a key")
     assert choose(tmp_path, locked, backend="vllm", model="m").url == locked.url
     assert choose(tmp_path, agents=["codex"]).agents == ("codex",)
     with pytest.raises(BadAnswers, match="it has a, b"):
@@ -162,18 +164,18 @@ def test_what_may_be_typed(tmp_path: Path) -> None:
     number = _number(3, default=2, address=True)
     assert (number(""), number("3"), number("127.0.0.1:8000/v1")) == (2, 3, "http://127.0.0.1:8000")
     for wrong in ("0", "4", "x", "-1", "²"):
-        with pytest.raises(Wrong):
+        with pytest.raises(InvalidAnswer):
             number(wrong)
     several = _several(["codex", "llm"])
     assert several("") == several("none") == () and several("2, codex 2") == ("llm", "codex")
     for wrong in ("3", "cursor"):
-        with pytest.raises(Wrong):
+        with pytest.raises(InvalidAnswer):
             several(wrong)
     weights = _weights_given([Proposal("a/b", "", False)], {})
     assert (weights("").spec, weights("1").spec, weights("-").spec, weights("c/d").spec) == ("a/b", "a/b", "", "c/d")
     assert _weights_given([], {})("").spec == ""
     for wrong in ("2", "/nowhere", "a/b/c", "nonsense"):
-        with pytest.raises(Wrong):
+        with pytest.raises(InvalidAnswer):
             weights(wrong)
 
 
@@ -181,7 +183,7 @@ def test_weights_of_another_size_are_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"num_hidden_layers": 12}')
     (tmp_path / "model.safetensors").write_bytes(b"")
     about = {"general.architecture": "llama", "llama.block_count": 30}
-    with pytest.raises(Wrong, match="12 layers"):
+    with pytest.raises(InvalidAnswer, match="12 layers"):
         _weights_given([], about)(str(tmp_path))
 
 

@@ -4,13 +4,13 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from proxy.feedback.webhooks.text_match import match
-from store.learning.reactions import Said
+from store.learning.reactions import SeenAnswer
 
 LONG = "The quick brown fox jumps over the lazy dog, and the dog does not mind it at all. " * 3
 
 
-def recent(*texts: str) -> list[Said]:
-    return [Said(str(at), text) for at, text in enumerate(texts)]
+def recent(*texts: str) -> list[SeenAnswer]:
+    return [SeenAnswer(str(at), text) for at, text in enumerate(texts)]
 
 
 def test_what_a_platform_makes_of_a_text_is_still_that_text() -> None:
@@ -26,10 +26,10 @@ def test_a_part_of_a_long_answer_is_enough() -> None:
 
 
 def test_a_number_of_no_character_keeps_nothing_from_being_found() -> None:
-    said = [Said("1", "&#" + "1" * 5000 + "; and the answer"), Said("2", "another")]
+    said = [SeenAnswer("1", "&#" + "1" * 5000 + "; and the answer"), SeenAnswer("2", "another")]
     assert match("another", said).completion_id == "2"
     assert match("&#" + "1" * 5000, said).completion_id is None
-    assert match("1 &lt; 2 &#128077;", [Said("3", "1 < 2 👍")]).completion_id == "3"
+    assert match("1 &lt; 2 &#128077;", [SeenAnswer("3", "1 < 2 👍")]).completion_id == "3"
 
 
 def test_what_fits_two_fits_none() -> None:
