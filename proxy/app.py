@@ -60,7 +60,6 @@ from proxy.training import relocation
 from proxy.training.admin_acts import AdminActs
 from proxy.training.claim import Claims
 from proxy.training.cloud_student import CloudStudent
-from proxy.training.giving_way import BackgroundThrottle, longest
 from proxy.training.gpu_sharing import GpuSharing
 from proxy.training.preconditions import Preconditions
 from proxy.training.publish import Publisher
@@ -69,6 +68,7 @@ from proxy.training.run_files import RunFiles
 from proxy.training.run_state import RunState
 from proxy.training.run_supervisor import RunSupervisor
 from proxy.training.system_load import Machine
+from proxy.training.throttle import BackgroundThrottle, longest
 from proxy.training.unlearning import Unlearning
 from proxy.training.weights_check import WeightsCheck
 from proxy.versions.admission import Admission
@@ -130,7 +130,7 @@ class Wiring:
     def __init__(self, settings: Settings, store: Store, backend: Backend, launcher: Launcher) -> None:
         self.settings, self.store, self.backend = settings, store, backend
         self.health = health = Health(backend.capabilities.longer)
-        events, metrics, door = Events(), Metrics(), Admission(settings.server)
+        events, metrics, admission = Events(), Metrics(), Admission(settings.server)
         self.events, self.tasks = events, (tasks := Tasks())
         self.keys = Keys(settings.server)
         redactor = Redactor(settings.redaction)
@@ -143,8 +143,10 @@ class Wiring:
         # one version answers, and another takes its place
         self.rewarding = rewarding = RewardFunction(settings.train, store, events)
         self.episodes = episodes = Episodes(store, events, redactor, rewarding)
-        self.swap = swap = LiveVersion(store, backend, tasks, events, door, WarmUp(backend, recent), episodes.versions)
-        self.lending = lending = GpuSharing(settings, store, backend, swap, door, events, tasks)
+        self.live_version = live_version = LiveVersion(
+            store, backend, tasks, events, admission, WarmUp(backend, recent), episodes.versions
+        )
+        self.gpu_sharing = gpu_sharing = GpuSharing(settings, store, backend, live_version, admission, events, tasks)
 
         # ratings become versions
         train = settings.train
@@ -153,18 +155,32 @@ class Wiring:
         foreign = CloudStudent(settings, store, events) if backend.capabilities.foreign else None
         state = RunState()
         when = Preconditions(
-            settings, store, backend, swap, launcher, machine, lending, match, foreign,
+            settings, store, backend, live_version, launcher, machine, gpu_sharing, match, foreign,
             lambda: self.relay.last_request, state,
         )  # fmt: skip
-        self.rehearsal = rehearsal = Rehearsal(settings, store, backend, launcher, events, match, when, health, door)
-        outcome = Publisher(store, swap, lending, events, metrics, foreign)
-        self.rebuilding = rebuilding = Unlearning(settings, store, swap, backend, when, foreign, events)
-        self.run_files = run_files = RunFiles(store, settings.home)
-        claims = Claims(settings, store, backend, swap, foreign, run_files)
-        self.learner = learner = RunSupervisor(
-            settings, store, swap, launcher, events, tasks, lending, foreign, state, when, claims, outcome, rebuilding
+        self.rehearsal = rehearsal = Rehearsal(
+            settings, store, backend, launcher, events, match, when, health, admission
         )
-        self.watch = watch = RollbackMonitor(train, store, swap, events)
+        outcome = Publisher(store, live_version, gpu_sharing, events, metrics, foreign)
+        self.rebuilding = rebuilding = Unlearning(settings, store, live_version, backend, when, foreign, events)
+        self.run_files = run_files = RunFiles(store, settings.home)
+        claims = Claims(settings, store, backend, live_version, foreign, run_files)
+        self.learner = learner = RunSupervisor(
+            settings,
+            store,
+            live_version,
+            launcher,
+            events,
+            tasks,
+            gpu_sharing,
+            foreign,
+            state,
+            when,
+            claims,
+            outcome,
+            rebuilding,
+        )
+        self.watch = watch = RollbackMonitor(train, store, live_version, events)
 
         # answers pass through, and are kept
         formats = Formats(backend.capabilities, settings.backend.translate)
@@ -184,17 +200,17 @@ class Wiring:
         claims.before, claims.beside = judging.settle, judging.choices
         self.queue = queue = EpisodeQueue(settings, backend.capabilities.slots * (1 + len(settings.backend.replicas)))
         self.status = status = StatusReport(
-            store, backend, swap, learner, when, match, rehearsal, watch, health, formats, door, lending, rebuilding,
-            judging, episodes, queue,
+            store, backend, live_version, learner, when, match, rehearsal, watch, health, formats, admission,
+            gpu_sharing, rebuilding, judging, episodes, queue,
         )  # fmt: skip
-        acts = AdminActs(learner, swap)
+        acts = AdminActs(learner, live_version)
         unconfirmed = UnconfirmedFixes()
         self.commands = ChatCommands(store, feedback, status.text, acts, screen, unconfirmed)
-        giving_way = BackgroundThrottle(launcher.stand_still, longest(settings.backend, train.stand_still_s))
+        throttle = BackgroundThrottle(launcher.stand_still, longest(settings.backend, train.stand_still_s))
         self.lessons = lessons = PromptLessons(store) if settings.lessons.enabled else None
         parts = RelayParts(
-            settings, store, backend, swap, metrics, tasks, health, formats, door, events, redactor,
-            self.uncaptured, recent, Memory(tasks), giving_way, underway, episodes, queue, lessons,
+            settings, store, backend, live_version, metrics, tasks, health, formats, admission, events, redactor,
+            self.uncaptured, recent, Memory(tasks), throttle, underway, episodes, queue, lessons,
         )  # fmt: skip
         self.relay = relay = Relay(parts, self.commands, retries)
         self.counts = CountTokens(parts)
@@ -205,11 +221,19 @@ class Wiring:
         if backend.kind == "ollama":  # imported where it is used, as the backends are
             from proxy.relay.ollama_lists import OllamaLists
 
-            self.passed = OllamaLists(store, backend, swap, door, models.passed, relay.passthrough).passed
+            self.passed = OllamaLists(store, backend, live_version, admission, models.passed, relay.passthrough).passed
 
         # people look, rate and decide
         self.control = Control(
-            store, backend, swap, acts, status, events, metrics, door, lambda request: self.guard.still(request)
+            store,
+            backend,
+            live_version,
+            acts,
+            status,
+            events,
+            metrics,
+            admission,
+            lambda request: self.guard.still(request),
         )
         self.lesson_routes = LessonRoutes(store, lessons)
         self.importing = ImportRoutes(store, redactor)
@@ -219,7 +243,7 @@ class Wiring:
             settings,
             store,
             self.keys,
-            swap,
+            live_version,
             learner,
             acts,
             when,
@@ -262,7 +286,7 @@ class Wiring:
             *KeyRoutes(self.keys).routes(),
             *JudgeRoutes(self.judging, self.rewarding).routes(),
             *self.lesson_routes.routes(),
-            *EpisodeRoutes(self.store, self.episodes, self.swap).routes(),
+            *EpisodeRoutes(self.store, self.episodes, self.live_version).routes(),
             openapi.route(),
             *self.uncaptured.routes(),
             web.post("/rl/import", self.importing.post),
@@ -289,9 +313,9 @@ class Wiring:
             await self.uncaptured.start()
             self.webhooks.start(http)
             await self.rebuilding.start()
-            await self.backend.start(http, self.swap.restore)
-            if not await self.lending.recover():
-                await _restored(self.swap)
+            await self.backend.start(http, self.live_version.restore)
+            if not await self.gpu_sharing.recover():
+                await _restored(self.live_version)
             await self.judging.start(http)
             if self.lessons is not None:
                 await self.lessons.start()
@@ -323,9 +347,9 @@ class Wiring:
 
     async def stop_learning(self, app: web.Application) -> None:
         self.queue.stopping()
-        self.lending.stopping()
+        self.gpu_sharing.stopping()
         await self.learner.stop()  # first, while running answers still have their time to end
-        await self.lending.leave_awake()
+        await self.gpu_sharing.leave_awake()
         self.events.end()
 
     def _towards_backend(self) -> aiohttp.ClientSession:
@@ -343,10 +367,10 @@ class Wiring:
         )
 
 
-async def _restored(swap: LiveVersion) -> None:
+async def _restored(live_version: LiveVersion) -> None:
     """A backend that is not there yet does not keep the proxy from starting; versions load when first asked for."""
     try:
-        await swap.restore()
+        await live_version.restore()
     except ProxyError as error:
         log.warning("adapters are not loaded yet", error=str(error))
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from proxy.backends.vllm import VLLM
 from proxy.core import ndjson, sse
 from proxy.dialects import DIALECTS, Dialect, Reply
-from proxy.relay.call import choice_id
+from proxy.relay.context import choice_id
 from scripts.fakes.recorded import http_answer
 from scripts.fakes.socketless import Answering, Socketless
 from scripts.golden.corpus import Answer, Case, Said, recordings, servers, written

@@ -2,7 +2,7 @@
 
 Owns the account of `server.max_held_bytes`: the bodies of requests, from their first byte to the end of their answer,
 and what is kept of answers. Each key has its share of it. Small bodies are in no account: all places together hold
-little of them. Not here: what a body means, and how large it is once unpacked (relay.call).
+little of them. Not here: what a body means, and how large it is once unpacked (relay.context).
 """
 
 from __future__ import annotations

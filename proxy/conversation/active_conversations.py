@@ -35,7 +35,7 @@ _OF_THE_ANSWER: Final = (
 class _Turn(NamedTuple):
     at: float
     dialect: Dialect
-    question: OutgoingRequest
+    outgoing: OutgoingRequest
 
 
 class ActiveConversations:
@@ -44,16 +44,16 @@ class ActiveConversations:
         self.bodies = EarlierBodies()  # so are these
         self._turns: dict[tuple[str | None, str | Message], _Turn] = {}  # the newest last
 
-    def note(self, row: NewCompletion, dialect: Dialect, question: OutgoingRequest) -> None:
+    def note(self, row: NewCompletion, dialect: Dialect, outgoing: OutgoingRequest) -> None:
         """A main turn of a conversation, which is its session, or else what the person said first."""
-        if row.turn != "main" or dialect.alone or question.size > LONGEST or question.weight > LARGE:
+        if row.turn != "main" or dialect.alone or outgoing.size > LONGEST or outgoing.weight > LARGE:
             return  # what is read ahead is made on the loop
         said_first = next((message for message in row.prompt if message.role == "user"), None)
         if (name := row.session or said_first) is None:
             return
         key = row.user, name
         self._turns.pop(key, None)
-        self._turns[key] = _Turn(time.monotonic(), dialect, question)
+        self._turns[key] = _Turn(time.monotonic(), dialect, outgoing)
         late = time.monotonic() - ACTIVE_S
         for old in [k for n, (k, turn) in enumerate(reversed(self._turns.items())) if n >= MOST or turn.at < late]:
             del self._turns[old]
@@ -63,11 +63,11 @@ class ActiveConversations:
         late, room = time.monotonic() - ACTIVE_S, ALL
         chats: list[Mapping[str, Any]] = []
         for turn in list(reversed(self._turns.values()))[:most]:
-            room -= turn.question.size
+            room -= turn.outgoing.size
             if turn.at < late or room < 0:
                 break
             try:
-                chat = turn.dialect.to_chat(turn.question.body, turn.question.asked)
+                chat = turn.dialect.to_chat(turn.outgoing.body, turn.outgoing.parsed)
             except (BadRequest, *ODD):  # the backend may take what chat completions cannot say, or what nobody can
                 continue
             chats.append({k: v for k, v in chat.items() if k not in _OF_THE_ANSWER} | {"max_tokens": TOKENS})

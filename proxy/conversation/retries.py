@@ -39,7 +39,7 @@ from proxy.access.bodies import HELD
 from proxy.access.pace import PacedStream
 from proxy.core.sharing.shares import Room
 from proxy.core.tasks import Tasks
-from proxy.dialects.speaker import AGENT_HEADERS
+from proxy.dialects.identity import AGENT_HEADERS
 from store.store import Store
 
 COUNT: Final = "x-stainless-retry-count"

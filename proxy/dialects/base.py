@@ -80,7 +80,7 @@ class OutgoingRequest:
     raw: bytes  # as the client sent it
     add: Mapping[str, bytes]  # the members that differ from that
     body: dict[str, Any]  # parsed, with those in place
-    asked: ParsedRequest
+    parsed: ParsedRequest
     apart: tuple[int, int] | None = None  # where in `raw` the items of its longest list are, if that is known
     weight: int = 0  # bytes that work on it counts as, where those are more than it has
 
@@ -239,12 +239,12 @@ class Dialect(ABC):
         return body.get("chat_template_kwargs")
 
     @abstractmethod
-    def keep(self, body: Any, asked: ParsedRequest, kept: Sequence[int]) -> dict[str, bytes]:
+    def keep(self, body: Any, parsed: ParsedRequest, kept: Sequence[int]) -> dict[str, bytes]:
         """The members of the request that carry the messages, as JSON, with only those of `asked.messages` left whose
         indices are in `kept`. Every item that stays is as the client sent it."""
 
     @abstractmethod
-    def to_chat(self, body: Any, asked: ParsedRequest) -> dict[str, Any]:
+    def to_chat(self, body: Any, parsed: ParsedRequest) -> dict[str, Any]:
         """The same request as chat completions. Raises BadRequest for what chat completions cannot say."""
 
     def left_out(self, body: Any) -> list[str]:
@@ -276,7 +276,7 @@ class Dialect(ABC):
         return {}
 
     @abstractmethod
-    def renderer(self, *, id: str, asked: ParsedRequest, created: int) -> Renderer: ...
+    def renderer(self, *, id: str, parsed: ParsedRequest, created: int) -> Renderer: ...
 
     def whole(self, body: Any) -> list[Reply]:
         """The replies of a plain answer. Raises what `Fold.take_whole` raises."""
@@ -304,16 +304,16 @@ class Dialect(ABC):
         return len(piece) if not ends else piece.rfind(gap, 0, min(ends)) + len(gap) if gap in piece[: min(ends)] else 0
 
     @abstractmethod
-    def rules(self, *, id: str, model: str | None, asked: ParsedRequest, ours: bool = True) -> Rules:
+    def rules(self, *, id: str, model: str | None, parsed: ParsedRequest, ours: bool = True) -> Rules:
         """Changes of each body or event on its way to the client: our id, their model, and our extras gone.
         `ours`: whether we asked for any; else whatever an answer has, the backend sent to the client."""
 
-    def answer(self, text: str, *, id: str, asked: ParsedRequest, created: int) -> tuple[str, list[bytes]]:
+    def answer(self, text: str, *, id: str, parsed: ParsedRequest, created: int) -> tuple[str, list[bytes]]:
         """A local answer in this format: content type, and the pieces to write (one, unless streamed)."""
-        say = self.renderer(id=id, asked=asked, created=created)
+        say = self.renderer(id=id, parsed=parsed, created=created)
         usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
-        head = {"id": id, "created": created, "model": asked.model}
-        if not asked.stream:
+        head = {"id": id, "created": created, "model": parsed.model}
+        if not parsed.stream:
             message = {"role": "assistant", "content": text}
             choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
             body = {**head, "object": "chat.completion", "choices": [choice], "usage": usage}
@@ -328,7 +328,7 @@ class Dialect(ABC):
             {**head, "choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}]}
             for delta, reason in deltas
         ]
-        if asked.wants_usage:
+        if parsed.wants_usage:
             chunks.append({**head, "choices": [], "usage": usage})
         pieces = [piece for chunk in chunks for piece in say.chunk(chunk)]
         output, last = say.end()

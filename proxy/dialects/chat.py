@@ -43,16 +43,16 @@ SAMPLING = (
 )
 
 
-def choice_rules(self: Dialect, *, id: str, model: str | None, asked: ParsedRequest, ours: bool = True) -> Rules:
+def choice_rules(self: Dialect, *, id: str, model: str | None, parsed: ParsedRequest, ours: bool = True) -> Rules:
     """For a body with choices. vLLM has the prompt's ids beside them in chat, and on each in legacy completions."""
     choice: dict[str, bytes] = {}
     top: dict[str, Any] = {"id": orjson.dumps(id)}
     if model is not None:
         top["model"] = orjson.dumps(model)
     # null, not removed: that is what vLLM sends to those who did not ask.
-    if ours and not asked.wants_logprobs:
+    if ours and not parsed.wants_logprobs:
         choice["logprobs"] = b"null"
-    if ours and not asked.wants_token_ids:
+    if ours and not parsed.wants_token_ids:
         choice["token_ids"] = choice["prompt_token_ids"] = top["prompt_token_ids"] = b"null"
         choice["response_token_ids"] = b"null"  # SGLang's name for them
     return {**top, "choices": {EACH: choice}} if choice else top
@@ -92,8 +92,8 @@ class ChatCompletions(Dialect):
     def tools(self, body: Mapping[str, Any]) -> list[dict[str, Any]] | None:
         return body["tools"] if isinstance(body.get("tools"), list) else None
 
-    def keep(self, body: Any, asked: ParsedRequest, kept: Sequence[int]) -> dict[str, bytes]:
-        return {"messages": orjson.dumps([asked.messages[i] for i in kept])}
+    def keep(self, body: Any, parsed: ParsedRequest, kept: Sequence[int]) -> dict[str, bytes]:
+        return {"messages": orjson.dumps([parsed.messages[i] for i in kept])}
 
     def fold(self, tools: Sequence[Mapping[str, Any]] | None = None) -> Fold:
         return ChatFold(tools)
@@ -112,10 +112,10 @@ class ChatCompletions(Dialect):
 
     rules = choice_rules
 
-    def to_chat(self, body: Any, asked: ParsedRequest) -> dict[str, Any]:
+    def to_chat(self, body: Any, parsed: ParsedRequest) -> dict[str, Any]:
         return dict(body)
 
-    def renderer(self, *, id: str, asked: ParsedRequest, created: int) -> Renderer:
+    def renderer(self, *, id: str, parsed: ParsedRequest, created: int) -> Renderer:
         return ChatRenderer()
 
     def error_event(self, error: ProxyError, last: bytes | None = None) -> bytes:

@@ -76,10 +76,10 @@ class Completions(Dialect):
             unclear=unclear,
         )
 
-    def keep(self, body: Any, asked: ParsedRequest, kept: Sequence[int]) -> dict[str, bytes]:
+    def keep(self, body: Any, parsed: ParsedRequest, kept: Sequence[int]) -> dict[str, bytes]:
         return {"prompt": orjson.dumps(body["prompt"])}  # one message: it stays, or there is no request
 
-    def to_chat(self, body: Any, asked: ParsedRequest) -> dict[str, Any]:
+    def to_chat(self, body: Any, parsed: ParsedRequest) -> dict[str, Any]:
         prompts = _prompts(body)
         if len(prompts) != 1 or not isinstance(prompts[0], str):
             raise _unsaid("several prompts, or token ids as a prompt,", "prompt")
@@ -90,15 +90,15 @@ class Completions(Dialect):
         chat["messages"] = [{"role": "user", "content": prompts[0]}]
         chat["max_tokens"] = body.get("max_tokens", MAX_TOKENS)
         if "stream" in body:
-            chat["stream"] = asked.stream
-        if asked.wants_logprobs:
+            chat["stream"] = parsed.stream
+        if parsed.wants_logprobs:
             chat["logprobs"] = True
             if (top := member(body, "logprobs", int, 0)) > 0:
                 chat["top_logprobs"] = top
         return chat
 
-    def renderer(self, *, id: str, asked: ParsedRequest, created: int) -> Renderer:
-        return TextRenderer(id, asked, created)
+    def renderer(self, *, id: str, parsed: ParsedRequest, created: int) -> Renderer:
+        return TextRenderer(id, parsed, created)
 
     def fold(self, tools: Sequence[Mapping[str, Any]] | None = None) -> Fold:
         return TextFold(self._echoed, self._n)
@@ -179,10 +179,10 @@ class TextFold(Fold):
 
 
 class TextRenderer(Renderer):
-    def __init__(self, id: str, asked: ParsedRequest, created: int) -> None:
-        self._head = {"id": id, "object": "text_completion", "created": created, "model": asked.model}
-        self._asked = asked
-        self._echo = asked.messages[0]["content"] if asked.body.get("echo") else ""
+    def __init__(self, id: str, parsed: ParsedRequest, created: int) -> None:
+        self._head = {"id": id, "object": "text_completion", "created": created, "model": parsed.model}
+        self._asked = parsed
+        self._echo = parsed.messages[0]["content"] if parsed.body.get("echo") else ""
         self._at: dict[int, int] = {}  # characters so far, for `text_offset`
 
     def chunk(self, chunk: Mapping[str, Any]) -> list[bytes]:

@@ -102,15 +102,15 @@ class Messages(Dialect):
         """A server that has this format takes what it knows of `thinking`, which is not said to be the template's."""
         return template_kwargs(body) if translated else None
 
-    def keep(self, body: Any, asked: ParsedRequest, kept: Sequence[int]) -> dict[str, bytes]:
+    def keep(self, body: Any, parsed: ParsedRequest, kept: Sequence[int]) -> dict[str, bytes]:
         """A `/rl` line typed beside a tool's result is taken out of its item; the result stays."""
-        stay = {asked.origins[i] for i in kept}
-        dropped = set(range(len(asked.messages))) - set(kept)
-        origins = {asked.origins[i] for i in dropped if asked.messages[i]["role"] == "user"}
+        stay = {parsed.origins[i] for i in kept}
+        dropped = set(range(len(parsed.messages))) - set(kept)
+        origins = {parsed.origins[i] for i in dropped if parsed.messages[i]["role"] == "user"}
         items = [results_of(item) if i in origins else item for i, item in enumerate(body["messages"]) if i in stay]
         return {"messages": dumps(items)}
 
-    def to_chat(self, body: Any, asked: ParsedRequest) -> dict[str, Any]:
+    def to_chat(self, body: Any, parsed: ParsedRequest) -> dict[str, Any]:
         return chat_request(body)
 
     def left_out(self, body: Any) -> list[str]:
@@ -121,8 +121,8 @@ class Messages(Dialect):
         changed = {"tools": offered(body)} if tool_changes(body) else {}
         return {**super().without_messages(body), **changed}
 
-    def renderer(self, *, id: str, asked: ParsedRequest, created: int) -> Renderer:
-        return MessagesRenderer(id=id, model=asked.model, tools=asked.tools)
+    def renderer(self, *, id: str, parsed: ParsedRequest, created: int) -> Renderer:
+        return MessagesRenderer(id=id, model=parsed.model, tools=parsed.tools)
 
     def fold(self, tools: Sequence[Mapping[str, Any]] | None = None) -> Fold:
         return MessagesFold()
@@ -134,7 +134,7 @@ class Messages(Dialect):
         data = event.data
         return data is not None and b'"message_stop"' in data and _type(data) == "message_stop"
 
-    def rules(self, *, id: str, model: str | None, asked: ParsedRequest, ours: bool = True) -> Rules:
+    def rules(self, *, id: str, model: str | None, parsed: ParsedRequest, ours: bool = True) -> Rules:
         mine = {"id": orjson.dumps(id)}
         if model is not None:
             mine["model"] = orjson.dumps(model)

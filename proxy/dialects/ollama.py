@@ -90,8 +90,8 @@ class _Ollama(Dialect):
     def turns(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return in_turns(messages)
 
-    def to_chat(self, body: Any, asked: ParsedRequest) -> dict[str, Any]:
-        return chat_request(body, in_turns(self._messages(body)), stream=asked.stream)
+    def to_chat(self, body: Any, parsed: ParsedRequest) -> dict[str, Any]:
+        return chat_request(body, in_turns(self._messages(body)), stream=parsed.stream)
 
     def fold(self, tools: Sequence[Mapping[str, Any]] | None = None) -> Fold:
         return OllamaFold(self)
@@ -111,11 +111,11 @@ class _Ollama(Dialect):
         message = self.said(event)
         return not any(message.get(key) for key in ("content", "thinking", "tool_calls", "images"))
 
-    def rules(self, *, id: str, model: str | None, asked: ParsedRequest, ours: bool = True) -> Rules:
+    def rules(self, *, id: str, model: str | None, parsed: ParsedRequest, ours: bool = True) -> Rules:
         rules: dict[str, bytes | None] = {}
         if model is not None:
             rules["model"] = dumps(model)
-        if ours and not asked.wants_logprobs:
+        if ours and not parsed.wants_logprobs:
             rules["logprobs"] = None  # Ollama leaves it out too
         return rules
 
@@ -145,11 +145,11 @@ class OllamaChat(_Ollama):
         message: Mapping[str, Any] = body["message"]
         return message
 
-    def keep(self, body: Any, asked: ParsedRequest, kept: Sequence[int]) -> dict[str, bytes]:
+    def keep(self, body: Any, parsed: ParsedRequest, kept: Sequence[int]) -> dict[str, bytes]:
         return {"messages": dumps([body["messages"][i] for i in kept])}
 
-    def renderer(self, *, id: str, asked: ParsedRequest, created: int) -> Renderer:
-        return OllamaRenderer(asked, created)
+    def renderer(self, *, id: str, parsed: ParsedRequest, created: int) -> Renderer:
+        return OllamaRenderer(parsed, created)
 
 
 class OllamaGenerate(_Ollama):
@@ -168,11 +168,11 @@ class OllamaGenerate(_Ollama):
     def said(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         return {"content": body["response"], "thinking": body.get("thinking"), "tool_calls": body.get("tool_calls")}
 
-    def keep(self, body: Any, asked: ParsedRequest, kept: Sequence[int]) -> dict[str, bytes]:
+    def keep(self, body: Any, parsed: ParsedRequest, kept: Sequence[int]) -> dict[str, bytes]:
         return {}  # one prompt, which is a command or is not
 
-    def renderer(self, *, id: str, asked: ParsedRequest, created: int) -> Renderer:
-        return GenerateRenderer(asked, created)
+    def renderer(self, *, id: str, parsed: ParsedRequest, created: int) -> Renderer:
+        return GenerateRenderer(parsed, created)
 
 
 class OllamaFold(Fold):
@@ -234,10 +234,10 @@ class OllamaRenderer(Renderer):
     """A chat completion in lines of JSON. Durations are measured here, from the first byte we saw; the time that a
     model took to load is not known and 0."""
 
-    def __init__(self, asked: ParsedRequest, created: int) -> None:
-        self._head = {"model": asked.model, "created_at": _time(created)}
-        self._wants_logprobs = asked.wants_logprobs
-        self._fold = ChatFold(asked.tools)
+    def __init__(self, parsed: ParsedRequest, created: int) -> None:
+        self._head = {"model": parsed.model, "created_at": _time(created)}
+        self._wants_logprobs = parsed.wants_logprobs
+        self._fold = ChatFold(parsed.tools)
         self._usage: Mapping[str, Any] = {}
         self._started = time.perf_counter_ns()
         self._first: int | None = None  # when the model began to answer

@@ -110,10 +110,10 @@ class Responses(Dialect):
     def turns(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return in_turns(messages)
 
-    def keep(self, body: Any, asked: ParsedRequest, kept: Sequence[int]) -> dict[str, bytes]:
+    def keep(self, body: Any, parsed: ParsedRequest, kept: Sequence[int]) -> dict[str, bytes]:
         """A message is all items from its first one up to the next message's."""
-        items, dropped = _items(body), set(range(len(asked.messages))) - set(kept)
-        starts = {origin: n for n, origin in enumerate(asked.origins) if origin is not None}
+        items, dropped = _items(body), set(range(len(parsed.messages))) - set(kept)
+        starts = {origin: n for n, origin in enumerate(parsed.origins) if origin is not None}
         stays, out = True, []
         for i, item in enumerate(items):
             if i in starts:
@@ -122,11 +122,11 @@ class Responses(Dialect):
                 out.append(item)
         return {"input": orjson.dumps(out)}
 
-    def to_chat(self, body: Any, asked: ParsedRequest) -> dict[str, Any]:
+    def to_chat(self, body: Any, parsed: ParsedRequest) -> dict[str, Any]:
         for key in ("text", "reasoning"):
             member(body, key, dict, {})
         member(body, "include", list, [])
-        return to_chat({**body, "stream": asked.stream} if "stream" in body else body, asked.messages)
+        return to_chat({**body, "stream": parsed.stream} if "stream" in body else body, parsed.messages)
 
     def left_out(self, body: Any) -> list[str]:
         return kinds([*left_out_tools(body), *unread_types(_items(body))])
@@ -159,8 +159,8 @@ class Responses(Dialect):
             changed["previous_response_id"] = b"null"
         return {"input": orjson.dumps(items), **changed}
 
-    def renderer(self, *, id: str, asked: ParsedRequest, created: int) -> Renderer:
-        return ResponsesRenderer(id, asked, created)
+    def renderer(self, *, id: str, parsed: ParsedRequest, created: int) -> Renderer:
+        return ResponsesRenderer(id, parsed, created)
 
     def fold(self, tools: Sequence[Mapping[str, Any]] | None = None) -> Fold:
         return ResponsesFold()
@@ -177,19 +177,19 @@ class Responses(Dialect):
         except ValueError:
             return False
 
-    def rules(self, *, id: str, model: str | None, asked: ParsedRequest, ours: bool = True) -> Rules:
+    def rules(self, *, id: str, model: str | None, parsed: ParsedRequest, ours: bool = True) -> Rules:
         response: dict[str, Any] = {"id": orjson.dumps(id)}
         event: dict[str, Any] = {"response": response}
         if model is not None:
             response["model"] = orjson.dumps(model)
-        if asked.previous is not None:
-            response["previous_response_id"] = orjson.dumps(asked.previous)
-        if ours and not asked.wants_token_ids:
+        if parsed.previous is not None:
+            response["previous_response_id"] = orjson.dumps(parsed.previous)
+        if ours and not parsed.wants_token_ids:
             response["input_messages"] = response["output_messages"] = b"null"
-        if ours and not asked.wants_logprobs:
+        if ours and not parsed.wants_logprobs:
             parts = {"content": {EACH: {"logprobs": HIDDEN}}}
             response["output"] = {EACH: parts}
-            if asked.body.get("top_logprobs") is None:
+            if parsed.body.get("top_logprobs") is None:
                 response["top_logprobs"] = b"null"
             event |= {"item": parts, "part": {"logprobs": HIDDEN}, "logprobs": b"[]"}
         return {**response, **event}

@@ -40,9 +40,9 @@ class _Call:
 
 
 class ResponsesRenderer(Renderer):
-    def __init__(self, id: str, asked: ParsedRequest, created: int) -> None:
-        self._id, self._asked, self._created = id, asked, created
-        self._tools = tools_of(asked.body)
+    def __init__(self, id: str, parsed: ParsedRequest, created: int) -> None:
+        self._id, self._asked, self._created = id, parsed, created
+        self._tools = tools_of(parsed.body)
         self._output: list[dict[str, Any]] = []
         self._open: tuple[int, str] | None = None  # the item that grows, and the kind of its last part
         self._pieces: list[str] = []  # the text of that part, which gets it when it is closed

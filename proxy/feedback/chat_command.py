@@ -16,7 +16,7 @@ from proxy.conversation.first_words import first_words, quote_of
 from proxy.conversation.user_text import PREFIX, command_of
 from proxy.core.agent_wrappers import Agent
 from proxy.core.errors import BadRequest, ProxyError
-from proxy.dialects.speaker import RequestIdentity
+from proxy.dialects.identity import RequestIdentity
 from proxy.feedback.ratings import MAX_TEXT, OWNER, Feedback, judged
 from proxy.feedback.unconfirmed_fixes import UnconfirmedFixes
 from proxy.training.admin_acts import IN_CHAT, AdminActs

@@ -23,7 +23,7 @@ from proxy.conversation.same_text import Similarity, alike, text_in
 from proxy.core.errors import BadRequest, NotFound
 from proxy.core.json_response import json_response, parsed
 from proxy.core.offload import in_thread, off_loop
-from proxy.dialects.speaker import user_in
+from proxy.dialects.identity import user_in
 from proxy.feedback.bodies import OpenWebUITaken
 from proxy.feedback.open_webui_form import MAX_TEXT, OpenWebUIVote, given, plain, said
 from proxy.feedback.ratings import Feedback, as_json, rater_of

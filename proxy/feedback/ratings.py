@@ -25,7 +25,7 @@ from proxy.core.json_response import json_response, parsed
 from proxy.core.metrics import Metrics
 from proxy.core.offload import off_loop, off_loop_above
 from proxy.core.wrapped_ids import LONGEST, bare
-from proxy.dialects.speaker import user_in
+from proxy.dialects.identity import user_in
 from proxy.feedback.bodies import Batch, RatingBody, RefusedBody, TakenBody
 from proxy.feedback.feedback_adapters import ours, unfolded
 from store.errors import EventTaken, NoAnswer, StoreError, UnknownCompletion, UnknownRating

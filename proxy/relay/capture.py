@@ -34,7 +34,7 @@ from proxy.core.tasks import DelayedTask, Tasks
 from proxy.dialects import CHAT, Dialect, Reply
 from proxy.dialects.chat_form import reply_message
 from proxy.relay.answer_reader import AnswerReader
-from proxy.relay.call import choice_id
+from proxy.relay.context import choice_id
 from store.captured.rows import IDS, LOGPROBS
 from store.errors import DuplicateCompletion, StoreError, UnknownCompletion
 from store.records import FinishedCompletion, NewCompletion, Requester, Status

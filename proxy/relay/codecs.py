@@ -88,17 +88,17 @@ class Native(Codec):
     path = None
 
     def __init__(
-        self, dialect: Dialect, question: OutgoingRequest, capabilities: Capabilities, id: str | None, model: str | None
+        self, dialect: Dialect, outgoing: OutgoingRequest, capabilities: Capabilities, id: str | None, model: str | None
     ) -> None:
         """`id`: of the completion, if it is captured; `model`: the name that its client asked for, where the backend
         knows it by another."""
-        self._hides = bool(capabilities.leaves_out) and not question.asked.wants_logprobs
+        self._hides = bool(capabilities.leaves_out) and not outgoing.parsed.wants_logprobs
         self._spoken: set[Any] = set()  # choices whose speaker an event with nothing else has told
         some = capabilities.asks or capabilities.asks_whole
-        wished = wishes(dialect, question.body, capabilities) if some else {}
-        self.asks = _missing(wished, question.body) if wished else {}
+        wished = wishes(dialect, outgoing.body, capabilities) if some else {}
+        self.asks = _missing(wished, outgoing.body) if wished else {}
         self._ours, self._leaves_out = bool(wished), capabilities.leaves_out
-        self._dialect, self._question, self._id, self._model = dialect, question, id, model
+        self._dialect, self._question, self._id, self._model = dialect, outgoing, id, model
         self._last: bytes | None = None  # the data of the newest event
         self._through = b""  # the newest events, where they went through at once
 
@@ -112,7 +112,7 @@ class Native(Codec):
         rules: Rules = {"model": dumps(self._model)} if self._model else {}
         if self._id is not None:
             rules = self._dialect.rules(
-                id=self._id, model=self._model or None, asked=self._question.asked, ours=self._ours
+                id=self._id, model=self._model or None, parsed=self._question.parsed, ours=self._ours
             )
         return without(rules, self._leaves_out) if self._hides else rules
 
@@ -122,10 +122,10 @@ class Native(Codec):
 
     def body(self, named: Mapping[str, bytes], *, asking: bool) -> bytes:
         asks = self.asks if asking else {}
-        asked = self._question
-        if asked.add:  # what is parsed is not what the client sent
-            return rewrite(asked.raw, {}, {**asked.add, **asks, **named})
-        return with_members(asked.raw, asked.body, {**asks, **named}, asked.apart)
+        parsed = self._question
+        if parsed.add:  # what is parsed is not what the client sent
+            return rewrite(parsed.raw, {}, {**parsed.add, **asks, **named})
+        return with_members(parsed.raw, parsed.body, {**asks, **named}, parsed.apart)
 
     def event(self, event: Event) -> bytes:
         data = event.data
@@ -203,21 +203,21 @@ class Translated(Codec):
     def __init__(
         self,
         dialect: Dialect,
-        question: OutgoingRequest,
+        outgoing: OutgoingRequest,
         capabilities: Capabilities,
         *,
         id: str,
         model: str,
         created: int,
     ) -> None:
-        chat = dialect.to_chat(question.body, question.asked)
-        self.left_out = dialect.left_out(question.body)
+        chat = dialect.to_chat(outgoing.body, outgoing.parsed)
+        self.left_out = dialect.left_out(outgoing.body)
         self.asks = _missing(wishes(CHAT, chat, capabilities), chat)
-        self._hides = bool(self.asks) and not question.asked.wants_logprobs
+        self._hides = bool(self.asks) and not outgoing.parsed.wants_logprobs
         self._chat = dumps(chat)
         self._dialect = dialect
         self._halves = HalfCharacters()
-        self._say: Renderer = dialect.renderer(id=id, asked=replace(question.asked, model=model), created=created)
+        self._say: Renderer = dialect.renderer(id=id, parsed=replace(outgoing.parsed, model=model), created=created)
 
     def body(self, named: Mapping[str, bytes], *, asking: bool) -> bytes:
         return rewrite(self._chat, {}, {**(self.asks if asking else {}), **named})

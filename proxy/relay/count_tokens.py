@@ -27,7 +27,7 @@ from proxy.core.redirects import refuse
 from proxy.core.upstream import MOST_SHORT, answer_headers, message_in, no_http, short, target_of
 from proxy.dialects import MESSAGES, ParsedRequest
 from proxy.relay import openai_tokens
-from proxy.relay.call import coding_of, hold_parsed, parsed, plain_body, room_for
+from proxy.relay.context import coding_of, hold_parsed, parse_request, plain_body, room_for
 from proxy.relay.parts import RelayParts
 
 # What a tokenizer needs of a chat request; the rest is for sampling.
@@ -47,32 +47,32 @@ class CountTokens:
         known = bodies.known(raw)
         await hold_parsed(request, raw, known)
         heavy = known.weight
-        read_as, asked = await off_loop(heavy, parsed, raw, bodies, known, MESSAGES)
-        async with self._parts.door.through():
+        read_as, parsed = await off_loop(heavy, parse_request, raw, bodies, known, MESSAGES)
+        async with self._parts.admission.through():
             await self._parts.backend.ready()
-            lease = await self._parts.swap.acquire(asked.model)
+            lease = await self._parts.live_version.acquire(parsed.model)
             try:
                 with place_for(self._parts.backend, lease.model) as address:
-                    return await self._answer(request, raw, read_as.parsed, asked, address, heavy)
+                    return await self._answer(request, raw, read_as.parsed, parsed, address, heavy)
             finally:
                 lease.release()
 
     async def _answer(
-        self, request: web.Request, raw: bytes, body: Any, asked: ParsedRequest, address: Address, heavy: int
+        self, request: web.Request, raw: bytes, body: Any, parsed: ParsedRequest, address: Address, heavy: int
     ) -> web.Response:
         members = {k: v for k, v in address.members.items() if k == "model"}
         rewritten = await off_loop(heavy, rewrite, raw, {}, members)
         status, headers, answer = await self._ask(request, address, target_of(request), rewritten)
         if status not in MISSING:
             return web.Response(status=status, body=answer, headers=headers)
-        if asked.unreadable is not None:
-            raise asked.unreadable
-        chat = await off_loop(heavy, MESSAGES.to_chat, body, asked)
+        if parsed.unreadable is not None:
+            raise parsed.unreadable
+        chat = await off_loop(heavy, MESSAGES.to_chat, body, parsed)
         if await off_loop(heavy, more_than_text, chat["messages"]) is not None:
             raise _cannot("of pictures, sounds or files", message_in(answer))
         if (count := await self._counted(request, address, chat, heavy)) is not None:
             return web.json_response({"input_tokens": count})
-        tokens = await openai_tokens.count(loads(members["model"]) if "model" in members else asked.model, chat)
+        tokens = await openai_tokens.count(loads(members["model"]) if "model" in members else parsed.model, chat)
         if isinstance(tokens, str):
             raise _cannot("of a prompt", f"{message_in(answer)}; {tokens}")
         return web.json_response({"input_tokens": tokens.tokens}, headers={TABLE: tokens.table})

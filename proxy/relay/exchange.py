@@ -1,8 +1,8 @@
 """One request to the backend and its answer: ask, pass on, and leave the completion stored, whatever happens.
 
 Owns the order in which bytes and commits leave, and what happens when either side goes away in the middle. What the
-bytes mean belongs to the dialects, and how often and in which format the backend is asked to asking. What is stored is
-capture's, and which requests come here is relay's.
+bytes mean belongs to the dialects; how often and in which format the backend is asked, to in_flight. What is stored
+is capture's, and which requests come here is relay's.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from proxy.dialects.base import ODD, OutgoingRequest
 from proxy.dialects.chat import chat_body
 from proxy.relay.answer_reader import TOO_LONG, AnswerReader, read_stream
 from proxy.relay.answer_room import AnswerRoom
-from proxy.relay.asking import InFlightRequest
-from proxy.relay.call import RequestContext, room_for
 from proxy.relay.capture import Capture, MakesRow
 from proxy.relay.codecs import Codec, Translated
+from proxy.relay.context import RequestContext, room_for
 from proxy.relay.early_stream import KEEPALIVE, HeldStream
 from proxy.relay.framing import OK, is_whole, splitter_of
+from proxy.relay.in_flight import InFlightRequest
 from proxy.relay.lessons import HEADER as LESSONS
 from proxy.relay.parts import RelayParts
 from proxy.relay.unknown_model import unknown_model
@@ -60,8 +60,8 @@ class Exchange:
     def __init__(
         self,
         parts: RelayParts,
-        call: RequestContext,
-        question: OutgoingRequest,
+        context: RequestContext,
+        outgoing: OutgoingRequest,
         lease: Lease,
         row: MakesRow,
         held: HeldStream | None = None,
@@ -69,15 +69,15 @@ class Exchange:
     ) -> None:
         """`row` makes the row of what is captured."""
         self._parts = parts
-        self._call = call
-        self._request = call.request
-        self._keepable = partial(parts.keepable, call.request)
-        self._dialect = call.dialect
-        self._question = question
-        self._asked = question.asked
+        self._call = context
+        self._request = context.request
+        self._keepable = partial(parts.keepable, context.request)
+        self._dialect = context.dialect
+        self._question = outgoing
+        self._asked = outgoing.parsed
         self._lease = lease
         self._taught = taught  # lessons in its prompt
-        self._attempt = call.attempt  # keeps the answer, should its SDK ask again
+        self._attempt = context.attempt  # keeps the answer, should its SDK ask again
         self._begun = held.response if held is not None else None  # the stream, where it began while it waited
         self._capture: Capture | None = None
         self._row = row
@@ -86,7 +86,7 @@ class Exchange:
         self._upstream: Answer  # once it has begun
         self._last = b""  # what leaves with the end of the stream
         self._gap = b""  # what ends the last event, where the backend did not
-        self._room = AnswerRoom(call.request, parts.settings.server)
+        self._room = AnswerRoom(context.request, parts.settings.server)
         self._is_raw = False  # its bytes go through unread
 
     async def begin(self) -> None:

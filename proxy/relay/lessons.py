@@ -46,18 +46,18 @@ class PromptLessons:
         self._known = None
 
     async def for_request(
-        self, dialect: Dialect, asked: ParsedRequest, requester: Requester, version: int | None
+        self, dialect: Dialect, parsed: ParsedRequest, requester: Requester, version: int | None
     ) -> tuple[PromptLesson, ...]:
         """Those that fit; some may be left out of the prompt, to compare. None where its format has no place."""
-        if dialect.name not in PLACES or version is None or not asked.typed:
+        if dialect.name not in PLACES or version is None or not parsed.typed:
             return ()
         active = await self._active(requester)
         if not active:
             return ()
-        first = asked_about(asked.messages[:1]) or asked_about(asked.messages)
+        first = asked_about(parsed.messages[:1]) or asked_about(parsed.messages)
         return tuple(
             PromptLesson(lesson.lesson.rating, lesson.lesson.text, _left_out(lesson.lesson, version, first))
-            for lesson in fitting(active, asked_about(asked.messages))
+            for lesson in fitting(active, asked_about(parsed.messages))
         )
 
     async def _active(self, requester: Requester) -> list[CommentLesson]:

@@ -57,12 +57,12 @@ class Models:
     async def listed(self, request: web.Request) -> Sequence[dict[str, Any]]:
         """The models that this client can ask for. Raises BackendDown, BackendBroke."""
         backend = self._parts.backend
-        async with self._parts.door.through():
+        async with self._parts.admission.through():
             await backend.ready()
             if self._is_foreign:
                 return await self._listed_for(request)
             models = await backend.models()
-        theirs = [m for m in models if not str(m.get("id", "")).startswith(f"{self._parts.swap.model}@")]
+        theirs = [m for m in models if not str(m.get("id", "")).startswith(f"{self._parts.live_version.model}@")]
         return [*theirs, *await self.ours()]
 
     async def _listed_for(self, request: web.Request) -> Sequence[dict[str, Any]]:
@@ -78,9 +78,9 @@ class Models:
         return []
 
     async def ours(self) -> Sequence[dict[str, Any]]:
-        model, adapters = self._parts.swap.model, await self._parts.store.versions.all()
+        model, adapters = self._parts.live_version.model, await self._parts.store.versions.all()
         base = [_entry(f"{model}@base", model, 0)] if self._parts.backend.capabilities.adapters else []
-        name = self._parts.swap.name
+        name = self._parts.live_version.name
         return base + [_entry(name(a.version), model, int(a.created_at)) for a in adapters if not a.gone]
 
 

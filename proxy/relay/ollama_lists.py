@@ -32,16 +32,16 @@ class OllamaLists:
         self,
         store: Store,
         backend: Backend,
-        swap: LiveVersion,
-        door: Admission,
+        live_version: LiveVersion,
+        admission: Admission,
         others: Callable[[web.Request], Awaitable[web.StreamResponse]],
         passthrough: Callable[[web.Request], Awaitable[web.StreamResponse]],
     ) -> None:
         assert isinstance(backend, Ollama)
         self._store = store
         self._backend = backend
-        self._swap = swap
-        self._door = door
+        self._live_version = live_version
+        self._admission = admission
         self._others = others
         self._passthrough = passthrough
 
@@ -52,7 +52,7 @@ class OllamaLists:
             return await self._others(request)
         if path == "/api/show":
             return await self._show(request)
-        async with self._door.through():
+        async with self._admission.through():
             await self._backend.ready()
             listed = await self._backend.listed(path)
         return json_response({"models": await (self._running(listed) if path == "/api/ps" else self._tags(listed))})
@@ -60,14 +60,14 @@ class OllamaLists:
     async def _names(self) -> dict[str, Adapter | None]:
         """By the name that a client uses: every version that can be asked for, and the base."""
         adapters = await self._store.versions.all()
-        versions = {self._swap.name(a.version): a for a in adapters if not a.gone}
-        return {f"{self._swap.model}@base": None, **versions}
+        versions = {self._live_version.name(a.version): a for a in adapters if not a.gone}
+        return {f"{self._live_version.model}@base": None, **versions}
 
     async def _tags(self, listed: list[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
         """A version that Ollama does not hold at the moment is made when it is asked for, so it is listed too."""
         by_name = dict(listed)
         entries = [entry for tag, entry in listed if not self._backend.is_version(tag)]
-        if (base := by_name.get(self._swap.model)) is None:
+        if (base := by_name.get(self._live_version.model)) is None:
             return entries
         for name, adapter in (await self._names()).items():
             model = base if adapter is None else by_name.get(self._backend.tag(name)) or _unmade(base, adapter)
@@ -88,13 +88,13 @@ class OllamaLists:
             body = None
         model = str(body.get("model") or body.get("name")) if isinstance(body, dict) else ""
         model = model.removesuffix(":latest")
-        if not model.startswith(f"{self._swap.model}@"):
+        if not model.startswith(f"{self._live_version.model}@"):
             return await self._passthrough(request)
         if model not in await self._names():
             return json_response({"error": f"model '{model}' not found"}, status=404)
-        async with self._door.through():
+        async with self._admission.through():
             await self._backend.ready()
-            status, answer = await self._backend.shown({**body, "model": self._swap.name(BASE)})
+            status, answer = await self._backend.shown({**body, "model": self._live_version.name(BASE)})
         return web.Response(body=answer, status=status, content_type="application/json")
 
 

@@ -30,7 +30,7 @@ from proxy.relay.capture_optout import CaptureOptout
 from proxy.relay.codecs import Formats
 from proxy.relay.episode_queue import EpisodeQueue
 from proxy.relay.lessons import PromptLessons
-from proxy.training.giving_way import BackgroundThrottle
+from proxy.training.throttle import BackgroundThrottle
 from proxy.versions.admission import Admission
 from proxy.versions.live_version import LiveVersion
 from store.store import Store
@@ -43,18 +43,18 @@ class RelayParts:
     settings: Settings
     store: Store
     backend: Backend
-    swap: LiveVersion
+    live_version: LiveVersion
     metrics: Metrics
     tasks: Tasks
     health: Health
     formats: Formats
-    door: Admission
+    admission: Admission
     events: Events
     redactor: Redactor
     uncaptured: CaptureOptout
     recent: ActiveConversations
     memory: Memory
-    giving_way: BackgroundThrottle
+    throttle: BackgroundThrottle
     underway: AnswersInProgress
     episodes: Episodes
     queue: EpisodeQueue
@@ -68,16 +68,16 @@ class RelayParts:
         )
 
     def capture(
-        self, id: str, asked: ParsedRequest, dialect: Dialect, keepable: Callable[[str], str], room: Room | None = None
+        self, id: str, parsed: ParsedRequest, dialect: Dialect, keepable: Callable[[str], str], room: Room | None = None
     ) -> Capture:
         """The capture of one request's completions. `keepable`: what may be stored of an error; `room`: for what is
         folded."""
         served, store = self.backend.served, self.store
         capture = Capture(
-            store, self.metrics, self.health, self.events, self.redactor, self.underway, id, asked.n, keepable, dialect,
-            asked.tools, room,
+            store, self.metrics, self.health, self.events, self.redactor, self.underway, id, parsed.n, keepable,
+            dialect, parsed.tools, room,
         )  # fmt: skip
-        capture.guessed = asked.unclear_reason or served.guessed(asked.sampling)
+        capture.guessed = parsed.unclear_reason or served.guessed(parsed.sampling)
         capture.logprobs_of = served.logprobs_of or self.backend.capabilities.logprobs_of
         return capture
 

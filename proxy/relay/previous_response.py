@@ -19,7 +19,7 @@ from proxy.core.errors import BadRequest
 from proxy.core.json_edit import loads
 from proxy.core.wrapped_ids import bare
 from proxy.dialects import Dialect, ParsedRequest, PreviousCompletion
-from proxy.relay.call import new_id
+from proxy.relay.context import new_id
 from store.captured.items import ItemPlace
 from store.records import Completion
 from store.store import Store
@@ -104,32 +104,32 @@ class PreviousResponses:
         messages = [with_text_arguments(as_chat(m)) for m in completion.new.prompt]
         return PreviousCompletion(completion.new.id, [_stored(m) for m in messages], reply, request)
 
-    async def as_answered(self, asked: ParsedRequest, scope: Scope) -> list[dict[str, Any]]:
+    async def as_answered(self, parsed: ParsedRequest, scope: Scope) -> list[dict[str, Any]]:
         """The messages of a command; where it follows a named answer, with those that this was the answer to.
 
         Instructions are not carried over from one request to the next, so the two can differ.
         """
-        answer = None if asked.previous is None else await self.one(asked.previous, scope)
-        if answer is None or answer.reply is None or len(asked.messages) < 2:
-            return asked.messages
-        if self._redactor.message(canonical(asked.messages[-2])) != canonical(answer.reply):
-            return asked.messages
-        return [*answer.messages, answer.reply, asked.messages[-1]]
+        answer = None if parsed.previous is None else await self.one(parsed.previous, scope)
+        if answer is None or answer.reply is None or len(parsed.messages) < 2:
+            return parsed.messages
+        if self._redactor.message(canonical(parsed.messages[-2])) != canonical(answer.reply):
+            return parsed.messages
+        return [*answer.messages, answer.reply, parsed.messages[-1]]
 
     async def completion(self, id: str, scope: Scope) -> Completion | None:
         completion = await self._store.completions.get(bare(id))
         return completion if completion is not None and scope.covers(completion.new) else None
 
     @staticmethod
-    def local_id(dialect: Dialect, asked: ParsedRequest) -> str:
+    def local_id(dialect: Dialect, parsed: ParsedRequest) -> str:
         """The id of a local answer; a next request may go on from it where it stands for all that was said.
 
         `asked` is the request as it came, before anything was spelled out.
         """
-        is_single = sum(message.get("role") != "system" for message in asked.messages) == 1
+        is_single = sum(message.get("role") != "system" for message in parsed.messages) == 1
         if not (dialect.goes_on and is_single):
             return new_id()
-        root = START if asked.previous is None else asked.previous.partition(_OURS)[0]
+        root = START if parsed.previous is None else parsed.previous.partition(_OURS)[0]
         return f"{root}.{new_id()}"
 
 

@@ -44,9 +44,9 @@ from proxy.core.sharing.shares import Room
 from proxy.core.upstream import BodyTooLong, answer_headers, no_http, target_of, whole
 from proxy.dialects import Dialect, ParsedRequest
 from proxy.dialects.base import OutgoingRequest
-from proxy.dialects.speaker import RequestIdentity
+from proxy.dialects.identity import RequestIdentity
 from proxy.feedback.chat_command import ChatCommands, CommandContext
-from proxy.relay.call import (
+from proxy.relay.context import (
     MOST,
     HeadFacts,
     RequestContext,
@@ -109,19 +109,19 @@ class Relay:
         # Also what was said before has to be walked through: a thread for all of it, or none.
         read = body_facts(*facts) if heavy < LARGE else await in_thread(body_facts, *facts)
         content, as_came, agent, speaker = read
-        body, asked = content.parsed, as_came
+        body, parsed = content.parsed, as_came
         add: dict[str, bytes] = {}
         scope = Scope.of(request[PRINCIPAL], speaker.user, speaker.people)
         if dialect.goes_on and as_came.unreadable is None:
-            add = await self._members_to_add(request, len(raw), dialect, body, asked.previous, scope)
-            asked, body, heavy = await self._spelled_out(dialect, body, asked, add, scope, speaker, heavy)
+            add = await self._members_to_add(request, len(raw), dialect, body, parsed.previous, scope)
+            parsed, body, heavy = await self._spelled_out(dialect, body, parsed, add, scope, speaker, heavy)
         user = scope.user or scope.principal.name
         speaker = speaker if user == speaker.user else speaker._replace(user=user)
-        if not asked.typed or head.side:
+        if not parsed.typed or head.side:
             agent = NOBODY
-        elif asked.messages is not as_came.messages:
-            agent = agent_of(request.headers, asked.messages)
-        position, typed = None, asked.messages
+        elif parsed.messages is not as_came.messages:
+            agent = agent_of(request.headers, parsed.messages)
+        position, typed = None, parsed.messages
         if commands := may_be_commands(typed, agent):
             typed = as_typed(typed, agent)
             position = command_at(typed, agent) if heavy < LARGE else await off_loop(heavy, command_at, typed, agent)
@@ -132,18 +132,18 @@ class Relay:
         tries = _ONE_TRY if key is None else self._retries.attempt(request, key, speaker.session)
         with tries as (attempt, first_try):
             if position is not None:
-                asked = replace(asked, previous=as_came.previous, messages=typed[: position + 1])
-                act = partial(self._said, asked, self._asks(scope, speaker, asked, agent), dialect.alone)
+                parsed = replace(parsed, previous=as_came.previous, messages=typed[: position + 1])
+                act = partial(self._said, parsed, self._asks(scope, speaker, parsed, agent), dialect.alone)
                 text = await self._retries.once(attempt, first_try, act)
                 self._side_turns.note_command(Requester(scope.principal.key, user))
-                return await self._answer(request, dialect, asked, text, self._earlier.local_id(dialect, as_came))
-            if attempt and first_try and await self._retries.settle(attempt, first_try, asked.n):
+                return await self._answer(request, dialect, parsed, text, self._earlier.local_id(dialect, as_came))
+            if attempt and first_try and await self._retries.settle(attempt, first_try, parsed.n):
                 return await attempt.again(request)
-            call = RequestContext(
+            context = RequestContext(
                 request, head, dialect, Requester(scope.principal.key, user), speaker, agent, content, heavy,
                 as_came.previous, started, attempt, (head.id or new_id()) if captured else None,
             )  # fmt: skip
-            response = await self._ask(call, body, asked, add, commands)
+            response = await self._ask(context, body, parsed, add, commands)
             if attempt is not None:
                 attempt.keep(response)
             return response
@@ -173,190 +173,192 @@ class Relay:
         self,
         dialect: Dialect,
         body: dict[str, Any],
-        asked: ParsedRequest,
+        parsed: ParsedRequest,
         add: Mapping[str, bytes],
         scope: Scope,
         speaker: RequestIdentity,
         heavy: int,
     ) -> tuple[ParsedRequest, dict[str, Any], int]:
         """The request with the answers in it that it only names, and its weight."""
-        messages = asked.messages
+        messages = parsed.messages
         items = await self._earlier.referred(dialect, body, scope, speaker.session)
-        asked = await off_loop(heavy, dialect.read, body, items) if items else asked
+        parsed = await off_loop(heavy, dialect.read, body, items) if items else parsed
         if not add:
-            return asked, body, heavy
+            return parsed, body, heavy
         heavy += sum(map(weight, add.values()))
-        body, asked = await off_loop(heavy, _with, dialect, body, asked, add)
-        return replace(asked, messages=marked(asked.messages, messages)), body, heavy
+        body, parsed = await off_loop(heavy, _with, dialect, body, parsed, add)
+        return replace(parsed, messages=marked(parsed.messages, messages)), body, heavy
 
     async def _ask(
-        self, call: RequestContext, body: Any, asked: ParsedRequest, add: dict[str, bytes], commands: bool
+        self, context: RequestContext, body: Any, parsed: ParsedRequest, add: dict[str, bytes], commands: bool
     ) -> web.StreamResponse:
         """A question for the model: leased, captured, sent. `body`, `asked` and `add` with all that it names.
         `commands`: whether there may be some in its history."""
         kept_messages: Sequence[int] | None = None
         if commands:
-            kept_messages = await off_loop(call.weight, without_commands, asked.messages, call.agent)
-        if call.id is not None:  # else nothing is remembered of it
-            if not _ID.fullmatch(call.id):
+            kept_messages = await off_loop(context.weight, without_commands, parsed.messages, context.agent)
+        if context.id is not None:  # else nothing is remembered of it
+            if not _ID.fullmatch(context.id):
                 raise BadRequest(
                     "`x-rl-completion-id` must be 1 to 128 letters, digits or `._:-`.", param="x-rl-completion-id"
                 )
-            self.parts.recent.bodies.remember(call.body)
+            self.parts.recent.bodies.remember(context.body)
         if add:
-            asked = replace(asked, messages=unmarked(asked.messages))
-        if asked.messages and kept_messages is not None and not kept_messages:
+            parsed = replace(parsed, messages=unmarked(parsed.messages))
+        if parsed.messages and kept_messages is not None and not kept_messages:
             raise BadRequest("There is no message for the model, only `/rl` commands.", param="messages")
         episode, pinned = False, None
-        if call.id is not None and call.speaker.session is not None:  # an episode is a captured session
-            episode, pinned = await self._episode(call, asked, call.speaker.session)
-        stream, door = None, self.parts.door
-        if asked.stream and call.dialect.framing == "sse" and (episode or door.closed is not None):
-            version = self.parts.swap.version_of(asked.model) if pinned is None else pinned
-            stream = HeldStream(call.request, call.dialect, call.attempt, call.id, version)
+        if context.id is not None and context.speaker.session is not None:  # an episode is a captured session
+            episode, pinned = await self._episode(context, parsed, context.speaker.session)
+        stream, admission = None, self.parts.admission
+        if parsed.stream and context.dialect.framing == "sse" and (episode or admission.closed is not None):
+            version = self.parts.live_version.version_of(parsed.model) if pinned is None else pinned
+            stream = HeldStream(context.request, context.dialect, context.attempt, context.id, version)
         beat = stream.beat if stream else None
         try:
             arrival = time.perf_counter()
-            async with self.parts.queue.turn(asked.n, beat) if episode else _AT_ONCE:
-                await door.enter(beat)
-                self.parts.giving_way.enter()
+            async with self.parts.queue.turn(parsed.n, beat) if episode else _AT_ONCE:
+                await admission.enter(beat)
+                self.parts.throttle.enter()
                 try:
-                    call.started += time.perf_counter() - arrival  # waiting is not overhead
-                    return await self._let_in(call, body, asked, add, kept_messages, stream, pinned)
+                    context.started += time.perf_counter() - arrival  # waiting is not overhead
+                    return await self._let_in(context, body, parsed, add, kept_messages, stream, pinned)
                 finally:
-                    self.parts.giving_way.leave()
-                    door.leave()
+                    self.parts.throttle.leave()
+                    admission.leave()
         except (ProxyError, StoreError) as error:
             if stream is None or stream.response is None:
                 raise
             return await stream.failed(_as_proxy_error(error))
 
-    async def _episode(self, call: RequestContext, asked: ParsedRequest, session: str) -> tuple[bool, int | None]:
+    async def _episode(self, context: RequestContext, parsed: ParsedRequest, session: str) -> tuple[bool, int | None]:
         """Tell whether it is an episode's, and the version of that, unless the request itself names one. Raises Gone
         where the episode has ended."""
-        swap = self.parts.swap
-        live = swap.version_of(asked.model)
-        live = None if live is None or swap.names_version(asked.model) else live
-        begins = call.head.named.may_begin_episode
-        assert call.requester.key is not None
-        pin = await self.parts.episodes.pin(call.requester.key, session, live, begins=begins)
+        live_version = self.parts.live_version
+        live = live_version.version_of(parsed.model)
+        live = None if live is None or live_version.names_version(parsed.model) else live
+        begins = context.head.named.may_begin_episode
+        assert context.requester.key is not None
+        pin = await self.parts.episodes.pin(context.requester.key, session, live, begins=begins)
         return pin is not None, None if live is None or pin is None else pin.version
 
     async def _let_in(
         self,
-        call: RequestContext,
+        context: RequestContext,
         body: Any,
-        asked: ParsedRequest,
+        parsed: ParsedRequest,
         add: dict[str, bytes],
         kept_messages: Sequence[int] | None,
         stream: HeldStream | None,
         pinned: int | None,
     ) -> web.StreamResponse:
-        parts, size = self.parts, len(call.body.raw) + sum(map(len, add.values()))
+        parts, size = self.parts, len(context.body.raw) + sum(map(len, add.values()))
         await parts.backend.ready()
         promised = stream.promised if stream else None
-        lease = await parts.swap.acquire(asked.model, pinned if promised is None else promised)
+        lease = await parts.live_version.acquire(parsed.model, pinned if promised is None else promised)
         try:
-            if kept_messages is not None and len(kept_messages) < len(asked.messages):
-                changes = await off_loop(call.weight, call.dialect.keep, body, asked, kept_messages)
+            if kept_messages is not None and len(kept_messages) < len(parsed.messages):
+                changes = await off_loop(context.weight, context.dialect.keep, body, parsed, kept_messages)
                 add |= changes
-                body, asked = await off_loop(call.weight, _with, call.dialect, body, asked, changes)
-            if asked.previous != call.previous:
-                asked = replace(asked, previous=call.previous)
-            sent = question = OutgoingRequest(call.body.raw, add, body, asked, call.body.items, call.weight)
+                body, parsed = await off_loop(context.weight, _with, context.dialect, body, parsed, changes)
+            if parsed.previous != context.previous:
+                parsed = replace(parsed, previous=context.previous)
+            sent = outgoing = OutgoingRequest(context.body.raw, add, body, parsed, context.body.items, context.weight)
             lessons = parts.lessons is not None and pinned is None
-            taught = await self._lessons(call, asked, lease, stream) if lessons else ()
+            taught = await self._lessons(context, parsed, lease, stream) if lessons else ()
             if taught:
-                sent = await off_loop(call.weight, _taught, call.dialect, question, taught)
-            row = partial(self._row, call, question, lease, size, taught)
-            exchange = Exchange(parts, call, sent, lease, row, stream, taught)
-            if asked.unreadable is not None:
-                return await unread_answer(parts, call, question, lease, exchange)
-            if call.id is not None:
+                sent = await off_loop(context.weight, _taught, context.dialect, outgoing, taught)
+            row = partial(self._row, context, outgoing, lease, size, taught)
+            exchange = Exchange(parts, context, sent, lease, row, stream, taught)
+            if parsed.unreadable is not None:
+                return await unread_answer(parts, context, outgoing, lease, exchange)
+            if context.id is not None:
                 # Who comes while the disk is behind waits here, and takes no more memory than that.
                 await parts.store.room()
-                if call.head.id is not None:  # else the row is made while the backend is asked
+                if context.head.id is not None:  # else the row is made while the backend is asked
                     await exchange.begin()
-                if call.attempt is not None:
-                    call.attempt.completion = call.id
+                if context.attempt is not None:
+                    context.attempt.completion = context.id
             return await exchange.run()
         finally:
             lease.release()
 
     async def _lessons(
-        self, call: RequestContext, asked: ParsedRequest, lease: Lease, stream: HeldStream | None
+        self, context: RequestContext, parsed: ParsedRequest, lease: Lease, stream: HeldStream | None
     ) -> tuple[PromptLesson, ...]:
         """The lessons that fit. None, unless the request is captured, and a header can still name them."""
         has_begun = stream is not None and stream.response is not None
-        if self.parts.lessons is None or call.id is None or call.agent is NOBODY or has_begun:
+        if self.parts.lessons is None or context.id is None or context.agent is NOBODY or has_begun:
             return ()
-        return await self.parts.lessons.for_request(call.dialect, asked, call.requester, lease.version)
+        return await self.parts.lessons.for_request(context.dialect, parsed, context.requester, lease.version)
 
     def _row(
         self,
-        call: RequestContext,
-        question: OutgoingRequest,
+        context: RequestContext,
+        outgoing: OutgoingRequest,
         lease: Lease,
         size: int,
         taught: tuple[PromptLesson, ...] = (),
     ) -> NewCompletion | Awaitable[NewCompletion]:
         """The row of a request; something to wait for, where it takes a thread or a look into the store."""
-        asked = question.asked
-        if call.weight >= LARGE:
-            return self._row_later(call, question, lease, size, taught)
-        telling, request = _beside(self.parts.recent.history, call, asked, size)
+        parsed = outgoing.parsed
+        if context.weight >= LARGE:
+            return self._row_later(context, outgoing, lease, size, taught)
+        lookup, request = _beside(self.parts.recent.history, context, parsed, size)
         # What is new is looked at for secrets, and the members beside the messages each time.
-        if size >= WORTH_A_THREAD and telling.fresh + len(request) >= WORTH_A_THREAD:
-            return self._row_later(call, question, lease, size, taught, (telling, request))
-        row = _row(call, asked, telling, request, lease, taught, self.parts)
-        if may_be_side(row, asked.messages, has_tools=bool(asked.tools)):
-            return self._row_aside(row, call, question, lease)
-        return self._remember(row, call, question, lease)
+        if size >= WORTH_A_THREAD and lookup.fresh + len(request) >= WORTH_A_THREAD:
+            return self._row_later(context, outgoing, lease, size, taught, (lookup, request))
+        row = _row(context, parsed, lookup, request, lease, taught, self.parts)
+        if may_be_side(row, parsed.messages, has_tools=bool(parsed.tools)):
+            return self._row_aside(row, context, outgoing, lease)
+        return self._remember(row, context, outgoing, lease)
 
     async def _row_later(
         self,
-        call: RequestContext,
-        question: OutgoingRequest,
+        context: RequestContext,
+        outgoing: OutgoingRequest,
         lease: Lease,
         size: int,
         taught: tuple[PromptLesson, ...],
         telling_and_request: tuple[HistoryLookup, bytes] | None = None,
     ) -> NewCompletion:
-        asked = question.asked
+        parsed = outgoing.parsed
         if telling_and_request is None:
-            telling_and_request = await off_loop(call.weight, _beside, self.parts.recent.history, call, asked, size)
-        telling, request = telling_and_request
-        row = await in_thread(_row, call, asked, telling, request, lease, taught, self.parts)
-        may_be = partial(may_be_side, row, asked.messages, has_tools=bool(asked.tools))
-        if await off_loop(call.weight, may_be):
-            return await self._row_aside(row, call, question, lease)
-        return self._remember(row, call, question, lease)
+            telling_and_request = await off_loop(
+                context.weight, _beside, self.parts.recent.history, context, parsed, size
+            )
+        lookup, request = telling_and_request
+        row = await in_thread(_row, context, parsed, lookup, request, lease, taught, self.parts)
+        may_be = partial(may_be_side, row, parsed.messages, has_tools=bool(parsed.tools))
+        if await off_loop(context.weight, may_be):
+            return await self._row_aside(row, context, outgoing, lease)
+        return self._remember(row, context, outgoing, lease)
 
     async def _row_aside(
-        self, row: NewCompletion, call: RequestContext, question: OutgoingRequest, lease: Lease
+        self, row: NewCompletion, context: RequestContext, outgoing: OutgoingRequest, lease: Lease
     ) -> NewCompletion:
         """The row as that of a side turn, if what was answered lately to whom it is of shows that."""
-        rule = await self._side_turns.rule_of(row, question.asked.messages, call.weight)
+        rule = await self._side_turns.rule_of(row, outgoing.parsed.messages, context.weight)
         row = row if rule is None else replace(row, turn="side", turn_rule=rule)
-        return self._remember(row, call, question, lease)
+        return self._remember(row, context, outgoing, lease)
 
     def _remember(
-        self, row: NewCompletion, call: RequestContext, question: OutgoingRequest, lease: Lease
+        self, row: NewCompletion, context: RequestContext, outgoing: OutgoingRequest, lease: Lease
     ) -> NewCompletion:
         if lease.version is not None and not lease.pinned:
-            self.parts.recent.note(row, call.dialect, question)
+            self.parts.recent.note(row, context.dialect, outgoing)
         return row
 
-    async def _said(self, asked: ParsedRequest, asks: CommandContext, is_single: bool) -> str:
+    async def _said(self, parsed: ParsedRequest, asks: CommandContext, is_single: bool) -> str:
         """Answer to a `/rl` line, which `asked` ends in: never sent to the model, never stored as a completion."""
-        messages = await self._earlier.as_answered(asked, asks.scope)
+        messages = await self._earlier.as_answered(parsed, asks.scope)
         return await self._commands.answer(messages, asks, alone=is_single)
 
     async def _answer(
-        self, request: web.Request, dialect: Dialect, asked: ParsedRequest, text: str, id: str
+        self, request: web.Request, dialect: Dialect, parsed: ParsedRequest, text: str, id: str
     ) -> web.StreamResponse:
         """An answer of ours."""
-        kind, pieces = dialect.answer(text, id=id, asked=asked, created=int(time.time()))
+        kind, pieces = dialect.answer(text, id=id, parsed=parsed, created=int(time.time()))
         response = PacedStream(headers={"content-type": kind, "x-accel-buffering": "no"})
         await response.prepare(request)
         for piece in pieces:
@@ -365,11 +367,11 @@ class Relay:
         return response
 
     def _asks(
-        self, scope: Scope, speaker: RequestIdentity, asked: ParsedRequest, agent: Agent | None
+        self, scope: Scope, speaker: RequestIdentity, parsed: ParsedRequest, agent: Agent | None
     ) -> CommandContext:
         """Whoever names people speaks for them, and only those whom the settings list are admins."""
         admins = self.parts.settings.server.chat_admins
-        model = asked.model or self.parts.backend.served.model
+        model = parsed.model or self.parts.backend.served.model
         return CommandContext(scope, speaker, model, tuple(name for name in scope.names if name not in admins), agent)
 
     # Everything else
@@ -378,8 +380,8 @@ class Relay:
         """Byte for byte in both directions, compressed bodies as they are. Raises NotFound for a wrong base URL."""
         if (wrong := mistaken(request)) is not None:
             raise wrong
-        async with self.parts.door.through():
-            with self.parts.giving_way.answering():
+        async with self.parts.admission.through():
+            with self.parts.throttle.answering():
                 await self.parts.backend.ready()
                 return await self._passed_through(request)
 
@@ -431,81 +433,81 @@ def _as_proxy_error(error: ProxyError | StoreError) -> ProxyError:
 
 
 def _row(
-    call: RequestContext,
-    asked: ParsedRequest,
-    telling: HistoryLookup,
+    context: RequestContext,
+    parsed: ParsedRequest,
+    lookup: HistoryLookup,
     request: bytes,
     lease: Lease,
     taught: tuple[PromptLesson, ...],
     parts: RelayParts,
 ) -> NewCompletion:
     """`request`: its members beside the messages."""
-    assert call.id is not None
+    assert context.id is not None
     secrets: set[str] = set()
-    redactor, backend, conversation = parts.redactor, parts.backend, telling.told()
+    redactor, backend, conversation = parts.redactor, parts.backend, lookup.told()
     served, rules = backend.served, parts.settings.turns.rules
-    typed = last_words(asked.messages)
+    typed = last_words(parsed.messages)
     turn = turn_of(
-        call.request.headers, call.body.parsed, asked.messages, asked.tools, rules, conversation.turns, typed
+        context.request.headers, context.body.parsed, parsed.messages, parsed.tools, rules, conversation.turns, typed
     )
-    excerpt = words(asked.messages, SHOWN + LONGEST) if typed is None else typed[: SHOWN + LONGEST]
+    excerpt = words(parsed.messages, SHOWN + LONGEST) if typed is None else typed[: SHOWN + LONGEST]
     return NewCompletion(
-        id=call.id,
-        request_id=call.id,
+        id=context.id,
+        request_id=context.id,
         choice=0,
-        created_at=time.time() - (time.perf_counter() - call.started),  # this is made later
-        dialect=call.dialect.name,
+        created_at=time.time() - (time.perf_counter() - context.started),  # this is made later
+        dialect=context.dialect.name,
         backend=backend.kind,
-        model=asked.model or served.model,
+        model=parsed.model or served.model,
         served_model=lease.model,
         version=lease.version,
-        session=call.speaker.session,
-        user=call.requester.user,
+        session=context.speaker.session,
+        user=context.requester.user,
         turn=turn.turn,
         turn_rule=turn.rule,
-        streamed=asked.stream,
+        streamed=parsed.stream,
         prompt=conversation.prompt,
         nodes=conversation.nodes,
         asides=conversation.asides,
         request=redactor.json(request, secrets),
-        sampling={**served.sampling, **served.by_dialect.get(call.dialect.name, {}), **asked.sampling},
+        sampling={**served.sampling, **served.by_dialect.get(context.dialect.name, {}), **parsed.sampling},
         thread=conversation.thread,
         above=conversation.above,
-        untrainable=asked.untrainable or conversation.untrainable,
+        untrainable=parsed.untrainable or conversation.untrainable,
         asked=redactor.text(excerpt)[:SHOWN],
-        typed=typed_in(asked.messages, call.agent, redactor),
-        tool_errors=marked_errors(asked.messages),
+        typed=typed_in(parsed.messages, context.agent, redactor),
+        tool_errors=marked_errors(parsed.messages),
         redacted=places(prompt=conversation.secrets, request=secrets) if conversation.secrets or secrets else (),
-        key=call.requester.key,
+        key=context.requester.key,
         forms=conversation.forms,
         lessons=taught,
     )
 
 
-def _beside(history: History, call: RequestContext, asked: ParsedRequest, size: int) -> tuple[HistoryLookup, bytes]:
+def _beside(history: History, context: RequestContext, parsed: ParsedRequest, size: int) -> tuple[HistoryLookup, bytes]:
     """Knowledge of the messages, and the members beside them."""
-    return HistoryLookup(history, asked.messages, size), dumps(call.dialect.without_messages(call.body.parsed))
+    return HistoryLookup(history, parsed.messages, size), dumps(context.dialect.without_messages(context.body.parsed))
 
 
-def _taught(dialect: Dialect, question: OutgoingRequest, taught: Sequence[PromptLesson]) -> OutgoingRequest:
+def _taught(dialect: Dialect, outgoing: OutgoingRequest, taught: Sequence[PromptLesson]) -> OutgoingRequest:
     """The same question with these lessons in it. What is captured of it is what its client sent."""
-    changed = members(dialect, question.body, taught)
+    changed = members(dialect, outgoing.body, taught)
     if not changed:
-        return question
-    body, asked = _with(dialect, question.body, question.asked, changed)
+        return outgoing
+    body, parsed = _with(dialect, outgoing.body, outgoing.parsed, changed)
     return replace(
-        question, add={**question.add, **changed}, body=body, asked=replace(asked, previous=question.asked.previous)
+        outgoing, add={**outgoing.add, **changed}, body=body, parsed=replace(parsed, previous=outgoing.parsed.previous)
     )
 
 
 def _with(
-    dialect: Dialect, body: dict[str, Any], asked: ParsedRequest, changed: Mapping[str, bytes]
+    dialect: Dialect, body: dict[str, Any], parsed: ParsedRequest, changed: Mapping[str, bytes]
 ) -> tuple[dict[str, Any], ParsedRequest]:
     """The request with these members in place, read again."""
     if not changed:
-        return body, asked
+        return body, parsed
     body = {**body, **{key: loads(value) for key, value in changed.items()}}
-    asked = dialect.read(body, asked.referred)
-    if len(asked.messages) > MOST:
-        raise too_many(len(asked.messages))
-    return body, asked
+    parsed = dialect.read(body, parsed.referred)
+    if len(parsed.messages) > MOST:
+        raise too_many(len(parsed.messages))
+    return body, parsed

@@ -14,7 +14,7 @@ from aiohttp import web
 from proxy.core.errors import NoPrompt
 from proxy.core.version_names import label
 from proxy.dialects.base import OutgoingRequest
-from proxy.relay.call import RequestContext
+from proxy.relay.context import RequestContext
 from proxy.relay.exchange import Exchange
 from proxy.relay.parts import RelayParts
 from proxy.relay.unknown_model import unknown_model
@@ -24,17 +24,17 @@ log = structlog.get_logger()
 
 
 async def unread_answer(
-    parts: RelayParts, call: RequestContext, question: OutgoingRequest, lease: Lease, exchange: Exchange
+    parts: RelayParts, context: RequestContext, outgoing: OutgoingRequest, lease: Lease, exchange: Exchange
 ) -> web.StreamResponse:
     """Raises Unreadable where the request would have to be translated, UnknownModel."""
-    reason = question.asked.unreadable
+    reason = outgoing.parsed.unreadable
     if not isinstance(reason, NoPrompt):
-        log.warning("a request is passed on uncaptured", dialect=call.dialect.name, reason=str(reason))
+        log.warning("a request is passed on uncaptured", dialect=context.dialect.name, reason=str(reason))
     try:
         return await exchange.run()
     except NoPrompt:
-        model = question.asked.model or lease.model
-        body = call.dialect.without_prompt(question.body, model=model, created=int(time.time()))
+        model = outgoing.parsed.model or lease.model
+        body = context.dialect.without_prompt(outgoing.body, model=model, created=int(time.time()))
         if body is None:
             raise
         if lease.version is None:

@@ -51,9 +51,9 @@ class ActResult(NamedTuple):
 
 
 class AdminActs:
-    def __init__(self, learner: RunSupervisor, swap: LiveVersion) -> None:
+    def __init__(self, learner: RunSupervisor, live_version: LiveVersion) -> None:
         self._learner = learner
-        self._swap = swap
+        self._live_version = live_version
 
     async def do(self, act: str, actor: str, version: int | None = None, *, tune: bool = False) -> ActResult:
         """`version`: for `promote`, and where a rollback is to go. `tune`: for `train`. Raises ProxyError, NotFound for
@@ -75,10 +75,10 @@ class AdminActs:
                 )
             case "rollback":
                 if version is None:
-                    return _live(await self._swap.rollback(actor), "is live again")
-                return _live(await self._swap.to(version, "rollback to the base", actor), "is live again")
+                    return _live(await self._live_version.rollback(actor), "is live again")
+                return _live(await self._live_version.to(version, "rollback to the base", actor), "is live again")
             case "promote" if version is not None:
-                return _live(await self._swap.to(version, "promoted by hand", actor), "is live")
+                return _live(await self._live_version.to(version, "promoted by hand", actor), "is live")
             case "reset":
                 await self._learner.reset(actor)
                 said = "the base model answers, and the next run starts from it; nothing is deleted."

@@ -36,14 +36,14 @@ class Claims:
         settings: Settings,
         store: Store,
         backend: Backend,
-        swap: LiveVersion,
+        live_version: LiveVersion,
         foreign: CloudStudent | None,
         files: RunFiles,
     ) -> None:
         self._settings = settings
         self._store = store
         self._backend = backend
-        self._swap = swap
+        self._live_version = live_version
         self._foreign = foreign
         self._files = files
         self.beside: Callable[[], Awaitable[list[dict[str, Any]]]] | None = None  # more choices for the manifest
@@ -81,8 +81,8 @@ class Claims:
         runs = self._settings.home / "runs"
         newest = await asyncio.to_thread(run_folder.newest_version, self._model_folder())
         return {
-            "model": self._foreign.model if self._foreign else self._swap.model,
-            "live": await self._foreign.parent() if self._foreign else self._swap.live,
+            "model": self._foreign.model if self._foreign else self._live_version.model,
+            "live": await self._foreign.parent() if self._foreign else self._live_version.live,
             "max_version_gap": self._settings.train.max_version_gap,
             "limit": limit,
             "min_total": min_total,
@@ -164,5 +164,5 @@ class Claims:
         await self._store.meta.set(TUNE, False)  # the folder says so from here on
 
     def _model_folder(self) -> Path:
-        model = self._foreign.model if self._foreign else self._swap.model
+        model = self._foreign.model if self._foreign else self._live_version.model
         return run_folder.of_model(self._settings.adapters_dir, model)

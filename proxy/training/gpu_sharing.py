@@ -47,15 +47,15 @@ class GpuSharing:
         settings: Settings,
         store: Store,
         backend: Backend,
-        swap: LiveVersion,
-        door: Admission,
+        live_version: LiveVersion,
+        admission: Admission,
         events: Events,
         tasks: Tasks,
     ) -> None:
         self.on = settings.train.share_gpu
         # One of ours ends with us; somebody else's, which may be at its usual port, must not be left asleep.
         self._theirs = settings.backend.kind != "builtin" and not settings.backend.command
-        self._store, self._backend, self._swap, self._door = store, backend, swap, door
+        self._store, self._backend, self._live_version, self._admission = store, backend, live_version, admission
         self._events, self._tasks = events, tasks
         self._lent = False
         self._one = asyncio.Lock()  # a stop in the middle of falling asleep wakes it after that
@@ -93,12 +93,12 @@ class GpuSharing:
             if self._lent:
                 self._wake()
             elif not self._stopping:
-                self._door.open()
+                self._admission.open()
 
     async def _lend(self, run: int, unless: Callable[[], bool]) -> None:
-        self._door.close(f"The model rests while run {run} trains")
+        self._admission.close(f"The model rests while run {run} trains")
         try:
-            emptied = await self._door.emptied(DRAIN_S, unless)
+            emptied = await self._admission.emptied(DRAIN_S, unless)
             if unless():
                 raise NotLent("it was told to stop")
             if not emptied:
@@ -134,7 +134,7 @@ class GpuSharing:
     def _wake(self) -> None:
         """In a task of its own: a trainer that is gone must be on record now, and a stop must not wait."""
         if not self._stopping:
-            self._door.close("The model is waking up")
+            self._admission.close("The model is waking up")
             self._tasks.spawn("wake-backend", self._give_back())
 
     async def _give_back(self) -> None:
@@ -144,20 +144,20 @@ class GpuSharing:
                 async with self._one:
                     await self._backend.reclaim()
                 with contextlib.suppress(Unsupported):  # then versions are loaded when they are first asked for
-                    await self._swap.restore()
+                    await self._live_version.restore()
                 await self._store.meta.set(LENT, False)
             except Exception as error:  # whatever it is: requests wait for this
                 self.problem = f"The backend did not wake after a run: {error} It is tried again."
                 log.error("the backend did not wake", error=str(error), again_in_s=pause)
                 self._events.emit("problem", message=self.problem)
-                self._door.close("The backend did not wake after a training run")
+                self._admission.close("The backend did not wake after a training run")
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE_S)
                 continue
             self._lent, self.problem = False, None
-            log.info("woken", waiting=self._door.waiting)
-            self._events.emit("woken", waiting=self._door.waiting)
-            self._door.open()
+            log.info("woken", waiting=self._admission.waiting)
+            self._events.emit("woken", waiting=self._admission.waiting)
+            self._admission.open()
             self._awake.set()
             return
 
@@ -166,8 +166,8 @@ class GpuSharing:
     def stopping(self) -> None:
         """Nobody waits for a run that is not going to end."""
         self._stopping = True
-        if self._lent or self._door.closed is not None:
-            self._door.turn_away("rlproxy is stopping")
+        if self._lent or self._admission.closed is not None:
+            self._admission.turn_away("rlproxy is stopping")
 
     async def leave_awake(self) -> None:
         """After the trainer has ended. What fails here is done at the next start."""

@@ -48,10 +48,10 @@ class Preconditions:
         settings: Settings,
         store: Store,
         backend: Backend,
-        swap: LiveVersion,
+        live_version: LiveVersion,
         launcher: Launcher,
         machine: Machine,
-        lending: GpuSharing,
+        gpu_sharing: GpuSharing,
         match: WeightsCheck,
         foreign: CloudStudent | None,
         last_request: Callable[[], float],
@@ -60,10 +60,10 @@ class Preconditions:
         self._settings = settings
         self._store = store
         self._backend = backend
-        self._swap = swap
+        self._live_version = live_version
         self._launcher = launcher
         self._machine = machine
-        self._lending = lending
+        self._gpu_sharing = gpu_sharing
         self._match = match
         self._foreign = foreign
         self._last_request = last_request
@@ -81,7 +81,7 @@ class Preconditions:
     async def fresh(self, *, before_run: int | None = None) -> Fresh:
         train = self._settings.train
         return await self._store.samples.fresh(
-            live=self._swap.live,
+            live=self._live_version.live,
             max_version_gap=train.max_version_gap,
             before_run=before_run,
             foreign=self._foreign is not None,
@@ -126,7 +126,7 @@ class Preconditions:
         """Episodes that a run could take now."""
         train = self._settings.train
         return await self._store.episode_groups.ready(
-            live=self._swap.live,
+            live=self._live_version.live,
             max_version_gap=train.max_version_gap,
             size=train.group_size,
             timeout_s=train.group_timeout_s,
@@ -213,7 +213,7 @@ class Preconditions:
         """Which rule keeps a run from training now; None where none does."""
         if self.doubt is not None:
             return self.doubt
-        if starting and (why := self._lending.why_not()) is not None:
+        if starting and (why := self._gpu_sharing.why_not()) is not None:
             return why
         use = await asyncio.to_thread(self._machine.look, time.monotonic(), self._state.trainer)
         by_hand = by_hand or (run_id is not None and run_id == self._state.by_hand)

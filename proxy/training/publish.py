@@ -43,15 +43,15 @@ class Publisher:
     def __init__(
         self,
         store: Store,
-        swap: LiveVersion,
-        lending: GpuSharing,
+        live_version: LiveVersion,
+        gpu_sharing: GpuSharing,
         events: Events,
         metrics: Metrics,
         foreign: CloudStudent | None,
     ) -> None:
         self._store = store
-        self._swap = swap
-        self._lending = lending
+        self._live_version = live_version
+        self._gpu_sharing = gpu_sharing
         self._events = events
         self._metrics = metrics
         self._foreign = foreign
@@ -108,11 +108,11 @@ class Publisher:
 
     async def _go_live(self, adapter: Adapter) -> None:
         """A backend that is down for a moment is asked again; then the version waits for `promote`."""
-        await self._lending.awake()
+        await self._gpu_sharing.awake()
         version, reason = adapter.version, f"run {adapter.run_id} passed the gate"
         for pause in (*RETRY_SWAP_S, None):
             try:
-                await self._swap.to(version, reason, "rlproxy", instead_of=adapter.parent)
+                await self._live_version.to(version, reason, "rlproxy", instead_of=adapter.parent)
                 self._metrics.swaps.inc()
                 return
             except Overtaken:  # while it waited for the backend, for the next try or for its turn

@@ -83,7 +83,7 @@ class Rehearsal:
         match: WeightsCheck,
         when: Preconditions,
         health: Health,
-        door: Admission,
+        admission: Admission,
     ) -> None:
         self._settings = settings
         self._store = store
@@ -93,7 +93,7 @@ class Rehearsal:
         self._match = match
         self._when = when
         self._health = health
-        self._door = door
+        self._admission = admission
         self._seen = 0  # answers at the last look
         self._next = FIRST
         self._of: dict[str, Any] | None = None  # the two that the verdict is about
@@ -155,7 +155,7 @@ class Rehearsal:
         counted = await asyncio.to_thread(run_folder.unrated_lines, completions)
         lines = [dict(line) for line in counted[:TRIED]]
         if not foreign:
-            async with self._door.through():
+            async with self._admission.through():
                 await served_prompts.add(self._backend, lines, _by_id(completions[:TRIED]), questions=())
         parent = 0 if foreign else (await self._store.versions.pointer()).live
         adapter = (await self._store.versions.get(parent)) if parent else None

@@ -55,11 +55,11 @@ class RunSupervisor:
         self,
         settings: Settings,
         store: Store,
-        swap: LiveVersion,
+        live_version: LiveVersion,
         launcher: Launcher,
         events: Events,
         tasks: Tasks,
-        lending: GpuSharing,
+        gpu_sharing: GpuSharing,
         foreign: CloudStudent | None,
         state: RunState,
         when: Preconditions,
@@ -69,11 +69,11 @@ class RunSupervisor:
     ) -> None:
         self._settings = settings
         self._store = store
-        self._swap = swap
+        self._live_version = live_version
         self._launcher = launcher
         self._events = events
         self._tasks = tasks
-        self._lending = lending
+        self._gpu_sharing = gpu_sharing
         self._foreign = foreign
         self.state = state
         self._when = when
@@ -184,8 +184,8 @@ class RunSupervisor:
 
     async def reset(self, actor: str) -> None:
         """Back to the beginning: base, baseline 0, and the next run starts from there. Nothing is deleted."""
-        if self._swap.live:
-            await self._swap.to(0, "reset", actor)
+        if self._live_version.live:
+            await self._live_version.to(0, "reset", actor)
         if self._foreign:
             await self._foreign.reset(actor)
         await self._store.meta.set("baseline", 0.0)
@@ -292,7 +292,7 @@ class RunSupervisor:
         found = run_folder.result(Path(run.folder))  # of a trainer that outlived us
         try:
             if found is None:
-                async with self._lending.lent(run.id, lambda: self._told_to_stop(run)):
+                async with self._gpu_sharing.lent(run.id, lambda: self._told_to_stop(run)):
                     found = await self._result(run)
         except NotLent as error:
             if not self._told_to_stop(run):
@@ -313,11 +313,11 @@ class RunSupervisor:
     async def _result(self, run: Run) -> dict[str, Any] | None:
         """Supervise the trainer until the run has a result; None where it failed, or was stopped at a checkpoint."""
         folder = Path(run.folder)
-        short = await self._when.kept_from(run.id, starting=False) if self._lending.on else None
+        short = await self._when.kept_from(run.id, starting=False) if self._gpu_sharing.on else None
         if self._told_to_stop(run):  # while the backend gave its memory back
             return None
         if short is not None:
-            self._lending.put_off(short)
+            self._gpu_sharing.put_off(short)
             self._wait(run, short)
             return None
         status = None
@@ -423,7 +423,7 @@ class RunSupervisor:
         while self.state.kept is None:
             await asyncio.sleep(LOOK_AGAIN_S)
             self.state.kept = await self._when.kept_from(run.id, starting=False)
-        self._lending.put_off(self.state.kept)  # or it would be freed for it again and again
+        self._gpu_sharing.put_off(self.state.kept)  # or it would be freed for it again and again
         self._wait(run, self.state.kept)
         await self._halt()
 

@@ -58,7 +58,7 @@ class Unlearning:
         self,
         settings: Settings,
         store: Store,
-        swap: LiveVersion,
+        live_version: LiveVersion,
         backend: Backend,
         when: Preconditions,
         foreign: CloudStudent | None,
@@ -66,7 +66,7 @@ class Unlearning:
     ) -> None:
         self._settings = settings
         self._store = store
-        self._swap = swap
+        self._live_version = live_version
         self._backend = backend
         self._when = when
         self._foreign = foreign
@@ -97,7 +97,7 @@ class Unlearning:
             return False
         last = await self._store.runs.get(state.made[-1]) if state.made else None
         train = self._settings.train
-        live = await self._foreign.parent() if self._foreign else self._swap.live
+        live = await self._foreign.parent() if self._foreign else self._live_version.live
         near, stale = await self._store.samples.given_back(
             state, live=live, max_version_gap=train.max_version_gap, foreign=self._foreign is not None
         )
@@ -136,9 +136,9 @@ class Unlearning:
             to = clean_of(adapters, pointer.live)
             try:
                 if to == pointer.live:
-                    await self._swap.read_again()
+                    await self._live_version.read_again()
                 elif self._backend.capabilities.adapters:
-                    await self._swap.to(to, _because(pointer.live), ACTOR)
+                    await self._live_version.to(to, _because(pointer.live), ACTOR)
                 else:
                     await self._store.versions.point(to, _because(pointer.live), ACTOR)
             except (ProxyError, StoreError) as error:

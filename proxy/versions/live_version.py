@@ -44,15 +44,15 @@ class Overtaken(Conflict):
 class Lease:
     """One request's hold on a version: while it is held, the version stays loaded."""
 
-    swap: LiveVersion | None  # None: it was given back
+    live_version: LiveVersion | None  # None: it was given back
     version: int | None
     model: str  # what to ask the backend for
     pinned: bool
 
     def release(self) -> None:
-        swap, self.swap = self.swap, None
-        if swap is not None and self.version is not None:
-            swap._release(self.version)
+        live_version, self.live_version = self.live_version, None
+        if live_version is not None and self.version is not None:
+            live_version._release(self.version)
 
 
 class LiveVersion:
@@ -62,7 +62,7 @@ class LiveVersion:
         backend: Backend,
         tasks: Tasks,
         events: Events,
-        door: Admission,
+        admission: Admission,
         warm_up: WarmUp,
         pinned: Callable[[], set[int]] = set,
     ) -> None:
@@ -71,7 +71,7 @@ class LiveVersion:
         self._backend = backend
         self._tasks = tasks
         self._events = events
-        self._door = door
+        self._admission = admission
         self._warm_up = warm_up
         self._pinned_elsewhere = pinned
         self._loaded: set[int] = {BASE}
@@ -215,8 +215,8 @@ class LiveVersion:
         Raises NotFound, Conflict (already live), Unsupported, BackendDown, BackendBroke. Whoever asked may hang up. A
         change that has begun goes on to its end, so that the pointer on disk and the one that answers are never two.
         """
-        swap = self._tasks.spawn(f"swap-v{version}", self._outcome(version, reason, actor, instead_of))
-        found: Pointer | Exception = await asyncio.shield(swap)
+        live_version = self._tasks.spawn(f"swap-v{version}", self._outcome(version, reason, actor, instead_of))
+        found: Pointer | Exception = await asyncio.shield(live_version)
         if isinstance(found, Exception):
             raise found
         return found
@@ -228,7 +228,7 @@ class LiveVersion:
             return error
 
     async def _change(self, version: int, reason: str, actor: str, instead_of: int | None) -> Pointer:
-        async with self._door.through(wait=False), self._changing:
+        async with self._admission.through(wait=False), self._changing:
             if version == self.live:
                 raise Conflict(f"{version_first(version)} is live already.")
             if not self._backend.capabilities.adapters:
@@ -276,7 +276,7 @@ class LiveVersion:
         if not self._backend.capabilities.wears_one:
             yield
             return
-        with self._door.shut(f"{version_first(version)} is being put on"):
+        with self._admission.shut(f"{version_first(version)} is being put on"):
             yield
 
     async def rollback(self, actor: str) -> Pointer:

@@ -86,10 +86,10 @@ class WatchedComparison(NamedTuple):
 
 
 class RollbackMonitor:
-    def __init__(self, train: Train, store: Store, swap: LiveVersion, events: Events) -> None:
+    def __init__(self, train: Train, store: Store, live_version: LiveVersion, events: Events) -> None:
         self._train = train
         self._store = store
-        self._swap = swap
+        self._live_version = live_version
         self._events = events
         self._wake = asyncio.Event()
         self._wake.set()  # what a crash left half done is found at the start
@@ -117,14 +117,14 @@ class RollbackMonitor:
 
     async def look(self) -> None:
         """Roll the live version back if it is rated worse than the one before. Raises ProxyError, StoreError."""
-        pointer = self._swap.pointer
+        pointer = self._live_version.pointer
         live, before = pointer.live, pointer.previous
         watched = await self.comparisons(pointer)
         if not watched:
             return
         adapter = await self._store.versions.get(live)
-        back_to = await self._swap.way_back()
-        if self._swap.pointer is not pointer:  # by now another one is live: it is looked at by its own ratings
+        back_to = await self._live_version.way_back()
+        if self._live_version.pointer is not pointer:  # by now another one is live: it is looked at by its own ratings
             self.wake()
             return
         reason = adapter.withdrawn if adapter else None
@@ -137,7 +137,7 @@ class RollbackMonitor:
                 live, reason, ACTOR
             )  # first: a crash from here on ends in the rollback too
         try:
-            await self._swap.to(back_to, f"rolled back by itself: {reason}", ACTOR, instead_of=live)
+            await self._live_version.to(back_to, f"rolled back by itself: {reason}", ACTOR, instead_of=live)
         except Overtaken:
             log.warning("withdrawn, and not live any more", version=live, reason=reason)
             return
@@ -165,7 +165,7 @@ class RollbackMonitor:
 
     async def report(self) -> WatchBody | None:
         """For `status`: what is watched and how it stands, or what was rolled back."""
-        pointer = self._swap.pointer
+        pointer = self._live_version.pointer
         if watched := await self.comparisons(pointer):
             told = {one.of: _told(one.found) for one in watched}
             return {

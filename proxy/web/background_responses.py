@@ -30,8 +30,8 @@ from proxy.core.sse import Event, EventSplitter
 from proxy.core.upstream import MOST_SHORT, answer_headers, let_go, no_http, short
 from proxy.dialects import RESPONSES
 from proxy.dialects.base import OutgoingRequest
-from proxy.relay.call import room_for
 from proxy.relay.codecs import Native
+from proxy.relay.context import room_for
 from proxy.relay.exchange import NOT_THEIRS
 from proxy.relay.framing import OK, splitter_of
 from proxy.relay.parts import RelayParts
@@ -136,9 +136,9 @@ class BackgroundResponses:
     def _codec(self, found: Completion) -> Native:
         """The codec that makes the backend's bytes the client's, as for the first answer."""
         body = {**loads(found.new.request), "input": "x"}  # the messages are not needed
-        question = OutgoingRequest(b"", {}, body, RESPONSES.parse(body))
+        outgoing = OutgoingRequest(b"", {}, body, RESPONSES.parse(body))
         model = found.new.model if found.new.version is not None else None
-        return Native(RESPONSES, question, self._parts.backend.capabilities, found.new.id, model)
+        return Native(RESPONSES, outgoing, self._parts.backend.capabilities, found.new.id, model)
 
     async def _store_final(self, request: web.Request, found: Completion, answer: WholeAnswer) -> None:
         """Store the answer, if it is final."""
@@ -156,8 +156,8 @@ class BackgroundResponses:
             if current is None or current.status != "pending":
                 return
             row = current.new
-            asked = RESPONSES.parse({**loads(row.request), "input": "x"})
-            capture = self._parts.capture(row.id, asked, RESPONSES, partial(self._parts.keepable, request))
+            parsed = RESPONSES.parse({**loads(row.request), "input": "x"})
+            capture = self._parts.capture(row.id, parsed, RESPONSES, partial(self._parts.keepable, request))
             messages = [as_chat(message) for message in row.prompt]
             capture.adopt(replace(row, thread=thread(messages, self._parts.redactor.message)))
             if answer is not None:

@@ -53,23 +53,23 @@ class Control:
         self,
         store: Store,
         backend: Backend,
-        swap: LiveVersion,
+        live_version: LiveVersion,
         acts: AdminActs,
         status: StatusReport,
         events: Events,
         metrics: Metrics,
-        door: Admission,
+        admission: Admission,
         still: Callable[[web.Request], bool],
     ) -> None:
         """`still`: whether a request would be let in now as it was."""
         self._store = store
         self._looking = SharedCall(lambda: reachable(backend))  # of all that ask, with no key
-        self._swap = swap
+        self._live_version = live_version
         self._acts = acts
         self._status = status
         self._events = events
         self._metrics = metrics
-        self._door = door
+        self._admission = admission
         self._still = still
 
     def routes(self) -> list[web.RouteDef]:
@@ -94,13 +94,13 @@ class Control:
         return web.json_response(Ok(ok=True))
 
     async def readyz(self, request: web.Request) -> web.Response:
-        reason = f"{self._door.closed}; requests wait." if self._door.closed else await self._looking.result()
+        reason = f"{self._admission.closed}; requests wait." if self._admission.closed else await self._looking.result()
         if reason is not None:
             raise BackendDown(reason)
         return web.json_response(Ok(ok=True))
 
     async def metrics(self, request: web.Request) -> web.Response:
-        self._metrics.live.set(self._swap.live)
+        self._metrics.live.set(self._live_version.live)
         return web.Response(body=self._metrics.render(), headers={"content-type": "text/plain; version=0.0.4"})
 
     async def status(self, request: web.Request) -> web.Response:
@@ -158,7 +158,7 @@ class Control:
         return json_response(WholeCompletion(**completion_json(completion), prompt=prompt, signals=signals))
 
     async def adapters(self, request: web.Request) -> web.Response:
-        pointer = self._swap.pointer
+        pointer = self._live_version.pointer
         data = [adapter_json(a, pointer) for a in await self._store.versions.all()]
         return json_response(AdaptersBody(data=data, live=pointer.live))
 

@@ -13,7 +13,7 @@ from aiohttp import web
 from proxy.access.security import principal_of
 from proxy.core.errors import BadRequest, NotFound, ProxyError
 from proxy.core.json_response import json_object, json_response
-from proxy.dialects.speaker import user_in
+from proxy.dialects.identity import user_in
 from proxy.feedback.episodes import PRINTABLE, Episodes, as_split, group_in
 from proxy.training.segments import segments
 from proxy.versions.live_version import LiveVersion
@@ -28,10 +28,10 @@ SHOWN: Final = 200  # characters of each turn
 
 
 class EpisodeRoutes:
-    def __init__(self, store: Store, episodes: Episodes, swap: LiveVersion) -> None:
+    def __init__(self, store: Store, episodes: Episodes, live_version: LiveVersion) -> None:
         self._store = store
         self._episodes = episodes
-        self._swap = swap
+        self._live_version = live_version
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -43,7 +43,7 @@ class EpisodeRoutes:
         ]
 
     async def open(self, request: web.Request) -> web.Response:
-        live = None if self._swap.foreign else self._swap.live
+        live = None if self._live_version.foreign else self._live_version.live
         key, user = principal_of(request).key, user_in(request.headers)
         episode, new = await self._episodes.open(key, await json_object(request, may_be_empty=True), live, user)
         base = f"{request.scheme}://{request.host}/s/{quote(episode.id, safe='')}/v1"

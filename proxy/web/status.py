@@ -47,7 +47,7 @@ class StatusReport:
         self,
         store: Store,
         backend: Backend,
-        swap: LiveVersion,
+        live_version: LiveVersion,
         learner: RunSupervisor,
         when: Preconditions,
         match: WeightsCheck,
@@ -55,8 +55,8 @@ class StatusReport:
         watch: RollbackMonitor,
         health: Health,
         formats: Formats,
-        door: Admission,
-        lending: GpuSharing,
+        admission: Admission,
+        gpu_sharing: GpuSharing,
         rebuilding: Unlearning,
         judging: JudgingLoop,
         episodes: Episodes,
@@ -64,7 +64,7 @@ class StatusReport:
     ) -> None:
         self._store = store
         self._backend = backend
-        self._swap = swap
+        self._live_version = live_version
         self._learner = learner
         self._when = when
         self._match = match
@@ -72,8 +72,8 @@ class StatusReport:
         self._watch = watch
         self._health = health
         self._formats = formats
-        self._door = door
-        self._lending = lending
+        self._admission = admission
+        self._gpu_sharing = gpu_sharing
         self._rebuilding = rebuilding
         self._judging = judging
         self._episodes = episodes
@@ -83,15 +83,15 @@ class StatusReport:
         runs = await self._store.runs.recent(limit=1)
         fresh = await self._when.fresh()  # after the runs: one that is shown as ended has given its ratings back
         needed, _ = await self._when.needed()
-        due, pointer, run = await self._when.due(), self._swap.pointer, self._learner.state.run
+        due, pointer, run = await self._when.due(), self._live_version.pointer, self._learner.state.run
         return {
-            "model": self._swap.model,
+            "model": self._live_version.model,
             "trains": await self._learner.trains(),
             "live": pointer.live,
             "previous": pointer.previous,
             "live_since": pointer.changed_at or None,
             "live_because": pointer.reason,
-            "loaded": self._swap.loaded,
+            "loaded": self._live_version.loaded,
             "backend": {
                 "kind": self._backend.kind,
                 "state": self._backend.state,
@@ -122,13 +122,13 @@ class StatusReport:
             "baseline": await self._store.meta.get("baseline", 0.0),
             "training": {
                 "paused": self._learner.state.paused,
-                "share_gpu": self._lending.on,
+                "share_gpu": self._gpu_sharing.on,
                 "run": run.id if run else None,
                 "progress": self._learner.state.progress,
                 "waits_for": None if run or due.now else due.why,
                 "line": _training(run, self._learner.state.progress, due),
             },
-            "held": {"why": self._door.closed, "requests": self._door.waiting},
+            "held": {"why": self._admission.closed, "requests": self._admission.waiting},
             "match": self._match.report(),
             "rehearsal": self._rehearsal.report(),
             "cut": self._health.cut.line,
@@ -142,9 +142,9 @@ class StatusReport:
             or self._health.problem
             or self._health.files.problem
             or self._behind()
-            or self._lending.problem
+            or self._gpu_sharing.problem
             or self._rebuilding.problem
-            or self._swap.problem
+            or self._live_version.problem
             or self._hung(run),
         }
 

@@ -17,9 +17,9 @@ from proxy.conversation.conversations import as_chat
 from proxy.core.errors import Conflict, ProxyError
 from proxy.core.json_edit import loads
 from proxy.core.json_response import json_response
+from proxy.dialects.identity import named_by_head
 from proxy.dialects.responses_object import reply_items, response, unfinished
 from proxy.dialects.responses_tools import tools_of
-from proxy.dialects.speaker import named_by_head
 from proxy.relay.previous_response import PreviousResponses, with_text_arguments
 from proxy.relay.relay import Relay
 from proxy.web.background_responses import BackgroundResponses

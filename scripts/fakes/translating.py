@@ -60,12 +60,12 @@ class TranslatingServer:
         body = await request.json()
         asked = dialect.parse(body)
         if command_of(asked.messages[-1]) is not None:
-            kind, pieces = dialect.answer("rlproxy: rated good.", id="rl-1", asked=asked, created=1)
+            kind, pieces = dialect.answer("rlproxy: rated good.", id="rl-1", parsed=asked, created=1)
             return await self._send(request, kind, pieces)
         self.asked.append(dialect.to_chat(body, asked))
         if self.error is not None:
             raise self.error
-        say = dialect.renderer(id="rl-1", asked=asked, created=1)
+        say = dialect.renderer(id="rl-1", parsed=asked, created=1)
         if not asked.stream:
             return web.Response(body=say.whole(self._whole()), content_type="application/json")
         pieces = [piece for chunk in self._chunks() for piece in say.chunk(chunk)]

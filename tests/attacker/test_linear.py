@@ -273,7 +273,7 @@ def told(items: list[dict[str, Any]]) -> None:
 def streamed(dialect: Dialect, deltas: list[dict[str, Any]]) -> None:
     """A chat completion in so many pieces, said in this dialect, and read in it again."""
     request = {"model": "m", "input": "x", "messages": [USER], "prompt": "x", "max_tokens": 1}
-    say = dialect.renderer(id="rl-1", asked=dialect.parse(request), created=0)
+    say = dialect.renderer(id="rl-1", parsed=dialect.parse(request), created=0)
     for delta in deltas:
         say.chunk({"choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
     say.end()

@@ -78,8 +78,8 @@ def test_an_answer_is_said_and_left_as_it_is(
     whole, chunks = both
     came = repr(both)
     asked = BY_NAME["chat"].parse({"model": "m", "messages": [{"role": "user", "content": "x"}]})
-    dialect.renderer(id="rl-1", asked=asked, created=1).whole(whole)
-    say = dialect.renderer(id="rl-1", asked=asked, created=1)
+    dialect.renderer(id="rl-1", parsed=asked, created=1).whole(whole)
+    say = dialect.renderer(id="rl-1", parsed=asked, created=1)
     for chunk in chunks:
         say.chunk(chunk)
     say.end()

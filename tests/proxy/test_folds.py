@@ -174,7 +174,7 @@ def test_parallel_calls_are_told_apart_however_a_server_numbers_them(
     dialect: Dialect, deltas: list[dict[str, Any]]
 ) -> None:
     body = {"model": "m", "prompt": "p", "input": "p", "messages": [{"role": "user", "content": "p"}], "max_tokens": 9}
-    say, fold = dialect.renderer(id="rl-1", asked=dialect.parse(body), created=1), dialect.fold()
+    say, fold = dialect.renderer(id="rl-1", parsed=dialect.parse(body), created=1), dialect.fold()
     out = [piece for delta in deltas for piece in say.chunk({"choices": [{"delta": {"tool_calls": [delta]}}]})]
     before, last = say.end()
     splitter = EventSplitter() if dialect.framing == "sse" else NdjsonSplitter()
@@ -214,7 +214,7 @@ def test_a_name_in_fragments_and_a_name_that_is_repeated_are_told_apart(
     body = {"model": "m", "prompt": "p", "input": "p", "messages": [{"role": "user", "content": "p"}], "max_tokens": 9}
     body["tools"] = plain if dialect.name in ("responses", "messages") else tools
     asked = dialect.parse(body)
-    say, fold, chat = dialect.renderer(id="rl-1", asked=asked, created=1), dialect.fold(), CHAT.fold(asked.tools)
+    say, fold, chat = dialect.renderer(id="rl-1", parsed=asked, created=1), dialect.fold(), CHAT.fold(asked.tools)
     deltas = [_piece(text, "c" if repeats_id or not at else None, part) for at, (part, text) in enumerate(pieces)]
     chunks = [{"choices": [{"index": 0, "delta": {"tool_calls": [delta]}}]} for delta in deltas]
     out = [piece for chunk in chunks for piece in say.chunk(chunk)]

@@ -33,7 +33,7 @@ def said(*messages: Any) -> list[dict[str, Any]]:
 
 def renderer(id: str = "rl-1") -> Renderer:
     asked = MESSAGES.parse({"model": "m", "messages": [{"role": "user", "content": "x"}]})
-    return MESSAGES.renderer(id=id, asked=asked, created=1)
+    return MESSAGES.renderer(id=id, parsed=asked, created=1)
 
 
 def parsed(stream: bytes) -> list[dict[str, Any]]:
@@ -209,14 +209,14 @@ def test_the_terminal_event() -> None:
 
 def test_rules_put_our_id_and_their_model() -> None:
     asked = MESSAGES.parse({"model": "m", "messages": [{"role": "user", "content": "x"}]})
-    rules = MESSAGES.rules(id="rl-1", model="m", asked=asked)
+    rules = MESSAGES.rules(id="rl-1", model="m", parsed=asked)
     start = b'{"type": "message_start", "message": {"id": "msg_1", "model":"m@v7", "usage": {"input_tokens": 1}}}'
     assert rewrite(start, rules) == start.replace(b"msg_1", b"rl-1").replace(b"m@v7", b"m")
     whole = b'{"id":"msg_1","type":"message","model":"m@v7","content":[{"type":"tool_use","id":"toolu_1"}]}'
     assert rewrite(whole, rules) == whole.replace(b"msg_1", b"rl-1").replace(b"m@v7", b"m")
     block = b'{"type":"content_block_start","content_block":{"type":"tool_use","id":"toolu_1","input":{}}}'
     assert rewrite(block, rules) == block
-    assert b"m@v7" in rewrite(whole, MESSAGES.rules(id="rl-1", model=None, asked=asked))
+    assert b"m@v7" in rewrite(whole, MESSAGES.rules(id="rl-1", model=None, parsed=asked))
 
 
 # Requests in chat form

@@ -129,10 +129,10 @@ def test_a_line_without_an_answer_is_skipped_and_an_answer_without_one_is_none(
 def test_rules_put_their_model_and_take_out_our_logprobs() -> None:
     body = {"messages": [{"role": "user", "content": "x"}]}
     line = b'{"model":"m:v7", "message":{"role":"assistant","content":"a"},"logprobs":[{"token":"a"}],"done":false}'
-    out = rewrite(line, CHAT.rules(id="rl-1", model="m", asked=CHAT.parse(body)))
+    out = rewrite(line, CHAT.rules(id="rl-1", model="m", parsed=CHAT.parse(body)))
     assert out == b'{"model":"m", "message":{"role":"assistant","content":"a"},"done":false}'
     theirs = CHAT.parse({**body, "logprobs": True})
-    assert rewrite(line, CHAT.rules(id="rl-1", model=None, asked=theirs)) == line
+    assert rewrite(line, CHAT.rules(id="rl-1", model=None, parsed=theirs)) == line
 
 
 # Requests in chat form
@@ -326,14 +326,14 @@ def test_a_chat_stream_comes_back_from_our_own_fold(
 ) -> None:
     whole, chunks = both
     asked = dialect.parse({"model": "m", "prompt": "p", "messages": [{"role": "user", "content": "p"}]})
-    say = dialect.renderer(id="rl-1", asked=asked, created=1_795_248_000)
+    say = dialect.renderer(id="rl-1", parsed=asked, created=1_795_248_000)
     pieces = [piece for chunk in chunks for piece in say.chunk(chunk)]
     before, last = say.end()
     assert dialect.terminal(Line(last)) and not any(dialect.terminal(Line(p)) for p in [*pieces, *before])
     lines = b"".join([*pieces, *before, last]).splitlines()
     expected = alike(ChatCompletions().whole(whole)[0])
     assert alike(folded(dialect, [json.loads(line) for line in lines])) == expected
-    in_one = json.loads(dialect.renderer(id="rl-1", asked=asked, created=1_795_248_000).whole(whole))
+    in_one = json.loads(dialect.renderer(id="rl-1", parsed=asked, created=1_795_248_000).whole(whole))
     assert alike(dialect.whole(in_one)[0]) == expected
     assert in_one["created_at"] == "2026-11-21T08:00:00Z" and in_one["load_duration"] == 0
     assert in_one["total_duration"] == in_one["prompt_eval_duration"] + in_one["eval_duration"] > 0
@@ -344,7 +344,7 @@ def test_logprobs_are_said_to_those_who_asked() -> None:
     chunk = {"choices": [{"index": 0, "delta": {"content": "a"}, "logprobs": {"content": entries}}]}
     for wanted in (True, False):
         asked = CHAT.parse({"model": "m", "messages": [{"role": "user", "content": "x"}], "logprobs": wanted})
-        (line,) = CHAT.renderer(id="rl-1", asked=asked, created=1).chunk(chunk)
+        (line,) = CHAT.renderer(id="rl-1", parsed=asked, created=1).chunk(chunk)
         assert json.loads(line).get("logprobs") == (entries if wanted else None)
 
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from config.settings import FILE_NAME
 from proxy.cli.doctor.facts import DoctorCheck, DoctorFacts
-from proxy.training.giving_way import longest
+from proxy.training.throttle import longest
 from trainer.launch import can_stand_still
 
 UNKNOWN: Final = "told by a proxy that runs, with a backend that answers"

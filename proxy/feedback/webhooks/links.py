@@ -17,7 +17,7 @@ from proxy.access.security import principal_of
 from proxy.core.errors import BadRequest, Forbidden, NotFound
 from proxy.core.json_response import json_object
 from proxy.core.wrapped_ids import bare
-from proxy.dialects.speaker import user_in
+from proxy.dialects.identity import user_in
 from store.errors import LinkTaken, UnknownCompletion
 from store.records import Link
 from store.store import Store

@@ -54,7 +54,7 @@ class Pages:
         settings: Settings,
         store: Store,
         keys: Keys,
-        swap: LiveVersion,
+        live_version: LiveVersion,
         learner: RunSupervisor,
         acts: AdminActs,
         when: Preconditions,
@@ -68,13 +68,13 @@ class Pages:
     ) -> None:
         self.visits = Visits(settings.server, keys)
         self._store = store
-        self._view = view = View(self.visits, swap, learner, when)
+        self._view = view = View(self.visits, live_version, learner, when)
         self._inbox = InboxPage(view, store, feedback, status, judging)
         self._progress = ProgressPage(view, store, learner, acts, when, status, judging)
         self._episodes = EpisodesPage(view, store, status)
-        self._versions = VersionsPage(view, store, swap, acts)
+        self._versions = VersionsPage(view, store, live_version, acts)
         self._why = WhyPage(view, store, cut)
-        self._compare = ComparePage(view, store, swap, feedback, keys)
+        self._compare = ComparePage(view, store, live_version, feedback, keys)
         self._data = DataPage(view, store, forgetter, retention, settings.home, lessons)
         self._sign_in = SignIn(view, self.visits)
 

@@ -37,10 +37,10 @@ TIMEOUT: Final = aiohttp.ClientTimeout(total=600)
 
 
 class ComparePage:
-    def __init__(self, view: View, store: Store, swap: LiveVersion, feedback: Feedback, keys: Keys) -> None:
+    def __init__(self, view: View, store: Store, live_version: LiveVersion, feedback: Feedback, keys: Keys) -> None:
         self._view = view
         self._store = store
-        self._swap = swap
+        self._live_version = live_version
         self._feedback = feedback
         self._keys = keys
 
@@ -58,22 +58,25 @@ class ComparePage:
             siblings=[row for row in found if about and row.id != about.id],
             picked=_picked(pair, request[VISITOR].name),
             choices=[BASE, *(a.version for a in await self._store.versions.all() if not a.gone)],
-            left=_version(query.get("left"), self._swap.live),
-            right=_version(query.get("right"), self._swap.pointer.previous),
+            left=_version(query.get("left"), self._live_version.live),
+            right=_version(query.get("right"), self._live_version.pointer.previous),
             prompt=query.get("prompt", ""),
         )
 
     async def ask(self, request: web.Request) -> web.Response:
         """Ask both at once, then show them."""
         form = await request.post()
-        left, right = _version(form.get("left"), self._swap.live), _version(form.get("right"), self._swap.live)
+        left, right = (
+            _version(form.get("left"), self._live_version.live),
+            _version(form.get("right"), self._live_version.live),
+        )
         if about := str(form.get("about") or ""):
             given = await self._store.completions.get(about)
             if given is None:
                 raise NotFound("This completion is not here any more.", param="about")
-            model = given.new.model if self._swap.foreign else self._pinned(left)
+            model = given.new.model if self._live_version.foreign else self._pinned(left)
             ids = [about, await self._said(request, model, **_asked(given.new))]
-        elif self._swap.foreign:
+        elif self._live_version.foreign:
             raise Unsupported("The model that answers is not ours, so there are no versions of it; nothing was asked.")
         else:
             prompt = str(form.get("prompt") or "").strip()
@@ -105,7 +108,7 @@ class ComparePage:
         return found
 
     def _pinned(self, version: int) -> str:
-        return f"{self._swap.model}@{label(version)}"
+        return f"{self._live_version.model}@{label(version)}"
 
     async def _said(self, request: web.Request, model: str, **asked: Any) -> str:
         """One answer of that model; its id. Raises BackendRefused with the status it got, BackendBroke."""

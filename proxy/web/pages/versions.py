@@ -40,10 +40,10 @@ class TrainedSample(NamedTuple):
 
 
 class VersionsPage:
-    def __init__(self, view: View, store: Store, swap: LiveVersion, acts: AdminActs) -> None:
+    def __init__(self, view: View, store: Store, live_version: LiveVersion, acts: AdminActs) -> None:
         self._view = view
         self._store = store
-        self._swap = swap
+        self._live_version = live_version
         self._acts = acts
 
     async def page(self, request: web.Request) -> web.Response:
@@ -66,7 +66,7 @@ class VersionsPage:
         return await self.lineage(request)
 
     async def _all(self) -> dict[str, Any]:
-        adapters, pointer = await self._store.versions.all(), self._swap.pointer
+        adapters, pointer = await self._store.versions.all(), self._live_version.pointer
         verdicts = {v.version: v for v in await self._store.stats.verdicts()}
         depth = {BASE: 0}
         for adapter in adapters:  # a parent has the lower number
@@ -92,7 +92,13 @@ class VersionsPage:
         samples = [await self._sample(outcome) for outcome in told["account"]] if told else []
         samples.sort(key=lambda s: (not s.outcome.get("used"), s.row.seq if s.row else 0))
         return self._view.page(
-            request, "version.html", adapter=adapter, run=run, told=told, samples=samples, pointer=self._swap.pointer
+            request,
+            "version.html",
+            adapter=adapter,
+            run=run,
+            told=told,
+            samples=samples,
+            pointer=self._live_version.pointer,
         )
 
     async def _sample(self, outcome: dict[str, Any]) -> TrainedSample:

@@ -39,9 +39,9 @@ VISITOR: Final = web.RequestKey("visitor", Visitor)
 
 
 class View:
-    def __init__(self, visits: Visits, swap: LiveVersion, learner: RunSupervisor, when: Preconditions) -> None:
+    def __init__(self, visits: Visits, live_version: LiveVersion, learner: RunSupervisor, when: Preconditions) -> None:
         self._visits = visits
-        self._swap = swap
+        self._live_version = live_version
         self._learner = learner
         self._when = when
         self.assets = Assets()
@@ -63,7 +63,7 @@ class View:
             token=self._visits.token(visitor),
             admin=visitor.role == "admin",
             keyed=self._visits.keyed,
-            foreign=self._swap.foreign,
+            foreign=self._live_version.foreign,
             base_url=f"{request.scheme}://{request.host}/v1",
             **self.pulse(),
             **values,
@@ -75,7 +75,7 @@ class View:
         line = self._when.doubt or ("paused" if self._learner.state.paused else "")
         if run:
             line = f"run {run.id}: {under_way(self._learner.state.progress)}"
-        return {"model": self._swap.model, "live": self._swap.live, "line": line}
+        return {"model": self._live_version.model, "live": self._live_version.live, "line": line}
 
     def problem(self, request: web.Request, status: int, message: str) -> web.Response:
         """One sentence: as a page, or for htmx as text that is shown in passing."""

@@ -16,8 +16,8 @@ from proxy.conversation.conversations import canonical, command_at, without_comm
 from proxy.conversation.user_text import command_of
 from proxy.core.agent_wrappers import AGENTS, agent_of
 from proxy.core.errors import BadRequest
+from proxy.dialects.identity import BodyIdentity, named, named_by_head, speaker
 from proxy.dialects.messages import Messages
-from proxy.dialects.speaker import BodyIdentity, named, named_by_head, speaker
 from scripts.harness.agent_formats import BY_ID, CLAUDE_CODE
 from scripts.harness.in_process import Proxy
 

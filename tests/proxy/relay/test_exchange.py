@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from proxy.relay import asking, exchange
+from proxy.relay import exchange, in_flight
 from scripts.fakes.backend import FakeBackend
 from scripts.fakes.launcher import FakeLauncher
 from scripts.harness.in_process import Proxy
@@ -319,7 +319,7 @@ async def test_a_question_that_somebody_elses_server_had_taken(tmp_path: Path, k
 async def test_a_server_that_breaks_off_and_stays_away_is_not_waited_for_long(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asking, "RESTARTED_S", 0.5)
+    monkeypatch.setattr(in_flight, "RESTARTED_S", 0.5)
     proxy.backend.mood = "drop"
     asked = asyncio.create_task(proxy.chat("x"))
     while not proxy.backend.requests:

@@ -65,10 +65,10 @@ async def test_the_client_sees_the_model_it_asked_for(proxy: Proxy, versions: li
 def test_a_model_that_is_named_like_a_version_pins_none() -> None:
     """Also before a server has told which model it serves."""
     backend, nothing = VLLM(load({"backend.kind": "vllm"}, environ={}).settings.backend), cast(Any, None)
-    swap = LiveVersion(nothing, backend, nothing, nothing, nothing, nothing)
-    assert swap.model == "" and swap.version_of("") == BASE
+    live_version = LiveVersion(nothing, backend, nothing, nothing, nothing, nothing)
+    assert live_version.model == "" and live_version.version_of("") == BASE
     for asked in ("v3", "base"):
-        assert swap.version_of(asked) is None and not swap.names_version(asked)
+        assert live_version.version_of(asked) is None and not live_version.names_version(asked)
 
 
 async def test_pins(proxy: Proxy, versions: list[Path]) -> None:

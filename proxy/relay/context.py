@@ -29,7 +29,7 @@ from proxy.core.offload import LARGE, LIGHT, in_thread, whole_weight
 from proxy.core.sharing.shares import SMALL, Room
 from proxy.core.upstream import end_to_end
 from proxy.dialects import Dialect, ParsedRequest
-from proxy.dialects.speaker import HeadIdentity, RequestIdentity, named, named_by_head, speaker
+from proxy.dialects.identity import HeadIdentity, RequestIdentity, named, named_by_head, speaker
 from proxy.relay.capture_optout import says_off
 from store.records import Requester
 
@@ -160,13 +160,15 @@ def body_facts(
     raw: bytes, bodies: EarlierBodies, known: KnownPrefix, dialect: Dialect, head: HeadFacts, headers: Mapping[str, str]
 ) -> tuple[Body, ParsedRequest, Agent | None, RequestIdentity]:
     """The body, what its dialect makes of it, the agent that sent it, and whose it is. Raises BadRequest."""
-    body, asked = parsed(raw, bodies, known, dialect)
-    agent = agent_of(headers, asked.messages)
+    body, parsed = parse_request(raw, bodies, known, dialect)
+    agent = agent_of(headers, parsed.messages)
     said = named(body.parsed, claude_code=agent is not None and agent.name == CLAUDE_CODE)
-    return body, asked, agent, speaker(head.named, said, named_by_newest(asked.messages, agent))
+    return body, parsed, agent, speaker(head.named, said, named_by_newest(parsed.messages, agent))
 
 
-def parsed(raw: bytes, before: EarlierBodies, known: KnownPrefix, dialect: Dialect) -> tuple[Body, ParsedRequest]:
+def parse_request(
+    raw: bytes, before: EarlierBodies, known: KnownPrefix, dialect: Dialect
+) -> tuple[Body, ParsedRequest]:
     """Raises BadRequest."""
     try:
         body = before.read(raw, known)

@@ -33,8 +33,8 @@ from proxy.core.redirects import refuse
 from proxy.core.upstream import MOST_SHORT, let_go, message_in, no_http, short
 from proxy.dialects import CHAT
 from proxy.dialects.base import OutgoingRequest
-from proxy.relay.call import RequestContext, new_id, room_for
 from proxy.relay.codecs import Codec, Native, Translated, about_what_was_asked
+from proxy.relay.context import RequestContext, new_id, room_for
 from proxy.relay.framing import OK, error_at_once
 from proxy.relay.parts import RelayParts
 from proxy.versions.live_version import Lease
@@ -49,7 +49,12 @@ class InFlightRequest:
     """One question on its way."""
 
     def __init__(
-        self, parts: RelayParts, call: RequestContext, question: OutgoingRequest, lease: Lease, left: Callable[[], None]
+        self,
+        parts: RelayParts,
+        context: RequestContext,
+        outgoing: OutgoingRequest,
+        lease: Lease,
+        left: Callable[[], None],
     ) -> None:
         """`left` is told each time that the question has left."""
         self.way: Codec
@@ -58,8 +63,8 @@ class InFlightRequest:
         self.address: Address | None = None  # where the question is
         self.left_at = 0.0  # when it left, by the performance counter
         self._parts = parts
-        self._call = call
-        self._question = question
+        self._call = context
+        self._question = outgoing
         self._lease = lease
         self._left = left
         self._taken = 0  # how many servers may have taken the question and broke off without a word
@@ -77,7 +82,7 @@ class InFlightRequest:
             await self._translate()
             return await self._answered()
         # The client sees the model it asked for; an adapter's own name stays between us and the backend.
-        model = self._question.asked.model if self._lease.version is not None else None
+        model = self._question.parsed.model if self._lease.version is not None else None
         self.way = Native(dialect, self._question, self._parts.backend.capabilities, self._call.id, model)
         upstream = await self._answered()
         if upstream.status not in MISSING or dialect is CHAT or formats.shown(dialect.name):
@@ -85,7 +90,7 @@ class InFlightRequest:
                 formats.has(dialect.name)
             return upstream
         body = await short(upstream, room_for(self._call.request, MOST_SHORT))
-        if about_what_was_asked(body, self._question.asked.model, dialect.paths[0]):
+        if about_what_was_asked(body, self._question.parsed.model, dialect.paths[0]):
             self.refusal = body
             return upstream
         # No such route, or no such model: if it answers in chat completions, it was the route.
@@ -98,17 +103,17 @@ class InFlightRequest:
 
     async def _translate(self) -> None:
         """Raises BadRequest for what chat completions cannot say."""
-        question = self._question
-        if question.asked.unreadable is not None:
-            raise question.asked.unreadable
+        outgoing = self._question
+        if outgoing.parsed.unreadable is not None:
+            raise outgoing.parsed.unreadable
         self.way = await off_loop(
-            max(question.size, question.weight),
+            max(outgoing.size, outgoing.weight),
             Translated,
             self._call.dialect,
-            question,
+            outgoing,
             self._parts.backend.capabilities,
             id=self._call.id or new_id(),
-            model=question.asked.model or self._parts.swap.model,
+            model=outgoing.parsed.model or self._parts.live_version.model,
             created=int(time.time()),
         )
         if self.way.left_out:
@@ -129,7 +134,7 @@ class InFlightRequest:
                 continue
             if upstream.status in lost and version and not given_back:
                 await let_go(upstream)
-                await self._parts.swap.lost(version)
+                await self._parts.live_version.lost(version)
                 given_back, message = True, None
                 continue
             if message is not None:
@@ -169,8 +174,8 @@ class InFlightRequest:
     async def _sent(self, wishing: bool) -> Answer:
         """The answer of a server that took the question: at most at two places, as it may be the question that ends a
         server."""
-        parts, question = self._parts, self._question
-        heavy = max(question.size, question.weight) if question.add else question.weight
+        parts, outgoing = self._parts, self._question
+        heavy = max(outgoing.size, outgoing.weight) if outgoing.add else outgoing.weight
         for last_place in (False, True):
             if self.address is not None:
                 self.leave()  # an earlier question of this request

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from config.settings import load
-from proxy.training.giving_way import BackgroundThrottle, longest
+from proxy.training.throttle import BackgroundThrottle, longest
 from scripts.harness.in_process import Proxy
 
 
