@@ -51,6 +51,7 @@ from proxy.relay.lessons import PromptLessons
 from proxy.relay.models import Models
 from proxy.relay.ollama_routes import OllamaRoutes
 from proxy.relay.parts import RelayParts
+from proxy.relay.passthrough import Passthrough
 from proxy.relay.relay import Relay
 from proxy.signals.follower import Follower
 from proxy.signals.hindsight import Hindsight
@@ -212,16 +213,17 @@ class Wiring:
             settings, store, backend, live_version, metrics, tasks, health, formats, admission, events, redactor,
             self.uncaptured, recent, Memory(tasks), throttle, underway, episodes, queue, lessons,
         )  # fmt: skip
-        self.relay = relay = Relay(parts, self.commands, retries)
+        self.relay = Relay(parts, self.commands, retries)
         self.counts = CountTokens(parts)
         self.forgetter = Forgetter(store, settings.home, run_files, rebuilding, recent, retries, unconfirmed, lessons)
-        self.stored = StoredResponses(store, relay, self.forgetter)
-        self.models = models = Models(parts, relay.passthrough)
-        self.passed = OllamaRoutes(parts, models, relay.passthrough).passed
+        untouched = Passthrough(parts).relay
+        self.stored = StoredResponses(parts, self.forgetter, untouched)
+        self.models = models = Models(parts, untouched)
+        self.passed = OllamaRoutes(parts, models, untouched).passed
         if backend.kind == "ollama":  # imported where it is used, as the backends are
             from proxy.relay.ollama_lists import OllamaLists
 
-            self.passed = OllamaLists(store, backend, live_version, admission, models.passed, relay.passthrough).passed
+            self.passed = OllamaLists(store, backend, live_version, admission, models.passed, untouched).passed
 
         # people look, rate and decide
         self.control = Control(

@@ -1,7 +1,7 @@
 """The way of a request from agent to backend: which route, whose request, a command or a question, which version.
 
 Owns what happens before a request is sent: limits, parsing, speaker, commands out of the history, the lease, the row.
-What happens from there on is an `Exchange`. Routes that no dialect knows pass through untouched.
+What happens from there on is an `Exchange`. Not here: routes that no dialect knows (passthrough).
 """
 
 from __future__ import annotations
@@ -19,12 +19,9 @@ from weakref import WeakKeyDictionary
 import structlog
 from aiohttp import web
 
-from proxy.access.bodies import BODY
 from proxy.access.keys import Scope
-from proxy.access.pace import PacedStream, passing, send_pieces
+from proxy.access.pace import PacedStream
 from proxy.access.security import HEAD, PRINCIPAL, RequestHead
-from proxy.access.unknown_route import MISSING, READ, is_bare, lacking, mistaken
-from proxy.backends.ask import down
 from proxy.conversation.conversations import command_at, without_commands
 from proxy.conversation.history_cache import History, HistoryLookup
 from proxy.conversation.redaction import WORTH_A_THREAD, places
@@ -34,14 +31,9 @@ from proxy.conversation.turns import turn_of
 from proxy.conversation.typed_words import marked_errors, typed_in
 from proxy.conversation.user_text import SHOWN, last_words, may_be_commands, words
 from proxy.core.agent_wrappers import NOBODY, Agent, agent_of, as_typed
-from proxy.core.backend_answer import Answer
-from proxy.core.errors import BackendBroke, BadRequest, ProxyError, StorageFailed
-from proxy.core.http_message import NoHttp
+from proxy.core.errors import BadRequest, ProxyError, StorageFailed
 from proxy.core.json_edit import dumps, loads
 from proxy.core.offload import LARGE, in_thread, off_loop, weight
-from proxy.core.redirects import refuse
-from proxy.core.sharing.shares import Room
-from proxy.core.upstream import BodyTooLong, answer_headers, no_http, target_of, whole
 from proxy.dialects import Dialect, ParsedRequest
 from proxy.dialects.base import OutgoingRequest
 from proxy.dialects.identity import RequestIdentity
@@ -373,59 +365,6 @@ class Relay:
         admins = self.parts.settings.server.chat_admins
         model = parsed.model or self.parts.backend.served.model
         return CommandContext(scope, speaker, model, tuple(name for name in scope.names if name not in admins), agent)
-
-    # Everything else
-
-    async def passthrough(self, request: web.Request) -> web.StreamResponse:
-        """Byte for byte in both directions, compressed bodies as they are. Raises NotFound for a wrong base URL."""
-        if (wrong := mistaken(request)) is not None:
-            raise wrong
-        async with self.parts.admission.through():
-            with self.parts.throttle.answering():
-                await self.parts.backend.ready()
-                return await self._passed_through(request)
-
-    async def _passed_through(self, request: web.Request) -> web.StreamResponse:
-        parts, upstream, response = self.parts, None, None
-        body = request.get(BODY) or (passing(request) if request.can_read_body else None)
-        assert parts.connections is not None
-        try:
-            upstream = await parts.connections.ask(
-                request.method, parts.backend.url, target_of(request), parts.request_headers(request), body
-            )
-            refuse(parts.backend.url, upstream)
-            may_be_bare = request.method != "HEAD" and upstream.status in MISSING
-            refusal = await _short_body(upstream) if may_be_bare else None
-            if refusal is not None and is_bare(upstream.status, refusal):
-                return lacking(request, upstream.status, parts.backend.kind)
-            response = PacedStream(status=upstream.status, headers=answer_headers(upstream.headers))
-            upstream.give_back(refusal or b"")
-            await send_pieces(response, request, upstream.pieces())
-            return response
-        except BackendBroke as error:
-            if response is None:
-                raise
-            log.warning("an answer that passes through broke off", path=request.path, error=str(error.__cause__))
-            if request.transport is not None:
-                request.transport.close()  # as the backend did: there is no place in these bytes for words of ours
-            return response
-        except NoHttp as error:
-            raise no_http(error) from error
-        except (TimeoutError, OSError) as error:
-            if response is not None:
-                raise  # the answer had begun, and its client is gone
-            raise down(parts.backend.url, error, parts.backend.kind) from error
-        finally:
-            if upstream is not None:
-                upstream.close()
-
-
-async def _short_body(upstream: Answer) -> bytes | None:
-    """The body of a refusal that may be a bare one; None where it is too long for that, and still to be read."""
-    try:
-        return await whole(upstream, Room(READ))
-    except BodyTooLong:
-        return None
 
 
 def _as_proxy_error(error: ProxyError | StoreError) -> ProxyError:

@@ -20,24 +20,28 @@ from proxy.core.json_response import json_response
 from proxy.dialects.identity import named_by_head
 from proxy.dialects.responses_object import reply_items, response, unfinished
 from proxy.dialects.responses_tools import tools_of
+from proxy.relay.parts import RelayParts
 from proxy.relay.previous_response import PreviousResponses, with_text_arguments
-from proxy.relay.relay import Relay
 from proxy.web.background_responses import BackgroundResponses
 from proxy.web.forgetting import Forgetter
 from proxy.web.openapi.responses import DeletedResponse
 from store.records import Completion
-from store.store import Store
 
 AsksBackend = Callable[[web.Request, Completion, str], Awaitable[web.StreamResponse | None]]
 
 
 class StoredResponses:
-    def __init__(self, store: Store, relay: Relay, forgetter: Forgetter) -> None:
+    def __init__(
+        self,
+        parts: RelayParts,
+        forgetter: Forgetter,
+        passthrough: Callable[[web.Request], Awaitable[web.StreamResponse]],
+    ) -> None:
         self._forgetter = forgetter
-        self._earlier = PreviousResponses(store, relay.parts.redactor)
-        self._relay = relay
-        self._store = store
-        self._background = BackgroundResponses(relay.parts)
+        self._earlier = PreviousResponses(parts.store, parts.redactor)
+        self._passthrough = passthrough
+        self._store = parts.store
+        self._background = BackgroundResponses(parts)
 
     async def get(self, request: web.Request) -> web.StreamResponse:
         return await self._asked(request, self._background.get)
@@ -49,7 +53,7 @@ class StoredResponses:
         """The backend's answer about a response in the background, else the stored one."""
         completion = await self._found(request)
         if completion is None:
-            return await self._relay.passthrough(request)
+            return await self._passthrough(request)
         if (id := await self._store.items.response_of(completion.new.id)) is not None:
             try:
                 answer = await ask(request, completion, id)
@@ -65,7 +69,7 @@ class StoredResponses:
     async def delete(self, request: web.Request) -> web.StreamResponse:
         completion = await self._found(request)
         if completion is None:
-            return await self._relay.passthrough(request)
+            return await self._passthrough(request)
         if completion.ratings:
             raise Conflict("This response has been rated and is kept for training; take the rating back first.")
         if (id := await self._store.items.response_of(completion.new.id)) is not None:

@@ -81,7 +81,7 @@ def test_pages_and_code_have_none_and_the_pages_are_short(capsys: pytest.Capture
 def test_what_is_wrong_is_named(
     file: str, kind: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(prose, "counted", lambda: [prose.ResolvedMessage(file, 3, kind, LONG)])
+    monkeypatch.setattr(prose, "counted", lambda: [prose.Found(file, 3, kind, LONG)])
     assert prose.main(["--check"]) == 1 and f"{file}:3: {kind}" in capsys.readouterr().err
 
 
