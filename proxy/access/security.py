@@ -56,7 +56,7 @@ _DOTS: Final = re.compile(r"(^|[/\\]|%2f|%5c)(\.|%2e){1,2}($|[/\\?#]|%2f|%5c)", 
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 ByCookie = Callable[[web.Request], Principal | None]
-ModelDescription = Callable[[web.Request], None]
+RefusalListener = Callable[[web.Request], None]
 
 
 @lru_cache(maxsize=KNOWN)
@@ -184,7 +184,7 @@ class Guard:
         limits: Limits,
         bodies: Bodies,
         by_cookie: ByCookie | None = None,
-        refused: ModelDescription = lambda request: None,
+        refused: RefusalListener = lambda request: None,
         home: Path | None = None,
     ) -> None:
         """`by_cookie` is a page's word on who asks; None where the key says it, as everywhere else. `refused` is told

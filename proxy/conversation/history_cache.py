@@ -22,7 +22,7 @@ from proxy.core.offload import length
 from store.captured.tree import SYSTEM_ROLES, message_hash, woven
 from store.records import Message
 
-SeenAnswer = dict[str, Any]  # a message in chat form
+ChatMessage = dict[str, Any]  # a message in chat form
 S = TypeVar("S")
 
 _TEXT: Final = {str}
@@ -32,7 +32,7 @@ LEAST: Final = 4096  # bytes of a request: less is worked out sooner than it is 
 class _Turn(NamedTuple, Generic[S]):
     """The newest request of a conversation."""
 
-    messages: list[SeenAnswer]
+    messages: list[ChatMessage]
     states: list[S]
     odd: list[int]  # messages with more than texts in them: 1, 1.0 and true are equal, and are not the same
 
@@ -48,11 +48,11 @@ class KnownHistory(NamedTuple, Generic[S]):
 class HistoryFold(Generic[S]):
     """A state after each message, from the state above it and the message. May be used from any thread."""
 
-    def __init__(self, step: Callable[[S | None, SeenAnswer], S]) -> None:
+    def __init__(self, step: Callable[[S | None, ChatMessage], S]) -> None:
         self._step = step
         self._turns: Running[_Turn[S]] = Running()
 
-    def known(self, messages: list[SeenAnswer], size: int = LEAST) -> KnownHistory[S]:
+    def known(self, messages: list[ChatMessage], size: int = LEAST) -> KnownHistory[S]:
         """The states after as many of the first messages as came in this order before. `size`: bytes of the request."""
         most, best = 0, None
         for turn in self._turns if messages and size >= LEAST else ():
@@ -67,7 +67,7 @@ class HistoryFold(Generic[S]):
             return KnownHistory([], [], None)
         return KnownHistory(best.states[:most], [index for index in best.odd if index < most], best)
 
-    def rest(self, history: KnownHistory[S], messages: list[SeenAnswer], size: int) -> list[S]:
+    def rest(self, history: KnownHistory[S], messages: list[ChatMessage], size: int) -> list[S]:
         """The state after each message. `size`: bytes of the request; `history`: what `known` said, is used up."""
         states, odd, turn = history
         went_on = turn is not None and len(states) >= len(turn.messages) - 1
@@ -85,7 +85,7 @@ class HistoryFold(Generic[S]):
         self._turns.clear()
 
 
-def _same(turn: _Turn[Any], messages: list[SeenAnswer]) -> int:
+def _same(turn: _Turn[Any], messages: list[ChatMessage]) -> int:
     """How many of the first messages are the same."""
     base = turn.messages
     same = common(min(len(base), len(messages)), lambda start, end: base[start:end] == messages[start:end])
@@ -139,11 +139,11 @@ class History:
 class HistoryLookup:
     """One request's messages: what is known of them, and the way to know the rest."""
 
-    def __init__(self, history: History, messages: list[SeenAnswer], size: int) -> None:
+    def __init__(self, history: History, messages: list[ChatMessage], size: int) -> None:
         self._history, self._size = history, size
         self._places: list[int] = []  # of system texts
-        self._apart: list[SeenAnswer] = []
-        self._together: list[SeenAnswer] = []
+        self._apart: list[ChatMessage] = []
+        self._together: list[ChatMessage] = []
         for index, message in enumerate(messages):
             if message.get("role") in SYSTEM_ROLES:
                 self._places.append(index)
@@ -185,12 +185,12 @@ def _newest(prompt: Sequence[Message]) -> int:
     return next((start for start in range(len(prompt) - 1, -1, -1) if prompt[start].role == "user"), -1)
 
 
-def _length(message: SeenAnswer) -> int:
+def _length(message: ChatMessage) -> int:
     content = message.get("content")
     return len(content) if type(content) is str and "tool_calls" not in message else length(message)
 
 
-def _fact(redactor: Redactor, parent_state: MessageFacts | None, message: SeenAnswer) -> MessageFacts:
+def _fact(redactor: Redactor, parent_state: MessageFacts | None, message: ChatMessage) -> MessageFacts:
     kinds: set[str] = set()
     stored, form = redactor.message(canonical(message), kinds), form_of(message)
     if form is not None and (thought := form[-1]) is not None:
@@ -211,7 +211,7 @@ def _fact(redactor: Redactor, parent_state: MessageFacts | None, message: SeenAn
     )
 
 
-def _aside_fact(redactor: Redactor, parent_state: MessageFacts | None, message: SeenAnswer) -> MessageFacts:
+def _aside_fact(redactor: Redactor, parent_state: MessageFacts | None, message: ChatMessage) -> MessageFacts:
     kinds: set[str] = set()
     stored, form, base = redactor.message(canonical(message), kinds), form_of(message), parent_state or NOTHING
     untrainable = base.untrainable or (None if type(message.get("content")) is str else more_than_text([message]))

@@ -290,13 +290,13 @@ def luhn(number: str) -> bool:
     return (sum(digits[::-2]) + sum(digits[-2::-2].translate(_DOUBLED)) - len(digits) * ord("0")) % 10 == 0
 
 
-MessageResolver = Callable[[str], Iterator[Span]]
-FINDERS: Final[dict[str, MessageResolver]] = {
+SpanFinder = Callable[[str], Iterator[Span]]
+FINDERS: Final[dict[str, SpanFinder]] = {
     "private_key": private_keys, "jwt": jwts, "api_key": keys, "card": cards, "email": emails,
 }  # fmt: skip
 MARKS: Final[dict[str, str]] = {"private_key": _BEGIN, "jwt": "eyJ", "email": "@"}  # in every text that has one
 # What may be in a text of base64's letters alone: no picture has them by chance, and a list of secrets is such a text.
-BASE64_FINDERS: Final[dict[str, MessageResolver]] = {"api_key": keys_in_base64, "card": cards}
+BASE64_FINDERS: Final[dict[str, SpanFinder]] = {"api_key": keys_in_base64, "card": cards}
 
 
 def _dense(text: str) -> str:

@@ -24,7 +24,7 @@ from store.part import StorePart
 from store.records import Completion, Run
 
 LATELY_S: Final = 30 * 86400.0
-SkippedOutcome = Literal["no-variance", "stale", "mixed", "no-turns", "error"]
+LeftOutReason = Literal["no-variance", "stale", "mixed", "no-turns", "error"]
 # A turn that trains, as a rated completion that does (samples.FRESH).
 TRAINS: Final = """c.turn = 'main' AND c.status IN ('done', 'partial') AND c.reply_hash IS NOT NULL
 AND c.version IS NOT NULL AND c.untrainable IS NULL
@@ -90,13 +90,13 @@ class RunTurn(NamedTuple):
 
 def sort_out(
     rows: Iterable[sqlite3.Row], *, size: int, timeout_s: float, now: float
-) -> tuple[list[Group], dict[int, SkippedOutcome], float | None]:
+) -> tuple[list[Group], dict[int, LeftOutReason], float | None]:
     """Groups of members that may train; those that never will, by why; and when the next group closes by its time."""
     teams: dict[tuple[str, str | int], list[sqlite3.Row]] = {}
     for row in rows:
         teams.setdefault((row["key"], row["seq"] if row["team"] is None else row["team"]), []).append(row)
     groups: list[Group] = []
-    out: dict[int, SkippedOutcome] = {}
+    out: dict[int, LeftOutReason] = {}
     closes: list[float] = []
     for team in teams.values():
         is_named = team[0]["team"] is not None
@@ -112,7 +112,7 @@ def sort_out(
                     out[row["seq"]] = "error"
                 continue
             mixed = row["oldest"] != row["newest"]
-            reason: SkippedOutcome | None = "no-turns" if not row["turns"] else "mixed" if mixed else None
+            reason: LeftOutReason | None = "no-turns" if not row["turns"] else "mixed" if mixed else None
             if reason is None:
                 members.append(Member(row["seq"], row["reward"], row["oldest"], row["turns"], mixed, bool(row["told"])))
             elif closed:
@@ -142,7 +142,7 @@ def claim(db: sqlite3.Connection, wanted_episodes: EpisodeRequirements) -> Run |
         return None
     claimed: list[Group] = []
     for group in closed:
-        reason: SkippedOutcome | None = None
+        reason: LeftOutReason | None = None
         if wanted_episodes.live - group.oldest > wanted_episodes.max_version_gap:
             reason = "stale"
         elif not group.varies:

@@ -26,8 +26,8 @@ MOST_IN_GROUP: Final = 1024
 ROUNDED: Final = 1e-9  # a sum of weighted rewards may come out that far above 1
 SHOWN: Final = 3  # examples of each reason
 
-LeftoverVersions = Literal["broken", "no-reward", "not-trained", "twice", "not-captured", "refused"]
-FAILS: Final[frozenset[LeftoverVersions]] = frozenset({"broken", "twice", "refused"})
+SkipReason = Literal["broken", "no-reward", "not-trained", "twice", "not-captured", "refused"]
+FAILS: Final[frozenset[SkipReason]] = frozenset({"broken", "twice", "refused"})
 
 
 class NothingThere(Exception):
@@ -49,7 +49,7 @@ class SkippedOutcome(NamedTuple):
 
     where: str
     episode: str | None
-    kind: LeftoverVersions
+    kind: SkipReason
     why: str
 
 
@@ -230,7 +230,7 @@ def show(report: ImportReport, noun: str) -> None:
         f"{some(report.stored, 'episode')} {would}rewarded{changed}, {report.known} had their reward before; "
         f"{some(report.groups, 'group')}, {some(report.errors, 'episode')} with an error"
     )
-    kinds: dict[LeftoverVersions, list[SkippedOutcome]] = {}
+    kinds: dict[SkipReason, list[SkippedOutcome]] = {}
     for omission in report.left_out:
         kinds.setdefault(omission.kind, []).append(omission)
     for kind, those in kinds.items():

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from config.sections import Redaction
 from proxy.conversation.conversations import canonical, thread_and_above, without_commands
-from proxy.conversation.history_cache import LEAST, History, HistoryFold, HistoryLookup, SeenAnswer
+from proxy.conversation.history_cache import LEAST, ChatMessage, History, HistoryFold, HistoryLookup
 from proxy.conversation.modalities import more_than_text
 from proxy.conversation.redaction import Redactor
 from proxy.conversation.turns import turn_of
@@ -26,7 +26,7 @@ SAID = (
 )  # fmt: skip
 
 
-def messages(most: int = 12) -> st.SearchStrategy[list[SeenAnswer]]:
+def messages(most: int = 12) -> st.SearchStrategy[list[ChatMessage]]:
     role = st.sampled_from(("system", "developer", "user", "assistant", "tool"))
     return st.lists(st.builds(lambda r, c: {"role": r, "content": c}, role, st.sampled_from(SAID)), max_size=most)
 
@@ -37,7 +37,7 @@ AGENT = st.sampled_from((None, *AGENTS))
 @given(messages(), st.lists(st.tuples(st.integers(0, 12), messages(4), AGENT), max_size=5))
 @settings(deadline=None)
 def test_what_is_remembered_is_what_would_be_worked_out(
-    first: list[SeenAnswer], turns: list[tuple[int, list[SeenAnswer], Agent | None]]
+    first: list[ChatMessage], turns: list[tuple[int, list[ChatMessage], Agent | None]]
 ) -> None:
     """Turns that go on, go back and change what was said, also in requests of different agents: all facts are as those
     of a memory that knows nothing."""
@@ -61,21 +61,21 @@ def test_what_is_remembered_is_what_would_be_worked_out(
         assert turn_of({}, {}, kept, None, (), told.turns) == turn_of({}, {}, kept, None)
 
 
-def counted() -> tuple[HistoryFold[int], list[SeenAnswer]]:
-    seen: list[SeenAnswer] = []
+def counted() -> tuple[HistoryFold[int], list[ChatMessage]]:
+    seen: list[ChatMessage] = []
 
-    def step(above: int | None, message: SeenAnswer) -> int:
+    def step(above: int | None, message: ChatMessage) -> int:
         seen.append(message)
         return (above or 0) + 1
 
     return HistoryFold(step), seen
 
 
-def say(*texts: Any) -> list[SeenAnswer]:
+def say(*texts: Any) -> list[ChatMessage]:
     return [{"role": role, "content": text} for role, text in zip(itertools.cycle(("user", "assistant")), texts)]
 
 
-def over(fold: HistoryFold[int], talk: list[SeenAnswer], size: int = LEAST) -> list[int]:
+def over(fold: HistoryFold[int], talk: list[ChatMessage], size: int = LEAST) -> list[int]:
     return fold.rest(fold.known(talk), talk, size)
 
 

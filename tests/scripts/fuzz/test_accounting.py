@@ -18,12 +18,12 @@ from scripts.fuzz.wire import Socket, sound
 from scripts.harness.records import put
 from store.store import Store
 
-AnswerInProgress = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+Connection = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 SHORT_S = 0.2
 
 
 @asynccontextmanager
-async def server(answering: AnswerInProgress) -> AsyncIterator[int]:
+async def server(answering: Connection) -> AsyncIterator[int]:
     """A port where each connection is answered so, and closed."""
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
