@@ -34,23 +34,23 @@ START: Final[Mapping[str, str]] = {
 
 
 async def ask(
-    backend: Backend, address: Address, body: Mapping[str, Any], timeout_s: float, what: str = "a question"
+    backend: Backend, address: Address, body: Mapping[str, Any], timeout_s: float, question: str = "a question"
 ) -> tuple[int, bytes]:
-    """Status and body of the answer. Raises BackendDown, which says `what` was not answered."""
-    named = {key: loads(value) for key, value in address.members.items()}
+    """Status and body of the answer. Raises BackendDown, which says `question` was not answered."""
+    members = {key: loads(value) for key, value in address.members.items()}
     headers = {**backend.headers(), "content-type": "application/json"}
-    with reaching(address.url, backend.kind, what, timeout_s):
+    with reaching(address.url, backend.kind, question, timeout_s):
         async with (
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=timeout_s), middlewares=(refuse_all,)) as http,
             http.post(
-                route_url(address.url, "/v1/chat/completions"), data=dumps({**body, **named}), headers=headers
+                route_url(address.url, "/v1/chat/completions"), data=dumps({**body, **members}), headers=headers
             ) as response,
         ):
             return response.status, await body_of(response, ASK_BYTES)
 
 
 @contextmanager
-def reaching(url: str, kind: str, what: str, timeout_s: float) -> Iterator[None]:
+def reaching(url: str, kind: str, question: str, timeout_s: float) -> Iterator[None]:
     """One request to a server, which may not be there or not answer. Raises BackendDown; BackendBroke where it points
     elsewhere."""
     try:
@@ -60,7 +60,7 @@ def reaching(url: str, kind: str, what: str, timeout_s: float) -> Iterator[None]
     except aiohttp.ServerTimeoutError as error:  # no connection
         raise down(url, error, kind) from error
     except TimeoutError as error:
-        message = f"The backend at {url} did not answer {what} within {timeout_s:g} s; check its log."
+        message = f"The backend at {url} did not answer {question} within {timeout_s:g} s; check its log."
         raise BackendDown(message, retry_after=5) from error
     except (aiohttp.ClientError, OSError) as error:
         raise down(url, error, kind) from error
@@ -70,8 +70,8 @@ def down(url: str, error: BaseException, kind: str = "") -> BackendDown:
     start = f"start it (`{START[kind]}`)" if kind in START else "start it"
     start += _unused_proxy(url)
     return BackendDown(
-        f"The backend at {url} does not answer ({_why(error)}); {start}, or correct backend.url: `rlproxy init` finds "
-        "what runs here. Nothing stored was lost.",
+        f"The backend at {url} does not answer ({_reason(error)}); {start}, or correct backend.url: `rlproxy init` "
+        "finds what runs here. Nothing stored was lost.",
         retry_after=5,
     )
 
@@ -85,9 +85,9 @@ def _unused_proxy(url: str) -> str:
     return f" ({scheme.upper()}_PROXY is set, and rlproxy goes through no proxy)"
 
 
-def _why(error: BaseException) -> str:
+def _reason(error: BaseException) -> str:
     """In a few words: aiohttp's own repeat the address, and have the loop's words for it."""
-    found = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
-    if getattr(found, "errno", None) == errno.ECONNREFUSED:
+    cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+    if getattr(cause, "errno", None) == errno.ECONNREFUSED:
         return "connection refused: nothing listens there"
-    return (isinstance(found, OSError) and found.strerror) or str(found) or type(error).__name__
+    return (isinstance(cause, OSError) and cause.strerror) or str(cause) or type(error).__name__

@@ -17,7 +17,7 @@ from proxy.core.json_edit import dumps
 from trainer.launch import AdapterError
 
 # Members of a chat request that a server's chat template may see.
-SEEN: Final = ("tool_choice", "parallel_tool_calls", "reasoning_effort", "reasoning", "response_format",
+TEMPLATE_MEMBERS: Final = ("tool_choice", "parallel_tool_calls", "reasoning_effort", "reasoning", "response_format",
                "continue_final_message", "add_generation_prompt")  # fmt: skip
 
 
@@ -40,7 +40,7 @@ class Capabilities:
     implied_tag: str = ""  # what a model's name may end in and mean the same
     foreign: bool = False  # it runs a model that is not ours: what it says is of no version
     frees: bool = False  # gives its memory back while a run trains
-    wears_one: bool = False  # at a time: a request for another version waits until all running ones have ended
+    single_version: bool = False  # at a time: a request for another version waits until all running ones have ended
     longer: str = "give the model a longer context at its server"  # what helps where that cuts prompts
     slots: int = 64  # answers that it works on at once, as such servers are mostly started
     lost: frozenset[int] = frozenset({404})  # what it answers where it does not know the model asked for
@@ -53,16 +53,18 @@ class ServedModel:
     model: str
     sampling: Mapping[str, float]  # in force where the client sets nothing
     by_dialect: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # where a dialect has other defaults
-    known: str = "its own defaults"  # from where this is known, in a few words
+    source: str = "its own defaults"  # from where this is known, in a few words
     unsure: frozenset[str] = frozenset()  # members of `sampling` of which it is not known whether they are in force
     logprobs_of: Literal["model"] | None = None  # as in Capabilities, where that hangs on how the server was started
 
-    def guessed(self, said: Collection[str]) -> str | None:
+    def uncertainty(self, members: Collection[str]) -> str | None:
         """Why nobody knows how a request that says these members was sampled; None where it is known."""
         if not self.unsure:
             return None
-        left = [name for name in self.sampling if name in self.unsure and name not in said]
-        return f"the client left {', '.join(left)} to the server, which does not tell what it took" if left else None
+        open_members = [name for name in self.sampling if name in self.unsure and name not in members]
+        if not open_members:
+            return None
+        return f"the client left {', '.join(open_members)} to the server, which does not tell what it took"
 
 
 class Address(NamedTuple):
@@ -95,10 +97,14 @@ class Prompt:
 
     def chat(self) -> dict[str, Any]:
         """Arguments of a chat template, as members of a chat request."""
-        said = {key: self.request[key] for key in SEEN if key in self.request} if self.dialect == "chat" else {}
-        more = {"tools": self.tools, "chat_template_kwargs": self.template_kwargs}
-        given = {key: value for key, value in more.items() if value}
-        return {"messages": [_in_a_request(m) for m in self.messages], **said, **given}
+        members = (
+            {key: self.request[key] for key in TEMPLATE_MEMBERS if key in self.request}
+            if self.dialect == "chat"
+            else {}
+        )
+        optional = {"tools": self.tools, "chat_template_kwargs": self.template_kwargs}
+        present = {key: value for key, value in optional.items() if value}
+        return {"messages": [_in_a_request(m) for m in self.messages], **members, **present}
 
     @property
     def text(self) -> str | None:
@@ -117,8 +123,8 @@ def _in_a_request(message: Mapping[str, Any]) -> Mapping[str, Any]:
 def _call(call: Mapping[str, Any]) -> Mapping[str, Any]:
     function = call.get("function") or {}
     arguments = function.get("arguments")
-    said = arguments if isinstance(arguments, str) else dumps(arguments or {}).decode()
-    return {**call, "function": {**function, "arguments": said}}
+    text = arguments if isinstance(arguments, str) else dumps(arguments or {}).decode()
+    return {**call, "function": {**function, "arguments": text}}
 
 
 class RenderedPrompt(NamedTuple):
@@ -172,7 +178,7 @@ class Backend(Protocol):
         Blocking: it may look at files."""
 
     @property
-    def left(self) -> LeftoverVersions | None:
+    def leftovers(self) -> LeftoverVersions | None:
         """Leftovers of other homes there, as last seen: of one that is gone, nobody else would remove it."""
 
     async def start(self, http: aiohttp.ClientSession, on_restart: Callable[[], Awaitable[None]]) -> None:
@@ -189,10 +195,10 @@ class Backend(Protocol):
     def addresses(self, model: str) -> Sequence[Address]:
         """All places where it answers: each is warmed up before a version goes live. Raises BackendDown."""
 
-    def ended(self, address: Address) -> None:
+    def release(self, address: Address) -> None:
         """Note that what was sent to an `address` has been answered, or never will be."""
 
-    def elsewhere(self, address: Address) -> bool:
+    def fail_over(self, address: Address) -> bool:
         """Nobody answers at this one; whether to ask for another."""
 
     def headers(self) -> Mapping[str, str]:
@@ -201,7 +207,7 @@ class Backend(Protocol):
     async def models(self) -> list[dict[str, Any]]:
         """The server's own list. Raises BackendDown, BackendBroke."""
 
-    async def tells(self) -> ModelDescription:
+    async def describe(self) -> ModelDescription:
         """Figures of the model itself, in a moment. Raises BackendDown, BackendBroke."""
 
     async def rendered(self, prompt: Prompt) -> RenderedPrompt | None:
@@ -247,4 +253,4 @@ def place_for(backend: Backend, model: str) -> Iterator[Address]:
     try:
         yield address
     finally:
-        backend.ended(address)
+        backend.release(address)

@@ -41,13 +41,13 @@ class Builtin(VLLM):
         self._loaded: str | None = None
         self._up = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
-        self._why_down = "it is starting"
+        self._down_reason = "it is starting"
         self._on_restart: Callable[[], Awaitable[None]] | None = None
 
     @property
     def url(self) -> str:
         if self._server is None:
-            raise BackendDown(f"The built-in backend is not up: {self._why_down}.", retry_after=5)
+            raise BackendDown(f"The built-in backend is not up: {self._down_reason}.", retry_after=5)
         return self._server.url
 
     def headers(self) -> Mapping[str, str]:
@@ -69,7 +69,7 @@ class Builtin(VLLM):
     def state(self) -> str:
         if self._up.is_set() and self._server:
             return f"builtin at {self._server.url}, process {self._server.pid}"
-        return f"builtin, down: {self._why_down}"
+        return f"builtin, down: {self._down_reason}"
 
     async def start(self, http: aiohttp.ClientSession, on_restart: Callable[[], Awaitable[None]]) -> None:
         """Raises Unsupported where the `train` extra is missing, BackendDown where the first start fails."""
@@ -91,10 +91,10 @@ class Builtin(VLLM):
         logs = settings.home / "logs"
         logs.mkdir(mode=0o700, parents=True, exist_ok=True)
         log.info("backend starts; the first time it has to get its model, a minute or more", log=str(logs))
-        named = settings.train.weights
-        files = await asyncio.to_thread(fingerprint, named) if named else None  # before they are read
+        weights = settings.train.weights
+        files = await asyncio.to_thread(fingerprint, weights) if weights else None  # before they are read
         self._server = await self._launcher.start_server(
-            named,
+            weights,
             self._model,
             threads=settings.backend.threads,
             key=self._key,
@@ -111,7 +111,7 @@ class Builtin(VLLM):
             assert self._server is not None
             status = await self._server.wait()
             self._up.clear()
-            self._server, self._why_down = (
+            self._server, self._down_reason = (
                 None,
                 f"its process ended with status {status} and is being restarted",
             )
@@ -125,7 +125,7 @@ class Builtin(VLLM):
                     await self._on_restart()
                     self._up.set()
                 except Exception as error:
-                    self._why_down = f"it did not come back ({error})"
+                    self._down_reason = f"it did not come back ({error})"
                     log.error("backend restart failed", error=str(error), again_in_s=pause)
                     if self._server is not None:
                         await self._server.stop()
@@ -147,7 +147,7 @@ class Builtin(VLLM):
 
     async def free(self) -> None:
         """By ending the process: on a machine without a GPU it is main memory that the run needs."""
-        self._why_down = "it rests while a run trains"
+        self._down_reason = "it rests while a run trains"
         await self.stop()
 
     async def reclaim(self) -> None:
@@ -156,7 +156,7 @@ class Builtin(VLLM):
         try:
             await self._launch()
         except LaunchError as error:
-            self._why_down = f"it did not come back ({error})"
+            self._down_reason = f"it did not come back ({error})"
             raise BackendDown(f"The built-in backend did not come back: {error}", retry_after=5) from error
         self._answers()
 
@@ -165,4 +165,4 @@ class Builtin(VLLM):
             async with asyncio.timeout(self._settings.ready_timeout_s):
                 await self._up.wait()
         except TimeoutError:
-            raise BackendDown(f"The built-in backend is not up: {self._why_down}.", retry_after=5) from None
+            raise BackendDown(f"The built-in backend is not up: {self._down_reason}.", retry_after=5) from None

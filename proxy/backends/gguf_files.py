@@ -68,20 +68,20 @@ def whole_size(base: Path) -> int:
     What an adapter may change is stored as Q8_0 where it has fewer bits, and as F16 where it is Q8_0. Of a file whose
     head cannot be read: GROWTH times its size.
     """
-    about = base.stat()
-    more = _growth(base, about.st_size, about.st_mtime_ns)
-    return about.st_size * GROWTH if more is None else about.st_size + more
+    stat = base.stat()
+    growth = _growth(base, stat.st_size, stat.st_mtime_ns)
+    return stat.st_size * GROWTH if growth is None else stat.st_size + growth
 
 
 @lru_cache(maxsize=8)  # the head of a large model is megabytes, and `status` asks each time
 def _growth(base: Path, size: int, changed_ns: int) -> int | None:
     try:
-        return sum(_more(tensor) for tensor in read_tensors(base) if _CHANGED.fullmatch(tensor.name))
+        return sum(_tensor_growth(tensor) for tensor in read_tensors(base) if _CHANGED.fullmatch(tensor.name))
     except NoGguf:
         return None
 
 
-def _more(tensor: Tensor) -> int:
+def _tensor_growth(tensor: Tensor) -> int:
     then = F16_BITS if tensor.kind == Q8_0 else tensor.bits if tensor.kind in LARGE else Q8_0_BITS
     return max(0, int(tensor.elements * (then - tensor.bits) / 8))
 
@@ -96,9 +96,9 @@ def no_room(base: Path, fused: Path, served: tuple[Path, int] | None = None) -> 
         size = whole_size(base)
     except OSError as error:
         return f"The model's own file {base} cannot be read any more: {error.strerror or error}."
-    needs = [(_there(fused), size + SPARE)]
+    needs = [(_existing_parent(fused), size + SPARE)]
     if served is not None:
-        needs.append((_there(served[0]), size * served[1]))
+        needs.append((_existing_parent(served[0]), size * served[1]))
     for folder, needed in needs:
         if (free := shutil.disk_usage(folder).free) < needed:
             return (
@@ -108,7 +108,7 @@ def no_room(base: Path, fused: Path, served: tuple[Path, int] | None = None) -> 
     return None
 
 
-def _there(folder: Path) -> Path:
+def _existing_parent(folder: Path) -> Path:
     while not os.path.exists(folder):
         folder = folder.parent
     return folder

@@ -50,18 +50,18 @@ def read_tensors(file: Path) -> list[Tensor]:
             _, _, count, _ = struct.unpack("<4sIQQ", stream.read(24))
             stream.seek(0)
             alignment = int(_read(stream).get("general.alignment", 32))
-            found = [_tensor(stream) for _ in range(min(count, TENSORS + 1))]
+            heads = [_tensor(stream) for _ in range(min(count, TENSORS + 1))]
             start = -(-stream.tell() // alignment) * alignment
             end = stream.seek(0, os.SEEK_END) - start
     except (OSError, struct.error, UnicodeDecodeError, RecursionError, ValueError, TypeError) as error:
         raise NoGguf(f"{file} is not a GGUF file that can be read: {error}") from error
     if count > TENSORS:
         raise NoGguf(f"{file} has {count} tensors")
-    found.sort(key=lambda one: one[3])
-    ends = [*(offset for _, _, _, offset in found[1:]), end]
+    heads.sort(key=lambda head: head[3])
+    ends = [*(offset for _, _, _, offset in heads[1:]), end]
     return [
         Tensor(name, kind, elements, max(0.0, 8 * (then - offset) / max(1, elements)))
-        for (name, kind, elements, offset), then in zip(found, ends, strict=True)
+        for (name, kind, elements, offset), then in zip(heads, ends, strict=True)
     ]
 
 
@@ -78,13 +78,13 @@ def _read(stream: BinaryIO) -> dict[str, Any]:
     magic, version, _, count = struct.unpack("<4sIQQ", stream.read(24))
     if magic != b"GGUF" or version not in (2, 3) or count > KEYS:
         raise NoGguf("it does not begin as a GGUF file of version 2 or 3")
-    found: dict[str, Any] = {}
+    metadata: dict[str, Any] = {}
     for _ in range(count):
         key = _text(stream)
-        found[key] = _value(stream, _number(stream, "I"))
+        metadata[key] = _value(stream, _number(stream, "I"))
         if stream.tell() > WHOLE:
             raise NoGguf(f"its head is over {WHOLE} bytes")
-    return found
+    return metadata
 
 
 def _value(stream: BinaryIO, kind: int) -> Any:

@@ -18,7 +18,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
-KEPT: Final = 2  # versions that stay in the server though nobody uses them: a rollback finds them there
+SPARES: Final = 2  # versions that stay in the server though nobody uses them: a rollback finds them there
 MARK: Final = "home-mark.json"
 MACHINE: Final = Path("/etc/machine-id")  # two machines may share a server, and a home's path
 
@@ -42,7 +42,7 @@ def mark_of(home: Path) -> str:
     return hashlib.sha256(f"{word}\n{machine}\n{os.path.realpath(home)}".encode()).hexdigest()[:6]
 
 
-class InstalledVersion:
+class InstalledVersions:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._all: dict[str, dict[str, Any]] = {}  # the least recently used first
@@ -55,33 +55,33 @@ class InstalledVersion:
 
     def adopt(self) -> None:
         """Adopt what was written before homes had a mark."""
-        if any("home" not in about for about in self._all.values()):
-            self._all = {name: {"home": self.mark, **about} for name, about in self._all.items()}
+        if any("home" not in entry for entry in self._all.values()):
+            self._all = {name: {"home": self.mark, **entry} for name, entry in self._all.items()}
             self._write()
 
-    def about(self, name: str) -> Mapping[str, Any] | None:
+    def entry(self, name: str) -> Mapping[str, Any] | None:
         """The entry from when it was made; None where it is not ours, or of the home that this one was copied from."""
-        found = self._all.get(name)
-        return found if found is not None and found.get("home", self.mark) == self.mark else None
+        entry = self._all.get(name)
+        return entry if entry is not None and entry.get("home", self.mark) == self.mark else None
 
     def names(self) -> Collection[str]:
-        return [name for name in self._all if self.about(name) is not None]
+        return [name for name in self._all if self.entry(name) is not None]
 
     def candidates(self, name: str) -> Iterator[str]:
         """Names that a version may have there, the best first: `name` by itself only where this home has made that."""
-        if self.about(name) is not None:
+        if self.entry(name) is not None:
             yield name
         yield f"{name}-{self.mark}"
         for n in count(2):
             yield f"{name}-{self.mark}-{n}"
 
-    def put(self, name: str, **about: Any) -> None:
+    def record(self, name: str, **entry: Any) -> None:
         """Written before it is made, so that a crash in between leaves nothing that we do not know of."""
         self._all.pop(name, None)
-        self._all[name] = {**about, "home": self.mark}
+        self._all[name] = {**entry, "home": self.mark}
         self._write()
 
-    def used(self, name: str) -> None:
+    def mark_used(self, name: str) -> None:
         if next(reversed(self._all), None) != name:
             self._all[name] = self._all.pop(name)
             self._write()
@@ -92,17 +92,17 @@ class InstalledVersion:
 
     def spare(self, in_use: Collection[str]) -> list[str]:
         """Versions that may go: neither in use nor among the last two that were."""
-        return [name for name in list(self.names())[:-KEPT] if name not in in_use]
+        return [name for name in list(self.names())[:-SPARES] if name not in in_use]
 
     def _write(self) -> None:
         write(self._path, self._all)
 
 
-def write(path: Path, what: Mapping[str, Any]) -> None:
+def write(path: Path, content: Mapping[str, Any]) -> None:
     """On disk when it returns, whole or not at all."""
     temporary = path.with_name(f".{path.name}.tmp")
     with temporary.open("w", encoding="utf-8") as file:
-        json.dump(what, file, indent=1)
+        json.dump(content, file, indent=1)
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)

@@ -62,8 +62,8 @@ class LlamaCpp(OpenAICompatible):
         self._weights = settings.train.weights or None
         self._launcher = launcher
         self._files = Path(os.path.abspath(settings.home / "gguf"))
-        self._worn: dict[str, str] = {}  # a plain server's versions, and the file of each
-        self._there: dict[str, tuple[int, float]] = {}  # its LoRA files: number, and scale where a request says none
+        self._version_files: dict[str, str] = {}  # a plain server's versions, and the file of each
+        self._server_loras: dict[str, tuple[int, float]] = {}  # its LoRA files: number, and the default scale
 
     @property
     def state(self) -> str:
@@ -79,13 +79,13 @@ class LlamaCpp(OpenAICompatible):
         text = text if text is not None else await self._render("/apply-template", prompt.chat(), "prompt")
         if text is None:
             return None
-        asked = {"content": text, "add_special": True, "parse_special": True}
-        return RenderedPrompt(str(text), await self._render("/tokenize", asked, "tokens"))
+        body = {"content": text, "add_special": True, "parse_special": True}
+        return RenderedPrompt(str(text), await self._render("/tokenize", body, "tokens"))
 
     async def _samples_by(self) -> Defaults | None:
         status, body = await self._call("GET", f"/props?model={quote(self._model)}")
-        said = in_props(body) if status == 200 else {}
-        return Defaults({**UNTOLD.sampling, **said}, "as its /props say") if said else None
+        sampling = in_props(body) if status == 200 else {}
+        return Defaults({**UNTOLD.sampling, **sampling}, "as its /props say") if sampling else None
 
     async def _gguf(self, path: Path) -> Path:
         """The adapter as a GGUF file, made once. Raises BackendBroke."""
@@ -101,22 +101,22 @@ class LlamaCpp(OpenAICompatible):
     async def load(self, name: str, path: Path) -> None:
         file = await self._gguf(path)
         await self._look()
-        if str(file) not in self._there:  # a POST to that route would answer success and ignore the file
+        if str(file) not in self._server_loras:  # a POST to that route would answer success and ignore the file
             raise Unsupported(
                 f"A llama-server that runs takes no new adapter, so {name} waits: restart it with "
                 f"--lora-scaled {file}:0, then `rlproxy promote {name.rpartition('@')[2]}`. Or let rlproxy run it "
                 "(backend.command), or start it as a router (--models-preset FILE, and backend.presets = FILE)."
             )
-        self._worn[name] = str(file)
+        self._version_files[name] = str(file)
 
     async def unload(self, name: str) -> None:
-        self._worn.pop(name, None)  # the file itself stays in the server until that is restarted
+        self._version_files.pop(name, None)  # the file itself stays in the server until that is restarted
 
     def address(self, model: str) -> Address:
-        file = self._worn.get(model)
-        if file is None and not self._there:
+        file = self._version_files.get(model)
+        if file is None and not self._server_loras:
             return super().address(model)
-        if file is not None and file not in self._there:
+        if file is not None and file not in self._server_loras:
             raise BackendDown(
                 f"llama-server was restarted without {model}; "
                 f"restart it with --lora-scaled {file}:0, or `rlproxy rollback`."
@@ -125,7 +125,7 @@ class LlamaCpp(OpenAICompatible):
         # which adapter a prompt was read with, so no request may use it (llama.cpp's issue 26207).
         lora = [
             {"id": number, "scale": 1.0 if path == file else 0.0 if self._files in Path(path).parents else scale}
-            for path, (number, scale) in self._there.items()
+            for path, (number, scale) in self._server_loras.items()
         ]
         members = {"model": dumps(self._model), "lora": dumps(lora), "cache_prompt": b"false"}
         return Address(self.url, members)
@@ -133,8 +133,8 @@ class LlamaCpp(OpenAICompatible):
     async def _look(self) -> None:
         status, body = await self._call("GET", "/lora-adapters")
         try:
-            found = loads(body) if status == 200 else []
-            self._there = {str(one["path"]): (int(one["id"]), float(one["scale"])) for one in found}
+            entries = loads(body) if status == 200 else []
+            self._server_loras = {str(entry["path"]): (int(entry["id"]), float(entry["scale"])) for entry in entries}
         except (ValueError, KeyError, TypeError) as error:
             raise BackendBroke(f"The backend at {self._url} answered GET /lora-adapters with no list.") from error
 
@@ -174,7 +174,7 @@ class LlamaRouter(LlamaCpp):
         return f"llamacpp, a router at {self._url} over {self._presets}"
 
     def address(self, model: str) -> Address:
-        return Address(self.url, {"model": dumps(self.named(model))})
+        return Address(self.url, {"model": dumps(self.server_name(model))})
 
     async def _name_model(self) -> None:
         status, body = await self._call("GET", "/props")
@@ -194,39 +194,39 @@ class LlamaRouter(LlamaCpp):
 
     async def load(self, name: str, path: Path) -> None:
         await self.ready()
-        file, unmarked, name = await self._gguf(path), name, self.named(name)
+        file, unmarked, name = await self._gguf(path), name, self.server_name(name)
         if await self._status(unmarked) is not None and await self._lora(unmarked) == str(file):
             await self._take_out(unmarked)  # written by this home before its names had a mark
-        found = await self._status(name)
-        if found is not None and await self._lora(name) != str(file):
+        state = await self._status(name)
+        if state is not None and await self._lora(name) != str(file):
             await self._take_out(name)  # an earlier rlproxy's of this home
-        elif found == "loaded":
+        elif state == "loaded":
             return
         await self._write(presets.with_version, self._model, name, file)
-        found = await self._status(name, reload=True)
-        if found is None:
+        state = await self._status(name, reload=True)
+        if state is None:
             await self._write(presets.without, name)
             raise BackendBroke(f"The router at {self._url} does not read {self._presets}; is it its --models-preset?")
         try:
-            await self._run(name, found)
+            await self._run(name, state)
         except BackendBroke:
             await self._take_out(name)
             raise
 
-    async def _run(self, name: str, found: str | None) -> None:
-        """Have it loaded, `found` being its status now. Raises BackendBroke."""
-        if found not in ("loaded", "loading"):
+    async def _run(self, name: str, state: str | None) -> None:
+        """Have it loaded, `state` being its status now. Raises BackendBroke."""
+        if state not in ("loaded", "loading"):
             status, answer = await self._call("POST", "/models/load", json={"model": name})
             if status != 200 and await self._status(name) not in ("loaded", "loading"):
                 raise BackendBroke(f"The router did not load {name} ({status}): {message_in(answer)}")
         try:
             async with asyncio.timeout(LOAD_S):
-                while (found := await self._status(name)) == "loading":
+                while (state := await self._status(name)) == "loading":
                     await asyncio.sleep(POLL_S)
         except TimeoutError:
-            found = "still loading"
-        if found != "loaded":
-            raise BackendBroke(f"The router did not load {name} (it is {found}); the router's own log says why.")
+            state = "still loading"
+        if state != "loaded":
+            raise BackendBroke(f"The router did not load {name} (it is {state}); the router's own log says why.")
 
     async def _end(self, name: str) -> None:
         """Cuts what still runs on it: nothing does, as swap and lending have waited for it. Raises BackendBroke."""
@@ -240,8 +240,8 @@ class LlamaRouter(LlamaCpp):
 
     async def free(self) -> None:
         """The model and its versions; what else the router holds, another home's versions too, is not ours."""
-        for name, found in (await self._statuses()).items():
-            if (name == self._model or self._is_ours(name)) and found in ("loaded", "loading"):
+        for name, state in (await self._statuses()).items():
+            if (name == self._model or self._is_ours(name)) and state in ("loaded", "loading"):
                 await self._end(name)
 
     async def reclaim(self) -> None:
@@ -251,7 +251,7 @@ class LlamaRouter(LlamaCpp):
     async def reads_ahead(self, name: str) -> int:
         """One for each of its slots. One more would take the slot that is most like it, and what that one has read."""
         address = self.address(name)
-        status, body = await self._call("GET", f"/props?model={quote(self.named(name))}", url=address.url)
+        status, body = await self._call("GET", f"/props?model={quote(self.server_name(name))}", url=address.url)
         try:
             return int(loads(body)["total_slots"]) if status == 200 else 0
         except (ValueError, KeyError, TypeError) as error:
@@ -261,7 +261,7 @@ class LlamaRouter(LlamaCpp):
         return name.startswith(f"{self._model}@v") and name.endswith(f"-{self.mark}")
 
     async def unload(self, name: str) -> None:
-        await self._take_out(self.named(name))
+        await self._take_out(self.server_name(name))
 
     async def _take_out(self, name: str) -> None:
         """By the router's name for it."""

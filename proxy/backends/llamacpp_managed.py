@@ -37,8 +37,8 @@ class LlamaManaged(LlamaCpp):
     def __init__(self, settings: Settings, launcher: Launcher) -> None:
         super().__init__(settings, launcher)
         self._command = shlex.split(settings.backend.command)
-        given = settings.backend.api_key  # where its command names one, too
-        self._key = given.get_secret_value() if given else secrets.token_urlsafe(32)
+        api_key = settings.backend.api_key  # where its command names one, too
+        self._key = api_key.get_secret_value() if api_key else secrets.token_urlsafe(32)
         self._logs = settings.home / "logs"
         self._base: Process | None = None
         self._versions: dict[str, Process] = {}
@@ -58,15 +58,15 @@ class LlamaManaged(LlamaCpp):
         if self._freed:
             return f"llamacpp, `{self._command[0]}` rests while a run trains"
         running = [self._base, *self._versions.values()] if self._base else []
-        down = [process.why_down for process in running if process.why_down]
-        said = f"llamacpp, {len(running)} processes of `{self._command[0]}`, the model's at {self.url}"
-        return f"{said}; {'; '.join(down)}" if down else said
+        down = [process.down_reason for process in running if process.down_reason]
+        summary = f"llamacpp, {len(running)} processes of `{self._command[0]}`, the model's at {self.url}"
+        return f"{summary}; {'; '.join(down)}" if down else summary
 
     def address(self, model: str) -> Address:
         process = self._versions.get(model) or self._base
         if process is None or not process.up:
-            why = process.why_down if process else "it has not been started"
-            raise BackendDown(f"The llama-server for {model} is not up: {why}.", retry_after=5)
+            reason = process.down_reason if process else "it has not been started"
+            raise BackendDown(f"The llama-server for {model} is not up: {reason}.", retry_after=5)
         return Address(process.url, {"model": dumps(model)})
 
     async def start(self, http: aiohttp.ClientSession, on_restart: Callable[[], Awaitable[None]]) -> None:
@@ -121,9 +121,9 @@ class LlamaManaged(LlamaCpp):
             await self._base.start(self._http)
             self._freed = False
 
-    def _process(self, title: str, more: list[str]) -> Process:
+    def _process(self, title: str, arguments: list[str]) -> Process:
         log_file = self._logs / f"llama-{title}.log"
-        return Process([*self._command, *more], log_file, self.headers(), {"LLAMA_API_KEY": self._key})
+        return Process([*self._command, *arguments], log_file, self.headers(), {"LLAMA_API_KEY": self._key})
 
 
 def _enough_memory(like: int, name: str) -> None:

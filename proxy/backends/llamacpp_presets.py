@@ -36,41 +36,41 @@ def rewrite(path: Path, change: Callable[..., str], *about: Any) -> None:
 def with_version(text: str, base: str, name: str, file: Path) -> str:
     """With a section `name` that is the one of `base` and a LoRA. Raises PresetError where there is no such base."""
     text = without(text, name)
-    kept = [line.rstrip() for line in _lines(text, base) if not re.match(r"\s*(load-on-startup|alias)\s*=", line)]
-    while kept and not kept[-1]:
-        kept.pop()
-    if not kept:
+    lines = [line.rstrip() for line in _lines(text, base) if not re.match(r"\s*(load-on-startup|alias)\s*=", line)]
+    while lines and not lines[-1]:
+        lines.pop()
+    if not lines:
         raise PresetError(f"it has no section [{base}]; give the model one, with `model = FILE`.")
-    if any(re.match(r"\s*lora(-scaled)?\s*=", line) for line in kept):
+    if any(re.match(r"\s*lora(-scaled)?\s*=", line) for line in lines):
         raise PresetError(f"its section [{base}] has a LoRA already; versions need the base model alone.")
-    section = "\n".join([f"[{name}]", NOTE, *kept, f"lora = {file}"])
+    section = "\n".join([f"[{name}]", NOTE, *lines, f"lora = {file}"])
     return f"{text.rstrip()}\n\n{section}\n"
 
 
 def without(text: str, name: str) -> str:
     """With no section `name`. One that rlproxy did not write stays."""
     lines = text.splitlines(keepends=True)
-    at = next((i for i, line in enumerate(lines) if line.strip() == f"[{name}]"), None)
-    if at is None or at + 1 == len(lines) or lines[at + 1].strip() != NOTE:
+    start = next((i for i, line in enumerate(lines) if line.strip() == f"[{name}]"), None)
+    if start is None or start + 1 == len(lines) or lines[start + 1].strip() != NOTE:
         return text
-    end = next((i for i in range(at + 1, len(lines)) if _heading(lines[i])), len(lines))
-    return "".join(lines[:at] + lines[end:]).rstrip("\n") + "\n"
+    end = next((i for i in range(start + 1, len(lines)) if _heading(lines[i])), len(lines))
+    return "".join(lines[:start] + lines[end:]).rstrip("\n") + "\n"
 
 
 def lora_of(text: str, name: str) -> str | None:
     """The file that a section names as its LoRA."""
-    named = (re.match(r"\s*lora\s*=\s*(.*)", line) for line in _lines(text, name))
-    return next((found[1].rstrip() for found in named if found), None)
+    matches = (re.match(r"\s*lora\s*=\s*(.*)", line) for line in _lines(text, name))
+    return next((match[1].rstrip() for match in matches if match), None)
 
 
 def _lines(text: str, name: str) -> list[str]:
     """The lines of a section, without its heading."""
     lines = text.splitlines()
-    at = next((i for i, line in enumerate(lines) if line.strip() == f"[{name}]"), None)
-    if at is None:
+    start = next((i for i, line in enumerate(lines) if line.strip() == f"[{name}]"), None)
+    if start is None:
         return []
-    end = next((i for i in range(at + 1, len(lines)) if _heading(lines[i])), len(lines))
-    return lines[at + 1 : end]
+    end = next((i for i in range(start + 1, len(lines)) if _heading(lines[i])), len(lines))
+    return lines[start + 1 : end]
 
 
 def _heading(line: str) -> bool:

@@ -22,7 +22,7 @@ import aiohttp
 from config.settings import Settings
 from proxy.backends import gguf_files
 from proxy.backends.base import Address, Capabilities, LeftoverVersions
-from proxy.backends.installed import InstalledVersion, write
+from proxy.backends.installed import InstalledVersions, write
 from proxy.backends.openai import OpenAICompatible
 from proxy.core.errors import BackendBroke, BackendDown, Unsupported
 from proxy.core.json_edit import dumps, loads
@@ -63,14 +63,14 @@ class LMStudio(OpenAICompatible):
         super().__init__(settings.backend, weights=settings.train.weights)
         self._url = base_url(settings.backend.url or URL, is_root=True)
         self._weights = settings.train.weights or None
-        self._given = settings.backend.gguf
+        self._gguf = settings.backend.gguf
         self._folder = settings.backend.models_dir or Path(FOLDER).expanduser()
         self._launcher = launcher
-        self._made = InstalledVersion(settings.home / "lmstudio.json")
-        self._put_out = settings.home / "lmstudio-put-out.json"  # on disk: nobody else knows how they were loaded
+        self._installed = InstalledVersions(settings.home / "lmstudio.json")
+        self._unloaded_file = settings.home / "lmstudio-put-out.json"  # on disk: nobody else knows how they were loaded
         self._chosen: dict[str, str] = {}  # versions, and the folder that each was put into
-        self._left: LeftoverVersions | None = None
-        self._wanted: dict[str, str] = {}  # versions that are loaded, and the instance of each
+        self._leftovers: LeftoverVersions | None = None
+        self._version_instances: dict[str, str] = {}  # versions that are loaded, and the instance of each
         self._about: Mapping[str, Any] = {}  # the model's entry in its list
         self._base: Path | None = None
         self._problem: str | None = "LM Studio has not been asked yet."
@@ -94,7 +94,7 @@ class LMStudio(OpenAICompatible):
     def address(self, model: str) -> Address:
         if _VERSION.fullmatch(model) is None:
             return super().address(model)
-        if (instance := self._wanted.get(model)) is None:
+        if (instance := self._version_instances.get(model)) is None:
             raise BackendDown(f"LM Studio has {model} not loaded.", retry_after=5)
         return Address(self.url, {"model": dumps(instance)})
 
@@ -103,47 +103,47 @@ class LMStudio(OpenAICompatible):
         return [m for m in await super().models() if not _OURS.fullmatch(str(m.get("id", "")))]
 
     @property
-    def left(self) -> LeftoverVersions | None:
-        return self._left
+    def leftovers(self) -> LeftoverVersions | None:
+        return self._leftovers
 
     # Finding out
 
     async def start(self, http: aiohttp.ClientSession, on_restart: Callable[[], Awaitable[None]]) -> None:
-        await asyncio.to_thread(self._made.adopt)
+        await asyncio.to_thread(self._installed.adopt)
         await super().start(http, on_restart)
-        await asyncio.to_thread(self._note_left)
+        await asyncio.to_thread(self._note_leftovers)
 
-    def _note_left(self) -> None:
+    def _note_leftovers(self) -> None:
         folder = self._folder / PUBLISHER
-        there = sorted(one.name for one in folder.iterdir()) if folder.is_dir() else []
-        names = [name for name in there if _OURS.fullmatch(name) and self._made.about(name) is None]
-        remove = f"rm -r {shlex.join(str(folder / name) for name in names)}"
-        said = f"LM Studio has {', '.join(names)}, which this home did not make"
-        self._left = LeftoverVersions(said, remove) if names else None
+        names = sorted(child.name for child in folder.iterdir()) if folder.is_dir() else []
+        leftovers = [name for name in names if _OURS.fullmatch(name) and self._installed.entry(name) is None]
+        remove = f"rm -r {shlex.join(str(folder / name) for name in leftovers)}"
+        line = f"LM Studio has {', '.join(leftovers)}, which this home did not make"
+        self._leftovers = LeftoverVersions(line, remove) if leftovers else None
 
     async def ready(self) -> None:
         """Looks each time a version is loaded: it drops idle ones by itself, and all of them when it restarts."""
-        again = self._problem is not None and time.monotonic() > self._looked_at + AGAIN_S  # it may have been seen to
-        if not self._model or not self._about or again:
+        is_retry = self._problem is not None and time.monotonic() > self._looked_at + AGAIN_S  # it may be mended
+        if not self._model or not self._about or is_retry:
             await self._name_model()
-        if self._wanted and await self._missing():
+        if self._version_instances and await self._missing():
             async with self._repairing:
                 for name in await self._missing():
-                    self._wanted[name] = await self._start(self._slug(name))
+                    self._version_instances[name] = await self._start(self._slug(name))
 
     async def _missing(self) -> list[str]:
-        there = {instance for entry in await self._list() for instance in _instances(entry)}
-        return [name for name, instance in self._wanted.items() if instance not in there]
+        loaded = {instance for entry in await self._list() for instance in _instances(entry)}
+        return [name for name, instance in self._version_instances.items() if instance not in loaded]
 
     async def _name_model(self) -> None:
         listed = [m for m in await self._list() if m.get("type") == "llm" and m.get("publisher") != PUBLISHER]
         if not self._model:
             loaded = [m for m in listed if m.get("loaded_instances")]
-            found = loaded if len(loaded) == 1 else listed
-            if len(found) != 1:
-                has = ", ".join(sorted(str(m["key"]) for m in found)) or "no model"
+            candidates = loaded if len(loaded) == 1 else listed
+            if len(candidates) != 1:
+                has = ", ".join(sorted(str(m["key"]) for m in candidates)) or "no model"
                 raise BackendDown(f"LM Studio at {self._url} has {has}; say which one with --model (backend.model).")
-            self._model = str(found[0]["key"])
+            self._model = str(candidates[0]["key"])
         self._about = next((m for m in listed if self._model in _names(m)), {})
         if not self._about:
             raise BackendDown(f"LM Studio has no model {self._model}; download it there, or correct backend.model.")
@@ -155,32 +155,32 @@ class LMStudio(OpenAICompatible):
         if not self._folder.is_dir():
             self._problem = f"LM Studio's models folder {self._folder} is not there; name it with backend.models_dir."
             return
-        if self._given is None and self._about.get("format") != "gguf":
+        if self._gguf is None and self._about.get("format") != "gguf":
             self._problem = f"LM Studio runs {self._model} from no GGUF file, so no version of it can be made."
             return
-        found = [self._given] if self._given else self._files_of(self._about)
-        if len(found) != 1:
-            which = f"{len(found)} files" if found else "no file"
-            self._problem = f"{which} in {self._folder} may be {self._model}; name the right one with backend.gguf."
-        elif (why := gguf_files.unreadable(found[0])) is not None:
-            self._problem = f"LM Studio takes whole models only, and {why}."
+        files = [self._gguf] if self._gguf else self._files_of(self._about)
+        if len(files) != 1:
+            count = f"{len(files)} files" if files else "no file"
+            self._problem = f"{count} in {self._folder} may be {self._model}; name the right one with backend.gguf."
+        elif (reason := gguf_files.unreadable(files[0])) is not None:
+            self._problem = f"LM Studio takes whole models only, and {reason}."
         else:
-            self._base = found[0]
+            self._base = files[0]
 
     def _files_of(self, entry: Mapping[str, Any]) -> list[Path]:
         """By its size, the one thing that it says of the file; by its name where several have that."""
         size, name = entry.get("size_bytes"), _plain(_last(entry["key"]))
         files = [f for f in self._folder.rglob("*.gguf") if f.is_file() and f.stat().st_size == size]
         files = [f for f in files if f.relative_to(self._folder).parts[0] != PUBLISHER and self._model_folders.holds(f)]
-        named = [f for f in files if name in _plain(str(f.relative_to(self._folder)))]
-        return files if len(files) == 1 else named
+        matches = [f for f in files if name in _plain(str(f.relative_to(self._folder)))]
+        return files if len(files) == 1 else matches
 
     async def _list(self) -> list[dict[str, Any]]:
         """All its models, loaded or not."""
         status, body = await self._call("GET", "/api/v1/models")
         try:
-            found: list[dict[str, Any]] = loads(body)["models"]
-            return list(found)
+            models: list[dict[str, Any]] = loads(body)["models"]
+            return list(models)
         except (ValueError, KeyError, TypeError):  # an older one says 200 of any route
             self._problem = f"No REST API v1 answers at {self._url} (GET /api/v1/models: {status}): it needs 0.4."
             raise Unsupported(
@@ -198,8 +198,8 @@ class LMStudio(OpenAICompatible):
         plain = f"{re.sub(r'[^a-z0-9.]+', '-', model.lower())}-rl-{version}"
         return next(
             slug
-            for slug in self._made.candidates(plain)
-            if self._made.about(slug) is not None or not self._file(slug).parent.exists()
+            for slug in self._installed.candidates(plain)
+            if self._installed.entry(slug) is not None or not self._file(slug).parent.exists()
         )
 
     def _file(self, slug: str) -> Path:
@@ -208,22 +208,22 @@ class LMStudio(OpenAICompatible):
     async def load(self, name: str, path: Path) -> None:
         await self._name_model()  # it may have moved, or been restarted with other settings
         self._chosen[name] = await asyncio.to_thread(self._free_slug, name)
-        await self._put(name, path)
-        if name not in self._wanted:
-            self._wanted[name] = await self._start(self._slug(name))
-        self._made.used(self._slug(name))
+        await self._install(name, path)
+        if name not in self._version_instances:
+            self._version_instances[name] = await self._start(self._slug(name))
+        self._installed.mark_used(self._slug(name))
         await self._clean()
 
-    async def _put(self, name: str, path: Path) -> None:
+    async def _install(self, name: str, path: Path) -> None:
         """The file of a version into the folder, if it is not there yet."""
         slug, adapter = self._slug(name), await gguf_files.digest_of(path)
-        file, about = self._file(slug), self._made.about(slug)
-        if about is not None and about["adapter"] == adapter and file.exists():
+        file, entry = self._file(slug), self._installed.entry(slug)
+        if entry is not None and entry["adapter"] == adapter and file.exists():
             return
         if (lacks := self.lacks) is not None:
             raise Unsupported(lacks)
         assert self._base is not None
-        self._made.put(slug, adapter=adapter)
+        self._installed.record(slug, adapter=adapter)
         try:
             await self._launcher.fuse(path, self._base, file)
         except LaunchError as error:
@@ -235,13 +235,13 @@ class LMStudio(OpenAICompatible):
 
         One of ours that an earlier rlproxy has left loaded is taken over.
         """
-        entry, about = await self._entry(slug), self._made.about(slug) or {}
-        if about.get("instance") in _instances(entry):
-            return str(about["instance"])
-        same = _configs(self._about) or {"": about.get("config") or {}}  # its own of the last time, where that is gone
+        entry, installed = await self._entry(slug), self._installed.entry(slug) or {}
+        if installed.get("instance") in _instances(entry):
+            return str(installed["instance"])
+        same = _configs(self._about) or {"": installed.get("config") or {}}  # its own last one, where that is gone
         config = {k: v for k, v in next(iter(same.values())).items() if k == "context_length"}
         instance = await self._load_as(str(entry["key"]), config)
-        self._made.put(slug, **{**about, "instance": instance, "config": config})
+        self._installed.record(slug, **{**installed, "instance": instance, "config": config})
         return instance
 
     async def _load_as(self, key: str, config: Mapping[str, Any]) -> str:
@@ -267,7 +267,7 @@ class LMStudio(OpenAICompatible):
             ) from None
 
     async def unload(self, name: str) -> None:
-        if (instance := self._wanted.pop(name, None)) is not None:
+        if (instance := self._version_instances.pop(name, None)) is not None:
             await self._call("POST", "/api/v1/models/unload", json={"instance_id": instance})  # 404: it is gone
         await self._clean()
 
@@ -282,16 +282,16 @@ class LMStudio(OpenAICompatible):
                 f"{self._about['key']}, or unset train.share_gpu."
             )
         if theirs := _configs(self._about):
-            await asyncio.to_thread(write, self._put_out, {**self._resting(), **theirs})
-        self._wanted.clear()  # nothing is missing then
-        out = await self._held()
+            await asyncio.to_thread(write, self._unloaded_file, {**self._resting(), **theirs})
+        self._version_instances.clear()  # nothing is missing then
+        out = await self._loaded_instances()
         for instance in sorted(out):
             status, answer = await self._call("POST", "/api/v1/models/unload", json={"instance_id": instance})
             if status not in (200, 404):
                 raise BackendBroke(f"LM Studio did not unload {instance} ({status}): {message_in(answer)}")
         try:
             async with asyncio.timeout(FREED_S):
-                while out := await self._held():
+                while out := await self._loaded_instances():
                     await asyncio.sleep(POLL_S)
         except TimeoutError:
             raise BackendBroke(
@@ -302,44 +302,44 @@ class LMStudio(OpenAICompatible):
     async def reclaim(self) -> None:
         """The model's own instances as they were; where there was none, it is loaded when it is first asked."""
         await self._name_model()
-        there, resting = _instances(self._about), self._resting()
+        loaded, resting = _instances(self._about), self._resting()
         for instance, config in list(resting.items()):
-            if instance not in there:
+            if instance not in loaded:
                 await self._load_as(self._model, config)
             del resting[instance]  # one by one: what fails now is tried again without a second of the others
-            await asyncio.to_thread(write, self._put_out, resting)
-        await asyncio.to_thread(self._put_out.unlink, missing_ok=True)
+            await asyncio.to_thread(write, self._unloaded_file, resting)
+        await asyncio.to_thread(self._unloaded_file.unlink, missing_ok=True)
 
-    async def _held(self) -> set[str]:
+    async def _loaded_instances(self) -> set[str]:
         """Instances of the model, and those of its versions that the record names."""
-        ours = {(self._made.about(slug) or {}).get("instance") for slug in self._made.names()}
-        found = await self._list()
-        versions = {i for entry in found if entry.get("publisher") == PUBLISHER for i in _instances(entry)}
-        model = {i for entry in found if entry.get("key") == self._model for i in _instances(entry)}
+        ours = {(self._installed.entry(slug) or {}).get("instance") for slug in self._installed.names()}
+        entries = await self._list()
+        versions = {i for entry in entries if entry.get("publisher") == PUBLISHER for i in _instances(entry)}
+        model = {i for entry in entries if entry.get("key") == self._model for i in _instances(entry)}
         return model | (versions & ours)
 
     def _resting(self) -> dict[str, dict[str, Any]]:
-        return dict(loads(self._put_out.read_bytes())) if self._put_out.exists() else {}
+        return dict(loads(self._unloaded_file.read_bytes())) if self._unloaded_file.exists() else {}
 
     async def _clean(self) -> None:
-        for slug in self._made.spare({self._slug(other) for other in self._wanted}):
+        for slug in self._installed.spare({self._slug(name) for name in self._version_instances}):
             await asyncio.to_thread(self._remove, slug)
-        await asyncio.to_thread(self._note_left)
+        await asyncio.to_thread(self._note_leftovers)
 
     def _remove(self, slug: str) -> None:
         """Only what the record names; a folder in which somebody has put more stays."""
         file = self._file(slug)
-        for one in (file, file.with_name(f".{file.name}.tmp")):  # the latter: of a conversion that was killed
-            one.unlink(missing_ok=True)
+        for path in (file, file.with_name(f".{file.name}.tmp")):  # the latter: of a conversion that was killed
+            path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self._file(slug).parent.rmdir()
-        self._made.drop(slug)
+        self._installed.drop(slug)
 
 
 def _configs(entry: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Its instances, and how each was loaded."""
-    found = {str(one["id"]): one.get("config") or {} for one in entry.get("loaded_instances") or ()}
-    return {id: {k: config[k] for k in LOADED_AS if config.get(k) is not None} for id, config in found.items()}
+    configs = {str(instance["id"]): instance.get("config") or {} for instance in entry.get("loaded_instances") or ()}
+    return {id: {k: config[k] for k in LOADED_AS if config.get(k) is not None} for id, config in configs.items()}
 
 
 def _names(entry: Mapping[str, Any]) -> set[str]:
@@ -347,7 +347,7 @@ def _names(entry: Mapping[str, Any]) -> set[str]:
 
 
 def _instances(entry: Mapping[str, Any]) -> set[str]:
-    return {str(one["id"]) for one in entry.get("loaded_instances") or ()}
+    return {str(instance["id"]) for instance in entry.get("loaded_instances") or ()}
 
 
 def _last(key: str) -> str:

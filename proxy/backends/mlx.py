@@ -34,7 +34,7 @@ class MLX(OpenAICompatible):
         leaves_out=frozenset({"logprobs"}),
         logprobs_of="model",
         dialects=frozenset({"chat", "completions"}),
-        wears_one=True,
+        single_version=True,
         slots=32,  # --decode-concurrency
         why_not="mlx_lm.server sends ids and log-probs of before sampling with whole answers, and neither in streams.",
     )
@@ -49,7 +49,7 @@ class MLX(OpenAICompatible):
         self._defaults = Defaults({"temperature": 0.0, "top_p": 1.0}, "assumed: it does not tell its --temp")
         self._launcher = launcher
         self._folders = Path(os.path.abspath(settings.home / "mlx"))
-        self._worn: dict[str, str] = {}  # the versions, and the folder of each
+        self._version_folders: dict[str, str] = {}  # the versions, and the folder of each
         self._is_here = False  # the model that the server named
 
     @property
@@ -59,7 +59,7 @@ class MLX(OpenAICompatible):
 
     def address(self, model: str) -> Address:
         """Names no adapter, too, where none is wanted: a client cannot choose a folder of its own."""
-        folder = self._worn.get(model)
+        folder = self._version_folders.get(model)
         name = model if folder is None else self._model
         return Address(self.url, {"model": dumps(name), "adapters": dumps(folder)})
 
@@ -80,20 +80,20 @@ class MLX(OpenAICompatible):
         Where the hub's cache was never used it answers with nothing at all.
         """
         try:
-            found = await super().models()
+            models = await super().models()
         except BackendBroke:
             status, _ = await self._call("GET", "/health")
             if status != 200:
                 raise
-            found = []
-        if self._model and self._model not in {m["id"] for m in found}:
-            found.append({"id": self._model, "object": "model", "created": 0})
-        return found
+            models = []
+        if self._model and self._model not in {m["id"] for m in models}:
+            models.append({"id": self._model, "object": "model", "created": 0})
+        return models
 
     async def load(self, name: str, path: Path) -> None:
         """Converted, once. The server reads it when the swap's warm-up names it."""
-        found = await asyncio.to_thread(verify_adapter, path)
-        digest = str(found["files"].get("adapter_model.safetensors", ""))[:12]
+        manifest = await asyncio.to_thread(verify_adapter, path)
+        digest = str(manifest["files"].get("adapter_model.safetensors", ""))[:12]
         if not digest:
             raise Unsupported(f"{path} holds no adapter_model.safetensors, and mlx-lm is given nothing else.")
         out = self._folders / f"{path.name}-{digest}"
@@ -102,7 +102,7 @@ class MLX(OpenAICompatible):
                 await self._launcher.mlx(path, out)
             except LaunchError as error:
                 raise BackendBroke(str(error)) from error
-        self._worn[name] = str(out)
+        self._version_folders[name] = str(out)
 
     async def unload(self, name: str) -> None:
-        self._worn.pop(name, None)  # the server holds one adapter at a time, and drops it for the next
+        self._version_folders.pop(name, None)  # the server holds one adapter at a time, and drops it for the next

@@ -43,9 +43,9 @@ class ModelFolders:
         chosen = (settings.models_dir, trained if trained.is_absolute() else None)
         return cls([folder.expanduser() for folder in (*chosen, *_usual()) if folder is not None])
 
-    def resolve(self, named: str | Path) -> Path:
+    def resolve(self, spec: str | Path) -> Path:
         """The file or folder itself, behind all links. Raises OSError where it is not below one of the folders."""
-        path = Path(named)
+        path = Path(spec)
         real = Path(os.path.realpath(path))
         if path.is_absolute() and any(real.is_relative_to(os.path.realpath(folder)) for folder in self.folders):
             return real
@@ -53,20 +53,20 @@ class ModelFolders:
             errno.EACCES, "it is not below a folder of models that the settings name: backend.models_dir is for that"
         )
 
-    def holds(self, named: str | Path) -> bool:
+    def holds(self, spec: str | Path) -> bool:
         try:
-            self.resolve(named)
+            self.resolve(spec)
         except (OSError, ValueError):  # the latter: no path at all
             return False
         return True
 
-    def open(self, named: str | Path) -> BinaryIO:
+    def open(self, spec: str | Path) -> BinaryIO:
         """Raises OSError."""
-        return open_regular(self.resolve(named))
+        return open_regular(self.resolve(spec))
 
-    def read_small(self, named: str | Path) -> bytes:
+    def read_small(self, spec: str | Path) -> bytes:
         """Raises OSError."""
-        with self.open(named) as file:
+        with self.open(spec) as file:
             return _small(file)
 
 

@@ -29,24 +29,24 @@ class Modelfile:
 
 
 def parse(text: str) -> Modelfile:
-    found = Modelfile()
+    modelfile = Modelfile()
     licenses: list[str] = []
     messages: list[dict[str, str]] = []
     for name, key, value in _commands(text):
         if name == "FROM":
-            found.files.append(value)
+            modelfile.files.append(value)
         elif name == "LICENSE":
             licenses.append(value)
         elif name == "MESSAGE":
             messages.append({"role": key, "content": value})
         elif name == "PARAMETER":
-            _add(found.parameters, key, value)
+            _add(modelfile.parameters, key, value)
         elif name in ("SYSTEM", "RENDERER", "PARSER") or (name == "TEMPLATE" and value != _ANY_PROMPT):
-            found.create[name.lower()] = value
-    for member, values in (("license", licenses), ("messages", messages), ("parameters", found.parameters)):
+            modelfile.create[name.lower()] = value
+    for member, values in (("license", licenses), ("messages", messages), ("parameters", modelfile.parameters)):
         if values:
-            found.create[member] = values
-    return found
+            modelfile.create[member] = values
+    return modelfile
 
 
 def _commands(text: str) -> Iterator[tuple[str, str, str]]:

@@ -31,9 +31,9 @@ from proxy.backends.base import (
     RenderedPrompt,
     ServedModel,
 )
-from proxy.backends.installed import InstalledVersion
+from proxy.backends.installed import InstalledVersions
 from proxy.backends.modelfile import Modelfile, parse
-from proxy.backends.ollama_prompts import asked_of_ollama
+from proxy.backends.ollama_prompts import ollama_request
 from proxy.backends.openai import LONG_CALL_BYTES, OpenAICompatible
 from proxy.backends.origins import Origins
 from proxy.core.errors import BackendBroke, BackendDown, ProxyError, Unsupported
@@ -89,15 +89,15 @@ class Ollama(OpenAICompatible):
         self._url = base_url((settings.backend.url or URL).rstrip("/").removesuffix("/api"), is_root=True)
         self._model = _short(settings.backend.model)
         self._weights = settings.train.weights or None
-        self._given = settings.backend.gguf
+        self._gguf = settings.backend.gguf
         self._launcher = launcher
         self._home = settings.home
-        self._made = InstalledVersion(settings.home / "ollama.json")
+        self._installed = InstalledVersions(settings.home / "ollama.json")
         self._origins = Origins(settings.home / "ollama-origins.json")
         self._chosen: dict[str, str] = {}  # versions, and the tag under which each was loaded
         self._loaded: set[str] = set()  # tags
-        self._left: tuple[str, ...] = ()  # tags like ours that this home did not make
-        self._put_out: set[str] = set()  # tags that were in memory when a run began
+        self._leftover_tags: tuple[str, ...] = ()  # tags like ours that this home did not make
+        self._unloaded: set[str] = set()  # tags that were in memory when a run began
         self._version: tuple[int, ...] | None = None  # None: not asked yet, or not a number
         self._digest = ""  # of the model, as last listed: another one is an update
         self._modelfile = Modelfile()
@@ -105,10 +105,10 @@ class Ollama(OpenAICompatible):
     @property
     def served(self) -> ServedModel:
         """Its OpenAI routes set what the client does not, whatever the Modelfile says; the others do not."""
-        said = {_NAMES[k]: float(v) for k, v in self._modelfile.parameters.items() if k in _NAMES and _number(v)}
+        parameters = {_NAMES[k]: float(v) for k, v in self._modelfile.parameters.items() if k in _NAMES and _number(v)}
         older = self._version is not None and self._version < PENALISES
         penalty = {"repetition_penalty": 1.1} if older else {}
-        native = {"temperature": 0.8, "top_p": 0.9, **_DEFAULTS, **penalty, **said}
+        native = {"temperature": 0.8, "top_p": 0.9, **_DEFAULTS, **penalty, **parameters}
         openai = native | {"temperature": 1.0, "top_p": 1.0}
         return ServedModel(self._model, openai, dict.fromkeys(("ollama", "ollama-generate", "messages"), native))
 
@@ -122,26 +122,26 @@ class Ollama(OpenAICompatible):
             return f"ollama at {self._url}"
         how = "whole models" if self._whole else "LoRA files"
         version = ".".join(map(str, self._version)) if self._version else "of unknown version"
-        said = f"ollama {version} at {self._url}, versions of {self._model} as {how}"
-        if older := self._older:
-            said += (
-                f"; {self._model} was updated there: {', '.join(older)} go on with the weights that they were made of, "
-                "`rlproxy promote base` answers with the new ones"
+        line = f"ollama {version} at {self._url}, versions of {self._model} as {how}"
+        if outdated := self._outdated:
+            line += (
+                f"; {self._model} was updated there: {', '.join(outdated)} go on with the weights that they were made "
+                "of, `rlproxy promote base` answers with the new ones"
             )
-        return said
+        return line
 
     @property
-    def _older(self) -> list[str]:
+    def _outdated(self) -> list[str]:
         """Loaded versions of a file that the model had before an update."""
-        found = [(tag, self._made.about(tag)) for tag in sorted(self._loaded)]
-        return [tag for tag, about in found if about and about.get("file", self._own) != self._own]
+        entries = [(tag, self._installed.entry(tag)) for tag in sorted(self._loaded)]
+        return [tag for tag, entry in entries if entry and entry.get("file", self._own_digest) != self._own_digest]
 
     @property
-    def _own(self) -> str | None:
+    def _own_digest(self) -> str | None:
         """The digest of the model's own file at Ollama. None where nobody tells, and where a person names the file
         that versions are made of."""
         blob = _BLOB.search(next(iter(self._modelfile.files), ""))
-        return blob[1] if blob is not None and not (self._whole and self._given) else None
+        return blob[1] if blob is not None and not (self._whole and self._gguf) else None
 
     @property
     def _whole(self) -> bool:
@@ -154,18 +154,19 @@ class Ollama(OpenAICompatible):
             return f"This Ollama ({'.'.join(map(str, self._version))}) takes no files over its API; update it."
         if not self._model or not self._whole:
             return None
-        base, why = self._base()
-        return why or (gguf_files.no_room(base, self._home, (base.parent, COPIES)) if base else None)
+        base, reason = self._base()
+        return reason or (gguf_files.no_room(base, self._home, (base.parent, COPIES)) if base else None)
 
     def address(self, model: str) -> Address:
         return Address(self.url, {"model": dumps(self.tag(model))})
 
     @property
-    def left(self) -> LeftoverVersions | None:
-        if not self._left:
+    def leftovers(self) -> LeftoverVersions | None:
+        if not self._leftover_tags:
             return None
         return LeftoverVersions(
-            f"Ollama has {', '.join(self._left)}, which this home did not make", f"ollama rm {shlex.join(self._left)}"
+            f"Ollama has {', '.join(self._leftover_tags)}, which this home did not make",
+            f"ollama rm {shlex.join(self._leftover_tags)}",
         )
 
     def is_version(self, tag: str) -> bool:
@@ -174,10 +175,10 @@ class Ollama(OpenAICompatible):
 
     def tag(self, name: str) -> str:
         """Ollama's name of a version: `llama3.2:3b@v7` is `llama3.2-3b-rl:v7-` and the mark of this home."""
-        if (found := self._chosen.get(name)) is not None:
-            return found
+        if (chosen := self._chosen.get(name)) is not None:
+            return chosen
         plain = self._plain(name)
-        return name if plain is None else next(self._made.candidates(plain))
+        return name if plain is None else next(self._installed.candidates(plain))
 
     def _plain(self, name: str) -> str | None:
         """The tag of a version without a mark; None for what is not a version."""
@@ -189,40 +190,40 @@ class Ollama(OpenAICompatible):
 
     async def models(self) -> list[dict[str, Any]]:
         """Without versions, whichever home made them: ours are listed by their names anyway."""
-        found = [{**m, "id": _short(str(m.get("id", "")))} for m in await super().models()]
-        return [m for m in found if not self.is_version(m["id"])]
+        models = [{**m, "id": _short(str(m.get("id", "")))} for m in await super().models()]
+        return [m for m in models if not self.is_version(m["id"])]
 
     async def listed(self, path: str) -> list[tuple[str, dict[str, Any]]]:
         """The entries of `/api/tags` or `/api/ps`, each under its name without `:latest`."""
         status, body = await self._call("GET", path)
-        found = [(_short(str(m["name"])), m) for m in _models(path, status, body)]
+        entries = [(_short(str(m["name"])), m) for m in _models(path, status, body)]
         if path == "/api/tags" and self._modelfile.files:
-            digest = next((str(m.get("digest", "")) for name, m in found if name == self._model), self._digest)
+            digest = next((str(m.get("digest", "")) for name, m in entries if name == self._model), self._digest)
             if self._digest and digest != self._digest:
                 log.warning("the model was updated in ollama", model=self._model, digest=digest)
                 await self._look(self._model)
             self._digest = digest
-        return found
+        return entries
 
-    async def shown(self, body: dict[str, Any]) -> tuple[int, bytes]:
+    async def show(self, body: dict[str, Any]) -> tuple[int, bytes]:
         """The answer of `/api/show`."""
         return await self._call("POST", "/api/show", most=LONG_CALL_BYTES, json=body)
 
     # Finding out
 
     async def start(self, http: aiohttp.ClientSession, on_restart: Callable[[], Awaitable[None]]) -> None:
-        await asyncio.to_thread(self._made.adopt)
+        await asyncio.to_thread(self._installed.adopt)
         await asyncio.to_thread(self._sweep)
         await super().start(http, on_restart)
         with contextlib.suppress(ProxyError):  # the next version looks again
-            self._note_left(await self._tags())
+            self._note_leftovers(await self._tags())
 
     def _sweep(self) -> None:
         """Whole models that a killed rlproxy has left on their way to Ollama. Whoever still writes one gives up."""
-        for left in (self._home / "gguf").glob("*.fused.gguf"):
-            left.unlink(missing_ok=True)
-        for left in (self._home / "gguf").glob(".*.fused.gguf.tmp"):
-            left.unlink(missing_ok=True)
+        for file in (self._home / "gguf").glob("*.fused.gguf"):
+            file.unlink(missing_ok=True)
+        for file in (self._home / "gguf").glob(".*.fused.gguf.tmp"):
+            file.unlink(missing_ok=True)
 
     async def _name_model(self) -> None:
         if not self._model:
@@ -243,14 +244,14 @@ class Ollama(OpenAICompatible):
         """The kind of file, and what it says of the model."""
         status, body = await self._call("GET", "/api/version")
         try:
-            said = str(loads(body)["version"]) if status == 200 else ""
+            version = str(loads(body)["version"]) if status == 200 else ""
         except (ValueError, KeyError, TypeError):
-            said = ""
-        if not said:
+            version = ""
+        if not version:
             raise Unsupported(f"No Ollama answers at {self._url}: GET /api/version said {status}; check backend.url.")
-        numbers = re.match(r"(\d+)\.(\d+)\.(\d+)", said)
+        numbers = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
         self._version = tuple(map(int, numbers.groups())) if numbers and any(map(int, numbers.groups())) else None
-        status, body = await self.shown({"model": model})
+        status, body = await self.show({"model": model})
         if status == 404:
             raise BackendDown(f"Ollama has no model {model}; `ollama pull {model}`, or correct backend.model.")
         try:
@@ -258,25 +259,25 @@ class Ollama(OpenAICompatible):
         except (ValueError, KeyError, TypeError) as error:
             raise BackendBroke(f"Ollama answered POST /api/show with {status} and no Modelfile.") from error
 
-    def _base(self, before: str | None = None) -> tuple[Path | None, str | None]:
-        """The model's own file, or why there is none to be read; with `before` the one of this digest beside it.
+    def _base(self, earlier_digest: str | None = None) -> tuple[Path | None, str | None]:
+        """The model's own file, or why there is none to be read; with `earlier_digest` the one of that digest.
         Blocking."""
-        path = self._given
+        path = self._gguf
         if path is None:
             first = next(iter(self._modelfile.files), "")
             if not _PATH.fullmatch(first):
                 return None, f"Ollama runs {self._model} from no GGUF file, so no version of it can be made."
             path = Path(first)
-        path = path if before is None else path.with_name(f"sha256-{before}")
+        path = path if earlier_digest is None else path.with_name(f"sha256-{earlier_digest}")
         try:
-            path = path if self._given is not None else self._model_folders.resolve(path)
+            path = path if self._gguf is not None else self._model_folders.resolve(path)
             reason = gguf_files.unreadable(path)
         except (OSError, ValueError) as error:
             reason = f"{path} is not opened: {getattr(error, 'strerror', None) or error}"
         remedy = "name a copy of it with backend.gguf, or let rlproxy's user read it"
         return (path, None) if reason is None else (None, f"Ollama takes whole models only, and {reason}; {remedy}.")
 
-    async def tells(self) -> ModelDescription:
+    async def describe(self) -> ModelDescription:
         """Its digest changes with its template, too; the model list that all servers have does not."""
         digest = (await self._tags()).get(self._model, "")
         return ModelDescription(identity=f"{self._model} {digest} of ollama {self._version}")
@@ -296,11 +297,11 @@ class Ollama(OpenAICompatible):
         """
         if self._version is not None and self._version < RENDERS:
             return None
-        path, body = asked_of_ollama(prompt)
-        held = await self._held()
-        loaded = self._model if self._model in held or not held else min(held)
-        asked = {**body, "model": loaded, "stream": False, "_debug_render_only": True}
-        text = await self._render(path, asked, "_debug_info", "rendered_template")
+        path, body = ollama_request(prompt)
+        in_memory = await self._in_memory()
+        loaded = self._model if self._model in in_memory or not in_memory else min(in_memory)
+        request = {**body, "model": loaded, "stream": False, "_debug_render_only": True}
+        text = await self._render(path, request, "_debug_info", "rendered_template")
         return None if text is None else RenderedPrompt(str(text), None)
 
     # Versions
@@ -308,34 +309,34 @@ class Ollama(OpenAICompatible):
     async def load(self, name: str, path: Path) -> None:
         await self._look(self._model)  # it may have been updated since
         tag, adapter = await self._free_tag(name), await gguf_files.digest_of(path)
-        there, about = (await self._tags()).get(tag), self._made.about(tag)
-        if there is not None and about is not None and about["adapter"] != adapter:
+        digest, entry = (await self._tags()).get(tag), self._installed.entry(tag)
+        if digest is not None and entry is not None and entry["adapter"] != adapter:
             await self._remove(tag)
-            there = None
-        if there is None:
+            digest = None
+        if digest is None:
             await self._make(tag, path, adapter)
-        elif about is not None and about["digest"] is None:  # made just before a crash
-            self._made.put(tag, **{**about, "digest": there})
+        elif entry is not None and entry["digest"] is None:  # made just before a crash
+            self._installed.record(tag, **{**entry, "digest": digest})
         await self._warm(tag)
-        self._made.used(tag)
+        self._installed.mark_used(tag)
         self._loaded.add(tag)
         await self._clean()
 
     async def _free_tag(self, name: str) -> str:
         """A tag that this home has made or that nobody has: what another program has put there stays."""
-        plain, there = self._plain(name), await self._tags()
+        plain, digests = self._plain(name), await self._tags()
         assert plain is not None, name
-        found = next(t for t in self._made.candidates(plain) if t not in there or self._is_ours(t, there[t]))
-        if (before := self._chosen.get(name)) not in (None, found):
-            self._loaded.discard(str(before))
-        self._chosen[name] = found
-        return found
+        tag = next(t for t in self._installed.candidates(plain) if t not in digests or self._is_ours(t, digests[t]))
+        if (previous := self._chosen.get(name)) not in (None, tag):
+            self._loaded.discard(str(previous))
+        self._chosen[name] = tag
+        return tag
 
     async def unload(self, name: str) -> None:
         """Its memory is given back; the model stays for a while, for whoever asks for it again."""
         tag = self.tag(name)
         self._loaded.discard(tag)
-        if tag in await self._held():  # else, before 0.34.1, whichever version is there in its place would go
+        if tag in await self._in_memory():  # else, before 0.34.1, whichever version is there in its place would go
             await self._let_go(tag)
         await self._clean()
 
@@ -345,71 +346,71 @@ class Ollama(OpenAICompatible):
     async def _clean(self) -> None:
         """Takes old versions out. Where that fails it costs disk, not answers; the next swap tries again."""
         try:
-            there = await self._tags()
-            self._note_left(there)
-            for spare in self._made.spare(self._loaded):
-                if (digest := there.get(spare)) is None or not self._is_ours(spare, digest):
-                    self._made.drop(spare)
+            digests = await self._tags()
+            self._note_leftovers(digests)
+            for spare in self._installed.spare(self._loaded):
+                if (digest := digests.get(spare)) is None or not self._is_ours(spare, digest):
+                    self._installed.drop(spare)
                 else:
                     await self._remove(spare)
         except ProxyError as error:
             log.warning("old versions stay in ollama", error=str(error))
 
-    def _note_left(self, there: Collection[str]) -> None:
-        self._left = tuple(sorted(t for t in there if self.is_version(t) and self._made.about(t) is None))
+    def _note_leftovers(self, tags: Collection[str]) -> None:
+        self._leftover_tags = tuple(sorted(t for t in tags if self.is_version(t) and self._installed.entry(t) is None))
 
     def _is_ours(self, tag: str, digest: str) -> bool:
         """A name of ours under which somebody else has made a model since is theirs."""
-        about = self._made.about(tag)
-        return self.is_version(tag) and about is not None and about["digest"] in (None, digest)
+        entry = self._installed.entry(tag)
+        return self.is_version(tag) and entry is not None and entry["digest"] in (None, digest)
 
     async def _remove(self, tag: str) -> None:
         status, body = await self._call("DELETE", "/api/delete", json={"model": tag})
         if status not in (200, 404):
             raise BackendBroke(f"Ollama did not remove {tag} ({status}): {message_in(body)}")
-        self._made.drop(tag)
+        self._installed.drop(tag)
 
     async def _make(self, tag: str, path: Path, adapter: str) -> None:
-        version, own = f"{path.name}-{adapter}", self._own
-        before = self._origins.before(version, own)
-        if before is not None and not await self._has(f"sha256:{before}"):
+        version, digest = f"{path.name}-{adapter}", self._own_digest
+        earlier_digest = self._origins.earlier_file(version, digest)
+        if earlier_digest is not None and not await self._has(f"sha256:{earlier_digest}"):
             raise Misfit(
                 f"it was trained on {self._model} as it was before an update, and Ollama has those weights no more; "
                 "the next run makes a version of what is there now."
             )
         if self._whole:
-            members = await self._whole_model(path, before)
+            members = await self._whole_model(path, earlier_digest)
         else:
             file = await gguf_files.adapter_file(self._launcher, path, self._weights, self._home / "gguf")
-            members = {"adapters": {"adapter.gguf": await self._uploaded(file)}, **self._lower_part(before)}
-        self._made.put(tag, adapter=adapter, digest=None, file=before or own)
+            members = {"adapters": {"adapter.gguf": await self._uploaded(file)}, **self._lower_part(earlier_digest)}
+        self._installed.record(tag, adapter=adapter, digest=None, file=earlier_digest or digest)
         body = {"model": tag, **members, "stream": False}
         status, answer = await self._call("POST", "/api/create", json=body, timeout_s=LONG_S)
-        there = (await self._tags()).get(tag)
-        if status != 200 or there is None:
-            if there is None:
-                self._made.drop(tag)
+        made_digest = (await self._tags()).get(tag)
+        if status != 200 or made_digest is None:
+            if made_digest is None:
+                self._installed.drop(tag)
             raise BackendBroke(f"Ollama did not make {tag} ({status}): {message_in(answer)}")
-        self._made.put(tag, adapter=adapter, digest=there, file=before or own)
-        self._origins.put(version, own)
+        self._installed.record(tag, adapter=adapter, digest=made_digest, file=earlier_digest or digest)
+        self._origins.record(version, digest)
 
-    def _lower_part(self, before: str | None) -> dict[str, Any]:
+    def _lower_part(self, earlier_digest: str | None) -> dict[str, Any]:
         """The base of a LoRA: the model, or the file that it had before an update."""
-        if before is None:
+        if earlier_digest is None:
             return {"from": self._model}
-        return {"files": {"model.gguf": f"sha256:{before}", **self._projectors}, **self._modelfile.create}
+        return {"files": {"model.gguf": f"sha256:{earlier_digest}", **self._projectors}, **self._modelfile.create}
 
     @property
     def _projectors(self) -> dict[str, str]:
         """The files of the part that sees pictures; Ollama has them already."""
-        found = [_BLOB.search(other) for other in self._modelfile.files[1:]]
-        return {f"projector-{n}.gguf": f"sha256:{blob[1]}" for n, blob in enumerate(found) if blob is not None}
+        blobs = [_BLOB.search(file) for file in self._modelfile.files[1:]]
+        return {f"projector-{n}.gguf": f"sha256:{blob[1]}" for n, blob in enumerate(blobs) if blob is not None}
 
-    async def _whole_model(self, path: Path, before: str | None) -> dict[str, Any]:
+    async def _whole_model(self, path: Path, earlier_digest: str | None) -> dict[str, Any]:
         """Write the model's own Modelfile over a file with the adapter in it."""
         if (lacks := await asyncio.to_thread(lambda: self.lacks)) is not None:
             raise Unsupported(lacks)
-        base, reason = await asyncio.to_thread(self._base, before)
+        base, reason = await asyncio.to_thread(self._base, earlier_digest)
         if base is None:
             raise Unsupported(str(reason))
         out = self._home / "gguf" / f"{path.name}.fused.gguf"
@@ -448,36 +449,36 @@ class Ollama(OpenAICompatible):
 
     async def free(self) -> None:
         """The model and its versions, whoever had them loaded; what else it holds is not ours to take out."""
-        self._put_out = held = await self._held()
-        for tag in sorted(held):
+        self._unloaded = tags = await self._in_memory()
+        for tag in sorted(tags):
             await self._let_go(tag)
         try:
             async with asyncio.timeout(FREED_S):
-                while held := await self._held():  # it says yes at once, and takes a moment
+                while tags := await self._in_memory():  # it says yes at once, and takes a moment
                     await asyncio.sleep(POLL_S)
         except TimeoutError:
             raise BackendBroke(
-                f"Ollama still has {', '.join(sorted(held))} in memory after {FREED_S:.0f} s; does another program "
+                f"Ollama still has {', '.join(sorted(tags))} in memory after {FREED_S:.0f} s; does another program "
                 "ask it directly (`ollama ps`)?"
             ) from None
 
     async def reclaim(self) -> None:
         """The model itself, unless only versions of it were in memory: with room for one it would be in their way."""
         await self._look(self._model)
-        if self._model in self._put_out or not self._put_out:
+        if self._model in self._unloaded or not self._unloaded:
             await self._warm(self._model)
 
-    async def _held(self) -> set[str]:
+    async def _in_memory(self) -> set[str]:
         """The model and its versions, those that are in memory."""
-        found = {name for name, _ in await self.listed("/api/ps")}
-        return {tag for tag in found if tag == self._model or self._made.about(tag) is not None}
+        names = {name for name, _ in await self.listed("/api/ps")}
+        return {tag for tag in names if tag == self._model or self._installed.entry(tag) is not None}
 
 
 def _models(path: str, status: int, body: bytes) -> list[dict[str, Any]]:
     """A list of its own; each has a name. Raises BackendBroke."""
     try:
-        found: list[dict[str, Any]] = loads(body)["models"]
-        return [m for m in found if m["name"]]
+        models: list[dict[str, Any]] = loads(body)["models"]
+        return [m for m in models if m["name"]]
     except (ValueError, KeyError, TypeError) as error:
         raise BackendBroke(f"Ollama answered GET {path} with {status} and no list of models.") from error
 

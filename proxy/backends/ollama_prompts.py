@@ -13,16 +13,16 @@ from typing import Any, Final
 from proxy.backends.base import Prompt
 from proxy.dialects.chat_form import arguments_of, reasoning_of
 
-ONE: Final = 1  # token, at most, should it answer all the same
+MAX_TOKENS: Final = 1  # token, at most, should it answer all the same
 
 
-def asked_of_ollama(prompt: Prompt) -> tuple[str, dict[str, Any]]:
+def ollama_request(prompt: Prompt) -> tuple[str, dict[str, Any]]:
     """The route and the request."""
     if prompt.dialect == "chat":
-        return "/v1/chat/completions", {**prompt.chat(), "max_tokens": ONE}
+        return "/v1/chat/completions", {**prompt.chat(), "max_tokens": MAX_TOKENS}
     request, kwargs = prompt.request, prompt.template_kwargs or {}
     options = request.get("options") if prompt.dialect.startswith("ollama") else None
-    body: dict[str, Any] = {"options": {**(options if isinstance(options, dict) else {}), "num_predict": ONE}}
+    body: dict[str, Any] = {"options": {**(options if isinstance(options, dict) else {}), "num_predict": MAX_TOKENS}}
     think = request.get("think", kwargs.get("enable_thinking"))
     if think is None and isinstance(thinking := request.get("thinking"), dict):  # of Messages
         think = thinking.get("type") == "enabled" or None
@@ -32,27 +32,27 @@ def asked_of_ollama(prompt: Prompt) -> tuple[str, dict[str, Any]]:
         system = [m.get("content") for m in prompt.messages[:-1] if m.get("role") == "system"]
         return "/api/generate", {"prompt": prompt.text, **({"system": system[0]} if system else {}), **body}
     tools = {"tools": prompt.tools} if prompt.tools else {}
-    return "/api/chat", {"messages": [native(m) for m in prompt.messages], **tools, **body}
+    return "/api/chat", {"messages": [native_message(m) for m in prompt.messages], **tools, **body}
 
 
-def native(message: Mapping[str, Any]) -> dict[str, Any]:
+def native_message(message: Mapping[str, Any]) -> dict[str, Any]:
     """A message in chat form as `/api/chat` takes it."""
-    found: dict[str, Any] = {"role": message.get("role"), "content": _text(message.get("content"))}
+    converted: dict[str, Any] = {"role": message.get("role"), "content": _text(message.get("content"))}
     if thinking := reasoning_of(message):
-        found["thinking"] = thinking
+        converted["thinking"] = thinking
     if calls := message.get("tool_calls"):
         functions = [call.get("function") or {} for call in calls]
-        found["tool_calls"] = [
+        converted["tool_calls"] = [
             {"function": {"name": f.get("name"), "arguments": arguments_of(f.get("arguments") or "")}}
             for f in functions
         ]
     if message.get("role") == "tool":
-        found |= {
-            own: message[key]
-            for own, key in (("tool_name", "name"), ("tool_call_id", "tool_call_id"))
+        converted |= {
+            member: message[key]
+            for member, key in (("tool_name", "name"), ("tool_call_id", "tool_call_id"))
             if message.get(key)
         }
-    return found
+    return converted
 
 
 def _text(content: Any) -> str:

@@ -78,9 +78,13 @@ class OpenAICompatible:
 
     @property
     def served(self) -> ServedModel:
-        found = self._defaults
+        defaults = self._defaults
         return ServedModel(
-            self._model, found.sampling, known=found.known, unsure=found.unsure, logprobs_of=found.logprobs_of
+            self._model,
+            defaults.sampling,
+            source=defaults.source,
+            unsure=defaults.unsure,
+            logprobs_of=defaults.logprobs_of,
         )
 
     @property
@@ -100,9 +104,9 @@ class OpenAICompatible:
         return f"{self.kind} at {self._url}"
 
     def address(self, model: str) -> Address:
-        return Address(self.url, {"model": dumps(self.named(model))})
+        return Address(self.url, {"model": dumps(self.server_name(model))})
 
-    def named(self, model: str) -> str:
+    def server_name(self, model: str) -> str:
         """The server's name for it. A version has the home's mark, since another home may have one of that number."""
         return f"{model}-{self.mark}" if self.mark and _VERSION.fullmatch(model) else model
 
@@ -113,10 +117,10 @@ class OpenAICompatible:
     def addresses(self, model: str) -> Sequence[Address]:
         return (self.address(model),)
 
-    def ended(self, address: Address) -> None:
+    def release(self, address: Address) -> None:
         return None
 
-    def elsewhere(self, address: Address) -> bool:
+    def fail_over(self, address: Address) -> bool:
         return False
 
     def headers(self) -> Mapping[str, str]:
@@ -128,7 +132,7 @@ class OpenAICompatible:
         return None
 
     @property
-    def left(self) -> LeftoverVersions | None:
+    def leftovers(self) -> LeftoverVersions | None:
         return None
 
     async def start(self, http: aiohttp.ClientSession, on_restart: Callable[[], Awaitable[None]]) -> None:
@@ -149,14 +153,14 @@ class OpenAICompatible:
         if time.monotonic() < self._look_at:
             return
         self._look_at = time.monotonic() + LOOK_S
-        found = None
+        defaults = None
         with contextlib.suppress(TimeoutError, BackendDown, BackendBroke):
             async with asyncio.timeout(LOOKS_S):
-                found = await self._samples_by()
-        if found is None:
+                defaults = await self._samples_by()
+        if defaults is None:
             self._look_at = time.monotonic() + LOOK_AGAIN_S
         else:
-            self._defaults = found
+            self._defaults = defaults
 
     async def _samples_by(self) -> Defaults | None:
         """How it samples where a client says nothing; None where it did not say. Raises BackendDown, BackendBroke."""
@@ -199,11 +203,11 @@ class OpenAICompatible:
         path = address_of(self._url).path
         return f" A path is taken as it is: should {path} be {path}/v1?" if path and not path.endswith("/v1") else ""
 
-    async def tells(self) -> ModelDescription:
+    async def describe(self) -> ModelDescription:
         """Its own entry in the model list: whatever a server puts there, but for what changes by itself."""
         entry = await self._own_entry()
-        kept = {key: value for key, value in entry.items() if key not in PASSING}
-        return _told(kept, await asyncio.to_thread(_config, entry.get("root"), self._model_folders))
+        lasting = {key: value for key, value in entry.items() if key not in PASSING}
+        return _description(lasting, await asyncio.to_thread(_config, entry.get("root"), self._model_folders))
 
     async def _own_entry(self) -> dict[str, Any]:
         return next((m for m in await self.models() if m.get("id") == self._model), {"id": self._model})
@@ -218,10 +222,10 @@ class OpenAICompatible:
         if status in (404, 405, 501):
             return None
         try:
-            found = loads(answer) if status == 200 else {}
+            value = loads(answer) if status == 200 else {}
             for member in members:
-                found = found[member]
-            return found
+                value = value[member]
+            return value
         except (ValueError, KeyError, TypeError) as error:
             raise BackendBroke(f"POST {path} does not render a prompt ({status}): {message_in(answer)}") from error
 
@@ -254,7 +258,7 @@ class OpenAICompatible:
         timeout_s: float | None = None,
         most: int = CALL_BYTES,
         url: str | None = None,
-        **more: Any,
+        **options: Any,
     ) -> tuple[int, bytes]:
         """One control request, a short one unless told otherwise. Raises BackendDown where nobody answers, BackendBroke
         where the answer has more than `most` bytes."""
@@ -264,12 +268,12 @@ class OpenAICompatible:
         timeout = aiohttp.ClientTimeout(total=seconds)
         with reaching(self.url, self.kind, f"{method} {path}", seconds):
             async with self._http.request(
-                method, route_url(url or self.url, path), headers=self.headers(), timeout=timeout, **more
+                method, route_url(url or self.url, path), headers=self.headers(), timeout=timeout, **options
             ) as response:
                 return response.status, await body_of(response, most)
 
 
-def _told(entry: dict[str, Any], config: dict[str, Any]) -> ModelDescription:
+def _description(entry: dict[str, Any], config: dict[str, Any]) -> ModelDescription:
     """From an entry of a model list (llama-server has sizes under `meta`) and a config.json, where there is one."""
     meta = entry.get("meta")
     sizes = meta if isinstance(meta, dict) else {}
@@ -288,7 +292,7 @@ def _config(root: Any, folders: ModelFolders) -> dict[str, Any]:
     if not isinstance(root, str) or not root:
         return {}
     try:
-        found = loads(folders.read_small(Path(root) / "config.json"))
+        config = loads(folders.read_small(Path(root) / "config.json"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return config if isinstance(config, dict) else {}

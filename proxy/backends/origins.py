@@ -22,12 +22,12 @@ class Origins:
         if path.exists():
             self._all = json.loads(path.read_text(encoding="utf-8"))
 
-    def before(self, version: str, now: str | None) -> str | None:
+    def earlier_file(self, version: str, now: str | None) -> str | None:
         """The digest of the file that this version was made of, where the model has another one now."""
-        found = self._all.get(version)
-        return found if now is not None and found != now else None
+        digest = self._all.get(version)
+        return digest if now is not None and digest != now else None
 
-    def put(self, version: str, file: str | None) -> None:
+    def record(self, version: str, file: str | None) -> None:
         """Keeps the first entry: a version that is made anew uses the same file."""
         if file is None or version in self._all:
             return

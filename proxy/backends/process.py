@@ -43,17 +43,17 @@ exit "$status"
 
 class Process:
     def __init__(
-        self, command: Sequence[str], log_file: Path, headers: Mapping[str, str], more: Mapping[str, str]
+        self, command: Sequence[str], log_file: Path, headers: Mapping[str, str], environment: Mapping[str, str]
     ) -> None:
-        """`headers`: to be asked with; `more`: for its environment, where `ps` does not show a key."""
+        """`headers`: to be asked with; `environment`: for its environment, where `ps` does not show a key."""
         self._port = _free_port()  # kept over restarts, so that its address holds
         self._command = [*command, "--host", "127.0.0.1", "--port", str(self._port)]
-        self._log, self._headers, self._more = log_file, headers, more
+        self._log, self._headers, self._environment = log_file, headers, environment
         self._child: asyncio.subprocess.Process | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._up = asyncio.Event()
         self._hopeless = False
-        self.why_down = "it is starting"
+        self.down_reason = "it is starting"
         self.url = f"http://127.0.0.1:{self._port}"
 
     @property
@@ -90,7 +90,7 @@ class Process:
             self._child = await asyncio.create_subprocess_exec(
                 "sh", "-c", _WATCHED, "sh", *self._command,
                 stdin=asyncio.subprocess.PIPE, stdout=file, stderr=file,
-                env=child_environment(default_threads()[0]) | dict(self._more), start_new_session=True,
+                env=child_environment(default_threads()[0]) | dict(self._environment), start_new_session=True,
             )  # fmt: skip
         try:
             async with asyncio.timeout(START_S):
@@ -102,7 +102,7 @@ class Process:
                     await asyncio.sleep(POLL_S)
         except TimeoutError:
             raise BackendDown(f"{self._command[0]} did not answer within {START_S:.0f} s, see {self._log}") from None
-        self.why_down, self._hopeless = "", False
+        self.down_reason, self._hopeless = "", False
         self._up.set()
         log.info("backend process up", url=self.url, log=str(self._log))
 
@@ -120,7 +120,7 @@ class Process:
             assert self._child is not None
             status = await self._child.wait()
             self._up.clear()
-            self.why_down = f"its process ended with status {status} and is being restarted"
+            self.down_reason = f"its process ended with status {status} and is being restarted"
             log.error("backend process died", status=status, restart_in_s=pause, log=str(self._log))
             await self._end()
             await asyncio.sleep(pause)
@@ -128,7 +128,7 @@ class Process:
             try:
                 await self._launch(http)
             except (BackendDown, OSError) as error:
-                self.why_down, self._hopeless = f"it did not come back ({error})", True
+                self.down_reason, self._hopeless = f"it did not come back ({error})", True
             else:
                 pause = FIRST_PAUSE_S
 
@@ -149,6 +149,6 @@ class Process:
 
 
 def _free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])

@@ -38,15 +38,15 @@ class Replica:
     def __init__(self, server: OpenAICompatible) -> None:
         self.server = server
         self.url = server.url
-        self.why_out: str | None = "it has not answered yet"  # None: it gets requests
-        self.looked = 0.0
+        self.out_reason: str | None = "it has not answered yet"  # None: it gets requests
+        self.looked_at = 0.0
         self.in_flight = 0
         self.turn = 0  # when it was last asked, as a number
 
-    def leave_out(self, why: str) -> None:
-        if self.why_out is None:
-            log.warning("replica is left out", url=self.url, why=why)
-        self.why_out = why
+    def leave_out(self, reason: str) -> None:
+        if self.out_reason is None:
+            log.warning("replica is left out", url=self.url, why=reason)
+        self.out_reason = reason
 
 
 class Replicas:
@@ -65,7 +65,7 @@ class Replicas:
 
     @property
     def url(self) -> str:
-        return next((r.url for r in self._all if r.why_out is None), self._first.url)
+        return next((r.url for r in self._all if r.out_reason is None), self._first.url)
 
     @property
     def served(self) -> ServedModel:
@@ -85,27 +85,27 @@ class Replicas:
 
     @property
     def state(self) -> str:
-        out = [f"{r.url} is left out: {r.why_out}" for r in self._all if r.why_out is not None]
-        said = f"{self.kind}, {len(self._all) - len(out)} of {len(self._all)} replicas answer"
-        return "; ".join([said, *out])
+        out = [f"{r.url} is left out: {r.out_reason}" for r in self._all if r.out_reason is not None]
+        summary = f"{self.kind}, {len(self._all) - len(out)} of {len(self._all)} replicas answer"
+        return "; ".join([summary, *out])
 
     @property
     def lacks(self) -> str | None:
         return self._first.lacks
 
     @property
-    def left(self) -> LeftoverVersions | None:
-        return self._first.left
+    def leftovers(self) -> LeftoverVersions | None:
+        return self._first.leftovers
 
     def headers(self) -> Mapping[str, str]:
         return self._first.headers()
 
     def _up(self) -> list[Replica]:
         """Raises BackendDown where there is none."""
-        if up := [r for r in self._all if r.why_out is None]:
+        if up := [r for r in self._all if r.out_reason is None]:
             return up
-        why = "; ".join(f"{r.url}: {r.why_out}" for r in self._all)
-        raise BackendDown(f"No replica answers ({why}). Nothing stored was lost.", retry_after=5)
+        reasons = "; ".join(f"{r.url}: {r.out_reason}" for r in self._all)
+        raise BackendDown(f"No replica answers ({reasons}). Nothing stored was lost.", retry_after=5)
 
     # Their life
 
@@ -123,7 +123,7 @@ class Replicas:
             await replica.server.stop()
 
     async def ready(self) -> None:
-        if all(r.why_out is not None for r in self._all):
+        if all(r.out_reason is not None for r in self._all):
             await self._look(self._all)
         self._up()
 
@@ -132,23 +132,23 @@ class Replicas:
         while True:
             await asyncio.sleep(LOOK_DOWN_S)
             late = loop.time() - LOOK_UP_S
-            await self._look([r for r in self._all if r.why_out is not None or r.looked < late])
+            await self._look([r for r in self._all if r.out_reason is not None or r.looked_at < late])
 
     async def _look(self, replicas: Sequence[Replica]) -> None:
         await asyncio.gather(*(self._look_at(replica) for replica in replicas))
 
     async def _look_at(self, replica: Replica) -> None:
         """Tell whether it answers and holds every version; one that lacks some gets them before anybody's request."""
-        replica.looked = asyncio.get_running_loop().time()
+        replica.looked_at = asyncio.get_running_loop().time()
         try:
             lacks = await self._lacks(replica)
-            if replica.why_out is None and not lacks:
+            if replica.out_reason is None and not lacks:
                 return
             async with self._changing:
                 for name in await self._lacks(replica):  # asked again: a load may have ended in between
                     replica.leave_out(f"it came back without {name}, which is being loaded")
                     await replica.server.load(name, self._adapters[name])
-                replica.why_out = None
+                replica.out_reason = None
             log.info("replica answers", url=replica.url, adapters=list(self._adapters))
         except ProxyError as error:
             replica.leave_out(error.message)
@@ -156,12 +156,12 @@ class Replicas:
     async def _lacks(self, replica: Replica) -> set[str]:
         """Versions that it has to be given. Raises BackendBroke where it serves another model."""
         await replica.server.ready()
-        there = {str(model.get("id")) for model in await replica.server.models()}
+        ids = {str(model.get("id")) for model in await replica.server.models()}
         model = replica.server.served.model
-        if model not in there or model != (self._model or model):
-            raise BackendBroke(f"it serves {', '.join(sorted(there)) or 'nothing'}, and not {self._model or model}")
+        if model not in ids or model != (self._model or model):
+            raise BackendBroke(f"it serves {', '.join(sorted(ids)) or 'nothing'}, and not {self._model or model}")
         self._model = model
-        return {name for name in self._adapters if replica.server.named(name) not in there}
+        return {name for name in self._adapters if replica.server.server_name(name) not in ids}
 
     # Requests
 
@@ -176,18 +176,18 @@ class Replicas:
     def addresses(self, model: str) -> Sequence[Address]:
         return [replica.server.address(model) for replica in self._up()]
 
-    def ended(self, address: Address) -> None:
-        self._at(address).in_flight -= 1
+    def release(self, address: Address) -> None:
+        self._replica_at(address).in_flight -= 1
 
-    def elsewhere(self, address: Address) -> bool:
-        self._at(address).leave_out("it did not answer a request")
-        return any(r.why_out is None for r in self._all)
+    def fail_over(self, address: Address) -> bool:
+        self._replica_at(address).leave_out("it did not answer a request")
+        return any(r.out_reason is None for r in self._all)
 
-    def _at(self, address: Address) -> Replica:
+    def _replica_at(self, address: Address) -> Replica:
         return next(r for r in self._all if r.url == address.url)
 
-    async def tells(self) -> ModelDescription:
-        return await self._up()[0].server.tells()
+    async def describe(self) -> ModelDescription:
+        return await self._up()[0].server.describe()
 
     async def rendered(self, prompt: Prompt) -> RenderedPrompt | None:
         return await self._up()[0].server.rendered(prompt)
@@ -237,7 +237,7 @@ class Replicas:
     async def unload(self, name: str) -> None:
         async with self._changing:
             path = self._adapters.pop(name, None)
-            replicas = [r for r in self._all if r.why_out is None]
+            replicas = [r for r in self._all if r.out_reason is None]
             results = await asyncio.gather(*(r.server.unload(name) for r in replicas), return_exceptions=True)
             for replica, result in zip(replicas, results, strict=True):
                 if isinstance(result, BackendDown):
@@ -249,8 +249,8 @@ class Replicas:
 
     async def check(self, rank: int, folder: Path) -> str | None:
         for replica in self._up():
-            if (why := await replica.server.check(rank, folder)) is not None:
-                return why
+            if (reason := await replica.server.check(rank, folder)) is not None:
+                return reason
         return None
 
     # The accelerators

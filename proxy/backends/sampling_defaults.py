@@ -35,7 +35,7 @@ _PROPS: Final = {
 FLOOR: Final = -30.0  # nats; servers write −9999 and less for what they never say
 # A real vLLM on a CPU says the same to the digit when it is asked twice, and is 1.5 away in another way
 # (tests/backends/test_vllm_defaults.py); a GPU's bf16 rounds otherwise in another batch.
-TOLD_APART: Final = 0.1  # nats
+CLEAR_DISTANCE: Final = 0.1  # nats
 CLEARLY: Final = 4.0
 
 Odds = Mapping[tuple[str, tuple[int, ...]], float]  # log-probs of tokens, by their text and bytes
@@ -44,35 +44,35 @@ Odds = Mapping[tuple[str, tuple[int, ...]], float]  # log-probs of tokens, by th
 @dataclass(frozen=True, slots=True)
 class Defaults:
     sampling: Mapping[str, float]
-    known: str  # from where, in a few words
+    source: str  # from where, in a few words
     unsure: frozenset[str] = frozenset()  # of which members it is not known whether the server has them
     logprobs_of: Literal["model"] | None = None  # where its log-probs are of before sampling, and need not be
 
 
-def filed(spec: str, folders: ModelFolders | None = None) -> tuple[Path, dict[str, float]] | None:
+def file_defaults(spec: str, folders: ModelFolders | None = None) -> tuple[Path, dict[str, float]] | None:
     """A model's file on this machine, and what it changes; None where the model is not here. Blocking.
 
     `folders`: of a spec that a server names; it has to be below one of them."""
     try:
         folder = Path(spec).expanduser() if folders is None or is_hub_id(spec) else folders.resolve(spec)
-        found = folder if folder.is_dir() else local(spec)
+        location = folder if folder.is_dir() else local(spec)
     except (OSError, ValueError, ImportError):  # the last: no hub's cache without the train extra
         return None
-    if found is None:
+    if location is None:
         return None
     try:
-        says = loads(read_small(found / FILE) if folders is None else folders.read_small(found / FILE))
+        says = loads(read_small(location / FILE) if folders is None else folders.read_small(location / FILE))
     except (OSError, ValueError):
         says = {}  # many models have none
     numbers = {name: _number(says.get(name)) for name in MEMBERS} if isinstance(says, dict) else {}
-    return found / FILE, {name: n for name, n in numbers.items() if n is not None and n != MEMBERS[name]}
+    return location / FILE, {name: n for name, n in numbers.items() if n is not None and n != MEMBERS[name]}
 
 
 def in_force(unsaid: Odds, as_filed: Odds, neutral: Odds) -> bool | None:
     """Is the file what a server samples by? From the log-probs of the likeliest first tokens, asked without any member,
     with the file's, and with neutral ones. None where these do not tell them apart: raw log-probs are all the same."""
-    by_file, by_none = apart(unsaid, as_filed), apart(unsaid, neutral)
-    if max(by_file, by_none) < TOLD_APART or max(by_file, by_none) < CLEARLY * min(by_file, by_none):
+    by_file, by_none = distance(unsaid, as_filed), distance(unsaid, neutral)
+    if max(by_file, by_none) < CLEAR_DISTANCE or max(by_file, by_none) < CLEARLY * min(by_file, by_none):
         return None
     return by_file < by_none
 
@@ -90,31 +90,33 @@ def changes_nothing(sampling: Mapping[str, float]) -> bool:
 
 def before_sampling(hot: Odds, cold: Odds) -> bool:
     """True where a server's log-probs are those of before sampling: at two temperatures they are the same then."""
-    return bool(hot.keys() & cold.keys()) and apart(hot, cold) < TOLD_APART
+    return bool(hot.keys() & cold.keys()) and distance(hot, cold) < CLEAR_DISTANCE
 
 
-def apart(one: Odds, other: Odds) -> float:
+def distance(first: Odds, second: Odds) -> float:
     """In nats, at most, of the tokens that both tell of; 0 where there is none."""
-    return max((abs(one[token] - other[token]) for token in one.keys() & other.keys()), default=0.0)
+    return max((abs(first[token] - second[token]) for token in first.keys() & second.keys()), default=0.0)
 
 
 def likeliest(answer: bytes) -> Odds:
     """The first token's alternatives. Which they are is partly chance: in vLLM the one that was drawn has the last
     one's place. Raises ValueError, KeyError, TypeError, IndexError."""
     entries = loads(answer)["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
-    return {(str(one["token"]), tuple(one.get("bytes") or ())): max(float(one["logprob"]), FLOOR) for one in entries}
+    return {
+        (str(entry["token"]), tuple(entry.get("bytes") or ())): max(float(entry["logprob"]), FLOOR) for entry in entries
+    }
 
 
 def in_props(answer: bytes) -> dict[str, float]:
     """Read them from llama-server, newer and older; empty where it does not say."""
     try:
         settings = loads(answer)["default_generation_settings"]
-        said = settings.get("params", settings)
-        found = {ours: _number(said.get(name)) for name, ours in _PROPS.items()}
+        parameters = settings.get("params", settings)
+        sampling = {ours: _number(parameters.get(name)) for name, ours in _PROPS.items()}
     except (ValueError, KeyError, TypeError, AttributeError):
         return {}
     off = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
-    return {name: round(value, 4) for name, value in found.items() if value is not None and value != off.get(name)}
+    return {name: round(value, 4) for name, value in sampling.items() if value is not None and value != off.get(name)}
 
 
 def in_words(sampling: Mapping[str, float]) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from config.sections import BackendSection
 from proxy.backends.base import Address, Capabilities
 from proxy.backends.openai import OpenAICompatible
-from proxy.backends.sampling_defaults import NEUTRAL, Defaults, filed
+from proxy.backends.sampling_defaults import NEUTRAL, Defaults, file_defaults
 from proxy.core.errors import BackendBroke, Unsupported
 from proxy.core.json_edit import dumps, loads
 from proxy.core.upstream import message_in
@@ -42,22 +42,24 @@ class SGLang(OpenAICompatible):
     def __init__(self, settings: BackendSection, weights: str = "", home: Path | None = None) -> None:
         super().__init__(settings, home, weights)
         self._trained = weights
-        self._given: dict[str, Path] = {}  # what it was given by us, by name
+        self._adapters: dict[str, Path] = {}  # what it was given by us, by name
 
     def address(self, model: str) -> Address:
         version = model.startswith(f"{self._model}@")
-        return Address(self.url, {"model": dumps(f"{self._model}:{self.named(model)}" if version else model)})
+        return Address(self.url, {"model": dumps(f"{self._model}:{self.server_name(model)}" if version else model)})
 
     async def _samples_by(self) -> Defaults | None:
         """It tells whether it takes the model's own defaults, and which folder it has them from."""
         args = await self._server_args()
-        said = args.get("sampling_defaults")
-        if said == "openai":
+        choice = args.get("sampling_defaults")
+        if choice == "openai":
             return Defaults(NEUTRAL, "as --sampling-defaults openai says")
         for spec, folders in ((args.get("model_path"), self._model_folders), (self._trained, None)):
-            if isinstance(spec, str) and spec and (found := await asyncio.to_thread(filed, spec, folders)) is not None:
-                told = "which it says it takes" if said else "assumed: it does not say whether it takes it"
-                return Defaults({**NEUTRAL, **found[1]}, f"{found[0]}, {told}")
+            if not isinstance(spec, str) or not spec:
+                continue
+            if (filed := await asyncio.to_thread(file_defaults, spec, folders)) is not None:
+                note = "which it says it takes" if choice else "assumed: it does not say whether it takes it"
+                return Defaults({**NEUTRAL, **filed[1]}, f"{filed[0]}, {note}")
         return Defaults(NEUTRAL, "assumed: the model's generation_config.json is not on this machine")
 
     async def _server_args(self) -> dict[str, Any]:
@@ -65,36 +67,36 @@ class SGLang(OpenAICompatible):
             status, answer = await self._call("GET", path)
             if status == 200:
                 try:
-                    found = loads(answer)
+                    arguments = loads(answer)
                 except ValueError:
                     continue
-                return found if isinstance(found, dict) else {}
+                return arguments if isinstance(arguments, dict) else {}
         return {}
 
     async def load(self, name: str, path: Path) -> None:
-        if self.named(name) in {m["id"] for m in await self.models()}:
-            if self._given.get(name) == path:
+        if self.server_name(name) in {m["id"] for m in await self.models()}:
+            if self._adapters.get(name) == path:
                 return
             await self.unload(name)  # an earlier rlproxy's of this home
-        success, said = await self._change("load", lora_name=self.named(name), lora_path=str(path))
+        success, message = await self._change("load", lora_name=self.server_name(name), lora_path=str(path))
         if success:
-            self._given[name] = path
+            self._adapters[name] = path
             return
-        if "not enabled" in said:
-            raise Unsupported(f"SGLang takes no adapter ({said.rstrip('.')}); start it with {START}.")
-        raise BackendBroke(f"The backend refused the adapter {name}: {said}")
+        if "not enabled" in message:
+            raise Unsupported(f"SGLang takes no adapter ({message.rstrip('.')}); start it with {START}.")
+        raise BackendBroke(f"The backend refused the adapter {name}: {message}")
 
     async def unload(self, name: str) -> None:
         """SGLang itself waits for what still runs on it."""
-        success, said = await self._change("unload", lora_name=self.named(name))
-        if not success and "does not exist" not in said:
-            raise BackendBroke(f"The backend did not unload {name}: {said}")
+        success, message = await self._change("unload", lora_name=self.server_name(name))
+        if not success and "does not exist" not in message:
+            raise BackendBroke(f"The backend did not unload {name}: {message}")
 
     async def _change(self, verb: str, **body: str) -> tuple[bool, str]:
         """Tell whether it did, and what it said where not."""
         status, answer = await self._call("POST", f"/{verb}_lora_adapter", json=body)
         try:
-            found: dict[str, Any] = loads(answer)
-            return found["success"] is True, str(found.get("error_message") or f"it answered {status}")
+            reply: dict[str, Any] = loads(answer)
+            return reply["success"] is True, str(reply.get("error_message") or f"it answered {status}")
         except (ValueError, KeyError, TypeError):
             return False, f"{status}: {message_in(answer)}"  # what is no answer of this route, as a missing key

@@ -33,7 +33,7 @@ from proxy.backends.sampling_defaults import (
     Defaults,
     Odds,
     before_sampling,
-    filed,
+    file_defaults,
     in_force,
     likeliest,
 )
@@ -72,7 +72,7 @@ class VLLM(OpenAICompatible):
         super().__init__(settings, home, weights)
         self._trained = weights
         self._defaults = Defaults(NEUTRAL, "not asked yet", frozenset(NEUTRAL))
-        self._given: dict[str, Path] = {}  # what it was given by us, by name
+        self._adapters: dict[str, Path] = {}  # what it was given by us, by name
 
     async def start(self, http: aiohttp.ClientSession, on_restart: Callable[[], Awaitable[None]]) -> None:
         await super().start(http, on_restart)
@@ -81,29 +81,33 @@ class VLLM(OpenAICompatible):
 
     async def _samples_by(self) -> Defaults | None:
         colder = {**MEMBERS, "temperature": MEMBERS["temperature"] / 2}
-        found, hot, cold = await asyncio.gather(self._file_or_not(), self._likeliest(MEMBERS), self._likeliest(colder))
-        return replace(found, logprobs_of="model") if before_sampling(hot, cold) else found
+        defaults, hot, cold = await asyncio.gather(
+            self._file_or_not(), self._likeliest(MEMBERS), self._likeliest(colder)
+        )
+        return replace(defaults, logprobs_of="model") if before_sampling(hot, cold) else defaults
 
     async def _file_or_not(self) -> Defaults:
         """The model's own defaults, unless it was started with `--generation-config vllm`. No route tells, but its
         log-probs do: one token, asked without saying how to sample, with the file's way, and with the neutral one."""
         root = (await self._own_entry()).get("root")
         for spec, folders in ((root, self._model_folders), (self._trained, None)):
-            if isinstance(spec, str) and spec and (found := await asyncio.to_thread(filed, spec, folders)) is not None:
+            if not isinstance(spec, str) or not spec:
+                continue
+            if (filed := await asyncio.to_thread(file_defaults, spec, folders)) is not None:
                 break
         else:
-            named = frozenset(NEUTRAL) if root or self._trained else frozenset[str]()
-            return Defaults(NEUTRAL, f"assumed: the model's {FILE} is not on this machine", named)
-        file, said = found
-        if not said:
+            unsure = frozenset(NEUTRAL) if root or self._trained else frozenset[str]()
+            return Defaults(NEUTRAL, f"assumed: the model's {FILE} is not on this machine", unsure)
+        file, sampling = filed
+        if not sampling:
             return Defaults(NEUTRAL, f"{file} says nothing else")
-        ways: tuple[Mapping[str, float], ...] = ({}, said, MEMBERS)
+        ways: tuple[Mapping[str, float], ...] = ({}, sampling, MEMBERS)
         used = in_force(*await asyncio.gather(*(self._likeliest(way) for way in ways)))
         if used is False:
             return Defaults(NEUTRAL, f"its log-probs are not those of {file}")
         if used:
-            return Defaults({**NEUTRAL, **said}, f"{file}, and its log-probs agree")
-        return Defaults({**NEUTRAL, **said}, f"{file}; whether vLLM takes it cannot be told", frozenset(said))
+            return Defaults({**NEUTRAL, **sampling}, f"{file}, and its log-probs agree")
+        return Defaults({**NEUTRAL, **sampling}, f"{file}; whether vLLM takes it cannot be told", frozenset(sampling))
 
     async def _likeliest(self, way: Mapping[str, float]) -> Odds:
         """Empty where it does not tell."""
@@ -120,23 +124,23 @@ class VLLM(OpenAICompatible):
         return None if ids is None else RenderedPrompt(None, ids)
 
     async def load(self, name: str, path: Path) -> None:
-        if self.named(name) in {m["id"] for m in await self.models()}:
-            if self._given.get(name) == path:
+        if self.server_name(name) in {m["id"] for m in await self.models()}:
+            if self._adapters.get(name) == path:
                 return
             await self.unload(name)  # an earlier rlproxy's of this home
-        status, answer = await self._load(self.named(name), path)
+        status, answer = await self._load(self.server_name(name), path)
         if _no_such_route(status, answer):
             raise Unsupported(NO_ROUTES.format(url=self.url) + ".")
         if status != 200:
             raise BackendBroke(f"The backend refused the adapter {name} ({status}): {message_in(answer)}")
-        self._given[name] = path
+        self._adapters[name] = path
 
     async def _load(self, name: str, path: Path) -> tuple[int, bytes]:
         body = {"lora_name": name, "lora_path": str(path)}
         return await self._call("POST", "/v1/load_lora_adapter", json=body)
 
     async def unload(self, name: str) -> None:
-        status, answer = await self._call("POST", "/v1/unload_lora_adapter", json={"lora_name": self.named(name)})
+        status, answer = await self._call("POST", "/v1/unload_lora_adapter", json={"lora_name": self.server_name(name)})
         if status not in (200, 400, 404):  # 400 and 404: it is not there
             raise BackendBroke(f"The backend did not unload {name} ({status}): {message_in(answer)}")
 
@@ -153,15 +157,15 @@ class VLLM(OpenAICompatible):
             await asyncio.to_thread(shutil.rmtree, probe, ignore_errors=True)
         if _no_such_route(status, answer):
             return NO_ROUTES.format(url=self.url)
-        said = message_in(answer)
+        message = message_in(answer)
         if status == 404:
-            return f"vLLM at {self.url} cannot read {folder}: give it that folder under the same path ({said})"
-        if "not enabled" in said:
-            return f"vLLM at {self.url} takes no adapters: start it with `{START['vllm']}` ({said})"
-        if (found := _MOST.search(said)) is None:
-            log.warning("vllm does not say what rank it takes", answer=said, status=status)
+            return f"vLLM at {self.url} cannot read {folder}: give it that folder under the same path ({message})"
+        if "not enabled" in message:
+            return f"vLLM at {self.url} takes no adapters: start it with `{START['vllm']}` ({message})"
+        if (match := _MOST.search(message)) is None:
+            log.warning("vllm does not say what rank it takes", answer=message, status=status)
             return None
-        most = int(found[1])
+        most = int(match[1])
         return None if rank <= most else _too_high(self.url, rank, most)
 
     async def free(self) -> None:
@@ -203,9 +207,9 @@ def _no_such_route(status: int, answer: bytes) -> bool:
 
 def _too_high(url: str, rank: int, most: int) -> str:
     enough = next((r for r in RANKS if r >= rank), None)
-    more = f"start it with --max-lora-rank {enough}, or " if enough else ""
+    remedy = f"start it with --max-lora-rank {enough}, or " if enough else ""
     return (
-        f"a run makes an adapter of rank {rank}, and vLLM at {url} takes up to {most}: {more}set "
+        f"a run makes an adapter of rank {rank}, and vLLM at {url} takes up to {most}: {remedy}set "
         f"train.overrides.rank to {most}"
     )
 

@@ -72,7 +72,7 @@ class InFlightRequest:
     def leave(self) -> None:
         """The question is nowhere any more."""
         if self.address is not None:
-            self._parts.backend.ended(self.address)
+            self._parts.backend.release(self.address)
             self.address = None
 
     async def ask(self) -> Answer:
@@ -196,7 +196,7 @@ class InFlightRequest:
             except (TimeoutError, OSError) as error:
                 parts.health.files.check(error)
                 parts.wishes.forget()
-                elsewhere = parts.backend.elsewhere(address)
+                elsewhere = parts.backend.fail_over(address)
                 if last_place or not (elsewhere or await self._is_back(error)):
                     raise down(address.url, error, parts.backend.kind) from error
         raise AssertionError("unreachable")

@@ -94,7 +94,7 @@ class OllamaLists:
             return json_response({"error": f"model '{model}' not found"}, status=404)
         async with self._admission.through():
             await self._backend.ready()
-            status, answer = await self._backend.shown({**body, "model": self._live_version.name(BASE)})
+            status, answer = await self._backend.show({**body, "model": self._live_version.name(BASE)})
         return web.Response(body=answer, status=status, content_type="application/json")
 
 

@@ -77,7 +77,7 @@ class RelayParts:
             store, self.metrics, self.health, self.events, self.redactor, self.underway, id, parsed.n, keepable,
             dialect, parsed.tools, room,
         )  # fmt: skip
-        capture.guessed = parsed.unclear_reason or served.guessed(parsed.sampling)
+        capture.guessed = parsed.unclear_reason or served.uncertainty(parsed.sampling)
         capture.logprobs_of = served.logprobs_of or self.backend.capabilities.logprobs_of
         return capture
 

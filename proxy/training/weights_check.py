@@ -131,7 +131,7 @@ class WeightsCheck:
                 self._of = self.verdict = None
             try:
                 await self._backend.ready()
-                told = await self._backend.tells()
+                told = await self._backend.describe()
                 of = {"served": told.identity, "weights": files, "rules": RULES}
                 if files == self._backend.loaded:
                     self._of, self.verdict = of, OWN

@@ -273,7 +273,7 @@ class LiveVersion:
 
         A request for the old one would wait there all the same, and have it take the new one off again.
         """
-        if not self._backend.capabilities.wears_one:
+        if not self._backend.capabilities.single_version:
             yield
             return
         with self._admission.shut(f"{version_first(version)} is being put on"):

@@ -106,7 +106,7 @@ class StatusReport:
                 "inexact": self._formats.inexact(d.name for d in DIALECTS),
                 "lacks": self._backend.capabilities.why_not or None,
                 "obstacle": await self._when.obstacle(),
-                "left": {"line": left.line, "command": left.command} if (left := self._backend.left) else None,
+                "left": {"line": left.line, "command": left.command} if (left := self._backend.leftovers) else None,
                 "dialects": self._formats.table(d.name for d in DIALECTS),
             },
             "ratings": {
@@ -185,7 +185,7 @@ class StatusReport:
 
     def _sampling(self) -> str:
         served = self._backend.served
-        return f"where a client says nothing: {in_words(served.sampling)} ({served.known})"
+        return f"where a client says nothing: {in_words(served.sampling)} ({served.source})"
 
     def _database(self) -> Database:
         integrity = self._store.integrity

@@ -29,7 +29,6 @@ MOST: Final[dict[str, int]] = {
     "config": 16,
     "proxy": 33,
     "proxy/access": 69,
-    "proxy/backends": 177,
     "proxy/cli": 135,
     "proxy/cli/agents": 65,
     "proxy/cli/doctor": 30,

@@ -260,7 +260,7 @@ async def test_the_folder_that_a_server_has_loaded(
         async with asyncio.timeout(AT_ONCE_S):
             await backend.start(http, lambda: None)  # type: ignore[arg-type, return-value]
             await backend.ready()
-            told = await backend.tells()
+            told = await backend.describe()
         await backend.stop()
     assert told.architecture is None and 0.123 not in backend.served.sampling.values()
     assert not [path for path, _ in opened.by if "elsewhere" in path]

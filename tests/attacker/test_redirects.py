@@ -97,7 +97,7 @@ async def _ask_all(backend: Backend, http: aiohttp.ClientSession, adapter: Path)
     prompt = Prompt([{"role": "user", "content": "hi"}])
     refusals: list[Exception] = []
     for question in (
-        lambda: backend.start(http, restarted), backend.ready, backend.models, backend.tells,
+        lambda: backend.start(http, restarted), backend.ready, backend.models, backend.describe,
         lambda: backend.rendered(prompt), lambda: backend.check(8, adapter.parent),
         lambda: backend.load("m@v1", adapter), lambda: backend.reads_ahead("m@v1"), lambda: backend.unload("m@v1"),
         backend.free, backend.reclaim,

@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 
 from proxy.backends import openai
-from proxy.backends.sampling_defaults import FILE, MEMBERS, Odds, apart, in_force, likeliest
+from proxy.backends.sampling_defaults import FILE, MEMBERS, Odds, distance, in_force, likeliest
 from proxy.backends.vllm import ASK
 from scripts.harness.in_process import Proxy, proxy_before
 from scripts.harness.versions import ASKED
@@ -107,8 +107,8 @@ async def test_what_is_recorded_is_how_it_sampled(
 ) -> None:
     started, real = server
     unsaid, again, as_filed, neutral = [await first_token(real, way) for way in ({}, {}, RECORDED, MEMBERS)]
-    print(started, "; asked twice it is", apart(unsaid, again), "nats apart, from the file's way", end=" ")
-    print(apart(unsaid, as_filed), "and from the neutral one", apart(unsaid, neutral))
+    print(started, "; asked twice it is", distance(unsaid, again), "nats apart, from the file's way", end=" ")
+    print(distance(unsaid, as_filed), "and from the neutral one", distance(unsaid, neutral))
     sampling, said = await captured(proxy)
     status = (await proxy.get("/rl/status"))["backend"]
     if "raw" in started:

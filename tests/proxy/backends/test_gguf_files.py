@@ -34,9 +34,9 @@ def test_a_file_of_few_bits_grows_more(tmp_path: Path) -> None:
     """Of what the gguf package cannot write, the sizes in the file's own head are enough."""
     four = whole_size(make_base(tmp_path / "four.gguf", "llama", Type.Q4_0))
     assert four / (tmp_path / "four.gguf").stat().st_size > 1
-    assert gguf_files._more(gguf_files.Tensor("blk.0.attn_q.weight", 10, 8000, 2.625)) == 5875
-    assert gguf_files._more(gguf_files.Tensor("blk.0.attn_q.weight", 8, 8000, 8.5)) == 7500
-    assert gguf_files._more(gguf_files.Tensor("blk.0.attn_q.weight", 1, 8000, 16.0)) == 0
+    assert gguf_files._tensor_growth(gguf_files.Tensor("blk.0.attn_q.weight", 10, 8000, 2.625)) == 5875
+    assert gguf_files._tensor_growth(gguf_files.Tensor("blk.0.attn_q.weight", 8, 8000, 8.5)) == 7500
+    assert gguf_files._tensor_growth(gguf_files.Tensor("blk.0.attn_q.weight", 1, 8000, 16.0)) == 0
 
 
 def test_what_is_not_read_is_taken_for_twice_its_size(tmp_path: Path) -> None:

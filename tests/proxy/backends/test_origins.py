@@ -111,12 +111,12 @@ async def test_another_template_is_no_other_model(proxy: Proxy, ollama: FakeOlla
 def test_the_record(tmp_path: Path) -> None:
     path = tmp_path / "origins.json"
     origins = Origins(path)
-    origins.put("a", None)
-    assert not path.exists() and origins.before("a", "x") is None
-    origins.put("a", "x")
-    origins.put("a", "y")
-    assert Origins(path).before("a", "y") == "x" and origins.before("a", "x") is None
-    assert origins.before("a", None) is None
+    origins.record("a", None)
+    assert not path.exists() and origins.earlier_file("a", "x") is None
+    origins.record("a", "x")
+    origins.record("a", "y")
+    assert Origins(path).earlier_file("a", "y") == "x" and origins.earlier_file("a", "x") is None
+    assert origins.earlier_file("a", None) is None
     for n in range(MOST):
-        origins.put(str(n), "x")
-    assert len(json.loads(path.read_text())) == MOST and origins.before("a", "y") is None
+        origins.record(str(n), "x")
+    assert len(json.loads(path.read_text())) == MOST and origins.earlier_file("a", "y") is None

@@ -13,7 +13,7 @@ import pytest
 from config.settings import load
 from proxy.backends.base import Prompt
 from proxy.backends.llamacpp import LlamaCpp
-from proxy.backends.ollama_prompts import asked_of_ollama
+from proxy.backends.ollama_prompts import ollama_request
 from proxy.backends.openai import OpenAICompatible
 from proxy.backends.vllm import VLLM
 from proxy.core.errors import BackendBroke
@@ -64,10 +64,10 @@ def test_each_route_of_ollama_gets_what_it_got() -> None:
         {"role": "assistant", "content": "", "reasoning_content": "Look.", "tool_calls": [call]},
         {"role": "tool", "content": "noon", "name": "clock", "tool_call_id": "c1"},
     ]
-    path, body = asked_of_ollama(Prompt(talk, [TOOL], None, "chat", {"reasoning_effort": "low", "temperature": 1}))
+    path, body = ollama_request(Prompt(talk, [TOOL], None, "chat", {"reasoning_effort": "low", "temperature": 1}))
     assert (path, body["messages"], body["reasoning_effort"]) == ("/v1/chat/completions", talk, "low")
     assert body["tools"] == [TOOL] and "temperature" not in body and body["max_tokens"] == 1
-    path, body = asked_of_ollama(Prompt(talk, None, None, "messages", {"thinking": {"type": "enabled"}, "options": 1}))
+    path, body = ollama_request(Prompt(talk, None, None, "messages", {"thinking": {"type": "enabled"}, "options": 1}))
     assert path == "/api/chat" and body["think"] is True and body["options"] == {"num_predict": 1}
     assert body["messages"] == [
         {"role": "system", "content": "Be brief."},
@@ -77,8 +77,8 @@ def test_each_route_of_ollama_gets_what_it_got() -> None:
         {"role": "tool", "content": "noon", "tool_name": "clock", "tool_call_id": "c1"},
     ]  # fmt: skip
     said = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "time"}]
-    path, body = asked_of_ollama(Prompt(said, None, None, "ollama-generate", {"options": {"num_ctx": 99}}))
+    path, body = ollama_request(Prompt(said, None, None, "ollama-generate", {"options": {"num_ctx": 99}}))
     assert (path, body) == (
         "/api/generate", {"prompt": "time", "system": "Be brief.", "options": {"num_ctx": 99, "num_predict": 1}},
     )  # fmt: skip
-    assert asked_of_ollama(Prompt(said[1:], dialect="completions"))[0] == "/api/generate"
+    assert ollama_request(Prompt(said[1:], dialect="completions"))[0] == "/api/generate"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from proxy.backends.sampling_defaults import Odds, filed, in_force, in_props
+from proxy.backends.sampling_defaults import Odds, file_defaults, in_force, in_props
 from scripts.fakes.backend import FakeBackend
 from scripts.fakes.launcher import FakeLauncher
 from scripts.fakes.llamacpp import FakeLlama
@@ -157,8 +157,8 @@ async def test_a_routers_section_tells_it_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "[]", '{"temperature": "hot", "top_p": true}', '{"temperature": 1.0}'])
 def test_a_file_that_says_nothing_changes_nothing(model: Path, text: str) -> None:
     (model / "generation_config.json").write_text(text)
-    assert filed(str(model)) == (model / "generation_config.json", {})
-    assert filed("/nowhere") is None
+    assert file_defaults(str(model)) == (model / "generation_config.json", {})
+    assert file_defaults("/nowhere") is None
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.backends.installed import MARK, InstalledVersion, mark_of
+from proxy.backends.installed import MARK, InstalledVersions, mark_of
 from scripts.fakes.backend import FakeBackend
 from scripts.fakes.launcher import FakeLauncher
 from scripts.fakes.ollama import FakeOllama
@@ -143,16 +143,16 @@ def test_a_home_keeps_its_mark_and_a_copy_has_another(tmp_path: Path) -> None:
 
 
 def test_what_is_not_this_homes_is_neither_spare_nor_known(tmp_path: Path) -> None:
-    made = InstalledVersion(tmp_path / "made.json")
-    made.put("a", digest="1")
+    made = InstalledVersions(tmp_path / "made.json")
+    made.record("a", digest="1")
     (tmp_path / "made.json").write_text(
         json.dumps({"old": {"digest": "0"}, "theirs": {"digest": "2", "home": "ffffff"}})
     )
-    again = InstalledVersion(tmp_path / "made.json")
+    again = InstalledVersions(tmp_path / "made.json")
     again.adopt()
-    assert list(again.names()) == ["old"] and again.about("theirs") is None
+    assert list(again.names()) == ["old"] and again.entry("theirs") is None
     for name in "bcd":
-        again.put(name, digest="3")
+        again.record(name, digest="3")
     assert again.spare([]) == ["old", "b"]
     assert next(again.candidates("old")) == "old"
     other = again.candidates("x")
