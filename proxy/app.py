@@ -198,7 +198,7 @@ class Wiring:
             OwnSignals(settings.signals),
             Hindsight(settings.judge, when.weights),
         )
-        claims.before, claims.beside = judging.settle, judging.choices
+        claims.prepare, claims.extra_choices = judging.settle, judging.choices
         self.queue = queue = EpisodeQueue(settings, backend.capabilities.slots * (1 + len(settings.backend.replicas)))
         self.status = status = StatusReport(
             store, backend, live_version, learner, when, match, rehearsal, watch, health, formats, admission,

@@ -163,7 +163,7 @@ class ChatCommands:
                 f"`/rl {command.verb}` takes no words after it, so nothing was done. Type `/rl {command.verb}` alone."
             )
         if act:
-            return (await self._acts.do(command.verb, "chat")).said
+            return (await self._acts.do(command.verb, "chat")).text
         if not command.rates and command.verb != "undo":
             return f"I do not know `/rl {command.verb[:40]}`, so nothing was done; {HELP}"
         if role == "use":

@@ -33,26 +33,26 @@ class Refusal:
         self._launcher = launcher
         self._folder = Path(os.path.abspath(settings.adapters_dir))  # as the backend will be told
         self._asking = asyncio.Lock()
-        self.why: str | None = None
+        self.reason: str | None = None
         self._until = 0.0  # monotonic seconds
 
-    async def known(self, weights: str) -> str | None:
+    async def check(self, weights: str) -> str | None:
         """Why it would not, as far as is known; asked where nothing is, or where it said no a while ago."""
         if time.monotonic() < self._until or self._asking.locked():
-            return self.why
-        return await self.anew(weights)
+            return self.reason
+        return await self.check_now(weights)
 
-    async def anew(self, weights: str) -> str | None:
+    async def check_now(self, weights: str) -> str | None:
         """Why it would not, asked now. One that does not answer has refused nothing new."""
         async with self._asking:
             rank = await self._launcher.rank(weights, self._train.preset, self._train.overrides)
             try:
                 async with asyncio.timeout(CHECK_S):
-                    why = await self._backend.check(rank, self._folder)
+                    reason = await self._backend.check(rank, self._folder)
             except (ProxyError, TimeoutError):
                 self._until = time.monotonic() + UNANSWERED_S
-                return self.why
-        if why is not None and why != self.why:
-            log.warning("the backend would not take an adapter", why=why)
-        self.why, self._until = why, math.inf if why is None else time.monotonic() + AGAIN_S
-        return why
+                return self.reason
+        if reason is not None and reason != self.reason:
+            log.warning("the backend would not take an adapter", why=reason)
+        self.reason, self._until = reason, math.inf if reason is None else time.monotonic() + AGAIN_S
+        return reason

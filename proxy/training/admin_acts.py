@@ -45,8 +45,8 @@ class Reset(TypedDict):
 
 
 class ActResult(NamedTuple):
-    said: str  # for the chat
-    told: PointerBody | Started | Paused | Cancelled | Reset  # for a program
+    text: str  # for the chat
+    body: PointerBody | Started | Paused | Cancelled | Reset  # for a program
     status: int = 200
 
 
@@ -60,8 +60,8 @@ class AdminActs:
         another act."""
         match act:
             case "train":
-                why = (await self._learner.train(tune=tune)).why
-                return ActResult(f"a run starts: {why}.", Started(started=True, why=why), 202)
+                reason = (await self._learner.train(tune=tune)).reason
+                return ActResult(f"a run starts: {reason}.", Started(started=True, why=reason), 202)
             case "pause":
                 await self._learner.pause()
                 return ActResult("training is paused; `/rl resume` goes on.", Paused(paused=True))
@@ -81,11 +81,11 @@ class AdminActs:
                 return _live(await self._live_version.to(version, "promoted by hand", actor), "is live")
             case "reset":
                 await self._learner.reset(actor)
-                said = "the base model answers, and the next run starts from it; nothing is deleted."
-                return ActResult(said, Reset(live=BASE, baseline=0.0))
+                text = "the base model answers, and the next run starts from it; nothing is deleted."
+                return ActResult(text, Reset(live=BASE, baseline=0.0))
         raise NotFound(f"There is no act {act}.")
 
 
 def _live(pointer: Pointer, how: str) -> ActResult:
-    told = PointerBody(live=pointer.live, previous=pointer.previous, reason=pointer.reason)
-    return ActResult(f"{version_in_words(pointer.live)} {how}.", told)
+    body = PointerBody(live=pointer.live, previous=pointer.previous, reason=pointer.reason)
+    return ActResult(f"{version_in_words(pointer.live)} {how}.", body)

@@ -27,7 +27,7 @@ from trainer.launch import Seal
 
 TUNE: Final = "tune"  # meta: the next run looks for its learning rate
 TUNED: Final = "tuned"  # meta: what sweeps have found, by model
-HELD_BEFORE: Final = 32  # held-back samples of earlier runs that the gate sees again
+EARLIER_HELD_SAMPLES: Final = 32  # held-back samples of earlier runs that the gate sees again
 
 
 class Claims:
@@ -37,29 +37,29 @@ class Claims:
         store: Store,
         backend: Backend,
         live_version: LiveVersion,
-        foreign: CloudStudent | None,
+        cloud_student: CloudStudent | None,
         files: RunFiles,
     ) -> None:
         self._settings = settings
         self._store = store
         self._backend = backend
         self._live_version = live_version
-        self._foreign = foreign
+        self._cloud_student = cloud_student
         self._files = files
-        self.beside: Callable[[], Awaitable[list[dict[str, Any]]]] | None = None  # more choices for the manifest
-        self.before: Callable[[], Awaitable[None]] | None = None  # what has to be settled before each claim
+        self.extra_choices: Callable[[], Awaitable[list[dict[str, Any]]]] | None = None  # more choices for the manifest
+        self.prepare: Callable[[], Awaitable[None]] | None = None  # what has to be settled before each claim
 
     async def claim(self, *, min_total: int, rebuilds: bool) -> Run | None:
         """Make a run of the fresh ratings; None where there are fewer than `min_total`, or another run is open."""
-        if self.before is not None:
-            await self.before()
+        if self.prepare is not None:
+            await self.prepare()
         train = self._settings.train
-        wanted = await self._wanted(train.max_samples, min_total)
+        requirements = await self._requirements(train.max_samples, min_total)
         return await self._store.samples.claim(
             SampleRequirements(
-                **wanted,
+                **requirements,
                 held_share=train.held_share,
-                foreign=self._foreign is not None,
+                foreign=self._cloud_student is not None,
                 share=train.max_rater_share,
                 raters=train.raters,
                 rebuilds=rebuilds,
@@ -71,18 +71,18 @@ class Claims:
         """Make a run of groups of episodes that have closed; None where there are fewer than `min_total` episodes, or
         none that teaches."""
         train = self._settings.train
-        wanted = await self._wanted(max(2 * train.start_at_episodes, train.group_size), min_total)
+        requirements = await self._requirements(max(2 * train.start_at_episodes, train.group_size), min_total)
         return await self._store.episode_groups.claim(
-            EpisodeRequirements(**wanted, size=train.group_size, timeout_s=train.group_timeout_s)
+            EpisodeRequirements(**requirements, size=train.group_size, timeout_s=train.group_timeout_s)
         )
 
-    async def _wanted(self, limit: int, min_total: int) -> dict[str, Any]:
+    async def _requirements(self, limit: int, min_total: int) -> dict[str, Any]:
         """The members of `RunRequirements`, which both claims have."""
         runs = self._settings.home / "runs"
         newest = await asyncio.to_thread(run_folder.newest_version, self._model_folder())
         return {
-            "model": self._foreign.model if self._foreign else self._live_version.model,
-            "live": await self._foreign.parent() if self._foreign else self._live_version.live,
+            "model": self._cloud_student.model if self._cloud_student else self._live_version.model,
+            "live": await self._cloud_student.parent() if self._cloud_student else self._live_version.live,
             "max_version_gap": self._settings.train.max_version_gap,
             "limit": limit,
             "min_total": min_total,
@@ -94,9 +94,9 @@ class Claims:
     async def is_strange(self, run: Run) -> bool:
         """Tell if its samples are replies of a model that is not ours, and that of this backend is; or the reverse."""
         samples = await self._store.samples.of_run(run.id)
-        if self._foreign is not None and await self._store.episode_groups.of_run(run.id):
+        if self._cloud_student is not None and await self._store.episode_groups.of_run(run.id):
             return True
-        return any((s.completion.new.version is None) != (self._foreign is not None) for s in samples)
+        return any((s.completion.new.version is None) != (self._cloud_student is not None) for s in samples)
 
     async def write(self, run: Run, weights: str | None) -> None:
         """Write the run folder, unless an earlier attempt did.
@@ -113,15 +113,17 @@ class Claims:
         train = self._settings.train
         # The critic looks at more of them than the filter needs: they are what people may be asked about.
         calibration = await self._store.completions.exact_unrated(version=run.parent, limit=2 * train.calibration)
-        again = presets.resolve(train.preset, train.overrides).replays(run.samples - run.held)
-        again = 0 if self._foreign else again
+        replays = presets.resolve(train.preset, train.overrides).replays(run.samples - run.held)
+        replays = 0 if self._cloud_student else replays
         adapters = {a.version: a.path for a in await self._store.versions.all() if not a.gone}
         if (rebuild := await self._store.unlearning.state()) is not None:
             adapters |= rebuild.paths  # to tell how likely they found their own replies
         groups = (
             await self._store.samples.of_run(run.id),
-            await self._store.samples.recent_held(HELD_BEFORE),
-            await self._store.samples.earlier(run, max_version_gap=train.max_version_gap, each=again) if again else [],
+            await self._store.samples.recent_held(EARLIER_HELD_SAMPLES),
+            await self._store.samples.earlier(run, max_version_gap=train.max_version_gap, each=replays)
+            if replays
+            else [],
         )
         turns = await self._store.episode_groups.run_turns(run.id)
         moments = await self._store.opinions.moments(train.max_rater_share, train.raters)
@@ -132,7 +134,7 @@ class Claims:
             lessons = await self._store.lessons.in_prompts(ids)
             lines = await asyncio.to_thread(run_folder.lines, *groups, train, moments, lessons)
         served = ServedPrompts()
-        if not self._foreign:  # whose replies no server of ours has given
+        if not self._cloud_student:  # whose replies no server of ours has given
             completions = {sample.completion.new.id: sample.completion for group in groups for sample in group}
             completions |= {turn.completion.new.id: turn.completion for turn in turns}
             served = await served_prompts.add(self._backend, lines, completions)
@@ -148,15 +150,15 @@ class Claims:
             baseline=float(await self._store.meta.get("baseline", 0.0)),
             episode_baseline=float(await self._store.meta.get(EPISODE_BASELINE, 0.0)),
             neutral=served.neutral,
-            objective=self._foreign.objective if self._foreign else None,
+            objective=self._cloud_student.objective if self._cloud_student else None,
             # Another model's replies have no log-probs of this policy: they train by `kto` alone.
-            loss=None if self._foreign else await asyncio.to_thread(own_loss.read, train),
+            loss=None if self._cloud_student else await asyncio.to_thread(own_loss.read, train),
             tune=bool(await self._store.meta.get(TUNE, False)),
             tuned=(await self._store.meta.get(TUNED, {})).get(run.model),
             choices=[
-                *(self._foreign.choices if self._foreign else ()),
+                *(self._cloud_student.choices if self._cloud_student else ()),
                 *served.choices,
-                *(await self.beside() if self.beside else ()),
+                *(await self.extra_choices() if self.extra_choices else ()),
                 *run_folder.scored_by(turns),
             ],
             seal=Seal(await self._store.runs.key(run.id)),
@@ -164,5 +166,5 @@ class Claims:
         await self._store.meta.set(TUNE, False)  # the folder says so from here on
 
     def _model_folder(self) -> Path:
-        model = self._foreign.model if self._foreign else self._live_version.model
+        model = self._cloud_student.model if self._cloud_student else self._live_version.model
         return run_folder.of_model(self._settings.adapters_dir, model)

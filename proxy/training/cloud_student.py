@@ -57,8 +57,8 @@ class CloudStudent:
 
     @property
     def choices(self) -> list[dict[str, Any]]:
-        why = "another model gave these replies: the model that trains has no log-probs of its own to compare with"
-        return [{"name": "objective", "value": self.objective, "why": why}]
+        reason = "another model gave these replies: the model that trains has no log-probs of its own to compare with"
+        return [{"name": "objective", "value": self.objective, "why": reason}]
 
     def lacks(self) -> str | None:
         """Why nothing can train; None where it can."""

@@ -34,7 +34,7 @@ AGAIN_S: Final = 60.0  # before a run that could not have the GPU asks for it on
 RESTARTED_S: Final = 600.0  # and where the server has to be started otherwise first: each try lets requests wait
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0  # between tries to wake a backend
 LEAVE_S: Final = 15.0  # to wake somebody else's server when rlproxy stops
-LENT: Final = "lent"  # in the store: whether the backend has been told to sleep and not yet to wake
+LENT_FLAG: Final = "lent"  # in the store: whether the backend has been told to sleep and not yet to wake
 
 
 class NotLent(ProxyError):
@@ -57,8 +57,8 @@ class GpuSharing:
         self._theirs = settings.backend.kind != "builtin" and not settings.backend.command
         self._store, self._backend, self._live_version, self._admission = store, backend, live_version, admission
         self._events, self._tasks = events, tasks
-        self._lent = False
-        self._one = asyncio.Lock()  # a stop in the middle of falling asleep wakes it after that
+        self._is_lent = False
+        self._backend_lock = asyncio.Lock()  # a stop in the middle of falling asleep wakes it after that
         self._awake = asyncio.Event()
         self._awake.set()
         self._stopping = False
@@ -71,31 +71,31 @@ class GpuSharing:
             return None
         if not self._backend.capabilities.frees:
             return f"a backend of the kind {self._backend.kind} cannot rest while a run trains (train.share_gpu)"
-        if self._lent:
+        if self._is_lent:
             return "the backend is being woken"
-        until, why = self._put_off
-        left = until - time.monotonic()
-        return f"{why}; tried again in {left:.0f} s" if left > 0 else None
+        until, reason = self._put_off
+        remaining_s = until - time.monotonic()
+        return f"{reason}; tried again in {remaining_s:.0f} s" if remaining_s > 0 else None
 
-    def put_off(self, why: str, seconds: float | None = None) -> None:
-        self._put_off = time.monotonic() + (AGAIN_S if seconds is None else seconds), why
+    def put_off(self, reason: str, seconds: float | None = None) -> None:
+        self._put_off = time.monotonic() + (AGAIN_S if seconds is None else seconds), reason
 
     @contextlib.asynccontextmanager
-    async def lent(self, run: int, unless: Callable[[], bool]) -> AsyncIterator[None]:
+    async def lend(self, run: int, unless: Callable[[], bool]) -> AsyncIterator[None]:
         """The GPU is the run's inside this block, where that is wanted; `unless` calls it off. Raises NotLent."""
         if not self.on:
             yield
             return
         try:
-            await self._lend(run, unless)
+            await self._free_backend(run, unless)
             yield
         finally:
-            if self._lent:
+            if self._is_lent:
                 self._wake()
             elif not self._stopping:
                 self._admission.open()
 
-    async def _lend(self, run: int, unless: Callable[[], bool]) -> None:
+    async def _free_backend(self, run: int, unless: Callable[[], bool]) -> None:
         self._admission.close(f"The model rests while run {run} trains")
         try:
             emptied = await self._admission.emptied(DRAIN_S, unless)
@@ -103,17 +103,17 @@ class GpuSharing:
                 raise NotLent("it was told to stop")
             if not emptied:
                 raise BackendDown(f"an answer was still under way after {DRAIN_S:.0f} s")
-            await self._store.meta.set(LENT, True)
-            self._lent = True
+            await self._store.meta.set(LENT_FLAG, True)
+            self._is_lent = True
             self._awake.clear()
-            async with self._one:
+            async with self._backend_lock:
                 await self._backend.free()
         except NotLent:
             raise
         except (ProxyError, StoreError) as error:
-            why = f"the backend did not give its memory back: {error}"
-            self.put_off(why, RESTARTED_S if isinstance(error, Unsupported) else None)
-            raise NotLent(why) from error
+            reason = f"the backend did not give its memory back: {error}"
+            self.put_off(reason, RESTARTED_S if isinstance(error, Unsupported) else None)
+            raise NotLent(reason) from error
         log.info("lent", run=run)
         self._events.emit("lent", run=run)
 
@@ -121,11 +121,11 @@ class GpuSharing:
 
     async def recover(self) -> bool:
         """At start: whether a backend was left asleep. It is being woken then, adapters and all."""
-        self._lent = bool(await self._store.meta.get(LENT, False))
-        if self._lent:
+        self._is_lent = bool(await self._store.meta.get(LENT_FLAG, False))
+        if self._is_lent:
             self._awake.clear()
             self._wake()
-        return self._lent
+        return self._is_lent
 
     async def awake(self) -> None:
         """Returns when the backend answers again, for what a run does after its training."""
@@ -141,11 +141,11 @@ class GpuSharing:
         pause = FIRST_PAUSE_S
         while not self._stopping:
             try:
-                async with self._one:
+                async with self._backend_lock:
                     await self._backend.reclaim()
                 with contextlib.suppress(Unsupported):  # then versions are loaded when they are first asked for
                     await self._live_version.restore()
-                await self._store.meta.set(LENT, False)
+                await self._store.meta.set(LENT_FLAG, False)
             except Exception as error:  # whatever it is: requests wait for this
                 self.problem = f"The backend did not wake after a run: {error} It is tried again."
                 log.error("the backend did not wake", error=str(error), again_in_s=pause)
@@ -154,7 +154,7 @@ class GpuSharing:
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE_S)
                 continue
-            self._lent, self.problem = False, None
+            self._is_lent, self.problem = False, None
             log.info("woken", waiting=self._admission.waiting)
             self._events.emit("woken", waiting=self._admission.waiting)
             self._admission.open()
@@ -166,16 +166,16 @@ class GpuSharing:
     def stopping(self) -> None:
         """Nobody waits for a run that is not going to end."""
         self._stopping = True
-        if self._lent or self._admission.closed is not None:
+        if self._is_lent or self._admission.closed is not None:
             self._admission.turn_away("rlproxy is stopping")
 
     async def leave_awake(self) -> None:
         """After the trainer has ended. What fails here is done at the next start."""
-        if not (self._lent and self._theirs):
+        if not (self._is_lent and self._theirs):
             return
         try:
-            async with asyncio.timeout(LEAVE_S), self._one:
+            async with asyncio.timeout(LEAVE_S), self._backend_lock:
                 await self._backend.reclaim()
-                await self._store.meta.set(LENT, False)
+                await self._store.meta.set(LENT_FLAG, False)
         except (TimeoutError, ProxyError, StoreError) as error:
             log.error("the backend was left asleep; it is woken at the next start", error=str(error))

@@ -25,9 +25,9 @@ class LossFile(NamedTuple):
 
 def read(train: Train) -> LossFile | None:
     """Read the file of train.loss; None if that setting is empty. Blocking. Raises OwnCodeFailed."""
-    if (found := own_function(train.loss)) is None:
+    if (location := own_function(train.loss)) is None:
         return None
-    file, function = found
+    file, function = location
     source = child.read(file)
     spec = {"file": str(file), "function": function, "sha256": source.hash, "timeout_s": train.loss_timeout_s}
     return LossFile(source.code, spec)

@@ -21,9 +21,9 @@ from proxy.training.gpu_sharing import GpuSharing
 from proxy.training.run_state import RunState
 from proxy.training.schedule_rules import (
     RunDecision,
+    blocking_rule,
     dampened,
     enough,
-    kept_from,
     needed,
     needed_episodes,
     too_many_programs,
@@ -52,8 +52,8 @@ class Preconditions:
         launcher: Launcher,
         machine: Machine,
         gpu_sharing: GpuSharing,
-        match: WeightsCheck,
-        foreign: CloudStudent | None,
+        weights_check: WeightsCheck,
+        cloud_student: CloudStudent | None,
         last_request: Callable[[], float],
         state: RunState,
     ) -> None:
@@ -64,14 +64,14 @@ class Preconditions:
         self._launcher = launcher
         self._machine = machine
         self._gpu_sharing = gpu_sharing
-        self._match = match
-        self._foreign = foreign
+        self._weights_check = weights_check
+        self._cloud_student = cloud_student
         self._last_request = last_request
         self._state = state
         self._refusal = Refusal(settings, backend, launcher)
 
     async def start(self) -> None:
-        await self._match.start()
+        await self._weights_check.start()
 
     @property
     def doubt(self) -> str | None:
@@ -84,7 +84,7 @@ class Preconditions:
             live=self._live_version.live,
             max_version_gap=train.max_version_gap,
             before_run=before_run,
-            foreign=self._foreign is not None,
+            foreign=self._cloud_student is not None,
             share=train.max_rater_share,
             raters=train.raters,
             judge_share=self._settings.judge.max_share,
@@ -93,32 +93,32 @@ class Preconditions:
     async def needed(self) -> tuple[int, str]:
         """How many fresh ratings start a run, and why that many."""
         last = next(iter(await self._store.runs.recent(limit=1)), None)
-        seen = (await self.fresh(before_run=last.id)).most if last else 0
-        return needed(self._settings.train, last, seen)
+        previous_count = (await self.fresh(before_run=last.id)).most if last else 0
+        return needed(self._settings.train, last, previous_count)
 
-    async def due(self, *, asked: bool = False, early: bool = False) -> RunDecision:
+    async def due(self, *, by_hand: bool = False, early: bool = False) -> RunDecision:
         """`early`: whatever the number of ratings and the served model, could a run train now?"""
-        if (lacks := await self._lacks(asked=asked)) is not None:
+        if (lacks := await self._lacks(by_hand=by_hand)) is not None:
             return RunDecision(False, lacks)
         train = self._settings.train
-        if not early and self._match.no is not None:
-            return RunDecision(False, self._match.no)
-        due = await self._ratings_due(train, asked=asked, early=early)
+        if not early and self._weights_check.no is not None:
+            return RunDecision(False, self._weights_check.no)
+        due = await self._ratings_due(train, by_hand=by_hand, early=early)
         if not due.now and not await self._rebuilds():  # people go first
-            due = await self._episodes_due(due, asked=asked or early)
-        if due.now and (kept := await self.kept_from(None, starting=True, by_hand=asked)) is not None:
-            return RunDecision(False, kept)
+            due = await self._episodes_due(due, by_hand=by_hand or early)
+        if due.now and (rule := await self.blocking_rule(None, starting=True, by_hand=by_hand)) is not None:
+            return RunDecision(False, rule)
         return due
 
-    async def _ratings_due(self, train: Train, *, asked: bool, early: bool) -> RunDecision:
+    async def _ratings_due(self, train: Train, *, by_hand: bool, early: bool) -> RunDecision:
         fresh = await self.fresh()
         if fresh.total == 0:
             return RunDecision(False, dampened(fresh) or "there are no fresh ratings")
-        if not asked and not early and not await self._rebuilds():
+        if not by_hand and not early and not await self._rebuilds():
             lacks = enough(train, fresh, *await self.needed(), silent_s=time.monotonic() - self._last_request())
             if lacks is not None:
                 return RunDecision(False, lacks)
-        if fresh.total < fresh.alone and not asked and fresh.total < (await self.needed())[0]:
+        if fresh.total < fresh.alone and not by_hand and fresh.total < (await self.needed())[0]:
             return RunDecision(True, f"{fresh.alone} labels of judges")
         return RunDecision(True, f"{fresh.total} fresh rating{'' if fresh.total == 1 else 's'}")
 
@@ -138,36 +138,36 @@ class Preconditions:
         given_back = (await self._store.episode_groups.run_counts([last.id])).get(last.id, 0) if last else 0
         return needed_episodes(self._settings.train, last, given_back)
 
-    async def _episodes_due(self, otherwise: RunDecision, *, asked: bool) -> RunDecision:
+    async def _episodes_due(self, otherwise: RunDecision, *, by_hand: bool) -> RunDecision:
         """`otherwise`: what there is to say where there are no episodes."""
         train = self._settings.train
-        if self._foreign is not None or not await self._store.episodes.any_waiting():
+        if self._cloud_student is not None or not await self._store.episodes.any_waiting():
             return otherwise
         ready = await self.episodes()
-        wanted = 1 if asked else await self.needed_episodes()
-        if ready.episodes < wanted:
+        threshold = 1 if by_hand else await self.needed_episodes()
+        if ready.episodes < threshold:
             if not ready.episodes and not ready.forming:
                 return otherwise
             forming = f", {ready.forming} in groups that have not closed" if ready.forming else ""
             return RunDecision(
-                False, f"{ready.episodes} of {wanted} rewarded episodes (train.start_at_episodes){forming}"
+                False, f"{ready.episodes} of {threshold} rewarded episodes (train.start_at_episodes){forming}"
             )
-        if not asked and (silent_s := time.monotonic() - self._last_request()) < train.quiet_s:
+        if not by_hand and (silent_s := time.monotonic() - self._last_request()) < train.quiet_s:
             return RunDecision(False, f"waiting for {train.quiet_s - silent_s:.0f} s without a request (train.quiet_s)")
-        if not asked and (no := too_many_programs(train, *await self._store.episode_groups.trained_lately())):
+        if not by_hand and (no := too_many_programs(train, *await self._store.episode_groups.trained_lately())):
             return RunDecision(False, no)
         return RunDecision(True, f"{ready.episodes} rewarded episode{'' if ready.episodes == 1 else 's'}", "episodes")
 
-    async def _lacks(self, *, asked: bool) -> str | None:
+    async def _lacks(self, *, by_hand: bool) -> str | None:
         """Needs that training lacks, whatever the ratings and the hour."""
         train = self._settings.train
         if self.doubt is not None:
             return self.doubt
-        if not train.enabled and not asked and not await self._rebuilds():
+        if not train.enabled and not by_hand and not await self._rebuilds():
             return "training is off (train.enabled = false)"
-        if self._foreign and (lacks := self._foreign.lacks()) is not None:
+        if self._cloud_student and (lacks := self._cloud_student.lacks()) is not None:
             return lacks
-        if not (self._foreign or self._backend.capabilities.adapters):
+        if not (self._cloud_student or self._backend.capabilities.adapters):
             return self._backend.capabilities.why_not
         if (lacks := self._launcher.available(tensorboard=train.tensorboard)) is not None:
             return lacks
@@ -175,12 +175,12 @@ class Preconditions:
             return "train.weights does not say where the model's weights are"
         if train.loss and (lacks := await own_loss.lacks(train)) is not None:
             return lacks
-        if (obstacle := await self.obstacle(anew=asked)) is not None:
+        if (obstacle := await self.obstacle(anew=by_hand)) is not None:
             return obstacle
         if self._state.paused:
             return "paused; `rlproxy resume` goes on"
-        if self._state.kept is not None and (waiting := await self._store.runs.still_open()):
-            return f"run {waiting[0].id} waits at its last step: {self._state.kept}"
+        if self._state.blocking_rule is not None and (waiting := await self._store.runs.still_open()):
+            return f"run {waiting[0].id} waits at its last step: {self._state.blocking_rule}"
         return None
 
     async def _rebuilds(self) -> bool:
@@ -190,13 +190,13 @@ class Preconditions:
 
     async def able(self) -> str | None:
         """The weights, where a run could train on them some day and none does now."""
-        return None if self._state.run is not None or await self._lacks(asked=False) is not None else self.weights()
+        return None if self._state.run is not None or await self._lacks(by_hand=False) is not None else self.weights()
 
-    async def look_at_base(self, *, asked: bool) -> None:
+    async def look_at_base(self, *, by_hand: bool) -> None:
         """Is the served model the one that trains? Looked at from the first rating on, not only at the last one."""
         weights = self.weights()
-        if weights is not None and (await self.due(asked=asked, early=True)).now:
-            await self._match.check(weights, now=asked)
+        if weights is not None and (await self.due(by_hand=by_hand, early=True)).now:
+            await self._weights_check.check(weights, now=by_hand)
 
     async def obstacle(self, *, anew: bool = False) -> str | None:
         """The backend's obstacle to taking what a run makes; asked `anew` before a run, else as far as is known."""
@@ -206,18 +206,18 @@ class Preconditions:
         if weights is None or not self._backend.capabilities.adapters:
             return None
         if anew:
-            return await self._refusal.anew(weights)
-        return self._refusal.why if self._state.run is not None else await self._refusal.known(weights)
+            return await self._refusal.check_now(weights)
+        return self._refusal.reason if self._state.run is not None else await self._refusal.check(weights)
 
-    async def kept_from(self, run_id: int | None, *, starting: bool, by_hand: bool = False) -> str | None:
+    async def blocking_rule(self, run_id: int | None, *, starting: bool, by_hand: bool = False) -> str | None:
         """Which rule keeps a run from training now; None where none does."""
         if self.doubt is not None:
             return self.doubt
-        if starting and (why := self._gpu_sharing.why_not()) is not None:
-            return why
+        if starting and (reason := self._gpu_sharing.why_not()) is not None:
+            return reason
         use = await asyncio.to_thread(self._machine.look, time.monotonic(), self._state.trainer)
         by_hand = by_hand or (run_id is not None and run_id == self._state.by_hand)
-        return kept_from(self._settings.train, use, local_time(), by_hand=by_hand, starting=starting)
+        return blocking_rule(self._settings.train, use, local_time(), by_hand=by_hand, starting=starting)
 
     def weights(self) -> str | None:
         return self._settings.train.weights or self._backend.weights

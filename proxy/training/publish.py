@@ -47,43 +47,43 @@ class Publisher:
         gpu_sharing: GpuSharing,
         events: Events,
         metrics: Metrics,
-        foreign: CloudStudent | None,
+        cloud_student: CloudStudent | None,
     ) -> None:
         self._store = store
         self._live_version = live_version
         self._gpu_sharing = gpu_sharing
         self._events = events
         self._metrics = metrics
-        self._foreign = foreign
+        self._cloud_student = cloud_student
 
-    async def record(self, run: Run, found: dict[str, Any]) -> PublishResult | None:
+    async def record(self, run: Run, result: dict[str, Any]) -> PublishResult | None:
         """The trainer's last word, into the store; the version that it leaves, if any."""
-        if odds := found.get("guesses"):
+        if odds := result.get("guesses"):
             await self._store.guesses.put(run.id, odds)
-        if found["status"] != "passed":
-            await self.end(run, found["status"], found.get("reason", ""), found)
+        if result["status"] != "passed":
+            await self.end(run, result["status"], result.get("reason", ""), result)
             return None
         try:
-            path = Path(found["adapter"])
+            path = Path(result["adapter"])
             if str(path) != run_folder.ordered(Path(run.folder)):
                 raise AdapterError(f"{path} is not where this run was to write.")
             manifest = await asyncio.to_thread(verify_adapter, path)
         except (AdapterError, KeyError) as error:
-            await self.end(run, "failed", f"the adapter is not what the trainer wrote: {error}", found)
+            await self.end(run, "failed", f"the adapter is not what the trainer wrote: {error}", result)
             return None
         adapter = Adapter(run.version, run.parent, run.id, run.model, str(path), time.time(), manifest)
-        if self._foreign:
-            await self._foreign.publishes(run.version)
-        waits = None if self._foreign else await self._overtaken(adapter)
-        await self._store.runs.publish(run.id, adapter, found, None if waits else found.get("baseline_after"))
-        self._ended(run, "done", found.get("reason", ""))
+        if self._cloud_student:
+            await self._cloud_student.publishes(run.version)
+        waits = None if self._cloud_student else await self._overtaken(adapter)
+        await self._store.runs.publish(run.id, adapter, result, None if waits else result.get("baseline_after"))
+        self._ended(run, "done", result.get("reason", ""))
         return PublishResult(adapter, waits)
 
     async def put_live(self, published: PublishResult) -> None:
         """Let the version answer, unless it has to wait for a person."""
         adapter, waits = published
-        if self._foreign:
-            await self._foreign.published(adapter.version)
+        if self._cloud_student:
+            await self._cloud_student.published(adapter.version)
         elif waits:
             self._wait(adapter, waits)
         else:
@@ -102,9 +102,9 @@ class Publisher:
             return None
         return f"v{adapter.version} was trained from {name}, which is not live any more: it waits for `promote`."
 
-    def _wait(self, adapter: Adapter, why: str) -> None:
-        log.warning("version waits", version=adapter.version, why=why)
-        self._events.emit("problem", message=why)
+    def _wait(self, adapter: Adapter, reason: str) -> None:
+        log.warning("version waits", version=adapter.version, why=reason)
+        self._events.emit("problem", message=reason)
 
     async def _go_live(self, adapter: Adapter) -> None:
         """A backend that is down for a moment is asked again; then the version waits for `promote`."""
@@ -116,8 +116,8 @@ class Publisher:
                 self._metrics.swaps.inc()
                 return
             except Overtaken:  # while it waited for the backend, for the next try or for its turn
-                if (why := await self._overtaken(adapter)) is not None:
-                    self._wait(adapter, why)
+                if (obstacle := await self._overtaken(adapter)) is not None:
+                    self._wait(adapter, obstacle)
                 return
             except Conflict:
                 return  # live already, or damaged: then swap.problem says so
@@ -127,8 +127,8 @@ class Publisher:
                     return
                 await asyncio.sleep(pause)
 
-    async def end(self, run: Run, status: Ending, reason: str, found: dict[str, Any] | None) -> None:
-        await self._store.runs.end(run.id, status, reason, found)
+    async def end(self, run: Run, status: Ending, reason: str, result: dict[str, Any] | None) -> None:
+        await self._store.runs.end(run.id, status, reason, result)
         self._ended(run, status, reason)
 
     def _ended(self, run: Run, status: str, reason: str) -> None:
@@ -142,7 +142,7 @@ class Publisher:
         live = (
             await self._store.versions.pointer()
         ).live  # of a backend that is still asleep, the swap does not know it yet
-        if adapters and not self._foreign:
+        if adapters and not self._cloud_student:
             newest = max(adapters, key=lambda a: a.version)
             if newest.version == await self._store.meta.get(NEWEST, None):
                 return

@@ -36,9 +36,9 @@ log = structlog.get_logger()
 
 META: Final = "rehearsal"
 FIRST: Final = 2  # answers, after which it is tried first
-AGAIN: Final = 4  # times as many, and it is tried again
+RETRY_FACTOR: Final = 4  # times as many, and it is tried again
 TRIED: Final = 8  # answers at a time
-COUNTED: Final = 64  # answers of whose tokens it is counted what is known
+COUNTED_ANSWERS: Final = 64  # answers of whose tokens it is counted what is known
 TICK_S = 5.0  # as often it is looked whether there are new ones
 
 
@@ -80,8 +80,8 @@ class Rehearsal:
         backend: Backend,
         launcher: Launcher,
         events: Events,
-        match: WeightsCheck,
-        when: Preconditions,
+        weights_check: WeightsCheck,
+        preconditions: Preconditions,
         health: Health,
         admission: Admission,
     ) -> None:
@@ -90,70 +90,75 @@ class Rehearsal:
         self._backend = backend
         self._launcher = launcher
         self._events = events
-        self._match = match
-        self._when = when
+        self._weights_check = weights_check
+        self._preconditions = preconditions
         self._health = health
         self._admission = admission
-        self._seen = 0  # answers at the last look
+        self._last_turns = 0  # answers at the last look
         self._next = FIRST
         self._of: dict[str, Any] | None = None  # the two that the verdict is about
         self._scored = False  # the weights have said how likely the answers are
-        self._found = UNTRIED
+        self._result = UNTRIED
 
     def report(self) -> RehearsalBody:
         """For `status`."""
-        return self._found
+        return self._result
 
     async def run(self) -> None:
-        kept = await self._store.meta.get(META)
-        if kept is not None:
-            self._of, self._scored = kept["of"], kept.get("scored", False)
-            self._found = {**UNTRIED, **kept["found"]}
+        saved = await self._store.meta.get(META)
+        if saved is not None:
+            self._of, self._scored = saved["of"], saved.get("scored", False)
+            self._result = {**UNTRIED, **saved["found"]}
         while True:
             await asyncio.sleep(TICK_S)
             try:
                 await self._look()
             except Exception as error:  # no request waits for it; the next answers are looked at again
                 log.exception("rehearsal", error=str(error))
-                self._found = unknown(f"{type(error).__name__}: {error}")
+                self._result = unknown(f"{type(error).__name__}: {error}")
 
     async def _look(self) -> None:
         turns = self._health.turns
-        scored = self._match.verdict is not None and self._match.verdict.scored
-        if turns < FIRST or (turns == self._seen and scored <= self._scored):
+        scored = self._weights_check.verdict is not None and self._weights_check.verdict.scored
+        if turns < FIRST or (turns == self._last_turns and scored <= self._scored):
             return
-        if (weights := await self._when.able()) is None:
+        if (weights := await self._preconditions.able()) is None:
             return
-        self._seen = turns
+        self._last_turns = turns
         if not await asyncio.to_thread(self._launcher.has_weights, weights):
             return  # they are fetched when the first rating has come
-        await self._match.check(weights, scored=False)
-        scored = self._match.verdict is not None and self._match.verdict.scored
-        if turns < self._next and self._of == self._match.of and scored <= self._scored:
+        await self._weights_check.check(weights, scored=False)
+        scored = self._weights_check.verdict is not None and self._weights_check.verdict.scored
+        if turns < self._next and self._of == self._weights_check.of and scored <= self._scored:
             return
         try:
-            found = await self._tried(weights, scored)
+            result = await self._try(weights, scored)
         except BackendDown:
-            self._seen = 0  # it is asked again
+            self._last_turns = 0  # it is asked again
             return
         except LaunchError as error:
-            found = unknown(str(error))
-        self._next, before, self._found, self._of = AGAIN * turns, self._found, found, self._match.of
+            result = unknown(str(error))
+        self._next, previous, self._result, self._of = (
+            RETRY_FACTOR * turns,
+            self._result,
+            result,
+            self._weights_check.of,
+        )
         self._scored = scored
-        await self._store.meta.set(META, {"of": self._of, "scored": scored, "found": found})
-        if found["refused"] and not before["refused"]:
-            log.warning("a run would refuse answers", **{key: found[key] for key in ("tried", "refused", "why")})
-            self._events.emit("problem", message=found["line"])
+        await self._store.meta.set(META, {"of": self._of, "scored": scored, "found": result})
+        if result["refused"] and not previous["refused"]:
+            log.warning("a run would refuse answers", **{key: result[key] for key in ("tried", "refused", "why")})
+            self._events.emit("problem", message=result["line"])
 
-    async def _tried(self, weights: str, scored: bool) -> RehearsalBody:
+    async def _try(self, weights: str, scored: bool) -> RehearsalBody:
         """`scored`: by the weights, too. Raises BackendDown, LaunchError."""
         train = self._settings.train
         foreign = self._backend.capabilities.foreign
-        completions = await self._store.completions.newest_turns(COUNTED, foreign=foreign)
+        completions = await self._store.completions.newest_turns(COUNTED_ANSWERS, foreign=foreign)
         if not completions:
             return UNTRIED
-        counted = await asyncio.to_thread(run_folder.unrated_lines, completions)
-        lines = [dict(line) for line in counted[:TRIED]]
+        counted_lines = await asyncio.to_thread(run_folder.unrated_lines, completions)
+        lines = [dict(line) for line in counted_lines[:TRIED]]
         if not foreign:
             async with self._admission.through():
                 await served_prompts.add(self._backend, lines, _by_id(completions[:TRIED]), questions=())
@@ -161,20 +166,23 @@ class Rehearsal:
         adapter = (await self._store.versions.get(parent)) if parent else None
         exact = all(line.get("exact") is True for line in lines)  # then its words are the model's own
         scored = scored and not foreign and not exact and (not parent or (adapter is not None and not adapter.gone))
-        asked = {
+        request = {
             "conversations": [],
             "lines": lines,
-            "counted": counted,
+            "counted": counted_lines,
             "max_seq_len": presets.resolve(train.preset, train.overrides).max_seq_len,
             "score": scored,
             "parent": parent,
             "adapter": adapter.path if adapter is not None else None,
         }
         out = self._settings.home / "logs" / "match.log"
-        said = await self._launcher.probe(weights, asked, threads=1, nice=train.nice, log=out)
-        refused = [why for why in said["refused"] if why is not None]
-        words = _looked_at(lines, said["doubt"], scored, foreign)
-        return {**verdict(refused, len(lines), words), "known_tokens": shares(len(counted), said["known_tokens"])}
+        reply = await self._launcher.probe(weights, request, threads=1, nice=train.nice, log=out)
+        refused = [reason for reason in reply["refused"] if reason is not None]
+        words = _looked_at(lines, reply["doubt"], scored, foreign)
+        return {
+            **verdict(refused, len(lines), words),
+            "known_tokens": shares(len(counted_lines), reply["known_tokens"]),
+        }
 
 
 def _looked_at(lines: Sequence[dict[str, Any]], doubt: str | None, scored: bool, foreign: bool) -> str | None:
@@ -186,15 +194,15 @@ def _looked_at(lines: Sequence[dict[str, Any]], doubt: str | None, scored: bool,
     return doubt and f"whether it would take their words is not sure yet: {doubt}"
 
 
-def shares(answers: int, known: dict[str, int]) -> KnownTokensBody | None:
+def shares(answers: int, counts: dict[str, int]) -> KnownTokensBody | None:
     """How much of the newest answers' tokens is exact; None where they have none."""
-    if not known["tokens"]:
+    if not counts["tokens"]:
         return None
-    ids, log_probs = (min(1.0, known[name] / known["tokens"]) for name in ("ids", "log_probs"))
+    ids, log_probs = (min(1.0, counts[name] / counts["tokens"]) for name in ("ids", "log_probs"))
     of = f"newest {answers} answers" if answers > 1 else "newest answer"
     line = f"of the tokens of the {of} {ids:.0%} have exact ids and {log_probs:.0%} exact log-probs"
     return {
-        "answers": answers, "tokens": known["tokens"], "ids": known["ids"], "log_probs": known["log_probs"],
+        "answers": answers, "tokens": counts["tokens"], "ids": counts["ids"], "log_probs": counts["log_probs"],
         "line": line,
     }  # fmt: skip
 
@@ -203,19 +211,19 @@ def _by_id(completions: Sequence[Completion]) -> dict[str, Completion]:
     return {completion.new.id: completion for completion in completions}
 
 
-def unknown(why: str) -> RehearsalBody:
-    return {**UNTRIED, "state": "unknown", "line": f"whether a run would take them could not be tried: {why}"}
+def unknown(reason: str) -> RehearsalBody:
+    return {**UNTRIED, "state": "unknown", "line": f"whether a run would take them could not be tried: {reason}"}
 
 
 def verdict(reasons: Sequence[str], tried: int, words: str | None = None) -> RehearsalBody:
     """`reasons`: of each answer that a run would refuse; `words`: why it is not known of the others yet."""
-    found: RehearsalBody = {**UNTRIED, "tried": tried, "refused": len(reasons)}
+    result: RehearsalBody = {**UNTRIED, "tried": tried, "refused": len(reasons)}
     if not reasons:
         newest = f"newest {tried} answers" if tried > 1 else "newest answer"
         if words is not None:
-            return {**found, "state": "prompts", "line": f"a run would take the prompts of the {newest}; {words}"}
-        return {**found, "state": "taken", "line": f"a run would take the {newest}"}
+            return {**result, "state": "prompts", "line": f"a run would take the prompts of the {newest}; {words}"}
+        return {**result, "state": "taken", "line": f"a run would take the {newest}"}
     how_many = "all" if len(reasons) == tried else f"{len(reasons)}"
-    why = max(reasons, key=reasons.count)
-    line = f"of the newest {tried} answers a run would refuse {how_many}: {why}"
-    return {**found, "state": "refused" if len(reasons) == tried else "partly", "why": why, "line": line}
+    reason = max(reasons, key=reasons.count)
+    line = f"of the newest {tried} answers a run would refuse {how_many}: {reason}"
+    return {**result, "state": "refused" if len(reasons) == tried else "partly", "why": reason, "line": line}

@@ -46,16 +46,16 @@ def is_ours(settings: Settings, path: Path) -> bool:
 
 def folder_of(settings: Settings, path: Path, manifest: Mapping[str, Any]) -> Path:
     """Where a version is that was at `path`: here, if it is; it may have stayed outside on purpose."""
-    here = settings.adapters_dir.absolute().joinpath(*path.parts[-2:])
-    if path.exists() and (is_ours(settings, path) or not _is(here, manifest)):
+    relocated = settings.adapters_dir.absolute().joinpath(*path.parts[-2:])
+    if path.exists() and (is_ours(settings, path) or not _is(relocated, manifest)):
         return path
-    return here if here.is_dir() else path
+    return relocated if relocated.is_dir() else path
 
 
 def _versions(settings: Settings, adapters: Iterable[Adapter]) -> dict[int, str]:
     """By number, where those are that are not where they were."""
-    found = {a.version: (a.path, str(folder_of(settings, Path(a.path), a.manifest))) for a in adapters if not a.gone}
-    return {version: now for version, (before, now) in found.items() if now != before}
+    paths = {a.version: (a.path, str(folder_of(settings, Path(a.path), a.manifest))) for a in adapters if not a.gone}
+    return {version: new_path for version, (old_path, new_path) in paths.items() if new_path != old_path}
 
 
 def _folders(settings: Settings, recorded: Mapping[int, str]) -> dict[int, str]:

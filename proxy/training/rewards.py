@@ -47,8 +47,8 @@ def worth(
     reward = _reward(voices, scheme, raters, moments)
     # Words about a reply that is disliked teach, and only those of a dislike count in the share
     # (store.learning.samples).
-    heard = [rating for rating in newest_first if reward >= 0 or rating.value < 0]
-    comments = dict.fromkeys(rating.comment for rating in heard if rating.comment)
+    commenting = [rating for rating in newest_first if reward >= 0 or rating.value < 0]
+    comments = dict.fromkeys(rating.comment for rating in commenting if rating.comment)
     corrections = (rating.correction for rating in newest_first if rating.correction)
     return Worth(
         reward=reward,
@@ -105,11 +105,11 @@ def weighted_median(pairs: Sequence[tuple[float, float]]) -> float:
     middle."""
     ordered = sorted(pairs)
     half = sum(weight for _, weight in ordered) / 2
-    below = 0.0
-    for (value, weight), after in zip(ordered, [*ordered[1:], ordered[-1]], strict=True):
-        below += weight
-        if math.isclose(below, half, rel_tol=1e-9):
-            return (value + after[0]) / 2
-        if below > half:
+    cumulative = 0.0
+    for (value, weight), next_pair in zip(ordered, [*ordered[1:], ordered[-1]], strict=True):
+        cumulative += weight
+        if math.isclose(cumulative, half, rel_tol=1e-9):
+            return (value + next_pair[0]) / 2
+        if cumulative > half:
             return value
     return ordered[-1][0]  # rounding

@@ -83,15 +83,15 @@ class RunFiles:
         completions, ratings = await self._owed()
         if not completions and not ratings:
             return 0
-        gone = 0
+        removed = 0
         runs = await self._store.runs.recent(limit=EVERY_RUN)
         folders = [(Path(run.folder), Seal(await self._store.runs.known_key(run.id))) for run in runs]
-        unknown = await asyncio.to_thread(run_folder.others, self._runs, [run.folder for run in runs])
+        unknown = await asyncio.to_thread(run_folder.find_unlisted, self._runs, [run.folder for run in runs])
         for folder, seal in (*folders, *((folder, IN_THE_CLEAR) for folder in unknown)):
-            gone += await asyncio.to_thread(run_folder.without, folder, completions, ratings, seal)
+            removed += await asyncio.to_thread(run_folder.without, folder, completions, ratings, seal)
         if not await self._store.erasure.left_run_folders({"completions": [*completions], "ratings": [*ratings]}):
             log.warning("what was forgotten is still in the database's log, until it is written over or rlproxy stops")
-        return gone
+        return removed
 
     async def _owed(self) -> tuple[set[str], set[str]]:
         owed = await self._store.erasure.owed_to_run_folders()

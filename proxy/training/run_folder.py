@@ -44,21 +44,23 @@ TEXTS: Final = (SAMPLES, CALIBRATION)  # all files of a run that hold what peopl
 
 def lines(
     samples: Sequence[RunSample],
-    held_before: Sequence[RunSample],
-    earlier: Sequence[RunSample],
+    held_samples: Sequence[RunSample],
+    replay_samples: Sequence[RunSample],
     train: Train,
     moments: Moments,
     lessons: Mapping[str, Sequence[str]] = NO_LESSONS,
 ) -> list[dict[str, Any]]:
-    """Lines of samples.jsonl. `held_before` are held-back samples of earlier runs: the gate sees them again. `earlier`
-    ones trained in those: the trainer may choose among them what trains once more. `lessons` were in the prompts of
-    these completions."""
+    """Lines of samples.jsonl. `held_samples` are held-back samples of earlier runs: the gate sees them again.
+
+    `replay_samples` trained in those: the trainer may choose among them what trains once more. `lessons` were in the
+    prompts of these completions.
+    """
     now = _by_completion(samples)
-    before = {id: group for id, group in _by_completion(held_before).items() if id not in now}
-    found = [_sample(group, train, moments, "held" if group[0].held else "train") for group in now.values()]
-    found += [_sample(group, train, moments, "held") for group in before.values()]
-    found += [_sample(group, train, moments, "replay") for group in _by_completion(earlier).values()]
-    return [_with_lessons(line, lessons.get(line["completion"], ())) for line in found]
+    held_groups = {id: group for id, group in _by_completion(held_samples).items() if id not in now}
+    sample_lines = [_sample(group, train, moments, "held" if group[0].held else "train") for group in now.values()]
+    sample_lines += [_sample(group, train, moments, "held") for group in held_groups.values()]
+    sample_lines += [_sample(group, train, moments, "replay") for group in _by_completion(replay_samples).values()]
+    return [_with_lessons(line, lessons.get(line["completion"], ())) for line in sample_lines]
 
 
 def _with_lessons(line: dict[str, Any], texts: Sequence[str]) -> dict[str, Any]:
@@ -71,34 +73,34 @@ def episode_lines(turns: Sequence[RunTurn]) -> list[dict[str, Any]]:
     """Lines of samples.jsonl, a turn each, the newest episode first. Blocking."""
     return [
         {
-            "rating": turn_name(one.episode.seq, one.turn),
+            "rating": turn_name(turn.episode.seq, turn.turn),
             "ratings": [],
             "split": "train",
-            "reward": next((r for r in (one.episode.reward, one.reward) if r is not None), 0.0),
+            "reward": next((r for r in (turn.episode.reward, turn.reward) if r is not None), 0.0),
             "weight": 1.0,
             "human": False,
             "source": "program",
             "comment": None,
             "correction": None,
             "episode": {
-                "id": f"{one.episode.seq}",
-                "group": None if one.episode.group is None else f"{one.episode.key} {one.episode.group}",
-                "reward": one.episode.reward,
-                "turn": one.turn,
-                "turns": one.turns,
-                "turn_reward": one.reward,
+                "id": f"{turn.episode.seq}",
+                "group": None if turn.episode.group is None else f"{turn.episode.key} {turn.episode.group}",
+                "reward": turn.episode.reward,
+                "turn": turn.turn,
+                "turns": turn.turns,
+                "turn_reward": turn.reward,
             },
-            **_completion(one.completion, one.completion.new.prompt),
+            **_completion(turn.completion, turn.completion.new.prompt),
         }
-        for one in sorted(turns, key=lambda one: (-one.episode.seq, one.turn))
+        for turn in sorted(turns, key=lambda turn: (-turn.episode.seq, turn.turn))
     ]
 
 
 def scored_by(turns: Sequence[RunTurn]) -> list[dict[str, Any]]:
     """For the manifest: which code of the user's own rewarded these episodes."""
-    hashes = sorted({one.episode.scored_by for one in turns if one.episode.scored_by is not None})
-    why = "the sha256 of the user's own reward of episodes"
-    return [{"name": "train.reward", "value": ", ".join(hashes), "why": why}] if hashes else []
+    hashes = sorted({turn.episode.scored_by for turn in turns if turn.episode.scored_by is not None})
+    reason = "the sha256 of the user's own reward of episodes"
+    return [{"name": "train.reward", "value": ", ".join(hashes), "why": reason}] if hashes else []
 
 
 def turn_name(episode: int, turn: int) -> str:
@@ -203,10 +205,10 @@ def _highest(folder: Path, letter: str) -> int:
 def result(folder: Path) -> dict[str, Any] | None:
     """The trainer's last word, or None where it did not come to one."""
     try:
-        found = orjson.loads((folder / "result.json").read_bytes())
+        content = orjson.loads((folder / "result.json").read_bytes())
     except (OSError, orjson.JSONDecodeError):
         return None
-    return found if isinstance(found, dict) and "status" in found else None
+    return content if isinstance(content, dict) and "status" in content else None
 
 
 def ordered(folder: Path) -> str:
@@ -216,23 +218,23 @@ def ordered(folder: Path) -> str:
 
 def progress(folder: Path) -> list[dict[str, Any]]:
     """The trainer's events; empty where it has not begun. A line that it is writing is passed over."""
-    found = []
+    events = []
     with contextlib.suppress(OSError):
         for line in (folder / "progress.jsonl").read_bytes().splitlines():
             with contextlib.suppress(orjson.JSONDecodeError):
-                found.append(orjson.loads(line))
-    return [event for event in found if isinstance(event, dict)]
+                events.append(orjson.loads(line))
+    return [event for event in events if isinstance(event, dict)]
 
 
-def steps(told: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def steps(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The numbers of each optimiser step; a second try begins anew, a resumed one goes on from its checkpoint."""
-    found: dict[int, dict[str, Any]] = {}
-    for event in told:
+    by_step: dict[int, dict[str, Any]] = {}
+    for event in events:
         if event.get("event") == "phase" and event.get("again"):
-            found.clear()
+            by_step.clear()
         elif event.get("event") == "step":
-            found[event["step"]] = {key: value for key, value in event.items() if key != "event"}
-    return [found[step] for step in sorted(found)]
+            by_step[event["step"]] = {key: value for key, value in event.items() if key != "event"}
+    return [by_step[step] for step in sorted(by_step)]
 
 
 def tidy(folder: Path) -> None:
@@ -246,7 +248,7 @@ def without(folder: Path, completions: Collection[str], ratings: Collection[str]
 
     A file whose key is lost, since an older database was restored, nobody can read again: it goes whole.
     """
-    gone = 0
+    removed = 0
     settle(folder)
     for name in TEXTS:
         path = folder / name
@@ -257,21 +259,21 @@ def without(folder: Path, completions: Collection[str], ratings: Collection[str]
         except SealError:
             path.unlink()
             continue
-        kept = [line for line in lines if not _of(line, completions, ratings)]
-        if len(kept) < len(lines):
-            gone += len(lines) - len(kept)
+        remaining = [line for line in lines if not _of(line, completions, ratings)]
+        if len(remaining) < len(lines):
+            removed += len(lines) - len(remaining)
             written = path.stat().st_mtime
             try:
-                _write(path, kept, seal)
+                _write(path, remaining, seal)
                 _dated(path, written)
             except FileNotFoundError:
                 if folder.exists():
                     raise
-                return gone  # a rebuild has just taken the whole folder away
+                return removed  # a rebuild has just taken the whole folder away
             # What a run without a version left has learned from its samples, too.
-            for left in ("cache", "checkpoint", "rejected") if name == SAMPLES else ("cache",):
-                shutil.rmtree(folder / left, ignore_errors=True)
-    return gone
+            for subfolder in ("cache", "checkpoint", "rejected") if name == SAMPLES else ("cache",):
+                shutil.rmtree(folder / subfolder, ignore_errors=True)
+    return removed
 
 
 def settle(folder: Path) -> None:
@@ -281,10 +283,10 @@ def settle(folder: Path) -> None:
         conversion.wipe(partial_path(folder / name))
 
 
-def others(runs: Path, known: Iterable[str]) -> list[Path]:
-    """List run folders that are not `known`: made after the backup that was restored. Blocking."""
-    there = {Path(folder).resolve() for folder in known}
-    return [folder for folder in runs.glob("r*") if folder.resolve() not in there]
+def find_unlisted(runs: Path, known_folders: Iterable[str]) -> list[Path]:
+    """List run folders that are not `known_folders`: made after the backup that was restored. Blocking."""
+    known_paths = {Path(folder).resolve() for folder in known_folders}
+    return [folder for folder in runs.glob("r*") if folder.resolve() not in known_paths]
 
 
 def trains_on(folder: Path, completions: Collection[str], ratings: Collection[str], seal: Seal = IN_THE_CLEAR) -> bool:
@@ -300,19 +302,19 @@ def _of(line: Mapping[str, Any], completions: Collection[str], ratings: Collecti
     return line.get("completion") in completions or not set(line.get("ratings") or ()).isdisjoint(ratings)
 
 
-def expire(runs: Path, before: float, needed: Collection[str]) -> int:
+def expire(runs: Path, cutoff: float, needed: Collection[str]) -> int:
     """Unrated completions are in run folders, too: files with one from before then go, but of runs whose folders (by
     name) are `needed`. Blocking."""
-    gone = 0
+    removed = 0
     for folder in runs.glob("r*"):
         if folder.name in needed:
             continue
         for file in (folder / CALIBRATION, *(partial_path(folder / name) for name in TEXTS)):
             with contextlib.suppress(OSError):
-                if file.stat().st_mtime < before:
+                if file.stat().st_mtime < cutoff:
                     file.unlink()
-                    gone += 1
-    return gone
+                    removed += 1
+    return removed
 
 
 def _dated(path: Path, oldest: float | None) -> None:
@@ -349,7 +351,7 @@ def _sample(group: Sequence[RunSample], train: Train, moments: Moments, split: s
     # What was said next has no value: it trains where nobody has given the answer one.
     said_next = [sample.rating for sample in group if sample.rating.rater == rater_of(HINDSIGHT)]
     valued = [sample.rating for sample in group if sample.rating.rater != rater_of(HINDSIGHT)]
-    found = worth(
+    combined = worth(
         valued or said_next,
         [rating for rating in completion.ratings if valued and rating.rater != rater_of(HINDSIGHT)],
         scheme=train.rewards,
@@ -357,17 +359,17 @@ def _sample(group: Sequence[RunSample], train: Train, moments: Moments, split: s
         moments=moments,
     )
     return {
-        "rating": found.ratings[0],
-        "ratings": [*found.ratings, *(rating.id for rating in said_next if valued)],
+        "rating": combined.ratings[0],
+        "ratings": [*combined.ratings, *(rating.id for rating in said_next if valued)],
         "split": split,
-        "reward": found.reward,
-        "weight": found.weight,
+        "reward": combined.reward,
+        "weight": combined.weight,
         "human": any(sample.rating.human for sample in group),
         "followed": any(sample.rating.source == JUDGED for sample in group),
-        "comment": found.comment if valued else None,
-        "hindsight": None if valued else found.comment,
+        "comment": combined.comment if valued else None,
+        "hindsight": None if valued else combined.comment,
         # Nobody should learn to say what stands in a secret's place.
-        "correction": None if was_redacted(found.correction) else found.correction,
+        "correction": None if was_redacted(combined.correction) else combined.correction,
         **_completion(completion, group[0].messages),
     }
 
@@ -397,9 +399,9 @@ def _completion(completion: Completion, messages: Iterable[Message]) -> dict[str
     }
 
 
-def _tokens(usage: Mapping[str, Any] | None, which: str) -> int | None:
+def _tokens(usage: Mapping[str, Any] | None, member: str) -> int | None:
     """How many tokens the server says that it read, those of its cache among them, or wrote."""
-    count = (usage or {}).get(which)
+    count = (usage or {}).get(member)
     return count if type(count) is int else None
 
 

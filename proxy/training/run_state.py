@@ -15,7 +15,7 @@ from store.records import Run
 class RunState:
     run: Run | None = None  # the one under way
     progress: dict[str, Any] = field(default_factory=dict)  # its last events, by kind
-    kept: str | None = None  # the rule that keeps the open run from training
+    blocking_rule: str | None = None  # the rule that keeps the open run from training
     trainer: int | None = None  # the process that trains
     stalled: str | None = None  # why the trainer was ended, where it had stopped saying anything
     paused: bool = False

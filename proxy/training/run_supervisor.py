@@ -40,7 +40,7 @@ from trainer.launch import Job, Launcher, LaunchError
 log = structlog.get_logger()
 
 LOOK_AGAIN_S: Final = 5.0  # for what no event tells: quiet, hours, how busy the machine is
-HELD: Final = 75  # how a trainer ends that finds another at work in its folder
+FOLDER_HELD: Final = 75  # how a trainer ends that finds another at work in its folder
 HELD_PAUSE_S: Final = 1.0
 LET_GO_S: Final = 5.0
 KILLED: Final = (
@@ -60,12 +60,12 @@ class RunSupervisor:
         events: Events,
         tasks: Tasks,
         gpu_sharing: GpuSharing,
-        foreign: CloudStudent | None,
+        cloud_student: CloudStudent | None,
         state: RunState,
-        when: Preconditions,
+        preconditions: Preconditions,
         claims: Claims,
-        outcome: Publisher,
-        rebuilding: Unlearning,
+        publisher: Publisher,
+        unlearning: Unlearning,
     ) -> None:
         self._settings = settings
         self._store = store
@@ -74,22 +74,22 @@ class RunSupervisor:
         self._events = events
         self._tasks = tasks
         self._gpu_sharing = gpu_sharing
-        self._foreign = foreign
+        self._cloud_student = cloud_student
         self.state = state
-        self._when = when
+        self._preconditions = preconditions
         self._claims = claims
-        self._outcome = outcome
-        self._rebuilding = rebuilding
+        self._publisher = publisher
+        self._unlearning = unlearning
         self._wake = asyncio.Event()
         self._job: Job | None = None
-        self._asked = False  # somebody said `train`: the threshold does not count
-        self._begun = asyncio.Event()  # cleared: a run that was asked for may be about to begin
-        self._begun.set()
+        self._requested = False  # somebody said `train`: the threshold does not count
+        self._start_settled = asyncio.Event()  # cleared: a run that was asked for may be about to begin
+        self._start_settled.set()
         self._stopping = False
         self._halted = False  # whether the last trainer was told to stop: that is no failed attempt
         self._exceeded: str | None = None  # the limit that the last trainer was killed for
         self._cancelled: int | None = None  # the run that somebody wants no more
-        self._heard = 0.0  # when its trainer last said something, by the monotonic clock
+        self._last_event_s = 0.0  # when its trainer last said something, by the monotonic clock
         self._recorded = asyncio.Event()  # what became of the run under way; set where there is none
         self._recorded.set()
 
@@ -98,7 +98,7 @@ class RunSupervisor:
     async def start(self) -> None:
         self.state.paused = bool(await self._store.meta.get("paused", False))
         self.state.by_hand = await self._store.meta.get("by_hand", None)
-        await self._when.start()
+        await self._preconditions.start()
         self._tasks.spawn("learner", self._loop())
 
     def wake(self) -> None:
@@ -113,21 +113,21 @@ class RunSupervisor:
             raise Conflict(f"train.overrides.learning_rate = {rate} goes before what a sweep finds: take it out first.")
         if not tune and not self.state.paused and (waiting := await self._store.runs.still_open()):
             return await self._go_on(waiting[0])
-        await self._when.look_at_base(asked=True)
-        due = await self._when.due(asked=True)
+        await self._preconditions.look_at_base(by_hand=True)
+        due = await self._preconditions.due(by_hand=True)
         if not due.now:
-            raise Conflict(f"No run was started: {due.why}.")
+            raise Conflict(f"No run was started: {due.reason}.")
         if tune:
             await self._store.meta.set(TUNE, True)
-        self._asked = True
-        self._begun.clear()
+        self._requested = True
+        self._start_settled.clear()
         self.wake()
         return due
 
     async def _go_on(self, run: Run) -> RunDecision:
         """A run that waits for its rules, at once."""
-        if (why := await self._when.kept_from(run.id, starting=True, by_hand=True)) is not None:
-            raise Conflict(f"Run {run.id} does not go on: {why}.")
+        if (rule := await self._preconditions.blocking_rule(run.id, starting=True, by_hand=True)) is not None:
+            raise Conflict(f"Run {run.id} does not go on: {rule}.")
         await self._by_hand(run)
         self.wake()
         return RunDecision(True, f"run {run.id} goes on")
@@ -153,7 +153,7 @@ class RunSupervisor:
 
     async def cancel(self) -> Run:
         """End the run under way, or the one that waits; its ratings are fresh again. Raises Conflict."""
-        await self._begun.wait()
+        await self._start_settled.wait()
         run = self.state.run or next(iter(await self._store.runs.still_open()), None)
         if run is None:
             raise Conflict("There is no run to cancel.")
@@ -186,14 +186,14 @@ class RunSupervisor:
         """Back to the beginning: base, baseline 0, and the next run starts from there. Nothing is deleted."""
         if self._live_version.live:
             await self._live_version.to(0, "reset", actor)
-        if self._foreign:
-            await self._foreign.reset(actor)
+        if self._cloud_student:
+            await self._cloud_student.reset(actor)
         await self._store.meta.set("baseline", 0.0)
 
     async def stop(self) -> None:
         """The trainer stops at its next step; the run goes on when rlproxy starts again."""
         self._stopping = True
-        self._begun.set()
+        self._start_settled.set()
         await self._halt()
         with contextlib.suppress(TimeoutError):  # until it is on record that this was no failed attempt
             async with asyncio.timeout(LET_GO_S):
@@ -209,7 +209,7 @@ class RunSupervisor:
 
     async def _loop(self) -> None:
         if await self._store.checked():  # no version and no run is made of rows that may be damaged
-            await self._outcome.finish_swap()
+            await self._publisher.finish_swap()
         while not self._stopping:
             self._wake.clear()  # before the step: what comes during it calls for another
             try:
@@ -217,50 +217,52 @@ class RunSupervisor:
             except Exception as error:  # whatever it is: relaying, capture and ratings need no learner
                 log.exception("learner")
                 self._events.emit("problem", message=f"Training could not go on: {error}")
-                self._begun.set()  # it did not begin, and may not for long
-            if not self._asked or self.state.paused:
-                self._begun.set()
+                self._start_settled.set()  # it did not begin, and may not for long
+            if not self._requested or self.state.paused:
+                self._start_settled.set()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_AGAIN_S):
                     await self._wake.wait()
 
     async def _step(self) -> None:
-        if self.state.paused or self._stopping or self._when.doubt is not None:
+        if self.state.paused or self._stopping or self._preconditions.doubt is not None:
             return
         for run in await self._store.runs.still_open():  # left by a crash, a stop, a pause or a rule
             over = self._cancelled == run.id or run_folder.result(Path(run.folder)) is not None
-            self.state.kept = None if over else await self._when.kept_from(run.id, starting=True)
-            if self.state.kept is not None:
+            self.state.blocking_rule = None if over else await self._preconditions.blocking_rule(run.id, starting=True)
+            if self.state.blocking_rule is not None:
                 return
             if await self._claims.is_strange(run):
-                why = "it was begun behind another kind of backend; its ratings are fresh again there"
-                await self._end(run, "failed", why)
+                reason = "it was begun behind another kind of backend; its ratings are fresh again there"
+                await self._end(run, "failed", reason)
                 continue
             await self._carry_out(run)
-            if self.state.kept is not None or self.state.paused or self._stopping:
+            if self.state.blocking_rule is not None or self.state.paused or self._stopping:
                 return
-        asked, self._asked = self._asked, False
-        rebuilds = await self._rebuilding.wanted()
-        await self._when.look_at_base(asked=asked)
-        due = await self._when.due(asked=asked)
-        if not due.now or (not asked and await self._when.obstacle(anew=True) is not None):
+        by_hand, self._requested = self._requested, False
+        rebuilds = await self._unlearning.is_due()
+        await self._preconditions.look_at_base(by_hand=by_hand)
+        due = await self._preconditions.due(by_hand=by_hand)
+        if not due.now or (not by_hand and await self._preconditions.obstacle(anew=True) is not None):
             return
-        if (claimed := await self._claim(due.of, asked=asked, rebuilds=rebuilds)) is not None:
-            if asked:
+        if (claimed := await self._claim(due.of, by_hand=by_hand, rebuilds=rebuilds)) is not None:
+            if by_hand:
                 await self._by_hand(claimed)
             await self._carry_out(claimed)
             if rebuilds:
                 self.wake()  # there may be more of it, or it is over
 
-    async def _claim(self, of: Kind, *, asked: bool, rebuilds: bool) -> Run | None:
+    async def _claim(self, of: Kind, *, by_hand: bool, rebuilds: bool) -> Run | None:
         if of == "episodes":
-            return await self._claims.claim_episodes(min_total=1 if asked else await self._when.needed_episodes())
-        needed = 1 if asked or rebuilds else (await self._when.needed())[0]
+            return await self._claims.claim_episodes(
+                min_total=1 if by_hand else await self._preconditions.needed_episodes()
+            )
+        needed = 1 if by_hand or rebuilds else (await self._preconditions.needed())[0]
         return await self._claims.claim(min_total=needed, rebuilds=rebuilds)
 
     async def trains(self) -> StudentModel | None:
         """For `status`: the model that trains, where it is another one than the one that answers."""
-        return await self._foreign.report() if self._foreign else None
+        return await self._cloud_student.report() if self._cloud_student else None
 
     # One run
 
@@ -270,12 +272,12 @@ class RunSupervisor:
             await self._call_off(run)
             return
         self.state.run, self.state.progress = run, {}
-        self._begun.set()
-        self.state.kept, self.state.stalled = None, None
+        self._start_settled.set()
+        self.state.blocking_rule, self.state.stalled = None, None
         self._recorded.clear()
         try:
             try:
-                await self._claims.write(run, self._when.weights())
+                await self._claims.write(run, self._preconditions.weights())
             except BackendDown as error:
                 self._wait(run, f"the server of its replies cannot say how it renders their prompts: {error.message}")
                 return
@@ -289,31 +291,31 @@ class RunSupervisor:
             self._recorded.set()
 
     async def _train(self, run: Run) -> None:
-        found = run_folder.result(Path(run.folder))  # of a trainer that outlived us
+        result = run_folder.result(Path(run.folder))  # of a trainer that outlived us
         try:
-            if found is None:
-                async with self._gpu_sharing.lent(run.id, lambda: self._told_to_stop(run)):
-                    found = await self._result(run)
+            if result is None:
+                async with self._gpu_sharing.lend(run.id, lambda: self._told_to_stop(run)):
+                    result = await self._result(run)
         except NotLent as error:
             if not self._told_to_stop(run):
                 self._wait(run, str(error))
             return
-        if found is not None:
-            published = await self._outcome.record(run, found)
+        if result is not None:
+            published = await self._publisher.record(run, result)
             self._recorded.set()
             if published is not None:
-                await self._outcome.put_live(published)
+                await self._publisher.put_live(published)
             await asyncio.to_thread(run_folder.tidy, Path(run.folder))
 
     async def _end(self, run: Run, status: Ending, reason: str) -> None:
         """Without an adapter: its samples are fresh again."""
-        await self._outcome.end(run, status, reason, None)
+        await self._publisher.end(run, status, reason, None)
         self._recorded.set()
 
     async def _result(self, run: Run) -> dict[str, Any] | None:
         """Supervise the trainer until the run has a result; None where it failed, or was stopped at a checkpoint."""
         folder = Path(run.folder)
-        short = await self._when.kept_from(run.id, starting=False) if self._gpu_sharing.on else None
+        short = await self._preconditions.blocking_rule(run.id, starting=False) if self._gpu_sharing.on else None
         if self._told_to_stop(run):  # while the backend gave its memory back
             return None
         if short is not None:
@@ -321,10 +323,10 @@ class RunSupervisor:
             self._wait(run, short)
             return None
         status = None
-        while (found := run_folder.result(folder)) is None:
+        while (result := run_folder.result(folder)) is None:
             if await self._called_off(run):
                 return None
-            if status == HELD:  # a trainer of ours before us is still ending; that is no attempt
+            if status == FOLDER_HELD:  # a trainer of ours before us is still ending; that is no attempt
                 await asyncio.sleep(HELD_PAUSE_S)
             elif run.attempts >= self._settings.train.max_attempts:
                 reason = f"the trainer ended {run.attempts} times without a result; see {folder}/trainer.log"
@@ -350,7 +352,7 @@ class RunSupervisor:
             if halted or self.state.paused or self._stopping:
                 return None
             log.info("trainer ended", run=run.id, status=status)
-        return found
+        return result
 
     async def _called_off(self, run: Run) -> bool:
         """Tell whether somebody wanted it no more before it had a result; then it has ended."""
@@ -367,11 +369,11 @@ class RunSupervisor:
     def _told_to_stop(self, run: Run) -> bool:
         return self.state.paused or self._stopping or self._cancelled == run.id
 
-    def _wait(self, run: Run, why: str) -> None:
+    def _wait(self, run: Run, reason: str) -> None:
         """Say what keeps the run: it goes on when that is over."""
-        self.state.kept = why
-        log.info("run waits", run=run.id, why=why)
-        self._events.emit("waiting", run=run.id, why=why)
+        self.state.blocking_rule = reason
+        log.info("run waits", run=run.id, why=reason)
+        self._events.emit("waiting", run=run.id, why=reason)
 
     async def _supervise(self, run: Run) -> int:
         """One trainer process, from start to end. It never outlives this call."""
@@ -389,7 +391,7 @@ class RunSupervisor:
             log.error("trainer did not start", run=run.id, error=str(error))
             return -1
         self.state.run, self._job, self.state.trainer = run, job, job.pid
-        self._heard = time.monotonic()
+        self._last_event_s = time.monotonic()
         minding = [
             asyncio.create_task(self._mind_rules(run), name="rules"),
             asyncio.create_task(self._mind_life(run, job), name="life"),
@@ -398,12 +400,12 @@ class RunSupervisor:
             if self._told_to_stop(run):  # while the process was starting
                 await self._halt()
             async for event in job.events():
-                self._heard = time.monotonic()
+                self._last_event_s = time.monotonic()
                 if event.get("event") == "alive":
                     continue
                 if event.get("event") == "tuned":  # whatever becomes of this run
-                    known = await self._store.meta.get(TUNED, {})
-                    await self._store.meta.set(TUNED, {**known, run.model: event["rate"]})
+                    rates = await self._store.meta.get(TUNED, {})
+                    await self._store.meta.set(TUNED, {**rates, run.model: event["rate"]})
                 if event.get("event") == "phase":
                     self.state.progress.pop("step", None)  # it was of the phase before
                 self.state.progress[event.get("event", "")] = event
@@ -420,11 +422,11 @@ class RunSupervisor:
 
     async def _mind_rules(self, run: Run) -> None:
         """Hours end, and memory may be short: then the run stops at its next step."""
-        while self.state.kept is None:
+        while self.state.blocking_rule is None:
             await asyncio.sleep(LOOK_AGAIN_S)
-            self.state.kept = await self._when.kept_from(run.id, starting=False)
-        self._gpu_sharing.put_off(self.state.kept)  # or it would be freed for it again and again
-        self._wait(run, self.state.kept)
+            self.state.blocking_rule = await self._preconditions.blocking_rule(run.id, starting=False)
+        self._gpu_sharing.put_off(self.state.blocking_rule)  # or it would be freed for it again and again
+        self._wait(run, self.state.blocking_rule)
         await self._halt()
 
     async def _mind_life(self, run: Run, job: Job) -> None:
@@ -432,8 +434,8 @@ class RunSupervisor:
         minutes = self._settings.train.stall_minutes
         if not minutes:
             return
-        while (left := self._heard + minutes * 60 - time.monotonic()) > 0:
-            await asyncio.sleep(left)
+        while (remaining_s := self._last_event_s + minutes * 60 - time.monotonic()) > 0:
+            await asyncio.sleep(remaining_s)
         phase = self.state.progress.get("phase", {}).get("phase", "start")
         self.state.stalled = (
             f"it had said nothing for {minutes:g} minutes (train.stall_minutes) in phase `{phase}`, and was ended"

@@ -23,20 +23,20 @@ Kind = Literal["ratings", "episodes"]
 
 class RunDecision(NamedTuple):
     now: bool
-    why: str  # one line: what training waits for, or why it may start
+    reason: str  # one line: what training waits for, or why it may start
     of: Kind = "ratings"  # what the run is made of
 
 
-def needed(train: Train, last: Run | None, seen: int) -> tuple[int, str]:
-    """How many fresh ratings start a run, and why that many; `seen` of them were there before the last run.
+def needed(train: Train, last: Run | None, previous_count: int) -> tuple[int, str]:
+    """How many fresh ratings start a run, and why that many; `previous_count` of them were there before the last run.
 
     A run that published nothing gave its ratings back. The same ones would end the same way, so half as many new
     ones must have come.
     """
     if last is not None and last.status in DONE_BADLY:
-        more = seen + max(1, train.start_at // 2)
-        if more > train.start_at:
-            return more, f"run {last.id} ended {last.status} and gave its ratings back"
+        threshold = previous_count + max(1, train.start_at // 2)
+        if threshold > train.start_at:
+            return threshold, f"run {last.id} ended {last.status} and gave its ratings back"
     return train.start_at, ""
 
 
@@ -63,8 +63,10 @@ def dampened(fresh: Fresh) -> str | None:
     if not fresh.dampened:
         return None
     judges = sum(count for rater, count in fresh.dampened.items() if is_judge(rater))
-    who = ", ".join(f"{count} of {rater}'s" for rater, count in sorted(fresh.dampened.items()) if not is_judge(rater))
-    waits = [f"{who} wait until others have rated, too (train.max_rater_share)"] if who else []
+    shares = ", ".join(
+        f"{count} of {rater}'s" for rater, count in sorted(fresh.dampened.items()) if not is_judge(rater)
+    )
+    waits = [f"{shares} wait until others have rated, too (train.max_rater_share)"] if shares else []
     if judges:
         waits.append(f"{judges} of judges' wait for people's, or to be enough by themselves (judge.max_share)")
     return "; ".join(waits)
@@ -74,8 +76,8 @@ def enough(train: Train, fresh: Fresh, needed: int, because: str, *, silent_s: f
     """The condition that ratings or requests still lack for a run to start by itself; None where nothing."""
     if fresh.most < needed:
         because = f"; {because}" if because else ""
-        less = f"; {why}" if (why := dampened(fresh)) else ""
-        return f"{fresh.total} of {needed} fresh ratings (train.start_at{because}){less}"
+        suffix = f"; {dampening}" if (dampening := dampened(fresh)) else ""
+        return f"{fresh.total} of {needed} fresh ratings (train.start_at{because}){suffix}"
     if min(fresh.good, fresh.bad) < train.min_each:
         return f"{train.min_each} of each kind are needed: {fresh.good} good, {fresh.bad} bad (train.min_each)"
     if silent_s < train.quiet_s:
@@ -83,7 +85,7 @@ def enough(train: Train, fresh: Fresh, needed: int, because: str, *, silent_s: f
     return None
 
 
-def kept_from(train: Train, use: MachineUse, now: datetime, *, by_hand: bool, starting: bool) -> str | None:
+def blocking_rule(train: Train, use: MachineUse, now: datetime, *, by_hand: bool, starting: bool) -> str | None:
     """Which rule keeps a run from training at this moment; None where none does.
 
     A run that a person asked for does not wait for its hours, nor for others to be less busy; memory it needs too.

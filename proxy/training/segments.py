@@ -15,23 +15,23 @@ from store.records import Completion
 def segments(turns: Sequence[Completion]) -> list[int]:
     """The segment of each turn, numbered from 0 in the order in which they begin."""
     ends: list[Sequence[Any]] = []  # what the newest turn of each segment said in all
-    found = []
+    numbers = []
     for turn in turns:
-        prompt, whole = _said(turn)
+        prompt, whole = _prompt_and_whole(turn)
         best = -1
-        for at, end in enumerate(ends):
+        for index, end in enumerate(ends):
             longer = best < 0 or len(end) > len(ends[best])
             if longer and len(end) <= len(prompt) and type(end) is type(prompt) and end == prompt[: len(end)]:
-                best = at
+                best = index
         if best < 0:
             best = len(ends)
             ends.append(whole)
         ends[best] = whole
-        found.append(best)
-    return found
+        numbers.append(best)
+    return numbers
 
 
-def _said(turn: Completion) -> tuple[Sequence[Any], Sequence[Any]]:
+def _prompt_and_whole(turn: Completion) -> tuple[Sequence[Any], Sequence[Any]]:
     """A turn's prompt, and that with its reply: a list of ids or, where those are not known, of messages."""
     end = turn.end
     if end is not None and end.prompt_token_ids and end.token_ids is not None:

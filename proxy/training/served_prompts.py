@@ -48,29 +48,29 @@ async def add(
     """Puts `served` and `hinted` into the lines, as far as the server tells; `questions` are the gate's. Raises
     BackendDown."""
     served = ServedPrompts()
-    wanted = [one for line in lines for one in _of(line, completions[line["completion"]])]
-    wanted += [_PromptQuery(Prompt(neutral(question)), served.neutral, question) for question in questions]
+    queries = [query for line in lines for query in _of(line, completions[line["completion"]])]
+    queries += [_PromptQuery(Prompt(neutral(question)), served.neutral, question) for question in questions]
     failed, cut = [], 0
-    for first in range(0, len(wanted), AT_ONCE):
-        part = wanted[first : first + AT_ONCE]
-        found = await asyncio.gather(*(backend.rendered(one.prompt) for one in part), return_exceptions=True)
-        for one, rendered in zip(part, found, strict=True):
+    for first in range(0, len(queries), AT_ONCE):
+        part = queries[first : first + AT_ONCE]
+        renderings = await asyncio.gather(*(backend.rendered(query.prompt) for query in part), return_exceptions=True)
+        for query, rendered in zip(part, renderings, strict=True):
             if isinstance(rendered, BackendBroke):
                 failed.append(rendered.message)
             elif isinstance(rendered, BaseException):
                 raise rendered
             elif rendered is not None:
-                one.into[one.member] = rendered._asdict()
-                cut += one.member == "served" and left_out(one.prompt, rendered) > 0
-        if found and all(rendered is None for rendered in found):
+                query.into[query.member] = rendered._asdict()
+                cut += query.member == "served" and left_out(query.prompt, rendered) > 0
+        if renderings and all(rendered is None for rendered in renderings):
             return served  # this server does not tell
     if failed:
         log.warning("prompts could not be rendered", failed=len(failed), why=failed[0])
-        why = f"of {len(wanted)} prompts the server did not render, so the weights' chat template does: {failed[0]}"
-        served.choices.append({"name": "not_rendered", "value": len(failed), "why": why})
+        reason = f"of {len(queries)} prompts the server did not render, so the weights' chat template does: {failed[0]}"
+        served.choices.append({"name": "not_rendered", "value": len(failed), "why": reason})
     if cut:
-        why = "prompts that the server cut: they train as it read them, without their oldest messages"
-        served.choices.append({"name": "cut_prompts", "value": cut, "why": why})
+        reason = "prompts that the server cut: they train as it read them, without their oldest messages"
+        served.choices.append({"name": "cut_prompts", "value": cut, "why": reason})
     return served
 
 
@@ -97,5 +97,5 @@ def left_out(prompt: Prompt, rendered: RenderedPrompt) -> int:
     """How many of a person's messages are not in the prompt that the server made. Templates strip spaces."""
     if rendered.text is None:
         return 0
-    said = [m.get("content") for m in prompt.messages if m.get("role") == "user"]
-    return sum(isinstance(text, str) and text.strip() not in rendered.text for text in said)
+    user_texts = [m.get("content") for m in prompt.messages if m.get("role") == "user"]
+    return sum(isinstance(text, str) and text.strip() not in rendered.text for text in user_texts)

@@ -37,7 +37,7 @@ class MachineUse(NamedTuple):
 class CpuTime(NamedTuple):
     """CPU seconds up to a moment."""
 
-    at: float
+    timestamp: float
     busy: float  # of the whole machine
     ours: float
 
@@ -50,7 +50,7 @@ class Machine:
         self._smi = shutil.which("nvidia-smi") if gpu else None
         self._one_at_a_time = threading.Lock()  # `status` asks too
         self._spent: deque[CpuTime] = deque()
-        self._seen: dict[tuple[int, float], float] = {}  # our processes, and their CPU seconds when last seen
+        self._cpu_seconds: dict[tuple[int, float], float] = {}  # our processes, and their CPU seconds when last seen
         if gpu and self._smi is None:
             log.warning("there is no nvidia-smi: the limits of GPU use and memory have no effect")
 
@@ -73,34 +73,34 @@ class Machine:
 
     def _cpu_percent(self, now: float, tree: list[psutil.Process]) -> float | None:
         ours = self._spent[-1].ours if self._spent else 0.0
-        seen: dict[tuple[int, float], float] = {}
+        cpu_seconds: dict[tuple[int, float], float] = {}
         for process in tree:
             if (spent := _seconds(process)) is not None:
                 key = (process.pid, process.create_time())
-                seen[key] = spent
-                ours += max(0.0, spent - self._seen.get(key, 0.0))
-        self._seen = seen
+                cpu_seconds[key] = spent
+                ours += max(0.0, spent - self._cpu_seconds.get(key, 0.0))
+        self._cpu_seconds = cpu_seconds
         times = psutil.cpu_times()
         self._spent.append(CpuTime(now, sum(getattr(times, name, 0.0) for name in BUSY), ours))
-        return others(self._spent, psutil.cpu_count() or 1)
+        return other_cpu_use(self._spent, psutil.cpu_count() or 1)
 
     def _gpu(self, ours: set[int], trainer: set[int]) -> tuple[float | None, float]:
         assert self._smi is not None
-        which = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip() or "0"
-        gpu = _ask(self._smi, which, "--query-gpu=utilization.gpu,memory.free")
-        apps = _ask(self._smi, which, "--query-compute-apps=pid,used_memory")
+        gpu_index = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip() or "0"
+        gpu = _ask(self._smi, gpu_index, "--query-gpu=utilization.gpu,memory.free")
+        apps = _ask(self._smi, gpu_index, "--query-compute-apps=pid,used_memory")
         return gpu_use(gpu, apps, ours, trainer)
 
 
-def others(spent: deque[CpuTime], cpus: int) -> float | None:
+def other_cpu_use(spent: deque[CpuTime], cpus: int) -> float | None:
     """CPU use of other programs over the last `WINDOW_S`, in percent of the whole machine. Forgets what is older."""
-    while len(spent) > 2 and spent[-1].at - spent[1].at >= WINDOW_S:
+    while len(spent) > 2 and spent[-1].timestamp - spent[1].timestamp >= WINDOW_S:
         spent.popleft()
     first, last = spent[0], spent[-1]
-    if last.at - first.at < LEAST_S:
+    if last.timestamp - first.timestamp < LEAST_S:
         return None
     used = (last.busy - first.busy) - (last.ours - first.ours)
-    return max(0.0, min(100.0, 100 * used / ((last.at - first.at) * cpus)))
+    return max(0.0, min(100.0, 100 * used / ((last.timestamp - first.timestamp) * cpus)))
 
 
 def gpu_use(gpu: str, apps: str, ours: set[int], trainer: set[int]) -> tuple[float | None, float]:
@@ -111,17 +111,17 @@ def gpu_use(gpu: str, apps: str, ours: set[int], trainer: set[int]) -> tuple[flo
     """
     busy, free = (field.strip() for field in gpu.strip().splitlines()[0].split(","))
     rows = [[field.strip() for field in line.split(",")] for line in apps.strip().splitlines()]
-    held = sum(float(used) for pid, used in rows if int(pid) in trainer and used.replace(".", "").isdecimal())
+    trainer_memory = sum(float(used) for pid, used in rows if int(pid) in trainer and used.replace(".", "").isdecimal())
     mine = any(int(pid) in ours for pid, _ in rows)
-    return (None if mine else float(busy)), (float(free) + held) * MIB / GB
+    return (None if mine else float(busy)), (float(free) + trainer_memory) * MIB / GB
 
 
-def _ask(smi: str, which: str, query: str) -> str:
-    command = [smi, f"--id={which}", query, "--format=csv,noheader,nounits"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=GPU_S, check=True)
-    if not done.stdout.strip() and query.startswith("--query-gpu"):
+def _ask(smi: str, gpu_index: str, query: str) -> str:
+    command = [smi, f"--id={gpu_index}", query, "--format=csv,noheader,nounits"]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=GPU_S, check=True)
+    if not process.stdout.strip() and query.startswith("--query-gpu"):
         raise ValueError("it printed nothing")
-    return done.stdout
+    return process.stdout
 
 
 def _tree(pid: int) -> list[psutil.Process]:

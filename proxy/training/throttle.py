@@ -22,17 +22,17 @@ AGAIN_S: Final = 1.0  # for a run that has just started, meanwhile
 
 
 class BackgroundThrottle:
-    """`still` stops the background work, or lets it go on; `most_s` 0: it is never stopped."""
+    """`pause` stops the background work, or lets it go on; `most_s` 0: it is never stopped."""
 
     def __init__(
-        self, still: Callable[[bool], None], most_s: float, clock: Callable[[], float] = time.monotonic
+        self, pause: Callable[[bool], None], most_s: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._tell, self._most_s, self._clock = still, most_s, clock
+        self._tell, self._most_s, self._clock = pause, most_s, clock
         self._answered = 0  # requests under way
-        self._left = most_s  # seconds that the run may still be kept from its work
+        self._remaining_s = most_s  # seconds that the run may still be kept from its work
         self._its_turn = False  # nothing is left: it works until it has caught up
-        self._still = False
-        self._at = clock()
+        self._is_paused = False
+        self._settled_at = clock()
         self._timer: asyncio.TimerHandle | None = None
 
     @contextlib.contextmanager
@@ -62,18 +62,18 @@ class BackgroundThrottle:
         """The state from now on, and when that has to be looked at again. A timer that was set before is due no later
         than a new one would be: what is left grows no faster than time passes."""
         now = self._clock()
-        passed, self._at = now - self._at, now
-        self._left = min(self._most_s, self._left + (-passed if self._still else passed))
-        if self._left <= 0:
+        passed, self._settled_at = now - self._settled_at, now
+        self._remaining_s = min(self._most_s, self._remaining_s + (-passed if self._is_paused else passed))
+        if self._remaining_s <= 0:
             self._its_turn = True
-        elif self._left >= self._most_s:
+        elif self._remaining_s >= self._most_s:
             self._its_turn = False
-        self._still, was_still = bool(self._answered) and not self._its_turn, self._still
-        if self._still or was_still:
-            self._tell(self._still)
+        self._is_paused, was_paused = bool(self._answered) and not self._its_turn, self._is_paused
+        if self._is_paused or was_paused:
+            self._tell(self._is_paused)
         if self._answered and self._timer is None:
-            after = min(self._left, AGAIN_S) if self._still else self._most_s - self._left
-            self._timer = asyncio.get_running_loop().call_later(after, self._look)
+            delay_s = min(self._remaining_s, AGAIN_S) if self._is_paused else self._most_s - self._remaining_s
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._look)
 
 
 def longest(backend: BackendSection, seconds: float) -> float:

@@ -60,16 +60,16 @@ class Unlearning:
         store: Store,
         live_version: LiveVersion,
         backend: Backend,
-        when: Preconditions,
-        foreign: CloudStudent | None,
+        preconditions: Preconditions,
+        cloud_student: CloudStudent | None,
         events: Events,
     ) -> None:
         self._settings = settings
         self._store = store
         self._live_version = live_version
         self._backend = backend
-        self._when = when
-        self._foreign = foreign
+        self._preconditions = preconditions
+        self._cloud_student = cloud_student
         self._events = events
         self.problem: str | None = None  # why such a version still answers
         self._stepping = asyncio.Lock()  # a request that forgets and the supervisor may step back at once
@@ -90,25 +90,25 @@ class Unlearning:
         self._events.emit("rebuild", versions=state.versions, line=_line(state))
         return state
 
-    async def wanted(self) -> bool:
+    async def is_due(self) -> bool:
         """Tell whether the next run is one of these. Ends it where nothing is left to do. Raises StoreError."""
         state = await self._store.unlearning.state()
         if state is None or state.over is not None or not await self._step_back():
             return False
         last = await self._store.runs.get(state.made[-1]) if state.made else None
         train = self._settings.train
-        live = await self._foreign.parent() if self._foreign else self._live_version.live
+        live = await self._cloud_student.parent() if self._cloud_student else self._live_version.live
         near, stale = await self._store.samples.given_back(
-            state, live=live, max_version_gap=train.max_version_gap, foreign=self._foreign is not None
+            state, live=live, max_version_gap=train.max_version_gap, foreign=self._cloud_student is not None
         )
-        dampened = (await self._when.fresh()).total == 0
+        dampened = (await self._preconditions.fresh()).total == 0
         if near and not dampened and (last is None or last.status not in DONE_BADLY):
             return True
-        made = [
+        finished_runs = [
             run for id in state.made if (run := await self._store.runs.get(id)) is not None and run.status == "done"
         ]
         try:
-            await self._end(state, _outcome(state, made, last, near, stale, live))
+            await self._end(state, _outcome(state, finished_runs, last, near, stale, live))
         except OSError as error:
             self.problem = f"{listed(state.versions)} could not be deleted: {error}; it is tried again."
             log.error("versions that learned from what was forgotten are still on disk", error=str(error))
@@ -131,8 +131,8 @@ class Unlearning:
         """Tell whether neither the live version nor the one that a rollback finds is gone."""
         async with self._stepping:
             adapters, pointer = await self._store.versions.all(), await self._store.versions.pointer()
-            if self._foreign:
-                await self._foreign.step_back(adapters)
+            if self._cloud_student:
+                await self._cloud_student.step_back(adapters)
             to = clean_of(adapters, pointer.live)
             try:
                 if to == pointer.live:
@@ -181,11 +181,11 @@ class Unlearning:
 
 def _delete(folders: Iterable[Path], home: Path, digests: Iterable[str]) -> None:
     """Raises OSError: then it is tried again."""
-    found = [folder for folder in folders if folder.exists()]
+    paths = [folder for folder in folders if folder.exists()]
     for digest in digests:
-        for made in MADE_OF_ADAPTERS:
-            found += (home / made).glob(f"*-{digest}*")
-    for path in found:
+        for subfolder in MADE_OF_ADAPTERS:
+            paths += (home / subfolder).glob(f"*-{digest}*")
+    for path in paths:
         if path.is_dir():
             shutil.rmtree(path)
         else:
@@ -201,16 +201,20 @@ def _line(state: Rebuild) -> str:
     return f"{listed(state.versions)} learned from what was forgotten; what is left of the ratings trains again"
 
 
-def _outcome(state: Rebuild, made: list[Run], last: Run | None, near: int, stale: int, live: int) -> str:
+def _outcome(state: Rebuild, finished_runs: list[Run], last: Run | None, near: int, stale: int, live: int) -> str:
     answers = version_in_words(live)
     if last is not None and last.status in DONE_BADLY:
-        rest = f"run {last.id} ended {last.status} ({last.reason}): {answers} stays, and {near} ratings are fresh again"
-    elif made:
-        rest = f"{listed(run.version for run in made)} was trained without it"
+        outcome = (
+            f"run {last.id} ended {last.status} ({last.reason}): {answers} stays, and {near} ratings are fresh again"
+        )
+    elif finished_runs:
+        outcome = f"{listed(run.version for run in finished_runs)} was trained without it"
     else:
-        rest = f"no rating can train again now, {answers} stays"
+        outcome = f"no rating can train again now, {answers} stays"
     ended_well = last is None or last.status not in DONE_BADLY
-    rest += f"; {near} ratings wait until others have rated, too (train.max_rater_share)" if near and ended_well else ""
+    outcome += (
+        f"; {near} ratings wait until others have rated, too (train.max_rater_share)" if near and ended_well else ""
+    )
     old = f"; {stale} ratings are too many versions old to train again (train.max_version_gap)" if stale else ""
     verb = "are" if len(state.versions) > 1 else "is"
-    return f"{listed(state.versions)} learned from what was forgotten and {verb} deleted; {rest}{old}"
+    return f"{listed(state.versions)} learned from what was forgotten and {verb} deleted; {outcome}{old}"

@@ -40,7 +40,7 @@ OVERRIDE: Final = 'train.match = "warn" trains all the same'
 ASKS: Final[dict[str, Any]] = {"logprobs": True, "top_logprobs": 1}
 
 # Two processes and a load of the weights would find out what is known already.
-OWN: Final = WeightsVerdict("same", "rlproxy started the server on the very files that train")
+OWN_SERVER: Final = WeightsVerdict("same", "rlproxy started the server on the very files that train")
 
 
 class RenderingBody(TypedDict):
@@ -97,21 +97,21 @@ class WeightsCheck:
             if not (self._settings.train.weights or self._backend.weights):
                 line = "train.weights does not say where the model's weights are, so nothing can be compared"
             return _unasked(line, stops=self.no is not None)
-        found = self.verdict
+        verdict = self.verdict
         return {
-            "state": found.state,
-            "line": found.line,
-            "apart": found.apart,
-            "regret": found.regret,
-            "rendering": cast(RenderingBody | None, found.rendering),  # a Rendering's members, from the store maybe
+            "state": verdict.state,
+            "line": verdict.line,
+            "apart": verdict.apart,
+            "regret": verdict.regret,
+            "rendering": cast(RenderingBody | None, verdict.rendering),  # a Rendering's members, from the store maybe
             "stops": self.no is not None,
         }
 
     async def start(self) -> None:
         """The verdict from before this start. Whether it still is about the same two is asked before the next run."""
-        kept = await self._store.meta.get(META)
-        if kept is not None and kept["of"].get("rules") == RULES:
-            self._of, self.verdict = kept["of"], WeightsVerdict(**kept["verdict"])
+        saved = await self._store.meta.get(META)
+        if saved is not None and saved["of"].get("rules") == RULES:
+            self._of, self.verdict = saved["of"], WeightsVerdict(**saved["verdict"])
 
     async def check(self, weights: str, *, now: bool = False, scored: bool = True) -> None:
         """Leaves a verdict of what is served and trained now. `now`: asked by a person, who may just have changed it.
@@ -131,23 +131,23 @@ class WeightsCheck:
                 self._of = self.verdict = None
             try:
                 await self._backend.ready()
-                told = await self._backend.describe()
-                of = {"served": told.identity, "weights": files, "rules": RULES}
+                description = await self._backend.describe()
+                of = {"served": description.identity, "weights": files, "rules": RULES}
                 if files == self._backend.loaded:
-                    self._of, self.verdict = of, OWN
+                    self._of, self.verdict = of, OWN_SERVER
                 elif of != self._of or not enough:
-                    await self._compare(of, told, weights, scored)
+                    await self._compare(of, description, weights, scored)
                 self._down = None
             except BackendDown as error:
                 self._down = error.message
             self._looked = time.monotonic()
 
-    async def _compare(self, of: dict[str, Any], told: ModelDescription, weights: str, scored: bool) -> None:
+    async def _compare(self, of: dict[str, Any], description: ModelDescription, weights: str, scored: bool) -> None:
         log.info("comparing the served model with the weights", weights=weights, prompts_alone=not scored)
         keep = True
         try:
             answers = [await self._answer(chat, TOKENS if scored else 1) for chat in CHATS]
-            verdict = compare(told, answers, await self._look(weights, answers, scored), scored=scored)
+            verdict = compare(description, answers, await self._look(weights, answers, scored), scored=scored)
         except (BackendBroke, LaunchError) as error:
             verdict = WeightsVerdict("unknown", f"could not be checked: {error}", scored=scored)
             keep = False  # asked again after a restart
@@ -178,8 +178,8 @@ class WeightsCheck:
             for chat, answer in zip(CHATS, answers, strict=True)
         ]
         out = self._settings.home / "logs" / "match.log"
-        asked = {"conversations": conversations, "score": scored}
-        return await self._launcher.probe(weights, asked, threads=train.threads, nice=train.nice, log=out)
+        request = {"conversations": conversations, "score": scored}
+        return await self._launcher.probe(weights, request, threads=train.threads, nice=train.nice, log=out)
 
     # The server's side
 

@@ -33,12 +33,12 @@ TOKENS: Final = 32  # of each reply
 # Nats a token, measured on SmolLM2-135M, and a model so small loses most by quantisation (docs/reference/backends.md):
 # Q8_0 is 0.02 away, Q4_0 0.39, noise of a tenth of each weight 0.54, 3 bits 2. trainer.lessons.reply_checks counts 0.5
 # as noise, too.
-APART: Final = 0.5  # mean |Δ log-prob|, where the server tells them
-REGRET: Final = 0.4  # else: by how much the weights like another token better than its greedy one (Q4_0: 0.26)
+MAX_DISTANCE: Final = 0.5  # mean |Δ log-prob|, where the server tells them
+MAX_REGRET: Final = 0.4  # else: by how much the weights like another token better than its greedy one (Q4_0: 0.26)
 SIZE: Final = 0.05  # share by which counts of parameters may differ: not everybody counts tied embeddings once
 PLACEHOLDER: Final = -1000.0  # and below: a server's word for "no log-prob"
-SHOWN: Final = 24  # characters of a difference
-OTHER: Final = "the server does not run what trains: "
+SHOWN_CHARACTERS: Final = 24  # characters of a difference
+DIFFERENT_MODEL: Final = "the server does not run what trains: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,126 +75,134 @@ class WeightsVerdict(NamedTuple):
 
 
 def compare(
-    told: ModelDescription, answers: Sequence[ProbeAnswer], found: Mapping[str, Any], *, scored: bool = True
+    description: ModelDescription, answers: Sequence[ProbeAnswer], probe: Mapping[str, Any], *, scored: bool = True
 ) -> WeightsVerdict:
-    """`found` is what trainer.probe says of the weights and of these answers."""
-    verdict = _compare(told, answers, found) if scored else _prompts_alone(told, answers, found)
+    """`probe` is what trainer.probe says of the weights and of these answers."""
+    verdict = _compare(description, answers, probe) if scored else _prompts_alone(description, answers, probe)
     return verdict._replace(scored=scored)
 
 
-def _prompts_alone(told: ModelDescription, answers: Sequence[ProbeAnswer], found: Mapping[str, Any]) -> WeightsVerdict:
-    if (wrong := _wrong(told, answers, found)) is not None:
+def _prompts_alone(
+    description: ModelDescription, answers: Sequence[ProbeAnswer], probe: Mapping[str, Any]
+) -> WeightsVerdict:
+    if (wrong := _wrong(description, answers, probe)) is not None:
         return wrong
-    rendering = _rendering(answers, found)
-    checked = [name for name, known in _checked(told, found["conversations"]).items() if known]
+    rendering = _rendering(answers, probe)
+    checked = [name for name, is_checked in _checked(description, probe["conversations"]).items() if is_checked]
     so_far = f"{' and '.join(checked)} as in the weights; " if checked else ""
     line = f"{so_far}log-probs are compared when the first rating has come"
     return WeightsVerdict("unasked", line, rendering=rendering._asdict())
 
 
-def _compare(told: ModelDescription, answers: Sequence[ProbeAnswer], found: Mapping[str, Any]) -> WeightsVerdict:
-    read = found["conversations"]
-    apart, regret = _apart(answers, read), _regret(read)
-    if (wrong := _wrong(told, answers, found)) is not None:
-        return wrong._replace(apart=apart, regret=regret)
-    rendering = _rendering(answers, found)
-    if (why := _log_probs(apart, regret)) is not None:
-        return WeightsVerdict("other", f"{OTHER}{why}", apart, regret, rendering._asdict())
-    checked = [name for name, known in _checked(told, read).items() if known]
+def _compare(description: ModelDescription, answers: Sequence[ProbeAnswer], probe: Mapping[str, Any]) -> WeightsVerdict:
+    read = probe["conversations"]
+    distance, regret = _distance(answers, read), _regret(read)
+    if (wrong := _wrong(description, answers, probe)) is not None:
+        return wrong._replace(apart=distance, regret=regret)
+    rendering = _rendering(answers, probe)
+    if (reason := _log_probs(distance, regret)) is not None:
+        return WeightsVerdict("other", f"{DIFFERENT_MODEL}{reason}", distance, regret, rendering._asdict())
+    checked = [name for name, is_checked in _checked(description, read).items() if is_checked]
     if regret is None:
-        why = found["unscored"] or "its answers have no text and no token ids"
+        reason = probe["unscored"] or "its answers have no text and no token ids"
         so_far = f"{' and '.join(checked)} as in the weights, but " if checked else ""
-        line = f"{so_far}log-probs could not be compared: {why}"
-        return WeightsVerdict("unknown", line, apart, regret, rendering._asdict())
+        line = f"{so_far}log-probs could not be compared: {reason}"
+        return WeightsVerdict("unknown", line, distance, regret, rendering._asdict())
     by = (
-        f"log-probs {apart:.2g} nats a token apart"
-        if apart is not None
+        f"log-probs {distance:.2g} nats a token apart"
+        if distance is not None
         else f"greedy replies, regret {regret:.2g} nats"
     )
     line = f"the server runs what trains: {', '.join([*checked, by])}"
-    return WeightsVerdict("same", line, apart, regret, rendering._asdict())
+    return WeightsVerdict("same", line, distance, regret, rendering._asdict())
 
 
-def _wrong(told: ModelDescription, answers: Sequence[ProbeAnswer], found: Mapping[str, Any]) -> WeightsVerdict | None:
+def _wrong(
+    description: ModelDescription, answers: Sequence[ProbeAnswer], probe: Mapping[str, Any]
+) -> WeightsVerdict | None:
     """Find differences that need no weights to be seen."""
-    if (why := _kind(told, found) or _tokeniser(answers, found)) is not None:
-        return WeightsVerdict("other", f"{OTHER}{why}")
-    if (why := _misread(answers, found)) is not None:
+    if (difference := _kind(description, probe) or _tokeniser(answers, probe)) is not None:
+        return WeightsVerdict("other", f"{DIFFERENT_MODEL}{difference}")
+    if (difference := _misread(answers, probe)) is not None:
         return WeightsVerdict(
-            "other", f"{OTHER}{why}", rendering=_side_by_side(answers, found, known=False, line=why)._asdict()
+            "other",
+            f"{DIFFERENT_MODEL}{difference}",
+            rendering=_side_by_side(answers, probe, is_known=False, line=difference)._asdict(),
         )
     return None
 
 
-def _checked(told: ModelDescription, read: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
+def _checked(description: ModelDescription, read: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
     return {
-        "architecture": told.architecture is not None or told.parameters is not None,
-        "vocabulary": told.vocabulary is not None,
+        "architecture": description.architecture is not None or description.parameters is not None,
+        "vocabulary": description.vocabulary is not None,
         "chat template": all(each["theirs"] == each["rendered"] for each in read),
     }
 
 
-def _kind(told: ModelDescription, found: Mapping[str, Any]) -> str | None:
-    if told.architecture is not None and told.architecture != found["architecture"]:
-        return f"it is a {told.architecture}, the weights are a {found['architecture']}"
-    if told.vocabulary is not None and told.vocabulary not in (found["vocabulary"], found["tokens"]):
-        return f"it knows {told.vocabulary:,} tokens, the weights {found['vocabulary']:,}"
-    if told.width is not None and found["width"] is not None and told.width != found["width"]:
-        return f"its hidden states have {told.width:,} numbers, those of the weights {found['width']:,}"
-    ours = found["parameters"]
-    if told.parameters is not None and abs(told.parameters - ours) > SIZE * ours:
-        return f"it has {told.parameters / 1e6:,.0f} million parameters, the weights {ours / 1e6:,.0f}"
+def _kind(description: ModelDescription, probe: Mapping[str, Any]) -> str | None:
+    if description.architecture is not None and description.architecture != probe["architecture"]:
+        return f"it is a {description.architecture}, the weights are a {probe['architecture']}"
+    if description.vocabulary is not None and description.vocabulary not in (probe["vocabulary"], probe["tokens"]):
+        return f"it knows {description.vocabulary:,} tokens, the weights {probe['vocabulary']:,}"
+    if description.width is not None and probe["width"] is not None and description.width != probe["width"]:
+        return f"its hidden states have {description.width:,} numbers, those of the weights {probe['width']:,}"
+    ours = probe["parameters"]
+    if description.parameters is not None and abs(description.parameters - ours) > SIZE * ours:
+        return f"it has {description.parameters / 1e6:,.0f} million parameters, the weights {ours / 1e6:,.0f}"
     return None
 
 
-def _tokeniser(answers: Sequence[ProbeAnswer], found: Mapping[str, Any]) -> str | None:
-    for answer, read in zip(answers, found["conversations"], strict=True):
+def _tokeniser(answers: Sequence[ProbeAnswer], probe: Mapping[str, Any]) -> str | None:
+    for answer, read in zip(answers, probe["conversations"], strict=True):
         if not answer.prompt_ids or list(answer.prompt_ids) == read["prompt_ids"]:
             continue
         if read["theirs"] is None:
-            return f"it reads a prompt as token {max(answer.prompt_ids)}, and the weights have {found['tokens']:,}"
+            return f"it reads a prompt as token {max(answer.prompt_ids)}, and the weights have {probe['tokens']:,}"
         if read["theirs"] == read["rendered"]:
             return "it cuts the same text into other tokens (another tokeniser)"
     return None
 
 
-def _misread(answers: Sequence[ProbeAnswer], found: Mapping[str, Any]) -> str | None:
+def _misread(answers: Sequence[ProbeAnswer], probe: Mapping[str, Any]) -> str | None:
     """Why a run would refuse its prompts: what the server counted is not what anybody renders."""
-    for answer, read in zip(answers, found["conversations"], strict=True):
+    for answer, read in zip(answers, probe["conversations"], strict=True):
         theirs, count = read["their_tokens"], answer.prompt_tokens
         if theirs is not None and count is not None and count != theirs:
             return (
                 f"it says that it read {count} tokens, and the prompt that it says it renders has {theirs}: its "
                 "chat template, its context or its tokeniser is another one"
             )
-    if any(read["their_tokens"] is not None for read in found["conversations"]):
+    if any(read["their_tokens"] is not None for read in probe["conversations"]):
         return None
-    if found["wrong"] is not None:
-        return f"{found['wrong']}, and this server does not tell how it renders: nothing can train on what it reads"
-    if found["explained"] < found["known"]:
+    if probe["wrong"] is not None:
+        return f"{probe['wrong']}, and this server does not tell how it renders: nothing can train on what it reads"
+    if probe["explained"] < probe["known"]:
         return (
-            f"{found['way']} explains how many tokens it read in {found['explained']} of {found['known']} prompts only "
+            f"{probe['way']} explains how many tokens it read in {probe['explained']} of {probe['known']} prompts only "
             "(another chat template)"
         )
     return None
 
 
-def _rendering(answers: Sequence[ProbeAnswer], found: Mapping[str, Any]) -> Rendering:
-    read = found["conversations"]
+def _rendering(answers: Sequence[ProbeAnswer], probe: Mapping[str, Any]) -> Rendering:
+    read = probe["conversations"]
     if all(each["theirs"] is not None for each in read):
         for each in read:
             if each["theirs"] != each["rendered"]:
-                at = _first_difference(each["theirs"], each["rendered"])
-                theirs, ours = (text[at : at + SHOWN] for text in (each["theirs"], each["rendered"]))
-                line = (
-                    f"the server has another chat template than the weights (at character {at} {theirs!r}, in the "
-                    f"weights {ours!r}); runs train on the prompt as the server renders it"
+                position = _first_difference(each["theirs"], each["rendered"])
+                theirs, ours = (
+                    text[position : position + SHOWN_CHARACTERS] for text in (each["theirs"], each["rendered"])
                 )
-                return _side_by_side(answers, found, known=True, line=line)
+                line = (
+                    f"the server has another chat template than the weights (at character {position} {theirs!r}, in "
+                    f"the weights {ours!r}); runs train on the prompt as the server renders it"
+                )
+                return _side_by_side(answers, probe, is_known=True, line=line)
         return Rendering(True, "the server renders a conversation as the weights' chat template does")
-    if found["known"]:
-        counted = f"this server tells only how many tokens it read; {found['way']} explains all {found['known']} counts"
-        return Rendering(True, f"{counted}, so runs render with it")
+    if probe["known"]:
+        summary = f"this server tells only how many tokens it read; {probe['way']} explains all {probe['known']} counts"
+        return Rendering(True, f"{summary}, so runs render with it")
     return Rendering(
         False,
         "this server tells neither how it renders a conversation nor how many tokens it read: runs render with the "
@@ -202,32 +210,32 @@ def _rendering(answers: Sequence[ProbeAnswer], found: Mapping[str, Any]) -> Rend
     )
 
 
-def _side_by_side(answers: Sequence[ProbeAnswer], found: Mapping[str, Any], *, known: bool, line: str) -> Rendering:
+def _side_by_side(answers: Sequence[ProbeAnswer], probe: Mapping[str, Any], *, is_known: bool, line: str) -> Rendering:
     """With the first prompt in which they differ, by text or by number."""
-    for answer, each in zip(answers, found["conversations"], strict=True):
-        made = len(each["prompt_ids"])
-        if each["theirs"] not in (None, each["rendered"]) or answer.prompt_tokens not in (None, made):
-            return Rendering(known, line, each["theirs"], each["rendered"], answer.prompt_tokens, made)
-    return Rendering(known, line)
+    for answer, each in zip(answers, probe["conversations"], strict=True):
+        weights_count = len(each["prompt_ids"])
+        if each["theirs"] not in (None, each["rendered"]) or answer.prompt_tokens not in (None, weights_count):
+            return Rendering(is_known, line, each["theirs"], each["rendered"], answer.prompt_tokens, weights_count)
+    return Rendering(is_known, line)
 
 
 def _first_difference(a: str, b: str) -> int:
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
-def _log_probs(apart: float | None, regret: float | None) -> str | None:
-    other = "another model, another chat template, or it has an adapter on"
-    if apart is not None and apart > APART:
-        return f"its log-probs are {apart:.2f} nats a token off, {APART:g} may be quantisation ({other})"
-    if apart is None and regret is not None and regret > REGRET:
+def _log_probs(distance: float | None, regret: float | None) -> str | None:
+    causes = "another model, another chat template, or it has an adapter on"
+    if distance is not None and distance > MAX_DISTANCE:
+        return f"its log-probs are {distance:.2f} nats a token off, {MAX_DISTANCE:g} may be quantisation ({causes})"
+    if distance is None and regret is not None and regret > MAX_REGRET:
         return (
             f"the weights would say something else than it does by {regret:.2f} nats a token, "
-            f"{REGRET:g} may be quantisation ({other})"
+            f"{MAX_REGRET:g} may be quantisation ({causes})"
         )
     return None
 
 
-def _apart(answers: Sequence[ProbeAnswer], read: Sequence[Mapping[str, Any]]) -> float | None:
+def _distance(answers: Sequence[ProbeAnswer], read: Sequence[Mapping[str, Any]]) -> float | None:
     pairs = [_aligned(answer, each["logprobs"]) for answer, each in zip(answers, read, strict=True)]
     away = [abs(theirs - ours) for theirs, ours in chain.from_iterable(pairs)]
     return sum(away) / len(away) if away else None
@@ -244,5 +252,5 @@ def _aligned(answer: ProbeAnswer, ours: Sequence[float]) -> list[tuple[float, fl
 
 
 def _regret(read: Sequence[Mapping[str, Any]]) -> float | None:
-    lost = [best - own for each in read for best, own in zip(each["best"], each["logprobs"], strict=True)]
+    lost = [best - chosen for each in read for best, chosen in zip(each["best"], each["logprobs"], strict=True)]
     return sum(lost) / len(lost) if lost else None

@@ -203,7 +203,7 @@ class Control:
                 else None
             )
             result = await self._acts.do(act, "admin", version, tune=act == "train" and flag(request, "tune"))
-            return json_response(result.told, status=result.status)
+            return json_response(result.body, status=result.status)
 
         return handle
 

@@ -125,7 +125,7 @@ class StatusReport:
                 "share_gpu": self._gpu_sharing.on,
                 "run": run.id if run else None,
                 "progress": self._learner.state.progress,
-                "waits_for": None if run or due.now else due.why,
+                "waits_for": None if run or due.now else due.reason,
                 "line": _training(run, self._learner.state.progress, due),
             },
             "held": {"why": self._admission.closed, "requests": self._admission.waiting},
@@ -246,7 +246,7 @@ def _sentence(line: str) -> str:
 def _training(run: Run | None, progress: dict[str, Any], due: RunDecision) -> str:
     if run is not None:
         return f"run {run.id}, {under_way(progress)}"
-    return "starts now" if due.now else f"waits: {due.why}"
+    return "starts now" if due.now else f"waits: {due.reason}"
 
 
 def under_way(progress: dict[str, Any]) -> str:

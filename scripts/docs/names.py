@@ -45,7 +45,7 @@ MOST: Final[dict[str, int]] = {
     "proxy/feedback/webhooks": 101,
     "proxy/relay": 90,
     "proxy/signals": 72,
-    "proxy/training": 221,
+    "proxy/training": 8,
     "proxy/versions": 40,
     "proxy/web": 37,
     "proxy/web/openapi": 32,

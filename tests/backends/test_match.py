@@ -10,7 +10,7 @@ import gguf
 import numpy as np
 import pytest
 
-from proxy.training.weights_compare import APART
+from proxy.training.weights_compare import MAX_DISTANCE
 from scripts.harness.in_process import Proxy
 from scripts.harness.tiny_model import make_tiny_model
 from tests.backends.test_llamacpp import plain, running, start
@@ -51,7 +51,7 @@ async def compared(proxy: Proxy) -> tuple[str, float | None, str]:
 
 async def test_it_is_the_same_model_quantised_or_not(tmp_path: Path, weights: Path, base_gguf: Path) -> None:
     q4 = quantised(base_gguf, tmp_path / "q4.gguf", gguf.GGMLQuantizationType.Q4_0)
-    for name, file, bound in (("f32", base_gguf, 1e-3), ("q4_0", q4, APART)):
+    for name, file, bound in (("f32", base_gguf, 1e-3), ("q4_0", q4, MAX_DISTANCE)):
         async with running(tmp_path, *plain(file)) as port:
             proxy = start(tmp_path / f"home-{name}", weights, url=f"http://127.0.0.1:{port}")
             await proxy.start()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from config.sections import Train
-from proxy.training.schedule_rules import enough, kept_from, needed
+from proxy.training.schedule_rules import blocking_rule, enough, needed
 from proxy.training.system_load import MachineUse
 from store.records import Fresh, Run
 
@@ -16,7 +16,7 @@ ENOUGH = Fresh(good=20, bad=20, neutral=0, stale=0)
 
 
 def kept(use: MachineUse = IDLE, *, by_hand: bool = False, starting: bool = True, **train: Any) -> str | None:
-    return kept_from(Train(**train), use, MONDAY_NOON, by_hand=by_hand, starting=starting)
+    return blocking_rule(Train(**train), use, MONDAY_NOON, by_hand=by_hand, starting=starting)
 
 
 @pytest.mark.parametrize(

@@ -12,26 +12,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.training.system_load import LEAST_S, WINDOW_S, CpuTime, Machine, MachineUse, gpu_use, others
+from proxy.training.system_load import LEAST_S, WINDOW_S, CpuTime, Machine, MachineUse, gpu_use, other_cpu_use
 
 
 def test_the_use_of_others_is_what_is_not_ours() -> None:
-    assert others(deque([CpuTime(0, 100, 50), CpuTime(10, 115, 60)]), 2) == 25.0  # 5 of 20 s
-    assert others(deque([CpuTime(0, 0, 0), CpuTime(10, 10, 12)]), 2) == 0.0  # clocks of processes tick coarsely
+    assert other_cpu_use(deque([CpuTime(0, 100, 50), CpuTime(10, 115, 60)]), 2) == 25.0  # 5 of 20 s
+    assert other_cpu_use(deque([CpuTime(0, 0, 0), CpuTime(10, 10, 12)]), 2) == 0.0  # clocks of processes tick coarsely
 
 
 def test_a_moment_is_no_measurement() -> None:
-    assert others(deque([CpuTime(0, 0, 0)]), 1) is None
-    assert others(deque([CpuTime(0, 0, 0), CpuTime(LEAST_S / 2, 1, 0)]), 1) is None
+    assert other_cpu_use(deque([CpuTime(0, 0, 0)]), 1) is None
+    assert other_cpu_use(deque([CpuTime(0, 0, 0), CpuTime(LEAST_S / 2, 1, 0)]), 1) is None
 
 
 def test_what_was_more_than_a_minute_ago_is_forgotten() -> None:
     spent = deque([CpuTime(0, 0, 0)])
     for at in range(10, 200, 10):
         spent.append(CpuTime(at, 10.0 if at <= 60 else 10.0 + (at - 60) / 2, 0))
-        use = others(spent, 1)
+        use = other_cpu_use(spent, 1)
     assert use == 50.0
-    assert spent[-1].at - spent[0].at == WINDOW_S and len(spent) == 7
+    assert spent[-1].timestamp - spent[0].timestamp == WINDOW_S and len(spent) == 7
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 100), st.floats(0, 50), st.floats(0, 50)), min_size=1, max_size=30))
@@ -39,8 +39,8 @@ def test_a_share_is_a_share(steps: list[tuple[float, float, float]]) -> None:
     spent = deque([CpuTime(0, 0, 0)])
     for seconds, theirs, ours in steps:
         last = spent[-1]
-        spent.append(CpuTime(last.at + seconds, last.busy + theirs + ours, last.ours + ours))
-        use = others(spent, 4)
+        spent.append(CpuTime(last.timestamp + seconds, last.busy + theirs + ours, last.ours + ours))
+        use = other_cpu_use(spent, 4)
         assert use is None or 0 <= use <= 100
 
 

@@ -122,7 +122,7 @@ async def test_a_server_that_rlproxy_started_on_these_files_is_not_asked(
     await rated(proxy, 4)
     await until(proxy, live=1)
     status = await said(proxy, "same")
-    assert status["match"]["line"] == weights_check.OWN.line and not status["match"]["stops"]
+    assert status["match"]["line"] == weights_check.OWN_SERVER.line and not status["match"]["stops"]
     assert proxy.launcher.probed == 0 and proxy.backend.compared == []
     reads_otherwise(proxy)
     (folder / "model.safetensors").write_bytes(b"others")

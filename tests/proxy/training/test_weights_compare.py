@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 
 from proxy.backends.base import ModelDescription
-from proxy.training.weights_compare import APART, CHATS, REGRET, ProbeAnswer, Rendering, WeightsVerdict, compare
+from proxy.training.weights_compare import (
+    CHATS,
+    MAX_DISTANCE,
+    MAX_REGRET,
+    ProbeAnswer,
+    Rendering,
+    WeightsVerdict,
+    compare,
+)
 
 PROMPT, REPLY = [1, 2, 3], [4, 5]
 
@@ -98,15 +106,15 @@ def test_where_a_server_tells_only_how_many_tokens_it_read_that_decides() -> Non
 
 
 def test_quantisation_is_tolerated_up_to_a_bound_and_another_model_is_not() -> None:
-    inside = compare(ModelDescription(), said(), weights((-0.5 - 0.9 * APART,) * 2))
-    assert inside.state == "same" and inside.apart == pytest.approx(0.9 * APART)
-    outside = compare(ModelDescription(), said(), weights((-0.5 - 1.1 * APART,) * 2))
+    inside = compare(ModelDescription(), said(), weights((-0.5 - 0.9 * MAX_DISTANCE,) * 2))
+    assert inside.state == "same" and inside.apart == pytest.approx(0.9 * MAX_DISTANCE)
+    outside = compare(ModelDescription(), said(), weights((-0.5 - 1.1 * MAX_DISTANCE,) * 2))
     assert outside.state == "other" and "0.55 nats a token off, 0.5 may be quantisation (another model" in outside.line
     texts = said(prompt_ids=None, reply_ids=None, logprobs=None)
     best = (-0.1, -0.1)
-    inside = compare(ModelDescription(), texts, weights((-0.1 - 0.9 * REGRET,) * 2, best))
+    inside = compare(ModelDescription(), texts, weights((-0.1 - 0.9 * MAX_REGRET,) * 2, best))
     assert inside.state == "same" and inside.apart is None and "greedy replies" in inside.line
-    outside = compare(ModelDescription(), texts, weights((-0.1 - 1.1 * REGRET,) * 2, best))
+    outside = compare(ModelDescription(), texts, weights((-0.1 - 1.1 * MAX_REGRET,) * 2, best))
     assert outside.state == "other" and "say something else" in outside.line
 
 
