@@ -36,8 +36,8 @@ you can rate the answer above this line:
 
 where your client keeps lines with a slash for itself, write `rl:good`, `rl:bad too long`, and so on"""
 
-SHOWN: Final = 5  # names in one answer
-NAMED: Final = 200  # characters of a name in it
+MAX_NAMES: Final = 5  # names in one answer
+MAX_NAME_LENGTH: Final = 200  # characters of a name in it
 UNDO: Final = "`/rl undo` takes it back."
 SEVERAL_LINES: Final = (
     "a reason is one line here, and this is several, so nothing was rated: somebody else may have written the others. "
@@ -82,7 +82,7 @@ class RatingTarget(NamedTuple):
     rater: str
 
     @property
-    def whose(self) -> tuple[str, str]:
+    def key(self) -> tuple[str, str]:
         return self.answer.id, self.rater
 
     @property
@@ -91,7 +91,7 @@ class RatingTarget(NamedTuple):
         return f"It begins: {quote_of(self.answer)}."
 
 
-FindAbout = Callable[[], Awaitable[RatingTarget]]
+FindTarget = Callable[[], Awaitable[RatingTarget]]
 
 
 def parse(text: str) -> Command:
@@ -122,34 +122,34 @@ class ChatCommands:
         self._screen = screen
         self._unconfirmed = unconfirmed
 
-    async def answer(self, messages: list[dict[str, Any]], asks: CommandContext, *, alone: bool = False) -> str:
+    async def answer(self, messages: list[dict[str, Any]], context: CommandContext, *, is_bare: bool = False) -> str:
         """Answer the command that ends `messages`. Errors are answers too: a person reads them.
 
-        `alone`: a bare prompt, which never has an answer above it.
+        `is_bare`: a bare prompt, which never has an answer above it.
         """
 
-        async def about() -> RatingTarget:
-            place = Place(asks.scope, asks.identity.session, asks.model, asks.agent)
-            found = await (self._last(place) if alone else self._screen.above(messages[:-1], place))
-            return RatingTarget(found, asks.scope.principal.bound or asks.identity.user or OWNER)
+        async def find_target() -> RatingTarget:
+            place = Place(context.scope, context.identity.session, context.model, context.agent)
+            answer = await (self._last(place) if is_bare else self._screen.above(messages[:-1], place))
+            return RatingTarget(answer, context.scope.principal.bound or context.identity.user or OWNER)
 
-        command = parse(command_of(messages[-1], asks.agent) or "")
+        command = parse(command_of(messages[-1], context.agent) or "")
         try:
-            return f"rlproxy: {await self.do(command, about, role=asks.role, unlisted=asks.unlisted)}"
+            return f"rlproxy: {await self.do(command, find_target, role=context.role, unlisted=context.unlisted)}"
         except ProxyError as error:
             return f"rlproxy: {error.message}"
 
     async def do(
         self,
         command: Command,
-        about: FindAbout,
+        find_target: FindTarget,
         *,
         role: str,
         source: str = "chat",
         event_id: str | None = None,
         unlisted: Sequence[str] = (),
     ) -> str:
-        """Do it and say so. `about` is asked for what a command is about where it is about something. Raises
+        """Do it and say so. `find_target` is asked for what a command is about where it is about something. Raises
         ProxyError."""
         if command.verb == "status":
             return await self._status()
@@ -168,10 +168,10 @@ class ChatCommands:
             return f"I do not know `/rl {command.verb[:40]}`, so nothing was done; {HELP}"
         if role == "use":
             return "your key may ask models and not rate (its role is use), so nothing was rated."
-        about_answer = await about()
+        target = await find_target()
         if command.verb == "undo":
-            return await self._undo(about_answer)
-        return await self._rate(about_answer, command, source, event_id)
+            return await self._undo(target)
+        return await self._rate(target, command, source, event_id)
 
     async def _last(self, place: Place) -> RecentCompletion:
         """The last main turn of this session or person; another's is not what they saw. Raises CannotTell."""
@@ -179,48 +179,48 @@ class ChatCommands:
             raise CannotTell("nothing of yours was answered yet, so nothing was rated.")
         return answer
 
-    async def _rate(self, about: RatingTarget, command: Command, source: str, event_id: str | None) -> str:
+    async def _rate(self, target: RatingTarget, command: Command, source: str, event_id: str | None) -> str:
         if len(command.words) > MAX_TEXT:
             raise BadRequest(f"What you wrote after the word is over {MAX_TEXT} characters, so nothing was rated.")
         if command.verb == "fix":
-            text = command.words or self._unconfirmed.of(about.whose)
+            text = command.words or self._unconfirmed.of(target.key)
             if text is None:
                 return "write the better answer after it, as in `/rl fix: TEXT`. Nothing was rated."
             if command.several_lines:
-                return self._ask_for(about, text)
-            return await self._fix(about, text, source, event_id)
+                return self._ask_for(target, text)
+            return await self._fix(target, text, source, event_id)
         if command.several_lines:
             return SEVERAL_LINES
         comment = command.words or None
         value, scale = judged(command.verb)
-        new = NewRating(*about.whose, value, comment=comment, source=source, source_event_id=event_id, scale=scale)
+        new = NewRating(*target.key, value, comment=comment, source=source, source_event_id=event_id, scale=scale)
         rating = await self._feedback.rate(new)
         reason = f", because “{comment}”" if comment else ""
-        return f"rated {_word(rating)}{reason}{_replaced(rating, new)}. {about.words} {UNDO}"
+        return f"rated {_word(rating)}{reason}{_replaced(rating, new)}. {target.words} {UNDO}"
 
-    def _ask_for(self, about: RatingTarget, text: str) -> str:
-        self._unconfirmed.keep(about.whose, text)
+    def _ask_for(self, target: RatingTarget, text: str) -> str:
+        self._unconfirmed.keep(target.key, text)
         lines = text.splitlines()
-        first, last, answer = first_words(lines[0]), first_words(lines[-1]), quote_of(about.answer)
+        first, last, answer = first_words(lines[0]), first_words(lines[-1]), quote_of(target.answer)
         return CONFIRM.format(first=first, last=last, answer=answer)
 
-    async def _fix(self, about: RatingTarget, text: str, source: str, event_id: str | None) -> str:
-        new = NewRating(*about.whose, -1.0, correction=text, source=source, source_event_id=event_id)
+    async def _fix(self, target: RatingTarget, text: str, source: str, event_id: str | None) -> str:
+        new = NewRating(*target.key, -1.0, correction=text, source=source, source_event_id=event_id)
         rating = await self._feedback.rate(new)
-        return f"rated bad, with your text as what would have been right{_replaced(rating, new)}. {about.words} {UNDO}"
+        return f"rated bad, with your text as what would have been right{_replaced(rating, new)}. {target.words} {UNDO}"
 
-    async def _undo(self, about: RatingTarget) -> str:
-        rating = await self._store.ratings.live(*about.whose)
+    async def _undo(self, target: RatingTarget) -> str:
+        rating = await self._store.ratings.live(*target.key)
         if rating is None:
             return "you have not rated the answer above, so there is nothing to undo."
         await self._feedback.retract(rating.id)
-        return f"your rating of the answer above ({_word(rating)}) is taken back. {about.words}"
+        return f"your rating of the answer above ({_word(rating)}) is taken back. {target.words}"
 
 
 def _for_admins(verb: str, unlisted: Sequence[str]) -> str:
     if not unlisted:
         return f"`/rl {verb}` needs an admin key (on a chat platform a place among its `admins`), so nothing was done."
-    names = ", ".join(_quoted(name) for name in unlisted[:SHOWN])
+    names = ", ".join(_quoted(name) for name in unlisted[:MAX_NAMES])
     return (
         f"`/rl {verb}` needs an admin, and this request names {names}, so nothing was done. If that is you, put this "
         f"into rlproxy.toml (with those whom it lists already) and start again: `server.chat_admins = [{names}]`."
@@ -229,7 +229,7 @@ def _for_admins(verb: str, unlisted: Sequence[str]) -> str:
 
 def _quoted(name: str) -> str:
     """Write it as TOML; half a character of a header cannot be said again."""
-    return json.dumps(name[:NAMED].encode("utf-8", "replace").decode(), ensure_ascii=False)
+    return json.dumps(name[:MAX_NAME_LENGTH].encode("utf-8", "replace").decode(), ensure_ascii=False)
 
 
 def _replaced(rating: Rating, new: NewRating) -> str:

@@ -32,7 +32,7 @@ PRINTABLE: Final = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
 PROGRAM_S: Final = 3600.0  # after its last reward, a key's new sessions are not episodes by themselves any more
 KEEPS_S: Final = 600.0  # after its last request, an episode's version may be unloaded
 LATELY_S: Final = 60.0
-KNOWN: Final = 20_000  # sessions whose state is kept in memory
+MAX_SESSIONS: Final = 20_000  # sessions whose state is kept in memory
 MOST_OPEN: Final = 20_000  # episodes without a reward
 LONGEST: Final = {"task": 4000, "comment": 4000, "error": 4000}
 META_BYTES: Final = 16_384
@@ -53,11 +53,11 @@ class Episodes:
     def __init__(self, store: Store, events: Events, redactor: Redactor, function: RewardFunction) -> None:
         self._store = store
         self._function = function
-        function.heard = self._note_program
+        function.on_end = self._note_program
         self._events = events
         self._redactor = redactor
         self._pins: OrderedDict[tuple[str, str], Pin] = OrderedDict()
-        self._ended: deque[float] = deque(maxlen=KNOWN)  # monotonic, of those that ended lately
+        self._ended: deque[float] = deque(maxlen=MAX_SESSIONS)  # monotonic, of those that ended lately
         self._programs: dict[str, float] = {}  # when each key last said something of an episode, Unix seconds
 
     async def start(self) -> None:
@@ -102,7 +102,7 @@ class Episodes:
     def _keep(self, key: str, session: str, pin: Pin) -> Pin:
         self._pins[key, session] = pin
         self._pins.move_to_end((key, session))
-        while len(self._pins) > KNOWN:
+        while len(self._pins) > MAX_SESSIONS:
             self._pins.popitem(last=False)
         return pin
 

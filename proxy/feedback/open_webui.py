@@ -25,7 +25,7 @@ from proxy.core.json_response import json_response, parsed
 from proxy.core.offload import in_thread, off_loop
 from proxy.dialects.identity import user_in
 from proxy.feedback.bodies import OpenWebUITaken
-from proxy.feedback.open_webui_form import MAX_TEXT, OpenWebUIVote, given, plain, said
+from proxy.feedback.open_webui_form import MAX_TEXT, OpenWebUIVote, chat_messages, parse_vote, plain
 from proxy.feedback.ratings import Feedback, as_json, rater_of
 from store.learning.ratings import judgement
 from store.records import NewRating, Rating, Requester
@@ -82,9 +82,9 @@ class OpenWebUI:
         body = await off_loop(len(raw), parsed, raw)
         principal, user = principal_of(request), user_in(request.headers)
         async with self._turns[principal.key]:  # one at a time: each looks at what came before it
-            done = await self._take(body, principal, user)
-        status = 201 if done.result == "rated" else 200
-        return json_response(done.as_json(), status)
+            result = await self._take(body, principal, user)
+        status = 201 if result.result == "rated" else 200
+        return json_response(result.as_json(), status)
 
     async def _take(self, body: Any, principal: Principal, user: str | None) -> FeedbackResult:
         """Raises ProxyError."""
@@ -95,15 +95,15 @@ class OpenWebUI:
             raise BadRequest("`rater` must be text of at most 200 characters.", param="rater")
         if rater is not None or user is not None:  # before anything is looked at for whoever it names
             rater = rater_of(rater, principal, user)
-        if (gone := body.get("deleted")) is not None:
-            return await self._deleted(gone, principal, rater)
+        if (deleted := body.get("deleted")) is not None:
+            return await self._deleted(deleted, principal, rater)
         feedback, messages = body.get("feedback"), body.get("messages")
         if not isinstance(feedback, dict) or not isinstance(messages, list):
             raise BadRequest("Send `feedback` and `messages`, or `deleted`; nothing was stored.")
         how = body.get("how", "given")
         if how not in ("given", "edited", "earlier"):
             raise BadRequest("`how` must be given, edited or earlier; nothing was stored.", param="how")
-        return await self._rated(given(feedback), messages, rater, how, principal, user)
+        return await self._rated(parse_vote(feedback), messages, rater, how, principal, user)
 
     async def _rated(
         self,
@@ -115,40 +115,40 @@ class OpenWebUI:
         user: str | None,
     ) -> FeedbackResult:
         """`user`: whom a server before us names. What that says binds all that the body says, as on every route."""
-        own = _own(principal)
-        before = await self._store.ratings.of_events(SOURCE, f"{own}{new.id}:", rater=user)
+        prefix = _key_prefix(principal)
+        previous = await self._store.ratings.of_events(SOURCE, f"{prefix}{new.id}:", rater=user)
         scope = Scope(principal, rater, () if user is None else (user,))
-        shown = await self._shown(new, messages, before, scope, None if user is not None else new.user_id)
-        name = rater_of(rater or (before[0].rater if before else shown.user or new.user_id), principal, user)
-        theirs = [one for one in await self._store.ratings.history(shown.completion_id) if one.rater == name]
-        comment = await in_thread(self._redactor.text, _comment(new, before))
+        rated = await self._shown_answer(new, messages, previous, scope, None if user is not None else new.user_id)
+        name = rater_of(rater or (previous[0].rater if previous else rated.user or new.user_id), principal, user)
+        theirs = [old for old in await self._store.ratings.history(rated.completion_id) if old.rater == name]
+        comment = await in_thread(self._redactor.text, _comment(new, previous))
         rating = NewRating(
-            completion_id=shown.completion_id, rater=name, value=new.value,
-            comment=comment or _emptied("comment", before, theirs),
-            correction=shown.correction or _emptied("correction", before, theirs),
-            source=SOURCE, source_event_id=f"{own}{new.id}:{len(before)}", scale=new.scale,
+            completion_id=rated.completion_id, rater=name, value=new.value,
+            comment=comment or _emptied("comment", previous, theirs),
+            correction=rated.correction or _emptied("correction", previous, theirs),
+            source=SOURCE, source_event_id=f"{prefix}{new.id}:{len(previous)}", scale=new.scale,
         )  # fmt: skip
-        if (known := _known(rating, before, theirs, new.at, how)) is not None:
-            return FeedbackResult("known", f"rlproxy has this already: {shown.answer}", known, shown.answer)
+        if (unchanged := _unchanged(rating, previous, theirs, new.changed_at, how)) is not None:
+            return FeedbackResult("known", f"rlproxy has this already: {rated.answer}", unchanged, rated.answer)
         stored = await self._feedback.rate(rating)
-        for one in before:  # the same message shows another answer now, or another person's name is on it
-            if one.live and (one.completion_id, one.rater) != (rating.completion_id, rating.rater):
-                await self._feedback.retract(one.id)
-        more = [word for word in ("comment", "correction") if getattr(stored, word)]
-        words = f", with your {' and '.join(more)}" if more else ""
-        return FeedbackResult("rated", f"Rated {new.word} in rlproxy: {shown.answer}{words}", stored, shown.answer)
+        for old in previous:  # the same message shows another answer now, or another person's name is on it
+            if old.live and (old.completion_id, old.rater) != (rating.completion_id, rating.rater):
+                await self._feedback.retract(old.id)
+        added = [word for word in ("comment", "correction") if getattr(stored, word)]
+        words = f", with your {' and '.join(added)}" if added else ""
+        return FeedbackResult("rated", f"Rated {new.word} in rlproxy: {rated.answer}{words}", stored, rated.answer)
 
-    async def _shown(
-        self, new: OpenWebUIVote, messages: list[Any], before: Sequence[Rating], scope: Scope, also: str | None
+    async def _shown_answer(
+        self, new: OpenWebUIVote, messages: list[Any], previous: Sequence[Rating], scope: Scope, other_name: str | None
     ) -> RatedAnswer:
         """By what is on the screen; else as an earlier rating of this feedback found it, and a person has edited the
-        answer since. `also`: another name of the person. Raises NotFound, BadRequest, CannotTell."""
-        history = await in_thread(said, messages)
+        answer since. `other_name`: another name of the person. Raises NotFound, BadRequest, CannotTell."""
+        history = await in_thread(chat_messages, messages)
         if not history or history[-1]["role"] != "assistant":
             raise NotFound("The `messages` do not end with an answer, so nothing was rated.", param="messages")
         now = await in_thread(text_in, history[-1])
         place = Place(scope, new.chat, new.model, None)
-        requesters = await self._requesters(new.chat, scope, also)
+        requesters = await self._requesters(new.chat, scope, other_name)
         reason: CannotTell | None = None
         original = messages[-1].get("originalContent")
         texts = [history[-1]]
@@ -156,14 +156,14 @@ class OpenWebUI:
             texts.append({"role": "assistant", "content": await in_thread(plain, original)})
         for text in texts:
             try:
-                found = await self._screen.rendered([*history[:-1], text], place, requesters)
-                return await self._edited(found.id, found.requester.user, now)
+                answer = await self._screen.rendered([*history[:-1], text], place, requesters)
+                return await self._edited(answer.id, answer.requester.user, now)
             except CannotTell as error:
                 reason = reason or error
-        for one in before:
-            whose = await self._store.reactions.whose(one.completion_id)
-            if whose is not None:
-                return await self._edited(one.completion_id, whose.user, now)
+        for rating in previous:
+            requester = await self._store.reactions.whose(rating.completion_id)
+            if requester is not None:
+                return await self._edited(rating.completion_id, requester.user, now)
         if reason is not None and reason.message == OURS:
             raise reason
         raise CannotTell(SEVERAL) if isinstance(reason, Ambiguous) else NotFound(NONE)
@@ -182,80 +182,92 @@ class OpenWebUI:
         same = not captured or now.startswith(captured.strip()) or alike(now, captured) is not Similarity.NOT
         return None if same or not now or len(now) > MAX_TEXT else now
 
-    async def _requesters(self, chat: str | None, scope: Scope, also: str | None) -> list[Requester]:
+    async def _requesters(self, chat: str | None, scope: Scope, other_name: str | None) -> list[Requester]:
         """Whose answers this person may have rated: their own, and in this chat all that this key may read and that
         are no other person's."""
-        found = dict.fromkeys(scope.own(unnamed=True))
-        for one in await self._store.answers.askers_in(chat) if chat is not None else ():
-            theirs = scope.user is None or one.user in (None, scope.user, also)
-            if theirs and scope._replace(user=one.user).covers(one):
-                found[one] = None
-        return list(found)
+        requesters = dict.fromkeys(scope.own(unnamed=True))
+        for requester in await self._store.answers.askers_in(chat) if chat is not None else ():
+            theirs = scope.user is None or requester.user in (None, scope.user, other_name)
+            if theirs and scope._replace(user=requester.user).covers(requester):
+                requesters[requester] = None
+        return list(requesters)
 
-    async def _deleted(self, gone: Any, principal: Principal, rater: str | None) -> FeedbackResult:
-        if not isinstance(gone, str) or not gone:
+    async def _deleted(self, deleted: Any, principal: Principal, rater: str | None) -> FeedbackResult:
+        if not isinstance(deleted, str) or not deleted:
             raise BadRequest("`deleted` must be a feedback's id, or `all`.", param="deleted")
-        prefix = _own(principal) if gone == EVERYTHING else f"{_own(principal)}{gone}:"
+        prefix = _key_prefix(principal) if deleted == EVERYTHING else f"{_key_prefix(principal)}{deleted}:"
         live = await self._store.ratings.of_events(SOURCE, prefix, rater=rater, live=True)
-        taken = [await self._feedback.retract(one.id) for one in live]
-        if not taken:
+        retracted = [await self._feedback.retract(rating.id) for rating in live]
+        if not retracted:
             return FeedbackResult(
                 "nothing", "No rating in rlproxy came of that feedback, so there was nothing to take back."
             )
-        lately = await self._store.answers.get(taken[0].completion_id)
-        answer = quoted(lately.text, lately.calls) if lately is not None else None
-        count = "The rating" if len(taken) == 1 else f"{len(taken)} ratings"
+        row = await self._store.answers.get(retracted[0].completion_id)
+        answer = quoted(row.text, row.calls) if row is not None else None
+        count = "The rating" if len(retracted) == 1 else f"{len(retracted)} ratings"
         return FeedbackResult(
-            "taken back", f"{count} in rlproxy {'is' if len(taken) == 1 else 'are'} taken back.", taken[0], answer
+            "taken back",
+            f"{count} in rlproxy {'is' if len(retracted) == 1 else 'are'} taken back.",
+            retracted[0],
+            answer,
         )
 
 
-def _own(principal: Principal) -> str:
+def _key_prefix(principal: Principal) -> str:
     """Prefix of this key's events: none takes one of another key back."""
     return "" if principal.role == "admin" else f"{principal.key}:"
 
 
-def _known(new: NewRating, before: Sequence[Rating], theirs: Sequence[Rating], at: float, how: How) -> Rating | None:
-    """Ratings that stay as they are: `new` says nothing new, or something newer was said since. `before` are the
+def _unchanged(
+    new: NewRating, previous: Sequence[Rating], theirs: Sequence[Rating], changed_at: float, how: How
+) -> Rating | None:
+    """Ratings that stay as they are: `new` says nothing new, or something newer was said since. `previous` are the
     earlier ones of this feedback, `theirs` all of this rater and completion; newest first. Raises NotFound."""
     if how == "given":
-        return next((one for one in theirs if _counts(one, new)), None)
+        return next((rating for rating in theirs if _counts(rating, new)), None)
     if how == "earlier":
-        if before and _adds_nothing(new, before[0]):  # also where it was undone here
-            return before[0]
+        if previous and _adds_nothing(new, previous[0]):  # also where it was undone here
+            return previous[0]
         return next(
-            (one for one in theirs if max(one.created_at, one.retracted_at or 0.0) >= at or _counts(one, new)), None
+            (
+                rating
+                for rating in theirs
+                if max(rating.created_at, rating.retracted_at or 0.0) >= changed_at or _counts(rating, new)
+            ),
+            None,
         )
-    if not before:
+    if not previous:
         raise NotFound("No rating in rlproxy came of that feedback, so an edit changes nothing.")
-    return None if before[0].live and not _adds_nothing(new, before[0]) else before[0]  # an edit alone is no rating
+    return (
+        None if previous[0].live and not _adds_nothing(new, previous[0]) else previous[0]
+    )  # an edit alone is no rating
 
 
-def _counts(known: Rating, new: NewRating) -> bool:
+def _counts(stored: Rating, new: NewRating) -> bool:
     """And says all that `new` does."""
-    return known.live and _adds_nothing(new, known)
+    return stored.live and _adds_nothing(new, stored)
 
 
-def _adds_nothing(new: NewRating, known: Rating) -> bool:
+def _adds_nothing(new: NewRating, stored: Rating) -> bool:
     """Words that are left out stay as they were."""
-    comment = known.comment if new.comment is None else new.comment
-    correction = known.correction if new.correction is None else new.correction
-    said = (new.value, new.weight, new.scale, comment or None, correction or None)
-    return new.completion_id == known.completion_id and said == judgement(known)
+    comment = stored.comment if new.comment is None else new.comment
+    correction = stored.correction if new.correction is None else new.correction
+    verdict = (new.value, new.weight, new.scale, comment or None, correction or None)
+    return new.completion_id == stored.completion_id and verdict == judgement(stored)
 
 
-def _comment(new: OpenWebUIVote, before: Sequence[Rating]) -> str:
+def _comment(new: OpenWebUIVote, previous: Sequence[Rating]) -> str:
     """Drop the other thumb's words, which stay in Open WebUI's form when the thumb is turned: it is none for this
     one."""
-    others = (one.comment for one in before if one.comment and (one.value > 0) != (new.value > 0))
-    return "" if any(old == new.comment or old.endswith(f": {new.comment}") for old in others) else new.comment
+    other_comments = (rating.comment for rating in previous if rating.comment and (rating.value > 0) != (new.value > 0))
+    return "" if any(old == new.comment or old.endswith(f": {new.comment}") for old in other_comments) else new.comment
 
 
-def _emptied(word: str, before: Sequence[Rating], theirs: Sequence[Rating]) -> str | None:
+def _emptied(word: str, previous: Sequence[Rating], theirs: Sequence[Rating]) -> str | None:
     """Empty text where Open WebUI had these words and has none now; None where they came from elsewhere, or never."""
-    old = getattr(before[0], word) if before else None
-    elsewhere = (getattr(one, word) for one in theirs if one.source != SOURCE)
-    return "" if old and old not in elsewhere else None
+    old = getattr(previous[0], word) if previous else None
+    other_words = (getattr(rating, word) for rating in theirs if rating.source != SOURCE)
+    return "" if old and old not in other_words else None
 
 
 def _is_text(value: Any) -> bool:

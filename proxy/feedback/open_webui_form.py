@@ -48,10 +48,10 @@ class OpenWebUIVote(NamedTuple):
     scale: Scale
     word: str  # for people
     comment: str
-    at: float  # when it was last changed, in Unix seconds
+    changed_at: float  # when it was last changed, in Unix seconds
 
 
-def given(feedback: Mapping[str, Any]) -> OpenWebUIVote:
+def parse_vote(feedback: Mapping[str, Any]) -> OpenWebUIVote:
     """Raises BadRequest."""
     data, meta = _object(feedback, "data"), _object(feedback, "meta")
     id = feedback.get("id")
@@ -65,7 +65,7 @@ def given(feedback: Mapping[str, Any]) -> OpenWebUIVote:
     # One of 10 on the other side is left from before the thumb was turned.
     if isinstance(ten, int) and not isinstance(ten, bool) and 1 <= ten <= 10 and (ten > _MIDDLE) == up:
         value, scale, word = round((ten - _MIDDLE) / _HALF, 4), "unit", f"{ten} of 10"
-    at = feedback.get("updated_at")
+    changed_at = feedback.get("updated_at")
     return OpenWebUIVote(
         id,
         _text(feedback, "user_id"),
@@ -75,23 +75,23 @@ def given(feedback: Mapping[str, Any]) -> OpenWebUIVote:
         "thumb" if scale == "thumb" else "unit",
         word,
         _comment(data),
-        float(at) if isinstance(at, int | float) and not isinstance(at, bool) else 0.0,
+        float(changed_at) if isinstance(changed_at, int | float) and not isinstance(changed_at, bool) else 0.0,
     )
 
 
-def said(messages: Sequence[Any]) -> list[dict[str, Any]]:
+def chat_messages(messages: Sequence[Any]) -> list[dict[str, Any]]:
     """A path of a chat, from its first message on, as a model is sent it. Raises BadRequest."""
     if len(messages) > MOST_MESSAGES:
         raise BadRequest(f"A chat of over {MOST_MESSAGES} messages is not looked through; nothing was stored.")
-    found: list[dict[str, Any]] = []
+    history: list[dict[str, Any]] = []
     for message in messages:
         if not isinstance(message, Mapping):
             raise BadRequest("`messages` must be objects, as Open WebUI keeps them.", param="messages")
         if message.get("role") == "user":
-            found.append({"role": "user", "content": _text(message, "content") or ""})
+            history.append({"role": "user", "content": _text(message, "content") or ""})
         elif message.get("role") == "assistant":
-            found += answers(message)
-    return found
+            history += answers(message)
+    return history
 
 
 def answers(message: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -99,14 +99,14 @@ def answers(message: Mapping[str, Any]) -> list[dict[str, Any]]:
     output = message.get("output")
     if not isinstance(output, list) or not output:
         return [{"role": "assistant", "content": plain(_text(message, "content") or "")}]
-    found: list[dict[str, Any]] = []
+    messages: list[dict[str, Any]] = []
     texts: list[str] = []
     calls: list[dict[str, Any]] = []
 
     def end() -> None:
         if texts or calls:
             answer: dict[str, Any] = {"role": "assistant", "content": "\n".join(texts)}
-            found.append({**answer, "tool_calls": list(calls)} if calls else answer)
+            messages.append({**answer, "tool_calls": list(calls)} if calls else answer)
         texts.clear()
         calls.clear()
 
@@ -119,9 +119,11 @@ def answers(message: Mapping[str, Any]) -> list[dict[str, Any]]:
             calls.append({"type": "function", "id": item.get("call_id"), "function": function})
         elif kind == "function_call_output":
             end()
-            found.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": _parts(item.get("output"))})
+            messages.append(
+                {"role": "tool", "tool_call_id": item.get("call_id"), "content": _parts(item.get("output"))}
+            )
     end()
-    return found
+    return messages
 
 
 def plain(text: str) -> str:
@@ -132,11 +134,11 @@ def plain(text: str) -> str:
 
 
 def _without(text: str, begin: str, end: str) -> str:
-    kept, at = [], 0
-    while (start := text.find(begin, at)) >= 0 and (stop := text.find(end, start)) >= 0:
-        kept.append(text[at:start])
-        at = stop + len(end)
-    return "".join(kept) + text[at:]
+    parts, position = [], 0
+    while (start := text.find(begin, position)) >= 0 and (stop := text.find(end, start)) >= 0:
+        parts.append(text[position:start])
+        position = stop + len(end)
+    return "".join(parts) + text[position:]
 
 
 def _comment(data: Mapping[str, Any]) -> str:
@@ -153,10 +155,10 @@ def _parts(content: Any) -> str:
 
 
 def _object(body: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    found = body.get(key)
-    return found if isinstance(found, Mapping) else {}
+    value = body.get(key)
+    return value if isinstance(value, Mapping) else {}
 
 
 def _text(body: Mapping[str, Any], key: str) -> str | None:
-    found = body.get(key)
-    return found if isinstance(found, str) and found else None
+    value = body.get(key)
+    return value if isinstance(value, str) and value else None

@@ -90,7 +90,7 @@ class Feedback:
     async def rate(self, new: NewRating, *, wait_s: float = 0.0) -> Rating:
         """Returns when it is on disk. For a completion that is not there yet it waits so long; some are quicker to
         rate than a backend is to begin. Raises NotFound, BadRequest, Conflict, StorageFailed."""
-        return await self._kept(self._redacted(new), wait_s)
+        return await self._save(self._redacted(new), wait_s)
 
     def _redacted(self, new: NewRating) -> NewRating:
         keep = self._redactor.text
@@ -98,24 +98,24 @@ class Feedback:
             new, comment=new.comment and keep(new.comment), correction=new.correction and keep(new.correction)
         )
 
-    async def _kept(self, new: NewRating, wait_s: float = 0.0, *, begun: bool = False) -> Rating:
-        """Store a rating whose secrets are out. `begun`: its answer is under way, and has a row by now."""
+    async def _save(self, new: NewRating, wait_s: float = 0.0, *, is_begun: bool = False) -> Rating:
+        """Store a rating whose secrets are out. `is_begun`: its answer is under way, and has a row by now."""
         await self._store.room()
         try:
             rating = await self._store.ratings.rate(new)
         except UnknownCompletion:
-            if not begun and await self._screen.underway.begin_now(new.completion_id):
-                return await self._kept(new, wait_s, begun=True)
+            if not is_begun and await self._screen.underway.begin_now(new.completion_id):
+                return await self._save(new, wait_s, is_begun=True)
             if wait_s > 0:
                 await asyncio.sleep(LOOK_S)
-                return await self._kept(new, wait_s - LOOK_S)
+                return await self._save(new, wait_s - LOOK_S)
             raise NotFound(
                 f"There is no completion {new.completion_id}; it may have expired unrated, or was sent with "
                 "x-rl-capture: off.",
                 param="completion_id",
             ) from None
         except EventTaken as error:
-            raise _taken(error.rating) from None
+            raise _event_conflict(error.rating) from None
         except NoAnswer as error:
             raise _unanswered(error) from None
         except StoreError as error:
@@ -151,7 +151,7 @@ class Feedback:
         except UnknownCompletion:
             raise NotFound(f"There is no completion {new.completion_id}.", param="completion_id") from None
         except EventTaken as error:
-            raise _taken(error.rating) from None
+            raise _event_conflict(error.rating) from None
         except StoreError as error:
             raise StorageFailed(f"The reaction was not stored: {error}") from error
         rating = reacted.rating
@@ -191,9 +191,9 @@ class Feedback:
         return {
             id: quote_of(await self._screen.so_far(completion))
             for id, completion in completions.items()
-            if Scope(principal, name := user or _named(raters[id], principal), () if name is None else (name,)).covers(
-                completion.requester
-            )
+            if Scope(
+                principal, name := user or _rater_name(raters[id], principal), () if name is None else (name,)
+            ).covers(completion.requester)
         }
 
     async def _batch(self, pieces: list[Any], user: str | None, principal: Principal) -> web.Response:
@@ -202,41 +202,43 @@ class Feedback:
             raise BadRequest(f"A batch has 1 to {MAX_BATCH} ratings, not {len(pieces)}; nothing was stored.")
         new = [await _caught(self._read(piece, user, principal)) for piece in pieces]
         new = await off_loop_above(WORTH_A_THREAD, _texts(new), self._without_secrets, new)
-        found = await self._all(new)
+        results = await self._all(new)
         until = asyncio.get_running_loop().time() + WAIT_S  # one wait for all whose completion is not there yet
-        while late := [index for index, one in enumerate(found) if isinstance(one, NotFound) and one is not new[index]]:
+        while late := [
+            index for index, result in enumerate(results) if isinstance(result, NotFound) and result is not new[index]
+        ]:
             if asyncio.get_running_loop().time() >= until:
                 break
             await asyncio.sleep(LOOK_S)
-            for at, one in zip(late, await self._all([new[at] for at in late]), strict=True):
-                found[at] = one
-        stored = [one for one in found if isinstance(one, Rating)]
-        status = 201 if any(not one.duplicate for one in stored) else 200
-        if len(stored) < len(found):
-            status = 207 if stored else max(one.status for one in found if isinstance(one, ProxyError))
+            for place, result in zip(late, await self._all([new[place] for place in late]), strict=True):
+                results[place] = result
+        stored = [result for result in results if isinstance(result, Rating)]
+        status = 201 if any(not result.duplicate for result in stored) else 200
+        if len(stored) < len(results):
+            status = 207 if stored else max(result.status for result in results if isinstance(result, ProxyError))
         words = await self._words(stored, principal, user)
-        data = [_result(one, words) for one in found]
-        return json_response(Batch(stored=len(stored), refused=len(found) - len(stored), data=data), status)
+        data = [_result(result, words) for result in results]
+        return json_response(Batch(stored=len(stored), refused=len(results) - len(stored), data=data), status)
 
     async def _all(self, new: list[NewRating | ProxyError]) -> list[Rating | ProxyError]:
         """All at once: they share a commit. The writer takes them in this order."""
-        return await asyncio.gather(*(self._stored(one) for one in new))
+        return await asyncio.gather(*(self._stored(item) for item in new))
 
-    async def _stored(self, one: NewRating | ProxyError) -> Rating | ProxyError:
+    async def _stored(self, item: NewRating | ProxyError) -> Rating | ProxyError:
         """Make what has to be awaited in here, since this may be cancelled before its first step."""
-        return await _caught(self._kept(one)) if isinstance(one, NewRating) else one
+        return await _caught(self._save(item)) if isinstance(item, NewRating) else item
 
     def _without_secrets(self, batch: list[NewRating | ProxyError]) -> list[NewRating | ProxyError]:
         """All of them in one thread: a thousand texts, one after the other, would stall everybody."""
-        return [self._redacted(one) if isinstance(one, NewRating) else one for one in batch]
+        return [self._redacted(item) if isinstance(item, NewRating) else item for item in batch]
 
-    async def _read(self, given: Any, user: str | None, principal: Principal) -> NewRating:
+    async def _read(self, piece: Any, user: str | None, principal: Principal) -> NewRating:
         """Raises BadRequest, Forbidden, NotFound."""
-        if not isinstance(given, dict):
+        if not isinstance(piece, dict):
             raise BadRequest("Each rating of a batch must be a JSON object.")
-        body = ours(given)
+        body = ours(piece)
         value, scale = judged(body.get("rating"), body.get("scale"))
-        rater = rater_of(named := _text(body, "rater", 200), principal, user)
+        rater = rater_of(name := _text(body, "rater", 200), principal, user)
         # Whoever says in a header who speaks passes on what they wrote: that is no admin's.
         trusted = principal.role == "admin" and user is None
         source, event_id = _text(body, "source", 100) or "http", _text(body, "source_event_id", 200)
@@ -246,7 +248,7 @@ class Feedback:
             event_id = event_id and f"{principal.key}:{event_id}"
         event = None if event_id is None else (source, event_id)
         return NewRating(
-            completion_id=await self._target(body, rater, Scope(principal, named or user), event),
+            completion_id=await self._target(body, rater, Scope(principal, name or user), event),
             rater=rater,
             value=value,
             comment="" if body.get("comment") == "" else _text(body, "comment", MAX_TEXT),
@@ -267,8 +269,8 @@ class Feedback:
             if last is None:
                 raise Conflict(f"{rater} has no rating to undo.")
             rating_id = last.id
-        elif (found := await self._store.ratings.get(rating_id)) is not None:
-            rater_of(found.rater, principal, user)
+        elif (stored := await self._store.ratings.get(rating_id)) is not None:
+            rater_of(stored.rater, principal, user)
         rating = await self.retract(rating_id)
         return web.json_response(as_json(rating, await self._words([rating], principal, user)))
 
@@ -284,27 +286,27 @@ class Feedback:
             raise BadRequest(
                 'Say what is rated: `completion_id` (an id or "last") or `session`.', param="completion_id"
             )
-        if event is not None and (before := await self._store.ratings.of_event(*event, rater)) is not None:
-            return before.completion_id  # sent again, it means what was newest then
+        if event is not None and (previous := await self._store.ratings.of_event(*event, rater)) is not None:
+            return previous.completion_id  # sent again, it means what was newest then
         if scope.principal.role != "admin":
-            found = await self._screen.last(scope.own(unnamed=True), session)
+            answer = await self._screen.last(scope.own(unnamed=True), session)
         else:
-            found = await self._last(session, rater)
-        if found is None:
+            answer = await self._last(session, rater)
+        if answer is None:
             raise NotFound(f"There is no completion{f' in session {session}' if session else ''} to rate yet.")
-        return found.id
+        return answer.id
 
     async def _last(self, session: str | None, rater: str) -> RecentCompletion | None:
         await self._screen.underway.begin_all()
-        found = await self._store.answers.newest(session=session)
-        if found is not None and rater != OWNER and found.requester.user not in (None, rater):
-            found = await self._store.answers.newest(session=session, user=rater)
-        return await self._screen.settled(found)
+        answer = await self._store.answers.newest(session=session)
+        if answer is not None and rater != OWNER and answer.requester.user not in (None, rater):
+            answer = await self._store.answers.newest(session=session, user=rater)
+        return await self._screen.settled(answer)
 
 
 def _texts(batch: list[NewRating | ProxyError]) -> int:
     """Characters of their texts."""
-    ratings = (one for one in batch if isinstance(one, NewRating))
+    ratings = (item for item in batch if isinstance(item, NewRating))
     return sum(len(rating.comment or "") + len(rating.correction or "") for rating in ratings)
 
 
@@ -315,13 +317,13 @@ async def _caught(work: Awaitable[T]) -> T | ProxyError:
         return error
 
 
-def _result(one: Rating | ProxyError, words: Words) -> TakenBody | RefusedBody:
-    if isinstance(one, ProxyError):
-        return {"status": one.status, "error": one.body()["error"]}
-    return {"status": 200 if one.duplicate else 201, "rating": as_json(one, words)}
+def _result(result: Rating | ProxyError, words: Words) -> TakenBody | RefusedBody:
+    if isinstance(result, ProxyError):
+        return {"status": result.status, "error": result.body()["error"]}
+    return {"status": 200 if result.duplicate else 201, "rating": as_json(result, words)}
 
 
-def _named(rater: str, principal: Principal) -> str | None:
+def _rater_name(rater: str, principal: Principal) -> str | None:
     """Whom a rating by this name is by, as far as that is not the key itself."""
     return None if rater in (OWNER, principal.name) else rater
 
@@ -345,16 +347,16 @@ def as_json(rating: Rating, words: Words) -> RatingBody:
     }
 
 
-def rater_of(named: str | None, principal: Principal, user: str | None) -> str:
+def rater_of(name: str | None, principal: Principal, user: str | None) -> str:
     """By whose name this is. A key that was handed out to rate is one person's. So is a request whose header says who
     speaks (`user`): a server put it there, and passes on a body that it did not write. Raises Forbidden."""
-    if user is not None and named not in (None, user):
-        raise Forbidden(f"This request's `x-rl-user` is {user} and not {named}; nothing was done.", param="rater")
-    named = named or user
+    if user is not None and name not in (None, user):
+        raise Forbidden(f"This request's `x-rl-user` is {user} and not {name}; nothing was done.", param="rater")
+    name = name or user
     if principal.bound is None:
-        return named or principal.name or OWNER
-    if named not in (None, principal.bound):
-        raise Forbidden(f"This key speaks for {principal.bound} and not for {named}; nothing was done.", param="rater")
+        return name or principal.name or OWNER
+    if name not in (None, principal.bound):
+        raise Forbidden(f"This key speaks for {principal.bound} and not for {name}; nothing was done.", param="rater")
     return principal.bound
 
 
@@ -368,7 +370,7 @@ def _is_no_platform(source: str) -> None:
         )
 
 
-def _taken(stored: Rating) -> Conflict:
+def _event_conflict(stored: Rating) -> Conflict:
     """An event once says one thing, so that what is answered is what was stored."""
     return Conflict(
         f"This event is stored already, as {stored.id}: {stored.rater} gave {stored.completion_id} {stored.value:g} "

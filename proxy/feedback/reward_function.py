@@ -32,7 +32,7 @@ log = structlog.get_logger()
 
 LOOK_S: Final = 2.0  # between two looks at episodes that have become quiet
 AT_ONCE: Final = 20  # episodes between two looks
-REST: Final = 4.0  # times as long at rest as at work: answers come first
+REST_RATIO: Final = 4.0  # times as long at rest as at work: answers come first
 REST_S: Final = 5.0  # at most
 
 
@@ -41,12 +41,15 @@ class RewardFunction:
         self._settings = settings
         self._store = store
         self._events = events
-        found = own_function(settings.reward)
-        self._code = found and OwnCode(
-            *found, timeout_s=settings.reward_timeout_s, memory_mb=settings.reward_memory_mb, settings="train.reward_"
+        function = own_function(settings.reward)
+        self._code = function and OwnCode(
+            *function,
+            timeout_s=settings.reward_timeout_s,
+            memory_mb=settings.reward_memory_mb,
+            settings="train.reward_",
         )
         self._wake = asyncio.Event()
-        self.heard: Callable[[Episode], None] = lambda episode: None  # told of each episode that it has ended
+        self.on_end: Callable[[Episode], None] = lambda episode: None  # told of each episode that it has ended
         self.problem: str | None = None
 
     @property
@@ -57,16 +60,16 @@ class RewardFunction:
         """For ever, in a task of its own."""
         while self.on:
             self._wake.clear()
-            more, began = False, time.monotonic()
+            has_more, began = False, time.monotonic()
             try:
-                more = await self.step()
+                has_more = await self.step()
             except StoreError as error:
                 log.error("rewards of your own code wait for the store", error=str(error))
             except Exception:  # relaying, capture, and other rewards go on without it
                 log.exception("rewards of your own code")
-            await asyncio.sleep(min(REST_S, REST * (time.monotonic() - began)))
+            await asyncio.sleep(min(REST_S, REST_RATIO * (time.monotonic() - began)))
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(0.05 if more else LOOK_S):
+                async with asyncio.timeout(0.05 if has_more else LOOK_S):
                     await self._wake.wait()
 
     async def step(self) -> bool:
@@ -104,27 +107,27 @@ class RewardFunction:
     async def _ask(self, episode: Episode, new: NewReward, hash: str) -> RewardResult | None:
         """Ask the function, and store what it says. Raises OwnCodeFailed, which is kept, too."""
         assert self._code is not None
-        said: OwnReward | None = None
+        reward: OwnReward | None = None
         failed: OwnCodeFailed | None = None
         try:
-            value, hash = await self._code.call(await self._seen(episode))
-            said, self.problem = reward_of(value), None
+            value, hash = await self._code.call(await self._exported(episode))
+            reward, self.problem = reward_of(value), None
         except OwnCodeFailed as error:
             failed, self.problem = error, f"{episode.id} has no reward of your own code: {error}"
             log.warning("the user's own code gave no reward", episode=episode.id, why=str(error))
-        stored = said and replace(new, value=said.value, comment=said.comment or None)
+        stored = reward and replace(new, value=reward.value, comment=reward.comment or None)
         rewarded = await self._store.episode_scores.keep(episode, stored, hash)
         if rewarded is not None:
-            self.heard(rewarded.episode)
+            self.on_end(rewarded.episode)
             self._events.note("episode")
         if failed is not None:
             raise failed
         return rewarded
 
-    async def _seen(self, episode: Episode) -> dict[str, Any]:
+    async def _exported(self, episode: Episode) -> dict[str, Any]:
         """The episode with its main turns, as exported and without tokens."""
-        told = await self._store.episodes.turns(episode)
-        turns = await self._store.completions.many([turn.completion_id for turn in told])
+        rows = await self._store.episodes.turns(episode)
+        turns = await self._store.completions.many([turn.completion_id for turn in rows])
         return {
             "id": episode.id,
             "task": episode.task,
@@ -143,9 +146,9 @@ class RewardFunction:
         """Have the function see episodes opened since then once more; how many. Raises Conflict."""
         if not self.on:
             raise Conflict("No reward function is set. Set train.reward to one, and start rlproxy again.")
-        left = await self._store.episode_scores.again(since)
+        waiting = await self._store.episode_scores.again(since)
         self._wake.set()
-        return left
+        return waiting
 
     async def stop(self) -> None:
         if self._code is not None:

@@ -15,27 +15,27 @@ from typing import Final
 KEPT_S: Final = 900.0
 MOST: Final = 64  # of 20,000 characters at most
 
-Whose = tuple[str, str]  # completion and rater
+FixKey = tuple[str, str]  # completion and rater
 
 
 class UnconfirmedFixes:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._texts: OrderedDict[Whose, tuple[float, str]] = OrderedDict()
+        self._texts: OrderedDict[FixKey, tuple[float, str]] = OrderedDict()
 
-    def keep(self, whose: Whose, text: str) -> None:
+    def keep(self, key: FixKey, text: str) -> None:
         """In place of what waits there."""
         self._let_go()
-        self._texts.pop(whose, None)
-        self._texts[whose] = (self._clock(), text)
+        self._texts.pop(key, None)
+        self._texts[key] = (self._clock(), text)
         if len(self._texts) > MOST:
             self._texts.popitem(last=False)
 
-    def of(self, whose: Whose) -> str | None:
+    def of(self, key: FixKey) -> str | None:
         """It stays: a chat platform may send the confirmation twice."""
         self._let_go()
-        found = self._texts.get(whose)
-        return None if found is None else found[1]
+        entry = self._texts.get(key)
+        return None if entry is None else entry[1]
 
     def clear(self) -> None:
         """Something is forgotten: it may be in one of these."""

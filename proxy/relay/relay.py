@@ -344,7 +344,7 @@ class Relay:
     async def _said(self, parsed: ParsedRequest, asks: CommandContext, is_single: bool) -> str:
         """Answer to a `/rl` line, which `asked` ends in: never sent to the model, never stored as a completion."""
         messages = await self._earlier.as_answered(parsed, asks.scope)
-        return await self._commands.answer(messages, asks, alone=is_single)
+        return await self._commands.answer(messages, asks, is_bare=is_single)
 
     async def _answer(
         self, request: web.Request, dialect: Dialect, parsed: ParsedRequest, text: str, id: str

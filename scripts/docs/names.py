@@ -41,8 +41,6 @@ MOST: Final[dict[str, int]] = {
     "proxy/core/own_code": 8,
     "proxy/core/sharing": 14,
     "proxy/dialects": 93,
-    "proxy/feedback": 116,
-    "proxy/feedback/webhooks": 101,
     "proxy/relay": 90,
     "proxy/signals": 72,
     "proxy/training": 8,

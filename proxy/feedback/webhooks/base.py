@@ -21,7 +21,7 @@ WINDOW_S: Final = 300.0  # how far a signed time may be from ours, as Slack and 
 LONGEST: Final = 500  # characters of an id
 MOST_TEXT: Final = 40_000  # characters of a message; Slack's are the longest
 
-What = Literal["reaction", "retraction", "command"]
+EventKind = Literal["reaction", "retraction", "command"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +33,11 @@ class PlatformEvent:
     person: str
     channel: str
     message_id: str | None  # the message it is about; None: a command that names none
-    what: What
+    kind: EventKind
     text: str  # the emoji of a reaction, what follows `/rl` of a command
-    at: float  # when it happened, Unix seconds
+    happened_at: float  # when it happened, Unix seconds
     slot: str = ""  # the one reaction that this speaks of; empty: all that the person has on the message
-    said: str | None = None  # the text of that message, where the event carries it
+    message_text: str | None = None  # the text of that message, where the event carries it
     completion_id: str | None = None  # where the sender knows it
     session: str | None = None
     shared: bool = False  # its route takes several platforms, each of which may have a person of that id
@@ -47,10 +47,10 @@ class PlatformEvent:
         """By which settings and completions may know the person; the last one is theirs among all platforms."""
         whole = f"{self.platform}:{self.person}"
         # A bare id that begins with the name of a platform would be a person of that platform.
-        before, colon, _ = self.person.partition(":")
+        prefix, colon, _ = self.person.partition(":")
         # Only on `signed`: OpenClaw's own ids have their platform, and Matrix's begin with `@`.
-        elsewhere = self.shared or (self.platform == "signed" and colon != "" and not before.startswith("@"))
-        return (whole,) if elsewhere else (self.person, whole)
+        only_whole = self.shared or (self.platform == "signed" and colon != "" and not prefix.startswith("@"))
+        return (whole,) if only_whole else (self.person, whole)
 
 
 class Forged(Unauthorized):
@@ -83,31 +83,31 @@ class Platform(ABC):
         Raises Forged, Stale; BadRequest for a body that is signed and still no good.
         """
 
-    def answer(self, body: bytes, done: Sequence[EventDone]) -> web.Response:
+    def answer(self, body: bytes, outcomes: Sequence[EventDone]) -> web.Response:
         """The answer that the platform wants. Only called for a body that was verified."""
-        return web.json_response({"results": [one.line for one in done]})
+        return web.json_response({"results": [outcome.line for outcome in outcomes]})
 
 
-def check_time(given: str, now: float) -> None:
+def check_time(signed_time: str, now: float) -> None:
     """The signed time, in seconds. Raises Forged, Stale."""
-    if not (given.isascii() and given.isdecimal() and len(given) <= 12):
+    if not (signed_time.isascii() and signed_time.isdecimal() and len(signed_time) <= 12):
         raise Forged("The request has no signed time; nothing was read of it.")
-    if abs(now - int(given)) > WINDOW_S:
+    if abs(now - int(signed_time)) > WINDOW_S:
         raise Stale("The request was signed more than five minutes from now; nothing was read of it.")
 
 
-def same(given: str, wanted: str) -> bool:
+def same(signature: str, expected: str) -> bool:
     """In constant time, whatever a header holds."""
-    return hmac.compare_digest(given.encode(errors="replace"), wanted.encode())
+    return hmac.compare_digest(signature.encode(errors="replace"), expected.encode())
 
 
 def json_object(body: bytes) -> dict[str, Any]:
     """A body as an object; anything else is an empty one: signed, but nothing that we know."""
     try:
-        found = loads(body)
+        value = loads(body)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def inside(value: Any, *keys: str) -> Any:
@@ -121,25 +121,25 @@ def inside(value: Any, *keys: str) -> Any:
 
 def name_at(value: Any, *keys: str) -> str | None:
     """An id at that path: text, or a whole number."""
-    found = inside(value, *keys)
-    if isinstance(found, int) and not isinstance(found, bool) and abs(found) < 1 << 63:
-        return str(found)
-    return found if isinstance(found, str) and 0 < len(found) <= LONGEST else None
+    inner = inside(value, *keys)
+    if isinstance(inner, int) and not isinstance(inner, bool) and abs(inner) < 1 << 63:
+        return str(inner)
+    return inner if isinstance(inner, str) and 0 < len(inner) <= LONGEST else None
 
 
 def text_at(value: Any, *keys: str) -> str | None:
-    found = inside(value, *keys)
-    return found if isinstance(found, str) and found and len(found) <= MOST_TEXT else None
+    inner = inside(value, *keys)
+    return inner if isinstance(inner, str) and inner and len(inner) <= MOST_TEXT else None
 
 
 def seconds_at(value: Any, *keys: str) -> float | None:
     """A time at that path, as a number or as text."""
-    found = inside(value, *keys)
-    if isinstance(found, str) and len(found) <= 30:
+    inner = inside(value, *keys)
+    if isinstance(inner, str) and len(inner) <= 30:
         try:
-            found = float(found)
+            inner = float(inner)
         except ValueError:
             return None
-    if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found < 1e11:
+    if isinstance(inner, bool) or not isinstance(inner, int | float) or not 0 <= inner < 1e11:
         return None
-    return float(found)
+    return float(inner)

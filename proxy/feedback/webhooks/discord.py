@@ -47,8 +47,8 @@ class Discord(Platform):
         check_time(time, now)
         if not self._signed(headers.get("x-signature-ed25519", ""), time.encode() + body):
             raise Forged("The request is not signed with the Discord application's key; nothing was read of it.")
-        found = _event(json_object(body), now)
-        return () if found is None else (found,)
+        event = _event(json_object(body), now)
+        return () if event is None else (event,)
 
     def _signed(self, signature: str, message: bytes) -> bool:
         from nacl.exceptions import CryptoError
@@ -59,10 +59,10 @@ class Discord(Platform):
             return False
         return True
 
-    def answer(self, body: bytes, done: Sequence[EventDone]) -> web.Response:
+    def answer(self, body: bytes, outcomes: Sequence[EventDone]) -> web.Response:
         if json_object(body).get("type") == PING:
             return web.json_response({"type": PING})
-        line = done[0].line if done else "rlproxy: I know `/rl` and my own buttons, not this."
+        line = outcomes[0].line if outcomes else "rlproxy: I know `/rl` and my own buttons, not this."
         return web.json_response({"type": SAY, "data": {"content": line[:2000], "flags": ONLY_THEM}})
 
 
@@ -76,12 +76,14 @@ def _event(body: dict[str, Any], now: float) -> PlatformEvent | None:
             "discord", id, person, channel, None, "command", _line(inside(body, "data", "options")), now
         )
     if body.get("type") == COMPONENT and (pressed := name_at(body, "data", "custom_id")):
-        kind, _, rest = pressed.partition(":")
-        word, _, completion = rest.partition(":")
-        message, said = name_at(body, "message", "id"), text_at(body, "message", "content")
+        kind, _, arguments = pressed.partition(":")
+        word, _, completion = arguments.partition(":")
+        message, message_text = name_at(body, "message", "id"), text_at(body, "message", "content")
         if kind == BUTTON and word and message:
-            known = completion or None
-            return PlatformEvent("discord", id, person, channel, message, "command", word, now, "", said, known)
+            completion_id = completion or None
+            return PlatformEvent(
+                "discord", id, person, channel, message, "command", word, now, "", message_text, completion_id
+            )
     return None
 
 

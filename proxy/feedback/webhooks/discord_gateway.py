@@ -22,7 +22,7 @@ import structlog
 from proxy.core.errors import BackendBroke
 from proxy.core.json_edit import loads
 from proxy.core.upstream import body_of
-from proxy.feedback.webhooks.base import PlatformEvent, What, inside, name_at
+from proxy.feedback.webhooks.base import EventKind, PlatformEvent, inside, name_at
 
 log = structlog.get_logger()
 
@@ -42,7 +42,7 @@ FATAL: Final = {
     4014: "an intent was not granted; see the Bot page of the application",
 }
 NO_RESUME: Final = (1000, 1001, 4007, 4009)  # after these a session is over
-_WHAT: Final[dict[str, What]] = {"MESSAGE_REACTION_ADD": "reaction", "MESSAGE_REACTION_REMOVE": "retraction"}
+_KINDS: Final[dict[str, EventKind]] = {"MESSAGE_REACTION_ADD": "reaction", "MESSAGE_REACTION_REMOVE": "retraction"}
 
 Listener = Callable[[PlatformEvent], object]
 
@@ -62,12 +62,12 @@ class Gateway:
         self._seq: int | None = None
         self._acked = True
         self._ready = False
-        self._left = False  # we closed it: what Discord answers to that says nothing of the session
+        self._closed_by_us = False  # we closed it: what Discord answers to that says nothing of the session
 
     async def run(self) -> None:
         pause = FIRST_PAUSE_S
         while True:
-            self._ready = self._left = False
+            self._ready = self._closed_by_us = False
             try:
                 await self._connection()
             except GatewayRefused as error:
@@ -118,11 +118,11 @@ class Gateway:
 
     async def _introduce(self, ws: aiohttp.ClientWebSocketResponse) -> None:
         if self._session is not None:
-            again = {"token": self._token, "session_id": self._session, "seq": self._seq}
-            await self._send(ws, RESUME, again)
+            resumption = {"token": self._token, "session_id": self._session, "seq": self._seq}
+            await self._send(ws, RESUME, resumption)
             return
-        who = {"os": sys.platform, "browser": "rlproxy", "device": "rlproxy"}
-        await self._send(ws, IDENTIFY, {"token": self._token, "intents": INTENTS, "properties": who})
+        properties = {"os": sys.platform, "browser": "rlproxy", "device": "rlproxy"}
+        await self._send(ws, IDENTIFY, {"token": self._token, "intents": INTENTS, "properties": properties})
 
     async def _beat(self, ws: aiohttp.ClientWebSocketResponse, every: float) -> None:
         """A sign of life at Discord's pace. A connection that does not answer one is given up."""
@@ -140,12 +140,12 @@ class Gateway:
         async for message in ws:
             if message.type is not aiohttp.WSMsgType.TEXT:
                 continue
-            said = orjson.loads(message.data)
-            op, data = inside(said, "op"), inside(said, "d")
-            if isinstance(seq := inside(said, "s"), int):
+            payload = orjson.loads(message.data)
+            op, data = inside(payload, "op"), inside(payload, "d")
+            if isinstance(seq := inside(payload, "s"), int):
                 self._seq = seq
             if op == DISPATCH:
-                await self._dispatched(inside(said, "t"), data)
+                await self._dispatched(inside(payload, "t"), data)
             elif op == HEARTBEAT:
                 await self._send(ws, HEARTBEAT, self._seq)
             elif op == ACK:
@@ -166,11 +166,11 @@ class Gateway:
             self._listener(event)
 
     async def _leave(self, ws: aiohttp.ClientWebSocketResponse) -> None:
-        self._left = True
+        self._closed_by_us = True
         await ws.close(code=4000)  # not 1000, which would end the session
 
     def _closed(self, code: int | None) -> None:
-        if self._left:
+        if self._closed_by_us:
             return
         if code in FATAL:
             raise GatewayRefused(FATAL[code])
@@ -189,7 +189,7 @@ def reaction(kind: str, data: Any, event_id: str, now: float) -> PlatformEvent |
     """Read a MESSAGE_REACTION_…; it carries neither a time nor an id of its own."""
     person, channel, message = name_at(data, "user_id"), name_at(data, "channel_id"), name_at(data, "message_id")
     emoji = name_at(data, "emoji", "name") or name_at(data, "emoji", "id")  # a custom one that was deleted has no name
-    if kind not in _WHAT or not (person and channel and message and emoji):
+    if kind not in _KINDS or not (person and channel and message and emoji):
         return None
     slot = name_at(data, "emoji", "id") or emoji
-    return PlatformEvent("discord", event_id, person, channel, message, _WHAT[kind], emoji, now, slot=slot)
+    return PlatformEvent("discord", event_id, person, channel, message, _KINDS[kind], emoji, now, slot=slot)

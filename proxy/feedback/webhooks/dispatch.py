@@ -80,48 +80,48 @@ class Dispatch:
         """Raises StorageFailed: then the platform should send it again."""
         section: PlatformSection = getattr(self._settings, route)
         try:
-            done = await (self._command if event.what == "command" else self._reaction)(section, event)
+            outcome = await (self._command if event.kind == "command" else self._reaction)(section, event)
         except (ProxyError, StoreError):
             self._metrics.webhooks.labels(route, "not_stored").inc()
             raise
-        self._metrics.webhooks.labels(route, done.result).inc()
+        self._metrics.webhooks.labels(route, outcome.result).inc()
         log.info(
             "webhook",
             route=route,
-            what=event.what,
-            result=done.result,
-            line=None if event.what == "command" else done.line,
+            what=event.kind,
+            result=outcome.result,
+            line=None if event.kind == "command" else outcome.line,
         )
-        return done
+        return outcome
 
     # Reactions
 
     async def _reaction(self, section: PlatformSection, event: PlatformEvent) -> EventDone:
-        meant = self._meaning.of(event.text)
-        if meant is None and event.slot:
+        meaning = self._meaning.of(event.text)
+        if meaning is None and event.slot:
             return EventDone(
                 event, "ignored", 200, "that reaction has no meaning here; webhooks.good, bad and stars set it"
             )
         try:
-            about = await self._about(section, event)
+            target = await self._target(section, event)
             reacted = await self._feedback.react(
                 NewReaction(
-                    completion_id=about.answer.id,
-                    rater=about.rater,
+                    completion_id=target.answer.id,
+                    rater=target.rater,
                     platform=event.platform,
                     event_id=event.event_id,
                     message=f"{event.channel} {event.message_id}",
                     emoji=event.slot,
-                    value=meant[0] if meant and event.what == "reaction" else None,
-                    at=event.at,
-                    scale=meant[1] if meant else "thumb",
+                    value=meaning[0] if meaning and event.kind == "reaction" else None,
+                    at=event.happened_at,
+                    scale=meaning[1] if meaning else "thumb",
                 )
             )
         except ProxyError as error:
             return _refused(event, error)
         rating = None if reacted.rating is None else reacted.rating.id
-        told = reacted.result in ("rated", "retracted", "same")
-        line = f"{_LINES[reacted.result]}. {about.words}" if told else _LINES[reacted.result]
+        is_quoted = reacted.result in ("rated", "retracted", "same")
+        line = f"{_LINES[reacted.result]}. {target.words}" if is_quoted else _LINES[reacted.result]
         return EventDone(event, reacted.result, 201 if reacted.result == "rated" else 200, line, rating)
 
     # Commands
@@ -143,20 +143,20 @@ class Dispatch:
         if not await self._store.reactions.first_time(*key):
             return EventDone(event, "duplicate", 200, _LINES["duplicate"])
         try:
-            done = await self._do(section, event, command)
+            outcome = await self._do(section, event, command)
         except (ProxyError, StoreError) as error:  # its next try will not be done, so this one has to say why
             status = error.status if isinstance(error, ProxyError) and error.status < 500 else 200
-            done = EventDone(event, _result(error), status, f"rlproxy: {error}")
+            outcome = EventDone(event, _result(error), status, f"rlproxy: {error}")
         now = time.monotonic()
-        kept = {k: one for k, one in list(self._answered.items())[1 - MOST :] if now - one[0] < KEPT_S}
-        self._answered = kept | {key: (now, done)}
-        return done
+        recent = {k: entry for k, entry in list(self._answered.items())[1 - MOST :] if now - entry[0] < KEPT_S}
+        self._answered = recent | {key: (now, outcome)}
+        return outcome
 
     async def _do(self, section: PlatformSection, event: PlatformEvent, command: Command) -> EventDone:
         """Raises ProxyError."""
         line = await self._commands.do(
             command,
-            lambda: self._about(section, event),
+            lambda: self._target(section, event),
             role="admin" if _is_in(section.admins, event) else "rate",
             source=event.platform,
             event_id=event.event_id,
@@ -174,43 +174,43 @@ class Dispatch:
 
     # Which, and who
 
-    async def _about(self, section: PlatformSection, event: PlatformEvent) -> RatingTarget:
+    async def _target(self, section: PlatformSection, event: PlatformEvent) -> RatingTarget:
         """The completion, and whose rating this is. Raises Unmatched, Ambiguous, Stranger."""
         if event.message_id is None and event.completion_id is None:  # sent again, it means what was newest then
-            before = await self._store.ratings.of_event(event.platform, event.event_id)
-            if before is not None:
-                return RatingTarget(await self._answer(before.completion_id), before.rater)
-        found = await self.finder.find(event)
-        if found.completion_id is None:
-            kind = AmbiguousMessage if found.ambiguous else Unmatched
-            raise kind(f"Nothing was rated: {found.why}.", param="message_id")
-        rater = await self._rater(section, event, found, found.completion_id)
+            previous = await self._store.ratings.of_event(event.platform, event.event_id)
+            if previous is not None:
+                return RatingTarget(await self._answer(previous.completion_id), previous.rater)
+        resolved = await self.finder.find(event)
+        if resolved.completion_id is None:
+            kind = AmbiguousMessage if resolved.ambiguous else Unmatched
+            raise kind(f"Nothing was rated: {resolved.reason}.", param="message_id")
+        rater = await self._rater(section, event, resolved, resolved.completion_id)
         if rater is None:
             raise Stranger(
                 "Nothing was rated: the reply was for somebody else, and you are not named in the settings (as "
                 f"{event.names[-1]})."
             )
-        return RatingTarget(await self._answer(found.completion_id), rater)
+        return RatingTarget(await self._answer(resolved.completion_id), rater)
 
     async def _answer(self, id: str) -> RecentCompletion:
         """Raises Unmatched."""
-        if (found := await self._store.answers.get(id)) is None:
+        if (answer := await self._store.answers.get(id)) is None:
             raise Unmatched(f"Nothing was rated: there is no completion {id}.", param="completion_id")
-        return found
+        return answer
 
     async def _rater(
-        self, section: PlatformSection, event: PlatformEvent, found: ResolvedMessage, completion_id: str
+        self, section: PlatformSection, event: PlatformEvent, resolved: ResolvedMessage, completion_id: str
     ) -> str | None:
         """The name to rate by, always one of this person's; None for who may not. A link says whom a reply was for,
         not that they are the user for whom it was asked."""
-        whose = await self._store.reactions.whose(completion_id)
-        user = None if whose is None else whose.user
-        named = next((section.raters[name] for name in event.names if name in section.raters), None)
-        if user is not None and user in (*event.names, named):
+        requester = await self._store.reactions.whose(completion_id)
+        user = None if requester is None else requester.user
+        rater = next((section.raters[name] for name in event.names if name in section.raters), None)
+        if user is not None and user in (*event.names, rater):
             return user
-        if found.person is not None and found.person == event.person:
-            return named or event.names[-1]
-        return named
+        if resolved.person is not None and resolved.person == event.person:
+            return rater or event.names[-1]
+        return rater
 
 
 def _is_in(names: Collection[str], event: PlatformEvent) -> bool:

@@ -33,11 +33,11 @@ def plain(emoji: str) -> str:
 class Meaning:
     def __init__(self, settings: WebhooksSection) -> None:
         self._of: dict[str, tuple[float, Scale]] = {}
-        self._of |= {plain(one): (1.0, "thumb") for one in settings.good}
-        self._of |= {plain(one): (-1.0, "thumb") for one in settings.bad}
+        self._of |= {plain(emoji): (1.0, "thumb") for emoji in settings.good}
+        self._of |= {plain(emoji): (-1.0, "thumb") for emoji in settings.bad}
         self._of |= {plain(star): (index / 2 - 1, "stars") for index, star in enumerate(settings.stars)}
 
     def of(self, text: str) -> tuple[float, Scale] | None:
         """Meaning of one emoji, or of several with spaces between: those that mean something must mean the same."""
-        found = {meant for one in text.split(" ") if (meant := self._of.get(plain(one))) is not None}
-        return found.pop() if len(found) == 1 else None
+        meanings = {meaning for emoji in text.split(" ") if (meaning := self._of.get(plain(emoji))) is not None}
+        return meanings.pop() if len(meanings) == 1 else None

@@ -28,9 +28,9 @@ def slack(http: aiohttp.ClientSession, api: str, token: str) -> TextOf:
 
     async def text_of(event: PlatformEvent) -> str | None:
         query = {"channel": event.channel, "latest": event.message_id or "", "inclusive": "true", "limit": "1"}
-        for method, more in (("history", {}), ("replies", {"ts": event.message_id or ""})):
+        for method, extra in (("history", {}), ("replies", {"ts": event.message_id or ""})):
             url = f"{api}/conversations.{method}"
-            body = await _get(http, url, {**query, **more}, {"authorization": f"Bearer {token}"})
+            body = await _get(http, url, {**query, **extra}, {"authorization": f"Bearer {token}"})
             if isinstance(body, dict) and body.get("ok") is not True:
                 log.warning("Slack did not give a message", method=method, error=body.get("error"))
             messages = inside(body, "messages")

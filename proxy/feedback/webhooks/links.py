@@ -52,19 +52,19 @@ class Links:
             key=principal.key,
         )
         await self._linked(new, Scope(principal, user, () if user is None else (user,)))
-        said = LinkedMessage(
+        linked = LinkedMessage(
             platform=new.platform, channel=new.channel, message_id=new.message_id, completion_id=new.completion_id,
             person=new.person,
         )  # fmt: skip
-        return web.json_response(said, status=201)
+        return web.json_response(linked, status=201)
 
     async def _linked(self, new: Link, scope: Scope) -> None:
         until = asyncio.get_running_loop().time() + WAIT_S
-        while (whose := await self._store.reactions.whose(new.completion_id)) is None:
+        while (requester := await self._store.reactions.whose(new.completion_id)) is None:
             if asyncio.get_running_loop().time() >= until:
                 raise _unknown(new)
             await asyncio.sleep(LOOK_S)
-        if not scope.shows(whose):
+        if not scope.shows(requester):
             raise _unknown(new)
         try:
             await self._store.reactions.link(new, whosever=scope.principal.role == "admin" and not scope.names)

@@ -32,7 +32,7 @@ SEVERAL_KEYS: Final = "several keys have asked for that answer or in this channe
 class ResolvedMessage(NamedTuple):
     completion_id: str | None
     person: str | None = None  # whom the message was for, by their id on the platform, where a link says so
-    why: str = ""  # where there is none
+    reason: str = ""  # where there is none
     ambiguous: bool = False  # there are several
 
 
@@ -44,91 +44,95 @@ class MessageResolver:
 
     async def find(self, event: PlatformEvent) -> ResolvedMessage:
         if event.completion_id is not None:
-            return await self._named(bare(event.completion_id))
+            return await self._by_id(bare(event.completion_id))
         if event.message_id is None:
             return await self._newest(event)
-        return await self._shown(event, event.message_id)
+        return await self._by_message(event, event.message_id)
 
-    async def _named(self, id: str) -> ResolvedMessage:
+    async def _by_id(self, id: str) -> ResolvedMessage:
         until = asyncio.get_running_loop().time() + WAIT_S
         while await self._store.reactions.whose(id) is None:
             if asyncio.get_running_loop().time() >= until:
-                return ResolvedMessage(None, why=f"there is no completion {id}")
+                return ResolvedMessage(None, reason=f"there is no completion {id}")
             await asyncio.sleep(LOOK_S)
         return ResolvedMessage(id)
 
-    async def _shown(self, event: PlatformEvent, message_id: str) -> ResolvedMessage:
+    async def _by_message(self, event: PlatformEvent, message_id: str) -> ResolvedMessage:
         """The completion that this message shows."""
         until = asyncio.get_running_loop().time() + WAIT_S
         link = await self._store.reactions.linked(event.platform, event.channel, message_id)
         if link is not None:
             return _by(link)
-        found = await self._by_text(event)
-        while found.completion_id is None:
+        resolved = await self._by_text(event)
+        while resolved.completion_id is None:
             if (link := await self._store.reactions.linked(event.platform, event.channel, message_id)) is not None:
                 return _by(link)
             if asyncio.get_running_loop().time() >= until:
                 break
             await asyncio.sleep(LOOK_S)
-        return found
+        return resolved
 
     async def _by_text(self, event: PlatformEvent) -> ResolvedMessage:
-        text, ask = event.said, self.texts.get(event.platform)
+        text, ask = event.message_text, self.texts.get(event.platform)
         if text is None and ask is not None:
             text = await ask(event)
         if text is None:
-            return ResolvedMessage(None, why="nobody has linked that message to an answer, and its text is not known")
-        here, anywhere = (
+            return ResolvedMessage(
+                None, reason="nobody has linked that message to an answer, and its text is not known"
+            )
+        in_channel, anywhere = (
             await self._store.reactions.said(_sessions(event), IN_SESSION),
             await self._store.reactions.said([], ANYWHERE),
         )
-        found = await off_loop(sum(len(one.text) for one in (*here, *anywhere)), _matched, text, here, anywhere)
-        return ResolvedMessage(found.completion_id, None, found.why, found.ambiguous)
+        choice = await off_loop(
+            sum(len(answer.text) for answer in (*in_channel, *anywhere)), _matched, text, in_channel, anywhere
+        )
+        return ResolvedMessage(choice.completion_id, None, choice.reason, choice.ambiguous)
 
     async def _newest(self, event: PlatformEvent) -> ResolvedMessage:
         """Raises CannotTell where nothing of the newest one came."""
         if linked := await self._store.reactions.newest_linked(event.platform, event.channel, event.person):
             return _of_one_key(linked)
         for session in _sessions(event):
-            if found := await self._store.reactions.newest_in(session):
-                return await self._settled(_of_one_key(found))
-        return ResolvedMessage(None, why="no answer in this channel is known here")
+            if newest := await self._store.reactions.newest_in(session):
+                return await self._settled(_of_one_key(newest))
+        return ResolvedMessage(None, reason="no answer in this channel is known here")
 
-    async def _settled(self, found: ResolvedMessage) -> ResolvedMessage:
-        if found.completion_id is not None:
-            await self._screen.settled(await self._store.answers.get(found.completion_id))
-        return found
+    async def _settled(self, resolved: ResolvedMessage) -> ResolvedMessage:
+        if resolved.completion_id is not None:
+            await self._screen.settled(await self._store.answers.get(resolved.completion_id))
+        return resolved
 
 
-def _matched(text: str, here: Sequence[SeenAnswer], anywhere: Sequence[SeenAnswer]) -> TextMatch:
+def _matched(text: str, in_channel: Sequence[SeenAnswer], anywhere: Sequence[SeenAnswer]) -> TextMatch:
     """Choose among those here, where there are any; unless another key has had an answer with that text, wherever."""
-    found = match(text, here or anywhere)
-    key = next((one.key for one in here if one.completion_id == found.completion_id), None)
-    if not here or found.completion_id is None or key == OWNERS:
-        return found
-    other = match(text, [one for one in anywhere if one.key != key])
-    return TextMatch(None, SEVERAL_KEYS, True) if other.completion_id is not None or other.ambiguous else found
+    choice = match(text, in_channel or anywhere)
+    key = next((answer.key for answer in in_channel if answer.completion_id == choice.completion_id), None)
+    if not in_channel or choice.completion_id is None or key == OWNERS:
+        return choice
+    rival = match(text, [answer for answer in anywhere if answer.key != key])
+    return TextMatch(None, SEVERAL_KEYS, True) if rival.completion_id is not None or rival.ambiguous else choice
 
 
 def _of_one_key(newest: Sequence[NewestAnswer]) -> ResolvedMessage:
     """The newest, unless it may be meant to be taken for another's. Anybody with a key may call a session as a channel
     is called, or link a message of it. The owner's own is nobody's trap."""
-    first, *others = newest
+    first, *older = newest
     since = first.created_at - BESIDE_S
-    if first.key != OWNERS and any(_is_rival(one, since) for one in others):
-        return ResolvedMessage(None, why=SEVERAL_KEYS, ambiguous=True)
+    if first.key != OWNERS and any(_is_rival(answer, since) for answer in older):
+        return ResolvedMessage(None, reason=SEVERAL_KEYS, ambiguous=True)
     return ResolvedMessage(first.completion_id, first.person)
 
 
-def _is_rival(one: NewestAnswer, since: float) -> bool:
+def _is_rival(answer: NewestAnswer, since: float) -> bool:
     """Rows without a key are from before keys were kept."""
-    return one.key is not None and one.holds and one.created_at >= since
+    return answer.key is not None and answer.holds and answer.created_at >= since
 
 
 def _sessions(event: PlatformEvent) -> list[str]:
     """Names that an agent may have given its conversation in that channel."""
-    named = [event.session] if event.session else []
-    return [*named, event.channel, f"{event.platform}:{event.channel}"] if event.channel else named
+    sessions = [event.session] if event.session else []
+    return [*sessions, event.channel, f"{event.platform}:{event.channel}"] if event.channel else sessions
 
 
 def _by(link: Link) -> ResolvedMessage:

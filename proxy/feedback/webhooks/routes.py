@@ -98,7 +98,7 @@ class Webhooks:
             except ProxyError as error:
                 self._metrics.webhooks.labels(name, error.code).inc()
                 raise
-            return platform.answer(body, await self._taken(name, events))
+            return platform.answer(body, await self._outcomes(name, events))
 
         return handle
 
@@ -115,7 +115,7 @@ class Webhooks:
             raise NotFound(f"The {name} webhook is not configured: set webhooks.{name}.{ASKS[name]}, or its _file.")
         return platform
 
-    async def _taken(self, name: str, events: tuple[PlatformEvent, ...]) -> list[EventDone]:
+    async def _outcomes(self, name: str, events: tuple[PlatformEvent, ...]) -> list[EventDone]:
         """All of them, in order. An event that comes again while it is being taken waits for the same end."""
         if not events:
             return []
@@ -146,29 +146,29 @@ class Webhooks:
 
 def _platforms(settings: config.WebhooksSection) -> dict[str, Platform]:
     """Those that are configured; the others' modules are not even loaded."""
-    found: dict[str, Platform] = {}
+    platforms: dict[str, Platform] = {}
     if value := _secret(settings, "slack", "signing_secret"):
         from proxy.feedback.webhooks.slack import Slack
 
-        found["slack"] = Slack(value)
+        platforms["slack"] = Slack(value)
     if value := _secret(settings, "telegram", "secret_token"):
         from proxy.feedback.webhooks.telegram import Telegram
 
-        found["telegram"] = Telegram(value)
+        platforms["telegram"] = Telegram(value)
     if settings.discord.public_key:
         from proxy.feedback.webhooks.discord import Discord
 
-        found["discord"] = Discord(settings.discord.public_key)
+        platforms["discord"] = Discord(settings.discord.public_key)
     if value := _secret(settings, "whatsapp", "app_secret"):
         from proxy.feedback.webhooks.whatsapp import WhatsApp
 
-        found["whatsapp"] = WhatsApp(value, _secret(settings, "whatsapp", "verify_token"))
+        platforms["whatsapp"] = WhatsApp(value, _secret(settings, "whatsapp", "verify_token"))
     for name in ("signed", "openclaw"):
         if value := _secret(settings, name, "secret"):
             from proxy.feedback.webhooks.signed import Signed
 
-            found[name] = Signed(name, value)
-    return found
+            platforms[name] = Signed(name, value)
+    return platforms
 
 
 def _secret(settings: config.WebhooksSection, platform: str, key: str) -> str | None:

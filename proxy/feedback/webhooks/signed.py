@@ -25,16 +25,16 @@ from proxy.feedback.webhooks.base import (
     LONGEST,
     MOST_TEXT,
     EventDone,
+    EventKind,
     Forged,
     Platform,
     PlatformEvent,
-    What,
     check_time,
     same,
     seconds_at,
 )
 
-_WHAT: Final[dict[str, What]] = {"reaction": "reaction", "retraction": "retraction", "command": "command"}
+_KINDS: Final[dict[str, EventKind]] = {"reaction": "reaction", "retraction": "retraction", "command": "command"}
 
 
 class SignedAnswer(TypedDict):
@@ -58,9 +58,9 @@ class Signed(Platform):
         id, time = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
         check_time(time, now)
         content = f"{id}.{time}.".encode(errors="replace") + body
-        wanted = "v1," + base64.b64encode(hmac.new(self._key, content, hashlib.sha256).digest()).decode()
+        expected = "v1," + base64.b64encode(hmac.new(self._key, content, hashlib.sha256).digest()).decode()
         # Each is compared, whatever the others were: a sender that changes its secret signs with both.
-        right = [same(one, wanted) for one in headers.get("webhook-signature", "").split(" ")]
+        right = [same(signature, expected) for signature in headers.get("webhook-signature", "").split(" ")]
         if not id or not any(right):
             raise Forged("The request is not signed with the secret of this route; nothing was read of it.")
         if len(id) > LONGEST or not id.isascii():
@@ -69,17 +69,17 @@ class Signed(Platform):
 
     def _event(self, id: str, raw: bytes, signed_at: float) -> PlatformEvent:
         body = as_object(parsed(raw))
-        what = _WHAT.get(str(body.get("what")))
-        if what is None:
+        kind = _KINDS.get(str(body.get("what")))
+        if kind is None:
             raise BadRequest('`what` must be "reaction", "retraction" or "command".', param="what")
         person = _text(body, "person")
-        text = _text(body, "text", MOST_TEXT if what == "command" else LONGEST) or ""
+        text = _text(body, "text", MOST_TEXT if kind == "command" else LONGEST) or ""
         if person is None:
             raise BadRequest("`person` is missing: who did it, by their id on the platform.", param="person")
         message, completion = _text(body, "message_id"), _text(body, "completion_id")
-        if what != "command" and not (message or completion):
+        if kind != "command" and not (message or completion):
             raise BadRequest("Say what it is about: `message_id` or `completion_id`.", param="message_id")
-        if what == "reaction" and not text:
+        if kind == "reaction" and not text:
             raise BadRequest("`text` is missing: the emoji, or its name.", param="text")
         if "at" in body and seconds_at(body, "at") is None:
             raise BadRequest("`at` must be a time in Unix seconds.", param="at")
@@ -90,34 +90,36 @@ class Signed(Platform):
             person=person,
             channel=_text(body, "channel") or "",
             message_id=message,
-            what=what,
-            text=text.removeprefix("/rl").strip() if what == "command" else text,
-            at=min(seconds_at(body, "at") or signed_at, signed_at),  # one in the future would outlast all others
-            slot=text if what != "command" else "",
-            said=_text(body, "said", MOST_TEXT),
+            kind=kind,
+            text=text.removeprefix("/rl").strip() if kind == "command" else text,
+            happened_at=min(
+                seconds_at(body, "at") or signed_at, signed_at
+            ),  # one in the future would outlast all others
+            slot=text if kind != "command" else "",
+            message_text=_text(body, "said", MOST_TEXT),
             completion_id=completion,
             session=_text(body, "session", 200),
             shared=platform != self.name,
         )
 
-    def _platform(self, given: str | None) -> str:
+    def _platform(self, name: str | None) -> str:
         """Each name is of one secret: whoever has another may neither speak for its people nor claim its events."""
-        if given in (None, self.name):
+        if name in (None, self.name):
             return self.name
-        if given in PLATFORMS:
-            raise BadRequest(f"`platform` may not be {given}, which has a route of its own.", param="platform")
-        if self.name != "signed" or ":" in given:
+        if name in PLATFORMS:
+            raise BadRequest(f"`platform` may not be {name}, which has a route of its own.", param="platform")
+        if self.name != "signed" or ":" in name:
             raise BadRequest(
-                f"`platform` may not be {given}: it is a name without `:`, and the route {self.name} speaks for "
+                f"`platform` may not be {name}: it is a name without `:`, and the route {self.name} speaks for "
                 f"{'no other' if self.name != 'signed' else 'any'}.",
                 param="platform",
             )
-        return given
+        return name
 
-    def answer(self, body: bytes, done: Sequence[EventDone]) -> web.Response:
-        one = done[0]
-        said = SignedAnswer(result=one.result, line=one.line, rating_id=one.rating_id)
-        return web.json_response(said, status=one.status)
+    def answer(self, body: bytes, outcomes: Sequence[EventDone]) -> web.Response:
+        outcome = outcomes[0]
+        reply = SignedAnswer(result=outcome.result, line=outcome.line, rating_id=outcome.rating_id)
+        return web.json_response(reply, status=outcome.status)
 
 
 def _text(body: dict[str, Any], key: str, limit: int = LONGEST) -> str | None:

@@ -17,10 +17,10 @@ from aiohttp import web
 
 from proxy.feedback.webhooks.base import (
     EventDone,
+    EventKind,
     Forged,
     Platform,
     PlatformEvent,
-    What,
     check_time,
     inside,
     json_object,
@@ -45,16 +45,16 @@ class Slack(Platform):
         signed = hmac.new(self._secret, b"v0:" + time.encode() + b":" + body, hashlib.sha256).hexdigest()
         if not same(headers.get("x-slack-signature", ""), "v0=" + signed):
             raise Forged("The request is not signed with the Slack app's secret; nothing was read of it.")
-        found = _command(body, now) if _is_form(headers) else _reaction(json_object(body))
-        return () if found is None else (found,)
+        event = _command(body, now) if _is_form(headers) else _reaction(json_object(body))
+        return () if event is None else (event,)
 
-    def answer(self, body: bytes, done: Sequence[EventDone]) -> web.Response:
-        asked = json_object(body)
-        if asked.get("type") == "url_verification" and (challenge := text_at(asked, "challenge")):
+    def answer(self, body: bytes, outcomes: Sequence[EventDone]) -> web.Response:
+        request = json_object(body)
+        if request.get("type") == "url_verification" and (challenge := text_at(request, "challenge")):
             return web.Response(text=challenge)
-        if done and done[0].event.what == "command":
-            return web.json_response({"response_type": "ephemeral", "text": done[0].line})
-        return super().answer(body, done)
+        if outcomes and outcomes[0].event.kind == "command":
+            return web.json_response({"response_type": "ephemeral", "text": outcomes[0].line})
+        return super().answer(body, outcomes)
 
 
 def _is_form(headers: Mapping[str, str]) -> bool:
@@ -76,13 +76,13 @@ def _command(body: bytes, now: float) -> PlatformEvent | None:
 
 def _reaction(body: dict[str, Any]) -> PlatformEvent | None:
     event = inside(body, "event")
-    kind = inside(event, "type")
-    if body.get("type") != "event_callback" or kind not in ("reaction_added", "reaction_removed"):
+    event_type = inside(event, "type")
+    if body.get("type") != "event_callback" or event_type not in ("reaction_added", "reaction_removed"):
         return None
     id, person, emoji = name_at(body, "event_id"), name_at(event, "user"), name_at(event, "reaction")
     channel, message = name_at(event, "item", "channel"), name_at(event, "item", "ts")
-    at = seconds_at(event, "event_ts") or seconds_at(body, "event_time")
-    if not (id and person and emoji and channel and message and at):
+    time = seconds_at(event, "event_ts") or seconds_at(body, "event_time")
+    if not (id and person and emoji and channel and message and time):
         return None
-    what: What = "reaction" if kind == "reaction_added" else "retraction"
-    return PlatformEvent("slack", id, person, channel, message, what, emoji, at, slot=emoji)
+    kind: EventKind = "reaction" if event_type == "reaction_added" else "retraction"
+    return PlatformEvent("slack", id, person, channel, message, kind, emoji, time, slot=emoji)

@@ -42,32 +42,32 @@ class Telegram(Platform):
             raise Forged("The request lacks the secret token given to Telegram's setWebhook; nothing was read of it.")
         update = json_object(body)
         id = name_at(update, "update_id")
-        found = None if id is None else _reaction(id, update) or _command(id, update)
-        return () if found is None else (found,)
+        event = None if id is None else _reaction(id, update) or _command(id, update)
+        return () if event is None else (event,)
 
-    def answer(self, body: bytes, done: Sequence[EventDone]) -> web.Response:
+    def answer(self, body: bytes, outcomes: Sequence[EventDone]) -> web.Response:
         """A command is answered in the chat: Telegram takes a method call as the answer to an update."""
-        if not done or done[0].event.what != "command":
-            return super().answer(body, done)
+        if not outcomes or outcomes[0].event.kind != "command":
+            return super().answer(body, outcomes)
         message = inside(json_object(body), "message")
         return web.json_response({
             "method": "sendMessage",
             "chat_id": inside(message, "chat", "id"),
-            "text": done[0].line,
+            "text": outcomes[0].line,
             "reply_parameters": {"message_id": inside(message, "message_id"), "allow_sending_without_reply": True},
         })  # fmt: skip
 
 
 def _reaction(id: str, update: dict[str, Any]) -> PlatformEvent | None:
     """Emoji that the person has on the message from now on: all of it, so nothing of it depends on what came before."""
-    given = inside(update, "message_reaction")
-    person, chat = name_at(given, "user", "id"), name_at(given, "chat", "id")  # no user: an anonymous admin
-    message, at = name_at(given, "message_id"), seconds_at(given, "date")
-    present = inside(given, "new_reaction")
-    if not (person and chat and message and at is not None and isinstance(present, list)):
+    reaction = inside(update, "message_reaction")
+    person, chat = name_at(reaction, "user", "id"), name_at(reaction, "chat", "id")  # no user: an anonymous admin
+    message, time = name_at(reaction, "message_id"), seconds_at(reaction, "date")
+    present = inside(reaction, "new_reaction")
+    if not (person and chat and message and time is not None and isinstance(present, list)):
         return None
-    emoji = " ".join(found for one in present if (found := name_at(one, "emoji") or name_at(one, "custom_emoji_id")))
-    return PlatformEvent("telegram", id, person, chat, message, "reaction" if emoji else "retraction", emoji, at)
+    emoji = " ".join(name for item in present if (name := name_at(item, "emoji") or name_at(item, "custom_emoji_id")))
+    return PlatformEvent("telegram", id, person, chat, message, "reaction" if emoji else "retraction", emoji, time)
 
 
 def _command(id: str, update: dict[str, Any]) -> PlatformEvent | None:
@@ -75,11 +75,21 @@ def _command(id: str, update: dict[str, Any]) -> PlatformEvent | None:
     message = inside(update, "message")
     if any(inside(message, mark) is not None for mark in _NOT_TYPED):
         return None
-    text, at = text_at(message, "text"), seconds_at(message, "date")
+    text, time = text_at(message, "text"), seconds_at(message, "date")
     person, chat = name_at(message, "from", "id"), name_at(message, "chat", "id")
-    if not (text and person and chat and at is not None) or (command := _COMMAND.fullmatch(text.strip())) is None:
+    if not (text and person and chat and time is not None) or (command := _COMMAND.fullmatch(text.strip())) is None:
         return None
-    above = inside(message, "reply_to_message")
-    said = text_at(above, "text") or text_at(above, "caption")
-    rest = command["rest"] or ""
-    return PlatformEvent("telegram", id, person, chat, name_at(above, "message_id"), "command", rest, at, said=said)
+    original = inside(message, "reply_to_message")
+    message_text = text_at(original, "text") or text_at(original, "caption")
+    arguments = command["rest"] or ""
+    return PlatformEvent(
+        "telegram",
+        id,
+        person,
+        chat,
+        name_at(original, "message_id"),
+        "command",
+        arguments,
+        time,
+        message_text=message_text,
+    )

@@ -23,8 +23,8 @@ class WhatsApp(Platform):
 
     def subscribe(self, query: Mapping[str, str]) -> str:
         """Answer Meta's GET with its challenge. Raises Forged."""
-        known = self._token is not None and same(query.get("hub.verify_token", ""), self._token)
-        if query.get("hub.mode") != "subscribe" or not known:
+        is_verified = self._token is not None and same(query.get("hub.verify_token", ""), self._token)
+        if query.get("hub.mode") != "subscribe" or not is_verified:
             raise Forged("This is not a subscription with the verify token in webhooks.whatsapp.verify_token.")
         return query.get("hub.challenge", "")
 
@@ -42,13 +42,19 @@ def _messages(body: dict[str, Any]) -> Iterator[Any]:
 
 
 def _reaction(message: Any) -> PlatformEvent | None:
-    id, person, about = name_at(message, "id"), name_at(message, "from"), name_at(message, "reaction", "message_id")
-    at = seconds_at(message, "timestamp")
-    if inside(message, "type") != "reaction" or not (id and person and about and at is not None):
+    id, person, rated_message = (
+        name_at(message, "id"),
+        name_at(message, "from"),
+        name_at(message, "reaction", "message_id"),
+    )
+    time = seconds_at(message, "timestamp")
+    if inside(message, "type") != "reaction" or not (id and person and rated_message and time is not None):
         return None
     emoji = name_at(message, "reaction", "emoji") or ""
     # A chat is one with a person, so the channel is their number, too.
-    return PlatformEvent("whatsapp", id, person, person, about, "reaction" if emoji else "retraction", emoji, at)
+    return PlatformEvent(
+        "whatsapp", id, person, person, rated_message, "reaction" if emoji else "retraction", emoji, time
+    )
 
 
 def _list(value: Any) -> list[Any]:

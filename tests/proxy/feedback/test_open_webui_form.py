@@ -9,7 +9,7 @@ from hypothesis import given as cases
 from hypothesis import strategies as st
 
 from proxy.core.errors import BadRequest
-from proxy.feedback.open_webui_form import MAX_TEXT, answers, given, plain, said
+from proxy.feedback.open_webui_form import MAX_TEXT, answers, chat_messages, parse_vote, plain
 
 # As 0.12.4 has stored it, with what no rating needs.
 RECORD: dict[str, Any] = {
@@ -28,7 +28,7 @@ def record(**data: Any) -> dict[str, Any]:
 
 
 def test_a_record() -> None:
-    found = given(RECORD)
+    found = parse_vote(RECORD)
     assert (found.id, found.user_id, found.chat, found.model) == ("15c5945d", "u-1", "c-1", "fake")
     assert (found.value, found.scale, found.word) == (-0.5556, "unit", "3 of 10")
     assert (found.comment, found.at) == ("Too verbose: much too long", 1795490680.0)
@@ -47,7 +47,7 @@ def test_a_record() -> None:
     ],
 )  # fmt: skip
 def test_thumb_and_scale(data: dict[str, Any], value: float, scale: str, word: str) -> None:
-    assert given(record(**data))[4:7] == (value, scale, word)
+    assert parse_vote(record(**data))[4:7] == (value, scale, word)
 
 
 @pytest.mark.parametrize(
@@ -59,11 +59,11 @@ def test_thumb_and_scale(data: dict[str, Any], value: float, scale: str, word: s
     ],
 )  # fmt: skip
 def test_reason_and_comment(data: dict[str, Any], comment: str) -> None:
-    assert given(record(**data)).comment == comment
+    assert parse_vote(record(**data)).comment == comment
 
 
 def test_a_very_long_comment_is_cut() -> None:
-    assert len(given(record(comment="x" * 2 * MAX_TEXT)).comment) == MAX_TEXT
+    assert len(parse_vote(record(comment="x" * 2 * MAX_TEXT)).comment) == MAX_TEXT
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_very_long_comment_is_cut() -> None:
 )
 def test_what_is_no_rating(feedback: dict[str, Any]) -> None:
     with pytest.raises(BadRequest):
-        given(feedback)
+        parse_vote(feedback)
 
 
 def test_a_message_of_several_answers() -> None:
@@ -115,4 +115,4 @@ PART = st.fixed_dictionaries({"type": KINDS, **MEMBERS})
     )
 )
 def test_whatever_a_message_has_in_it(messages: list[dict[str, Any]]) -> None:
-    assert {one["role"] for one in said(messages)} <= {"user", "assistant", "tool"}
+    assert {one["role"] for one in chat_messages(messages)} <= {"user", "assistant", "tool"}

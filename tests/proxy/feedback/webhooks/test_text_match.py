@@ -34,7 +34,7 @@ def test_a_number_of_no_character_keeps_nothing_from_being_found() -> None:
 
 def test_what_fits_two_fits_none() -> None:
     found = match("Hello!", recent("hello", "Hello."))
-    assert found.completion_id is None and found.ambiguous and "2 recent answers" in found.why
+    assert found.completion_id is None and found.ambiguous and "2 recent answers" in found.reason
     assert match("Hello!", recent("hello", "hello there")).completion_id == "0"
 
 
@@ -54,4 +54,4 @@ def test_an_answer_is_found_by_its_text_or_it_is_ambiguous(texts: list[str], dat
 @given(st.text(max_size=200), st.lists(st.text(max_size=200), max_size=5))
 def test_any_text_is_compared(text: str, texts: list[str]) -> None:
     found = match(text, recent(*texts))
-    assert (found.completion_id is None) == bool(found.why)
+    assert (found.completion_id is None) == bool(found.reason)

@@ -197,7 +197,7 @@ def test_a_known_body_with_one_thing_broken_is_an_event_or_none(name: str, data:
         assert name == "signed"
         return
     for event in events:
-        assert event.event_id and event.person and isinstance(event.text, str) and event.at >= 0
+        assert event.event_id and event.person and isinstance(event.text, str) and event.happened_at >= 0
 
 
 def _places(value: Any) -> Any:
@@ -215,7 +215,7 @@ def test_slack_events() -> None:
         "slack", "Ev1", "U1", "C1", "1700000000.000100", "reaction", "thumbsup::skin-tone-3", NOW + 0.25,
         slot="thumbsup::skin-tone-3",
     )  # fmt: skip
-    assert verified("slack", signing.slack_reaction(removed=True))[0].what == "retraction"
+    assert verified("slack", signing.slack_reaction(removed=True))[0].kind == "retraction"
     assert verified("slack", {"type": "url_verification", "challenge": "x"}) == ()
     on_a_file = signing.slack_reaction()
     on_a_file["event"]["item"] = {"type": "file", "file": "F1"}
@@ -223,7 +223,7 @@ def test_slack_events() -> None:
     (command,) = verified(
         "slack", b"", command="/rl", text="good why &lt; &amp;amp;", user_id="U1", channel_id="C1", trigger_id="1.2"
     )
-    assert (command.what, command.text, command.event_id, command.message_id) == (
+    assert (command.kind, command.text, command.event_id, command.message_id) == (
         "command",
         "good why < &amp;",
         "1.2",
@@ -234,16 +234,16 @@ def test_slack_events() -> None:
 
 def test_telegram_updates() -> None:
     (both,) = verified("telegram", signing.telegram_reaction("👍", "🔥"))
-    assert (both.what, both.text, both.slot, both.person, both.channel) == ("reaction", "👍 🔥", "", "7", "-100")
-    assert verified("telegram", signing.telegram_reaction())[0].what == "retraction"
+    assert (both.kind, both.text, both.slot, both.person, both.channel) == ("reaction", "👍 🔥", "", "7", "-100")
+    assert verified("telegram", signing.telegram_reaction())[0].kind == "retraction"
     anonymous = signing.telegram_reaction("👍")
     anonymous["message_reaction"]["actor_chat"] = anonymous["message_reaction"].pop("user")
     assert verified("telegram", anonymous) == ()
     (typed,) = verified("telegram", signing.telegram_message("/rl@our_bot bad too long"))
-    assert (typed.what, typed.text, typed.message_id) == ("command", "bad too long", None)
+    assert (typed.kind, typed.text, typed.message_id) == ("command", "bad too long", None)
     above = {"message_id": 42, "text": "an answer", "chat": {"id": -100}}
     (reply,) = verified("telegram", signing.telegram_message("/rl", reply_to=above))
-    assert (reply.text, reply.message_id, reply.said) == ("", "42", "an answer")
+    assert (reply.text, reply.message_id, reply.message_text) == ("", "42", "an answer")
     for text in ("/rlgood", "say /rl good", "/start"):
         assert verified("telegram", signing.telegram_message(text)) == ()
 
@@ -256,14 +256,19 @@ def test_discord_interactions() -> None:
     sub["data"]["options"] = [{"type": 1, "name": "bad", "options": [{"type": 3, "name": "why", "value": "long"}]}]
     assert verified("discord", sub)[0].text == "bad long"
     (pressed,) = verified("discord", signing.discord_button("rl:4:rl-abc", said="hi"))
-    assert (pressed.text, pressed.message_id, pressed.completion_id, pressed.said) == ("4", "80", "rl-abc", "hi")
+    assert (pressed.text, pressed.message_id, pressed.completion_id, pressed.message_text) == (
+        "4",
+        "80",
+        "rl-abc",
+        "hi",
+    )
     assert verified("discord", signing.discord_button("vote:good")) == ()
 
 
 def test_whatsapp_batches() -> None:
     first, gone = verified("whatsapp", signing.whatsapp_reaction("👍", None))
-    assert (first.what, first.text, first.person, first.channel) == ("reaction", "👍", "491701", "491701")
-    assert (gone.what, gone.text, gone.slot) == ("retraction", "", "")
+    assert (first.kind, first.text, first.person, first.channel) == ("reaction", "👍", "491701", "491701")
+    assert (gone.kind, gone.text, gone.slot) == ("retraction", "", "")
     text = signing.whatsapp_reaction("👍")
     text["entry"][0]["changes"][0]["value"]["messages"][0]["type"] = "text"
     assert verified("whatsapp", text) == ()
@@ -282,11 +287,11 @@ def test_whatsapp_answers_the_subscription_only_to_who_knows_the_token() -> None
 
 def test_our_own_json() -> None:
     body = {"what": "reaction", "person": 5, "channel": "c", "message_id": 9, "text": "+1", "platform": "mattermost"}
-    assert verified("signed", {**body, "at": NOW * 2})[0].at == NOW
+    assert verified("signed", {**body, "at": NOW * 2})[0].happened_at == NOW
     (event,) = verified("signed", {**body, "at": 5.5}, id="m-7")
     assert event == PlatformEvent("mattermost", "m-7", "5", "c", "9", "reaction", "+1", 5.5, slot="+1", shared=True)
     (gone,) = verified("signed", {"what": "retraction", "person": "p", "message_id": "9"})
-    assert (gone.platform, gone.slot, gone.at) == ("signed", "", NOW)
+    assert (gone.platform, gone.slot, gone.happened_at) == ("signed", "", NOW)
     (typed,) = verified("signed", {"what": "command", "person": "p", "text": "/rl good x", "session": "s"})
     assert (typed.text, typed.session) == ("good x", "s")
 
