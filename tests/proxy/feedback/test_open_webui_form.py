@@ -31,7 +31,7 @@ def test_a_record() -> None:
     found = parse_vote(RECORD)
     assert (found.id, found.user_id, found.chat, found.model) == ("15c5945d", "u-1", "c-1", "fake")
     assert (found.value, found.scale, found.word) == (-0.5556, "unit", "3 of 10")
-    assert (found.comment, found.at) == ("Too verbose: much too long", 1795490680.0)
+    assert (found.comment, found.changed_at) == ("Too verbose: much too long", 1795490680.0)
 
 
 @pytest.mark.parametrize(
