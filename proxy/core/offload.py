@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
@@ -26,6 +27,8 @@ LARGE: Final = 1 << 20
 OBJECT: Final = 256  # bytes that an object counts as: an empty message is looked at as often as any other
 ITEM: Final = 16  # bytes that any other member, or a list, does
 TEXT: Final = 64  # bytes that a text takes beside its own
+NUMBER: Final = 36  # bytes of a token id, and of a log-prob, each in a list
+SHARED: Final = 1024  # characters of a text from which it is looked whether another has it, too
 LIGHT: Final = LARGE // (OBJECT + ITEM)  # bytes that are never large, whatever they say
 THREADS: Final = min(16, (os.cpu_count() or 1) + 4)
 MANY: Final = 1 << 20  # pieces of work that wait: each is a request's, and those are bounded elsewhere
@@ -78,22 +81,49 @@ def length(value: Any) -> int:
     return total
 
 
-def memory_of(value: Any, most: int) -> int:
-    """Bytes that a value of JSON takes in memory, about; more than `most` are not counted to their end."""
+def memory_of(value: Any, most: int, apart: Any = ()) -> int:
+    """Bytes that a value of JSON takes in memory, or an object that holds such; about. More than `most` are not counted
+    to their end, and `apart` is somebody else's."""
     total, left = 0, [value]
+    seen: set[int] = set()  # long texts: several parts may share one
     while left and total <= most:
         part = left.pop()
+        if part is apart:
+            continue
         if isinstance(part, str | bytes):
+            if len(part) > SHARED:
+                if id(part) in seen:
+                    continue
+                seen.add(id(part))
             total += len(part) + TEXT
         elif isinstance(part, dict):
-            total += OBJECT + TEXT * len(part)
-            left += part.values()
-        elif isinstance(part, list):
-            total += TEXT + ITEM * len(part)
+            total += OBJECT
             left += part
+            left += part.values()
+        elif isinstance(part, list | tuple):
+            numbers = _numbers(part)
+            total += TEXT + (numbers or ITEM * len(part))
+            left += () if numbers else part
+        elif members := _members(part):
+            total += OBJECT
+            left += members
         else:
             total += ITEM
     return total
+
+
+def _numbers(values: Sequence[Any]) -> int:
+    """Bytes of a list of numbers, as are token ids and log-probs; 0 where it is another."""
+    try:
+        return NUMBER * len(array("d", values))
+    except (TypeError, OverflowError):
+        return 0
+
+
+def _members(holder: object) -> list[Any]:
+    """The members of an object of ours; of a number there are none."""
+    members = getattr(holder, "__dict__", None)
+    return list(members.values()) if members else [getattr(holder, name) for name in getattr(holder, "__slots__", ())]
 
 
 class WorkerThreads:

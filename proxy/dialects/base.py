@@ -38,6 +38,12 @@ def longer(so_far: list[Any] | None, more: Any) -> list[Any]:
     return so_far
 
 
+def joined(pieces: list[str]) -> str:
+    """The text of these pieces, which become one: each takes memory beside its own letters."""
+    pieces[:] = ["".join(pieces)]
+    return pieces[0]
+
+
 @dataclass(slots=True)
 class ParsedRequest:
     """A request as rlproxy needs to know it. The bytes themselves are passed on, not this.

@@ -16,7 +16,7 @@ from proxy.core.errors import NoPrompt, ProxyError, Unreadable
 from proxy.core.json_edit import Rules, dumps, loads
 from proxy.core.sse import Event
 from proxy.core.upstream import error_in
-from proxy.dialects.base import Dialect, Fold, ParsedRequest, Renderer, Reply
+from proxy.dialects.base import Dialect, Fold, ParsedRequest, Renderer, Reply, joined
 from proxy.dialects.chat_form import a_text, is_for_words, tidy_arguments, usage
 from proxy.dialects.chat_turns import in_turns
 from proxy.dialects.fields import an_object, flag, kinds, member, numbers, objects
@@ -234,7 +234,7 @@ class MessagesFold(Fold):
         ]
 
     def _so_far(self, index: int) -> dict[str, Any]:
-        block, text = self._blocks[index], "".join(self._pieces.get(index, ()))
+        block, text = self._blocks[index], joined(self._pieces.get(index, []))
         kind = block["type"]
         if text and kind == "tool_use":
             return {**block, "input": tidy_arguments(text)}

@@ -16,7 +16,7 @@ from proxy.core.json_edit import EACH, HIDDEN, Rules, loads
 from proxy.core.sse import Event
 from proxy.core.upstream import error_in
 from proxy.dialects import token_entries
-from proxy.dialects.base import Dialect, Fold, ParsedRequest, PreviousCompletion, Renderer, Reply
+from proxy.dialects.base import Dialect, Fold, ParsedRequest, PreviousCompletion, Renderer, Reply, joined
 from proxy.dialects.chat import SAMPLING
 from proxy.dialects.chat_form import a_text, is_for_words
 from proxy.dialects.chat_turns import in_turns
@@ -251,7 +251,7 @@ class ResponsesFold(Fold):
         self.open_id = id if is_open and isinstance(id, str) and 0 < len(id) <= LONGEST_ID else None
 
     def _so_far(self, position: int) -> dict[str, Any]:
-        item, text = self._items[position], "".join(self._pieces.get(position, ()))
+        item, text = self._items[position], joined(self._pieces.get(position, []))
         if not text:
             return item
         if item.get("type") in CALLS:

@@ -6,7 +6,6 @@ keeps no other from being read. A text that may lack something is known as such.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -15,7 +14,7 @@ from proxy.core.backend_answer import Answer
 from proxy.core.errors import BackendBroke, broken_off
 from proxy.core.json_edit import WholeAnswer, whole_characters
 from proxy.core.ndjson import Line, NdjsonSplitter
-from proxy.core.offload import OBJECT, TEXT, memory_of
+from proxy.core.offload import OBJECT, memory_of
 from proxy.core.sharing.shares import Room
 from proxy.core.sse import Event, EventSplitter
 from proxy.core.upstream import error_in, message_in
@@ -26,7 +25,6 @@ from store.records import Item
 
 NOT_UTF8: Final = "the backend sent bytes that are not UTF-8"
 MEASURE_FIRST: Final = 1 << 18  # bytes of a stream after which it is measured what is folded of them
-NUMBERS: Final = 36  # bytes of a token id, and of a log-prob, each in a list
 TOO_LONG: Final = f"{REASON}; it was passed on, and nothing of it is kept"
 READ_AT_ONCE: Final = 1 << 15  # bytes of events that are parsed together: about a quarter of a millisecond
 
@@ -116,12 +114,13 @@ class AnswerReader:
             self._count(len(piece))
 
     def _count(self, size: int) -> None:
-        """So many bytes more have been folded. Their size in memory is measured each time that
-        it has doubled, so that it costs no more than the folding."""
+        """So many bytes more have been folded. What the fold holds, whether or not a reply shows it, is measured each
+        time that it has doubled, so that it costs no more than the folding."""
         self._size += size
         if self._size < self._measure_at or self.has_let_go:
             return
-        weight = sum(_weight(reply, self._size) for reply in self.replies())
+        self.replies()  # texts that came in pieces are joined
+        weight = memory_of(self._fold, OBJECT * self._size, self._tools)
         self._measure_at = self._size + max(MEASURE_FIRST, weight)
         if self._room is not None and not self._room.fits(weight):
             self.let_go(TOO_LONG)
@@ -240,20 +239,3 @@ async def read_stream(reader: AnswerReader, upstream: Answer, splitter: EventSpl
     if not (replies and all(reply.finish_reason for reply in replies)):
         raise broken_off(None)
     return replies
-
-
-def _weight(reply: Reply, size: int) -> int:
-    """Bytes that a reply takes in memory, about. It was made of `size` bytes of JSON, and in each two of them begins
-    at most one thing."""
-    most = size * OBJECT // 2
-    numbers = sum(_numbers(items, most) for items in (reply.token_ids, reply.logprobs, reply.prompt_token_ids))
-    pieces = 0 if reply.pieces is None else sum(map(len, reply.pieces)) + TEXT * len(reply.pieces)
-    return OBJECT + numbers + pieces + memory_of(reply.message, most) + memory_of(reply.usage, most)
-
-
-def _numbers(values: Sequence[Any] | None, most: int) -> int:
-    """Bytes of a list that should be one of numbers."""
-    try:
-        return 0 if values is None else NUMBERS * len(array("d", values))
-    except (TypeError, OverflowError):
-        return memory_of(list(values or ()), most)

@@ -207,7 +207,7 @@ async def test_a_translated_stream_of_which_nothing_has_to_be_kept_goes_on(
 async def test_an_endless_error_is_said_in_words(
     tmp_path: Path, endless: EndlessBackend, most_held: list[int], path: str, mood: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("exchange", "asking"):
+    for module in ("exchange", "in_flight"):
         monkeypatch.setattr(f"proxy.relay.{module}.MOST_SHORT", LONGEST)
     endless.mood = mood
     async with before(tmp_path, endless) as proxy:
