@@ -26,7 +26,7 @@ from store.store import Store
 log = structlog.get_logger()
 
 AT_ONCE: Final = 50  # requests
-SHOWN: Final = 2000  # characters that are kept of what followed
+SHOWN_CHARACTERS: Final = 2000  # characters that are kept of what followed
 AGAIN_S: Final = 600.0  # within which the same question is asked once more because of its answer
 UNCERTAIN: Final = "it is not certain that a person typed it"
 QUESTIONS: Final = 3
@@ -43,31 +43,35 @@ class Follower:
         signals: list[NewSignal] = []
         for request in unseen:
             try:
-                signals += await self._found(request)
+                signals += await self._signals_of(request)
             except (ValueError, TypeError, KeyError) as error:  # whatever a client sent: the next one is looked at
                 log.warning("a request says nothing of the answer before it", completion=request.id, error=repr(error))
         if unseen:  # one commit for all of them
             await self._store.signals.note(signals, unseen[-1].seq)
         broken = rules.of_kind("aborted")
         assert broken is not None
-        return len(unseen) + await self._store.signals.note_broken_off(broken.why)
+        return len(unseen) + await self._store.signals.note_broken_off(broken.reason)
 
-    async def _found(self, request: FollowUp) -> list[NewSignal]:
+    async def _signals_of(self, request: FollowUp) -> list[NewSignal]:
         """Find what this request says of earlier answers."""
         if request.turn != "main" or not request.tail:
             return []
         # Without a session, equal words may be of two conversations: then nobody can tell which one goes on.
         certain = request.session is not None or await self._store.signals.is_only(request)
-        if certain and request.tail[-1].role == "user" and (repeated := await self._asked_again(request)) is not None:
+        if (
+            certain
+            and request.tail[-1].role == "user"
+            and (repeated := await self._find_repetition(request)) is not None
+        ):
             return [repeated]
         if request.above is None or not certain:
             return []
-        answer = await self._before(request)
+        answer = await self._previous_answer(request)
         if answer is None:
             return []
         return await self._about(answer, request)
 
-    async def _asked_again(self, request: FollowUp) -> NewSignal | None:
+    async def _find_repetition(self, request: FollowUp) -> NewSignal | None:
         """The same question once more, or another one in its place."""
         if (same := await self._store.signals.asked_before(request, AGAIN_S)) is not None:
             return _ruled(same, "regenerated", request, "", rules.of_kind("regenerated"))
@@ -80,7 +84,7 @@ class Follower:
         kind: SignalKind = "regenerated" if question.strip() == request.asked.strip() else "edited"
         return _ruled(id, kind, request, request.typed, rules.of_kind(kind))
 
-    async def _before(self, request: FollowUp) -> RecentCompletion | None:
+    async def _previous_answer(self, request: FollowUp) -> RecentCompletion | None:
         """The answer that this request goes on from; None where that is not certain, or it was a side turn."""
         candidates = await self._by_thread(request)
         if not candidates:
@@ -109,7 +113,7 @@ class Follower:
             return ()
         messages = [as_chat(message) for message in whole.new.prompt]
         last = max((index for index, message in enumerate(messages) if message["role"] == "assistant"), default=-1)
-        place = Place(_own(request), request.session, request.model, agent_of({}, messages))
+        place = Place(_own_scope(request), request.session, request.model, agent_of({}, messages))
         try:
             shown_answer = (
                 await self._screen.rendered(messages[: last + 1], place, [request.requester]) if last >= 0 else None
@@ -145,13 +149,13 @@ class Follower:
 
 
 def _ruled(id: str, kind: SignalKind, request: FollowUp, text: str, ruled: Label | None) -> NewSignal:
-    text = text[:SHOWN]
+    text = text[:SHOWN_CHARACTERS]
     if ruled is None:
         return NewSignal(id, kind, text, request.id)
-    return NewSignal(id, kind, text, request.id, label=ruled.name, value=ruled.value, why=ruled.why)
+    return NewSignal(id, kind, text, request.id, label=ruled.name, value=ruled.value, why=ruled.reason)
 
 
-def _own(request: FollowUp) -> Scope:
+def _own_scope(request: FollowUp) -> Scope:
     """The asker's own answers."""
     return Scope(Principal("use"), request.requester.user, ())
 

@@ -16,7 +16,7 @@ from trainer.launch import parameters
 
 LEAST: Final = 3e9  # parameters
 WEIGHT: Final = 0.5  # where a person's rating weighs 1
-SAID: Final = "said"  # in place of a label
+SAID_LABEL: Final = "said"  # in place of a label
 CONFIG: Final = "1"  # another form of the block would be another one
 
 
@@ -24,7 +24,7 @@ class Hindsight:
     def __init__(self, settings: Section, weights: Callable[[], str | None]) -> None:
         self._settings = settings
         self._weights = weights
-        self._counted: dict[str | None, int | None] = {}
+        self._sizes: dict[str | None, int | None] = {}
 
     @property
     def on(self) -> bool:
@@ -48,6 +48,6 @@ class Hindsight:
 
     def _parameters(self) -> int | None:
         weights = self._weights()
-        if weights not in self._counted:
-            self._counted[weights] = parameters(weights)
-        return self._counted[weights]
+        if weights not in self._sizes:
+            self._sizes[weights] = parameters(weights)
+        return self._sizes[weights]

@@ -45,7 +45,7 @@ class JudgeVerdict(NamedTuple):
 
     label: str
     instruction: str  # the person's own words, cut out of the follow-up; empty where there are none
-    why: str
+    reason: str
     tokens: int  # that it cost
 
 

@@ -54,7 +54,7 @@ class JudgeQueue:
         self._now = now
         self._http: aiohttp.ClientSession | None = None
         self._failures = 0
-        self._again_at = 0.0  # monotonic: when a judge that did not answer is asked again
+        self._retry_at = 0.0  # monotonic: when a judge that did not answer is asked again
         self.problem: str | None = None  # why the judge does not answer
         self.waited_s = 0.0  # for its answers, in all
 
@@ -82,7 +82,7 @@ class JudgeQueue:
         spent = (await self.cost())["today"]
         if spent >= self._settings.daily_tokens:
             return f"{spent} tokens of today's {self._settings.daily_tokens} are spent (judge.daily_tokens)"
-        if time.monotonic() < self._again_at:
+        if time.monotonic() < self._retry_at:
             return self.problem
         return None
 
@@ -111,7 +111,7 @@ class JudgeQueue:
             name=verdict.label,
             value=VALUES[verdict.label],
             hint=verdict.instruction or None,
-            why=verdict.why,
+            why=verdict.reason,
             tokens=verdict.tokens,
             day=day_of(self._now()),
         )
@@ -140,7 +140,7 @@ class JudgeQueue:
         except JudgeDown as error:
             pause = PAUSES_S[min(self._failures, len(PAUSES_S) - 1)]
             self._failures += 1
-            self._again_at = time.monotonic() + pause
+            self._retry_at = time.monotonic() + pause
             self.problem = f"the judge waits: {error}; the queue is kept"
             log.warning("the judge does not answer", why=str(error), again_in_s=pause)
             return None

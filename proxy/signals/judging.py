@@ -27,7 +27,7 @@ from proxy.core.own_code.child import OwnCodeFailed
 from proxy.signals import rules
 from proxy.signals.bodies import JudgeBrief, JudgeCost, JudgeReport, OneJudge, OwnReport, SharedTurn
 from proxy.signals.follower import Follower
-from proxy.signals.hindsight import CONFIG, SAID, Hindsight
+from proxy.signals.hindsight import CONFIG, SAID_LABEL, Hindsight
 from proxy.signals.judge_queue import NOT_MAIN, JudgeQueue, day_of, turn_of
 from proxy.signals.judge_server import JudgeServer
 from proxy.signals.own import WEIGHT, OwnSignals
@@ -42,13 +42,13 @@ from store.store import Store
 log = structlog.get_logger()
 
 LOOK_S: Final = 2.0  # between two looks at what was captured
-REST: Final = 9.0  # times as long at rest as at work: a tenth of one core at most
+REST_FACTOR: Final = 9.0  # times as long at rest as at work: a tenth of one core at most
 REST_S: Final = 5.0  # at most
 STATE: Final = "judge_state"  # whether it trained when it was last looked at, so that a change is said once
 ASK_EVERY_S: Final = 6 * 3600.0  # between two questions to people about a judged turn
 ACTOR: Final = "rlproxy"
 AT_ONCE: Final = 20  # turns that the user's own code scores between two looks
-SHOWN: Final = 20  # disagreements in a report
+SHOWN_DISAGREEMENTS: Final = 20  # disagreements in a report
 
 
 class JudgingLoop:
@@ -60,7 +60,7 @@ class JudgingLoop:
         redactor: Redactor,
         events: Events,
         follower: Follower,
-        own: OwnSignals,
+        own_signals: OwnSignals,
         hindsight: Hindsight,
         now: Callable[[], datetime] = datetime.now,
     ) -> None:
@@ -70,7 +70,7 @@ class JudgingLoop:
         self._redactor = redactor
         self._events = events
         self._follower = follower
-        self._own = own
+        self._own_signals = own_signals
         self._hindsight = hindsight
         self._own_hash = ""  # of the user's own code as it last ran
         self.own_problem: str | None = None
@@ -144,7 +144,7 @@ class JudgingLoop:
             except Exception:  # whatever it is: relaying, capture and ratings need no signals
                 log.exception("signals")
             worked = time.monotonic() - waited_s() - began
-            await asyncio.sleep(min(REST_S, REST * worked))  # answers come first
+            await asyncio.sleep(min(REST_S, REST_FACTOR * worked))  # answers come first
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(0.05 if has_more else LOOK_S):
                     await wake.wait()
@@ -153,7 +153,7 @@ class JudgingLoop:
         """Find what followed, and label it as far as no model is needed; whether there is more. Raises StoreError."""
         if self._store.integrity.state == "damaged":
             return False
-        if self._own.on:
+        if self._own_signals.on:
             await self._store.signals.begin_scoring()  # before the step: what it finds is new
         followed_count = await self._follower.step()
         has_stored = await self._keep_said()
@@ -192,7 +192,7 @@ class JudgingLoop:
                 signal.seq,
                 judge=HINDSIGHT,
                 config=CONFIG,
-                name=SAID,
+                name=SAID_LABEL,
                 value=0.0,
                 hint=turn.follow_up,
                 why="no judge: the words themselves train",
@@ -203,11 +203,11 @@ class JudgingLoop:
 
     async def _score_own(self) -> bool:
         """The user's own code, a few turns at once; whether there are more."""
-        if not self._own.on:
+        if not self._own_signals.on:
             return False
         waiting = await self._store.signals.unscored(AT_ONCE)
         try:
-            self._own_hash = await asyncio.to_thread(self._own.hash)
+            self._own_hash = await asyncio.to_thread(self._own_signals.hash)
         except OwnCodeFailed as error:  # the turns stay: the file may come back
             self.own_problem = str(error)
             return False
@@ -216,7 +216,7 @@ class JudgingLoop:
             score = None
             if completion is not None and completion.new.turn == "main":
                 try:
-                    verdict = await self._own.score(export.without_tokens(completion), export.signal(signal))
+                    verdict = await self._own_signals.score(export.without_tokens(completion), export.signal(signal))
                     self.own_problem = None
                     score = verdict and OwnScore(verdict.value, verdict.comment or None)
                 except OwnCodeFailed as error:
@@ -226,11 +226,11 @@ class JudgingLoop:
         return bool(waiting)
 
     async def stop(self) -> None:
-        await self._own.stop()
+        await self._own_signals.stop()
 
     async def rescore(self, since: float) -> int:
         """Have the user's own code see what was found since then; how many turns. Raises Conflict."""
-        if not self._own.on:
+        if not self._own_signals.on:
             raise Conflict("There is no code of yours to score with: set signals.module, and start rlproxy again.")
         waiting_count = await self._store.signals.rescore(since)
         self.wake()
@@ -238,7 +238,7 @@ class JudgingLoop:
 
     async def choices(self) -> list[dict[str, Any]]:
         """For a run's manifest: which code of the user's own has scored."""
-        if not self._own.on or not self._own_hash:
+        if not self._own_signals.on or not self._own_hash:
             return []
         return [{"name": "signals.module", "value": self._own_hash, "why": "the sha256 of the user's own signals"}]
 
@@ -273,7 +273,7 @@ class JudgingLoop:
                 if "bad" in weights and not ranks:
                     weights |= await self._went_on(judge, config, weights["bad"])
                 trusted.append(TrustedJudge(judge, config, weights, pairs=ranks))
-            if self._own.on and self._own_hash:
+            if self._own_signals.on and self._own_hash:
                 trusted.append(TrustedJudge(OWN, self._own_hash, {"bad": WEIGHT, "good": WEIGHT}))
             trusted += self._hindsight.trusted()
             added, removed = await self._store.signals.apply(trusted)
@@ -288,14 +288,14 @@ class JudgingLoop:
         bad = trust([(turn.person, turn.judge) for turn in shared]).bad
         return {WENT_ON: min(most, bad.weight)} if bad.trusted and bad.weight > 0 else {}
 
-    async def _say(self, found: dict[str, Trust], trusted: list[TrustedJudge]) -> None:
+    async def _say(self, agreements: dict[str, Trust], trusted: list[TrustedJudge]) -> None:
         """A change between training and shadow, once."""
-        now = sorted([one.judge, side] for one in trusted for side in one.weights)
-        if now == (before := await self._store.meta.get(STATE, [])):
+        now = sorted([trusted_judge.judge, side] for trusted_judge in trusted for side in trusted_judge.weights)
+        if now == (previous := await self._store.meta.get(STATE, [])):
             return
         await self._store.meta.set(STATE, now)
-        reason = {judge: {side.side: side.why for side in how} for judge, how in found.items()}
-        await self._store.meta.audit(ACTOR, "judge", {"trains": now, "before": before, "why": reason})
+        reason = {judge: {side.side: side.reason for side in how} for judge, how in agreements.items()}
+        await self._store.meta.audit(ACTOR, "judge", {"trains": now, "before": previous, "why": reason})
         log.warning("what judges may train has changed", trains=now, why=reason)
 
     # JudgeQueue people
@@ -305,9 +305,9 @@ class JudgingLoop:
         people choose to rate themselves is not a fair sample of what the judge sees."""
         if not self.asks:
             return None
-        asked = await self._store.meta.get(ASK, {})
-        if time.time() - asked.get("at", 0.0) < ASK_EVERY_S:
-            id = asked.get("id")
+        last_question = await self._store.meta.get(ASK, {})
+        if time.time() - last_question.get("at", 0.0) < ASK_EVERY_S:
+            id = last_question.get("id")
             return id if id is not None and await self._open(id) else None
         id = await self._store.signals.draw(self.server.name, self.server.config)
         if id is not None:
@@ -316,12 +316,12 @@ class JudgingLoop:
 
     async def answered(self) -> None:
         """It was answered, or somebody would rather not: the next one comes in a few hours."""
-        asked = await self._store.meta.get(ASK, {})
-        await self._store.meta.set(ASK, {"at": asked.get("at", time.time())})
+        last_question = await self._store.meta.get(ASK, {})
+        await self._store.meta.set(ASK, {"at": last_question.get("at", time.time())})
 
     async def _open(self, id: str) -> bool:
-        found = await self._store.inbox.get(id)
-        return found is not None and not any(rating.human for rating in found.ratings)
+        summary = await self._store.inbox.get(id)
+        return summary is not None and not any(rating.human for rating in summary.ratings)
 
     # For people
 
@@ -340,26 +340,26 @@ class JudgingLoop:
             "waiting": sum(row["count"] for row in counts if row["state"] == "waiting"),
             "cost": await self._asking.cost(),
             "own": await self._own_report(),
-            "judges": [await self._one(judge, config) for judge, config in self.judges],
+            "judges": [await self._judge_report(judge, config) for judge, config in self.judges],
             "signals": counts,
             "by_version": await self._store.signals.by_version(),
         }
 
     async def _own_report(self) -> OwnReport | None:
-        if not self._own.on:
+        if not self._own_signals.on:
             return None
-        left = await self._store.signals.left_to_score()
-        return {"hash": self._own_hash or None, "left": left, "problem": self.own_problem}
+        remaining = await self._store.signals.left_to_score()
+        return {"hash": self._own_hash or None, "left": remaining, "problem": self.own_problem}
 
-    async def _one(self, judge: str, config: str) -> OneJudge:
-        found = await self.trust(judge, config)
+    async def _judge_report(self, judge: str, config: str) -> OneJudge:
+        agreement = await self.trust(judge, config)
         shared = (await self._shared(judge, config))[0][:WINDOW]
         return {
             "judge": judge,
-            "state": self._state(found),
-            "bad": found.bad.body(),
-            "good": found.good.body(),
-            "disagreements": [_turn(one) for one in shared if _differ(one)][:SHOWN],
+            "state": self._state(agreement),
+            "bad": agreement.bad.body(),
+            "good": agreement.good.body(),
+            "disagreements": [_turn(judgement) for judgement in shared if _differ(judgement)][:SHOWN_DISAGREEMENTS],
         }
 
     async def brief(self) -> JudgeBrief | None:
@@ -368,13 +368,13 @@ class JudgingLoop:
             waits = self._hindsight.why_not()
             cost: JudgeCost = {"today": 0, "all": 0, "daily": self._settings.daily_tokens}
             line = "hindsight, experimental: what people say next trains with no judge"
-            said = f"{line}; {waits}" if waits else line
-            return {"mode": "hindsight", "model": HINDSIGHT, "cost": cost, "waits_for": waits, "line": said}
+            text = f"{line}; {waits}" if waits else line
+            return {"mode": "hindsight", "model": HINDSIGHT, "cost": cost, "waits_for": waits, "line": text}
         if not self.asks:
             return None
-        found, waits = await self.trust(self.server.name, self.server.config), await self.why_not()
+        agreement, waits = await self.trust(self.server.name, self.server.config), await self.why_not()
         cost = await self._asking.cost()
-        line = f"{self.server.name}: {self._state(found)}; {cost['today']} of {cost['daily']} tokens today"
+        line = f"{self.server.name}: {self._state(agreement)}; {cost['today']} of {cost['daily']} tokens today"
         return {
             "mode": self._settings.mode,
             "model": self.server.name,
@@ -383,24 +383,24 @@ class JudgingLoop:
             "line": f"{line}; {waits}" if waits else line,
         }
 
-    def _state(self, found: Trust) -> str:
-        sides = [side.side for side in found if side.trusted]
+    def _state(self, agreement: Trust) -> str:
+        sides = [side.side for side in agreement if side.trusted]
         if not sides:
-            return f"shadow: {found.bad.why}"
+            return f"shadow: {agreement.bad.reason}"
         if self._settings.mode != "on":
             return f'shadow: trusted in what is {" and ".join(sides)}, and judge.mode is "{self._settings.mode}"'
         return f"trains on what it finds {' and '.join(sides)}"
 
 
-def _weights(found: Trust) -> dict[str, float]:
+def _weights(agreement: Trust) -> dict[str, float]:
     """The sides that may train."""
-    return {side.side: side.weight for side in found if side.trusted and side.weight > 0}
+    return {side.side: side.weight for side in agreement if side.trusted and side.weight > 0}
 
 
-def _turn(one: SharedJudgement) -> SharedTurn:
-    return {"completion_id": one.completion_id, "person": one.person, "judge": one.judge}
+def _turn(judgement: SharedJudgement) -> SharedTurn:
+    return {"completion_id": judgement.completion_id, "person": judgement.person, "judge": judgement.judge}
 
 
-def _differ(one: SharedJudgement) -> bool:
+def _differ(judgement: SharedJudgement) -> bool:
     """The judge found the contrary, or missed what a person found bad, or claimed what none did."""
-    return one.person * one.judge < 0 or (one.judge == 0 and one.person < 0)
+    return judgement.person * judgement.judge < 0 or (judgement.judge == 0 and judgement.person < 0)

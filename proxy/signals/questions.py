@@ -78,9 +78,9 @@ def refute_messages(turn: JudgedTurn, claim: str) -> list[dict[str, str]]:
     return [{"role": "system", "content": REFUTE}, {"role": "user", "content": _data(turn, claim=claim)}]
 
 
-def _data(turn: JudgedTurn, **more: str) -> str:
+def _data(turn: JudgedTurn, **extra_texts: str) -> str:
     texts = {name: shortened(text) for name, text in turn._asdict().items()}
-    return orjson.dumps(texts | more, option=orjson.OPT_INDENT_2).decode()
+    return orjson.dumps(texts | extra_texts, option=orjson.OPT_INDENT_2).decode()
 
 
 def shortened(text: str) -> str:
@@ -90,32 +90,32 @@ def shortened(text: str) -> str:
 def read_label(text: str, follow_up: str) -> LabelAnswer | None:
     """None where the answer cannot be read: it is dropped. An instruction that is not a part of the follow-up, word for
     word, is a model's invention and left out."""
-    found = last_object(text)
-    name = found.get("label") if found is not None else None
+    answer = last_object(text)
+    name = answer.get("label") if answer is not None else None
     if not isinstance(name, str) or (name := name.strip().lower()) not in LABELS:
         return None
-    said = found.get("instruction") if found is not None else ""
-    words = _verbatim(said, follow_up) if isinstance(said, str) and VALUES[name] < 0 else ""
+    instruction = answer.get("instruction") if answer is not None else ""
+    words = _verbatim(instruction, follow_up) if isinstance(instruction, str) and VALUES[name] < 0 else ""
     return LabelAnswer(name, words)
 
 
 def read_refutation(text: str) -> tuple[bool, str] | None:
     """Tell whether the claim is refuted, and because of what; None where the answer cannot be read."""
-    found = last_object(text)
-    refuted = found.get("refuted") if found is not None else None
+    answer = last_object(text)
+    refuted = answer.get("refuted") if answer is not None else None
     if not isinstance(refuted, bool):
         return None
-    because = found.get("because") if found is not None else None
+    because = answer.get("because") if answer is not None else None
     return refuted, because if isinstance(because, str) and len(because) <= 40 else ""
 
 
-def _verbatim(said: str, follow_up: str) -> str:
+def _verbatim(quote: str, follow_up: str) -> str:
     """These words as the person wrote them; white space may differ."""
-    parts = said.split()
+    parts = quote.split()
     if not LEAST_HINT <= len(" ".join(parts)) <= MOST_HINT:
         return ""
-    at = re.search(r"\s+".join(map(re.escape, parts)), follow_up)
-    return "" if at is None else at[0]
+    match = re.search(r"\s+".join(map(re.escape, parts)), follow_up)
+    return "" if match is None else match[0]
 
 
 def last_object(text: str) -> Mapping[str, Any] | None:
@@ -125,7 +125,7 @@ def last_object(text: str) -> Mapping[str, Any] | None:
     if start < 0:
         return None
     try:
-        found = orjson.loads(text[start : end + 1])
+        content = orjson.loads(text[start : end + 1])
     except orjson.JSONDecodeError:
         return None
-    return found if isinstance(found, dict) else None
+    return content if isinstance(content, dict) else None

@@ -38,7 +38,7 @@ class Ranked(NamedTuple):
     """The pairs of a group that both orders agree on, better and worse by id, and what asking cost in tokens."""
 
     pairs: list[tuple[str, str]]
-    why: str
+    reason: str
     tokens: int
 
 
@@ -48,30 +48,30 @@ async def rank(judge: AnswerJudge, group: RankedGroup, keep: Callable[[str], str
     random.Random(repr([id for id, _ in first])).shuffle(first)  # noqa: S311  no secret; the same for the same group
     orders, tokens = [], 0
     for answers in (first, first[::-1]):
-        told = await judge.ask(messages(group.asked, [text for _, text in answers], keep), 0.0)
-        tokens += told.tokens
-        if (order := read_order(told.text, len(answers))) is None:
+        reply = await judge.ask(messages(group.asked, [text for _, text in answers], keep), 0.0)
+        tokens += reply.tokens
+        if (order := read_order(reply.text, len(answers))) is None:
             return Ranked([], "the judge's order cannot be read", tokens)
-        orders.append([answers[at][0] for at in order])
+        orders.append([answers[index][0] for index in order])
     pairs = agreed(*orders)
     return Ranked(pairs, "" if pairs else "the two orders contradict each other", tokens)
 
 
-def messages(asked: str, answers: Sequence[str], keep: Callable[[str], str]) -> list[dict[str, str]]:
-    named = {letter: shortened(keep(text)) for letter, text in zip(LETTERS, answers, strict=False)}
-    body = {"request": shortened(keep(asked)), "answers": named}
-    said = orjson.dumps(body, option=orjson.OPT_INDENT_2).decode()
-    return [{"role": "system", "content": RANK}, {"role": "user", "content": said}]
+def messages(question: str, answers: Sequence[str], keep: Callable[[str], str]) -> list[dict[str, str]]:
+    by_letter = {letter: shortened(keep(text)) for letter, text in zip(LETTERS, answers, strict=False)}
+    body = {"request": shortened(keep(question)), "answers": by_letter}
+    content = orjson.dumps(body, option=orjson.OPT_INDENT_2).decode()
+    return [{"role": "system", "content": RANK}, {"role": "user", "content": content}]
 
 
 def read_order(text: str, count: int) -> list[int] | None:
     """Places of the answers, the best first; those that it leaves out are not among them. None where it cannot be
     read: what is not a letter of an answer, or a letter twice."""
-    found = last_object(text)
-    said = found.get("ranking") if found is not None else None
-    if not isinstance(said, list) or not all(isinstance(one, str) for one in said):
+    reply = last_object(text)
+    ranking = reply.get("ranking") if reply is not None else None
+    if not isinstance(ranking, list) or not all(isinstance(item, str) for item in ranking):
         return None
-    letters = [one.strip().upper() for one in said]
+    letters = [item.strip().upper() for item in ranking]
     if len(set(letters)) < len(letters) or not all(
         len(letter) == 1 and letter in LETTERS[:count] for letter in letters
     ):
@@ -79,10 +79,10 @@ def read_order(text: str, count: int) -> list[int] | None:
     return [LETTERS.index(letter) for letter in letters]
 
 
-def agreed(one: Sequence[str], other: Sequence[str]) -> list[tuple[str, str]]:
+def agreed(first: Sequence[str], second: Sequence[str]) -> list[tuple[str, str]]:
     """Better and worse, each id in one pair at most. The best goes with the worst, the next best with the next worst,
     as far as both orders say so."""
-    both = [id for id in one if id in other]
-    both.sort(key=lambda id: (one.index(id) + other.index(id), id))
-    pairs = zip(both[: len(both) // 2], reversed(both), strict=False)
-    return [(a, b) for a, b in pairs if one.index(a) < one.index(b) and other.index(a) < other.index(b)]
+    shared = [id for id in first if id in second]
+    shared.sort(key=lambda id: (first.index(id) + second.index(id), id))
+    pairs = zip(shared[: len(shared) // 2], reversed(shared), strict=False)
+    return [(a, b) for a, b in pairs if first.index(a) < first.index(b) and second.index(a) < second.index(b)]

@@ -38,11 +38,11 @@ class Label(NamedTuple):
 
     name: str
     value: float
-    why: str
+    reason: str
 
 
-def label(name: str, why: str) -> Label:
-    return Label(name, VALUES[name], why)
+def label(name: str, reason: str) -> Label:
+    return Label(name, VALUES[name], reason)
 
 
 def of_kind(kind: SignalKind) -> Label | None:
@@ -70,10 +70,10 @@ def of_tool(*, marked: bool) -> Label:
 
 def of_message(text: str, questions: Collection[str]) -> Label | None:
     """A person's own words; None where it takes a judge. `questions`: what the person had asked before."""
-    said = _letters(text)
-    if not said:
+    letters = _letters(text)
+    if not letters:
         return label("unclear", "it has no words")
-    if len(said) >= REPEATED and any(said == _letters(question) for question in questions):
+    if len(letters) >= REPEATED and any(letters == _letters(question) for question in questions):
         return label("redo", "the person said the same once more")
     if is_polite(text):
         return label("nothing", "politeness is no verdict")
@@ -84,8 +84,8 @@ def is_polite(text: str) -> bool:
     """Nothing but thanks, praise and assent: said after good and bad answers alike."""
     if len(text) > LONGEST_POLITE:
         return False
-    found = [word.lower() for word in _WORD.findall(text)]
-    return all(word in _POLITE for word in found)
+    words = [word.lower() for word in _WORD.findall(text)]
+    return all(word in _POLITE for word in words)
 
 
 def _letters(text: str) -> str:

@@ -39,7 +39,7 @@ class Agreement(NamedTuple):
     kappa: float
     low: float
     high: float
-    why: str | None  # why such labels do not train; None: they may
+    reason: str | None  # why such labels do not train; None: they may
 
     @property
     def shared(self) -> int:
@@ -47,7 +47,7 @@ class Agreement(NamedTuple):
 
     @property
     def trusted(self) -> bool:
-        return self.why is None
+        return self.reason is None
 
     @property
     def weight(self) -> float:
@@ -55,9 +55,9 @@ class Agreement(NamedTuple):
         return max(0.0, min(MOST_WEIGHT, self.kappa))
 
     def body(self) -> AgreementBody:
-        counted = self.shared
+        shared_count = self.shared
         return {
-            "shared": counted,
+            "shared": shared_count,
             "needed": FEWEST,
             "table": {
                 "both": self.both,
@@ -65,12 +65,12 @@ class Agreement(NamedTuple):
                 "judge_only": self.judge_only,
                 "neither": self.neither,
             },
-            "agreement": (self.both + self.neither) / counted if counted else None,
-            "kappa": self.kappa if counted else None,
-            "interval": [self.low, self.high] if counted else None,
+            "agreement": (self.both + self.neither) / shared_count if shared_count else None,
+            "kappa": self.kappa if shared_count else None,
+            "interval": [self.low, self.high] if shared_count else None,
             "trusted": self.trusted,
             "weight": self.weight if self.trusted else 0.0,
-            "why": self.why,
+            "why": self.reason,
         }
 
 
@@ -94,11 +94,11 @@ def trust(pairs: Sequence[Pair], unseen: int = 0) -> Trust:
     window = [pair for pair in pairs if pair[0] != 0][:WINDOW]
     bad = [(person < 0, judge < 0) for person, judge in window]
     good = [(person > 0, judge > 0) for person, judge in window]
-    found = Trust(_side("bad", bad), _side("good", good))
+    agreements = Trust(_side("bad", bad), _side("good", good))
     if unseen <= UNSEEN:
-        return found
+        return agreements
     reason = f"{unseen} labels since a person last rated such a turn, and {UNSEEN} are the most: rate one or two"
-    return Trust(*(side._replace(why=side.why or reason) for side in found))
+    return Trust(*(side._replace(reason=side.reason or reason) for side in agreements))
 
 
 def _side(side: Side, pairs: Sequence[tuple[bool, bool]]) -> Agreement:
@@ -112,7 +112,7 @@ _CELLS: Final = ((True, True), (True, False), (False, True), (False, False))
 def _agreement(side: Side, cells: tuple[int, ...]) -> Agreement:
     both, person_only, judge_only, neither = cells
     low, high = interval(cells)
-    reason = _why(side, sum(cells), both + person_only, judge_only + neither, low)
+    reason = _untrusted_reason(side, sum(cells), both + person_only, judge_only + neither, low)
     return Agreement(side, both, person_only, judge_only, neither, kappa(cells), low, high, reason)
 
 
@@ -134,19 +134,19 @@ def interval(cells: Sequence[int]) -> tuple[float, float]:
     if not n:
         return -1.0, 1.0
     draw = random.Random(n)  # noqa: S311  no secret
-    found = []
+    kappas = []
     for _ in range(DRAWS):
         drawn = draw.choices(range(4), weights=cells, k=n)
-        found.append(kappa([drawn.count(cell) for cell in range(4)]))
-    found.sort()
-    return found[int(TAIL * DRAWS)], found[int((1 - TAIL) * DRAWS) - 1]
+        kappas.append(kappa([drawn.count(cell) for cell in range(4)]))
+    kappas.sort()
+    return kappas[int(TAIL * DRAWS)], kappas[int((1 - TAIL) * DRAWS) - 1]
 
 
-def _why(side: Side, shared: int, here: int, there: int, low: float) -> str | None:
+def _untrusted_reason(side: Side, shared: int, on_side: int, off_side: int, low: float) -> str | None:
     if shared < FEWEST:
         return f"{shared} of {FEWEST} turns that a person has rated, too"
-    if min(here, there) < EACH:
-        good, bad = (here, there) if side == "good" else (there, here)
+    if min(on_side, off_side) < EACH:
+        good, bad = (on_side, off_side) if side == "good" else (off_side, on_side)
         return f"people must have rated {EACH} of each kind among them: {good} good, {bad} bad"
     if low < LEAST_KAPPA:
         return f"the lower bound of kappa is {low:.2f}, and {LEAST_KAPPA:g} is needed"

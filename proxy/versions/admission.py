@@ -55,33 +55,33 @@ class Admission:
         if not wait:
             raise self._refused("no version is changed meanwhile (`rlproxy pause` wakes it)")
         if self._for_good:
-            raise self._gone()
+            raise self._closed_error()
         if (refusal := self._line.refusal()) is not None:
-            whose = "this key's share of those that wait" if refusal == "share" else f"{len(self._line)} requests"
-            raise self._refused(f"{whose} wait already (server.hold_most)")
+            waiting = "this key's share of those that wait" if refusal == "share" else f"{len(self._line)} requests"
+            raise self._refused(f"{waiting} wait already (server.hold_most)")
         try:
             await self._line.wait(self.leave, beat=beat, within_s=self._hold_s)
         except TimeoutError:
             raise self._refused(f"this request has waited for {self._hold_s:g} s (server.hold_s)") from None
 
-    def _refused(self, why: str) -> BackendDown:
-        message = f"{self.closed}, and {why}; nothing was lost, ask again later."
+    def _refused(self, reason: str) -> BackendDown:
+        message = f"{self.closed}, and {reason}; nothing was lost, ask again later."
         return BackendDown(message, retry_after=RETRY_AFTER_S)
 
-    def close(self, why: str) -> None:
+    def close(self, reason: str) -> None:
         """Nobody else gets in; who is inside goes on."""
-        self.closed = why
+        self.closed = reason
 
     @contextlib.contextmanager
-    def shut(self, why: str) -> Iterator[None]:
+    def shut(self, reason: str) -> Iterator[None]:
         """Closed for a moment, inside this block, by somebody who is inside. Those who wait hear nothing: which version
         they will get is what they wait for. Whoever closes it meanwhile keeps it closed."""
-        self.closed, self._line.quiet = why, True
+        self.closed, self._line.quiet = reason, True
         try:
             yield
         finally:
             self._line.quiet = False
-            if self.closed == why:
+            if self.closed == reason:
                 self.open()
 
     def open(self) -> None:
@@ -91,12 +91,12 @@ class Admission:
             self._inside += 1  # now: were it closed again before they run, they are inside
             self._line.let_in()
 
-    def turn_away(self, why: str) -> None:
+    def turn_away(self, reason: str) -> None:
         """Nobody gets in any more, and nobody waits any longer."""
-        self.closed, self._for_good = why, True
-        self._line.turn_away(self._gone)
+        self.closed, self._for_good = reason, True
+        self._line.turn_away(self._closed_error)
 
-    def _gone(self) -> BackendDown:
+    def _closed_error(self) -> BackendDown:
         return BackendDown(f"{self.closed}; ask again in a moment.", retry_after=5)
 
     async def emptied(self, within_s: float, unless: Callable[[], bool]) -> bool:

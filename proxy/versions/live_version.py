@@ -141,38 +141,38 @@ class LiveVersion:
 
     # Requests
 
-    def version_of(self, asked: str) -> int | None:
+    def version_of(self, model_name: str) -> int | None:
         """`MODEL` is the live version, `MODEL@base` and `MODEL@vN` pin one. Another name is passed on as it is: a
         model that is not ours to train."""
-        return self._meant(asked)[0]
+        return self._parse_name(model_name)[0]
 
-    def names_version(self, asked: str) -> bool:
+    def names_version(self, model_name: str) -> bool:
         """Tell whether a request for this model pins a version itself."""
-        return self._meant(asked)[1]
+        return self._parse_name(model_name)[1]
 
-    def _meant(self, asked: str) -> tuple[int | None, bool]:
+    def _parse_name(self, model_name: str) -> tuple[int | None, bool]:
         """The version, and whether it is pinned."""
         capabilities = self._backend.capabilities
         if capabilities.foreign:
             return None, False
-        known, model = asked.removesuffix(capabilities.implied_tag), self.model
-        if known in ("", model):
+        bare_name, model = model_name.removesuffix(capabilities.implied_tag), self.model
+        if bare_name in ("", model):
             return self._pointer.live, False
-        name, at, pin = known.rpartition("@")
-        if not at or name != model:  # a server's model has no name until it was reached
+        name, separator, pin = bare_name.rpartition("@")
+        if not separator or name != model:  # a server's model has no name until it was reached
             return None, False
         if pin == "base":
             return BASE, True
         is_version = pin.startswith("v") and pin[1:].isdecimal() and len(pin) < 12
         return (int(pin[1:]), True) if is_version else (None, False)
 
-    async def acquire(self, asked: str, promised: int | None = None) -> Lease:
-        """The version that a request for the model `asked` gets, or the one that it was promised. Raises NotFound,
+    async def acquire(self, model_name: str, promised: int | None = None) -> Lease:
+        """The version that a request for the model `model_name` gets, or the one that it was promised. Raises NotFound,
         BackendDown."""
-        version, pinned = self._meant(asked)
+        version, pinned = self._parse_name(model_name)
         version = version if promised is None else promised
         if version is None:
-            return Lease(self, None, asked or self.model, pinned=False)
+            return Lease(self, None, model_name or self.model, pinned=False)
         self._in_use[version] += 1
         try:
             if version not in self._loaded:
@@ -181,7 +181,7 @@ class LiveVersion:
         except BaseException as error:
             self._release(version)
             if isinstance(error, Conflict) and not pinned and version != self.live:
-                return await self.acquire(asked)  # it was damaged, and another one answers instead
+                return await self.acquire(model_name)  # it was damaged, and another one answers instead
             raise
         return Lease(self, version, self.name(version), pinned)
 
@@ -204,7 +204,7 @@ class LiveVersion:
         self._in_use[version] -= 1
         if not self._in_use[version]:
             del self._in_use[version]
-            if version in self._loaded - self._kept():
+            if version in self._loaded - self._versions_to_keep():
                 self._tasks.spawn(f"unload-v{version}", self._unload_unused())
 
     # Changes
@@ -215,11 +215,11 @@ class LiveVersion:
         Raises NotFound, Conflict (already live), Unsupported, BackendDown, BackendBroke. Whoever asked may hang up. A
         change that has begun goes on to its end, so that the pointer on disk and the one that answers are never two.
         """
-        live_version = self._tasks.spawn(f"swap-v{version}", self._outcome(version, reason, actor, instead_of))
-        found: Pointer | Exception = await asyncio.shield(live_version)
-        if isinstance(found, Exception):
-            raise found
-        return found
+        swap = self._tasks.spawn(f"swap-v{version}", self._outcome(version, reason, actor, instead_of))
+        outcome: Pointer | Exception = await asyncio.shield(swap)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
     async def _outcome(self, version: int, reason: str, actor: str, instead_of: int | None) -> Pointer | Exception:
         try:
@@ -243,7 +243,7 @@ class LiveVersion:
             try:
                 await self._load(version)
                 loaded = time.perf_counter()
-                with self._alone(version):
+                with self._exclusive(version):
                     await self._warm(version)
                     if not at_once:  # what is being taken back is not to answer for a moment longer
                         await self._warm_up.read_ahead(self.name(version))
@@ -268,7 +268,7 @@ class LiveVersion:
         return self._pointer
 
     @contextlib.contextmanager
-    def _alone(self, version: int) -> Iterator[None]:
+    def _exclusive(self, version: int) -> Iterator[None]:
         """Where a server has one version on at a time: nobody is let in until this one is on and live.
 
         A request for the old one would wait there all the same, and have it take the new one off again.
@@ -289,9 +289,9 @@ class LiveVersion:
                 f"{version_first(live)} is live since a rollback. `rlproxy promote v{version}` takes that back, and "
                 "`rlproxy versions` lists the others."
             )
-        if (why := await self._withdrawn(version)) is not None:
+        if (reason := await self._withdrawn(version)) is not None:
             raise Conflict(
-                f"{version_first(live)} stays live, since v{version} before it is withdrawn: {why}; "
+                f"{version_first(live)} stays live, since v{version} before it is withdrawn: {reason}; "
                 f"`rlproxy promote v{version}` takes it back all the same."
             )
         return await self.to(version, f"{ROLLED_BACK} {version_in_words(live)}", actor)
@@ -318,9 +318,9 @@ class LiveVersion:
         log.error("swap failed", problem=problem)
         self._events.emit("problem", message=problem)
 
-    def _kept(self) -> set[int]:
-        kept = {BASE, self._pointer.live, self._pointer.previous}
-        return kept | self._pinned_elsewhere() if self._backend.places is None else kept
+    def _versions_to_keep(self) -> set[int]:
+        versions = {BASE, self._pointer.live, self._pointer.previous}
+        return versions | self._pinned_elsewhere() if self._backend.places is None else versions
 
     async def _load(self, version: int) -> None:
         """Needs the lock."""
@@ -343,7 +343,7 @@ class LiveVersion:
         spare = self._loaded - {BASE, self.live}
         if not spare:
             raise Unsupported(f"The backend holds {places} models at once and a swap needs 3; raise that number there.")
-        version = min(spare, key=lambda v: (v in self._kept(), self._in_use[v]))
+        version = min(spare, key=lambda v: (v in self._versions_to_keep(), self._in_use[v]))
         try:
             async with asyncio.timeout(ROOM_S):
                 while self._in_use[version]:
@@ -374,18 +374,18 @@ class LiveVersion:
 
         Needs the lock. A backend that was restarted beside us does not have what it had: it is given back.
         """
-        for again in (True, False):
+        for may_retry in (True, False):
             status, text = await self._warm_up.answers(self._backend.addresses(self.name(version)))
             if status == 200:
                 return
-            if not (again and version != BASE and status in self._backend.capabilities.lost):
+            if not (may_retry and version != BASE and status in self._backend.capabilities.lost):
                 raise BackendBroke(f"The warm-up request was answered with {status}: {text[:200]}")
             self._loaded.discard(version)
             await self._load(version)
 
     async def _unload_unused(self) -> None:
         async with self._changing:
-            for version in self._loaded - self._kept():
+            for version in self._loaded - self._versions_to_keep():
                 if self._in_use[version]:
                     continue
                 try:

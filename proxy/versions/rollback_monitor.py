@@ -60,29 +60,31 @@ class WatchedComparison(NamedTuple):
     """A comparison of the live version with the one before, and what it counts."""
 
     of: Literal["ratings", "episodes"]
-    found: Comparison
+    comparison: Comparison
 
-    def reason(self, live: int, before: int) -> str:
-        new, old, names = self.found.new, self.found.old, (version_in_words(live), version_in_words(before))
+    def reason(self, live: int, previous: int) -> str:
+        new, old, names = self.comparison.new, self.comparison.old, (version_in_words(live), version_in_words(previous))
         if self.of == "ratings":
             return (
                 f"{names[0]} was rated worse than {names[1]}, beyond chance: {new}, {old} before "
-                f"(p = {self.found.p:.2g})"
+                f"(p = {self.comparison.p:.2g})"
             )
         return (
             f"{names[0]} succeeded in fewer evaluation episodes than {names[1]}, beyond chance: {new.good} of "
-            f"{new.rated}, {old.good} of {old.rated} before (p = {self.found.p:.2g})"
+            f"{new.rated}, {old.good} of {old.rated} before (p = {self.comparison.p:.2g})"
         )
 
-    def line(self, live: int, before: int) -> str:
-        new, old, names = self.found.new, self.found.old, (version_in_words(live), version_in_words(before))
+    def line(self, live: int, previous: int) -> str:
+        new, old, names = self.comparison.new, self.comparison.old, (version_in_words(live), version_in_words(previous))
         if self.of == "ratings":
-            told, worse = f"{names[0]}: {new}; {names[1]}: {old}", "it is rated worse"
+            summary, worse = f"{names[0]}: {new}; {names[1]}: {old}", "it is rated worse"
         else:
-            told = f"evaluation episodes: {names[0]}: {new.good} of {new.rated}; {names[1]}: {old.good} of {old.rated}"
+            summary = (
+                f"evaluation episodes: {names[0]}: {new.good} of {new.rated}; {names[1]}: {old.good} of {old.rated}"
+            )
             worse = "it succeeds less often"
         over = f"its first {NEW} {self.of} are over"
-        return f"{told}; {over if self.found.over else f'it is rolled back by itself if {worse} beyond chance'}"
+        return f"{summary}; {over if self.comparison.over else f'it is rolled back by itself if {worse} beyond chance'}"
 
 
 class RollbackMonitor:
@@ -118,7 +120,7 @@ class RollbackMonitor:
     async def look(self) -> None:
         """Roll the live version back if it is rated worse than the one before. Raises ProxyError, StoreError."""
         pointer = self._live_version.pointer
-        live, before = pointer.live, pointer.previous
+        live, previous = pointer.live, pointer.previous
         watched = await self.comparisons(pointer)
         if not watched:
             return
@@ -129,10 +131,10 @@ class RollbackMonitor:
             return
         reason = adapter.withdrawn if adapter else None
         if reason is None:
-            worse = next((one for one in watched if one.found.worse), None)
+            worse = next((watch for watch in watched if watch.comparison.worse), None)
             if worse is None:
                 return
-            reason = worse.reason(live, before)
+            reason = worse.reason(live, previous)
             await self._store.versions.withdraw(
                 live, reason, ACTOR
             )  # first: a crash from here on ends in the rollback too
@@ -150,10 +152,10 @@ class RollbackMonitor:
         went_live_by_itself = pointer.actor == ACTOR and pointer.live > pointer.previous
         if not self._train.watch or pointer.live == BASE or not went_live_by_itself:
             return []
-        before = await self._store.meta.get(RATED_BEFORE, EVERY)  # not known of a swap of before it was kept
+        last_rating = await self._store.meta.get(RATED_BEFORE, EVERY)  # not known of a swap of before it was kept
         share, raters = self._train.max_rater_share, self._train.raters
         rated_old = await self._store.opinions.votes(pointer.previous, share, raters, alone=True)
-        old = [vote.good for vote in rated_old if vote.seq <= before]
+        old = [vote.good for vote in rated_old if vote.seq <= last_rating]
         rated_new = [vote.good for vote in await self._store.opinions.votes(pointer.live, share, raters)]
         watched = [WatchedComparison("ratings", compare(old, rated_new))]
         # What is still evaluated on the version before does not move what the new one is compared with.
@@ -167,30 +169,35 @@ class RollbackMonitor:
         """For `status`: what is watched and how it stands, or what was rolled back."""
         pointer = self._live_version.pointer
         if watched := await self.comparisons(pointer):
-            told = {one.of: _told(one.found) for one in watched}
+            bodies = {watch.of: _comparison_body(watch.comparison) for watch in watched}
             return {
                 "version": pointer.live,
                 "against": pointer.previous,
-                "new": told["ratings"]["new"],
-                "old": told["ratings"]["old"],
-                "p": told["ratings"]["p"],
-                "episodes": told.get("episodes"),
-                "state": "over" if all(one.found.over for one in watched) else "watching",
-                "line": "; ".join(one.line(pointer.live, pointer.previous) for one in _spoken(watched)),
+                "new": bodies["ratings"]["new"],
+                "old": bodies["ratings"]["old"],
+                "p": bodies["ratings"]["p"],
+                "episodes": bodies.get("episodes"),
+                "state": "over" if all(watch.comparison.over for watch in watched) else "watching",
+                "line": "; ".join(watch.line(pointer.live, pointer.previous) for watch in _spoken(watched)),
             }
-        before = await self._store.versions.get(pointer.previous)
-        if pointer.actor == ACTOR and before is not None and before.withdrawn:
-            return {"version": before.version, "against": pointer.live, "state": "rolled back", "line": pointer.reason}
+        previous = await self._store.versions.get(pointer.previous)
+        if pointer.actor == ACTOR and previous is not None and previous.withdrawn:
+            return {
+                "version": previous.version,
+                "against": pointer.live,
+                "state": "rolled back",
+                "line": pointer.reason,
+            }
         return None
 
 
 def _spoken(watched: Sequence[WatchedComparison]) -> Sequence[WatchedComparison]:
     """Those that have something to tell; all where none has."""
-    return [one for one in watched if one.found.old.rated or one.found.new.rated] or watched
+    return [watch for watch in watched if watch.comparison.old.rated or watch.comparison.new.rated] or watched
 
 
-def _told(found: Comparison) -> ComparisonBody:
-    new, old = found.new, found.old
+def _comparison_body(comparison: Comparison) -> ComparisonBody:
+    new, old = comparison.new, comparison.old
     return {
-        "new": {"good": new.good, "rated": new.rated}, "old": {"good": old.good, "rated": old.rated}, "p": found.p,
+        "new": {"good": new.good, "rated": new.rated}, "old": {"good": old.good, "rated": old.rated}, "p": comparison.p,
     }  # fmt: skip

@@ -41,8 +41,8 @@ class Comparison(NamedTuple):
 
 def compare(old: Sequence[bool], new: Sequence[bool]) -> Comparison:
     """`old` and `new` say of each rated answer whether it was good, oldest first."""
-    before, after = _share(old[-OLD:]), _share(new[:NEW])
-    return Comparison(before, after, fisher(before, after), over=after.rated == NEW)
+    old_share, new_share = _share(old[-OLD:]), _share(new[:NEW])
+    return Comparison(old_share, new_share, fisher(old_share, new_share), over=new_share.rated == NEW)
 
 
 def fisher(old: Share, new: Share) -> float:

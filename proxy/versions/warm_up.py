@@ -50,16 +50,16 @@ class WarmUp:
             return
         read = 0
 
-        async def one(prompt: Mapping[str, Any], address: Address) -> None:
+        async def read_prompt(prompt: Mapping[str, Any], address: Address) -> None:
             nonlocal read
             status, _ = await ask(self._backend, address, prompt, READ_AHEAD_S)
             read += status == 200
 
-        asked = [asyncio.create_task(one(prompt, at)) for prompt in prompts for at in addresses]
+        tasks = [asyncio.create_task(read_prompt(prompt, address)) for prompt in prompts for address in addresses]
         try:
-            await asyncio.wait(asked, timeout=READ_AHEAD_S)
+            await asyncio.wait(tasks, timeout=READ_AHEAD_S)
         finally:
-            for task in asked:  # whose connection closes: the server need not read on
+            for task in tasks:  # whose connection closes: the server need not read on
                 task.cancel()
-            await asyncio.gather(*asked, return_exceptions=True)
-        log.info("read ahead", prompts=len(asked), read=read)
+            await asyncio.gather(*tasks, return_exceptions=True)
+        log.info("read ahead", prompts=len(tasks), read=read)

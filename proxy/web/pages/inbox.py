@@ -73,7 +73,9 @@ class InboxPage:
         row = await self._found(request)
         ruled = of_kind("copied")
         assert ruled is not None
-        await self._store.signals.add(NewSignal(row.id, "copied", label=ruled.name, value=ruled.value, why=ruled.why))
+        await self._store.signals.add(
+            NewSignal(row.id, "copied", label=ruled.name, value=ruled.value, why=ruled.reason)
+        )
         return web.Response(status=204)
 
     async def rows(self, request: web.Request) -> web.Response:

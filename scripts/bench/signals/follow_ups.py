@@ -216,7 +216,7 @@ async def learn(
             bad = trusted.bad
             print(
                 f"{persona.name}, {asked.user}, {asked.flips:.0%} flipped: bad: kappa {bad.kappa:.2f} "
-                f"[{bad.low:.2f}, {bad.high:.2f}] ({bad.why or 'trusted'})",
+                f"[{bad.low:.2f}, {bad.high:.2f}] ({bad.reason or 'trusted'})",
                 flush=True,
             )
             record["rounds"] = []

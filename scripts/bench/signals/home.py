@@ -74,7 +74,7 @@ class Home:
             if turn.said is not None:
                 signal = NewSignal(turn.id, "message", turn.said)
                 if ruled := rules.of_message(turn.said, [turn.line["messages"][-1]["content"]]):
-                    signal = replace(signal, label=ruled.name, value=ruled.value, why=ruled.why)
+                    signal = replace(signal, label=ruled.name, value=ruled.value, why=ruled.reason)
                 await self._store.signals.add(signal)
         while await self.judging.look() | await self.judging.ask():
             pass
@@ -124,7 +124,7 @@ class _Forced(JudgingLoop):
 
 
 def _believed(side: Agreement) -> Agreement:
-    return side._replace(why=None, kappa=max(side.kappa, MOST_WEIGHT))
+    return side._replace(reason=None, kappa=max(side.kappa, MOST_WEIGHT))
 
 
 async def opened(folder: Path) -> Store:

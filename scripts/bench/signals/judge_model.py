@@ -51,7 +51,9 @@ async def verdicts(url: str, model: str, pairs: list[dict[str, str]], votes: int
         found = []
         for pair in pairs:
             found.append(await judge.verdict(JudgedTurn(pair["request"], pair["reply"], pair["follow_up"])))
-            print(f"{len(found)} of {len(pairs)}: {pair['label']} -> {found[-1].label} ({found[-1].why})", flush=True)
+            print(
+                f"{len(found)} of {len(pairs)}: {pair['label']} -> {found[-1].label} ({found[-1].reason})", flush=True
+            )
         return found
 
 
@@ -89,7 +91,7 @@ def main() -> None:
         "votes": asked.votes,
         "pairs": len(pairs),
         "labels": Counter(verdict.label for verdict in found),
-        "why": Counter(verdict.why for verdict in found),
+        "why": Counter(verdict.reason for verdict in found),
         "tokens": sum(verdict.tokens for verdict in found),
         "bad": side(pairs, found, -1),
         "good": side(pairs, found, 1),

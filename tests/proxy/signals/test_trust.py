@@ -40,8 +40,8 @@ def test_one_that_nobody_looks_at_any_more_is_not_trusted() -> None:
     good = pairs(60, 0.95)
     assert trust(good, module.UNSEEN).bad.trusted
     late = trust(good, module.UNSEEN + 1)
-    assert not late.trusted and "since a person last rated" in str(late.bad.why)
-    assert "of 50 turns" in str(trust(good[:20], module.UNSEEN + 1).bad.why)  # what was lacking before is said first
+    assert not late.trusted and "since a person last rated" in str(late.bad.reason)
+    assert "of 50 turns" in str(trust(good[:20], module.UNSEEN + 1).bad.reason)  # what was lacking before is said first
 
 
 @pytest.mark.parametrize("judge", [-1.0, 0.0, 1.0])
@@ -61,9 +61,9 @@ def test_a_judge_that_only_finds_complaints_is_trusted_in_those() -> None:
 
 
 def test_few_turns_or_few_of_a_kind() -> None:
-    assert trust(pairs(FEWEST - 1, 1.0)).bad.why == f"{FEWEST - 1} of {FEWEST} turns that a person has rated, too"
+    assert trust(pairs(FEWEST - 1, 1.0)).bad.reason == f"{FEWEST - 1} of {FEWEST} turns that a person has rated, too"
     lopsided = [(-1.0, -1.0)] * 55 + [(1.0, 1.0)] * (EACH - 1)
-    assert "of each kind" in (trust(lopsided[-60:]).bad.why or "")
+    assert "of each kind" in (trust(lopsided[-60:]).bad.reason or "")
 
 
 def test_people_who_cancel_out_are_no_turn() -> None:
