@@ -304,7 +304,7 @@ class Wiring:
 
     async def running(self, app: web.Application) -> AsyncIterator[None]:
         """From the start to the stop, in their order."""
-        asyncio.get_running_loop().set_exception_handler(self.health.files.heard)
+        asyncio.get_running_loop().set_exception_handler(self.health.files.on_loop_error)
         await self.keys.start(self.store)
         await self.episodes.start()
         await relocation.find_again(self.settings, self.store)

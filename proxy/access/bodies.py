@@ -91,7 +91,7 @@ class Bodies:
     @property
     def held(self) -> int:
         """Bytes that are in the account."""
-        return self._shares.held
+        return self._shares.in_use
 
     def of(self, holder: Holder) -> HeldBytes:
         return HeldBytes(self._shares, holder)

@@ -49,7 +49,7 @@ class Limits:
         )  # by key: tokens, and when there were so many
 
     def under_way(self, kind: PlaceKind) -> int:
-        return self._places[kind].held
+        return self._places[kind].in_use
 
     def enter(self, kind: PlaceKind, holder: Holder, reserve: Callable[[], int] = lambda: 0) -> None:
         """Take a place, until `leave`. `reserve`: how many of those that are kept for admins it may have. Raises
@@ -65,7 +65,7 @@ class Limits:
                 retry_after=1,
             )
         if refusal is not None:
-            raise Overloaded(f"There are {places.held} {_NAMES[kind]} already; ask again in a moment.", retry_after=1)
+            raise Overloaded(f"There are {places.in_use} {_NAMES[kind]} already; ask again in a moment.", retry_after=1)
 
     def leave(self, kind: PlaceKind, holder: Holder) -> None:
         self._places[kind].give_back(holder)

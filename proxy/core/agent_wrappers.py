@@ -45,7 +45,7 @@ class Agent(NamedTuple):
     expands: bool = False  # a slash command comes as two parts: what was typed, in tags, and what it stands for
     quotes: bool = False  # an argument of its command line comes in quotation marks
     acts: bool = False  # the model may have it send a command's text, which then comes right after a tool's result
-    after: Pair | None = None  # begin and end of a message that it adds after the person's
+    trailer: Pair | None = None  # begin and end of a message that it adds after the person's
     platform: re.Pattern[str] | None = None  # in its system prompt, once: where the person writes
     repeats: bool = False  # the end of its system prompt, below the person's newest message
 
@@ -64,9 +64,9 @@ _CLINE_INPUTS: Final = tuple((f'<user_input mode="{mode}">', "</user_input>") fo
 _CLINE_TYPED: Final = (*_tags("task", "user_message", "feedback", "answer"), *_CLINE_INPUTS)
 # Never a result alone: what a tool printed comes in that way, too.
 _CLINE_RESULTS: Final = tuple(
-    (f"[{tool}] Result:\n{before}", after)
+    (f"[{tool}] Result:\n{opening}", closing)
     for tool in ("plan_mode_respond", "act_mode_respond", "ask_followup_question", "attempt_completion")
-    for before, after in _CLINE_TYPED
+    for opening, closing in _CLINE_TYPED
 )
 
 # Recorded: Claude Code 2.1.329, Copilot CLI 1.0.102, opencode 1.18.33, OpenClaw 2026.9.6, Kilo 7.7.7, smolagents
@@ -132,7 +132,7 @@ AGENTS: Final = (
             r"(?:Conversation info: ⟦openclaw:ctx⟧\n```json\n(?P<json>[^\n]*)\n```\n\n)?"
         ),
         marker="⟦openclaw:ctx⟧",
-        after=CONTEXT,
+        trailer=CONTEXT,
         platform=re.compile(
             r'```json\n\{\n  "schema": "openclaw\.inbound_meta\.v2",\n'
             r'(?:  "account_id": "[^"\n]{0,200}",\n)?  "channel": "([a-z0-9_-]{1,40})",\n'
@@ -207,9 +207,9 @@ def own_text(message: Mapping[str, Any], agent: Agent | None) -> str | None:
 
 def added_after(message: Mapping[str, Any], agent: Agent | None) -> bool:
     """The agent added this message after the person's."""
-    if agent is None or agent.after is None or message.get("role") != "user":
+    if agent is None or agent.trailer is None or message.get("role") != "user":
         return False
-    begin, end = agent.after
+    begin, end = agent.trailer
     texts = texts_of(message.get("content"))
     return len(texts) == 1 and texts[0].startswith(f"{begin}\n") and texts[0].endswith(f"\n{end}")
 

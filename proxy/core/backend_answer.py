@@ -17,7 +17,7 @@ from proxy.core.errors import broken_off
 from proxy.core.http_message import CODINGS, NoHttp, Unpacking
 
 LOOK_S: Final = 60.0  # a beat, where nobody is told of silences
-HELD: Final = 1 << 18  # bytes that wait for a slow reader before no more are read
+READ_AHEAD: Final = 1 << 18  # bytes that wait for a slow reader before no more are read
 
 
 class Sender(Protocol):
@@ -45,7 +45,7 @@ class Answer:
         self._unpack = unpack
         self._unpacking: Unpacking | None = None
         self._has_packed = False  # more can be unpacked of what has come
-        self._came: list[bytes] = []
+        self._chunks: list[bytes] = []
         self._size = 0
         self.is_whole = False  # its last byte has come
         self._broke: Exception | None = None
@@ -60,14 +60,14 @@ class Answer:
 
     @property
     def is_read(self) -> bool:
-        return self.is_whole and not self._came
+        return self.is_whole and not self._chunks
 
     async def some(self, beat_s: float) -> bytes | None:
         """All that has come since; b"" at the end, and None where nothing came for `beat_s`.
 
         Raises BrokeOff, so that it cannot be taken for a client that went away; after all that has come.
         """
-        if not self._came and not self.is_whole and self._broke is None:
+        if not self._chunks and not self.is_whole and self._broke is None:
             loop = self._connection.loop
             self._waiting, self._since = loop.create_future(), loop.time()
             if self._beat is None:
@@ -76,22 +76,22 @@ class Answer:
                 await self._waiting
             finally:
                 self._waiting = None
-        if self._came:
-            return self.taken()
+        if self._chunks:
+            return self.drain()
         if self._broke is not None:
             raise broken_off(self._broke) from self._broke
         return b"" if self.is_whole else None
 
-    def taken(self) -> bytes:
+    def drain(self) -> bytes:
         """Bytes that have come and were not read yet. Of a packed body it is a part; the next is there then."""
-        data = self._came[0] if len(self._came) == 1 else b"".join(self._came)
-        self._came.clear()
+        data = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+        self._chunks.clear()
         self._size = 0
         if self._has_packed and (error := self._unpack_more()) is not None:
             if not self.is_whole:  # else the connection is another answer's by now
                 self._connection.close()
             self.is_whole, self._broke = False, error
-        if self.paused and not self._came:
+        if self.paused and not self._chunks:
             self.paused = False
             self._connection.read_on()
         return data
@@ -99,7 +99,7 @@ class Answer:
     def give_back(self, data: bytes) -> None:
         """Put bytes that were taken back, for the next read."""
         if data:
-            self._came.insert(0, data)
+            self._chunks.insert(0, data)
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """The body as it comes, however long the silences are. Raises BrokeOff, after all that has come."""
@@ -139,7 +139,7 @@ class Answer:
 
     def take(self, data: bytes) -> None:
         if self._unpacking is None:
-            self._came.append(data)
+            self._chunks.append(data)
             self._size += len(data)
         elif (error := self._unpack_more(data)) is not None:
             raise error
@@ -148,20 +148,20 @@ class Answer:
         """Unpack a part of what has come, once all that was unpacked is read."""
         assert self._unpacking is not None
         try:
-            unpacked = self._unpacking.unpacked(data, 0 if self._came else HELD)
+            unpacked = self._unpacking.unpacked(data, 0 if self._chunks else READ_AHEAD)
         except zlib.error as error:
             return error
         if unpacked:
-            self._came.append(unpacked)
+            self._chunks.append(unpacked)
             self._size += len(unpacked)
         self._has_packed = self._unpacking.has_more
         return self._unpacking.lacking() if self.is_whole else None
 
     def tell(self) -> None:
         """All that one read has brought is here."""
-        if self._came and self._waiting is not None and not self._waiting.done():
+        if self._chunks and self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
-        elif (self._size > HELD or self._has_packed) and not (self.paused or self.is_whole or self._broke):
+        elif (self._size > READ_AHEAD or self._has_packed) and not (self.paused or self.is_whole or self._broke):
             self.paused = True
             self._connection.pause()
 

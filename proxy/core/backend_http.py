@@ -19,7 +19,7 @@ from typing import Any, Final
 import aiohappyeyeballs  # asyncio's own leaks sockets where who waits is cancelled
 import httptools
 
-from proxy.core.backend_answer import HELD, Answer
+from proxy.core.backend_answer import READ_AHEAD, Answer
 from proxy.core.http_message import (
     AT_ONCE,
     Body,
@@ -69,9 +69,9 @@ class Connections:
         body: Body,
         *,
         unpack: bool = False,
-        left: Callable[[], None] | None = None,
+        on_sent: Callable[[], None] | None = None,
     ) -> Answer:
-        """The head of the answer. `target`: the route as at a server's root, in the bytes that are sent. `left` is
+        """The head of the answer. `target`: the route as at a server's root, in the bytes that are sent. `on_sent` is
         called once the question is on its way.
 
         A question that changes nothing is asked once more where a connection that was kept has just been closed.
@@ -96,13 +96,13 @@ class Connections:
                 idle.close()
                 continue
             try:
-                return await idle.ask(method, head, body, unpack, left)
+                return await idle.ask(method, head, body, unpack, on_sent)
             except (Disconnected, ConnectionResetError, BrokenPipeError):
                 if method not in _SAFE or body is not None:
                     raise
                 break
         connection = await self._connected(address)
-        return await connection.ask(method, head, body, unpack, left)
+        return await connection.ask(method, head, body, unpack, on_sent)
 
     async def _connected(self, address: ServerAddress) -> _Connection:
         try:
@@ -121,7 +121,7 @@ class Connections:
             raise NotConnected(f"{address.host} is not the name of a machine") from error
         return connection
 
-    def made(self, connection: _Connection) -> None:
+    def add(self, connection: _Connection) -> None:
         self._all.add(connection)
 
     def keep(self, connection: _Connection) -> None:
@@ -178,17 +178,17 @@ class _Connection(asyncio.Protocol):
         self._head: asyncio.Future[Answer] | None = None
         self._drained: asyncio.Future[None] | None = None
         self._sending: asyncio.Task[None] | None = None
-        self._heard = 0.0  # when something came last
+        self._last_received = 0.0  # when something came last
         self._timer: asyncio.TimerHandle | None = None
         self._bodiless = 0  # bytes that came since a byte of the body, or since the question
 
     async def ask(
-        self, method: str, head: bytes, body: Body, unpack: bool, left: Callable[[], None] | None = None
+        self, method: str, head: bytes, body: Body, unpack: bool, on_sent: Callable[[], None] | None = None
     ) -> Answer:
         self._answer = answer = Answer(self, unpack=unpack, headless=method == "HEAD")
-        begun: asyncio.Future[Answer] = self.loop.create_future()
-        self._head = begun
-        self._heard, self._bodiless = self.loop.time(), 0
+        head_future: asyncio.Future[Answer] = self.loop.create_future()
+        self._head = head_future
+        self._last_received, self._bodiless = self.loop.time(), 0
         if self._timer is None:
             self._timer = self.loop.call_later(self._pool.read_timeout_s, self._look)
         if body is None:
@@ -198,9 +198,9 @@ class _Connection(asyncio.Protocol):
         else:
             self._sending = self.loop.create_task(self._send(head, body))
         try:
-            if left is not None:
-                left()
-            return await begun
+            if on_sent is not None:
+                on_sent()
+            return await head_future
         except BaseException:
             if self._answer is answer:  # else another one's is awaited by now
                 self.close()
@@ -215,7 +215,7 @@ class _Connection(asyncio.Protocol):
                     return  # `connection_lost` tells whoever waits
                 self.to.write(piece)
                 await (self._drained or asyncio.sleep(0))
-                self._heard = self.loop.time()
+                self._last_received = self.loop.time()
         except Exception as error:
             self._fail(error)
 
@@ -223,7 +223,7 @@ class _Connection(asyncio.Protocol):
         self.to.pause_reading()
 
     def read_on(self) -> None:
-        self._heard = self.loop.time()
+        self._last_received = self.loop.time()
         self.to.resume_reading()
 
     def close(self) -> None:
@@ -235,7 +235,7 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.to = transport
-        self._pool.made(self)
+        self._pool.add(self)
 
     def pause_writing(self) -> None:
         self._drained = self.loop.create_future()
@@ -246,7 +246,7 @@ class _Connection(asyncio.Protocol):
             drained.set_result(None)
 
     def data_received(self, data: bytes) -> None:
-        self._heard = self.loop.time()
+        self._last_received = self.loop.time()
         answer = self._answer
         if answer is None:  # nobody asked
             self.to.abort()
@@ -257,14 +257,14 @@ class _Connection(asyncio.Protocol):
                 self._parser.feed_data(data)
             finally:
                 if self._pieces:
-                    self._taken()
+                    self._pass_on()
         except httptools.HttpParserUpgrade:
             self._fail(NoHttp("it wants another protocol"))
         except (httptools.HttpParserError, zlib.error, NoHttp) as error:
             self._fail(NoHttp(str(error.__context__ or error)))
         if self._bodiless > HEAD_LIMIT:
-            what = "its head is" if self._head is not None else "what is no part of its body is"
-            self._fail(NoHttp(f"{what} over {HEAD_LIMIT} bytes"))
+            excess = "its head is" if self._head is not None else "what is no part of its body is"
+            self._fail(NoHttp(f"{excess} over {HEAD_LIMIT} bytes"))
         answer.tell()
 
     def eof_received(self) -> None:
@@ -293,7 +293,7 @@ class _Connection(asyncio.Protocol):
         """Take what came before a write failed: a server may answer a question that it does not read to its end."""
         with contextlib.suppress(OSError):
             descriptor = self.to.get_extra_info("socket").fileno()  # it is closed after this
-            while self._answer is not None and (data := os.read(descriptor, HELD)):
+            while self._answer is not None and (data := os.read(descriptor, READ_AHEAD)):
                 self.data_received(data)
 
     def _look(self) -> None:
@@ -303,17 +303,17 @@ class _Connection(asyncio.Protocol):
             return
         asks = self._sending is not None and not self._sending.done() and self._drained is None
         if self._answer.paused or asks:
-            self._heard = self.loop.time()
-        due = self._heard + self._pool.read_timeout_s
+            self._last_received = self.loop.time()
+        due = self._last_received + self._pool.read_timeout_s
         if due > self.loop.time():
             self._timer = self.loop.call_at(due, self._look)
         else:
             self._fail(Silent(f"nothing came for {self._pool.read_timeout_s:g} s"))
 
     def _fail(self, error: Exception) -> None:
-        (answer, begun), self._answer, self._head = (self._answer, self._head), None, None
-        if begun is not None and not begun.done():
-            begun.set_exception(error)
+        (answer, head), self._answer, self._head = (self._answer, self._head), None, None
+        if head is not None and not head.done():
+            head.set_exception(error)
         if answer is not None:
             answer.ended(error)
         if self._sending is not None:
@@ -336,13 +336,13 @@ class _Connection(asyncio.Protocol):
         if answer is None or status < 200:
             return
         answer.begin(status)
-        begun, self._head = self._head, None
-        if begun is not None and not begun.done():
-            begun.set_result(answer)
+        head, self._head = self._head, None
+        if head is not None and not head.done():
+            head.set_result(answer)
         if answer.headless:
             self._end(keep=False)
 
-    def _taken(self) -> None:
+    def _pass_on(self) -> None:
         """The answer has all pieces of its body that have come."""
         data = b"".join(self._pieces)
         self._pieces.clear()
@@ -352,7 +352,7 @@ class _Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         if self._pieces:
-            self._taken()
+            self._pass_on()
         answer = self._answer
         if answer is None:
             return

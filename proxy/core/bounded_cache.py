@@ -18,9 +18,9 @@ T = TypeVar("T")
 
 
 class _Turn(NamedTuple, Generic[T]):
-    at: float
+    used_at: float
     size: int
-    what: T
+    value: T
 
 
 class Running(Generic[T]):
@@ -30,17 +30,17 @@ class Running(Generic[T]):
         self._turns: tuple[_Turn[T], ...] = ()  # never changed, only exchanged
 
     def __iter__(self) -> Iterator[T]:
-        return (turn.what for turn in self._turns)
+        return (turn.value for turn in self._turns)
 
-    def remember(self, what: T, size: int, instead_of: T | None) -> None:
+    def remember(self, value: T, size: int, instead_of: T | None) -> None:
         """In place of the turn that it goes on with. `size`: bytes of its request; very large ones are not kept."""
         if size > BYTES // 4:
             return
         now = time.monotonic()
-        turns, room = [_Turn(now, size, what)], BYTES - size
+        turns, room = [_Turn(now, size, value)], BYTES - size
         for turn in self._turns:
             room -= turn.size
-            if turn.what is not instead_of and room >= 0 and len(turns) < MOST and now - turn.at < KEPT_S:
+            if turn.value is not instead_of and room >= 0 and len(turns) < MOST and now - turn.used_at < KEPT_S:
                 turns.append(turn)
         self._turns = tuple(turns)
 

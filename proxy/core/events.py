@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator
 from itertools import islice
 from typing import Any, NamedTuple
 
-KEPT = 1000  # events a listener may have missed; more is read from the store
+RING_SIZE = 1000  # events a listener may have missed; more is read from the store
 SOON_S = 0.25  # in which many of a kind are told as one
 
 
@@ -24,7 +24,7 @@ class ServerEvent(NamedTuple):
 
 class Events:
     def __init__(self) -> None:
-        self._ring: deque[ServerEvent] = deque(maxlen=KEPT)
+        self._ring: deque[ServerEvent] = deque(maxlen=RING_SIZE)
         self._next = 1
         self._wake: asyncio.Event = asyncio.Event()
         self._noted: dict[str, int] = {}
@@ -50,18 +50,18 @@ class Events:
         self._ended = True
         self._wake.set()
 
-    async def listen(self, after: int | None = None) -> AsyncGenerator[ServerEvent, None]:
-        """Events after number `after` (None: from now on), until `end`."""
-        seen = self._next - 1 if after is None else after
-        if seen >= self._next:  # a number of before a restart: all of ours are new to this listener
-            seen = 0
+    async def listen(self, last_id: int | None = None) -> AsyncGenerator[ServerEvent, None]:
+        """Events after number `last_id` (None: from now on), until `end`."""
+        newest_id = self._next - 1 if last_id is None else last_id
+        if newest_id >= self._next:  # a number of before a restart: all of ours are new to this listener
+            newest_id = 0
         while True:
             wake = self._wake
             # The ring has the newest of them without a gap: those not seen are its last ones.
-            fresh = list(islice(self._ring, max(0, len(self._ring) - (self._next - 1 - seen)), None))
-            for happened in fresh:
-                seen = happened.id
-                yield happened
+            fresh = list(islice(self._ring, max(0, len(self._ring) - (self._next - 1 - newest_id)), None))
+            for event in fresh:
+                newest_id = event.id
+                yield event
             if not fresh:
                 if self._ended:
                     return

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 UMASK: Final = 0o077  # of a running proxy: what it makes is its owner's, but for adapters, which servers read
-OTHERS: Final = 0o077
+OTHERS_MODE: Final = 0o077
 PRIVATE: Final = ("agents", "backups", "logs", "runs", "tensorboard")  # folders
 FILES: Final = (
     "rlproxy.db", "rlproxy.db-*", "rlproxy.db.*", "rlproxy.revoked", "rlproxy.forgotten", "rlproxy.lock",
@@ -30,13 +30,13 @@ def close(home: Path) -> Iterator[str]:
     """Closes it, with all in it that is ours; says what was changed, and what could not be."""
     try:
         with os.scandir(home) as entries:
-            found = {entry.name: entry for entry in entries}
+            by_name = {entry.name: entry for entry in entries}
     except OSError as error:
         yield f"Who may read the home {home} could not be looked at ({error.strerror or error}); nothing was changed."
         return
-    foreign = sorted(name for name in found if name not in (*PRIVATE, *SERVED) and not _is_file_of_ours(name))
+    foreign = sorted(name for name in by_name if name not in (*PRIVATE, *SERVED) and not _is_file_of_ours(name))
     yield from _close_folder(home, foreign)
-    for name, entry in sorted(found.items()):
+    for name, entry in sorted(by_name.items()):
         private = name in PRIVATE if entry.is_dir(follow_symlinks=False) else _is_file_of_ours(name)
         if private and not entry.is_symlink():  # where a link leads is not ours to say
             with contextlib.suppress(FileNotFoundError):  # it went meanwhile, as what is written anew does
@@ -55,7 +55,7 @@ def _close_folder(home: Path, foreign: list[str]) -> Iterator[str]:
                 f"The home {home} belongs to another user (uid {owner}, mode {mode:04o}), who can read or replace "
                 "what is in it. Only rlproxy's own files were closed. Use a folder of your own: --home FOLDER."
             )
-    elif mode & OTHERS and foreign:
+    elif mode & OTHERS_MODE and foreign:
         yield (
             f"Other users can look into the home {home} (mode {mode:04o}). It was left so, since it has things that "
             f"are not rlproxy's ({', '.join(foreign[:3])}); only rlproxy's own files were closed. `chmod 700 {home}` "
@@ -68,20 +68,21 @@ def _close_folder(home: Path, foreign: list[str]) -> Iterator[str]:
 def _close_one(path: Path) -> Iterator[str]:
     """For its owner only, if it is not so yet."""
     mode = _mode(path)
-    if not mode & OTHERS:
+    if not mode & OTHERS_MODE:
         return
     reason = "the file system keeps no modes"
     try:
-        path.chmod(mode & ~OTHERS)
+        path.chmod(mode & ~OTHERS_MODE)
     except OSError as error:
         reason = error.strerror or str(error)
-    if _mode(path) & OTHERS:
+    if _mode(path) & OTHERS_MODE:
         yield (
             f"Other users may read {path} (mode {mode:04o}), and that could not be changed ({reason}). It is used as "
             "it is; put the home where only you can read it: --home FOLDER."
         )
     else:
-        yield f"Other users could read {path} (mode {mode:04o}); it is closed to them now (mode {mode & ~OTHERS:04o})."
+        closed = mode & ~OTHERS_MODE
+        yield f"Other users could read {path} (mode {mode:04o}); it is closed to them now (mode {closed:04o})."
 
 
 def _mode(path: Path) -> int:

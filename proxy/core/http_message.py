@@ -103,8 +103,8 @@ class Unpacking:
                 self._from = zlib.decompressobj(_GZIP)  # gzip may have several members
             pieces.append(self._from.decompress(step, room))
             room -= len(pieces[-1])
-            rest = self._from.unused_data if self._from.eof else self._from.unconsumed_tail
-            self._offset += len(step) - len(rest)
+            unread = self._from.unused_data if self._from.eof else self._from.unconsumed_tail
+            self._offset += len(step) - len(unread)
             self.has_more = room <= 0 and not self._from.eof  # zlib may hold some of it
         self.has_more = self.has_more or self._offset < len(self._packed)
         return b"".join(pieces)

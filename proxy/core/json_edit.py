@@ -46,9 +46,9 @@ def deeper(value: Any, most: int) -> bool:
     for _ in range(most):
         level = [
             inner
-            for one in level
-            if type(one) is dict or type(one) is list
-            for inner in (one.values() if type(one) is dict else one)
+            for item in level
+            if type(item) is dict or type(item) is list
+            for inner in (item.values() if type(item) is dict else item)
             if type(inner) is dict or type(inner) is list
         ]
         if not level:
@@ -121,9 +121,9 @@ def _mended(
     raw: bytes | str, number: Callable[[str], int | float], constant: Callable[[str], float | None] | None = None
 ) -> Any:
     try:
-        found = json.loads(raw, parse_int=number)
+        value = json.loads(raw, parse_int=number)
         # Half of an emoji, as JavaScript writes it where a text was cut: no UTF-8 has it, nor has a database.
-        text = _HALF.sub("\ufffd", json.dumps(found, ensure_ascii=False))
+        text = _HALF.sub("\ufffd", json.dumps(value, ensure_ascii=False))
         return json.loads(text, parse_int=number, parse_constant=constant)
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
@@ -179,51 +179,51 @@ def rewrite(raw: bytes, rules: Rules, add: Mapping[str, bytes] | None = None) ->
     end, keys = _object(raw, start, top, edits)
     extra = b",".join(b'"' + k.encode() + b'":' + v for k, v in missing.items() if k not in keys)
     if extra:
-        kept = len(keys - {k for k, rule in top.items() if rule is None})
-        edits.append((end - 1, end - 1, (b"," if kept else b"") + extra))
+        remaining = len(keys - {k for k, rule in top.items() if rule is None})
+        edits.append((end - 1, end - 1, (b"," if remaining else b"") + extra))
     out: list[bytes | memoryview] = []
-    seen, at = memoryview(raw), 0
+    view, position = memoryview(raw), 0
     for first, last, new in edits:
-        out += (seen[at:first], new)
-        at = last
-    return b"".join([*out, seen[at:]])
+        out += (view[position:first], new)
+        position = last
+    return b"".join([*out, view[position:]])
 
 
-def _object(raw: bytes, at: int, rules: Rules, edits: list[tuple[int, int, bytes]]) -> tuple[int, set[str]]:
-    """Walk the object that begins at `at`; returns the byte after it and the keys seen."""
+def _object(raw: bytes, position: int, rules: Rules, edits: list[tuple[int, int, bytes]]) -> tuple[int, set[str]]:
+    """Walk the object that begins at `position`; returns the byte after it and the keys seen."""
     keys: set[str] = set()
     comma: int | None = None  # where the comma before this member is
-    kept = False  # whether a member before this one stays
-    at = past_white(raw, at + 1)
-    while raw[at] != 0x7D:  # }
-        start, (key, value) = at, member(raw, at)
+    has_kept = False  # whether a member before this one stays
+    position = past_white(raw, position + 1)
+    while raw[position] != 0x7D:  # }
+        start, (key, value) = position, member(raw, position)
         keys.add(key)
         rule = rules.get(key)
         end = _apply(raw, value, rule, edits) if rule is not None else past(raw, value)
-        after = past_white(raw, end)
-        more = raw[after] == 0x2C  # ,
-        if not more and raw[after] != 0x7D:
-            raise ValueError(f"there is no comma at byte {after} of the JSON")
-        at = past_white(raw, after + 1) if more else after
+        next_mark = past_white(raw, end)
+        has_more = raw[next_mark] == 0x2C  # ,
+        if not has_more and raw[next_mark] != 0x7D:
+            raise ValueError(f"there is no comma at byte {next_mark} of the JSON")
+        position = past_white(raw, next_mark + 1) if has_more else next_mark
         if rule is not None or key not in rules:
-            kept = True
-        elif kept and comma is not None:
+            has_kept = True
+        elif has_kept and comma is not None:
             edits.append((comma, end, b""))
         else:
-            edits.append((start, at if more else end, b""))
-        comma = after
-    return at + 1, keys
+            edits.append((start, position if has_more else end, b""))
+        comma = next_mark
+    return position + 1, keys
 
 
-def member(raw: bytes, at: int) -> tuple[str, int]:
-    """The name that begins at `at`, as it is written, and where its value begins. Raises ValueError."""
-    if raw[at] != 0x22:  # "
-        raise ValueError(f"there is no name at byte {at} of the JSON")
-    end = past_text(raw, at + 1)
+def member(raw: bytes, start: int) -> tuple[str, int]:
+    """The name that begins at `start`, as it is written, and where its value begins. Raises ValueError."""
+    if raw[start] != 0x22:  # "
+        raise ValueError(f"there is no name at byte {start} of the JSON")
+    end = past_text(raw, start + 1)
     colon = past_white(raw, end)
     if raw[colon] != 0x3A:  # :
         raise ValueError(f"there is no colon at byte {colon} of the JSON")
-    return raw[at + 1 : end - 1].decode("utf-8", "replace"), past_white(raw, colon + 1)
+    return raw[start + 1 : end - 1].decode("utf-8", "replace"), past_white(raw, colon + 1)
 
 
 def _apply(raw: bytes, start: int, rule: bytes | Rules, edits: list[tuple[int, int, bytes]]) -> int:
@@ -235,12 +235,12 @@ def _apply(raw: bytes, start: int, rule: bytes | Rules, edits: list[tuple[int, i
         return end
     if raw[start] == 0x7B:  # {
         return _object(raw, start, rule, edits)[0]
-    if raw[start] != 0x5B or not isinstance(below := rule.get(EACH), Mapping):  # [
+    if raw[start] != 0x5B or not isinstance(inner_rules := rule.get(EACH), Mapping):  # [
         return past(raw, start)
-    at = past_white(raw, start + 1)
-    while raw[at] != 0x5D:  # ]
-        end = _object(raw, at, below, edits)[0] if raw[at] == 0x7B else past(raw, at)
-        at = past_white(raw, end)
-        if raw[at] == 0x2C:
-            at = past_white(raw, at + 1)
-    return at + 1
+    position = past_white(raw, start + 1)
+    while raw[position] != 0x5D:  # ]
+        end = _object(raw, position, inner_rules, edits)[0] if raw[position] == 0x7B else past(raw, position)
+        position = past_white(raw, end)
+        if raw[position] == 0x2C:
+            position = past_white(raw, position + 1)
+    return position + 1

@@ -15,8 +15,8 @@ _DEEP: Final = 3  # levels that are passed over in one go
 _STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 
 
-def _nested(left: int) -> bytes:
-    inner = rb"|" + _nested(left - 1) if left else b""
+def _nested(levels: int) -> bytes:
+    inner = rb"|" + _nested(levels - 1) if levels else b""
     return rb'[{\[](?:[^"{}\[\]]++|%s%s)*+[}\]]' % (_STRING, inner)
 
 
@@ -29,66 +29,66 @@ _WHITE: Final = re.compile(rb"[ \t\r\n]*+")
 _EARLY: Final = "the JSON ends too early"
 
 
-def past_white(raw: bytes, at: int) -> int:
-    """The first byte from `at` on that is not white space. Raises ValueError where there is none."""
-    if at < len(raw) and raw[at] > 0x20:  # nearly always
-        return at
-    found = _WHITE.match(raw, at)
-    assert found is not None
-    if found.end() >= len(raw):
+def past_white(raw: bytes, start: int) -> int:
+    """The first byte from `start` on that is not white space. Raises ValueError where there is none."""
+    if start < len(raw) and raw[start] > 0x20:  # nearly always
+        return start
+    match = _WHITE.match(raw, start)
+    assert match is not None
+    if match.end() >= len(raw):
         raise ValueError(_EARLY)
-    return found.end()
+    return match.end()
 
 
-def past(raw: bytes, at: int) -> int:
-    """The byte after the value that begins at `at`. Raises ValueError where it has no end, or nothing begins there."""
-    first = raw[at]
+def past(raw: bytes, start: int) -> int:
+    """The byte after the value that begins at `start`. Raises ValueError where it has no end or no beginning."""
+    first = raw[start]
     if first == 0x22:  # "
-        return past_text(raw, at + 1)
+        return past_text(raw, start + 1)
     if first in b"{[":
-        found = _CONTAINER.match(raw, at, at + STEP)
-        return past_rest(raw, at + 1) if found is None else found.end()
-    found = _BARE.match(raw, at)
-    if found is None:
-        raise ValueError(f"there is no value at byte {at} of the JSON")
-    return found.end()
+        match = _CONTAINER.match(raw, start, start + STEP)
+        return past_rest(raw, start + 1) if match is None else match.end()
+    match = _BARE.match(raw, start)
+    if match is None:
+        raise ValueError(f"there is no value at byte {start} of the JSON")
+    return match.end()
 
 
-def past_text(raw: bytes, at: int) -> int:
-    """The byte after the string that `at` is in, which is not an escaped character. Raises ValueError."""
-    while at < len(raw):
-        stop = at + STEP
-        quote = raw.find(b'"', at, stop)
-        escape = raw.find(b"\\", at, stop if quote < 0 else quote)
+def past_text(raw: bytes, position: int) -> int:
+    """The byte after the string that `position` is in, which is not an escaped character. Raises ValueError."""
+    while position < len(raw):
+        stop = position + STEP
+        quote = raw.find(b'"', position, stop)
+        escape = raw.find(b"\\", position, stop if quote < 0 else quote)
         if escape >= 0:
-            found = _TEXT.match(raw, escape, escape + STEP)
-            assert found is not None
-            at = found.end()
-            if at == escape:  # the last byte
+            match = _TEXT.match(raw, escape, escape + STEP)
+            assert match is not None
+            position = match.end()
+            if position == escape:  # the last byte
                 break
         elif quote >= 0:
             return quote + 1
         else:
-            at = stop
+            position = stop
     raise ValueError(_EARLY)
 
 
-def past_rest(raw: bytes, at: int) -> int:
-    """The byte after the list or object that `at` is in, between two of its tokens. Raises ValueError."""
+def past_rest(raw: bytes, position: int) -> int:
+    """The byte after the list or object that `position` is in, between two of its tokens. Raises ValueError."""
     depth = 1
     while depth:
-        found = _WITHIN.match(raw, at, at + STEP)
-        assert found is not None
-        at = found.end()
-        if at >= len(raw):
+        match = _WITHIN.match(raw, position, position + STEP)
+        assert match is not None
+        position = match.end()
+        if position >= len(raw):
             raise ValueError(_EARLY)
-        mark = raw[at]
+        mark = raw[position]
         if mark == 0x22:  # it goes on where the expression had to stop
-            at = past_text(raw, at + 1)
+            position = past_text(raw, position + 1)
         elif mark in b"{[":  # so does this, or it is deeper
             depth += 1
-            at += 1
+            position += 1
         elif mark in b"}]":
             depth -= 1
-            at += 1
-    return at
+            position += 1
+    return position

@@ -8,25 +8,27 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        own = self.registry
-        self.requests = Counter("rlproxy_requests", "Requests answered", ["dialect", "status"], registry=own)
+        registry = self.registry
+        self.requests = Counter("rlproxy_requests", "Requests answered", ["dialect", "status"], registry=registry)
         self._answered: dict[tuple[str, int], Counter] = {}
-        self.captured = Counter("rlproxy_completions", "Completions stored", ["status"], registry=own)
+        self.captured = Counter("rlproxy_completions", "Completions stored", ["status"], registry=registry)
         self.not_stored = Counter(
-            "rlproxy_completions_not_stored", "Completions that the disk did not take", registry=own
+            "rlproxy_completions_not_stored", "Completions that the disk did not take", registry=registry
         )
-        self.ratings = Counter("rlproxy_ratings", "Ratings stored", ["source"], registry=own)
+        self.ratings = Counter("rlproxy_ratings", "Ratings stored", ["source"], registry=registry)
         self.webhooks = Counter(
-            "rlproxy_webhook_events", "Events from chat platforms", ["route", "result"], registry=own
+            "rlproxy_webhook_events", "Events from chat platforms", ["route", "result"], registry=registry
         )
-        self.swaps = Counter("rlproxy_swaps", "Changes of the live version", registry=own)
-        self.runs = Counter("rlproxy_runs", "Training runs ended", ["status"], registry=own)
-        self.live = Gauge("rlproxy_live_version", "Adapter version that new requests get; 0 is the base", registry=own)
+        self.swaps = Counter("rlproxy_swaps", "Changes of the live version", registry=registry)
+        self.runs = Counter("rlproxy_runs", "Training runs ended", ["status"], registry=registry)
+        self.live = Gauge(
+            "rlproxy_live_version", "Adapter version that new requests get; 0 is the base", registry=registry
+        )
         self.overhead = Histogram(
             "rlproxy_overhead_seconds",
             "Time from a request's last byte to its being sent to the backend",
             buckets=(0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.25),
-            registry=own,
+            registry=registry,
         )
 
     def answered(self, dialect: str, status: int) -> None:

@@ -27,8 +27,8 @@ class Line(Event):
         body = self.data
         if not body:
             return data + self.raw
-        at = self.raw.index(body)
-        return self.raw[:at] + data + self.raw[at + len(body) :]
+        start = self.raw.index(body)
+        return self.raw[:start] + data + self.raw[start + len(body) :]
 
 
 class NdjsonSplitter(sse.EventSplitter):
@@ -41,10 +41,10 @@ class NdjsonSplitter(sse.EventSplitter):
         # JSON has no line end inside a value, so LF alone ends a line.
         end = chunk.rfind(b"\n") + 1
         if not end:
-            self._kept += chunk
+            self._buffer += chunk
             return b""
-        whole = bytes(self._kept) + chunk[:end]
-        self._kept = bytearray(chunk[end:])
+        whole = bytes(self._buffer) + chunk[:end]
+        self._buffer = bytearray(chunk[end:])
         return whole
 
     def events(self, whole: bytes) -> list[Event]:
@@ -55,7 +55,7 @@ class NdjsonSplitter(sse.EventSplitter):
         """Lines, parsed in one go; None where one of them is not JSON."""
         texts = whole.split(b"\n")[:-1]
         try:
-            found = orjson.loads(b"[%s]" % b",".join(texts))
+            values = orjson.loads(b"[%s]" % b",".join(texts))
         except orjson.JSONDecodeError:
             return None
-        return list(found) if len(found) == len(texts) else None
+        return list(values) if len(values) == len(texts) else None

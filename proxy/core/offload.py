@@ -47,66 +47,66 @@ def marks(raw: bytes, start: int = 0) -> Marks:
     return Marks(raw.count(b"{", start), raw.count(b"[", start), raw.count(b",", start))
 
 
-def weight(raw: bytes, counted: Marks | None = None) -> int:
+def weight(raw: bytes, known_marks: Marks | None = None) -> int:
     """Bytes that this JSON counts as: work takes as long as there are bytes, or as there are things in it.
 
     A bracket or a comma in a text counts, too. That costs a thread where none is needed, and no count can be evaded.
-    `counted`: its marks, where they are known.
+    `known_marks`: its marks, where they are known.
     """
     if len(raw) < LIGHT or len(raw) >= LARGE:  # or large in any case
         return len(raw)
-    found = counted or marks(raw)
-    return len(raw) + OBJECT * found.objects + ITEM * (found.commas + found.lists)
+    counts = known_marks or marks(raw)
+    return len(raw) + OBJECT * counts.objects + ITEM * (counts.commas + counts.lists)
 
 
 def whole_weight(raw: bytes) -> int:
     """The same, also of what is large by its bytes alone: what it may come to in memory."""
-    found = marks(raw)
-    return len(raw) + OBJECT * found.objects + ITEM * (found.commas + found.lists)
+    counts = marks(raw)
+    return len(raw) + OBJECT * counts.objects + ITEM * (counts.commas + counts.lists)
 
 
 def length(value: Any) -> int:
     """Characters in a value of JSON, about; however deep it is."""
-    total, left = 0, [value]
-    while left:
-        one = left.pop()
-        if isinstance(one, str):
-            total += len(one)
-        elif isinstance(one, dict):
-            left += one.values()
-        elif isinstance(one, list):
-            left += one
+    total, stack = 0, [value]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, str):
+            total += len(item)
+        elif isinstance(item, dict):
+            stack += item.values()
+        elif isinstance(item, list):
+            stack += item
         else:
             total += 1
     return total
 
 
-def memory_of(value: Any, most: int, apart: Any = ()) -> int:
+def memory_of(value: Any, most: int, excluded: Any = ()) -> int:
     """Bytes that a value of JSON takes in memory, or an object that holds such; about. More than `most` are not counted
-    to their end, and `apart` is somebody else's."""
-    total, left = 0, [value]
-    seen: set[int] = set()  # long texts: several parts may share one
-    while left and total <= most:
-        part = left.pop()
-        if part is apart:
+    to their end, and `excluded` is somebody else's."""
+    total, stack = 0, [value]
+    counted_ids: set[int] = set()  # long texts: several parts may share one
+    while stack and total <= most:
+        part = stack.pop()
+        if part is excluded:
             continue
         if isinstance(part, str | bytes):
             if len(part) > SHARED:
-                if id(part) in seen:
+                if id(part) in counted_ids:
                     continue
-                seen.add(id(part))
+                counted_ids.add(id(part))
             total += len(part) + TEXT
         elif isinstance(part, dict):
             total += OBJECT
-            left += part
-            left += part.values()
+            stack += part
+            stack += part.values()
         elif isinstance(part, list | tuple):
             numbers = _numbers(part)
             total += TEXT + (numbers or ITEM * len(part))
-            left += () if numbers else part
+            stack += () if numbers else part
         elif members := _members(part):
             total += OBJECT
-            left += members
+            stack += members
         else:
             total += ITEM
     return total
@@ -141,9 +141,9 @@ class WorkerThreads:
         if self._shares.take(holder) is not None:
             await self._line.wait(partial(self._ended, holder))
         context = copy_context()
-        done = self._threads.submit(partial(context.run, work, *args, **kwargs))
-        done.add_done_callback(lambda _: _in_loop(loop, self._ended, holder))
-        return await asyncio.wrap_future(done)
+        future = self._threads.submit(partial(context.run, work, *args, **kwargs))
+        future.add_done_callback(lambda _: _in_loop(loop, self._ended, holder))
+        return await asyncio.wrap_future(future)
 
     def _ended(self, holder: Holder) -> None:
         self._shares.give_back(holder)

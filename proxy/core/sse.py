@@ -1,7 +1,7 @@
 """Server-sent events by bytes: cut a stream into events, at any chunk boundary, and join nothing.
 
 Owns where an event ends, what its data is, and how data of several lines is written. Every byte that goes in comes out
-again in some `Event.raw` or in `rest()`; meaning belongs to the dialects.
+again in some `Event.raw` or in `remainder()`; meaning belongs to the dialects.
 Source: WHATWG HTML, "Server-sent events", 9.2.5 and 9.2.6.
 """
 
@@ -72,8 +72,8 @@ class Event:
         raw = self.raw
         if raw.startswith(b"data: ") and raw.endswith(b"\n\n") and raw.count(b"\n") == 2 and b"\r" not in raw:
             return raw[6:-2]  # what nearly every event looks like
-        found = [line[5:].removeprefix(b" ") for line, _ in self._lines() if _has_data(line)]
-        return b"\n".join(found) if found else None
+        parts = [line[5:].removeprefix(b" ") for line, _ in self._lines() if _has_data(line)]
+        return b"\n".join(parts) if parts else None
 
     def with_data(self, data: bytes) -> bytes:
         """The same event with `data`, a data line for each of its lines, in the place of the last one there was. Other
@@ -93,12 +93,12 @@ class Event:
 
     def _lines(self) -> Iterator[tuple[bytes, bytes]]:
         """Each line and its end; the last one may have none, where the stream was cut."""
-        at = self._start
-        for end in _LINE.finditer(self.raw, at):
-            yield self.raw[at : end.start()], end[0]
-            at = end.end()
-        if at < len(self.raw):
-            yield self.raw[at:], b""
+        position = self._start
+        for end in _LINE.finditer(self.raw, position):
+            yield self.raw[position : end.start()], end[0]
+            position = end.end()
+        if position < len(self.raw):
+            yield self.raw[position:], b""
 
 
 class EventSplitter:
@@ -107,7 +107,7 @@ class EventSplitter:
     gap: ClassVar[bytes] = b"\n\n"  # what ends an event
 
     def __init__(self) -> None:
-        self._kept = bytearray()
+        self._buffer = bytearray()
         self._returns = False  # a CR has come
         self._looked = 0  # bytes of what is kept in which no event ends
         self._first = True  # no event has come
@@ -120,7 +120,7 @@ class EventSplitter:
     @property
     def waiting(self) -> int:
         """Bytes of an event that has not come to its end."""
-        return len(self._kept)
+        return len(self._buffer)
 
     def feed(self, chunk: bytes) -> list[Event]:
         return self.events(self.whole(chunk))
@@ -128,36 +128,36 @@ class EventSplitter:
     def whole(self, chunk: bytes) -> bytes:
         """All events that have come to their end with this chunk, as they came."""
         self._returns = self._returns or b"\r" in chunk
-        if not self._kept and not self._returns and chunk.endswith(b"\n\n"):
+        if not self._buffer and not self._returns and chunk.endswith(b"\n\n"):
             return chunk  # nearly always
         # The end of an event can lie across the seam, at most 3 bytes back.
-        self._looked = max(0, len(self._kept) - 3)
-        self._kept += chunk
-        if self._returns and not _END.search(self._kept, self._looked):
+        self._looked = max(0, len(self._buffer) - 3)
+        self._buffer += chunk
+        if self._returns and not _END.search(self._buffer, self._looked):
             return b""
         # A lone CR needs the byte after it to tell it from CR LF, so `events` says where the last one ends.
-        end = len(self._kept) if self._returns else self._kept.rfind(b"\n\n", self._looked) + 2
-        whole = bytes(self._kept[: end if end > 1 else 0])
-        del self._kept[: len(whole)]
+        end = len(self._buffer) if self._returns else self._buffer.rfind(b"\n\n", self._looked) + 2
+        whole = bytes(self._buffer[: end if end > 1 else 0])
+        del self._buffer[: len(whole)]
         return whole
 
     def events(self, whole: bytes) -> list[Event]:
         """The events of what `whole` returned last."""
-        events, at = [], 0
+        events, start = [], 0
         look = self._looked if self._returns else 0
         while end := self._end(whole, look):
-            events.append(Event(whole[at:end], first=self._first))
+            events.append(Event(whole[start:end], first=self._first))
             self._first = False
-            at = look = end
-        if at < len(whole):
-            self._kept[:0] = whole[at:]  # it begins the next event
+            start = look = end
+        if start < len(whole):
+            self._buffer[:0] = whole[start:]  # it begins the next event
         return events
 
     def _end(self, whole: bytes, look: int) -> int:
         """Where the next event ends, 0 if it does not yet."""
         if not self._returns:
-            found = whole.find(b"\n\n", look)
-            return 0 if found < 0 else found + 2
+            gap = whole.find(b"\n\n", look)
+            return 0 if gap < 0 else gap + 2
         end = _END.search(whole, look)
         return 0 if end is None else end.end()
 
@@ -170,16 +170,16 @@ class EventSplitter:
         if whole.count(b"\n") != 2 * len(texts):  # an event has more lines
             return None
         try:
-            found = orjson.loads(b"[%s]" % b",".join(texts))
+            values = orjson.loads(b"[%s]" % b",".join(texts))
         except orjson.JSONDecodeError:
             return None
-        return list(found) if len(found) == len(texts) else None
+        return list(values) if len(values) == len(texts) else None
 
-    def rest(self) -> bytes:
+    def remainder(self) -> bytes:
         """The rest when the stream ends without a blank line."""
-        left = bytes(self._kept)
-        self._kept.clear()
-        return left
+        remainder = bytes(self._buffer)
+        self._buffer.clear()
+        return remainder
 
 
 def event(data: bytes) -> bytes:

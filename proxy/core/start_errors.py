@@ -39,8 +39,10 @@ async def listen(runner: web.AppRunner, host: str, port: int) -> None:
 
 def _why_not(host: str, port: int, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
-        other = port + 1 if port < 65535 else 0
-        return f"Port {port} of {host} is taken{_by(port)}; end that, or take another: `rlproxy serve --port {other}`."
+        free_port = port + 1 if port < 65535 else 0
+        return (
+            f"Port {port} of {host} is taken{_by(port)}; end that, or take another: `rlproxy serve --port {free_port}`."
+        )
     if error.errno == errno.EACCES:
         return (
             f"Port {port} of {host} is not allowed to you; take one from {PRIVILEGED} on: `rlproxy serve --port 8484`."

@@ -24,12 +24,12 @@ class Tasks:
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
-        self.later: set[DelayedTask] = set()  # what has not begun
+        self.delayed: set[DelayedTask] = set()  # what has not begun
 
     def hurry(self) -> None:
         """All that was to begin later begins now."""
-        for later in list(self.later):
-            later.begin()
+        for task in list(self.delayed):
+            task.begin()
 
     def spawn(self, name: str, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.create_task(work, name=name)
@@ -66,7 +66,7 @@ class DelayedTask:
         self._tasks, self._name = tasks, name
         self._work: Work | None = work  # until then: who waits for it is in it, and no cycle must outlive a request
         self._due = asyncio.get_running_loop().call_later(seconds, self.begin)
-        tasks.later.add(self)
+        tasks.delayed.add(self)
 
     def begin(self) -> None:
         work = self._work
@@ -78,7 +78,7 @@ class DelayedTask:
         waited = self._work is not None
         self._work = None
         self._due.cancel()
-        self._tasks.later.discard(self)
+        self._tasks.delayed.discard(self)
         return waited
 
 

@@ -23,11 +23,11 @@ def plain(text: str) -> str:
 
 def in_json(text: str) -> str:
     """The same of a JSON text. It says what it said: they stand in strings only, and JSON can spell them."""
-    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
-def _spelt(found: re.Match[str]) -> str:
-    number = ord(found[0])
+def _spelt(match: re.Match[str]) -> str:
+    number = ord(match[0])
     return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"
 
 

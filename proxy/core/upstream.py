@@ -17,7 +17,7 @@ from aiohttp import web
 from multidict import CIMultiDict, MultiMapping
 
 from proxy.core import ndjson, sse
-from proxy.core.backend_answer import HELD, Answer
+from proxy.core.backend_answer import READ_AHEAD, Answer
 from proxy.core.errors import BackendBroke, BrokeOff
 from proxy.core.http_message import NoHttp
 from proxy.core.json_edit import loads, loads_server_json
@@ -76,8 +76,8 @@ def target_of(request: web.Request) -> str:
 
 def end_to_end(headers: MultiMapping[str]) -> CIMultiDict[str]:
     """All but what belongs to one connection only."""
-    gone = _of_the_connection(headers)
-    return CIMultiDict([(name, value) for name, value in headers.items() if name.lower() not in gone])
+    dropped = _of_the_connection(headers)
+    return CIMultiDict([(name, value) for name, value in headers.items() if name.lower() not in dropped])
 
 
 def answer_headers(headers: MultiMapping[str], leave_out: Set[str] = frozenset()) -> CIMultiDict[str]:
@@ -129,7 +129,7 @@ async def whole(answer: Answer, room: Room | None = None) -> bytes:
     """All of it. Raises BodyTooLong where there is no room for it (without `room`: for MOST_SHORT bytes). Raises
     BrokeOff, but not where only the end of the HTTP around a whole JSON object is missing."""
     if answer.is_here:  # it came with its head, as most
-        return answer.taken()
+        return answer.drain()
     room, size = room or Room(MOST_SHORT), 0
     pieces: list[bytes] = []
     try:
@@ -167,7 +167,7 @@ async def let_go(answer: Answer) -> None:
     size = 0
     try:
         async for piece in answer.pieces():
-            if (size := size + len(piece)) > HELD:
+            if (size := size + len(piece)) > READ_AHEAD:
                 break
     except BrokeOff:
         pass

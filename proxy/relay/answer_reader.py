@@ -231,7 +231,7 @@ async def read_stream(reader: AnswerReader, upstream: Answer, splitter: EventSpl
             raise room.error()
         for event in splitter.events(events):
             reader.add(event)
-    if remainder := splitter.rest():
+    if remainder := splitter.remainder():
         reader.add(Line(remainder) if isinstance(splitter, NdjsonSplitter) else Event(remainder))
     if reader.failed:
         raise BackendBroke(f"The backend broke off its answer: {reader.failed[:300]}")

@@ -328,7 +328,7 @@ class Exchange:
     async def _rest(self, response: web.StreamResponse, splitter: EventSplitter) -> Event | None:
         """The rest after the last blank line. Half an event is handed back: where an error of ours has to follow, it
         is left out, or no client could read the error."""
-        if not (remainder := splitter.rest()):
+        if not (remainder := splitter.remainder()):
             return None
         if self._last:
             await response.write(self._last)
@@ -365,7 +365,7 @@ class Exchange:
         if not self._is_raw:
             self._is_raw = True
             await self._let_go()
-        for part in filter(None, (self._last + piece, splitter.rest())):
+        for part in filter(None, (self._last + piece, splitter.remainder())):
             await response.write(part)
         self._last = b""
         self._room.end()

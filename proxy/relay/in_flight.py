@@ -209,7 +209,9 @@ class InFlightRequest:
         closed: Disconnected | None = None
         for last_try in (False, True):
             try:
-                return await parts.connections.ask("POST", url, target, head.lines, body, unpack=True, left=self._left)
+                return await parts.connections.ask(
+                    "POST", url, target, head.lines, body, unpack=True, on_sent=self._left
+                )
             except Disconnected as error:
                 self._taken += 1
                 if last_try or self._taken > 1:

@@ -130,7 +130,7 @@ class BackgroundResponses:
                 if RESPONSES.terminal(event) and (answer := _response_in(event)) is not None:
                     await self._store_final(request, found, answer)
                 await response.write(codec.event(event))
-        await response.write_eof(splitter.rest())
+        await response.write_eof(splitter.remainder())
         return response
 
     def _codec(self, found: Completion) -> Native:

@@ -86,7 +86,7 @@ def stream(raw: bytes) -> None:
     for at in range(0, len(raw), PIECE):
         for event in splitter.feed(raw[at : at + PIECE]):
             event.with_data(event.data or b"")
-    splitter.rest()
+    splitter.remainder()
 
 
 def edits(raw: bytes) -> None:

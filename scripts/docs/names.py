@@ -37,9 +37,7 @@ MOST: Final[dict[str, int]] = {
     "proxy/cli/report": 5,
     "proxy/cli/service": 12,
     "proxy/conversation": 50,
-    "proxy/core": 101,
-    "proxy/core/own_code": 8,
-    "proxy/core/sharing": 14,
+    "proxy/core": 1,  # Gone, as HTTP calls it
     "proxy/dialects": 93,
     "proxy/relay": 90,
     "proxy/signals": 10,

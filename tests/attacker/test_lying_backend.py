@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from proxy.core import upstream
-from proxy.core.backend_answer import HELD, Answer
+from proxy.core.backend_answer import READ_AHEAD, Answer
 from proxy.core.backend_http import Connections, Disconnected, NotConnected
 from proxy.core.errors import BackendBroke
 from proxy.core.http_message import NoHttp, address_of
@@ -187,15 +187,15 @@ async def test_a_little_that_unpacks_to_very_much_is_unpacked_as_it_is_read() ->
     async with asked(answers(packed(gzip.compress(b"\0" * 50_000_000)))) as (http, url):
         answer = await http.ask("GET", url, "/", {}, None, unpack=True)
         sizes = [len(piece) async for piece in answer.pieces()]
-        assert sum(sizes) == 50_000_000 and max(sizes) <= HELD
+        assert sum(sizes) == 50_000_000 and max(sizes) <= READ_AHEAD
         answer = await http.ask("GET", url, "/", {}, None, unpack=True)
         with pytest.raises(upstream.BodyTooLong) as raised:
             await whole(answer)
-        assert raised.value.size <= LARGEST + HELD
+        assert raised.value.size <= LARGEST + READ_AHEAD
         answer.close()
 
 
-@pytest.mark.parametrize("size", [HELD - 1, HELD, HELD + 1, 2 * HELD, 5 * HELD + 7])
+@pytest.mark.parametrize("size", [READ_AHEAD - 1, READ_AHEAD, READ_AHEAD + 1, 2 * READ_AHEAD, 5 * READ_AHEAD + 7])
 async def test_what_is_unpacked_in_parts_comes_whole_and_a_cut_is_noticed(size: int) -> None:
     body = random.Random(size).randbytes(1000) * (size // 1000 + 1)
     sent = gzip.compress(body[:size])

@@ -67,7 +67,7 @@ class OwnCode:
         self._settings = settings
         self._process: asyncio.subprocess.Process | None = None
         self._listening: asyncio.Task[None] | None = None
-        self._said = b""  # the newest of what it printed
+        self._output = b""  # the newest of what it printed
         self._running = ""  # the hash of what runs
         self._lock = asyncio.Lock()
 
@@ -75,11 +75,11 @@ class OwnCode:
         """Hash of the file as it is now. Raises OwnCodeFailed."""
         return read(self._file).hash
 
-    async def call(self, *given: Any) -> tuple[Any, str]:
+    async def call(self, *values: Any) -> tuple[Any, str]:
         """Call the function with these JSON values: its result, and the hash of the code that ran. Raises
         OwnCodeFailed: this call failed, and the next one may not."""
         async with self._lock:
-            line = json.dumps(given).encode() + b"\n"
+            line = json.dumps(values).encode() + b"\n"
             try:
                 async with asyncio.timeout(self._timeout_s):
                     process = await self._started()
@@ -118,7 +118,7 @@ class OwnCode:
             limit=MOST_BYTES,
             start_new_session=True,
         )
-        self._running, self._said = source.hash, b""
+        self._running, self._output = source.hash, b""
         self._listening = asyncio.create_task(self._listen(process), name="own-code")
         begin = {"file": str(self._file), "function": self._function, "code": source.code.decode("latin-1")}
         assert process.stdin is not None
@@ -129,15 +129,15 @@ class OwnCode:
         """Keep the newest of what it prints, and let the rest go: a full pipe would stop it."""
         assert process.stderr is not None
         while piece := await process.stderr.read(65536):
-            self._said = (self._said + piece)[-KEPT_WORDS:]
+            self._output = (self._output + piece)[-KEPT_WORDS:]
 
     def _tell(self) -> None:
-        if self._said:
-            log.info("the user's own code printed", file=str(self._file), end=self._said.decode("utf-8", "replace"))
-            self._said = b""
+        if self._output:
+            log.info("the user's own code printed", file=str(self._file), end=self._output.decode("utf-8", "replace"))
+            self._output = b""
 
     def _last_words(self) -> str:
-        lines = self._said.decode("utf-8", "replace").strip().splitlines()
+        lines = self._output.decode("utf-8", "replace").strip().splitlines()
         return f": {lines[-1][:200]}" if lines else ""
 
     async def stop(self) -> None:
@@ -161,11 +161,11 @@ class OwnCode:
 def _value(answer: bytes) -> Any:
     """Raises OwnCodeFailed for the function's own error."""
     try:
-        found = json.loads(answer)
+        result = json.loads(answer)
     except ValueError:
         raise OwnCodeFailed("its answer is not JSON") from None
-    if not isinstance(found, dict):
+    if not isinstance(result, dict):
         raise OwnCodeFailed("its answer is not an object")
-    if "error" in found:
-        raise OwnCodeFailed(str(found["error"])[:400])
-    return found.get("value")
+    if "error" in result:
+        raise OwnCodeFailed(str(result["error"])[:400])
+    return result.get("value")

@@ -28,11 +28,11 @@ def main(memory: str) -> None:
     function = loaded(begin["code"].encode("latin-1"), begin["file"], begin["function"])
     for line in sys.stdin:
         try:
-            said = {"value": function(*json.loads(line))}
+            answer = {"value": function(*json.loads(line))}
         except Exception as error:  # the user's code may raise anything; the next call may succeed
-            said = {"error": f"{_place(error, begin['file'])}{type(error).__name__}: {error}"}
+            answer = {"error": f"{_place(error, begin['file'])}{type(error).__name__}: {error}"}
         try:
-            text = json.dumps(said)
+            text = json.dumps(answer)
         except (TypeError, ValueError) as error:
             text = json.dumps({"error": f"it returned what is not JSON: {error}"})
         print(text, file=answers, flush=True)

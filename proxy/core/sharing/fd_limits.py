@@ -20,10 +20,10 @@ from proxy.core.errors import OutOfFiles
 
 log = structlog.get_logger()
 
-WANTED: Final = 65_536
+MAX_DESCRIPTORS: Final = 65_536
 SAID_S: Final = 10.0  # how long it is said after the last time; while there are none it happens every second
 EACH: Final = 2  # of an answer under way: its client's and its backend's
-KEPT: Final = 192  # for the store, logs, children, event streams and those who come
+RESERVED: Final = 192  # for the store, logs, children, event streams and those who come
 SWEEP_S: Final = 0.5
 SHORT: Final = (errno.EMFILE, errno.ENFILE)
 
@@ -31,16 +31,16 @@ SHORT: Final = (errno.EMFILE, errno.ENFILE)
 def raise_limit() -> None:
     """Raise it as far as is allowed: 1024, what a shell gives, is 500 answers at once."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = WANTED if hard == resource.RLIM_INFINITY else min(hard, WANTED)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    goal = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < goal:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (goal, hard))
 
 
 def answers_at_once() -> int:
     """How many answers the descriptors are enough for, beside those that everything else needs."""
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    most = WANTED if soft == resource.RLIM_INFINITY else soft
-    return max(1, (most - KEPT) // EACH)
+    most = MAX_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
+    return max(1, (most - RESERVED) // EACH)
 
 
 async def keep_some_free(server: web.Server, busy: Collection[object], most: int) -> None:
@@ -48,10 +48,10 @@ async def keep_some_free(server: web.Server, busy: Collection[object], most: int
     all descriptors. Else those who only connect keep everybody out, and what they send fills the memory before anybody
     looks at it. `busy`: connections with a request under way."""
     while True:
-        allowed = min(most, EACH * answers_at_once() // 2)
-        if (spare := len(server.connections) - allowed) > 0:
+        limit = min(most, EACH * answers_at_once() // 2)
+        if (spare := len(server.connections) - limit) > 0:
             idle = [connection for connection in server.connections if connection not in busy]
-            for connection in idle[: spare + allowed // 4]:
+            for connection in idle[: spare + limit // 4]:
                 connection.force_close()
         await asyncio.sleep(SWEEP_S)
 
@@ -63,15 +63,15 @@ class Files:
     @property
     def problem(self) -> str | None:
         """For `status`."""
-        return _said() if time.monotonic() - self._last < SAID_S else None
+        return _message() if time.monotonic() - self._last < SAID_S else None
 
     def check(self, error: BaseException) -> None:
         """Raises OutOfFiles where that is what the error comes from."""
         if getattr(error, "errno", None) in SHORT or getattr(getattr(error, "os_error", None), "errno", None) in SHORT:
             self._note()
-            raise OutOfFiles(_said(), retry_after=2) from error
+            raise OutOfFiles(_message(), retry_after=2) from error
 
-    def heard(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    def on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """The loop's word on what nobody awaits: a connection that could not be taken. The loop tries again."""
         if getattr(context.get("exception"), "errno", None) in SHORT:
             self._note()
@@ -80,11 +80,11 @@ class Files:
 
     def _note(self) -> None:
         if self.problem is None:
-            log.error("out of file descriptors", why=_said())
+            log.error("out of file descriptors", why=_message())
         self._last = time.monotonic()
 
 
-def _said() -> str:
+def _message() -> str:
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return (
         f"All {limit} file descriptors are in use: answers that have begun go on, new ones have to wait. "

@@ -25,7 +25,7 @@ Refusal = Literal["full", "share"]
 class Shares:
     def __init__(self, most: int, factor: int = FACTOR) -> None:
         self.most = most
-        self.held = 0
+        self.in_use = 0
         self._factor = factor
         self._held_by: dict[Holder, int] = {}
 
@@ -35,25 +35,25 @@ class Shares:
     def refusal(self, holder: Holder, amount: int = 1, reserve: int = 0) -> Refusal | None:
         """Tell why this holder may not take so much: all is held, or its own share is. `reserve`: what it may take
         beyond `most`."""
-        free = self.most + reserve - self.held
+        free = self.most + reserve - self.in_use
         if amount > free:
             return "full"
-        held = self._held_by.get(holder, 0)
-        return "share" if held and held + amount > self._factor * (free - amount) else None
+        share = self._held_by.get(holder, 0)
+        return "share" if share and share + amount > self._factor * (free - amount) else None
 
     def take(self, holder: Holder, amount: int = 1, reserve: int = 0) -> Refusal | None:
         """Take it, unless it is refused."""
         refusal = self.refusal(holder, amount, reserve)
         if refusal is None:
-            self.held += amount
+            self.in_use += amount
             self._held_by[holder] = self._held_by.get(holder, 0) + amount
         return refusal
 
     def give_back(self, holder: Holder, amount: int = 1) -> None:
-        self.held -= amount
-        left = self._held_by[holder] - amount
-        if left:
-            self._held_by[holder] = left
+        self.in_use -= amount
+        remaining = self._held_by[holder] - amount
+        if remaining:
+            self._held_by[holder] = remaining
         else:
             del self._held_by[holder]
 
@@ -69,7 +69,7 @@ class Account(Protocol):
 class Room:
     """Room for bytes that become more: few are free, more are taken from an account, and it never has over `most`."""
 
-    __slots__ = ("_account", "_copies", "_most", "_size", "_taken")
+    __slots__ = ("_account", "_copies", "_most", "_size", "_amount")
 
     def __init__(self, most: int, account: Account | None = None, copies: int = 1) -> None:
         """`copies`: how many there will be of each byte while it is worked on."""
@@ -77,19 +77,19 @@ class Room:
         self._account = account
         self._copies = copies
         self._size = min(SMALL, most)
-        self._taken = 0
+        self._amount = 0
 
     def fits(self, size: int) -> bool:
         """Tell whether so many bytes have room, all together."""
         step = STEP * self._copies
         while self._size < size <= self._most and (self._account is None or self._account.take(step) is None):
             self._size += STEP
-            self._taken += step
+            self._amount += step
         return size <= self._size
 
     def end(self) -> None:
         """Nothing is in it any more."""
         self._most = 0
         if self._account is not None:
-            self._account.give_back(self._taken)
-        self._taken = 0
+            self._account.give_back(self._amount)
+        self._amount = 0

@@ -31,7 +31,7 @@ class WaitingLine:
         self.quiet = False  # nothing is promised to those who wait
 
     def __len__(self) -> int:
-        return self._places.held
+        return self._places.in_use
 
     @property
     def of_this_holder(self) -> int:

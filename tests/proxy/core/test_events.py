@@ -20,7 +20,7 @@ async def heard(listener: AsyncGenerator[ServerEvent, None], count: int) -> list
 @given(before=st.integers(0, 9), after=st.none() | st.integers(0, 12), more=st.integers(0, 9))
 async def test_a_listener_hears_what_is_left_and_what_comes(before: int, after: int | None, more: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(events, "KEPT", 4)
+        patch.setattr(events, "RING_SIZE", 4)
         told = Events()
     for n in range(before):
         told.emit("rating", n=n)

@@ -14,20 +14,20 @@ END = st.sampled_from([b"\n", b"\r\n"])
 
 
 @given(LINES, END, st.sampled_from([b"", b'{"done": tr']), st.lists(st.integers(0, 200), max_size=12))
-def test_any_cut_gives_the_same_lines(lines: list[bytes], end: bytes, rest: bytes, cuts: list[int]) -> None:
-    raw = b"".join(line + end for line in lines) + rest
+def test_any_cut_gives_the_same_lines(lines: list[bytes], end: bytes, remainder: bytes, cuts: list[int]) -> None:
+    raw = b"".join(line + end for line in lines) + remainder
     at = sorted({min(c, len(raw)) for c in cuts} | {0, len(raw)})
     splitter = NdjsonSplitter()
     got = [e.raw for a, b in pairwise(at) for e in splitter.feed(raw[a:b])]
     assert got == [line + end for line in lines]
-    assert splitter.rest() == rest and splitter.rest() == b""
+    assert splitter.remainder() == remainder and splitter.remainder() == b""
 
 
 @given(st.lists(st.binary(max_size=20), max_size=20))
 def test_no_byte_is_lost_or_made_up(chunks: list[bytes]) -> None:
     splitter = NdjsonSplitter()
     out = b"".join(e.raw for chunk in chunks for e in splitter.feed(chunk))
-    assert out + splitter.rest() == b"".join(chunks)
+    assert out + splitter.remainder() == b"".join(chunks)
 
 
 def test_data_and_another_in_its_place() -> None:

@@ -65,7 +65,7 @@ async def test_one_key_fills_half_of_the_threads_and_the_others_go_by_turns() ->
     assert await other == "b0"
     ended = await asyncio.gather(*eight, return_exceptions=True)
     assert [one for one in ended if isinstance(one, str)] == ["a1", *(f"a{n}" for n in range(3, 8))]
-    assert "a2" not in began and threads._shares.held == 0 and not len(threads._line)
+    assert "a2" not in began and threads._shares.in_use == 0 and not len(threads._line)
 
 
 async def test_work_that_fails_gives_its_thread_back() -> None:

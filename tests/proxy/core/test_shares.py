@@ -33,8 +33,8 @@ def test_the_only_place_may_be_taken_and_then_all_are_taken() -> None:
 
 def test_an_amount_is_taken_whole_or_not_at_all() -> None:
     shares = Shares(100)
-    assert shares.take("a", 90) is None and shares.take("b", 11) == "full" and shares.held == 90
-    assert shares.take("a", 1) == "share" and shares.take("b", 10) is None and shares.held == 100
+    assert shares.take("a", 90) is None and shares.take("b", 11) == "full" and shares.in_use == 90
+    assert shares.take("a", 1) == "share" and shares.take("b", 10) is None and shares.in_use == 100
 
 
 def test_large_amounts_leave_room_for_one_of_the_same_size() -> None:
@@ -52,8 +52,8 @@ def test_all_that_is_taken_can_be_given_back(acts: list[tuple[str, int, bool]]) 
             shares.give_back(*taken.pop(amount % len(taken)))
         elif shares.take(holder, amount + 1) is None:
             taken.append((holder, amount + 1))
-        assert shares.held == sum(amount for _, amount in taken) <= 100
+        assert shares.in_use == sum(amount for _, amount in taken) <= 100
         assert shares.held_by("a") == sum(amount for holder, amount in taken if holder == "a")
     for one in taken:
         shares.give_back(*one)
-    assert shares.held == 0 and not shares._held_by
+    assert shares.in_use == 0 and not shares._held_by

@@ -33,17 +33,17 @@ def test_any_cut_gives_the_same_events(stream: tuple[bytes, list[bytes]], cuts: 
     at = sorted({min(c, len(raw)) for c in cuts} | {0, len(raw)})
     splitter = EventSplitter()
     got = [e.raw for a, b in pairwise(at) for e in splitter.feed(raw[a:b])]
-    rest = splitter.rest()
+    rest = splitter.remainder()
     assert b"".join(got) + rest == raw
     assert [*got, rest] == expected or got == expected  # a lone CR at the end waits for one byte more
-    assert splitter.rest() == b""
+    assert splitter.remainder() == b""
 
 
 @given(st.lists(st.binary(max_size=20), max_size=20))
 def test_no_byte_is_lost_or_made_up(chunks: list[bytes]) -> None:
     splitter = EventSplitter()
     out = b"".join(e.raw for chunk in chunks for e in splitter.feed(chunk))
-    assert out + splitter.rest() == b"".join(chunks)
+    assert out + splitter.remainder() == b"".join(chunks)
 
 
 # As the standard reads a stream: WHATWG HTML, 9.2.5 and 9.2.6, word for word, and not as `sse` does it.
@@ -75,7 +75,7 @@ MIXED = st.lists(st.tuples(LINES, END), max_size=14).map(lambda lines: b"".join(
 def split(stream: bytes, piece: int) -> list[Event]:
     splitter = EventSplitter()
     found = [event for at in range(0, len(stream), piece) for event in splitter.feed(stream[at : at + piece])]
-    return [*found, Event(splitter.rest())]
+    return [*found, Event(splitter.remainder())]
 
 
 @given(st.booleans(), MIXED, st.integers(1, 40))
