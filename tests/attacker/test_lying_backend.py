@@ -304,7 +304,7 @@ async def test_who_reads_slowly_is_no_silence_of_the_backend() -> None:
         while not answer.paused:
             await asyncio.sleep(0.001)
         connection = answer._connection
-        connection._heard -= 100
+        connection._last_received -= 100
         assert await answer.some(5.0)
         connection._look()
         assert answer._broke is None

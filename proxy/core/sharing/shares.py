@@ -69,7 +69,7 @@ class Account(Protocol):
 class Room:
     """Room for bytes that become more: few are free, more are taken from an account, and it never has over `most`."""
 
-    __slots__ = ("_account", "_copies", "_most", "_size", "_amount")
+    __slots__ = ("_account", "_amount", "_copies", "_most", "_size")
 
     def __init__(self, most: int, account: Account | None = None, copies: int = 1) -> None:
         """`copies`: how many there will be of each byte while it is worked on."""

@@ -424,9 +424,9 @@ async def test_a_stream_is_kept_as_long_as_there_is_room_for_it(most: int, is_wh
         attempt.streamed()
         await recording.write_eof(b"end")
         assert attempt.answered is is_whole and attempt.arrived
-        assert attempt.size == (3_000_003 if is_whole else 0) and attempt.size <= shares.held <= most
+        assert attempt.size == (3_000_003 if is_whole else 0) and attempt.size <= shares.in_use <= most
         held.end()
-        assert shares.held == 0 and held.take(1) == "full"
+        assert shares.in_use == 0 and held.take(1) == "full"
         return recording
 
     app = web.Application()

@@ -36,7 +36,7 @@ def test_every_agents_own_format_is_read(form: Form, line: str) -> None:
     agent = agent_of(form.headers, messages)
     assert (agent.name if agent else None) == form.agent
     at = command_at(messages, agent)
-    assert at == len(messages) - len(form.trailer) - 1
+    assert at == len(messages) - len(form.after) - 1
     assert command_of(messages[at], agent) == line
 
 
