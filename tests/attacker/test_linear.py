@@ -140,7 +140,7 @@ def fed(splitter: Callable[[], Any], piece: int) -> Callable[[bytes], Any]:
     def scan(stream: bytes) -> None:
         split = splitter()
         found = [event for at in range(0, len(stream), piece) for event in split.feed(stream[at : at + piece])]
-        for event in (*found, sse.Event(split.rest())):
+        for event in (*found, sse.Event(split.remainder())):
             event.with_data(b'{"id":\n 1}' if event.data is None else event.data + b"\n")
 
     return scan
