@@ -155,15 +155,17 @@ class Wiring:
         match = WeightsCheck(settings, store, backend, launcher, events)
         foreign = CloudStudent(settings, store, events) if backend.capabilities.foreign else None
         state = RunState()
-        when = Preconditions(
+        preconditions = Preconditions(
             settings, store, backend, live_version, launcher, machine, gpu_sharing, match, foreign,
             lambda: self.relay.last_request, state,
         )  # fmt: skip
         self.rehearsal = rehearsal = Rehearsal(
-            settings, store, backend, launcher, events, match, when, health, admission
+            settings, store, backend, launcher, events, match, preconditions, health, admission
         )
         outcome = Publisher(store, live_version, gpu_sharing, events, metrics, foreign)
-        self.rebuilding = rebuilding = Unlearning(settings, store, live_version, backend, when, foreign, events)
+        self.rebuilding = rebuilding = Unlearning(
+            settings, store, live_version, backend, preconditions, foreign, events
+        )
         self.run_files = run_files = RunFiles(store, settings.home)
         claims = Claims(settings, store, backend, live_version, foreign, run_files)
         self.learner = learner = RunSupervisor(
@@ -176,7 +178,7 @@ class Wiring:
             gpu_sharing,
             foreign,
             state,
-            when,
+            preconditions,
             claims,
             outcome,
             rebuilding,
@@ -196,12 +198,12 @@ class Wiring:
             events,
             Follower(store, screen),
             OwnSignals(settings.signals),
-            Hindsight(settings.judge, when.weights),
+            Hindsight(settings.judge, preconditions.weights),
         )
         claims.prepare, claims.extra_choices = judging.settle, judging.choices
         self.queue = queue = EpisodeQueue(settings, backend.capabilities.slots * (1 + len(settings.backend.replicas)))
         self.status = status = StatusReport(
-            store, backend, live_version, learner, when, match, rehearsal, watch, health, formats, admission,
+            store, backend, live_version, learner, preconditions, match, rehearsal, watch, health, formats, admission,
             gpu_sharing, rebuilding, judging, episodes, queue,
         )  # fmt: skip
         acts = AdminActs(learner, live_version)
@@ -235,7 +237,7 @@ class Wiring:
             events,
             metrics,
             admission,
-            lambda request: self.guard.still(request),
+            lambda request: self.guard.is_still_allowed(request),
         )
         self.lesson_routes = LessonRoutes(store, lessons)
         self.importing = ImportRoutes(store, redactor)
@@ -248,7 +250,7 @@ class Wiring:
             live_version,
             learner,
             acts,
-            when,
+            preconditions,
             feedback,
             status,
             self.forgetter,
@@ -296,9 +298,9 @@ class Wiring:
             web.post("/rl/forget", self.forgetter.post),
             *self.pages.routes(),
             *(
-                web.route("*", p + rest, self.passed)
+                web.route("*", p + pattern, self.passed)
                 for p in rooms
-                for rest in ("/v1/{rest:(?!feedback(?:/|$)).*}", "/api/{rest:.*}")  # ratings are no backend's affair
+                for pattern in ("/v1/{rest:(?!feedback(?:/|$)).*}", "/api/{rest:.*}")  # ratings are no backend's affair
             ),
         ]
 
@@ -405,8 +407,8 @@ async def _fill_search(store: Store) -> None:
     """The words of what was captured, behind the capture: many at once, since answers wait behind each commit."""
     while True:
         try:
-            more = 0 if store.integrity.state == "damaged" else await store.inbox.index_words()
+            indexed = 0 if store.integrity.state == "damaged" else await store.inbox.index_words()
         except StoreError as error:
             log.error("the search does not know the newest completions yet", error=str(error))
-            more = 0
-        await asyncio.sleep(0.05 if more == AT_ONCE else INDEX_EVERY_S)
+            indexed = 0
+        await asyncio.sleep(0.05 if indexed == AT_ONCE else INDEX_EVERY_S)

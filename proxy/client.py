@@ -113,14 +113,14 @@ def _rate(
     rater: str | None,
     event_id: str | None,
 ) -> _Plan[Rating]:
-    given = {
+    body = {
         "completion_id": _id(answer), "rating": rating, "comment": comment, "correction": correction, "rater": rater,
         "source": "client", "source_event_id": event_id,
     }  # fmt: skip
     if isinstance(rating, int | float) and not isinstance(rating, bool):
-        given["scale"] = "unit"
-    found = yield _ClientCall("POST", "/v1/feedback", {key: value for key, value in given.items() if value is not None})
-    return _rating(found)
+        body["scale"] = "unit"
+    stored = yield _ClientCall("POST", "/v1/feedback", {key: value for key, value in body.items() if value is not None})
+    return _rating(stored)
 
 
 def _undo(rating: str | Rating, rater: str | None) -> _Plan[Rating]:
@@ -130,23 +130,24 @@ def _undo(rating: str | Rating, rater: str | None) -> _Plan[Rating]:
 
 
 def _status() -> _Plan[Status]:
-    found = yield _ClientCall("GET", "/rl/status")
-    last = found["last_run"] or {"id": 0, "ended_at": 0.0}
+    answer = yield _ClientCall("GET", "/rl/status")
+    last = answer["last_run"] or {"id": 0, "ended_at": 0.0}
     return Status(
-        found["model"], found["live"], found["ratings"]["fresh"], found["ratings"]["needed"], found["training"]["line"],
-        found["problem"], last["id"], last["ended_at"] is not None, found["trains"] is not None, found,
+        answer["model"], answer["live"], answer["ratings"]["fresh"], answer["ratings"]["needed"],
+        answer["training"]["line"], answer["problem"], last["id"], last["ended_at"] is not None,
+        answer["trains"] is not None, answer,
     )  # fmt: skip
 
 
 def _versions() -> _Plan[list[Version]]:
-    return [_made(Version, one) for one in (yield _ClientCall("GET", "/rl/adapters"))["data"]]
+    return [_build(Version, version) for version in (yield _ClientCall("GET", "/rl/adapters"))["data"]]
 
 
-def _wait(after: Status | None, timeout_s: float) -> _Plan[int]:
-    """The run that `after` did not know, or that was under way then; its version, once that answers."""
+def _wait(since: Status | None, timeout_s: float) -> _Plan[int]:
+    """The run that `since` did not know, or that was under way then; its version, once that answers."""
     end = time.monotonic() + timeout_s
-    before = after or (yield from _status())
-    awaited = before.last_run + (1 if before.ended else 0)
+    baseline = since or (yield from _status())
+    awaited = baseline.last_run + (1 if baseline.ended else 0)
     while True:
         now = yield from _status()
         if now.last_run >= awaited:
@@ -156,8 +157,8 @@ def _wait(after: Status | None, timeout_s: float) -> _Plan[int]:
             if run["ended_at"] is not None and run["status"] != "done":
                 raise NotTrained(f"Run {awaited} ended {run['status']}, so no version is new: {run['reason']}.")
         if time.monotonic() >= end:
-            why = f"; there is a problem: {now.problem}" if now.problem else ""
-            raise NotTrained(f"No new version answers after {timeout_s:g} s: training {now.training}{why}.")
+            problem = f"; there is a problem: {now.problem}" if now.problem else ""
+            raise NotTrained(f"No new version answers after {timeout_s:g} s: training {now.training}{problem}.")
         yield min(POLL_S, max(0.0, end - time.monotonic()))
 
 
@@ -168,26 +169,26 @@ def _id(answer: str | HasId) -> str:
     return id
 
 
-def _rating(found: Mapping[str, Any]) -> Rating:
-    return _made(Rating, {**found, "value": float(found["value"])})  # JSON has one kind of number
+def _rating(answer: Mapping[str, Any]) -> Rating:
+    return _build(Rating, {**answer, "value": float(answer["value"])})  # JSON has one kind of number
 
 
-def _made(kind: type[_T], found: Mapping[str, Any]) -> _T:
+def _build(kind: type[_T], answer: Mapping[str, Any]) -> _T:
     """Keep, of what is there, what this version of the client knows."""
-    return kind(**{field.name: found[field.name] for field in fields(kind)})  # type: ignore[arg-type]
+    return kind(**{field.name: answer[field.name] for field in fields(kind)})  # type: ignore[arg-type]
 
 
 def send(
     url: str, method: str, path: str, body: bytes | None, headers: Mapping[str, str], timeout_s: float
 ) -> http.client.HTTPResponse:
     """One request over a connection of its own, closed once the answer is read. Raises OSError, HTTPException."""
-    where = urlsplit(url)
-    kind = http.client.HTTPSConnection if where.scheme == "https" else http.client.HTTPConnection
-    connection = kind(where.hostname or "", where.port, timeout=timeout_s)
+    address = urlsplit(url)
+    kind = http.client.HTTPSConnection if address.scheme == "https" else http.client.HTTPConnection
+    connection = kind(address.hostname or "", address.port, timeout=timeout_s)
     json_body = {"content-type": "application/json"} if body else {}
     try:
         connection.request(
-            method, where.path + path, body=body, headers={**headers, **json_body, "connection": "close"}
+            method, address.path + path, body=body, headers={**headers, **json_body, "connection": "close"}
         )
         return connection.getresponse()
     except BaseException:
@@ -197,8 +198,8 @@ def send(
 
 def why_not(error: Exception) -> str:
     """In a few words."""
-    why = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
-    return why[:1].lower() + why[1:]
+    reason = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
+    return reason[:1].lower() + reason[1:]
 
 
 class _Target:
@@ -214,10 +215,10 @@ class _Target:
 
     def read(self, status: int, text: bytes) -> Any:
         try:
-            found = json.loads(text)
+            answer = json.loads(text)
             if status < 300:
-                return found
-            error = found["error"]
+                return answer
+            error = answer["error"]
             refused = Refused(str(error["message"]), status, str(error["code"]))
         except (ValueError, KeyError, TypeError):
             raise Unreachable(
@@ -230,7 +231,7 @@ class Client:
     """`base_url` as an SDK has it; `api_key` where rlproxy has keys: one whose role is `rate`."""
 
     def __init__(self, base_url: str = DEFAULT_URL, api_key: str | None = None, *, timeout_s: float = 60.0) -> None:
-        self._where = _Target(base_url, api_key, timeout_s)
+        self._target = _Target(base_url, api_key, timeout_s)
 
     def rate(
         self, answer: str | HasId, rating: Judgement, *, comment: str | None = None, correction: str | None = None,
@@ -260,12 +261,12 @@ class Client:
         return self._drive(_wait(after, timeout_s))
 
     def _drive(self, plan: _Plan[_T]) -> _T:
-        found: Any = None
+        answer: Any = None
         try:
             while True:
-                step = plan.send(found)
+                step = plan.send(answer)
                 if isinstance(step, _ClientCall):
-                    found = self._ask(step)
+                    answer = self._ask(step)
                 else:
                     time.sleep(step)
         except StopIteration as end:
@@ -276,19 +277,19 @@ class Client:
         body = None if ask.body is None else json.dumps(ask.body).encode()
         try:
             with send(
-                self._where.url, ask.method, ask.path, body, self._where.headers, self._where.timeout_s
+                self._target.url, ask.method, ask.path, body, self._target.headers, self._target.timeout_s
             ) as response:
                 status, text = response.status, response.read()
         except (OSError, http.client.HTTPException) as error:
-            raise self._where.unreachable(error) from error
-        return self._where.read(status, text)
+            raise self._target.unreachable(error) from error
+        return self._target.read(status, text)
 
 
 class AsyncClient:
     """The `Client` for asyncio: `async with AsyncClient() as rlproxy: await rlproxy.rate(…)`."""
 
     def __init__(self, base_url: str = DEFAULT_URL, api_key: str | None = None, *, timeout_s: float = 60.0) -> None:
-        self._where = _Target(base_url, api_key, timeout_s)
+        self._target = _Target(base_url, api_key, timeout_s)
         self._http: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -321,12 +322,12 @@ class AsyncClient:
         return await self._drive(_wait(after, timeout_s))
 
     async def _drive(self, plan: _Plan[_T]) -> _T:
-        found: Any = None
+        answer: Any = None
         try:
             while True:
-                step = plan.send(found)
+                step = plan.send(answer)
                 if isinstance(step, _ClientCall):
-                    found = await self._ask(step)
+                    answer = await self._ask(step)
                 else:
                     await asyncio.sleep(step)
         except StopIteration as end:
@@ -337,13 +338,13 @@ class AsyncClient:
         import aiohttp
 
         if self._http is None:
-            timeout = aiohttp.ClientTimeout(total=self._where.timeout_s)
-            self._http = aiohttp.ClientSession(timeout=timeout, headers=self._where.headers)
+            timeout = aiohttp.ClientTimeout(total=self._target.timeout_s)
+            self._http = aiohttp.ClientSession(timeout=timeout, headers=self._target.headers)
         try:
             async with self._http.request(
-                ask.method, self._where.url + ask.path, json=ask.body, allow_redirects=False
+                ask.method, self._target.url + ask.path, json=ask.body, allow_redirects=False
             ) as response:
                 status, text = response.status, await response.read()
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            raise self._where.unreachable(error) from error
-        return self._where.read(status, text)
+            raise self._target.unreachable(error) from error
+        return self._target.read(status, text)

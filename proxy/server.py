@@ -104,8 +104,8 @@ def _is_ours(record: logging.LogRecord) -> bool:
 def key_of(settings: Settings) -> Secret | None:
     """The database's key. Before the loop runs: who is asked for it can still press Ctrl-C. Raises StoreError."""
     secret = find(settings.store.key_from, settings.home)
-    if secret is not None and (why := sealing_lacks()) is not None:
-        raise MissingExtra(f"The database is encrypted, and {why}.")
+    if secret is not None and (reason := sealing_lacks()) is not None:
+        raise MissingExtra(f"The database is encrypted, and {reason}.")
     return secret
 
 
@@ -118,8 +118,8 @@ async def serving(
     Raises ProxyError, StoreError, CannotStart.
     """
     make_home(settings.home)
-    for said in home.close(settings.home):
-        structlog.get_logger().warning(said)
+    for notice in home.close(settings.home):
+        structlog.get_logger().warning(notice)
     launcher = LocalLauncher()
     backend = make_backend(settings, launcher)
     store = await Store.open(settings.home, secret, structlog.get_logger().info)
@@ -144,7 +144,7 @@ async def serving(
             assert runner.server is not None
             busy = app[security.BUSY]
             sweep = fd_limits.keep_some_free(runner.server, busy, 2 * settings.server.max_requests)
-            beside = [
+            background = [
                 asyncio.create_task(_say_unreachable(backend), name="look-at-backend"),
                 asyncio.create_task(sweep, name="keep-some-free"),
             ]
@@ -152,7 +152,7 @@ async def serving(
                 yield url
             finally:
                 app[tasks.TASKS].hurry()  # a second signal may come at any moment
-                for task in beside:
+                for task in background:
                     task.cancel()
                 address.unlink(missing_ok=True)
                 for site in list(runner.sites):
@@ -168,16 +168,16 @@ async def serving(
 
 async def _say_unreachable(backend: Backend) -> None:
     """Once: whoever starts rlproxy before their server should not learn it from their agent."""
-    if (why := await reachable(backend)) is not None:
-        print(f"rlproxy: {plain(why)}", file=Unfailing(), flush=True)
+    if (reason := await reachable(backend)) is not None:
+        print(f"rlproxy: {plain(reason)}", file=Unfailing(), flush=True)
 
 
-def _write_address(path: Path, found: dict[str, Any]) -> None:
+def _write_address(path: Path, members: dict[str, Any]) -> None:
     """Whoever finds it finds it whole; with the key in it, that is its owner only."""
     half = path.with_name(f".{path.name}")
     half.unlink(missing_ok=True)
     with os.fdopen(os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        json.dump(found, file)
+        json.dump(members, file)
     half.replace(path)
 
 

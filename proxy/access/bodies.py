@@ -30,19 +30,19 @@ UNPROVEN_S: Final = 10.0
 class HeldBytes:
     """Bytes that one request holds in memory."""
 
-    __slots__ = ("_ended", "_holder", "_shares", "_taken")
+    __slots__ = ("_amount", "_ended", "_holder", "_shares")
 
     def __init__(self, shares: Shares, holder: Holder) -> None:
         self._shares = shares
         self._holder = holder
-        self._taken = 0
+        self._amount = 0
         self._ended = False
 
     def take(self, amount: int) -> Refusal | None:
         """So many bytes more, unless that is refused; as it is once the request has ended."""
         refusal = "full" if self._ended else self._shares.take(self._holder, amount)
         if refusal is None:
-            self._taken += amount
+            self._amount += amount
         return refusal
 
     def take_up_to(self, total: int) -> None:
@@ -52,17 +52,17 @@ class HeldBytes:
                 f"The request needs {total:,} bytes of memory, by its length and by the number of things in it; "
                 f"server.max_held_bytes is {self._shares.most:,}. Nothing was passed on."
             )
-        if total > max(SMALL, self._taken) and (refusal := self.take(total - self._taken)) is not None:
+        if total > max(SMALL, self._amount) and (refusal := self.take(total - self._amount)) is not None:
             raise self.refused(refusal)
 
     def give_back(self, amount: int) -> None:
         """So many bytes less; all of them have gone once the request has ended."""
         if amount and not self._ended:
-            self._taken -= amount
+            self._amount -= amount
             self._shares.give_back(self._holder, amount)
 
     def end(self) -> None:
-        self.give_back(self._taken)
+        self.give_back(self._amount)
         self._ended = True
 
     def refused(self, refusal: Refusal) -> ProxyError:
@@ -78,7 +78,7 @@ class HeldBytes:
         )
 
 
-HELD: Final = web.RequestKey("held", HeldBytes)
+HELD_BYTES: Final = web.RequestKey("held", HeldBytes)
 
 
 class Bodies:
@@ -89,14 +89,14 @@ class Bodies:
         self._unproven: deque[asyncio.Timeout] = deque()
 
     @property
-    def held(self) -> int:
+    def held_bytes(self) -> int:
         """Bytes that are in the account."""
         return self._shares.in_use
 
     def of(self, holder: Holder) -> HeldBytes:
         return HeldBytes(self._shares, holder)
 
-    async def read(self, request: web.Request, held: HeldBytes, *, stream: bool, weigh: bool) -> None:
+    async def read(self, request: web.Request, holding: HeldBytes, *, stream: bool, weigh: bool) -> None:
         """Wait until the body is here; the handler finds it read. One that only passes through (`stream`) may be larger
         than memory, as a model's file, and is not waited for. `weigh`: it is parsed, and nobody else looks at what it
         comes to then. Raises TooLarge, TooSlow, TooMany, Overloaded."""
@@ -109,16 +109,16 @@ class Bodies:
             raise self._too_large()
         if request.content.is_eof():  # it came with its head, as nearly all
             body = await request.read()
-            held.take_up_to(len(body))
+            holding.take_up_to(len(body))
         else:
-            held.take_up_to(length or 0)  # all that was announced, so that no two wait for each other's memory
-            body = await self._in_time(request, held, length or 0)
+            holding.take_up_to(length or 0)  # all that was announced, so that no two wait for each other's memory
+            body = await self._in_time(request, holding, length or 0)
             request._read_bytes = body  # for handlers that read it by themselves
         request[BODY] = body
         if weigh and len(body) >= LIGHT:
-            held.take_up_to(len(body) + await off_loop(len(body), whole_weight, body))
+            holding.take_up_to(len(body) + await off_loop(len(body), whole_weight, body))
 
-    async def _in_time(self, request: web.Request, held: HeldBytes, taken: int) -> bytes:
+    async def _in_time(self, request: web.Request, holding: HeldBytes, reserved: int) -> bytes:
         """The body, as long as each `server.slow_client_s` brings enough of it."""
         loop, body, size, mark = asyncio.get_running_loop(), bytearray(), 0, 0
         due = loop.time() + self._patience
@@ -134,9 +134,9 @@ class Bodies:
             size = len(body)
             if size > self._largest:
                 raise self._too_large()
-            while size > max(taken, SMALL):
-                taken += STEP
-                held.take_up_to(taken)
+            while size > max(reserved, SMALL):
+                reserved += STEP
+                holding.take_up_to(reserved)
             if size - mark >= self._patience * PACE:
                 mark, due = size, loop.time() + self._patience
 

@@ -88,35 +88,37 @@ class Scope(NamedTuple):
         all of them are one user. A key that is one person's is theirs, whatever the request says."""
         return cls(principal, user or (UNKNOWN if names and principal.bound is None else None), names)
 
-    def covers(self, found: NewCompletion | Requester) -> bool:
+    def covers(self, requester: NewCompletion | Requester) -> bool:
         """Tell whether it may be read, gone on from and deleted. An admin who names nobody may have all."""
         if self.principal.role == "admin" and not self.names:
             return True
-        if found.key is not None and found.key not in self._keys:
+        if requester.key is not None and requester.key not in self._keys:
             return False
         # A completion without a key is from before keys were kept: then the name of a key was all there was, and what
         # names nobody is the owner's.
-        if found.key is None and found.user is None:
+        if requester.key is None and requester.user is None:
             return self.principal.role == "admin"
         users = (
-            {self.principal.bound} if found.key is None and self.principal.bound else {self.user, self.principal.bound}
+            {self.principal.bound}
+            if requester.key is None and self.principal.bound
+            else {self.user, self.principal.bound}
         )
-        return found.user is None or found.user in users
+        return requester.user is None or requester.user in users
 
-    def shows(self, found: Requester) -> bool:
+    def shows(self, requester: Requester) -> bool:
         """Tell if messages may be linked to it. A bot asks for many people by one key, and names nobody as it links."""
-        return self.covers(found) or (not self.names and found.key in self._keys)
+        return self.covers(requester) or (not self.names and requester.key in self._keys)
 
-    def own(self, *, unnamed: bool = False) -> list[Requester]:
+    def own_requesters(self, *, unnamed: bool = False) -> list[Requester]:
         """List those whose answers a request may mean that names none: never another user. `unnamed`: also answers of
         no user, which are the owner's."""
         users = {self.user or self.principal.name}
         if unnamed or (self.user is None and self.principal.role == "admin"):
             users.add(None)
-        before = {self.principal.bound} if self.principal.bound else users
+        unkeyed_users = {self.principal.bound} if self.principal.bound else users
         return [
             *(Requester(key, user) for key in self._keys for user in users),
-            *(Requester(None, user) for user in before),
+            *(Requester(None, user) for user in unkeyed_users),
         ]
 
     @property
@@ -146,7 +148,7 @@ class Keys:
         # Whether everybody has to show a key. Revoking the last one does not open what it had closed, nor does an older
         # database.
         self.needed = settings.api_key is not None
-        self._lent: dict[bytes, Principal] = {}  # by the hash of their key
+        self._temporary: dict[bytes, Principal] = {}  # by the hash of their key
         self.local = _secret(secrets.token_hex(4))
         self._local = self.local.encode()
 
@@ -155,48 +157,48 @@ class Keys:
         self._keys = {key.id: key for key in await store.keys.all()}
         self.needed = self.needed or bool(self._keys) or await store.keys.needed()
 
-    def principal(self, given: str) -> Principal:
+    def principal(self, secret: str) -> Principal:
         """Find whose key this is. Without any (loopback only) everybody is admin. Raises Unauthorized."""
-        said = given.encode("utf-8", "surrogateescape")
-        if hmac.compare_digest(said, self._local):
+        encoded = secret.encode("utf-8", "surrogateescape")
+        if hmac.compare_digest(encoded, self._local):
             return _ADMIN
-        if self._lent and (lent := self._lent.get(hash_of(given))) is not None:
-            return lent
-        if self._admin and hmac.compare_digest(said, self._admin):
+        if self._temporary and (temporary := self._temporary.get(hash_of(secret))) is not None:
+            return temporary
+        if self._admin and hmac.compare_digest(encoded, self._admin):
             return _ADMIN
-        if self._use and hmac.compare_digest(said, self._use):
+        if self._use and hmac.compare_digest(encoded, self._use):
             return _RATER
-        found = FORM.fullmatch(given)
-        if found is not None and (principal := self.by_id(found[1], given)) is not None:
-            self._used[found[1]] = time.time()
+        match = FORM.fullmatch(secret)
+        if match is not None and (principal := self.by_id(match[1], secret)) is not None:
+            self._used[match[1]] = time.time()
             return principal
-        if found is None and not self.needed:
+        if match is None and not self.needed:
             return _RATER if self._admin else _ADMIN
         raise Unauthorized(
-            f"This rlproxy needs a key, and {'does not know this one' if given else 'none came'}: send one as "
+            f"This rlproxy needs a key, and {'does not know this one' if secret else 'none came'}: send one as "
             "`Authorization: Bearer KEY` (an SDK's api_key) or `x-api-key: KEY`; `rlproxy keys create --role use "
             "--name NAME` makes one."
         )
 
-    def is_local(self, given: str) -> bool:
+    def is_local(self, secret: str) -> bool:
         """Tell whether this is the key of commands of this machine."""
-        return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self._local)
+        return hmac.compare_digest(secret.encode("utf-8", "surrogateescape"), self._local)
 
     @contextlib.contextmanager
-    def lent(self, principal: Principal) -> Iterator[str]:
+    def temporary_key(self, principal: Principal) -> Iterator[str]:
         """A key that is theirs for as long as this lasts: for what rlproxy asks itself on somebody's behalf."""
         key = _secret(secrets.token_hex(4))
-        self._lent[hash_of(key)] = principal
+        self._temporary[hash_of(key)] = principal
         try:
             yield key
         finally:
-            del self._lent[hash_of(key)]
+            del self._temporary[hash_of(key)]
 
-    def by_id(self, id: str, given: str | None = None) -> Principal | None:
-        """Whose key this is while it holds; with `given` only if that is it. For a page's cookie, which has the id."""
+    def by_id(self, id: str, secret: str | None = None) -> Principal | None:
+        """Whose key this is while it holds; with `secret` only if that is it. For a page's cookie, which has the id."""
         key = self._keys.get(id)
-        held = key.hash if key is not None else b"\0" * 32  # an unknown id takes as long as a wrong secret
-        right = given is None or hmac.compare_digest(hash_of(given), held)
+        stored_hash = key.hash if key is not None else b"\0" * 32  # an unknown id takes as long as a wrong secret
+        right = secret is None or hmac.compare_digest(hash_of(secret), stored_hash)
         if key is None or not right or key.revoked_at is not None:
             return None
         return Principal(key.role, key.id, key.name)
@@ -215,10 +217,10 @@ class Keys:
         await self._note()
         return key, text
 
-    async def revoke(self, given: str, actor: str) -> Key:
+    async def revoke(self, id_or_name: str, actor: str) -> Key:
         """By id or name; nobody gets in by it from now on, also where the disk is full. Raises NotFound; StorageFailed
         where it holds for this start alone."""
-        key = self._revocable(given)
+        key = self._revocable(id_or_name)
         self._keys[key.id] = replace(key, revoked_at=key.revoked_at or time.time())
         self._unstored[key.id] = actor
         if (problem := await self._store_revocation(key.id)) is None:
@@ -235,12 +237,12 @@ class Keys:
             ) from error
         return self._keys[key.id]
 
-    def _revocable(self, given: str) -> Key:
+    def _revocable(self, id_or_name: str) -> Key:
         """A key that holds, or whose end is not on disk yet. Raises NotFound."""
         for key in self._keys.values():
-            if given in (key.id, key.name) and (key.revoked_at is None or key.id in self._unstored):
+            if id_or_name in (key.id, key.name) and (key.revoked_at is None or key.id in self._unstored):
                 return key
-        raise NotFound(f"There is no key {given} that still holds.", param="key")
+        raise NotFound(f"There is no key {id_or_name} that still holds.", param="key")
 
     async def _store_revocation(self, id: str) -> str | None:
         """Why it is not in the database; None where it is."""
@@ -288,8 +290,8 @@ class Keys:
             self._used = used | self._used
             log.warning("the last use of keys is not on disk yet", error=str(error))
             return
-        for id, at in used.items():
-            self._keys[id] = _used_at(self._keys[id], at)
+        for id, used_at in used.items():
+            self._keys[id] = _used_at(self._keys[id], used_at)
 
 
 def new_key(name: str, role: str) -> tuple[Key, str]:
@@ -321,8 +323,8 @@ def given_key(headers: Mapping[str, str]) -> str:
     return token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
 
 
-def same(given: str, key: str) -> bool:
-    return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), key.encode())
+def same(secret: str, key: str) -> bool:
+    return hmac.compare_digest(secret.encode("utf-8", "surrogateescape"), key.encode())
 
 
 def hash_of(text: str) -> bytes:
@@ -333,5 +335,5 @@ def _secret(id: str) -> str:
     return f"{PREFIX}_{id}_{secrets.token_urlsafe(32)}"
 
 
-def _used_at(key: Key, at: float) -> Key:
-    return Key(key.id, key.name, key.role, key.hash, key.created_at, at, key.revoked_at)
+def _used_at(key: Key, timestamp: float) -> Key:
+    return Key(key.id, key.name, key.role, key.hash, key.created_at, timestamp, key.revoked_at)

@@ -56,8 +56,8 @@ class Limits:
         TooMany where this holder has its share of them, Overloaded where all are taken."""
         places = self._places[kind]
         refusal = places.take(holder)
-        if refusal is not None and (more := reserve()):
-            refusal = places.take(holder, reserve=more)
+        if refusal is not None and (reserved := reserve()):
+            refusal = places.take(holder, reserve=reserved)
         if refusal == "share":
             raise TooMany(
                 f"This key has {places.held_by(holder)} {_NAMES[kind]}, its share of {places.most}; nothing was passed "
@@ -76,8 +76,8 @@ class Limits:
         if rate == 0:
             return
         key, now = principal.id or f"{principal.role} of the settings", time.monotonic()
-        tokens, at = self._buckets.get(key, (float(rate), now))
-        tokens = min(float(rate), tokens + (now - at) * rate / 60)
+        tokens, updated_at = self._buckets.get(key, (float(rate), now))
+        tokens = min(float(rate), tokens + (now - updated_at) * rate / 60)
         self._buckets[key] = (tokens - 1 if tokens >= 1 else tokens, now)
         self._buckets.move_to_end(key)
         while len(self._buckets) > BUCKETS:

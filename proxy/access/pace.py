@@ -65,13 +65,13 @@ def _watched(transport: asyncio.Transport, patience: float) -> Iterator[None]:
     loop = asyncio.get_running_loop()
     timer: asyncio.TimerHandle
 
-    def look(before: int | None) -> None:
+    def look(previous: int | None) -> None:
         nonlocal timer
-        left = transport.get_write_buffer_size()
-        if before is not None and before - left < patience * PACE:
+        unsent = transport.get_write_buffer_size()
+        if previous is not None and previous - unsent < patience * PACE:
             transport.abort()
             return
-        timer = loop.call_later(patience, look, left)
+        timer = loop.call_later(patience, look, unsent)
 
     timer = loop.call_later(patience, look, None)
     try:

@@ -190,7 +190,7 @@ ASKS: Final = (
 _PLAIN: Final = re.compile(r"(/[A-Za-z0-9._~:@-]+)+")
 # A model's name may have slashes and colons, which SDKs encode; there is nothing but models to be read there.
 _MODEL: Final = r"(/[A-Za-z0-9._~:@-]+((%2[Ff]|%3[Aa]|%40)[A-Za-z0-9._~:@-]+)*)+"
-_ASKS: Final = re.compile("|".join(re.escape(one).replace(r"/\{model\}", _MODEL) for one in ASKS))
+_ASKS: Final = re.compile("|".join(re.escape(route).replace(r"/\{model\}", _MODEL) for route in ASKS))
 
 
 def rule(request: web.Request) -> Rule:
@@ -202,13 +202,13 @@ def rule(request: web.Request) -> Rule:
     return RULES.get(f"{method} {route.resource.canonical.removeprefix(ROOM)}", _UNDECLARED)
 
 
-def least(request: web.Request, found: Rule) -> Role:
+def least(request: web.Request, route_rule: Rule) -> Role:
     """The role needed for this request, which this rule is for."""
-    if found.kind not in ("models", "passed"):
-        return found.least
+    if route_rule.kind not in ("models", "passed"):
+        return route_rule.least
     path = upstream_path(request).partition("?")[0]
-    if found.kind == "models":
-        return found.least if _PLAIN.fullmatch(path) else "admin"
+    if route_rule.kind == "models":
+        return route_rule.least if _PLAIN.fullmatch(path) else "admin"
     method = "GET" if request.method == "HEAD" else request.method
     # Of a mistaken base URL it is only said that it is one: that path never reaches the backend.
-    return "use" if path in MISTAKES or _ASKS.fullmatch(f"{method} {path}") else found.least
+    return "use" if path in MISTAKES or _ASKS.fullmatch(f"{method} {path}") else route_rule.least

@@ -23,7 +23,7 @@ from aiohttp import web
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from config.sections import ServerSection
-from proxy.access.bodies import HELD, Bodies
+from proxy.access.bodies import HELD_BYTES, Bodies
 from proxy.access.keys import FORM, Keys, Principal, given_key, same
 from proxy.access.limits import HEAD_LIMIT, RESERVE, Limits, PlaceKind
 from proxy.access.pace import PATIENCE, SOON, send_long
@@ -41,7 +41,7 @@ _SECRET: Final = re.compile("authorization|cookie|key|token|secret")  # in the n
 SHORTEST_KEY: Final = 6  # anything shorter would be found in many a word
 SHORTEST_OFF_LOOPBACK: Final = 16
 GUEST: Final = "guest"
-KNOWN: Final = 64  # hosts whose reading is remembered: nearly all requests name the same
+HOSTS_CACHED: Final = 64  # hosts whose reading is remembered: nearly all requests name the same
 _RANK: Final[Mapping[str, int]] = {"use": 0, "rate": 1, "admin": 2}
 # Models and rlproxy's own routes are shared out apart, so that no flood of the one kind keeps the other out.
 _SHARED_BY: Final[Mapping[str, str]] = {"passed": "models", "page": "control", "control": "control"}
@@ -59,7 +59,7 @@ ByCookie = Callable[[web.Request], Principal | None]
 RefusalListener = Callable[[web.Request], None]
 
 
-@lru_cache(maxsize=KNOWN)
+@lru_cache(maxsize=HOSTS_CACHED)
 def is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
@@ -108,44 +108,44 @@ class RequestHeads:
     """The heads that came lately."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[object, RequestHead] = OrderedDict()
+        self._cache: OrderedDict[object, RequestHead] = OrderedDict()
 
     def of(self, request: web.Request) -> RequestHead:
         """Raises HeadTooLarge, BadRequest. One header too long, and too many, are refused by the parser."""
-        said: list[tuple[bytes, bytes]] = []
+        pairs: list[tuple[bytes, bytes]] = []
         size = 0
         for pair in request.raw_headers:
             size += len(pair[0]) + len(pair[1])
             if len(pair[0]) != 14 or pair[0].lower() != b"content-length":
-                said.append(pair)
-        name = request.method, request.raw_path, *said
-        found = self._known.get(name)
-        if found is None:
+                pairs.append(pair)
+        name = request.method, request.raw_path, *pairs
+        head = self._cache.get(name)
+        if head is None:
             if size > HEAD_LIMIT:
                 raise HeadTooLarge(f"The headers are over {HEAD_LIMIT} bytes together; nothing was done.")
-            found = read_head(request)
+            head = read_head(request)
             if size + len(request.raw_path) <= SHORT:
-                self._known[name] = found
-                if len(self._known) > HEADS:
-                    self._known.popitem(last=False)
-        return found
+                self._cache[name] = head
+                if len(self._cache) > HEADS:
+                    self._cache.popitem(last=False)
+        return head
 
 
 def read_head(request: web.Request) -> RequestHead:
     """Raises BadRequest."""
     _check_path(request)
     _check_own(request)
-    found, headers = rule(request), request.headers
+    route_rule, headers = rule(request), request.headers
     keyed = "authorization" in headers or "x-api-key" in headers
     return RequestHead(
         request.method,
         target_of(request),
         headers,
         request.match_info.get("session"),
-        found,
-        least(request, found),
+        route_rule,
+        least(request, route_rule),
         given_key(headers),
-        not keyed and (request.method in ("GET", "HEAD") or found.kind == "page"),
+        not keyed and (request.method in ("GET", "HEAD") or route_rule.kind == "page"),
     )
 
 
@@ -161,17 +161,19 @@ def _check_path(request: web.Request) -> None:
 def _check_own(request: web.Request) -> None:
     """rlproxy's own headers are UTF-8, or they can be neither stored nor said again. Each says one thing, or a second
     one could take back that nothing is to be kept. Other headers only pass through."""
-    said: dict[str, bytes] = {}
+    values: dict[str, bytes] = {}
     for name, value in request.raw_headers:
         if name[:5].lower() != b"x-rl-":
             continue
-        own = name.lower().decode("utf-8", "replace")
+        name_text = name.lower().decode("utf-8", "replace")
         try:
             value.decode()
         except UnicodeDecodeError:
-            raise BadRequest(f"The header {own} is not UTF-8; nothing was done.", param=own) from None
-        if said.setdefault(own, value) != value:
-            raise BadRequest(f"The header {own} came twice and says two things; nothing was done.", param=own)
+            raise BadRequest(f"The header {name_text} is not UTF-8; nothing was done.", param=name_text) from None
+        if values.setdefault(name_text, value) != value:
+            raise BadRequest(
+                f"The header {name_text} came twice and says two things; nothing was done.", param=name_text
+            )
 
 
 class Guard:
@@ -204,10 +206,10 @@ class Guard:
 
     def principal(self, request: web.Request) -> Principal:
         """Raises Unauthorized."""
-        found = self._by_cookie(request) if self._by_cookie is not None else None
-        return found or self._keys.principal(given_key(request.headers))
+        visitor = self._by_cookie(request) if self._by_cookie is not None else None
+        return visitor or self._keys.principal(given_key(request.headers))
 
-    def still(self, request: web.Request) -> bool:
+    def is_still_allowed(self, request: web.Request) -> bool:
         """Tell whether it would be let in now as it was: its key may have been revoked since."""
         try:
             return self.principal(request) == request[PRINCIPAL]
@@ -253,16 +255,16 @@ class Guard:
         self._limits.enter(kind, holder, lambda: self._reserve(request))
         self.busy.add(request.protocol)
         HOLDER.set(holder)
-        request[HELD] = held = self._bodies.of(holder)
+        request[HELD_BYTES] = holding = self._bodies.of(holder)
         try:
             group = request[HEAD].rule.kind
-            await self._bodies.read(request, held, stream=group == "passed", weigh=group not in ("models", "passed"))
+            await self._bodies.read(request, holding, stream=group == "passed", weigh=group not in ("models", "passed"))
             response = await handler(request)
             if isinstance(response, web.Response) and isinstance(response.body, bytes) and len(response.body) >= SOON:
                 await send_long(response, request)
             return response
         finally:
-            held.end()
+            holding.end()
             self.busy.discard(request.protocol)
             self._limits.leave(kind, holder)
 
@@ -280,26 +282,28 @@ class Guard:
 
     def _is_plain(self, head: RequestHead) -> bool:
         """Tell whether nothing in it could have come from a web page, or be for another home."""
-        said, host = head.headers, head.headers.get("host")
-        strange = "origin" in said or "sec-fetch-site" in said or HOME_HEADER in said or head.method == "OPTIONS"
+        headers, host = head.headers, head.headers.get("host")
+        strange = (
+            "origin" in headers or "sec-fetch-site" in headers or HOME_HEADER in headers or head.method == "OPTIONS"
+        )
         ours = host is None or _host(host) in self._hosts or is_loopback(_host(host))
         self._plain[head] = plain = ours and not strange
         return plain
 
     def _for_this_home(self, request: web.Request, served: str) -> None:
         """A command of this machine acts on no other home than its own, whoever has its port now."""
-        named = request.headers.get(HOME_HEADER)
+        home = request.headers.get(HOME_HEADER)
         from_here = is_loopback((request.remote or "").removeprefix("::ffff:"))
-        if named is None or self._home is None or not from_here or is_home(self._home, named):
+        if home is None or self._home is None or not from_here or is_home(self._home, home):
             return
         raise AnotherHome(
-            f"The rlproxy at {request.host} serves {served}, not {unquote(named)}, so nothing was done. Start the one "
+            f"The rlproxy at {request.host} serves {served}, not {unquote(home)}, so nothing was done. Start the one "
             "meant with `rlproxy serve` (with another --port), or say this one's folder with --home."
         )
 
-    def _no_foreign_page(self, request: web.Request, found: Rule) -> None:
+    def _no_foreign_page(self, request: web.Request, route_rule: Rule) -> None:
         """A page from elsewhere in the person's browser, or a name rebound to this address, gets nothing."""
-        if found.kind not in ("models", "passed") or not self._keys.needed:
+        if route_rule.kind not in ("models", "passed") or not self._keys.needed:
             self._check_host(request)
         origin = request.headers.get("origin")
         if origin is not None:
@@ -311,10 +315,10 @@ class Guard:
             raise Forbidden("A web page of another site may not do this; server.origins says which may.")
 
     def _check_host(self, request: web.Request) -> None:
-        given = request.headers.get("host")
-        if given is None:  # of HTTP 1.0: no browser does that
+        header = request.headers.get("host")
+        if header is None:  # of HTTP 1.0: no browser does that
             return
-        host = _host(given)
+        host = _host(header)
         if is_loopback(host) or host in self._hosts:
             return
         if is_loopback(self._settings.host):
@@ -340,26 +344,26 @@ class Guard:
         response.headers.add("vary", "origin")
         if request.method == "OPTIONS":
             response.headers["access-control-allow-methods"] = "GET, POST, DELETE"
-            asked = request.headers.get("access-control-request-headers", "")
-            response.headers["access-control-allow-headers"] = asked
+            requested_headers = request.headers.get("access-control-request-headers", "")
+            response.headers["access-control-allow-headers"] = requested_headers
             response.headers["access-control-max-age"] = "600"
 
 
-@lru_cache(maxsize=KNOWN)
-def _host(given: str) -> str:
+@lru_cache(maxsize=HOSTS_CACHED)
+def _host(header: str) -> str:
     """The name in a Host header. Raises BadRequest."""
     try:
-        return (urlsplit(f"//{given}").hostname or "").rstrip(".")
+        return (urlsplit(f"//{header}").hostname or "").rstrip(".")
     except ValueError:
         raise BadRequest("The Host header is neither a name nor an address.") from None
 
 
 def _needs_more(request: web.Request, head: RequestHead, principal: Principal) -> Forbidden:
-    said = f"This needs a key with the role {head.least}, and yours has {principal.role}."
+    text = f"This needs a key with the role {head.least}, and yours has {principal.role}."
     if head.rule.kind in ("models", "passed") and head.least == "admin":
         path = f"{request.method} {request.raw_path.partition('?')[0][:100]}"
-        said += f" Nothing was passed on: docs/reference/http-api.md does not list {path} for such a key."
-    return Forbidden(said)
+        text += f" Nothing was passed on: docs/reference/http-api.md does not list {path} for such a key."
+    return Forbidden(text)
 
 
 async def contain(request: web.Request, response: web.StreamResponse) -> None:
@@ -382,24 +386,28 @@ def outgoing_headers(
     headers: CIMultiDict[str], *, settings: ServerSection, backend: Mapping[str, str]
 ) -> CIMultiDict[str]:
     """The client's headers as the backend may see them: no key of rlproxy's, no `x-rl-…`, the backend's own key."""
-    own = [k.get_secret_value() for k in (settings.api_key, settings.admin_key) if k]
-    kept: CIMultiDict[str] = CIMultiDict()
+    own_keys = [k.get_secret_value() for k in (settings.api_key, settings.admin_key) if k]
+    outgoing: CIMultiDict[str] = CIMultiDict()
     for name, value in headers.items():
         low = name.lower()
         if low not in _OURS and not low.startswith("x-rl-") and not FORM.search(value):
-            kept.add(name, value)
-    if backend or any(same(given_key(headers), key) for key in own):
-        kept.popall("authorization", None)
-        kept.popall("x-api-key", None)
-    if "cookie" in kept and (cookies := [one for header in kept.popall("cookie", ()) for one in _foreign(header)]):
-        kept["cookie"] = "; ".join(cookies)
-    kept.update(backend)
-    return kept
+            outgoing.add(name, value)
+    if backend or any(same(given_key(headers), key) for key in own_keys):
+        outgoing.popall("authorization", None)
+        outgoing.popall("x-api-key", None)
+    if "cookie" in outgoing and (
+        cookies := [cookie for header in outgoing.popall("cookie", ()) for cookie in _foreign(header)]
+    ):
+        outgoing["cookie"] = "; ".join(cookies)
+    outgoing.update(backend)
+    return outgoing
 
 
 def _foreign(cookies: str) -> list[str]:
     """The cookies of a header that are not the page's."""
-    return [one for cookie in cookies.split(";") if (one := cookie.strip()) and not one.startswith(_COOKIE)]
+    return [
+        stripped for cookie in cookies.split(";") if (stripped := cookie.strip()) and not stripped.startswith(_COOKIE)
+    ]
 
 
 def without_keys(text: str, headers: Mapping[str, str]) -> str:

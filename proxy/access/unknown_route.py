@@ -49,19 +49,19 @@ def mistaken(request: web.Request) -> NotFound | None:
     )
 
 
-def is_bare(status: int, said: bytes) -> bool:
+def is_bare(status: int, answer: bytes) -> bool:
     """Tells a bare "not found" of a backend from one that gives a reason."""
-    if status not in MISSING or len(said) > READ:
+    if status not in MISSING or len(answer) > READ:
         return False
     try:
-        body = loads(said)
+        body = loads(answer)
     except ValueError:
         body = None
     if isinstance(body, dict):  # not its `type` and `code`
         inner = body.get("error", body)
         text = inner.get("message", inner.get("detail")) if isinstance(inner, dict) else inner
     else:
-        text = said.decode("utf-8", "replace")
+        text = answer.decode("utf-8", "replace")
     return isinstance(text, str) and _BARE.issuperset(_WORD.findall(text.lower()))
 
 

@@ -58,8 +58,8 @@ app.add_typer(keys_app, name="keys")
 app.add_typer(lessons_app, name="lessons")
 
 
-def _say_version(asked: bool) -> None:
-    if asked:
+def _say_version(requested: bool) -> None:
+    if requested:
         from importlib.metadata import version
 
         print(f"rlproxy {version('rlproxy')}")
@@ -180,18 +180,18 @@ def connect(
     from proxy.client import Unreachable
 
     try:
-        found = command.connect(settings_of({"home": home}), agent, model, dry_run=dry_run, yes=yes, quiet=as_json)
+        outcome = command.connect(settings_of({"home": home}), agent, model, dry_run=dry_run, yes=yes, quiet=as_json)
     except command.CannotConnect as refused:
         fail(str(refused))
     except Unreachable as error:
         fail(str(error), NO_PROXY)
     if as_json:
-        print_json(found)
+        print_json(outcome)
         return
-    if found["files"]:
-        state = "would be connected" if dry_run else "is connected" if found["changed"] else "was connected already"
-        print(f"{agent} {state}: {found['url']}, model {found['model']}. `rlproxy disconnect {agent}` undoes it.")
-    print(found["note"])
+    if outcome["files"]:
+        state = "would be connected" if dry_run else "is connected" if outcome["changed"] else "was connected already"
+        print(f"{agent} {state}: {outcome['url']}, model {outcome['model']}. `rlproxy disconnect {agent}` undoes it.")
+    print(outcome["note"])
 
 
 @app.command()
@@ -202,10 +202,10 @@ def disconnect(
     from proxy.cli.agents import command
 
     try:
-        found = command.disconnect(settings_of({"home": home}), agent, dry_run=dry_run, yes=yes, quiet=as_json)
+        outcome = command.disconnect(settings_of({"home": home}), agent, dry_run=dry_run, yes=yes, quiet=as_json)
     except command.CannotConnect as refused:
         fail(str(refused))
-    show(found, as_json, f"{agent} {'would be' if dry_run else 'is'} disconnected")
+    show(outcome, as_json, f"{agent} {'would be' if dry_run else 'is'} disconnected")
 
 
 # Settings

@@ -40,7 +40,7 @@ Ctrl-C stops an answer, Ctrl-D ends the chat. A space before g, a or b sends the
 SHORT: Final = "/help lists the keys, Ctrl-C stops an answer, Ctrl-D ends."
 RATE: Final = "g good, b bad, or write on"
 PICK: Final = "a or b is better, Enter: neither, or write on"
-WHY: Final = "why? (Enter: no reason) "
+REASON_PROMPT: Final = "why? (Enter: no reason) "
 NONE: Final = "there is no answer here to rate, so nothing was sent; put a space before it to send the letter"
 WORDS: Final = {"g": "good", "b": "bad"}
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"
@@ -88,49 +88,49 @@ class Chat:
 
     def run(self) -> None:
         """Until Ctrl-D, or Ctrl-C at the prompt."""
-        who = " and ".join(self._versions)
+        version_names = " and ".join(self._versions)
         with _marked_pastes():
-            _dim(f"{self._model}, {who}. {SHORT}")
+            _dim(f"{self._model}, {version_names}. {SHORT}")
             while True:
                 try:
-                    said: TypedLine | None = _message("> ")
-                    while said is not None:
-                        said = self._taken(said)
+                    line: TypedLine | None = _message("> ")
+                    while line is not None:
+                        line = self._handle(line)
                 except (EOFError, KeyboardInterrupt):
                     print()
                     return
 
-    def _taken(self, said: TypedLine) -> TypedLine | None:
+    def _handle(self, line: TypedLine) -> TypedLine | None:
         """The words said instead of a reason, if any."""
         try:
-            if said.pasted and PREFIX.match(said.text):
+            if line.pasted and PREFIX.match(line.text):
                 _dim("what is pasted is no command, so nothing was sent: type it, or put a word before it")
-            elif said.text == "/new":
+            elif line.text == "/new":
                 self._new()
                 _dim("from the beginning")
-            elif said.text == "/help":
+            elif line.text == "/help":
                 _dim(HELP)
             elif len(self._answers) > 1:
-                return self._picked(said)
-            elif said.letter in WORDS:
-                return self._rated(WORDS[said.letter])
-            elif PREFIX.match(said.text):
-                self._command(said.text)
-            elif said.text:
-                self._turn(said.text)
+                return self._picked(line)
+            elif line.letter in WORDS:
+                return self._rated(WORDS[line.letter])
+            elif PREFIX.match(line.text):
+                self._command(line.text)
+            elif line.text:
+                self._turn(line.text)
         except (Refused, Unreachable) as error:
             _not_taken()
             print(f"rlproxy: {error}", file=sys.stderr)
         return None
 
-    def _command(self, said: str) -> None:
+    def _command(self, text: str) -> None:
         """A `/rl` line, which rlproxy answers: one of them, whichever versions answer, and no part of the chat. Its
         reply is not the model's, so no letter is about it."""
-        self._say([*self._messages, {"role": "user", "content": said}], self._versions[0], None)
+        self._say([*self._messages, {"role": "user", "content": text}], self._versions[0], None)
         _not_taken()
 
-    def _turn(self, said: str) -> None:
-        messages = [*self._messages, {"role": "user", "content": said}]
+    def _turn(self, text: str) -> None:
+        messages = [*self._messages, {"role": "user", "content": text}]
         order = random.sample(self._versions, len(self._versions))  # who looks must not know which comes first
         answers = []
         self._answers = []
@@ -157,7 +157,7 @@ class Chat:
         _dim(f"rated {word}: {quoted(answer.text)}")
         if word == "good":
             return None
-        reason = _message(WHY)
+        reason = _message(REASON_PROMPT)
         if not reason.pasted and (PREFIX.match(reason.text) or reason.text in ("/new", "/help")):
             return reason
         if reason.text:
@@ -165,18 +165,18 @@ class Chat:
             _dim("your reason is kept with it")
         return None
 
-    def _picked(self, said: TypedLine) -> TypedLine | None:
+    def _picked(self, line: TypedLine) -> TypedLine | None:
         """By a letter alone; whatever else is said picks neither."""
         answers, self._answers = self._answers, []
         names = ", ".join(f"{name} was {answer.version}" for name, answer in zip("AB", answers, strict=True))
-        if not said.letter or said.letter not in "ab":
+        if not line.letter or line.letter not in "ab":
             _dim(f"{names}; neither was rated")
-            return said if said.text else None
-        better, worse = answers if said.letter == "a" else reversed(answers)
+            return line if line.text else None
+        better, worse = answers if line.letter == "a" else reversed(answers)
         self._messages[-1] = {"role": "assistant", "content": better.text}
         self._feedback(better, "good")
         self._feedback(worse, "bad")
-        _dim(f"{names}; {said.letter.upper()} is rated good, the other bad")
+        _dim(f"{names}; {line.letter.upper()} is rated good, the other bad")
         return None
 
     def _say(self, messages: list[dict[str, str]], version: str, turn: str | None) -> ChatAnswer | None:
@@ -207,8 +207,8 @@ class Chat:
             _dim("(cut at its length limit; --max-tokens sets it)")
         return ChatAnswer(id, "".join(pieces), version)
 
-    def _feedback(self, answer: ChatAnswer, word: str, why: str | None = None) -> None:
-        rating = {"completion_id": answer.id, "rating": word, "comment": why, "source": "cli"}
+    def _feedback(self, answer: ChatAnswer, word: str, comment: str | None = None) -> None:
+        rating = {"completion_id": answer.id, "rating": word, "comment": comment, "source": "cli"}
         self._client.ask("POST", "/v1/feedback", rating)
 
 
@@ -229,7 +229,7 @@ def _piece(event: dict[str, Any]) -> tuple[str, str | None]:
 def _marked_pastes() -> Iterator[None]:
     """The terminal marks what is pasted, and does not show the marks; afterwards it is as before."""
     descriptor = sys.stdin.fileno()
-    before = termios.tcgetattr(descriptor)
+    original = termios.tcgetattr(descriptor)
     changed = termios.tcgetattr(descriptor)
     changed[3] &= ~termios.ECHOCTL
     out = styled(sys.stdout)
@@ -239,35 +239,35 @@ def _marked_pastes() -> Iterator[None]:
         yield
     finally:
         print(MARKS_OFF, end="", file=out, flush=True)
-        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, original)
 
 
 def _message(prompt: str) -> TypedLine:
     """Read what was typed up to Enter, or pasted, with all its lines."""
     line = input(prompt)
     descriptor = sys.stdin.fileno()
-    before = termios.tcgetattr(descriptor)
+    original = termios.tcgetattr(descriptor)
     try:
         tty.setcbreak(descriptor, termios.TCSADRAIN)  # a last line without its end is there only so
-        rest = _at_once(descriptor)
-        while line.count(BEGINS) + rest.count(BEGINS) > line.count(ENDS) + rest.count(ENDS):
-            if not (more := os.read(descriptor, 65536)):
+        following_text = _at_once(descriptor)
+        while line.count(BEGINS) + following_text.count(BEGINS) > line.count(ENDS) + following_text.count(ENDS):
+            if not (piece := os.read(descriptor, 65536)):
                 break
-            rest += more.decode("utf-8", "replace")
+            following_text += piece.decode("utf-8", "replace")
     finally:
-        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
-    said = f"{line}\n{rest}" if rest else line
-    pasted = bool(rest) or BEGINS in said
-    letter = said.lower() if len(said) == 1 and not pasted else ""
-    return TypedLine(said.replace(BEGINS, "").replace(ENDS, "").strip(), pasted, letter)
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, original)
+    text = f"{line}\n{following_text}" if following_text else line
+    pasted = bool(following_text) or BEGINS in text
+    letter = text.lower() if len(text) == 1 and not pasted else ""
+    return TypedLine(text.replace(BEGINS, "").replace(ENDS, "").strip(), pasted, letter)
 
 
 def _at_once(descriptor: int) -> str:
     """All that is there, and that comes without a pause."""
-    found = bytearray()
-    while select.select([descriptor], [], [], AT_ONCE_S)[0] and (more := os.read(descriptor, 65536)):
-        found += more
-    return found.decode("utf-8", "replace")
+    buffer = bytearray()
+    while select.select([descriptor], [], [], AT_ONCE_S)[0] and (piece := os.read(descriptor, 65536)):
+        buffer += piece
+    return buffer.decode("utf-8", "replace")
 
 
 def _not_taken() -> None:

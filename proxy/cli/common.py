@@ -76,9 +76,9 @@ def print_json(value: Any, indent: int | None = 2) -> None:
     print(in_json(json.dumps(value, indent=indent, ensure_ascii=False)), flush=True)
 
 
-def show(found: Any, as_json: bool, said: str) -> None:
-    """Print what a command found: as JSON for programs, as `said` for people."""
+def show(answer: Any, as_json: bool, text: str) -> None:
+    """Print what a command found: as JSON for programs, as `text` for people."""
     if as_json:
-        print_json(found)
+        print_json(answer)
     else:
-        print(said)
+        print(text)

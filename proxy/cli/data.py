@@ -53,8 +53,8 @@ def export(
         with _writing(output) as out:
             count = _write(lines, out, as_json)
     except Unreachable as error:
-        kept = f"{output} was not written" if output else "what was printed is not all"
-        fail(f"the export broke off and {kept}: {error}", NO_PROXY)
+        outcome = f"{output} was not written" if output else "what was printed is not all"
+        fail(f"the export broke off and {outcome}: {error}", NO_PROXY)
     except BrokenPipeError:
         raise  # whoever reads it has enough
     except OSError as error:
@@ -109,11 +109,11 @@ def capture(
     as_json: AsJson = False,
 ) -> None:
     """Keep nothing of a session from now on, or keep it again."""
-    found = client_of(home).call("POST", "/rl/capture", {"session": session, "capture": what})
+    answer = client_of(home).call("POST", "/rl/capture", {"session": session, "capture": what})
     if as_json:
-        print_json(found)
+        print_json(answer)
     else:
-        off = found["capture"] == "off"
+        off = answer["capture"] == "off"
         print(f"session {session}: " + ("nothing is kept from now on" if off else "captured again"))
 
 
@@ -152,26 +152,26 @@ def restore(
 ) -> None:
     """Put a backup in the database's place; refused while rlproxy runs, or where the backup is not whole."""
     from store.errors import StoreBusy, StoreError
-    from store.safety.backup import restore as put
+    from store.safety.backup import restore as restore_backup
 
     try:
         settings = settings_of({"home": home})
-        restored = put(settings.home, file, secret_of(settings))
+        restored = restore_backup(settings.home, file, secret_of(settings))
     except StoreBusy as busy:
         fail(f"{busy} Stop it first; nothing was changed.")
     except StoreError as error:
         fail(str(error))
-    kept, keys = restored
+    set_aside, keys = restored
     if as_json:
         print_json(
             {
                 "restored": str(file),
-                "kept": kept and str(kept),
+                "kept": set_aside and str(set_aside),
                 "keys": [{"id": key.id, "name": key.name, "role": key.role} for key in keys],
             }
         )
         return
-    print(f"{file} is restored" + (f"; what was there before is {kept}" if kept else ""))
+    print(f"{file} is restored" + (f"; what was there before is {set_aside}" if set_aside else ""))
     if keys:
         print(
             f"{some(len(keys), 'key')} of the backup hold, and nobody here knows whether they were revoked after it "

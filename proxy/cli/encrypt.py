@@ -35,8 +35,10 @@ def encrypt(
     from store.safety.conversion import throttled
 
     settings = settings_of({"home": home, "store.key_from": key or None})
-    before = settings_of({"home": home})
-    report = _done(lambda: encrypting.encrypt(before, settings.store.key_from, throttled(_progress(as_json))))
+    current_settings = settings_of({"home": home})
+    report = _run_or_fail(
+        lambda: encrypting.encrypt(current_settings, settings.store.key_from, throttled(_progress(as_json)))
+    )
     if as_json:
         print_json(asdict(report))
     else:
@@ -51,7 +53,7 @@ def decrypt(home: Home = None, as_json: AsJson = False) -> None:
     from store.safety.conversion import throttled
 
     settings = settings_of({"home": home})
-    report = _done(lambda: encrypting.decrypt(settings, throttled(_progress(as_json))))
+    report = _run_or_fail(lambda: encrypting.decrypt(settings, throttled(_progress(as_json))))
     if as_json:
         print_json(asdict(report))
     else:
@@ -81,7 +83,7 @@ def _say_left(report: Report) -> None:
         raise typer.Exit(1)
 
 
-def _done(work: Any) -> Report:
+def _run_or_fail(work: Any) -> Report:
     from store.errors import StoreBusy, StoreError
 
     try:
@@ -94,11 +96,11 @@ def _done(work: Any) -> Report:
 
 
 def _progress(quiet: bool) -> Progress:
-    def told(path: Path, step: Step, share: float) -> None:
+    def show_progress(path: Path, step: Step, share: float) -> None:
         out = styled(sys.stderr)
         if not quiet and step in WORDS and out.isatty():
             print(f"\r\033[K{plain(path.name)}: {WORDS[step]} {share:.0%}", end="", file=out, flush=True)
         elif not quiet and step == "done" and out.isatty():
             print("\r\033[K", end="", file=out, flush=True)
 
-    return told
+    return show_progress

@@ -14,7 +14,7 @@ from typing import Final
 
 from config.settings import FILE_NAME, Settings
 from proxy.cli.agents.paths import UnreadableSettings
-from proxy.cli.agents.toml_text import drop, parse, put
+from proxy.cli.agents.toml_text import drop, parse, set_value
 from proxy.training import run_folder
 from store import driver, schema
 from store.errors import KeyProblem, NoKey, StoreError
@@ -51,21 +51,21 @@ def encrypt(settings: Settings, source: str, progress: Progress) -> Report:
         raise KeyProblem(f"{reason}; nothing was changed.")
     with encryption.owned(home):
         was = encryption.is_encrypted(home)
-        found, made = (db_key.find(source, home), False) if was else db_key.find_or_make(source, home)
-        assert found is not None, "there is a source"
-        report = Report(source, made, was)
-        before = _set(settings, source)
+        secret, key_is_new = (db_key.find(source, home), False) if was else db_key.find_or_make(source, home)
+        assert secret is not None, "there is a source"
+        report = Report(source, key_is_new, was)
+        original = _set(settings, source)
         try:
-            converted = encryption.encrypt(home, found, progress)
+            converted = encryption.encrypt(home, secret, progress)
         except BaseException:
             if not encryption.is_encrypted(home):
-                _put_back(home, before)
+                _put_back(home, original)
             raise
         _take(report, converted)
         if not driver.is_new(home / schema.NAME):
-            report.runs = _runs(home, found, progress, report, sealed=True)
+            report.runs = _runs(home, secret, progress, report, sealed=True)
             if report.files or report.runs:
-                encryption.note(home, "encrypt", found)
+                encryption.note(home, "encrypt", secret)
     return report
 
 
@@ -75,16 +75,16 @@ def decrypt(settings: Settings, progress: Progress) -> Report:
     if not source:
         raise NoKey("store.key_from names no key, so nothing here is known to be encrypted; nothing was changed.")
     with encryption.owned(home):
-        found = db_key.find(source, home)
-        assert found is not None, "there is a source"
+        secret = db_key.find(source, home)
+        assert secret is not None, "there is a source"
         report = Report(source, was=encryption.is_encrypted(home))
         if report.was:
-            report.runs = _runs(home, found, progress, report, sealed=False)
+            report.runs = _runs(home, secret, progress, report, sealed=False)
             if not report.left:
-                _drop_run_keys(home, found)
+                _drop_run_keys(home, secret)
         if any(str(name).startswith(str(home / "runs")) for name in report.left):
             raise StoreError(f"{next(iter(report.left.values()))} Nothing else was decrypted.")
-        _take(report, encryption.decrypt(home, found, progress))
+        _take(report, encryption.decrypt(home, secret, progress))
         if report.files or report.runs:
             encryption.note(home, "decrypt", None)
         report.setting = _unset(settings)
@@ -96,10 +96,10 @@ def _take(report: Report, converted: encryption.ConversionReport) -> None:
     report.left |= {str(path): reason for path, reason in converted.left.items()}
 
 
-def _runs(home: Path, found: Secret, progress: Progress, report: Report, *, sealed: bool) -> int:
+def _runs(home: Path, secret: Secret, progress: Progress, report: Report, *, sealed: bool) -> int:
     """Run folders to the other form; how many there were to do."""
     count = 0
-    with closing(driver.connect(home / schema.NAME, found, named=True)) as db:
+    with closing(driver.connect(home / schema.NAME, secret, named=True)) as db:
         db.execute("PRAGMA synchronous = FULL")
         for folder in sorted((home / "runs").glob("r*")):
             number = folder.name[1:]
@@ -126,8 +126,8 @@ def _runs(home: Path, found: Secret, progress: Progress, report: Report, *, seal
     return count
 
 
-def _drop_run_keys(home: Path, found: Secret) -> None:
-    with closing(driver.connect(home / schema.NAME, found)) as db:
+def _drop_run_keys(home: Path, secret: Secret) -> None:
+    with closing(driver.connect(home / schema.NAME, secret)) as db:
         db.execute("PRAGMA secure_delete = ON")
         run_keys.drop_all(db)
 
@@ -148,23 +148,23 @@ def _turn(file: Path, seal: Seal, *, sealed: bool) -> None:
 def _set(settings: Settings, source: str) -> str | None:
     """Write it down where it is not so yet; the text of the file before."""
     path = settings.home / FILE_NAME
-    before = path.read_text(encoding="utf-8") if path.exists() else None
+    original = path.read_text(encoding="utf-8") if path.exists() else None
     if settings.store.key_from != source:
         try:
-            _write(path, put(before or "", ("store", "key_from"), source))
+            _write(path, set_value(original or "", ("store", "key_from"), source))
         except UnreadableSettings as error:
             raise NoKey(
                 f"{path} cannot be changed ({error}); set store.key_from yourself. Nothing was changed."
             ) from None
-    return before
+    return original
 
 
-def _put_back(home: Path, before: str | None) -> None:
+def _put_back(home: Path, original: str | None) -> None:
     path = home / FILE_NAME
-    if before is None:
+    if original is None:
         path.unlink(missing_ok=True)
-    elif path.read_text(encoding="utf-8") != before:
-        _write(path, before)
+    elif path.read_text(encoding="utf-8") != original:
+        _write(path, original)
 
 
 def _unset(settings: Settings) -> str | None:

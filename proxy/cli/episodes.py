@@ -24,36 +24,38 @@ def episodes(
     from urllib.parse import quote, urlencode
 
     if episode is not None:
-        found = client_of(home).call("GET", f"/rl/episodes/{quote(episode, safe='')}")
-        print_json(found) if as_json else _show_one(found)
+        episode_body = client_of(home).call("GET", f"/rl/episodes/{quote(episode, safe='')}")
+        print_json(episode_body) if as_json else _show_one(episode_body)
         return
     query = urlencode({k: v for k, v in {"limit": limit, "group": group, "state": state}.items() if v is not None})
-    found = client_of(home).call("GET", f"/rl/episodes?{query}")
-    print_json(found) if as_json else _show_all(found)
+    listing = client_of(home).call("GET", f"/rl/episodes?{query}")
+    print_json(listing) if as_json else _show_all(listing)
 
 
-def _show_all(found: dict[str, Any]) -> None:
+def _show_all(listing: dict[str, Any]) -> None:
     from rich.table import Table
 
     from proxy.cli.tables import console
 
-    out, counts = console(), found["counts"]
-    if not found["data"]:
+    out, counts = console(), listing["counts"]
+    if not listing["data"]:
         out.print("There are no episodes yet; docs/guides/episodes.md shows how to begin.")
         return
     table = Table("episode", "state", "reward", "version", "turns", "group", "run", box=None)
-    for one in found["data"]:
-        state = one["state"] if one["left_out"] is None else f"{one['state']}, left out: {one['left_out']}"
+    for episode in listing["data"]:
+        state = (
+            episode["state"] if episode["left_out"] is None else f"{episode['state']}, left out: {episode['left_out']}"
+        )
         table.add_row(
-            one["id"], state, _reward(one["reward"]), _version(one["version"]), str(one["turn_count"]),
-            one["group"] or "", "" if one["run"] is None else str(one["run"]),
+            episode["id"], state, _reward(episode["reward"]), _version(episode["version"]), str(episode["turn_count"]),
+            episode["group"] or "", "" if episode["run"] is None else str(episode["run"]),
         )  # fmt: skip
     out.print(table)
     versions = Table("version", "split", "episodes", "success", "mean reward", box=None)
-    for one in found["versions"]:
+    for row in listing["versions"]:
         versions.add_row(
-            _version(one["version"]), one["split"], str(one["episodes"]), f"{one['success']:.0%}",
-            f"{one['mean_reward']:+.2f}",
+            _version(row["version"]), row["split"], str(row["episodes"]), f"{row['success']:.0%}",
+            f"{row['mean_reward']:+.2f}",
         )  # fmt: skip
     out.print(versions)
     line = f"{some(counts['rewarded'], 'episode')} rewarded, {counts['open']} open, {counts['error']} with an error"
@@ -62,22 +64,23 @@ def _show_all(found: dict[str, Any]) -> None:
     out.print(line)
 
 
-def _show_one(found: dict[str, Any]) -> None:
+def _show_one(episode: dict[str, Any]) -> None:
     from rich.table import Table
 
     from proxy.cli.tables import console
 
     out = console()
     out.print(
-        f"{found['id']}: {found['state']}, reward {_reward(found['reward']) or 'none'}, {_version(found['version'])}, "
-        f"{some(found['segments'], 'segment')}, {some(found['side_turns'], 'side turn')}"
+        f"{episode['id']}: {episode['state']}, reward {_reward(episode['reward']) or 'none'}, "
+        f"{_version(episode['version'])}, {some(episode['segments'], 'segment')}, "
+        f"{some(episode['side_turns'], 'side turn')}"
     )
-    if found["left_out"]:
-        out.print(f"It never trains: {found['left_out']}.")
-    if found["error"]:
-        out.print(f"Error: {found['error']}")
+    if episode["left_out"]:
+        out.print(f"It never trains: {episode['left_out']}.")
+    if episode["error"]:
+        out.print(f"Error: {episode['error']}")
     table = Table("turn", "segment", "tokens", "reward", "asked", "answered", box=None)
-    for index, turn in enumerate(found["turns"]):
+    for index, turn in enumerate(episode["turns"]):
         tokens = f"{turn['prompt_tokens'] or '?'} + {turn['tokens'] or '?'}"
         table.add_row(
             str(index), str(turn["segment"]), tokens, _reward(turn["reward"]), turn["asked"][:60], turn["text"][:60]

@@ -9,12 +9,12 @@ import typer
 
 
 def fail(message: str, code: int = 1) -> NoReturn:
-    said = f"rlproxy: {message}"
+    text = f"rlproxy: {message}"
     if sys.stderr.isatty():  # for a program it stays one line
         import shutil
         import textwrap
 
         width = shutil.get_terminal_size().columns
-        said = textwrap.fill(said, width, break_long_words=False, break_on_hyphens=False)
-    print(said, file=sys.stderr)
+        text = textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
+    print(text, file=sys.stderr)
     raise typer.Exit(code)

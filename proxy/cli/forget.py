@@ -44,41 +44,41 @@ def forget(
     body |= {"purge_backups": True} if purge_backups else {}
     if not yes:
         looked = client.call("POST", "/rl/forget", {**body, "dry_run": True})
-        _say(_told(looked, "would go for good", retrain, purge_backups))
+        _say(_describe(looked, "would go for good", retrain, purge_backups))
         if not sys.stdin.isatty():
             fail("nothing was forgotten: nobody is here to ask. --yes says that you are sure.")
         if not _sure("Forget it? [y/N] "):
             fail("nothing was forgotten.")
-    found = client.call("POST", "/rl/forget", body)
-    show(found, as_json, _told(found, "are gone"))
+    report = client.call("POST", "/rl/forget", body)
+    show(report, as_json, _describe(report, "are gone"))
 
 
 def cancel(home: Home = None, as_json: AsJson = False) -> None:
     """End the run under way, or the one that waits; its ratings are fresh again."""
 
-    found = client_of(home).call("POST", "/rl/cancel")
-    show(found, as_json, f"run {found['cancelled']} ends; its ratings are fresh again")
+    answer = client_of(home).call("POST", "/rl/cancel")
+    show(answer, as_json, f"run {answer['cancelled']} ends; its ratings are fresh again")
 
 
-def _told(found: dict[str, Any], went: str, retrain: bool = False, purge: bool = False) -> str:
+def _describe(report: dict[str, Any], went: str, retrain: bool = False, purge: bool = False) -> str:
     """Deleted data, and what becomes of versions that learned from it; before it is done, by what was asked for."""
-    going = f"{some(found['completions'], 'completion')} and {some(found['ratings'], 'rating')}"
-    if found.get("reactions"):
-        going = f"{some(found['ratings'], 'rating')} and {some(found['reactions'], 'reaction')} on chat platforms"
+    going = f"{some(report['completions'], 'completion')} and {some(report['ratings'], 'rating')}"
+    if report.get("reactions"):
+        going = f"{some(report['ratings'], 'rating')} and {some(report['reactions'], 'reaction')} on chat platforms"
     lines = [f"{going} {went}."]
-    copies = found.get("backups") or {}
+    copies = report.get("backups") or {}
     if copies.get("holding"):
         go = ", deleted" if copies["deleted"] else ", which would be deleted whole" if purge else ""
         lines.append(f"Copies that hold them{go}: {', '.join(copies['holding'])}.")
     if copies.get("unread"):
         lines.append(f"Copies that could not be read: {', '.join(copies['unread'])}.")
-    if not found["trained"]:
+    if not report["trained"]:
         return "\n".join([*lines, "No version was trained on them."])
     from proxy.core.version_names import listed
 
-    heirs = f"; built on those: {listed(found['heirs'])}" if found["heirs"] else ""
-    lines.append(f"Trained on them: {listed(found['trained'])}{heirs}.")
-    if found.get("rebuild"):
+    heirs = f"; built on those: {listed(report['heirs'])}" if report["heirs"] else ""
+    lines.append(f"Trained on them: {listed(report['trained'])}{heirs}.")
+    if report.get("rebuild"):
         lines.append("They are trained again without them: `rlproxy status` says how far that is.")
     elif retrain:
         lines.append("They would be withdrawn at once, and trained again without them.")

@@ -102,21 +102,24 @@ class Grouped(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         width = formatter.width - 6 - max(len(name) for name in self.commands)
-        named = {name for names in SECTIONS.values() for name in names}
-        for title, names in {**SECTIONS, "Others": [name for name in self.commands if name not in named]}.items():
+        names_in_sections = {name for names in SECTIONS.values() for name in names}
+        for title, names in {
+            **SECTIONS,
+            "Others": [name for name in self.commands if name not in names_in_sections],
+        }.items():
             if not names:
                 continue
             with formatter.section(title):
                 formatter.write_dl([(name, self.commands[name].get_short_help_str(width)) for name in names])
 
 
-def commands_of(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
+def commands_of(group: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Each command by what is typed after `rlproxy`."""
     for name, command in group.commands.items():
         if hasattr(command, "commands"):
-            yield from commands_of(command, f"{before}{name} ")
+            yield from commands_of(command, f"{prefix}{name} ")
         else:
-            yield f"{before}{name}", command
+            yield f"{prefix}{name}", command
 
 
 def _epilog(path: str) -> str:

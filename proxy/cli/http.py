@@ -79,12 +79,12 @@ class HomeClient:
             fail(str(error), NO_PROXY)
 
     def _send(
-        self, method: str, path: str, body: Any, more: Mapping[str, str] | None = None
+        self, method: str, path: str, body: Any, extra_headers: Mapping[str, str] | None = None
     ) -> http.client.HTTPResponse:
         if isinstance(body, dict):
             body = json.dumps({k: v for k, v in body.items() if v is not None}).encode()
         try:
-            response = send(self.url, method, path, body, {**self._headers, **(more or {})}, TIMEOUT_S)
+            response = send(self.url, method, path, body, {**self._headers, **(extra_headers or {})}, TIMEOUT_S)
         except (OSError, http.client.HTTPException) as error:
             raise Unreachable(
                 f"no rlproxy answers at {self.url} ({why_not(error)}); start it with `rlproxy serve` (the first "
@@ -105,15 +105,15 @@ class HomeClient:
         parts: list[bytes] = []
         with self._reading():
             while piece := response.read1(PIECE):
-                last, *more = piece.split(b"\n")
-                for following in more:
+                last, *further = piece.split(b"\n")
+                for following in further:
                     yield b"".join((*parts, last))
                     parts, last = [], following
                 parts.append(last)
             if response.length:
                 raise http.client.IncompleteRead(b"", response.length)
-        if rest := b"".join(parts):
-            yield rest
+        if remainder := b"".join(parts):
+            yield remainder
 
     @contextmanager
     def _reading(self) -> Iterator[None]:

@@ -20,11 +20,11 @@ def judge(
 ) -> None:
     """Show what people say next, and how far the judge agrees with their ratings."""
     client = client_of(home)
-    found = client.call("POST", "/rl/judge/accept") if accept else client.call("GET", "/rl/judge")
+    answer = client.call("POST", "/rl/judge/accept") if accept else client.call("GET", "/rl/judge")
     if as_json:
-        print_json(found)
+        print_json(answer)
     else:
-        _show(found)
+        _show(answer)
 
 
 @judge_app.command()
@@ -38,51 +38,52 @@ def rescore(
 ) -> None:
     """Score stored turns with your own code, signals.module; or episodes, with train.reward."""
     body = {"since": since.timestamp() if since else 0.0, "episodes": episodes}
-    found = client_of(home).call("POST", "/rl/rescore", body)
+    answer = client_of(home).call("POST", "/rl/rescore", body)
     if as_json:
-        print_json(found)
+        print_json(answer)
     elif episodes:
-        print(f"{some(found['left'], 'episode')} scored in the background; `rlproxy episodes` shows the rewards")
+        print(f"{some(answer['left'], 'episode')} scored in the background; `rlproxy episodes` shows the rewards")
     else:
-        print(f"{some(found['left'], 'turn')} scored in the background; `rlproxy judge` says how many are left")
+        print(f"{some(answer['left'], 'turn')} scored in the background; `rlproxy judge` says how many are left")
 
 
-def _show(found: dict[str, Any]) -> None:
+def _show(report: dict[str, Any]) -> None:
     from rich.table import Table
 
     from proxy.cli.tables import console
     from proxy.core.version_names import label
 
     out = console()
-    out.print(f"mode {found['mode']}" + (f", judge {found['model']} at {found['url']}" if found["model"] else ""))
-    if found["mode"] != "off":
-        out.print(found["statement"])
-    cost = found["cost"]
-    waits = f": {found['waits_for']}" if found["waits_for"] else ""
-    out.print(f"{some(found['waiting'], 'signal')} waiting{waits}")
+    out.print(f"mode {report['mode']}" + (f", judge {report['model']} at {report['url']}" if report["model"] else ""))
+    if report["mode"] != "off":
+        out.print(report["statement"])
+    cost = report["cost"]
+    waits = f": {report['waits_for']}" if report["waits_for"] else ""
+    out.print(f"{some(report['waiting'], 'signal')} waiting{waits}")
     out.print(f"{cost['today']} of {cost['daily']} tokens today, {cost['all']} in all")
     counts = Table("signal", "label", "by", "count", box=None)
-    for row in found["signals"]:
+    for row in report["signals"]:
         counts.add_row(row["kind"], row["label"] or row["state"], row["judge"], str(row["count"]))
-    if found["signals"]:
+    if report["signals"]:
         out.print(counts)
-    if own := found["own"]:
+    if own_code := report["own"]:
         out.print(
-            f"your own code: {some(own['left'], 'turn')} left" + (f"; {own['problem']}" if own["problem"] else "")
+            f"your own code: {some(own_code['left'], 'turn')} left"
+            + (f"; {own_code['problem']}" if own_code["problem"] else "")
         )
-    for one in found["judges"]:
-        out.print(f"\n{one['judge']}: {one['state']}")
+    for judge_row in report["judges"]:
+        out.print(f"\n{judge_row['judge']}: {judge_row['state']}")
         table = Table("finds", "shared", "kappa (95 %)", "both", "person only", "judge only", "neither", box=None)
         for side in ("bad", "good"):
-            how = one[side]
+            how = judge_row[side]
             low, high = how["interval"] or (0.0, 0.0)
             kappa = "" if how["kappa"] is None else f"{how['kappa']:.2f} ({low:.2f} to {high:.2f})"
             cells = (str(how["table"][name]) for name in ("both", "person_only", "judge_only", "neither"))
             table.add_row(side, f"{how['shared']} of {how['needed']}", kappa, *cells)
         out.print(table)
-        for turn in one["disagreements"]:
+        for turn in judge_row["disagreements"]:
             out.print(f"  {turn['completion_id']}: people {turn['person']:+.1f}, the judge {turn['judge']:+.1f}")
-    for version in found["by_version"]:
+    for version in report["by_version"]:
         name = label(version["version"])
         praise = version["praise"] or 0.0
         out.print(f"{name}: {version['characters'] or 0:.0f} characters an answer, {praise:.0%} praise their reader")

@@ -35,18 +35,20 @@ def create(
 ) -> None:
     """Make a key. It is shown once, and kept as a hash only."""
 
-    async def here(keys: Keys) -> Any:
+    async def create_in_store(keys: Keys) -> Any:
         from proxy.access.keys import as_json
 
         key, text = await keys.create(name, role, "admin")
         return {**as_json(key), "key": text}
 
-    found = _ask(home, "POST", "/rl/keys", {"name": name, "role": role}, here)
+    created = _ask(home, "POST", "/rl/keys", {"name": name, "role": role}, create_in_store)
     if as_json:
-        print_json(found)
+        print_json(created)
         return
-    print(found["key"])
-    _say(f"{found['name']}'s key, role {found['role']}. It is not shown again; `rlproxy keys revoke {name}` ends it.")
+    print(created["key"])
+    _say(
+        f"{created['name']}'s key, role {created['role']}. It is not shown again; `rlproxy keys revoke {name}` ends it."
+    )
     _say("From now on everybody but commands of this machine shows a key: agents need one in their settings, too.")
 
 
@@ -54,16 +56,16 @@ def create(
 def list_keys(home: Home = None, as_json: AsJson = False) -> None:
     """All keys, with their last use."""
 
-    async def here(keys: Keys) -> Any:
+    async def list_in_store(keys: Keys) -> Any:
         return {"data": keys.list()}
 
-    found = _ask(home, "GET", "/rl/keys", None, here)["data"]
+    rows = _ask(home, "GET", "/rl/keys", None, list_in_store)["data"]
     if as_json:
-        print_json(found)
+        print_json(rows)
         return
     from proxy.cli.tables import show_keys
 
-    show_keys(found)
+    show_keys(rows)
 
 
 @keys_app.command()
@@ -73,16 +75,16 @@ def revoke(
     """End a key, at once and for good."""
     from urllib.parse import quote
 
-    async def here(keys: Keys) -> Any:
+    async def revoke_in_store(keys: Keys) -> Any:
         from proxy.access.keys import as_json
 
         return as_json(await keys.revoke(key, "admin"))
 
-    found = _ask(home, "DELETE", f"/rl/keys/{quote(key, safe='')}", None, here)
-    show(found, as_json, f"{found['name']}'s key {found['id']} is revoked")
+    revoked = _ask(home, "DELETE", f"/rl/keys/{quote(key, safe='')}", None, revoke_in_store)
+    show(revoked, as_json, f"{revoked['name']}'s key {revoked['id']} is revoked")
 
 
-def _ask(home: Path | None, method: str, path: str, body: Any, here: Callable[[Keys], Awaitable[Any]]) -> Any:
+def _ask(home: Path | None, method: str, path: str, body: Any, act: Callable[[Keys], Awaitable[Any]]) -> Any:
     """The running proxy's answer; where none runs, the store's own."""
     import asyncio
 
@@ -99,12 +101,12 @@ def _ask(home: Path | None, method: str, path: str, body: Any, here: Callable[[K
     except Unreachable:
         pass
     try:
-        return asyncio.run(_here(settings, here))
+        return asyncio.run(_act_on_store(settings, act))
     except (ProxyError, StoreError) as error:
         fail(str(error))
 
 
-async def _here(settings: Any, act: Callable[[Keys], Awaitable[Any]]) -> Any:
+async def _act_on_store(settings: Any, act: Callable[[Keys], Awaitable[Any]]) -> Any:
     from proxy.access.keys import Keys
     from store.safety.db_key import find
     from store.store import Store

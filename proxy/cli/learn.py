@@ -56,11 +56,11 @@ def train(
         from proxy.cli import sweep
 
         client = client_of(home)
-        before = sweep.newest_run(client)
+        newest = sweep.newest_run(client)
         started = client.call("POST", "/rl/train?tune")
     finally:
         slow.cancel()
-    sweep.follow(client, before, started["why"], as_json=as_json)
+    sweep.follow(client, newest, started["why"], as_json=as_json)
 
 
 @learn_app.command()
@@ -105,30 +105,30 @@ def reset(home: Home = None, as_json: AsJson = False) -> None:
 
 
 def _act(home: Path | None, as_json: bool, path: str, say: Any) -> None:
-    found = client_of(home).call("POST", path)
-    show(found, as_json, say(found))
+    answer = client_of(home).call("POST", path)
+    show(answer, as_json, say(answer))
 
 
-def _started(found: dict[str, Any]) -> str:
-    return f"a training run starts with {found['why']}; `rlproxy status --watch` shows how far it is"
+def _started(answer: dict[str, Any]) -> str:
+    return f"a training run starts with {answer['why']}; `rlproxy status --watch` shows how far it is"
 
 
-def _live(found: dict[str, Any]) -> str:
+def _live(answer: dict[str, Any]) -> str:
     from proxy.core.version_names import version_in_words
 
-    return f"{version_in_words(found['live'])} is live"
+    return f"{version_in_words(answer['live'])} is live"
 
 
 @learn_app.command()
 def adapters(home: Home = None, as_json: AsJson = False) -> None:
     """The versions, with their gate numbers."""
-    found = client_of(home).call("GET", "/rl/adapters")
+    listing = client_of(home).call("GET", "/rl/adapters")
     if as_json:
-        print_json(found["data"])
+        print_json(listing["data"])
         return
     from proxy.cli.tables import show_adapters
 
-    show_adapters(found)
+    show_adapters(listing)
 
 
 @learn_app.command()
@@ -138,13 +138,13 @@ def runs(
     as_json: AsJson = False,
 ) -> None:
     """The training runs, with what the gate said."""
-    found = client_of(home).call("GET", "/rl/runs" if run is None else f"/rl/runs/{run}")
+    answer = client_of(home).call("GET", "/rl/runs" if run is None else f"/rl/runs/{run}")
     if as_json:
-        print_json(found["data"] if run is None else found)
+        print_json(answer["data"] if run is None else answer)
         return
     from proxy.cli.tables import show_run, show_runs
 
     if run is None:
-        show_runs(found["data"])
+        show_runs(answer["data"])
     else:
-        show_run(found)
+        show_run(answer)

@@ -19,15 +19,17 @@ Id = Annotated[str, typer.Argument(help="Its id, as `rlproxy lessons list` shows
 @lessons_app.command("list")
 def list_lessons(home: Home = None, as_json: AsJson = False) -> None:
     """All lessons, newest first, with those that have ended."""
-    found = client_of(home).call("GET", "/rl/lessons")
+    listing = client_of(home).call("GET", "/rl/lessons")
     if as_json:
-        print_json(found)
+        print_json(listing)
         return
-    if not found["enabled"]:
+    if not listing["enabled"]:
         print("lessons are off: set `enabled = true` under [lessons] in rlproxy.toml, and start rlproxy again")
-    for one in found["data"]:
-        print(f"{one['id']}  {_state(one)}: {' '.join(one['text'].split())}")
-        print(f"    of: {' '.join(one['question'].split())[:100]}" + (f"  ({one['why']})" if one["why"] else ""))
+    for lesson in listing["data"]:
+        print(f"{lesson['id']}  {_state(lesson)}: {' '.join(lesson['text'].split())}")
+        print(
+            f"    of: {' '.join(lesson['question'].split())[:100]}" + (f"  ({lesson['why']})" if lesson["why"] else "")
+        )
 
 
 @lessons_app.command()
@@ -43,8 +45,8 @@ def edit(
     """Other words, or for every question."""
     if text is None and always is None:
         raise typer.BadParameter("say its new words, --always or --topic")
-    wanted = {"text": text, "always": always}
-    _changed(home, as_json, "PATCH", lesson, {k: v for k, v in wanted.items() if v is not None})
+    changes = {"text": text, "always": always}
+    _changed(home, as_json, "PATCH", lesson, {k: v for k, v in changes.items() if v is not None})
 
 
 @lessons_app.command()
@@ -62,12 +64,12 @@ def restore(lesson: Id, home: Home = None, as_json: AsJson = False) -> None:
 def _changed(home: Path | None, as_json: bool, method: str, lesson: str, body: Any) -> None:
     from urllib.parse import quote
 
-    found = client_of(home).call(method, f"/rl/lessons/{quote(lesson, safe='')}", body)
-    show(found, as_json, f"{found['id']}  {_state(found)}: {found['text']}")
+    answer = client_of(home).call(method, f"/rl/lessons/{quote(lesson, safe='')}", body)
+    show(answer, as_json, f"{answer['id']}  {_state(answer)}: {answer['text']}")
 
 
-def _state(one: dict[str, Any]) -> str:
-    if one["state"] != "active":
-        return str(one["state"])
-    learned = f", learned by v{one['learned']}" if one["learned"] else ""
-    return ("every question" if one["always"] else "its topic") + learned
+def _state(lesson: dict[str, Any]) -> str:
+    if lesson["state"] != "active":
+        return str(lesson["state"])
+    learned = f", learned by v{lesson['learned']}" if lesson["learned"] else ""
+    return ("every question" if lesson["always"] else "its topic") + learned

@@ -57,12 +57,12 @@ def _rate(
         body["session"] = session
     else:
         body["completion_id"] = id or "last"
-    found = client_of(home).call("POST", "/v1/feedback", body)
+    answer = client_of(home).call("POST", "/v1/feedback", body)
     if as_json:
-        print_json(found)
+        print_json(answer)
     else:
-        known = ", as before" if found["duplicate"] else "; replaces your earlier rating" if found["replaced"] else ""
-        print(f"rated {word}: {_which(found)}{known}")
+        note = ", as before" if answer["duplicate"] else "; replaces your earlier rating" if answer["replaced"] else ""
+        print(f"rated {word}: {_name_answer(answer)}{note}")
 
 
 @rate_app.command()
@@ -77,14 +77,14 @@ def undo(
     from urllib.parse import quote, urlencode
 
     query = urlencode({k: v for k, v in (("rater", rater), ("session", session)) if v})
-    found = client_of(home).call("DELETE", f"/v1/feedback/{quote(rating, safe='')}?{query}")
-    show(found, as_json, f"taken back: the rating of {_which(found)}")
+    answer = client_of(home).call("DELETE", f"/v1/feedback/{quote(rating, safe='')}?{query}")
+    show(answer, as_json, f"taken back: the rating of {_name_answer(answer)}")
 
 
-def _which(found: dict[str, Any]) -> str:
+def _name_answer(rating: dict[str, Any]) -> str:
     """By its first words, which people know; and its id, which no other answer has."""
-    id = str(found["completion_id"])
-    return id if found["answer"] is None else f"{found['answer']} ({id})"
+    id = str(rating["completion_id"])
+    return id if rating["answer"] is None else f"{rating['answer']} ({id})"
 
 
 @rate_app.command()
@@ -113,8 +113,10 @@ def chat(
         fail("this backend has many models; say which one with --model.", 2)
     # Some models of clouds refuse a temperature, or this name of the limit.
     usual = {} if status["backend"]["foreign"] else {"temperature": 0.7, "max_tokens": 1024}
-    given = {"temperature": temperature, "max_tokens": max_tokens}
+    options = {"temperature": temperature, "max_tokens": max_tokens}
     sampling = {
-        key: value for key in given if (value := given[key] if given[key] is not None else usual.get(key)) is not None
+        key: value
+        for key in options
+        if (value := options[key] if options[key] is not None else usual.get(key)) is not None
     }
     Chat(client, name, version, vs, system, sampling).run()

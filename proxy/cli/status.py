@@ -29,11 +29,11 @@ ENOUGH: Final = 8  # ratings of one kind, after which the other is missed
 
 
 def show(client: HomeClient, *, as_json: bool) -> None:
-    found = client.call("GET", "/rl/status")
+    status = client.call("GET", "/rl/status")
     if as_json:
-        print_json(found)
+        print_json(status)
     else:
-        console().print(table(found, client.url))
+        console().print(table(status, client.url))
 
 
 def watch(client: HomeClient, *, as_json: bool, fail: Callable[[str, int], None]) -> None:
@@ -41,7 +41,7 @@ def watch(client: HomeClient, *, as_json: bool, fail: Callable[[str, int], None]
     if not as_json and not sys.stdout.isatty():
         fail("--watch draws on a terminal, and here is none; with --json it prints a line each second.", 2)
     client.call("GET", "/rl/status")  # a wrong key or a wrong home is said at once, as without --watch
-    before = signal.signal(signal.SIGTERM, _end)
+    previous_handler = signal.signal(signal.SIGTERM, _end)
     try:
         if as_json:
             while True:
@@ -54,7 +54,7 @@ def watch(client: HomeClient, *, as_json: bool, fail: Callable[[str, int], None]
     except KeyboardInterrupt:
         return
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous_handler)
 
 
 def _end(*_: object) -> None:
@@ -88,9 +88,9 @@ def _answering(s: dict[str, Any], url: str) -> list[Row]:
     if trains:
         rows.append(("model", f"{s['model'] or 'whichever is asked for'}, not ours", ""))
     else:
-        before = f" (before: {version_in_words(s['previous'])})" if s["previous"] != s["live"] else ""
-        who = f"{version_in_words(s['live'])} answers{before}"
-        rows.append(("model", f"{s['model'] or 'not known yet'}, {who}", ""))
+        previous = f" (before: {version_in_words(s['previous'])})" if s["previous"] != s["live"] else ""
+        answering = f"{version_in_words(s['live'])} answers{previous}"
+        rows.append(("model", f"{s['model'] or 'not known yet'}, {answering}", ""))
     rows.append(("backend", s["backend"]["state"], ""))
     if trains:
         rows.append(("trains", trains["line"], ""))
@@ -101,19 +101,19 @@ def _answering(s: dict[str, Any], url: str) -> list[Row]:
 
 def _ratings(s: dict[str, Any]) -> list[Row]:
     ratings = s["ratings"]
-    more = f", {ratings['stale']} too old to train" if ratings["stale"] else ""
+    unusable = f", {ratings['stale']} too old to train" if ratings["stale"] else ""
     if never := ratings["untrainable"]:
-        more += f", {sum(never.values())} never train ({', '.join(never)})"
+        unusable += f", {sum(never.values())} never train ({', '.join(never)})"
     kinds = f"{ratings['good']} good, {ratings['bad']} bad"
     of = f"{ratings['fresh']} of the {ratings['needed']} that start a run"
     if _never_trains(s):
         of = f"{ratings['fresh']} that no run has used"
-    rows: list[Row] = [("ratings", f"{of}: {kinds}{more}", "")]
+    rows: list[Row] = [("ratings", f"{of}: {kinds}{unusable}", "")]
     if ratings["fresh"] >= ENOUGH and min(ratings["good"], ratings["bad"]) == 0:
         rows.append(("", "only one kind of rating: rate the other kind too", "yellow"))
     if waiting := ratings.get("dampened"):
-        whose = ", ".join(f"{n} of {who}" for who, n in sorted(waiting.items()))
-        rows.append(("", f"waiting for other raters: {whose}", "yellow"))
+        waiting_raters = ", ".join(f"{n} of {rater}" for rater, n in sorted(waiting.items()))
+        rows.append(("", f"waiting for other raters: {waiting_raters}", "yellow"))
     if s["last_run"]:  # it is made of what runs have used
         line = f"{s['baseline']:+.2f}: your ratings in earlier runs on average, from -1 (bad) to +1 (good)"
         rows.append(("average", line, ""))
@@ -122,26 +122,26 @@ def _ratings(s: dict[str, Any]) -> list[Row]:
 
 def _episodes(s: dict[str, Any]) -> list[Row]:
     """Nothing where there has never been one."""
-    if not (found := s.get("episodes")):
+    if not (episodes := s.get("episodes")):
         return []
-    line = f"{found['ready']} of the {found['needed']} that start a run"
-    line += f", {found['forming']} in groups that have not closed" if found["forming"] else ""
-    rows: list[Row] = [("episodes", f"{line}; {found['open']} open, {found['rewarded']} rewarded", "")]
-    if found["ended_lately"]:
-        rows.append(("", f"{found['ended_lately']} ended in the last minute", ""))
-    asked = found["requests"]
-    if asked["waiting"]:
-        at = f"{asked['at_backend']} at the backend, {asked['waiting']} wait (backend.episodes_at_once)"
-        rows.append(("", f"their requests: {at}", ""))
+    line = f"{episodes['ready']} of the {episodes['needed']} that start a run"
+    line += f", {episodes['forming']} in groups that have not closed" if episodes["forming"] else ""
+    rows: list[Row] = [("episodes", f"{line}; {episodes['open']} open, {episodes['rewarded']} rewarded", "")]
+    if episodes["ended_lately"]:
+        rows.append(("", f"{episodes['ended_lately']} ended in the last minute", ""))
+    requests = episodes["requests"]
+    if requests["waiting"]:
+        places = f"{requests['at_backend']} at the backend, {requests['waiting']} wait (backend.episodes_at_once)"
+        rows.append(("", f"their requests: {places}", ""))
     metrics = (s["last_run"] or {}).get("metrics") or {}
-    if kept := int(metrics.get("groups_kept", 0)):
-        rows.append(("", f"last run: {some(kept, 'group')} compared", ""))
-    if found["left_out"]:
-        rows.append(("", "left out: " + ", ".join(f"{n} {reason}" for reason, n in found["left_out"].items()), ""))
-    if found.get("own_reward_problem"):
-        rows.append(("", f"train.reward: {found['own_reward_problem']}", "yellow"))
-    if found["unrewarded"]:
-        rows.append(("", f"{found['unrewarded']} without a request for an hour: their reward is missing", "yellow"))
+    if compared := int(metrics.get("groups_kept", 0)):
+        rows.append(("", f"last run: {some(compared, 'group')} compared", ""))
+    if episodes["left_out"]:
+        rows.append(("", "left out: " + ", ".join(f"{n} {reason}" for reason, n in episodes["left_out"].items()), ""))
+    if episodes.get("own_reward_problem"):
+        rows.append(("", f"train.reward: {episodes['own_reward_problem']}", "yellow"))
+    if episodes["unrewarded"]:
+        rows.append(("", f"{episodes['unrewarded']} without a request for an hour: their reward is missing", "yellow"))
     return rows
 
 
@@ -169,19 +169,19 @@ def _training(s: dict[str, Any]) -> list[Row]:
         rebuild["state"] == "under way" or not last or last["id"] <= max(rebuild["runs"], default=0)
     ):
         rows.append(("forgotten", rebuild["line"], "yellow" if rebuild["state"] == "under way" else ""))
-    if found := s.get("judge"):
-        rows.append(("judge", found["line"], ""))
-    if found := s["watch"]:
-        rows.append(("watch", found["line"], "red" if found["state"] == "rolled back" else ""))
+    if judge := s.get("judge"):
+        rows.append(("judge", judge["line"], ""))
+    if monitor := s["watch"]:
+        rows.append(("watch", monitor["line"], "red" if monitor["state"] == "rolled back" else ""))
     return rows
 
 
 def _health(s: dict[str, Any]) -> list[Row]:
     counts = s["counts"]
-    rest = [f"{counts[k]} {k}" for k in ("pending", "partial") if counts[k]]
-    kept = f"{some(counts['done'], 'whole answer')}, {counts['captured_today']} today"
-    others = f" ({', '.join(rest)})" if rest else ""
-    rows: list[Row] = [("captured", f"{kept}{others}; rated {counts['good']} good, {counts['bad']} bad", "")]
+    unfinished = [f"{counts[k]} {k}" for k in ("pending", "partial") if counts[k]]
+    whole = f"{some(counts['done'], 'whole answer')}, {counts['captured_today']} today"
+    unfinished_note = f" ({', '.join(unfinished)})" if unfinished else ""
+    rows: list[Row] = [("captured", f"{whole}{unfinished_note}; rated {counts['good']} good, {counts['bad']} bad", "")]
     failed = some(counts["error"], "failed answer") if counts["error"] else "no failed answers"
     rows.append(("errors", failed, "yellow" if counts["error"] else ""))
     if s["database"]["state"] == "checking":

@@ -24,43 +24,43 @@ def newest_run(client: HomeClient) -> int:
     return max((run["id"] for run in client.call("GET", "/rl/runs")["data"]), default=0)
 
 
-def follow(client: HomeClient, before: int, why: str, *, as_json: bool) -> None:
-    """Lines as the run tries rates, until it has one or has ended. `before`: the newest run of before it."""
-    _say(f"a training run starts with {why}; it looks for a learning rate first", as_json)
+def follow(client: HomeClient, newest: int, reason: str, *, as_json: bool) -> None:
+    """Lines as the run tries rates, until it has one or has ended. `newest`: the newest run of before it."""
+    _say(f"a training run starts with {reason}; it looks for a learning rate first", as_json)
     run: dict[str, Any] | None = None
-    shown = 0
+    printed = 0
     try:
         while True:
-            if run is None and (id := newest_run(client)) > before:
+            if run is None and (id := newest_run(client)) > newest:
                 run = {"id": id}
             if run is not None:
                 run = client.call("GET", f"/rl/runs/{run['id']}")
-                shown = _show(run["sweep"], shown, as_json)
+                printed = _show(run["sweep"], printed, as_json)
                 if run["tuned"] is not None or run["status"] in ENDED:
                     break
             time.sleep(LOOK_S)
     except KeyboardInterrupt:
         _say(GOES_ON, as_json)
         if as_json:
-            print_json(_told(run))
+            print_json(_summarise(run))
         sys.exit(INTERRUPTED)
     if as_json:
-        print_json(_told(run))
+        print_json(_summarise(run))
     if run["tuned"] is None:
         fail(f"run {run['id']} ended before its sweep did: {run['reason']}")
     _say(f"{run['tuned']:.2g} is the highest rate without harm; run {run['id']} trains with it", as_json)
 
 
-def _show(sweep: list[dict[str, Any]], shown: int, as_json: bool) -> int:
-    for one in sweep[shown:]:
-        moved = "out of all bounds" if one["moved"] is None else f"{one['moved']:.3f} nats a token"
-        _say(f"  {one['rate']:.2g}: two steps move the model {moved}", as_json)
+def _show(sweep: list[dict[str, Any]], printed: int, as_json: bool) -> int:
+    for attempt in sweep[printed:]:
+        moved = "out of all bounds" if attempt["moved"] is None else f"{attempt['moved']:.3f} nats a token"
+        _say(f"  {attempt['rate']:.2g}: two steps move the model {moved}", as_json)
     return len(sweep)
 
 
-def _told(run: dict[str, Any] | None) -> dict[str, Any]:
-    found = run or {}
-    return {"run": found.get("id"), "sweep": found.get("sweep", []), "tuned": found.get("tuned")}
+def _summarise(run: dict[str, Any] | None) -> dict[str, Any]:
+    fields = run or {}
+    return {"run": fields.get("id"), "sweep": fields.get("sweep", []), "tuned": fields.get("tuned")}
 
 
 def _say(line: str, as_json: bool) -> None:

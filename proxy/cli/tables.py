@@ -70,19 +70,19 @@ def acceptance(metrics: dict[str, Any]) -> str:
     causes = ", ".join(
         f"{metrics[key]:.1%} ({words})" for key, words in REJECTED.items() if (metrics.get(key) or 0.0) >= 0.0005
     )
-    found = f"{metrics['acceptance']:.1%} of the rated tokens can train" + (f"; left out {causes}" if causes else "")
+    text = f"{metrics['acceptance']:.1%} of the rated tokens can train" + (f"; left out {causes}" if causes else "")
     if late := metrics.get("late"):
-        what = "turns" if metrics.get("episodes") else "ratings"
-        found += f"; {metrics.get('late_trained', 0):.0f} of {late:.0f} late {what} trained"
-    return found
+        noun = "turns" if metrics.get("episodes") else "ratings"
+        text += f"; {metrics.get('late_trained', 0):.0f} of {late:.0f} late {noun} trained"
+    return text
 
 
-def show_adapters(found: dict[str, Any]) -> None:
-    if not found["data"]:
+def show_adapters(listing: dict[str, Any]) -> None:
+    if not listing["data"]:
         print("There is no version yet: the base model answers. `rlproxy status` says what the first run waits for.")
         return
     table = _table("version", "parent", "run", "made", "live", "gate")
-    for a in found["data"]:
+    for a in listing["data"]:
         mark = (
             "live"
             if a["live"]
@@ -98,7 +98,7 @@ def show_adapters(found: dict[str, Any]) -> None:
             f"v{a['version']}",
             label(a["parent"]),
             str(a["run"] or ""),
-            when(a["created_at"]),
+            format_time(a["created_at"]),
             mark,
             gate(a),
         )
@@ -150,22 +150,22 @@ def show_run(r: dict[str, Any]) -> None:
             note = f"; {c['note']}" if c.get("note") else ""
             table.add_row(name, number(c["value"]), number(c["bound"]), mark, f"{question(name)}{note}")
         console().print(table)
-    odd = [one for one in r["account"] if one.get("flags") or one["cause"]]
+    odd = [sample for sample in r["account"] if sample.get("flags") or sample["cause"]]
     if odd:
         table = _table("completion", "odd", "trained", "kept out as", "why")
-        for one in odd:
-            flags = ", ".join(one.get("flags") or ())
-            trained = "yes" if one["used"] else "no"
-            table.add_row(one["completion"] or "", flags, trained, one["cause"] or "", one.get("reason") or "")
+        for sample in odd:
+            flags = ", ".join(sample.get("flags") or ())
+            trained = "yes" if sample["used"] else "no"
+            table.add_row(sample["completion"] or "", flags, trained, sample["cause"] or "", sample.get("reason") or "")
         console().print(table)
     if r["choices"]:
-        own = [choice for choice in r["choices"] if not str(choice["why"]).startswith("preset ")]
+        own_choices = [choice for choice in r["choices"] if not str(choice["why"]).startswith("preset ")]
         table = _table("choice", "value", "why", long=2)
-        for choice in own:
+        for choice in own_choices:
             table.add_row(choice["name"], number(choice["value"]), choice["why"])
         console().print(table)
-        if more := len(r["choices"]) - len(own):
-            print(f"{more} more settings are as the preset has them; `rlproxy runs {r['id']} --json` lists them.")
+        if unchanged := len(r["choices"]) - len(own_choices):
+            print(f"{unchanged} more settings are as the preset has them; `rlproxy runs {r['id']} --json` lists them.")
 
 
 def _table(*columns: str, long: int = 1) -> Table:
@@ -189,9 +189,9 @@ def show_keys(keys: list[dict[str, Any]]) -> None:
         return
     table = _table("key", "name", "role", "made", "last used", "")
     for key in keys:
-        used = when(key["last_used"]) if key["last_used"] else "never"
-        ended = Text(f"revoked {when(key['revoked_at'])}", style="yellow") if key["revoked_at"] else ""
-        table.add_row(key["id"], key["name"], key["role"], when(key["created_at"]), used, ended)
+        used = format_time(key["last_used"]) if key["last_used"] else "never"
+        ended = Text(f"revoked {format_time(key['revoked_at'])}", style="yellow") if key["revoked_at"] else ""
+        table.add_row(key["id"], key["name"], key["role"], format_time(key["created_at"]), used, ended)
     console().print(table)
 
 
@@ -203,25 +203,25 @@ def gate(of: dict[str, Any]) -> str:
         c = checks[failed]
         side = "<" if c["value"] < c["bound"] else ">"
         return f"rejected: {failed} {number(c['value'])} {side} {number(c['bound'])}"
-    again = " at the second try" if of.get("retried") else ""
-    again += ", half of the way back" if of.get("back") else ""
-    alone = "; only comments taught" if failed else ""  # what judges the ratings stops none but them
-    return f"passed{again}{alone}" if checks else ""
+    retry_note = " at the second try" if of.get("retried") else ""
+    retry_note += ", half of the way back" if of.get("back") else ""
+    comments_note = "; only comments taught" if failed else ""  # what judges the ratings stops none but them
+    return f"passed{retry_note}{comments_note}" if checks else ""
 
 
 def verdict(of: dict[str, Any]) -> str:
     """Do `gate` with what the check asks."""
-    said = gate(of)
-    check = said.removeprefix("rejected: ").partition(" ")[0] if said.startswith("rejected: ") else ""
-    return f"{said} (the gate asks: {question(check)})" if check else said
+    text = gate(of)
+    check = text.removeprefix("rejected: ").partition(" ")[0] if text.startswith("rejected: ") else ""
+    return f"{text} (the gate asks: {question(check)})" if check else text
 
 
 def number(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else "–" if value is None else str(value)
 
 
-def when(at: float) -> str:
+def format_time(timestamp: float) -> str:
     try:
-        return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
+        return time.strftime("%Y-%m-%d %H:%M", time.localtime(timestamp))
     except (OverflowError, ValueError, OSError):  # no calendar has it
         return "–"

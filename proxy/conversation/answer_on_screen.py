@@ -122,7 +122,7 @@ class AnswerOnScreen:
 
     async def above(self, messages: list[dict[str, Any]], place: Place) -> RecentCompletion:
         """The answer right above a command, which these messages are in front of. Raises CannotTell."""
-        await self.underway.begin_all(place.scope.own())
+        await self.underway.begin_all(place.scope.own_requesters())
         history = await in_thread(_history_above, messages, place.agent)
         if not any(message.get("role") not in SYSTEM_ROLES for message in history):
             raise CannotTell(NONE_SENT)
@@ -130,7 +130,7 @@ class AnswerOnScreen:
             return await self._unanswered(history, place)
         if _is_reference(history[-1]):
             raise CannotTell(REFERENCE)
-        return await self._newest_below(await self._reply(history, place, place.scope.own()), place)
+        return await self._newest_below(await self._reply(history, place, place.scope.own_requesters()), place)
 
     async def rendered(
         self, messages: Sequence[dict[str, Any]], place: Place, requesters: Sequence[Requester]
@@ -293,7 +293,7 @@ class AnswerOnScreen:
     async def _newest_below(self, answer: RecentCompletion, place: Place) -> RecentCompletion:
         """`answer`, unless an answer came below it that the client has not sent: it is under way, or was broken off.
         Raises CannotTell."""
-        for newer in await self._store.answers.main_turns_of(place.scope.own(), limit=TURNS):
+        for newer in await self._store.answers.main_turns_of(place.scope.own_requesters(), limit=TURNS):
             if newer.seq <= answer.seq or newer.created_at < (answer.finished_at or newer.created_at + 1):
                 continue
             same = newer.conversation == answer.conversation
@@ -314,7 +314,7 @@ class AnswerOnScreen:
         off. Raises CannotTell."""
         forms = Forms()
         _, messages = await in_thread(self._sent_back, history, place)
-        turns = await self._store.answers.main_turns_of(place.scope.own(), limit=TURNS)
+        turns = await self._store.answers.main_turns_of(place.scope.own_requesters(), limit=TURNS)
         turns = await in_thread(_turns_of_question, messages[-1], turns, forms)
         whole = await self._store.completions.many([turn.id for turn in turns])
         close = [(turn, Similarity.EXACT) for turn in turns]

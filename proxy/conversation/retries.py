@@ -35,7 +35,7 @@ from typing import Any, Final, NamedTuple
 from aiohttp import web
 from multidict import CIMultiDict
 
-from proxy.access.bodies import HELD
+from proxy.access.bodies import HELD_BYTES
 from proxy.access.pace import PacedStream
 from proxy.core.sharing.shares import Room
 from proxy.core.tasks import Tasks
@@ -85,7 +85,7 @@ class Recording(PacedStream):
     def _keep(self, data: bytes | bytearray | memoryview) -> None:
         self._size += len(data)
         if self._room is None:
-            self._room = Room(LONGEST, None if self._req is None else self._req.get(HELD))
+            self._room = Room(LONGEST, None if self._req is None else self._req.get(HELD_BYTES))
         if self.is_whole and not self._room.fits(self._size):
             self.is_whole, self.sent = False, bytearray()
             self._room.end()

@@ -175,7 +175,7 @@ class ChatCommands:
 
     async def _last(self, place: Place) -> RecentCompletion:
         """The last main turn of this session or person; another's is not what they saw. Raises CannotTell."""
-        if (answer := await self._screen.last(place.scope.own(), place.session)) is None:
+        if (answer := await self._screen.last(place.scope.own_requesters(), place.session)) is None:
             raise CannotTell("nothing of yours was answered yet, so nothing was rated.")
         return answer
 

@@ -185,7 +185,7 @@ class OpenWebUI:
     async def _requesters(self, chat: str | None, scope: Scope, other_name: str | None) -> list[Requester]:
         """Whose answers this person may have rated: their own, and in this chat all that this key may read and that
         are no other person's."""
-        requesters = dict.fromkeys(scope.own(unnamed=True))
+        requesters = dict.fromkeys(scope.own_requesters(unnamed=True))
         for requester in await self._store.answers.askers_in(chat) if chat is not None else ():
             theirs = scope.user is None or requester.user in (None, scope.user, other_name)
             if theirs and scope._replace(user=requester.user).covers(requester):

@@ -289,7 +289,7 @@ class Feedback:
         if event is not None and (previous := await self._store.ratings.of_event(*event, rater)) is not None:
             return previous.completion_id  # sent again, it means what was newest then
         if scope.principal.role != "admin":
-            answer = await self._screen.last(scope.own(unnamed=True), session)
+            answer = await self._screen.last(scope.own_requesters(unnamed=True), session)
         else:
             answer = await self._last(session, rater)
         if answer is None:

@@ -16,7 +16,7 @@ from typing import Final
 from aiohttp import web
 
 from config.settings import Settings
-from proxy.access.bodies import BODY, HELD
+from proxy.access.bodies import BODY, HELD_BYTES
 from proxy.access.security import RequestHead, outgoing_headers
 from proxy.conversation.incremental_json import Body, EarlierBodies, KnownPrefix
 from proxy.conversation.retries import COUNT, Attempt
@@ -117,7 +117,7 @@ async def hold_parsed(request: web.Request, raw: bytes, known: KnownPrefix) -> N
 
 def hold(request: web.Request, size: int) -> None:
     """Have so many bytes in the account of this request. Raises as `hold_parsed`."""
-    if size > SMALL and (room := request.get(HELD)) is not None:
+    if size > SMALL and (room := request.get(HELD_BYTES)) is not None:
         room.take_up_to(size)
 
 
@@ -135,7 +135,7 @@ def hold_named(request: web.Request, size: int, add: Mapping[str, bytes], limit:
 
 def room_for(request: web.Request, most: int, copies: int = 1) -> Room:
     """Room for what is kept of an answer, in the account of its request."""
-    return Room(most, request.get(HELD), copies)
+    return Room(most, request.get(HELD_BYTES), copies)
 
 
 async def _unpacked_apart(raw: bytes, coding: str, limit: int) -> bytes:

@@ -40,7 +40,7 @@ from store.records import Completion, Status
 log = structlog.get_logger()
 
 FINAL: Final = ("completed", "incomplete", "failed", "cancelled")  # statuses
-GONE: Final = "the backend does not have this response any more, and nobody fetched it when it was final"
+RESPONSE_GONE: Final = "the backend does not have this response any more, and nobody fetched it when it was final"
 CANCELLED: Final = "it was cancelled"
 LOOK_S: Final = 60.0  # a beat of silence that nobody is told of
 
@@ -50,35 +50,35 @@ class BackgroundResponses:
         self._parts = parts
         self._storing = asyncio.Lock()  # two polls may see the final answer at once
 
-    async def get(self, request: web.Request, found: Completion, id: str) -> web.StreamResponse | None:
+    async def get(self, request: web.Request, completion: Completion, id: str) -> web.StreamResponse | None:
         """The response as the backend has it now; None where it does not have it any more. Raises ProxyError."""
         query = f"?{request.query_string}" if request.query_string else ""
-        upstream = await self._ask(request, "GET", found, f"/v1/responses/{quote(id, safe='')}{query}")
-        return await self._passed_on(request, found, upstream)
+        upstream = await self._ask(request, "GET", completion, f"/v1/responses/{quote(id, safe='')}{query}")
+        return await self._passed_on(request, completion, upstream)
 
-    async def cancel(self, request: web.Request, found: Completion, id: str) -> web.StreamResponse | None:
+    async def cancel(self, request: web.Request, completion: Completion, id: str) -> web.StreamResponse | None:
         """Likewise."""
-        upstream = await self._ask(request, "POST", found, f"/v1/responses/{quote(id, safe='')}/cancel")
-        return await self._passed_on(request, found, upstream)
+        upstream = await self._ask(request, "POST", completion, f"/v1/responses/{quote(id, safe='')}/cancel")
+        return await self._passed_on(request, completion, upstream)
 
-    async def delete(self, request: web.Request, found: Completion, id: str) -> None:
+    async def delete(self, request: web.Request, completion: Completion, id: str) -> None:
         """Have the backend drop it. Where it cannot, it goes here all the same."""
         try:
-            upstream = await self._ask(request, "DELETE", found, f"/v1/responses/{quote(id, safe='')}")
+            upstream = await self._ask(request, "DELETE", completion, f"/v1/responses/{quote(id, safe='')}")
         except ProxyError as error:
-            log.info("a response was not deleted at the backend", completion=found.new.id, error=error.message)
+            log.info("a response was not deleted at the backend", completion=completion.new.id, error=error.message)
         else:
             if upstream is not None:
                 upstream.close()
 
-    async def _ask(self, request: web.Request, method: str, found: Completion, target: str) -> Answer | None:
+    async def _ask(self, request: web.Request, method: str, completion: Completion, target: str) -> Answer | None:
         """The answer of the place that has it, among all where its model answers."""
         parts = self._parts
         await parts.backend.ready()
         assert parts.connections is not None
         headers = parts.request_headers(request)
         headers["accept-encoding"] = "identity"  # the answer has to be read here
-        for address in parts.backend.addresses(found.new.served_model):
+        for address in parts.backend.addresses(completion.new.served_model):
             try:
                 upstream = await parts.connections.ask(method, address.url, target, headers, None, unpack=True)
                 refuse(address.url, upstream)
@@ -92,14 +92,14 @@ class BackgroundResponses:
         return None
 
     async def _passed_on(
-        self, request: web.Request, found: Completion, upstream: Answer | None
+        self, request: web.Request, completion: Completion, upstream: Answer | None
     ) -> web.StreamResponse | None:
         if upstream is None:
-            await self._store(request, found, None, "error", GONE)
+            await self._store(request, completion, None, "error", RESPONSE_GONE)
             return None
         try:
             headers = answer_headers(upstream.headers, NOT_THEIRS)
-            headers["x-rl-completion-id"] = found.new.id
+            headers["x-rl-completion-id"] = completion.new.id
             if upstream.status not in OK:
                 return web.Response(
                     status=upstream.status, body=await short(upstream, room_for(request, MOST_SHORT)), headers=headers
@@ -107,52 +107,57 @@ class BackgroundResponses:
             streams = request.query.get("stream") == "true"
             splitter = await splitter_of(upstream, RESPONSES, LOOK_S, _nothing, is_streaming=streams)
             if splitter is not None:
-                return await self._streamed(request, found, upstream, splitter, headers)
+                return await self._streamed(request, completion, upstream, splitter, headers)
             answer = WholeAnswer(await short(upstream, room_for(request, self._parts.settings.server.max_body_bytes)))
-            await self._store_final(request, found, answer)
-            return web.Response(status=upstream.status, body=self._codec(found).whole(answer), headers=headers)
+            await self._store_final(request, completion, answer)
+            return web.Response(status=upstream.status, body=self._codec(completion).whole(answer), headers=headers)
         finally:
             upstream.close()
 
     async def _streamed(
         self,
         request: web.Request,
-        found: Completion,
+        completion: Completion,
         upstream: Answer,
         splitter: EventSplitter,
         headers: CIMultiDict[str],
     ) -> web.StreamResponse:
         """Its events, again or from some number on; before the last one, the response that it has is stored."""
-        response, codec = PacedStream(status=upstream.status, headers=headers), self._codec(found)
+        response, codec = PacedStream(status=upstream.status, headers=headers), self._codec(completion)
         await response.prepare(request)
         async for piece in upstream.pieces():
             for event in splitter.feed(piece):
                 if RESPONSES.terminal(event) and (answer := _response_in(event)) is not None:
-                    await self._store_final(request, found, answer)
+                    await self._store_final(request, completion, answer)
                 await response.write(codec.event(event))
         await response.write_eof(splitter.remainder())
         return response
 
-    def _codec(self, found: Completion) -> Native:
+    def _codec(self, completion: Completion) -> Native:
         """The codec that makes the backend's bytes the client's, as for the first answer."""
-        body = {**loads(found.new.request), "input": "x"}  # the messages are not needed
+        body = {**loads(completion.new.request), "input": "x"}  # the messages are not needed
         outgoing = OutgoingRequest(b"", {}, body, RESPONSES.parse(body))
-        model = found.new.model if found.new.version is not None else None
-        return Native(RESPONSES, outgoing, self._parts.backend.capabilities, found.new.id, model)
+        model = completion.new.model if completion.new.version is not None else None
+        return Native(RESPONSES, outgoing, self._parts.backend.capabilities, completion.new.id, model)
 
-    async def _store_final(self, request: web.Request, found: Completion, answer: WholeAnswer) -> None:
+    async def _store_final(self, request: web.Request, completion: Completion, answer: WholeAnswer) -> None:
         """Store the answer, if it is final."""
         status = _status(answer)
         if status in FINAL:
             end: tuple[Status, str | None] = ("partial", CANCELLED) if status == "cancelled" else ("done", None)
-            await self._store(request, found, answer, *end)
+            await self._store(request, completion, answer, *end)
 
     async def _store(
-        self, request: web.Request, found: Completion, answer: WholeAnswer | None, status: Status, error: str | None
+        self,
+        request: web.Request,
+        completion: Completion,
+        answer: WholeAnswer | None,
+        status: Status,
+        error: str | None,
     ) -> None:
         """End its completion, unless that has ended."""
         async with self._storing:
-            current = await self._parts.store.completions.get(found.new.id)
+            current = await self._parts.store.completions.get(completion.new.id)
             if current is None or current.status != "pending":
                 return
             row = current.new

@@ -59,9 +59,9 @@ class Control:
         events: Events,
         metrics: Metrics,
         admission: Admission,
-        still: Callable[[web.Request], bool],
+        is_still_allowed: Callable[[web.Request], bool],
     ) -> None:
-        """`still`: whether a request would be let in now as it was."""
+        """`is_still_allowed`: whether a request would be let in now as it was."""
         self._store = store
         self._looking = SharedCall(lambda: reachable(backend))  # of all that ask, with no key
         self._live_version = live_version
@@ -70,7 +70,7 @@ class Control:
         self._events = events
         self._metrics = metrics
         self._admission = admission
-        self._still = still
+        self._is_still_allowed = is_still_allowed
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -118,7 +118,7 @@ class Control:
         try:
             while True:
                 finished_tasks, _ = await asyncio.wait({next_one}, timeout=BEAT_S)
-                if not self._still(request):
+                if not self._is_still_allowed(request):
                     return response
                 if not finished_tasks:
                     await response.write(b": \n\n")

@@ -24,7 +24,7 @@ from store.records import Completion
 from store.store import Store
 
 PAGE: Final = 50
-SHOWN: Final = 200  # characters of each turn
+QUOTE_LENGTH: Final = 200  # characters of each turn
 
 
 class EpisodeRoutes:
@@ -106,7 +106,7 @@ class EpisodeRoutes:
         of = segments(turns)
         return json_response({
             **episode_json(episode),
-            "turns": [turn_json(turn, at, rewards[turn.new.id]) for turn, at in zip(turns, of, strict=True)],
+            "turns": [turn_json(turn, segment, rewards[turn.new.id]) for turn, segment in zip(turns, of, strict=True)],
             "segments": max(of, default=-1) + 1,
             "side_turns": await self._store.episodes.side_turns(episode),
         })  # fmt: skip
@@ -140,8 +140,8 @@ def turn_json(turn: Completion, segment: int, reward: float | None) -> EpisodeTu
         "created_at": turn.new.created_at,
         "segment": segment,
         "version": turn.new.version,
-        "asked": turn.new.asked[:SHOWN],
-        "text": end.text[:SHOWN] if end else "",
+        "asked": turn.new.asked[:QUOTE_LENGTH],
+        "text": end.text[:QUOTE_LENGTH] if end else "",
         "prompt_tokens": len(end.prompt_token_ids) if end and end.prompt_token_ids else None,
         "tokens": len(end.token_ids) if end and end.token_ids else None,
         "exact": end.exact if end else None,

@@ -32,21 +32,21 @@ class Calendar:
     ) -> None:
         self.hold_s = hold_s
         self._wall, self._passed = wall, passed
-        self._known = (wall(), passed())
+        self._reference = (wall(), passed())
         self._jumped: tuple[float, float] | None = None  # when (steady), and how far ahead the clock is since then
 
     def now(self) -> float:
         """Unix seconds: those of the clock, or of before it jumped forward plus the time that has passed since."""
-        wall, at = self._wall(), self._passed()
-        expected = self._known[0] + at - self._known[1]
+        wall, steady_now = self._wall(), self._passed()
+        expected = self._reference[0] + steady_now - self._reference[1]
         ahead = wall - expected
         if ahead <= SLACK_S:
-            self._known, self._jumped = (wall, at), None
+            self._reference, self._jumped = (wall, steady_now), None
             return wall
         if self._jumped is None or abs(ahead - self._jumped[1]) > SLACK_S:
-            self._jumped = (at, ahead)
+            self._jumped = (steady_now, ahead)
             log.warning("the clock has jumped forward; nothing expires by it yet", seconds=round(ahead))
-        if at - self._jumped[0] < self.hold_s:
+        if steady_now - self._jumped[0] < self.hold_s:
             return expected
-        self._known, self._jumped = (wall, at), None
+        self._reference, self._jumped = (wall, steady_now), None
         return wall

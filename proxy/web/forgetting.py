@@ -49,7 +49,7 @@ class ForgetRequest(NamedTuple):
 class ForgottenCount(NamedTuple):
     """Counts of deleted data, done or to come."""
 
-    found: Forgetting
+    forgetting: Forgetting
     copies: BackupScan  # of the database, as they were before
     purged: bool = False
     rebuild: RebuildBody | None = None  # as in `status`
@@ -82,7 +82,9 @@ class Forgetter:
         copies = await self._store.erasure.copies_with(self._home, kind, name)
         if not (counts.completions or counts.ratings or counts.reactions or copies.holding):
             raise NotFound(f"There is no {kind} {name} here, so there is nothing to forget.", param=kind)
-        return ForgottenCount(counts, BackupScan(*(tuple(self._shown(file) for file in files) for files in copies)))
+        return ForgottenCount(
+            counts, BackupScan(*(tuple(self._path_in_home(file) for file in files) for files in copies))
+        )
 
     async def forget(self, forget_request: ForgetRequest, actor: str) -> ForgottenCount:
         """Raises NotFound, Conflict where a run under way trains on it, StoreError."""
@@ -91,22 +93,27 @@ class Forgetter:
         async with self._files.lock:
             looked = await self.look(forget_request.kind, forget_request.name)
             try:
-                await self._files.refuse_if_trained_on(looked.found)
-                found = await self._store.erasure.forget(
+                await self._files.refuse_if_trained_on(looked.forgetting)
+                forgetting = await self._store.erasure.forget(
                     forget_request.kind, forget_request.name, actor, retrain=forget_request.retrain
                 )
             except InOpenRun as error:
                 raise Conflict(str(error)) from None
-            self._no_longer_known(found.completions)
+            self._no_longer_known(forgetting.completions)
             await self._files.settle()
         await self._files.overwrite()
-        log.info("forgotten", what=forget_request.kind, completions=len(found.completions), ratings=len(found.ratings))
+        log.info(
+            "forgotten",
+            what=forget_request.kind,
+            completions=len(forgetting.completions),
+            ratings=len(forgetting.ratings),
+        )
         if forget_request.purge:
             await asyncio.to_thread(copies.delete, (self._home / file for file in looked.copies.holding))
         rebuild = None
-        if forget_request.retrain and found.trained and await self._rebuilding.begin() is not None:
+        if forget_request.retrain and forgetting.trained and await self._rebuilding.begin() is not None:
             rebuild = await self._rebuilding.report()
-        return ForgottenCount(found, looked.copies, forget_request.purge, rebuild)
+        return ForgottenCount(forgetting, looked.copies, forget_request.purge, rebuild)
 
     async def delete(self, id: str) -> None:
         """One completion, because its client says so. Raises Conflict where a run under way trains on it."""
@@ -126,7 +133,7 @@ class Forgetter:
         self._recent.clear()  # whoever they were of: it costs a moment at the next swap
         self._retries.forget(set(completions))
 
-    def _shown(self, file: Path) -> Path:
+    def _path_in_home(self, file: Path) -> Path:
         return file.relative_to(self._home)
 
     # /rl/forget
@@ -137,8 +144,8 @@ class Forgetter:
         kind, name = target(body)
         forget_request = ForgetRequest(kind, name, retrain=_flag(body, "retrain"), purge=_flag(body, "purge_backups"))
         if _flag(body, "dry_run"):
-            return json_response(as_json(await self.look(kind, name), done=False))
-        return json_response(as_json(await self.forget(forget_request, "admin"), done=True))
+            return json_response(as_json(await self.look(kind, name), forgotten=False))
+        return json_response(as_json(await self.forget(forget_request, "admin"), forgotten=True))
 
 
 def _flag(body: dict[str, Any], name: str) -> bool:
@@ -157,19 +164,19 @@ def target(body: dict[str, Any]) -> tuple[Target, str]:
     return kind, bare(name) if kind == "completion" else name
 
 
-def as_json(gone: ForgottenCount, *, done: bool) -> ForgottenBody:
-    found = gone.found
+def as_json(count: ForgottenCount, *, forgotten: bool) -> ForgottenBody:
+    forgetting = count.forgetting
     return {
-        "completions": len(found.completions),
-        "ratings": len(found.ratings),
-        "reactions": found.reactions,
-        "trained": list(found.trained),
-        "heirs": list(found.heirs),
+        "completions": len(forgetting.completions),
+        "ratings": len(forgetting.ratings),
+        "reactions": forgetting.reactions,
+        "trained": list(forgetting.trained),
+        "heirs": list(forgetting.heirs),
         "backups": {
-            "holding": [str(file) for file in gone.copies.holding],
-            "unread": [str(file) for file in gone.copies.unread],
-            "deleted": gone.purged,
+            "holding": [str(file) for file in count.copies.holding],
+            "unread": [str(file) for file in count.copies.unread],
+            "deleted": count.purged,
         },
-        "rebuild": gone.rebuild,
-        "forgotten": done,
+        "rebuild": count.rebuild,
+        "forgotten": forgotten,
     }

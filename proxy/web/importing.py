@@ -114,9 +114,9 @@ def read(raw: bytes, redactor: Redactor, *, ours: bool) -> ImportedCompletions:
 
 
 def _imported(line: Mapping[str, Any], redactor: Redactor, ours: bool) -> ImportedCompletions:
-    said: set[str] = set()
-    replied: set[str] = set()
-    beside: set[str] = set()
+    prompt_kinds: set[str] = set()
+    reply_kinds: set[str] = set()
+    request_kinds: set[str] = set()
     id = _text(line, "id")
     if not 0 < len(id) <= ID_LENGTH:
         raise BadImportLine(f"an id has 1 to {ID_LENGTH} characters")
@@ -126,12 +126,19 @@ def _imported(line: Mapping[str, Any], redactor: Redactor, ours: bool) -> Import
     reply = line.get("reply")
     if reply is not None and not isinstance(reply, dict):
         raise BadImportLine("`reply` is no message")
-    message = None if reply is None else redactor.message(canonical(reply), replied)
-    text = redactor.text(_text(line, "text"), replied)
-    request = redactor.json(dumps(line.get("request") or {}), beside)
-    prompt = tuple(redactor.message(canonical(m), said) for m in messages)
-    redacted = tuple(sorted({*_list(line, "redacted", str), *places(prompt=said, request=beside, reply=replied)}))
-    thread, above = thread_and_above(messages, redactor.message)
+    message = None if reply is None else redactor.message(canonical(reply), reply_kinds)
+    text = redactor.text(_text(line, "text"), reply_kinds)
+    request = redactor.json(dumps(line.get("request") or {}), request_kinds)
+    prompt = tuple(redactor.message(canonical(m), prompt_kinds) for m in messages)
+    redacted = tuple(
+        sorted(
+            {
+                *_list(line, "redacted", str),
+                *places(prompt=prompt_kinds, request=request_kinds, reply=reply_kinds),
+            }
+        )
+    )
+    thread, ancestors = thread_and_above(messages, redactor.message)
     new = NewCompletion(
         id=id, request_id=_text(line, "request_id"), choice=_whole(line, "choice", MOST_CHOICES),
         created_at=_moment(line, "created_at"), dialect=_text(line, "dialect"), backend=_text(line, "backend"),
@@ -140,7 +147,7 @@ def _imported(line: Mapping[str, Any], redactor: Redactor, ours: bool) -> Import
         session=_maybe(line, "session"), user=_maybe(line, "user"),
         turn="side" if line.get("turn") == "side" else "main", turn_rule="imported", streamed=False, prompt=prompt,
         request=request, sampling=_sampling(line),
-        untrainable=_maybe(line, "untrainable"), redacted=redacted, above=above,
+        untrainable=_maybe(line, "untrainable"), redacted=redacted, above=ancestors,
     )  # fmt: skip
     usage = line.get("usage")
     if usage is not None and not isinstance(usage, dict):
@@ -157,7 +164,7 @@ def _imported(line: Mapping[str, Any], redactor: Redactor, ours: bool) -> Import
         logprobs_of=line["logprobs_of"] if line.get("logprobs_of") in ("model", "temperature") else None,
         exact=line.get("exact") is True,
         inexact_reason=_maybe(line, "inexact_reason"), error=redactor.text(_maybe(line, "error") or "") or None,
-        translated=line.get("translated") is True, untrainable=UNTRAINABLE if replied else None, redacted=redacted,
+        translated=line.get("translated") is True, untrainable=UNTRAINABLE if reply_kinds else None, redacted=redacted,
     )  # fmt: skip
     if redacted or not _one_for_one(end):
         reason = end.inexact_reason or (

@@ -122,7 +122,7 @@ def as_it_is(rows: Sequence[Row], home: Path) -> list[Row]:
     if any(row.key == "store.key_from" and row.source != "default" for row in rows):  # nobody is asked for it here
         unknown = "{}; the database is encrypted, and the page may have set another"
         return [row._replace(source=unknown.format(row.source)) if row.key == KEY else row for row in rows]
-    stored = _kept(file)
+    stored = _read_stored(file)
     if stored is None:
         return list(rows)
     source = "set on the page by {}, over {}"
@@ -132,7 +132,7 @@ def as_it_is(rows: Sequence[Row], home: Path) -> list[Row]:
     ]
 
 
-def _kept(file: Path) -> ChosenRetention | None:
+def _read_stored(file: Path) -> ChosenRetention | None:
     try:
         with closing(driver.connect(file, None, read_only=True, named=True)) as db:
             schema.check(db, file)

@@ -49,7 +49,7 @@ class StatusReport:
         backend: Backend,
         live_version: LiveVersion,
         learner: RunSupervisor,
-        when: Preconditions,
+        preconditions: Preconditions,
         match: WeightsCheck,
         rehearsal: Rehearsal,
         watch: RollbackMonitor,
@@ -66,7 +66,7 @@ class StatusReport:
         self._backend = backend
         self._live_version = live_version
         self._learner = learner
-        self._when = when
+        self._preconditions = preconditions
         self._match = match
         self._rehearsal = rehearsal
         self._watch = watch
@@ -81,9 +81,11 @@ class StatusReport:
 
     async def full(self) -> StatusBody:
         runs = await self._store.runs.recent(limit=1)
-        fresh = await self._when.fresh()  # after the runs: one that is shown as ended has given its ratings back
-        needed, _ = await self._when.needed()
-        due, pointer, run = await self._when.due(), self._live_version.pointer, self._learner.state.run
+        fresh = (
+            await self._preconditions.fresh()
+        )  # after the runs: one that is shown as ended has given its ratings back
+        needed, _ = await self._preconditions.needed()
+        due, pointer, run = await self._preconditions.due(), self._live_version.pointer, self._learner.state.run
         return {
             "model": self._live_version.model,
             "trains": await self._learner.trains(),
@@ -105,8 +107,8 @@ class StatusReport:
                 "guessed": bool(self._backend.served.unsure),
                 "inexact": self._formats.inexact(d.name for d in DIALECTS),
                 "lacks": self._backend.capabilities.why_not or None,
-                "obstacle": await self._when.obstacle(),
-                "left": {"line": left.line, "command": left.command} if (left := self._backend.leftovers) else None,
+                "obstacle": await self._preconditions.obstacle(),
+                "left": {"line": leftovers.line, "command": leftovers.command} if (leftovers := self._backend.leftovers) else None,
                 "dialects": self._formats.table(d.name for d in DIALECTS),
             },
             "ratings": {
@@ -141,7 +143,7 @@ class StatusReport:
             "problem": self._damage()
             or self._health.problem
             or self._health.files.problem
-            or self._behind()
+            or self._slow_disk()
             or self._gpu_sharing.problem
             or self._rebuilding.problem
             or self._live_version.problem
@@ -158,7 +160,7 @@ class StatusReport:
         counts = await self._store.episodes.counts()
         if not counts.open + counts.rewarded + counts.error:
             return None
-        ready = await self._when.episodes()
+        ready = await self._preconditions.episodes()
         return {
             "open": counts.open,
             "rewarded": counts.rewarded,
@@ -169,7 +171,7 @@ class StatusReport:
             "forming": ready.forming,
             "closes_in_s": ready.closes_in_s,
             "left_out": ready.left_out,
-            "needed": await self._when.needed_episodes(),
+            "needed": await self._preconditions.needed_episodes(),
             "own_reward_problem": self._episodes.own_reward_problem,
             "requests": self._queue.state(),
             "ended_lately": self._episodes.ended_lately(),
@@ -196,7 +198,7 @@ class StatusReport:
         damage = self._store.integrity.refusal
         return None if damage is None else f"{damage} {AS_IT_IS}"
 
-    def _behind(self) -> str | None:
+    def _slow_disk(self) -> str | None:
         if (waiting := self._store.waiting) < ROOM:
             return None
         return f"The disk is slow: {waiting} writes wait for it, and new requests with them; nothing is lost."

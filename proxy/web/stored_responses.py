@@ -38,20 +38,20 @@ class StoredResponses:
         passthrough: Callable[[web.Request], Awaitable[web.StreamResponse]],
     ) -> None:
         self._forgetter = forgetter
-        self._earlier = PreviousResponses(parts.store, parts.redactor)
+        self._previous_responses = PreviousResponses(parts.store, parts.redactor)
         self._passthrough = passthrough
         self._store = parts.store
         self._background = BackgroundResponses(parts)
 
     async def get(self, request: web.Request) -> web.StreamResponse:
-        return await self._asked(request, self._background.get)
+        return await self._ask_backend(request, self._background.get)
 
     async def cancel(self, request: web.Request) -> web.StreamResponse:
-        return await self._asked(request, self._background.cancel)
+        return await self._ask_backend(request, self._background.cancel)
 
-    async def _asked(self, request: web.Request, ask: AsksBackend) -> web.StreamResponse:
+    async def _ask_backend(self, request: web.Request, ask: AsksBackend) -> web.StreamResponse:
         """The backend's answer about a response in the background, else the stored one."""
-        completion = await self._found(request)
+        completion = await self._find(request)
         if completion is None:
             return await self._passthrough(request)
         if (id := await self._store.items.response_of(completion.new.id)) is not None:
@@ -63,11 +63,11 @@ class StoredResponses:
                 answer = None
             if answer is not None:
                 return answer
-            completion = await self._found(request) or completion  # it may have ended in this moment
+            completion = await self._find(request) or completion  # it may have ended in this moment
         return json_response(to_response(completion))
 
     async def delete(self, request: web.Request) -> web.StreamResponse:
-        completion = await self._found(request)
+        completion = await self._find(request)
         if completion is None:
             return await self._passthrough(request)
         if completion.ratings:
@@ -77,10 +77,10 @@ class StoredResponses:
         await self._forgetter.delete(completion.new.id)
         return json_response(DeletedResponse(id=completion.new.id, object="response", deleted=True))
 
-    async def _found(self, request: web.Request) -> Completion | None:
+    async def _find(self, request: web.Request) -> Completion | None:
         head = named_by_head(request.headers)
         scope = Scope.of(principal_of(request), head.user or next(iter(head.users), None), head.people)
-        completion = await self._earlier.completion(request.match_info["id"], scope)
+        completion = await self._previous_responses.completion(request.match_info["id"], scope)
         return completion if completion is not None and completion.new.dialect == "responses" else None
 
 

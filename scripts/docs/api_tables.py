@@ -21,7 +21,7 @@ PAGE = ROOT / "docs/reference/http-api.md"
 def table(section: str) -> str:
     said = document()
     rows = [
-        _row(said, one.path, one.method, one.more, bodies=section not in ("models", "ratings"))
+        _row(said, one.path, one.method, one.details_page, bodies=section not in ("models", "ratings"))
         for one in OPERATIONS
         if one.section == section
     ]

@@ -13,7 +13,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from config import presets
-from proxy.web.pages.svg import HEIGHT, LEFT, TOP, WIDTH, Plot, plain
+from proxy.web.pages.svg import HEIGHT, MARGIN_LEFT, MARGIN_TOP, WIDTH, Plot, plain
 from scripts.docs.canvas import Canvas, write
 from scripts.docs.filling import settle
 
@@ -182,11 +182,11 @@ def good_ones() -> str:
     bars.axes([(t, f"{t:.0%}") for t in (0, 0.5, 1)], [])
     for n, (kind, words) in enumerate(POISONS):
         tries, passed = kinds[kind]["tries"], kinds[kind]["passed"]
-        y = TOP + 6 + 33 * n
+        y = MARGIN_TOP + 6 + 33 * n
         said = f"{words}: {tries - passed} of {tries}"
-        write(bars, said, LEFT, y)
-        wide = f"{bars.across((tries - passed) / tries) - LEFT:.1f}"
-        box = {"class": "good", "x": str(LEFT), "y": str(y + 5), "width": wide, "height": "11"}
+        write(bars, said, MARGIN_LEFT, y)
+        wide = f"{bars.across((tries - passed) / tries) - MARGIN_LEFT:.1f}"
+        box = {"class": "good", "x": str(MARGIN_LEFT), "y": str(y + 5), "width": wide, "height": "11"}
         ElementTree.SubElement(bars.element, "rect", box)
     canvas.panel(bars, "runs that should not train, stopped", WIDTH)
     return canvas.text()

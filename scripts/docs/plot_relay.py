@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from xml.etree import ElementTree
 
-from proxy.web.pages.svg import LEFT, TOP, WIDTH, Plot
+from proxy.web.pages.svg import MARGIN_LEFT, MARGIN_TOP, WIDTH, Plot
 from scripts.docs.canvas import Canvas, write
 from scripts.docs.filling import settle
 
@@ -61,13 +61,13 @@ def bars(panel: Panel, rows: dict[str, float], height: int) -> Plot:
     plot = Plot(f"{panel.title}, {panel.unit}, median", (low, high + 0.6 * (high - low)), (0, 1), height=height)
     best_first = sorted(rows.items(), key=lambda row: row[1], reverse=panel.figure == "per_s")
     for n, (name, value) in enumerate(best_first):
-        y = TOP - 12 + ROW * n
-        wide = plot.across(math.log10(value)) - LEFT
-        box = {"x": str(LEFT), "y": str(y), "width": f"{wide:.1f}", "height": "14", "rx": "2"}
+        y = MARGIN_TOP - 12 + ROW * n
+        wide = plot.across(math.log10(value)) - MARGIN_LEFT
+        box = {"x": str(MARGIN_LEFT), "y": str(y), "width": f"{wide:.1f}", "height": "14", "rx": "2"}
         kind = "good" if name.startswith("rlproxy") else "still"
         ElementTree.SubElement(plot.element, "rect", {"class": kind, **box})
         said = f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-        write(plot, f"{name}  {said}", LEFT + wide + 6, y + 11)
+        write(plot, f"{name}  {said}", MARGIN_LEFT + wide + 6, y + 11)
     return plot
 
 

@@ -63,7 +63,7 @@ def most_held(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         class Watched:
             def take(self, amount: int) -> Any:
                 refusal = take(amount)
-                found[0] = max(found[0], bodies.held)
+                found[0] = max(found[0], bodies.held_bytes)
                 return refusal
 
             def __getattr__(self, name: str) -> Any:
@@ -279,5 +279,5 @@ async def test_nothing_is_held_once_an_answer_has_ended(
         for mood in ("event", "stream", "answer", "things", "packed"):
             endless.mood = mood
             assert (await ask(proxy, "/v1/chat/completions", stream=mood in ("event", "stream")))[0] == 200
-            assert made[-1].held == 0, mood
+            assert made[-1].held_bytes == 0, mood
     assert MEASURE_FIRST < LONGEST

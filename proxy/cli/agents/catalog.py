@@ -50,7 +50,7 @@ class AgentLink(NamedTuple):
     def some_key(self) -> str:
         return self.key or NO_KEY
 
-    def own(self, *place: str) -> tuple[str, ...] | None:
+    def own_key_place(self, *place: str) -> tuple[str, ...] | None:
         """A `SettingEdit.own`."""
         return place if self.own_key else None
 
@@ -63,11 +63,11 @@ class SettingEdit(NamedTuple):
     place: Place
     value: Any
     default: bool = False  # only where the file says nothing there
-    own: tuple[str, ...] | None = None  # where in the value a key of the agent's own stays
+    own_key_place: tuple[str, ...] | None = None  # where in the value a key of the agent's own stays
 
 
 class Setup(NamedTuple):
-    puts: list[SettingEdit]
+    edits: list[SettingEdit]
     note: str  # how to rate there, and what to do by hand
 
 
@@ -94,18 +94,19 @@ def claude_code(link: AgentLink, home: Home) -> Setup:
     if link.window and link.window >= ROOMY:  # else it believes in a million; of a smaller one it refuses to speak
         env["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] = str(link.window)
     # Before a cloud its own token stays; without any it would send its login there.
-    kept = {"ANTHROPIC_AUTH_TOKEN"} if link.own_key else set()
-    puts = [
-        SettingEdit(folder / "settings.json", "json", ("env", name), value, name in kept) for name, value in env.items()
+    untouched = {"ANTHROPIC_AUTH_TOKEN"} if link.own_key else set()
+    edits = [
+        SettingEdit(folder / "settings.json", "json", ("env", name), value, name in untouched)
+        for name, value in env.items()
     ]
-    puts.append(SettingEdit(folder / "commands" / "rl.md", "text", (), CLAUDE_COMMAND))
-    return Setup(puts, "Start claude anew. Rate with /rl good or /rl bad too long.")
+    edits.append(SettingEdit(folder / "commands" / "rl.md", "text", (), CLAUDE_COMMAND))
+    return Setup(edits, "Start claude anew. Rate with /rl good or /rl bad too long.")
 
 
 def codex(link: AgentLink, home: Home) -> Setup:
     file = home.of("CODEX_HOME", ".codex") / "config.toml"
     provider: Place = ("model_providers", NAME)
-    puts = [
+    edits = [
         SettingEdit(file, "toml", ("model",), link.model),
         SettingEdit(file, "toml", ("model_provider",), NAME),
         SettingEdit(file, "toml", (*provider, "name"), NAME),
@@ -113,10 +114,10 @@ def codex(link: AgentLink, home: Home) -> Setup:
         SettingEdit(file, "toml", (*provider, "wire_api"), "responses"),  # the only one that Codex still speaks
     ]
     if link.window:
-        puts.insert(2, SettingEdit(file, "toml", ("model_context_window",), link.window))  # when it summarises
+        edits.insert(2, SettingEdit(file, "toml", ("model_context_window",), link.window))  # when it summarises
     if link.key:
-        puts.append(SettingEdit(file, "toml", (*provider, "experimental_bearer_token"), link.key))
-    return Setup(puts, "Start codex anew. It refuses unknown slash commands, so type a space first: ` /rl good`.")
+        edits.append(SettingEdit(file, "toml", (*provider, "experimental_bearer_token"), link.key))
+    return Setup(edits, "Start codex anew. It refuses unknown slash commands, so type a space first: ` /rl good`.")
 
 
 def opencode(link: AgentLink, home: Home) -> Setup:
@@ -128,19 +129,19 @@ def opencode(link: AgentLink, home: Home) -> Setup:
         "options": {"baseURL": link.v1, "apiKey": link.some_key},
         "models": {link.model: {"name": link.model}},
     }
-    puts = [
-        SettingEdit(file, "json", ("provider", NAME), provider, own=link.own("options", "apiKey")),
+    edits = [
+        SettingEdit(file, "json", ("provider", NAME), provider, own_key_place=link.own_key_place("options", "apiKey")),
         SettingEdit(file, "json", ("model",), f"{NAME}/{link.model}"),
         SettingEdit(folder / "command" / "rl.md", "text", (), RL_COMMAND),
     ]
-    return Setup(puts, "Start opencode anew. Rate with /rl good or /rl bad too long.")
+    return Setup(edits, "Start opencode anew. Rate with /rl good or /rl bad too long.")
 
 
 def openclaw(link: AgentLink, home: Home) -> Setup:
     state = home.of("OPENCLAW_STATE_DIR", ".openclaw")
     file = home.of("OPENCLAW_CONFIG_PATH", "") if home.environ.get("OPENCLAW_CONFIG_PATH") else state / "openclaw.json"
-    found = json_text.parse(_text(file) or "{}")
-    defaults = _at(found, "agents", "defaults")
+    config = json_text.parse(_text(file) or "{}")
+    defaults = _object_at(config, "agents", "defaults")
     provider = {
         "baseUrl": link.v1,
         "apiKey": link.some_key,
@@ -150,13 +151,13 @@ def openclaw(link: AgentLink, home: Home) -> Setup:
     name = f"{NAME}/{link.model}"
     plain = isinstance(defaults.get("model"), str)
     model: Place = ("agents", "defaults", "model") if plain else ("agents", "defaults", "model", "primary")
-    puts = [
-        SettingEdit(file, "json", ("models", "providers", NAME), provider, own=link.own("apiKey")),
+    edits = [
+        SettingEdit(file, "json", ("models", "providers", NAME), provider, own_key_place=link.own_key_place("apiKey")),
         SettingEdit(file, "json", model, name),
     ]
     if isinstance(defaults.get("models"), dict):  # a list of the models that are allowed
-        puts.append(SettingEdit(file, "json", ("agents", "defaults", "models", name), {}))
-    return Setup(puts, "The gateway takes it up by itself. Rate with /rl good as a message of its own.")
+        edits.append(SettingEdit(file, "json", ("agents", "defaults", "models", name), {}))
+    return Setup(edits, "The gateway takes it up by itself. Rate with /rl good as a message of its own.")
 
 
 def aider(link: AgentLink, home: Home) -> Setup:
@@ -174,13 +175,15 @@ def aider(link: AgentLink, home: Home) -> Setup:
 def continue_dev(link: AgentLink, home: Home) -> Setup:
     file = home.of("CONTINUE_GLOBAL_DIR", ".continue") / "config.yaml"
     head = {"name": NAME, "version": "1.0.0", "schema": "v1"}  # a file must have these
-    puts = [SettingEdit(file, "yaml", (key,), value, default=True) for key, value in head.items()]
+    edits = [SettingEdit(file, "yaml", (key,), value, default=True) for key, value in head.items()]
     model = {
         "name": NAME, "provider": "openai", "model": link.model, "apiBase": link.v1, "apiKey": link.some_key,
         "roles": ["chat", "edit", "apply"],
     }  # fmt: skip
-    puts.append(SettingEdit(file, "yaml", ("models", PathItem("name", NAME)), model, own=link.own("apiKey")))
-    return Setup(puts, "Choose the model `rlproxy` in Continue. Rate with /rl good as a message of its own.")
+    edits.append(
+        SettingEdit(file, "yaml", ("models", PathItem("name", NAME)), model, own_key_place=link.own_key_place("apiKey"))
+    )
+    return Setup(edits, "Choose the model `rlproxy` in Continue. Rate with /rl good as a message of its own.")
 
 
 def llm(link: AgentLink, home: Home) -> Setup:
@@ -189,13 +192,17 @@ def llm(link: AgentLink, home: Home) -> Setup:
     folder = home.of("LLM_USER_PATH", default)
     model: dict[str, Any] = {"model_id": NAME, "model_name": link.model, "api_base": link.v1}
     model |= {"supports_tools": True, "supports_schema": True}  # else it refuses to offer any
-    puts = []
+    edits = []
     if link.key:
         model["api_key_name"] = NAME
-        puts.append(SettingEdit(folder / "keys.json", "json", (NAME,), link.key))
-    own = link.own("api_key_name")
-    puts.append(SettingEdit(folder / "extra-openai-models.yaml", "yaml", (PathItem("model_id", NAME),), model, own=own))
-    return Setup(puts, "Ask with `llm -m rlproxy …`; rate with `llm -c '/rl good'`.")
+        edits.append(SettingEdit(folder / "keys.json", "json", (NAME,), link.key))
+    key_place = link.own_key_place("api_key_name")
+    edits.append(
+        SettingEdit(
+            folder / "extra-openai-models.yaml", "yaml", (PathItem("model_id", NAME),), model, own_key_place=key_place
+        )
+    )
+    return Setup(edits, "Ask with `llm -m rlproxy …`; rate with `llm -c '/rl good'`.")
 
 
 def open_webui(link: AgentLink, home: Home) -> Setup:
@@ -236,7 +243,7 @@ def _text(file: Path) -> str | None:
         raise UnreadableSettings(f"{file} cannot be read: {error}") from None
 
 
-def _at(value: Any, *keys: str) -> dict[str, Any]:
+def _object_at(value: Any, *keys: str) -> dict[str, Any]:
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None
     return value if isinstance(value, dict) else {}

@@ -18,7 +18,7 @@ from proxy.cli.http import HomeClient
 from proxy.client import Refused, Unreachable
 from proxy.core.address_file import address
 
-SHOWN: Final = 6  # names of models
+MODELS_SHOWN: Final = 6  # names of models
 
 
 class CannotConnect(Exception):
@@ -28,7 +28,7 @@ class CannotConnect(Exception):
 def connect(
     settings: Settings, agent: str, model: str | None, *, dry_run: bool, yes: bool, quiet: bool
 ) -> dict[str, Any]:
-    setup = _known(agent)
+    setup = _find_setup(agent)
     link = _link(settings, model)
     home = Home(Path.home(), os.environ)
     try:
@@ -37,10 +37,10 @@ def connect(
         changes = connection.connecting(plan, record)
     except UnreadableSettings as error:
         raise CannotConnect(str(error)) from None
-    done = any(change.changes for change in changes)
+    changed = any(change.changes for change in changes)
     if not quiet:
         _show(changes, link.key)
-    if done and not dry_run:
+    if changed and not dry_run:
         _agree(yes or quiet)
         try:
             connection.connect(settings.home, agent, changes, record)
@@ -49,14 +49,14 @@ def connect(
                 f"{agent} was not connected whole ({error}); `rlproxy disconnect {agent}` undoes it."
             ) from None
     return {
-        "agent": agent, "url": link.url, "model": link.model, "changed": done, "dry_run": dry_run,
+        "agent": agent, "url": link.url, "model": link.model, "changed": changed, "dry_run": dry_run,
         "note": f"{plan.note}\n{OWN_KEY}" if link.own_key else plan.note,
         "files": _files(changes, link.key),
     }  # fmt: skip
 
 
 def disconnect(settings: Settings, agent: str, *, dry_run: bool, yes: bool, quiet: bool) -> dict[str, Any]:
-    setup = _known(agent)
+    setup = _find_setup(agent)
     if not setup(AgentLink("", "", None), Home(Path.home(), os.environ)).puts:
         raise CannotConnect(f"rlproxy wrote nothing for {agent}, which keeps its settings itself: take it out there.")
     try:
@@ -90,7 +90,7 @@ def disconnect(settings: Settings, agent: str, *, dry_run: bool, yes: bool, quie
     return {"agent": agent, "dry_run": dry_run, "files": _files(changes, _key(settings))}
 
 
-def _known(agent: str) -> Any:
+def _find_setup(agent: str) -> Any:
     if agent not in AGENTS:
         raise CannotConnect(f"I do not know the agent {agent!r}; there are {', '.join(AGENTS)}.")
     return AGENTS[agent]
@@ -104,8 +104,8 @@ def _link(settings: Settings, model: str | None) -> AgentLink:
         url = f"http://127.0.0.1:{urlsplit(url).port}"
     client = HomeClient(settings)
     name = model or settings.backend.model or _served(client)
-    own = not (_key(settings) or settings.backend.api_key) and _foreign(client, settings)
-    return AgentLink(url, name, _key(settings), _window(client, name), own)
+    own_key = not (_key(settings) or settings.backend.api_key) and _foreign(client, settings)
+    return AgentLink(url, name, _key(settings), _window(client, name), own_key)
 
 
 def _served(client: HomeClient) -> str:
@@ -120,9 +120,9 @@ def _served(client: HomeClient) -> str:
     names = _listed(client)
     if len(names) == 1:
         return names[0]
-    found = f"it lists {', '.join(names[:SHOWN])}" if names else "it lists none without a key"
+    listing = f"it lists {', '.join(names[:MODELS_SHOWN])}" if names else "it lists none without a key"
     raise CannotConnect(
-        f"Nobody has said which model of the backend the agent shall ask for, and {found}: add --model NAME."
+        f"Nobody has said which model of the backend the agent shall ask for, and {listing}: add --model NAME."
     )
 
 
@@ -146,10 +146,10 @@ def _window(client: HomeClient, name: str) -> int | None:
     """Read it as vLLM and the built-in backend tell it; agents do without."""
     try:
         models = client.ask("GET", "/v1/models")["data"]
-        found = next((m.get("max_model_len") for m in models if m["id"] == name), None)
+        length = next((m.get("max_model_len") for m in models if m["id"] == name), None)
     except (Refused, Unreachable, KeyError, TypeError, AttributeError):
         return None
-    return found if isinstance(found, int) and found > 0 else None
+    return length if isinstance(length, int) and length > 0 else None
 
 
 def _key(settings: Settings) -> str | None:

@@ -52,19 +52,19 @@ class Change:
 def connecting(setup: Setup, record: dict[str, Any] | None) -> list[Change]:
     """Changes that connecting would make. Raises UnreadableSettings."""
     changes = []
-    for file in dict.fromkeys(put.file for put in setup.puts):
+    for file in dict.fromkeys(edit.file for edit in setup.edits):
         now = _read(file)
         base, how, _ = _without_us(now, _recorded(record, file))
         text, sets = _decoded(file, base), []
-        for put in (put for put in setup.puts if put.file == file):
+        for edit in (edit for edit in setup.edits if edit.file == file):
             try:
-                text, made = _set(text, put)
+                text, new_sets = _set(text, edit)
             except UnreadableSettings as error:
                 raise UnreadableSettings(f"{file} was left as it is: {error}.") from None
-            sets += made
+            sets += new_sets
         changes.append(Change(file, now, text.encode(), how, base, sets))
-    left = [_back(one) for one in _files(record) if Path(one["file"]) not in {c.file for c in changes}]
-    return changes + left  # a file that the agent was set up in before, and is no more
+    obsolete = [_back(entry) for entry in _files(record) if Path(entry["file"]) not in {c.file for c in changes}]
+    return changes + obsolete  # a file that the agent was set up in before, and is no more
 
 
 def disconnecting(record: dict[str, Any]) -> list[Change]:
@@ -74,7 +74,7 @@ def disconnecting(record: dict[str, Any]) -> list[Change]:
 
 def apply(changes: list[Change]) -> list[str]:
     """Write; returns the folders that had to be made."""
-    made: list[str] = []
+    created: list[str] = []
     for change in changes:
         if not change.changes:
             continue
@@ -83,10 +83,10 @@ def apply(changes: list[Change]) -> list[str]:
             target.unlink(missing_ok=True)
             continue
         missing = [parent for parent in target.parents if not parent.exists()]
-        made += [str(parent) for parent in missing]
+        created += [str(parent) for parent in missing]
         target.parent.mkdir(parents=True, exist_ok=True)
         _write(target, change.then)
-    return made
+    return created
 
 
 def connect(home: Path, agent: str, changes: list[Change], record: dict[str, Any] | None) -> None:
@@ -109,12 +109,12 @@ def tidy(folders: list[str]) -> None:
 
 def load(home: Path, agent: str) -> dict[str, Any] | None:
     try:
-        found = json.loads((home / "agents" / f"{agent}.json").read_text(encoding="utf-8"))
+        record = json.loads((home / "agents" / f"{agent}.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
         raise UnreadableSettings(f"The record of the connection to {agent} cannot be read: {error}.") from None
-    return found if isinstance(found, dict) else None
+    return record if isinstance(record, dict) else None
 
 
 def save(home: Path, agent: str, changes: list[Change], folders: list[str]) -> None:
@@ -137,24 +137,24 @@ def save(home: Path, agent: str, changes: list[Change], folders: list[str]) -> N
 
 def lost(record: dict[str, Any]) -> list[str]:
     """Values that were set and are there no more, by its place in its file. Raises UnreadableSettings."""
-    found = []
-    for one in _files(record):
-        file = Path(one["file"])
+    missing = []
+    for entry in _files(record):
+        file = Path(entry["file"])
         now = _read(file)
-        if now is not None and _hash(now) == one["after"]:
+        if now is not None and _hash(now) == entry["after"]:
             continue
         text = _decoded(file, now)
-        for each in one["sets"]:
+        for each in entry["sets"]:
             if now is None or not _still_ours(text, each):
-                found.append(f"{_shown(each['place'])} in {file}")
-    return found
+                missing.append(f"{_place_text(each['place'])} in {file}")
+    return missing
 
 
-def _still_ours(text: str, one: dict[str, Any]) -> bool:
-    if one["format"] == "text":
-        return bool(text == one["value"])
+def _still_ours(text: str, entry: dict[str, Any]) -> bool:
+    if entry["format"] == "text":
+        return bool(text == entry["value"])
     try:
-        return bool(look(FORMATS[one["format"]].parse(text), _unpacked(one["place"])) == one["value"])
+        return bool(look(FORMATS[entry["format"]].parse(text), _unpacked(entry["place"])) == entry["value"])
     except UnreadableSettings:
         return False
 
@@ -168,7 +168,7 @@ def _files(record: dict[str, Any] | None) -> list[dict[str, Any]]:
 
 
 def _recorded(record: dict[str, Any] | None, file: Path) -> dict[str, Any] | None:
-    return next((one for one in _files(record) if one["file"] == str(file)), None)
+    return next((entry for entry in _files(record) if entry["file"] == str(file)), None)
 
 
 # Editing
@@ -186,61 +186,75 @@ def _without_us(now: bytes | None, recorded: dict[str, Any] | None) -> tuple[byt
     if recorded is None or now is None:
         return now, "it is gone already" if recorded else "", True
     if _hash(now) == recorded["after"]:
-        before = recorded["before"]
-        return (None, "removed", True) if before is None else (base64.b64decode(before), "put back as it was", True)
-    kept = []
+        original = recorded["before"]
+        return (None, "removed", True) if original is None else (base64.b64decode(original), "put back as it was", True)
+    changed_places = []
     try:
         text = now.decode()
-        for one in reversed(recorded["sets"]):
-            text, ours = _unset(text, one)
+        for entry in reversed(recorded["sets"]):
+            text, ours = _unset(text, entry)
             if not ours:
-                kept.append(_shown(one["place"]))
+                changed_places.append(_place_text(entry["place"]))
     except UnreadableSettings as error:
         return now, f"left as it is, since {error}", False
     except UnicodeDecodeError as error:
         return now, f"left as it is, since it is not UTF-8 ({error})", False
     how = "it was changed since, so only what rlproxy set was taken out"
-    return text.encode(), how + (f"; {', '.join(kept)} was changed too and stays" if kept else ""), True
+    return (
+        text.encode(),
+        how + (f"; {', '.join(changed_places)} was changed too and stays" if changed_places else ""),
+        True,
+    )
 
 
-def _set(text: str, put: SettingEdit) -> tuple[str, list[dict[str, Any]]]:
+def _set(text: str, edit: SettingEdit) -> tuple[str, list[dict[str, Any]]]:
     """The text with that value, and what to remember."""
-    made: dict[str, Any] = {"format": put.format, "place": _packed(put.place)}
-    if put.format == "text":
-        return put.value, [{**made, "value": put.value, "had": bool(text), "was": text}]
-    module = FORMATS[put.format]
-    found = module.parse(text) if text.strip() else None
-    was = look(found, put.place)
-    if put.default and was is not MISSING:
+    record: dict[str, Any] = {"format": edit.format, "place": _packed(edit.place)}
+    if edit.format == "text":
+        return edit.value, [{**record, "value": edit.value, "had": bool(text), "was": text}]
+    module = FORMATS[edit.format]
+    document = module.parse(text) if text.strip() else None
+    was = look(document, edit.place)
+    if edit.default and was is not MISSING:
         return text, []
-    depth = next((i for i in range(1, len(put.place)) if look(found, put.place[:i]) is MISSING), len(put.place))
-    value = put.value if put.own is None else _with_own(put.value, put.own, look(was, put.own))
-    new = text if was == value else module.put(text, put.place, value)
+    depth = next((i for i in range(1, len(edit.place)) if look(document, edit.place[:i]) is MISSING), len(edit.place))
+    value = (
+        edit.value
+        if edit.own_key_place is None
+        else _with_own(edit.value, edit.own_key_place, look(was, edit.own_key_place))
+    )
+    new = text if was == value else module.set_value(text, edit.place, value)
     return new, [
-        {**made, "value": value, "had": was is not MISSING, "was": None if was is MISSING else was, "made_from": depth}
+        {
+            **record,
+            "value": value,
+            "had": was is not MISSING,
+            "was": None if was is MISSING else was,
+            "made_from": depth,
+        }
     ]
 
 
-def _with_own(value: Any, place: tuple[str, ...], own: Any) -> Any:
+def _with_own(value: Any, place: tuple[str, ...], own_key: Any) -> Any:
     if not place:
-        return own
-    return value if own is MISSING else {**value, place[0]: _with_own(value.get(place[0]), place[1:], own)}
+        return own_key
+    return value if own_key is MISSING else {**value, place[0]: _with_own(value.get(place[0]), place[1:], own_key)}
 
 
-def _unset(text: str, one: dict[str, Any]) -> tuple[str, bool]:
+def _unset(text: str, entry: dict[str, Any]) -> tuple[str, bool]:
     """The text without that value, if it is still ours."""
-    if one["format"] == "text":
-        return (one["was"], True) if text == one["value"] else (text, False)
-    module, place = FORMATS[one["format"]], _unpacked(one["place"])
+    if entry["format"] == "text":
+        return (entry["was"], True) if text == entry["value"] else (text, False)
+    module, place = FORMATS[entry["format"]], _unpacked(entry["place"])
     value = look(module.parse(text), place)
     if value is MISSING:
         return text, True
-    if value != one["value"]:
+    if value != entry["value"]:
         return text, False
-    if one["had"]:
-        return (text if one["was"] == value else module.put(text, place, one["was"])), True
+    if entry["had"]:
+        return (text if entry["was"] == value else module.set_value(text, place, entry["was"])), True
     text = module.drop(text, place)
-    for end in range(len(place) - 1, one["made_from"] - 1, -1):  # what we made to hold it, if it is empty now
+    for end in range(len(place) - 1, entry["made_from"] - 1, -1):  # what we made to hold it, if it is empty now
         if look(module.parse(text), place[:end]) in ({}, [], None):
             text = module.drop(text, place[:end])
     return text, True
@@ -254,7 +268,7 @@ def _unpacked(place: list[Any]) -> Place:
     return tuple(PathItem(*step) if isinstance(step, list) else step for step in place)
 
 
-def _shown(place: list[Any]) -> str:
+def _place_text(place: list[Any]) -> str:
     return ".".join(step[1] if isinstance(step, list) else step for step in place) or "the file"
 
 

@@ -14,20 +14,20 @@ from proxy.cli.agents.paths import UnreadableSettings
 
 class AgentConnection(NamedTuple):
     name: str
-    why: str | None  # it is not as `connect` left it; None: it is
+    problem: str | None  # it is not as `connect` left it; None: it is
 
 
 def connected(home: Path, url: str) -> tuple[AgentConnection, ...]:
     """Every agent with a record in this home; `url` is where rlproxy answers now."""
-    found = []
+    connections = []
     for file in sorted((home / "agents").glob("*.json")):
         try:
             record = connection.load(home, file.stem)
             reason = _astray(record, url) if record else None
         except UnreadableSettings as error:
             reason = str(error)
-        found.append(AgentConnection(file.stem, reason))
-    return tuple(found)
+        connections.append(AgentConnection(file.stem, reason))
+    return tuple(connections)
 
 
 def _astray(record: dict[str, Any], url: str) -> str | None:
@@ -42,5 +42,5 @@ def _astray(record: dict[str, Any], url: str) -> str | None:
 
 def _ports(record: dict[str, Any]) -> set[int]:
     """Find those of the addresses on this machine that were written for it."""
-    text = json.dumps([one["value"] for file in record["files"] for one in file["sets"]])
+    text = json.dumps([setting["value"] for file in record["files"] for setting in file["sets"]])
     return {int(port) for port in re.findall(r"https?://(?:127\.0\.0\.1|localhost|\[::1\]):(\d+)", text)}

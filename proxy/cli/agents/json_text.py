@@ -34,19 +34,19 @@ def parse(text: str) -> Any:
     return _root(text).value
 
 
-def put(text: str, place: Place, value: Any) -> str:
+def set_value(text: str, place: Place, value: Any) -> str:
     """`text` with this value set; objects on the way are made."""
     text = text if text.strip() else "{}\n"
     node, steps = _root(text), _keys(place)
     while True:
         if not isinstance(node.value, dict):
             raise UnreadableSettings(f"`{steps[0]}` cannot be set, since what should hold it is no object")
-        found = next((member for _, key, member in node.members if key == steps[0]), None)
-        if found is None:
+        child = next((member for _, key, member in node.members if key == steps[0]), None)
+        if child is None:
             return _insert(text, node, steps[0], _nested(steps[1:], value))
         if len(steps) == 1:
-            return text[: found.start] + _dump(value, _indent_at(text, found.start)) + text[found.end :]
-        node, steps = found, steps[1:]
+            return text[: child.start] + _dump(value, _indent_at(text, child.start)) + text[child.end :]
+        node, steps = child, steps[1:]
 
 
 def drop(text: str, place: Place) -> str:
@@ -54,16 +54,16 @@ def drop(text: str, place: Place) -> str:
     node, steps = _root(text), _keys(place)
     for step in steps[:-1]:
         node = next(member for _, key, member in node.members if key == step)
-    at = next(i for i, (_, key, _) in enumerate(node.members) if key == steps[-1])
-    start, _, member = node.members[at]
+    index = next(i for i, (_, key, _) in enumerate(node.members) if key == steps[-1])
+    start, _, member = node.members[index]
     cuts = [(len(text[:start].rstrip()), member.end)]
     comma = _space(text, member.end)
     if text[comma] == ",":
         cuts.append((comma, comma + 1))
-    elif at:  # it was the last: the comma before it goes
-        before = _space(text, node.members[at - 1][2].end)
-        cuts.insert(0, (before, before + 1))
-        cuts[1] = (max(cuts[1][0], before + 1), cuts[1][1])
+    elif index:  # it was the last: the comma before it goes
+        comma_before = _space(text, node.members[index - 1][2].end)
+        cuts.insert(0, (comma_before, comma_before + 1))
+        cuts[1] = (max(cuts[1][0], comma_before + 1), cuts[1][1])
     for first, last in reversed(cuts):
         text = text[:first] + text[last:]
     return text
@@ -103,8 +103,8 @@ def _dump(value: Any, indent: str) -> str:
     return json.dumps(value, indent=INDENT, ensure_ascii=False).replace("\n", "\n" + indent)
 
 
-def _indent_at(text: str, at: int) -> str:
-    line = text[text.rfind("\n", 0, at) + 1 : at]
+def _indent_at(text: str, offset: int) -> str:
+    line = text[text.rfind("\n", 0, offset) + 1 : offset]
     return line[: len(line) - len(line.lstrip())]
 
 
@@ -121,69 +121,69 @@ def _root(text: str) -> JsonNode:
     return node
 
 
-def _space(text: str, at: int) -> int:
-    found = _SPACE.match(text, at)
-    assert found is not None  # it may be empty
-    return found.end()
+def _space(text: str, offset: int) -> int:
+    match = _SPACE.match(text, offset)
+    assert match is not None  # it may be empty
+    return match.end()
 
 
-def _value(text: str, at: int) -> JsonNode:
-    first = text[at]
+def _value(text: str, offset: int) -> JsonNode:
+    first = text[offset]
     if first == "{":
-        return _object(text, at)
+        return _object(text, offset)
     if first == "[":
-        return _list(text, at)
-    if found := _STRING.match(text, at):
-        return JsonNode(at, found.end(), _unquoted(found[0]))
-    if (word := _NAME.match(text, at)) and word[0] in _WORDS:
-        return JsonNode(at, word.end(), _WORDS[word[0]])
-    if number := _NUMBER.match(text, at):
+        return _list(text, offset)
+    if match := _STRING.match(text, offset):
+        return JsonNode(offset, match.end(), _unquoted(match[0]))
+    if (word := _NAME.match(text, offset)) and word[0] in _WORDS:
+        return JsonNode(offset, word.end(), _WORDS[word[0]])
+    if number := _NUMBER.match(text, offset):
         plain = number[0].lstrip("+")
         value = int(plain, 16) if "x" in plain.lower() else float(plain) if re.search(r"[.eIN]", plain) else int(plain)
-        return JsonNode(at, number.end(), value)
-    raise ValueError(f"no value at character {at}")
+        return JsonNode(offset, number.end(), value)
+    raise ValueError(f"no value at character {offset}")
 
 
-def _object(text: str, at: int) -> JsonNode:
-    node = JsonNode(at, at, {})
-    at = _space(text, at + 1)
-    while text[at] != "}":
-        if key := _STRING.match(text, at):
+def _object(text: str, offset: int) -> JsonNode:
+    node = JsonNode(offset, offset, {})
+    offset = _space(text, offset + 1)
+    while text[offset] != "}":
+        if key := _STRING.match(text, offset):
             name = _unquoted(key[0])
-        elif key := _NAME.match(text, at):
+        elif key := _NAME.match(text, offset):
             name = key[0]
         else:
-            raise ValueError(f"no key at character {at}")
+            raise ValueError(f"no key at character {offset}")
         colon = _space(text, key.end())
         if text[colon] != ":":
             raise ValueError(f"no colon at character {colon}")
         member = _value(text, _space(text, colon + 1))
-        node.members.append((at, name, member))
+        node.members.append((offset, name, member))
         node.value[name] = member.value
-        at = _after(text, member.end, "}")
-    node.end = at + 1
+        offset = _skip_comma(text, member.end, "}")
+    node.end = offset + 1
     return node
 
 
-def _list(text: str, at: int) -> JsonNode:
-    node = JsonNode(at, at, [])
-    at = _space(text, at + 1)
-    while text[at] != "]":
-        item = _value(text, at)
+def _list(text: str, offset: int) -> JsonNode:
+    node = JsonNode(offset, offset, [])
+    offset = _space(text, offset + 1)
+    while text[offset] != "]":
+        item = _value(text, offset)
         node.value.append(item.value)
-        at = _after(text, item.end, "]")
-    node.end = at + 1
+        offset = _skip_comma(text, item.end, "]")
+    node.end = offset + 1
     return node
 
 
-def _after(text: str, at: int, close: str) -> int:
+def _skip_comma(text: str, offset: int, close: str) -> int:
     """Past a comma, or at the closing bracket."""
-    at = _space(text, at)
-    if text[at] == ",":
-        return _space(text, at + 1)
-    if text[at] != close:
-        raise ValueError(f"no comma at character {at}")
-    return at
+    offset = _space(text, offset)
+    if text[offset] == ",":
+        return _space(text, offset + 1)
+    if text[offset] != close:
+        raise ValueError(f"no comma at character {offset}")
+    return offset
 
 
 def _unquoted(quoted: str) -> str:

@@ -14,7 +14,7 @@ def parse(text: str) -> Any:
     return _read(text).unwrap()
 
 
-def put(text: str, place: Place, value: Any) -> str:
+def set_value(text: str, place: Place, value: Any) -> str:
     document = _read(text)
     table: Any = document
     for step in place[:-1]:

@@ -20,7 +20,7 @@ def parse(text: str) -> Any:
         raise UnreadableSettings(f"it is not YAML ({' '.join(str(error).split())})") from None
 
 
-def put(text: str, place: Place, value: Any) -> str:
+def set_value(text: str, place: Place, value: Any) -> str:
     """Set `(key,)`, or put an item first into the list at `(key, Item)` or `(Item,)`."""
     if look(parse(text), place) is not MISSING and isinstance(place[-1], PathItem):
         text = drop(text, place)
@@ -51,19 +51,19 @@ def _put_value(text: str, name: str, value: Any) -> str:
 
 
 def _put_item(text: str, name: str | None, value: dict[str, Any]) -> str:
-    found = parse(text)
+    document = parse(text)
     if name is None:
-        items = None if found is None else yaml.compose(text)
+        items = None if document is None else yaml.compose(text)
     else:
-        if found is None or name not in found:
+        if document is None or name not in document:
             return _ended(text) + f"{name}:\n" + _item(value, "  ")
         key, items = _member(text, name)
     if items is None:
         return _ended(text) + _item(value, "")
     if isinstance(items, yaml.SequenceNode) and items.value and not items.flow_style:
         first = items.start_mark.index
-        at = _line_start(text, first) if name is None else _line_end(text, key.end_mark.index)
-        return text[:at] + _item(value, " " * items.start_mark.column) + text[at:]
+        offset = _line_start(text, first) if name is None else _line_end(text, key.end_mark.index)
+        return text[:offset] + _item(value, " " * items.start_mark.column) + text[offset:]
     if not items.value:  # an empty list, or nothing after the colon
         end = _line_end(text, items.end_mark.index)
         remark = text[items.end_mark.index : end].strip()
@@ -82,11 +82,11 @@ def _drop_item(text: str, name: str | None, item: PathItem) -> str:
     if node.flow_style:
         raise UnreadableSettings("its list is written on one line; take it out by hand")
     start = _line_start(text, entry.start_mark.index)
-    rest = text[:start] + text[_line_end(text, _last(entry)) :]
+    remaining_text = text[:start] + text[_line_end(text, _last(entry)) :]
     if len(node.value) > 1 or name is None:
-        return rest
-    at = text.index(":", _member(text, name)[0].end_mark.index) + 1
-    return text[:at] + " []" + rest[at:]
+        return remaining_text
+    offset = text.index(":", _member(text, name)[0].end_mark.index) + 1
+    return text[:offset] + " []" + remaining_text[offset:]
 
 
 def _member(text: str, name: str) -> tuple[Any, Any]:
@@ -106,7 +106,7 @@ def _last(node: yaml.Node) -> int:
 
 
 def _item(value: dict[str, Any], indent: str) -> str:
-    lines = [f"{key}: {_scalar(one)}\n" for key, one in value.items()]
+    lines = [f"{key}: {_scalar(member)}\n" for key, member in value.items()]
     return f"{indent}- " + f"{indent}  ".join(lines)
 
 
@@ -121,10 +121,10 @@ def _ended(text: str) -> str:
     return text if not text or text.endswith("\n") else text + "\n"
 
 
-def _line_start(text: str, at: int) -> int:
-    return text.rfind("\n", 0, at) + 1
+def _line_start(text: str, offset: int) -> int:
+    return text.rfind("\n", 0, offset) + 1
 
 
-def _line_end(text: str, at: int) -> int:
-    end = text.find("\n", at)
+def _line_end(text: str, offset: int) -> int:
+    end = text.find("\n", offset)
     return len(text) if end < 0 else end + 1

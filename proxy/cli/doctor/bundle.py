@@ -74,17 +74,19 @@ def write(to: Path, facts: DoctorFacts, checks: Sequence[DoctorCheck]) -> list[s
 
 def _parts(facts: DoctorFacts, checks: Sequence[DoctorCheck]) -> dict[str, str]:
     home = facts.settings.home
-    found: dict[str, Any] = {
+    contents: dict[str, Any] = {
         "versions.json": versions(),
         "settings.json": settings(load({"home": home})),
         "doctor.json": [check._asdict() for check in checks],
-        "status.json": facts.status or {"error": facts.why},
+        "status.json": facts.status or {"error": facts.unreachable_reason},
         "database.json": outline(home / schema.NAME),
         "logs.json": {file.name: file.stat().st_size for file in sorted((home / "logs").glob("*.log"))},
     }
     clean = Redactor(facts.settings.redaction)
     names = _names(facts.status or {})
-    parts = {name: _anonymous(json.dumps(clean.value(value), indent=1), home, names) for name, value in found.items()}
+    parts = {
+        name: _anonymous(json.dumps(clean.value(value), indent=1), home, names) for name, value in contents.items()
+    }
     for file in (home / "logs" / name for name in OURS):
         if file.is_file():
             parts[f"logs/{file.name}"] = _anonymous(clean.text("\n".join(log_lines(file))), home, names)
@@ -93,11 +95,11 @@ def _parts(facts: DoctorFacts, checks: Sequence[DoctorCheck]) -> dict[str, str]:
 
 def versions() -> dict[str, Any]:
     packages: dict[str, str | None] = {}
-    for one in ("rlproxy", "aiohttp", "aiosqlite", "pydantic", "torch", "transformers", "peft", "mlx-lm", "gguf"):
+    for package in ("rlproxy", "aiohttp", "aiosqlite", "pydantic", "torch", "transformers", "peft", "mlx-lm", "gguf"):
         try:
-            packages[one] = metadata.version(one)
+            packages[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
-            packages[one] = None
+            packages[package] = None
     system = {"python": sys.version, "platform": platform.platform(), "sqlite": sqlite3.sqlite_version}
     return {**system, "packages": packages, "written_at": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
 
@@ -129,20 +131,20 @@ def log_lines(file: Path) -> Iterator[str]:
 
 def _json_line(line: str) -> Iterator[str]:
     try:
-        found = json.loads(line)
-        at, level, event = (str(found.pop(key)) for key in ("timestamp", "level", "event"))
+        entry = json.loads(line)
+        timestamp, level, event = (str(entry.pop(key)) for key in ("timestamp", "level", "event"))
     except (ValueError, KeyError, AttributeError):
         return
-    trace = str(found.pop("exception", "")).splitlines()
-    yield _line(at, level, event, found)
+    trace = str(entry.pop("exception", "")).splitlines()
+    yield _line(timestamp, level, event, entry)
     for part in trace:
         if match := FRAME.match(part):
             yield f"  File {match[1]}, line {match[2]}, in {match[3]}"
 
 
-def _line(at: str, level: str, event: str, values: Mapping[str, Any]) -> str:
-    shown = [f"{k}={v}" if k in SAFE else f"{k}=<{len(str(v))} characters>" for k, v in values.items()]
-    return " ".join([at, f"[{level}]", event, *shown])
+def _line(timestamp: str, level: str, event: str, values: Mapping[str, Any]) -> str:
+    pairs = [f"{k}={v}" if k in SAFE else f"{k}=<{len(str(v))} characters>" for k, v in values.items()]
+    return " ".join([timestamp, f"[{level}]", event, *pairs])
 
 
 def _names(status: Mapping[str, Any]) -> list[str]:

@@ -32,11 +32,13 @@ def proxy(facts: DoctorFacts) -> DoctorCheck:
     if facts.status is not None:
         return DoctorCheck("proxy", "ok", f"answers at {facts.url}")
     if facts.answers and facts.damage is not None:
-        return DoctorCheck("proxy", "note", f"answers at {facts.url}, and cannot say how it is: {facts.why}")
+        return DoctorCheck(
+            "proxy", "note", f"answers at {facts.url}, and cannot say how it is: {facts.unreachable_reason}"
+        )
     if facts.answers:
         fix = "set RLPROXY_SERVER__ADMIN_KEY, or server.admin_key in the settings, to the key it was started with"
-        return DoctorCheck("proxy", "problem", f"answers at {facts.url}, but not us: {facts.why}", fix)
-    return DoctorCheck("proxy", "problem", str(facts.why))
+        return DoctorCheck("proxy", "problem", f"answers at {facts.url}, but not us: {facts.unreachable_reason}", fix)
+    return DoctorCheck("proxy", "problem", str(facts.unreachable_reason))
 
 
 def data_folder(facts: DoctorFacts) -> DoctorCheck:
@@ -66,21 +68,23 @@ def disk(facts: DoctorFacts) -> DoctorCheck:
 
 
 def database(facts: DoctorFacts) -> DoctorCheck:
-    found = None if facts.status is None else facts.status["database"]
-    if facts.damage is not None or (found is not None and found["state"] == "damaged"):
+    database_status = None if facts.status is None else facts.status["database"]
+    if facts.damage is not None or (database_status is not None and database_status["state"] == "damaged"):
         line = (
-            found["line"] if facts.damage is None and found is not None else f"the database is damaged ({facts.damage})"
+            database_status["line"]
+            if facts.damage is None and database_status is not None
+            else f"the database is damaged ({facts.damage})"
         )
         fix = (
             "stop rlproxy and `rlproxy restore FILE`, or move rlproxy.db away to start empty; until then requests are "
             "relayed by one that runs already, and nothing is captured, rated, trained or deleted"
         )
         return DoctorCheck("database", "problem", line, fix)
-    if found is None:
+    if database_status is None:
         return _unknown("database")
-    if found["state"] == "checking":
+    if database_status["state"] == "checking":
         return DoctorCheck(
-            "database", "note", found["line"], "nothing: until that is over no run starts and nothing expires"
+            "database", "note", database_status["line"], "nothing: until that is over no run starts and nothing expires"
         )
     return DoctorCheck("database", "ok", "no damage is known")
 
@@ -154,18 +158,24 @@ def exactness(facts: DoctorFacts) -> DoctorCheck:
     """How much of what is captured is exact: as measured, once there are answers."""
     if facts.status is None:
         return _unknown("exactness")
-    found, name, known = facts.status["backend"], "exactness", facts.status["rehearsal"]["known_tokens"]
+    backend, name, measured = facts.status["backend"], "exactness", facts.status["rehearsal"]["known_tokens"]
     fix = None
-    if inexact := found["inexact"] if found["token_ids"] and found["logprobs"] else ():
+    if inexact := backend["inexact"] if backend["token_ids"] and backend["logprobs"] else ():
         fix = f"backend.translate = {list(inexact)} makes these exact, said through chat completions".replace("'", '"')
-    if known is not None:
-        exact = known["ids"] >= known["tokens"] and known["log_probs"] >= known["tokens"]
-        return DoctorCheck(name, "ok" if exact else "note", known["line"], None if exact else fix or found["lacks"])
-    if not (found["token_ids"] and found["logprobs"]):
-        lacks = [said for what, said in (("token_ids", "token ids"), ("logprobs", "log-probs")) if not found[what]]
+    if measured is not None:
+        exact = measured["ids"] >= measured["tokens"] and measured["log_probs"] >= measured["tokens"]
+        return DoctorCheck(
+            name, "ok" if exact else "note", measured["line"], None if exact else fix or backend["lacks"]
+        )
+    if not (backend["token_ids"] and backend["logprobs"]):
+        lacks = [
+            words for member, words in (("token_ids", "token ids"), ("logprobs", "log-probs")) if not backend[member]
+        ]
         line = f"the backend sends no {' and no '.join(lacks)}: captures are marked inexact"
-        if found.get("adapters") and found.get("lacks"):
-            line = f"{found['lacks'].rstrip('.')}; how much of the captures is exact is counted after the first answers"
+        if backend.get("adapters") and backend.get("lacks"):
+            line = (
+                f"{backend['lacks'].rstrip('.')}; how much of the captures is exact is counted after the first answers"
+            )
             return DoctorCheck(name, "note", line)
         return DoctorCheck(name, "note", line, "the built-in backend and vLLM send both")
     if inexact:
@@ -177,79 +187,79 @@ def exactness(facts: DoctorFacts) -> DoctorCheck:
 def sampling(facts: DoctorFacts) -> DoctorCheck:
     if facts.status is None:
         return _unknown("sampling")
-    found = facts.status["backend"]
-    if not found["guessed"]:
-        return DoctorCheck("sampling", "ok", found["sampling"])
+    backend = facts.status["backend"]
+    if not backend["guessed"]:
+        return DoctorCheck("sampling", "ok", backend["sampling"])
     fix = "start vLLM with --generation-config vllm and --logprobs-mode processed_logprobs, or say it in each request"
-    line = f"{found['sampling']}; captures that hang on it are marked inexact"
+    line = f"{backend['sampling']}; captures that hang on it are marked inexact"
     return DoctorCheck("sampling", "note", line, fix)
 
 
 def adapters(facts: DoctorFacts) -> DoctorCheck:
     if facts.status is None:
         return _unknown("adapters")
-    found = facts.status["backend"]
-    if found["obstacle"]:
+    backend = facts.status["backend"]
+    if backend["obstacle"]:
         return DoctorCheck(
-            "adapters", "problem", found["obstacle"], "nothing trains until then; it is asked again every minute"
+            "adapters", "problem", backend["obstacle"], "nothing trains until then; it is asked again every minute"
         )
-    if found["adapters"]:
+    if backend["adapters"]:
         return DoctorCheck("adapters", "ok", "the backend takes new adapters")
-    others = "builtin, vllm, sglang, llamacpp, ollama, lmstudio or mlx"
-    fix = f"nothing, if capturing and rating is all you want; else use --backend {others}"
+    backends = "builtin, vllm, sglang, llamacpp, ollama, lmstudio or mlx"
+    fix = f"nothing, if capturing and rating is all you want; else use --backend {backends}"
     if (facts.status.get("trains") or {}).get("model"):
-        fix = f"what is rated trains a local model, which needs a backend of its own: {others}"
-    return DoctorCheck("adapters", "note", found["lacks"] or "the backend takes no adapter while it runs", fix)
+        fix = f"what is rated trains a local model, which needs a backend of its own: {backends}"
+    return DoctorCheck("adapters", "note", backend["lacks"] or "the backend takes no adapter while it runs", fix)
 
 
 def leftovers(facts: DoctorFacts) -> DoctorCheck:
     """Versions of another home at the same server: nobody removes those of a home that is gone."""
     if facts.status is None:
         return _unknown("leftovers")
-    if (left := facts.status["backend"]["left"]) is None:
+    if (foreign_versions := facts.status["backend"]["left"]) is None:
         return DoctorCheck("leftovers", "ok", "the server has no versions of another home")
-    fix = f"nothing, if another home uses them; if that home is gone: `{left['command']}`"
-    return DoctorCheck("leftovers", "note", left["line"], fix)
+    fix = f"nothing, if another home uses them; if that home is gone: `{foreign_versions['command']}`"
+    return DoctorCheck("leftovers", "note", foreign_versions["line"], fix)
 
 
 def base(facts: DoctorFacts) -> DoctorCheck:
     if facts.status is None:
         return _unknown("base")
-    found = facts.status["match"]
-    if found["state"] == "other":
+    weights_check = facts.status["match"]
+    if weights_check["state"] == "other":
         fix = "serve the model of train.weights, or name the served one's weights there; train.match says what follows"
-        return DoctorCheck("base", "problem" if found["stops"] else "note", found["line"], fix)
-    return DoctorCheck("base", _compared(facts.status), found["line"])
+        return DoctorCheck("base", "problem" if weights_check["stops"] else "note", weights_check["line"], fix)
+    return DoctorCheck("base", _compared(facts.status), weights_check["line"])
 
 
 def _compared(status: Mapping[str, Any]) -> State:
     """The comparison where it has found nothing: what is not known yet may still stop runs."""
-    found = status["match"]
-    if found["state"] == "unasked":
-        return "unknown" if status["backend"]["adapters"] or found["stops"] else "ok"
-    return "ok" if found["state"] == "same" else "note"
+    weights_check = status["match"]
+    if weights_check["state"] == "unasked":
+        return "unknown" if status["backend"]["adapters"] or weights_check["stops"] else "ok"
+    return "ok" if weights_check["state"] == "same" else "note"
 
 
 def template(facts: DoctorFacts) -> DoctorCheck:
     """The comparison's words about how a conversation is rendered, with both texts where they differ."""
     if facts.status is None:
         return _unknown("template")
-    found, tried = facts.status["match"], facts.status["rehearsal"]
-    rendering = found["rendering"]
+    weights_check, tried = facts.status["match"], facts.status["rehearsal"]
+    rendering = weights_check["rendering"]
     if rendering is None:
-        if found["state"] == "other":
+        if weights_check["state"] == "other":
             return DoctorCheck("template", "unknown", "not looked at, since the models differ")
-        return DoctorCheck("template", _compared(facts.status), found["line"])
+        return DoctorCheck("template", _compared(facts.status), weights_check["line"])
     line = "\n     ".join([rendering["line"], *side_by_side(rendering)])
     if rendering["known"] and not tried["refused"]:
         return DoctorCheck("template", "ok", line)
-    if found["state"] != "other":
+    if weights_check["state"] != "other":
         return DoctorCheck("template", "note", line, "see the line `prompts`" if tried["refused"] else None)
     fix = (
         "serve with the weights' own template (vLLM --chat-template, llama-server --jinja or --chat-template-file, "
         "TEMPLATE in Ollama's Modelfile), or use a server that tells how it renders (Ollama 0.11.5 and newer)"
     )
-    return DoctorCheck("template", "problem" if found["stops"] else "note", line, fix)
+    return DoctorCheck("template", "problem" if weights_check["stops"] else "note", line, fix)
 
 
 def prompts(facts: DoctorFacts) -> DoctorCheck:
@@ -261,32 +271,32 @@ def prompts(facts: DoctorFacts) -> DoctorCheck:
     if tried["refused"]:
         fixes.append("the line `template` shows what the server reads; what is refused costs its rating, not the run")
     if cut is not None:
-        said, _, setting = cut.rpartition("; ")
+        cut_line, _, setting = cut.rpartition("; ")
         fixes = [f"{setting}; what was cut trains as it was read, where the server tells what that was", *fixes]
-        line = f"{said}; {line}"
+        line = f"{cut_line}; {line}"
     state: dict[str, State] = {"untried": "unknown", "prompts": "unknown", "taken": "ok", "refused": "problem"}
-    found = state.get(tried["state"], "note")
-    if cut is not None and found != "problem":
-        found = "note"
-    return DoctorCheck("prompts", found, line, "; ".join(fixes) or None)
+    check_state = state.get(tried["state"], "note")
+    if cut is not None and check_state != "problem":
+        check_state = "note"
+    return DoctorCheck("prompts", check_state, line, "; ".join(fixes) or None)
 
 
 def training(facts: DoctorFacts) -> DoctorCheck:
     if facts.status is None:
         return _unknown("training")
-    found = facts.status["training"]
-    if found["waits_for"] is None:
-        return DoctorCheck("training", "ok", found["line"])
+    run_state = facts.status["training"]
+    if run_state["waits_for"] is None:
+        return DoctorCheck("training", "ok", run_state["line"])
     fresh, impossible = facts.status["ratings"]["fresh"], _never_trains(facts.status)
-    if "fresh ratings" in found["waits_for"] and not (found["paused"] or impossible):  # that is how it is between runs
+    if "fresh ratings" in run_state["waits_for"] and not (run_state["paused"] or impossible):  # as between runs
         early = "; `rlproxy train` starts a run with what is there" if fresh else ""
-        return DoctorCheck("training", "ok", f"waits for ratings: {found['waits_for']}{early}")
+        return DoctorCheck("training", "ok", f"waits for ratings: {run_state['waits_for']}{early}")
     fix = "rate more, or `rlproxy train` starts a run now" if fresh and not impossible else None
     fix = None if facts.status["match"]["stops"] else fix
-    fix = "`rlproxy resume`" if found["paused"] else fix
-    fix = None if "pip install" in found["waits_for"] else fix  # that says it
-    fix = (_share(facts.status) or fix) if "train.min_free_" in found["waits_for"] else fix
-    return DoctorCheck("training", "note", f"nothing trains now: {found['waits_for']}", fix)
+    fix = "`rlproxy resume`" if run_state["paused"] else fix
+    fix = None if "pip install" in run_state["waits_for"] else fix  # that says it
+    fix = (_share(facts.status) or fix) if "train.min_free_" in run_state["waits_for"] else fix
+    return DoctorCheck("training", "note", f"nothing trains now: {run_state['waits_for']}", fix)
 
 
 def last_run(facts: DoctorFacts) -> DoctorCheck:
@@ -311,14 +321,14 @@ def last_run(facts: DoctorFacts) -> DoctorCheck:
 def ratings(facts: DoctorFacts) -> DoctorCheck:
     if facts.status is None:
         return _unknown("ratings")
-    found = facts.status["ratings"]
-    line = f"{found['fresh']} fresh (no run has used them): {found['good']} good, {found['bad']} bad"
-    if never := found["untrainable"]:
+    counts = facts.status["ratings"]
+    line = f"{counts['fresh']} fresh (no run has used them): {counts['good']} good, {counts['bad']} bad"
+    if never := counts["untrainable"]:
         line += f"; {sum(never.values())} will not train ({', '.join(f'{reason}: {n}' for reason, n in never.items())})"
-    if waiting := found["dampened"]:
-        line += f"; waiting for other raters: {', '.join(f'{n} of {who}' for who, n in sorted(waiting.items()))}"
+    if waiting := counts["dampened"]:
+        line += f"; waiting for other raters: {', '.join(f'{n} of {rater}' for rater, n in sorted(waiting.items()))}"
         return DoctorCheck("ratings", "note", line, "train.max_rater_share says how much of a run one rater may be")
-    if found["fresh"] >= 8 and min(found["good"], found["bad"]) == 0:
+    if counts["fresh"] >= 8 and min(counts["good"], counts["bad"]) == 0:
         return DoctorCheck("ratings", "note", line, "rate the other kind too: a model learns from the difference")
     return DoctorCheck("ratings", "ok", line)
 

@@ -45,7 +45,7 @@ class DoctorFacts:
     settings: Settings
     url: str
     status: Mapping[str, Any] | None  # of /rl/status; None: the proxy does not answer, or not us
-    why: str | None  # then why not
+    unreachable_reason: str | None  # then why not
     answers: bool  # whether a proxy is there at all
     not_ready: str | None  # why the backend does not answer; None: it does
     models: tuple[str, ...] | None  # that the proxy offers; None too where they are not ours
@@ -77,7 +77,7 @@ def gather(settings: Settings) -> DoctorFacts:
         reason = str(refused)
     except Unreachable as error:
         reason, answers = str(error), False
-    free = shutil.disk_usage(_there(settings.home)).free / GB
+    free = shutil.disk_usage(_existing_folder(settings.home)).free / GB
     use = Machine(cpu=False, gpu=shutil.which("nvidia-smi") is not None).look(time.monotonic())
     return DoctorFacts(
         settings, client.url, status, reason, answers, not_ready, models, holder(settings.home), owner(settings), free,
@@ -107,14 +107,14 @@ def holder(home: Path) -> int | None:
     """The process that took this home's lock and still runs. The kernel lets go of the lock of one that ended."""
     try:
         pid = int((home / LOCK).read_text().strip() or 0)
-        taken = (home / LOCK).stat().st_mtime
-        running = psutil.Process(pid).create_time() <= taken + CLOCK_S  # not a later one that got its number
+        locked_at = (home / LOCK).stat().st_mtime
+        running = psutil.Process(pid).create_time() <= locked_at + CLOCK_S  # not a later one that got its number
     except (OSError, ValueError, psutil.Error):
         return None
     return pid if running else None
 
 
-def _there(path: Path) -> Path:
+def _existing_folder(path: Path) -> Path:
     """The folder itself, or the nearest above it that exists."""
     while not os.path.exists(path) and path != path.parent:
         path = path.parent

@@ -15,7 +15,7 @@ from proxy.training.throttle import longest
 from trainer.launch import can_stand_still
 
 UNKNOWN: Final = "told by a proxy that runs, with a backend that answers"
-OTHERS: Final = 0o077  # bits of a file's mode
+OTHERS_BITS: Final = 0o077  # bits of a file's mode
 
 
 def memory(facts: DoctorFacts) -> DoctorCheck:
@@ -50,18 +50,18 @@ def gpu(facts: DoctorFacts) -> DoctorCheck:
 
 def priority(facts: DoctorFacts) -> DoctorCheck:
     """How far a run steps back for the server that answers."""
-    found, train = facts.standing, facts.settings.train
-    if found is None:
+    standing, train = facts.standing, facts.settings.train
+    if standing is None:
         return DoctorCheck("priority", "unknown", "not measured")
     seconds = longest(facts.settings.backend, train.stand_still_s) if can_stand_still() else 0
-    parts = [f"a run steps back: {', '.join(found.how)}"] if found.how else []
+    parts = [f"a run steps back: {', '.join(standing.how)}"] if standing.how else []
     if seconds:
         parts.append(f"it stands still while requests are answered, {seconds:g} s at a stretch (train.stand_still_s)")
-    if found.weak:
-        parts.append(found.weak)
-    if found.weak is None or (found.how and seconds):
+    if standing.weak:
+        parts.append(standing.weak)
+    if standing.weak is None or (standing.how and seconds):
         return DoctorCheck("priority", "ok", "; ".join(parts))
-    fix = "train.hours trains at night, train.quiet_s waits for a pause" if found.how else "set train.nice = 10"
+    fix = "train.hours trains at night, train.quiet_s waits for a pause" if standing.how else "set train.nice = 10"
     return DoctorCheck("priority", "note", "; ".join(parts), fix)
 
 
@@ -90,22 +90,22 @@ def _readable_secret(facts: DoctorFacts) -> Path | None:
     """The settings file, where a key stands in it and not only its owner may read it."""
     file = facts.settings.home / FILE_NAME
     try:
-        if not file.stat().st_mode & OTHERS:
+        if not file.stat().st_mode & OTHERS_BITS:
             return None
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return None
-    given = (facts.settings.server.api_key, facts.settings.server.admin_key, facts.settings.backend.api_key)
-    return file if any(key is not None and key.get_secret_value() in text for key in given) else None
+    keys = (facts.settings.server.api_key, facts.settings.server.admin_key, facts.settings.backend.api_key)
+    return file if any(key is not None and key.get_secret_value() in text for key in keys) else None
 
 
 def agents(facts: DoctorFacts) -> DoctorCheck:
     if not facts.agents:
         return DoctorCheck("agents", "ok", "none is connected by rlproxy; `rlproxy connect AGENT` does it")
-    astray = [agent for agent in facts.agents if agent.why is not None]
-    fine = [agent.name for agent in facts.agents if agent.why is None]
+    astray = [agent for agent in facts.agents if agent.problem is not None]
+    fine = [agent.name for agent in facts.agents if agent.problem is None]
     if astray:
-        line = "; ".join(f"{agent.name}: {agent.why}" for agent in astray)
+        line = "; ".join(f"{agent.name}: {agent.problem}" for agent in astray)
         line += f"; {', '.join(fine)} in order" if fine else ""
         fix = " and ".join(f"`rlproxy connect {agent.name}`" for agent in astray)
         return DoctorCheck("agents", "note", line, f"{fix} sets it right, `rlproxy disconnect` takes it back")

@@ -24,7 +24,7 @@ LONGEST_GROUP: Final = 200  # characters, as the proxy takes them
 LONGEST_ERROR: Final = 500  # characters of a harness's own message
 MOST_IN_GROUP: Final = 1024
 ROUNDED: Final = 1e-9  # a sum of weighted rewards may come out that far above 1
-SHOWN: Final = 3  # examples of each reason
+EXAMPLES: Final = 3  # examples of each reason
 
 SkipReason = Literal["broken", "no-reward", "not-trained", "twice", "not-captured", "refused"]
 FAILS: Final[frozenset[SkipReason]] = frozenset({"broken", "twice", "refused"})
@@ -37,7 +37,7 @@ class NothingThere(Exception):
 class WrittenReward(NamedTuple):
     """The end of one episode, as its harness has written it down: a reward or an error."""
 
-    where: str
+    position: str
     episode: str
     group: str
     reward: float | None
@@ -47,10 +47,13 @@ class WrittenReward(NamedTuple):
 class SkippedOutcome(NamedTuple):
     """A place in the files that gives no reward."""
 
-    where: str
+    position: str
     episode: str | None
     kind: SkipReason
-    why: str
+    reason: str
+
+    def as_json(self) -> dict[str, str | None]:
+        return {"where": self.position, "episode": self.episode, "kind": self.kind, "why": self.reason}
 
 
 @dataclass
@@ -58,14 +61,14 @@ class ImportReport:
     dry_run: bool
     stored: int = 0
     changed: int = 0
-    known: int = 0
+    unchanged: int = 0
     errors: int = 0  # of all these, episodes that ended with an error
     groups: int = 0
     left_out: list[SkippedOutcome] = field(default_factory=list)
 
     @property
     def matched(self) -> int:
-        return self.stored + self.changed + self.known
+        return self.stored + self.changed + self.unchanged
 
     @property
     def failed(self) -> bool:
@@ -73,7 +76,15 @@ class ImportReport:
         return not self.matched or any(omission.kind in FAILS for omission in self.left_out)
 
     def as_json(self) -> dict[str, Any]:
-        return {**vars(self), "left_out": [omission._asdict() for omission in self.left_out]}
+        return {
+            "dry_run": self.dry_run,
+            "stored": self.stored,
+            "changed": self.changed,
+            "known": self.unchanged,
+            "errors": self.errors,
+            "groups": self.groups,
+            "left_out": [omission.as_json() for omission in self.left_out],
+        }
 
 
 def give(
@@ -98,10 +109,10 @@ def give(
             report.left_out.append(problem)
     report.groups = len(sizes)
     if report.dry_run:
-        report.stored, report.changed, report.known, report.errors = (
+        report.stored, report.changed, report.unchanged, report.errors = (
             check.stored,
             check.changed,
-            check.known,
+            check.unchanged,
             check.errors,
         )
         return
@@ -142,10 +153,10 @@ def _sorted_out(
             differs.setdefault(entry.episode, [earlier_reward]).append(scaled)
     for episode, places in differs.items():
         del first[episode]
-        variants = "; ".join(f"{place.where}: {_described(place)}" for place in places[:SHOWN])
+        variants = "; ".join(f"{place.position}: {_described(place)}" for place in places[:EXAMPLES])
         left_out.append(
             SkippedOutcome(
-                places[0].where, episode, "twice", f"it stands in the files more than once, and differs ({variants})"
+                places[0].position, episode, "twice", f"it stands in the files more than once, and differs ({variants})"
             )
         )
     return list(first.values())
@@ -164,11 +175,11 @@ def _scaled(written: WrittenReward, scale: float) -> WrittenReward | SkippedOutc
         return written
     value = written.reward * scale
     if not math.isfinite(value):
-        return SkippedOutcome(written.where, written.episode, "broken", "its reward is not a finite number")
+        return SkippedOutcome(written.position, written.episode, "broken", "its reward is not a finite number")
     if abs(value) <= 1 + ROUNDED:
         return written._replace(reward=max(-1.0, min(1.0, value)))
     return SkippedOutcome(
-        written.where, written.episode, "refused",
+        written.position, written.episode, "refused",
         f"its reward is {value:g}, and rlproxy takes -1 to 1: give `--scale {scale / abs(value):.3g}` or less",
     )  # fmt: skip
 
@@ -185,23 +196,25 @@ def _sent(
     """Each, with why it was not taken. Raises Refused, Unreachable."""
     for start in range(0, len(outcomes), BATCH):
         batch = outcomes[start : start + BATCH]
-        lines = b"\n".join(_line(one, sizes.get(one.group), split) for one in batch)
+        lines = b"\n".join(_line(outcome, sizes.get(outcome.group), split) for outcome in batch)
         answer = client.ask("POST", "/rl/episodes/rewards" + ("?dry_run" if dry_run else ""), lines)
-        refused = {one["line"]: one for one in answer["refused"]}
+        refused = {refusal["line"]: refusal for refusal in answer["refused"]}
         report.stored += answer["stored"]
         report.changed += answer["changed"]
-        report.known += answer["same"]
-        for number, one in enumerate(batch, start=1):
+        report.unchanged += answer["same"]
+        for number, outcome in enumerate(batch, start=1):
             wrong = refused.get(number)
-            report.errors += wrong is None and one.error is not None
-            yield one, None if wrong is None else _refused(one, wrong)
+            report.errors += wrong is None and outcome.error is not None
+            yield outcome, None if wrong is None else _refused(outcome, wrong)
         _progress(min(start + BATCH, len(outcomes)), len(outcomes), dry_run)
 
 
 def _refused(written: WrittenReward, wrong: dict[str, Any]) -> SkippedOutcome:
     if wrong["status"] == 404:
-        return SkippedOutcome(written.where, written.episode, "not-captured", "rlproxy has captured no request of it")
-    return SkippedOutcome(written.where, written.episode, "refused", wrong["why"])
+        return SkippedOutcome(
+            written.position, written.episode, "not-captured", "rlproxy has captured no request of it"
+        )
+    return SkippedOutcome(written.position, written.episode, "refused", wrong["why"])
 
 
 def _line(written: WrittenReward, size: int | None, split: str | None) -> bytes:
@@ -227,7 +240,7 @@ def show(report: ImportReport, noun: str) -> None:
     would = "would be " if report.dry_run else ""
     changed = f", {report.changed} {would}changed" if report.changed else ""
     print(
-        f"{some(report.stored, 'episode')} {would}rewarded{changed}, {report.known} had their reward before; "
+        f"{some(report.stored, 'episode')} {would}rewarded{changed}, {report.unchanged} had their reward before; "
         f"{some(report.groups, 'group')}, {some(report.errors, 'episode')} with an error"
     )
     kinds: dict[SkipReason, list[SkippedOutcome]] = {}
@@ -235,13 +248,13 @@ def show(report: ImportReport, noun: str) -> None:
         kinds.setdefault(omission.kind, []).append(omission)
     for kind, those in kinds.items():
         print(f"{some(len(those), noun)} left out ({kind}):", file=sys.stderr)
-        for omission in those[:SHOWN]:
+        for omission in those[:EXAMPLES]:
             print(
-                f"  {omission.where}{f', {omission.episode}' if omission.episode else ''}: {omission.why}",
+                f"  {omission.position}{f', {omission.episode}' if omission.episode else ''}: {omission.reason}",
                 file=sys.stderr,
             )
-        if len(those) > SHOWN:
-            print(f"  and {len(those) - SHOWN:,} more; --json has all", file=sys.stderr)
+        if len(those) > EXAMPLES:
+            print(f"  and {len(those) - EXAMPLES:,} more; --json has all", file=sys.stderr)
     if not report.matched and kinds.get("not-captured"):
         print(
             "None of them was captured here. The harness must ask through rlproxy (its base URL) and send the id as "

@@ -46,17 +46,17 @@ def read(file: Path) -> Answers:
     """Raises BadAnswers."""
     try:
         raw = file.read_text(encoding="utf-8")
-        found = json.loads(raw) if file.suffix == ".json" else tomllib.loads(raw)
+        values = json.loads(raw) if file.suffix == ".json" else tomllib.loads(raw)
     except (OSError, ValueError) as error:
         raise BadAnswers(f"The answers in {file} cannot be read: {error}.") from None
-    if not isinstance(found, dict):
+    if not isinstance(values, dict):
         raise BadAnswers(f'The answers in {file} should be a table, as backend = "ollama".')
-    for key in found:
+    for key in values:
         if key not in Answers.model_fields:
             raise BadAnswers(f"There is no answer {key!r} ({file}); {nearest(key, Answers.model_fields)}")
     try:
-        return Answers(**found)
+        return Answers(**values)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise BadAnswers(f"{where} in {file} is not allowed: {first['msg']}.") from None
+        place = ".".join(str(part) for part in first["loc"])
+        raise BadAnswers(f"{place} in {file} is not allowed: {first['msg']}.") from None

@@ -45,51 +45,53 @@ class ConfirmedPlan:
 
 def agree(console: Console, settings: Settings, answers: Path | None, *, asks: bool) -> ConfirmedPlan | None:
     """Nothing is written in here; None where the person says no. Raises BadAnswers, NotWritable, Interrupted."""
-    given = read(answers) if answers else Answers()
+    answered = read(answers) if answers else Answers()
     home = settings.home.absolute()
     manager = find(home)
-    urls = [url for url in (given.url, settings.backend.url, os.environ.get("OLLAMA_HOST", "")) if url]
-    servers = asyncio.run(discovery.look([*urls, *discovery.loopback()], keys(settings.backend, given.url)))
+    urls = [url for url in (answered.url, settings.backend.url, os.environ.get("OLLAMA_HOST", "")) if url]
+    servers = asyncio.run(discovery.look([*urls, *discovery.loopback()], keys(settings.backend, answered.url)))
     agents = environment.agents(settings.home)
-    found = Surroundings(servers, agents, environment.machine(home), settings, manager.kind if manager else None)
-    _show_found(console, found)
+    surroundings = Surroundings(servers, agents, environment.machine(home), settings, manager.kind if manager else None)
+    _show_found(console, surroundings)
     models_dir = settings.backend.models_dir or Path(FOLDER).expanduser()
-    choices = Interview(found, given, console if asks else None, models_dir).choices()
-    made = plan.make(home, choices)
+    choices = Interview(surroundings, answered, console if asks else None, models_dir).choices()
+    init_plan = plan.make(home, choices)
     service = manager if choices.start_at_login else None
-    _show_plan(console, made, choices, service)
-    if asks and (made.changes or service) and not console.agree("Write this?", default=True):
+    _show_plan(console, init_plan, choices, service)
+    if asks and (init_plan.changes or service) and not console.agree("Write this?", default=True):
         return None
-    return ConfirmedPlan(made, choices, found.machine, service, asks, bool(given.install))
+    return ConfirmedPlan(init_plan, choices, surroundings.machine, service, asks, bool(answered.install))
 
 
-def _show_found(console: Console, found: Surroundings) -> None:
-    console.say(f"Machine   {found.machine.line}")
-    for server in found.servers:
+def _show_found(console: Console, surroundings: Surroundings) -> None:
+    console.say(f"Machine   {surroundings.machine.line}")
+    for server in surroundings.servers:
         models = ", ".join(m.name for m in server.models[:6]) or "no model"
-        more = f" and {len(server.models) - 6} more" if len(server.models) > 6 else ""
-        console.say(f"Server    {server.kind} {server.version}".rstrip() + f" at {server.url}: {models}{more}")
+        further_models = f" and {len(server.models) - 6} more" if len(server.models) > 6 else ""
+        console.say(
+            f"Server    {server.kind} {server.version}".rstrip() + f" at {server.url}: {models}{further_models}"
+        )
         if server.note:
             console.say(f"          {server.note}")
-    if not found.servers:
+    if not surroundings.servers:
         console.say("Server    none runs on the usual ports; the built-in one needs none")
-    names = [f"{a.name}{' (connected)' if a.connected else ''}" for a in found.agents]
+    names = [f"{a.name}{' (connected)' if a.connected else ''}" for a in surroundings.agents]
     console.say(f"Agents    {', '.join(names) or 'none that I know'}")
 
 
-def _show_plan(console: Console, made: InitPlan, choices: Choices, service: Manager | None) -> None:
+def _show_plan(console: Console, init_plan: InitPlan, choices: Choices, service: Manager | None) -> None:
     if choices.weights and choices.why_weights:  # a guess has to be looked at, also by who was not asked
         console.say(f"Weights   {choices.weights}: {choices.why_weights}")
     console.say()
-    for change in made.changes:
-        console.say(masked(change.diff().rstrip("\n"), *made.keys))
+    for change in init_plan.changes:
+        console.say(masked(change.diff().rstrip("\n"), *init_plan.keys))
     if service is not None:
         console.say(f"+++ {service.file}\n" + "\n".join(f"+{line}" for line in service.text().splitlines()))
-    if made.backup:
-        console.say(f"The settings as they were are kept: {made.backup.file}")
-    if not (made.changes or service):
+    if init_plan.backup:
+        console.say(f"The settings as they were are kept: {init_plan.backup.file}")
+    if not (init_plan.changes or service):
         console.say("Nothing has to be written: the settings are these already.")
-    for note in made.notes:
+    for note in init_plan.notes:
         console.say(f"Note: {note}")
     if choices.out_of_reach:
         console.say(f"Note: {choices.out_of_reach}")
@@ -102,25 +104,25 @@ def _show_plan(console: Console, made: InitPlan, choices: Choices, service: Mana
 
 def carry_out(console: Console, agreed: ConfirmedPlan, *, start: bool) -> dict[str, Any]:
     """The report that `--json` prints. A failure is its `problem`; steps that follow from it are left out."""
-    made, choices = agreed.plan, agreed.choices
+    init_plan, choices = agreed.plan, agreed.choices
     report = {
-        "file": str(made.file.file), "changed": made.file.changes, "settings": plan.values(choices),
-        "backup": made.backup and str(made.backup.file), "agents": list(made.agents), "notes": made.notes,
-        "why_weights": choices.why_weights, "written": [], "missing": None, "proof": None, "next": None,
-        "problem": None,
+        "file": str(init_plan.file.file), "changed": init_plan.file.changes, "settings": plan.values(choices),
+        "backup": init_plan.backup and str(init_plan.backup.file), "agents": list(init_plan.agents),
+        "notes": init_plan.notes, "why_weights": choices.why_weights, "written": [], "missing": None, "proof": None,
+        "next": None, "problem": None,
     }  # fmt: skip
-    serve = command_for("rlproxy serve", made.settings).strip("`")
+    serve = command_for("rlproxy serve", init_plan.settings).strip("`")
     try:
-        was_running = smoke_test.running(made.settings) if start or agreed.service else None
-        plan.write(made)
-        report["written"] = [str(change.file) for change in made.changes]
-        for agent in made.agents:
-            undo = command_for(f"rlproxy disconnect {agent}", made.settings)
+        was_running = smoke_test.running(init_plan.settings) if start or agreed.service else None
+        plan.write(init_plan)
+        report["written"] = [str(change.file) for change in init_plan.changes]
+        for agent in init_plan.agents:
+            undo = command_for(f"rlproxy disconnect {agent}", init_plan.settings)
             console.say(f"{agent} is connected. {undo} undoes it.")
         report["missing"] = _install(console, agreed)
         if report["missing"] or not start:
             report["next"] = report["missing"] or serve
-        elif was_running is not None and made.file.changes and not agreed.service:
+        elif was_running is not None and init_plan.file.changes and not agreed.service:
             process = f" (process {was_running})" if was_running else ""
             console.say(f"rlproxy runs{process} with the settings from before: stop it, and start it again.")
             report["next"] = serve
@@ -139,8 +141,8 @@ def carry_out(console: Console, agreed: ConfirmedPlan, *, start: bool) -> dict[s
 
 def _install(console: Console, agreed: ConfirmedPlan) -> str | None:
     """The command that has still to be run, or None where nothing is missing any more."""
-    wanted = (agreed.choices.kind, agreed.choices.weights, agreed.machine.kind)
-    if not (names := extras.missing(*wanted)):
+    choice = (agreed.choices.kind, agreed.choices.weights, agreed.machine.kind)
+    if not (names := extras.missing(*choice)):
         return None
     command = extras.command(names)
     words = shlex.join(command)
@@ -152,16 +154,20 @@ def _install(console: Console, agreed: ConfirmedPlan) -> str | None:
     if agreed.asks and not console.agree(f"Install it into {sys.prefix} now?", default=False):
         return words
     extras.install(command)
-    if still := extras.missing(*wanted):
-        raise CannotInstall(f"pip is done, and {', '.join(still)} is still not whole: look at what it said.")
+    if incomplete := extras.missing(*choice):
+        raise CannotInstall(f"pip is done, and {', '.join(incomplete)} is still not whole: look at what it said.")
     return None
 
 
-def _show_download(console: Console, what: extras.Download, machine: environment.ThisMachine) -> None:
-    size = "of unknown size, as some index does not tell it" if what.gb is None else f"{what.gb:.1f} GB to download"
-    console.say(f"{len(what.packages)} packages, {size}: {', '.join(what.packages)}")
-    if what.cuda and machine.kind == "cpu":
-        torch = next((package for package in what.packages if package.startswith("torch==")), "torch")
+def _show_download(console: Console, download: extras.Download, machine: environment.ThisMachine) -> None:
+    size = (
+        "of unknown size, as some index does not tell it"
+        if download.gb is None
+        else f"{download.gb:.1f} GB to download"
+    )
+    console.say(f"{len(download.packages)} packages, {size}: {', '.join(download.packages)}")
+    if download.cuda and machine.kind == "cpu":
+        torch = next((package for package in download.packages if package.startswith("torch==")), "torch")
         console.say(
             "There is no NVIDIA GPU here, and these are PyTorch's packages for one. Its build for CPUs is a tenth of "
             f"that: install it first, with `pip install {torch} --index-url …` as PyTorch's start page says for CPU, "
@@ -186,7 +192,7 @@ def _prove(console: Console, agreed: ConfirmedPlan, *, runs: bool) -> dict[str, 
         process = smoke_test.start(settings, wait)
     console.say(f"One question: {smoke_test.QUESTION}")
     proof = smoke_test.prove(
-        settings, agreed.choices.model, wait, lambda proof, more: _show_seen(console, proof, compares=more)
+        settings, agreed.choices.model, wait, lambda proof, compares: _show_seen(console, proof, compares=compares)
     )
     _show_end(console, settings, proof, process)
     ratings = proof.status["ratings"]
@@ -211,13 +217,14 @@ def _show_seen(console: Console, proof: Proof, *, compares: bool) -> None:
 def _show_end(console: Console, settings: Settings, proof: Proof, process: int | None) -> None:
     if proof.match:
         console.say(f"  {proof.match}")
-    elif proof.asked:
+    elif proof.waited:
         console.say(f"  Not known yet; {command_for('rlproxy doctor', settings)} will say it.")
     console.say("That rating is taken back: it was not an opinion.\n")
     url = address(settings)
     console.say(f"Point your agent's base URL here: {url}/v1    The page: {url}/")
     good, bad, chat, watch = (
-        command_for(f"rlproxy {what}", settings) for what in ("good", "bad too long", "chat", "status --watch")
+        command_for(f"rlproxy {arguments}", settings)
+        for arguments in ("good", "bad too long", "chat", "status --watch")
     )
     console.say(f"Rate its answers: {good} or {bad}, `/rl good` as a message in your agent, or on the page.")
     console.say(f"Talk to it right here with {chat}; {watch} shows what it waits for and what it learns.")
@@ -230,13 +237,13 @@ def _show_end(console: Console, settings: Settings, proof: Proof, process: int |
 
 def _waiting(console: Console) -> Callable[[float], None]:
     """Says now and then that it still waits."""
-    said = [0.0]
+    last_notice = [0.0]
 
     def wait(seconds: float) -> None:
-        if seconds - said[0] >= 10:
-            said[0] = seconds
+        if seconds - last_notice[0] >= 10:
+            last_notice[0] = seconds
             console.say(f"  still waiting, {seconds:.0f} s")
-        elif seconds < said[0]:
-            said[0] = 0.0
+        elif seconds < last_notice[0]:
+            last_notice[0] = 0.0
 
     return wait

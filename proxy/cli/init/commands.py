@@ -17,15 +17,15 @@ USUAL_PORT: Final = "8080"  # of llama-server and mlx_lm.server alike
 
 def option(url: str, program: str, name: str) -> str | None:
     """The value of `--name` in the command line of the program that answers there."""
-    where = urlsplit(url)
-    if where.hostname not in ("127.0.0.1", "localhost", "::1"):
+    address = urlsplit(url)
+    if address.hostname not in ("127.0.0.1", "localhost", "::1"):
         return None
     for process in psutil.process_iter(["cmdline"]):
         line: Sequence[str] = process.info["cmdline"] or ()
-        named = any(program in word for word in line[:5])  # after an interpreter and its options, maybe
-        there = named and (argument(line, "--port") or USUAL_PORT) == str(where.port)
-        if there and (found := argument(line, name)) is not None:
-            return found
+        is_program = any(program in word for word in line[:5])  # after an interpreter and its options, maybe
+        is_server = is_program and (argument(line, "--port") or USUAL_PORT) == str(address.port)
+        if is_server and (value := argument(line, name)) is not None:
+            return value
     return None
 
 

@@ -76,8 +76,8 @@ class ServerProbe:
 
     async def table(self, path: str) -> dict[str, Any]:
         """Ask a route of the server's own; empty where it has no such route."""
-        status, found, _ = await self.get(path)
-        return found if status == 200 and isinstance(found, dict) and "error" not in found else {}
+        status, answer, _ = await self.get(path)
+        return answer if status == 200 and isinstance(answer, dict) and "error" not in answer else {}
 
 
 async def look(urls: Iterable[str], keys: Mapping[str, str] = MappingProxyType({})) -> list[DiscoveredServer]:
@@ -87,11 +87,11 @@ async def look(urls: Iterable[str], keys: Mapping[str, str] = MappingProxyType({
     """
     async with aiohttp.ClientSession(middlewares=(refuse_all,)) as http:
         unique = dict.fromkeys(plain(url) for url in urls)
-        found = await asyncio.gather(*(_at(http, url, keys) for url in unique))
-    return [server for server in found if server is not None]
+        servers = await asyncio.gather(*(_probe(http, url, keys) for url in unique))
+    return [server for server in servers if server is not None]
 
 
-async def _at(http: aiohttp.ClientSession, url: str, keys: Mapping[str, str]) -> DiscoveredServer | None:
+async def _probe(http: aiohttp.ClientSession, url: str, keys: Mapping[str, str]) -> DiscoveredServer | None:
     root = url.removesuffix("/v1").removesuffix("/api")
     server = await recognise(ServerProbe(http, root, keys.get(root))) if root != url else None
     if server and server.kind in OWN_API:
@@ -156,8 +156,8 @@ async def _by_open_routes(asker: ServerProbe) -> str:
 
 
 async def _ollama(asker: ServerProbe, version: str) -> DiscoveredServer:
-    found = _list(await asker.table("/api/tags"), "models")
-    names = [str(m["name"]) for m in found if isinstance(m, dict) and m.get("name") and not _embeds(m)]
+    tags = _list(await asker.table("/api/tags"), "models")
+    names = [str(m["name"]) for m in tags if isinstance(m, dict) and m.get("name") and not _embeds(m)]
     models = tuple(ListedModel(name.removesuffix(":latest")) for name in names if "-rl:v" not in name)  # those are ours
     return DiscoveredServer(
         "ollama", asker.url, models, version, "" if models else "it has no model yet: `ollama pull` one"
@@ -170,9 +170,9 @@ def _embeds(entry: Mapping[str, Any]) -> bool:
 
 
 async def _lmstudio(asker: ServerProbe) -> DiscoveredServer | None:
-    found = _list(await asker.table("/api/v1/models"), "models")
-    if any(isinstance(m, dict) and "loaded_instances" in m for m in found):
-        ours = [m for m in found if m.get("type") == "llm" and m.get("publisher") != "rlproxy"]
+    listed = _list(await asker.table("/api/v1/models"), "models")
+    if any(isinstance(m, dict) and "loaded_instances" in m for m in listed):
+        ours = [m for m in listed if m.get("type") == "llm" and m.get("publisher") != "rlproxy"]
         ours.sort(key=lambda m: not m["loaded_instances"])  # what is loaded comes first
         models = tuple(ListedModel(str(m["key"]), m.get("max_context_length")) for m in ours)
         return DiscoveredServer("lmstudio", asker.url, models, about={"models": ours})
@@ -217,8 +217,8 @@ def _model(entry: Mapping[str, Any]) -> ListedModel:
     )
 
 
-def _list(found: Any, key: str) -> list[Any]:
-    value = found.get(key) if isinstance(found, dict) else None
+def _list(answer: Any, key: str) -> list[Any]:
+    value = answer.get(key) if isinstance(answer, dict) else None
     return value if isinstance(value, list) else []
 
 
@@ -239,12 +239,12 @@ async def model_facts(
         file = await asyncio.to_thread(gguf_file, server, model, models_dir, folders)
         return ModelFacts(await asyncio.to_thread(_head, file), file)
     async with aiohttp.ClientSession(middlewares=(refuse_all,)) as http:
-        _, found, _ = await ServerProbe(http, server.url, key).ask("POST", "/api/show", {"model": model})
-    told = found if isinstance(found, dict) else {}
-    info, details = told.get("model_info"), told.get("details") or {}
-    parsed = modelfile.parse(str(told.get("modelfile") or ""))
-    named = parsed.files[0] if parsed.files and _is_here(server) else ""
-    file = await asyncio.to_thread(_file, named, folders)
+        _, answer, _ = await ServerProbe(http, server.url, key).ask("POST", "/api/show", {"model": model})
+    details_body = answer if isinstance(answer, dict) else {}
+    info, details = details_body.get("model_info"), details_body.get("details") or {}
+    parsed = modelfile.parse(str(details_body.get("modelfile") or ""))
+    model_path = parsed.files[0] if parsed.files and _is_here(server) else ""
+    file = await asyncio.to_thread(_file, model_path, folders)
     head = await asyncio.to_thread(_head, file)  # Ollama leaves out the model's name and template
     about = {**head, **(info if isinstance(info, dict) else {}), "details": details}
     context = parsed.parameters.get("num_ctx")
@@ -262,10 +262,10 @@ def _is_here(server: DiscoveredServer) -> bool:
     return urlsplit(server.url).hostname in ("127.0.0.1", "localhost", "::1")
 
 
-def _file(named: str, folders: ModelFolders) -> Path | None:
+def _file(path: str, folders: ModelFolders) -> Path | None:
     """A file that a server names; None where none is there, or it is not below one of the folders."""
     try:
-        file = folders.resolve(named)
+        file = folders.resolve(path)
         return file if file.is_file() else None
     except (OSError, ValueError):
         return None
@@ -283,10 +283,10 @@ def gguf_file(server: DiscoveredServer, model: str, models_dir: Path, folders: M
     if server.kind == "lmstudio":
         entry: Mapping[str, Any] = next((m for m in server.about.get("models", ()) if m.get("key") == model), {})
         name = model.rpartition("/")[2].lower()
-        found = [
+        files = [
             file
             for file in sorted((models_dir / str(entry.get("publisher") or "-")).glob("*/*.gguf"))
             if file.parent.name.lower().removesuffix("-gguf") == name and not file.name.startswith("mmproj")
         ]
-        return found[0] if found else None
+        return files[0] if files else None
     return None

@@ -30,7 +30,7 @@ PROGRAMS: Final[Mapping[str, str]] = {
 
 class InstalledAgent(NamedTuple):
     name: str
-    where: str  # how it was found
+    place: str  # how it was found
     connected: bool  # from this home, already
 
 
@@ -45,31 +45,33 @@ class ThisMachine(NamedTuple):
     @property
     def line(self) -> str:
         room = f", {self.accelerator_gb:.0f} GB" if self.accelerator_gb else ""
-        what = f"{self.accelerator}{room}" if self.accelerator else "no accelerator"
-        return f"{what}; {self.free_gb:.0f} of {self.memory_gb:.0f} GB memory free, {self.disk_gb:.0f} GB of disk"
+        accelerator = f"{self.accelerator}{room}" if self.accelerator else "no accelerator"
+        return (
+            f"{accelerator}; {self.free_gb:.0f} of {self.memory_gb:.0f} GB memory free, {self.disk_gb:.0f} GB of disk"
+        )
 
 
 def agents(home: Path) -> list[InstalledAgent]:
     """Those that have a program on the PATH, or settings in this person's folder."""
     person = Home(Path.home(), os.environ)
-    found = []
+    installed = []
     for name in AGENTS:
-        where = shutil.which(PROGRAMS[name]) or _settings(name, person)
-        if where:
-            found.append(InstalledAgent(name, where, _connected(home, name)))
-    return found
+        place = shutil.which(PROGRAMS[name]) or _settings(name, person)
+        if place:
+            installed.append(InstalledAgent(name, place, _connected(home, name)))
+    return installed
 
 
 def _settings(name: str, person: Home) -> str | None:
     try:
-        puts = AGENTS[name](AgentLink("", "", None), person).puts
+        edits = AGENTS[name](AgentLink("", "", None), person).edits
     except UnreadableSettings:
         return None
-    for put in puts:
-        if put.file.exists():
-            return str(put.file)
-        if put.file.parent != person.folder and put.file.parent.is_dir():
-            return str(put.file.parent)
+    for edit in edits:
+        if edit.file.exists():
+            return str(edit.file)
+        if edit.file.parent != person.folder and edit.file.parent.is_dir():
+            return str(edit.file.parent)
     return None
 
 
@@ -82,8 +84,8 @@ def _connected(home: Path, name: str) -> bool:
 
 def machine(home: Path) -> ThisMachine:
     memory = psutil.virtual_memory()
-    there = next(p for p in (home, *home.parents) if p.exists())
-    free = shutil.disk_usage(there).free / GB
+    folder = next(p for p in (home, *home.parents) if p.exists())
+    free = shutil.disk_usage(folder).free / GB
     name, kind, room = _accelerator(memory.total / GB)
     return ThisMachine(name, kind, room, memory.total / GB, memory.available / GB, free)
 
@@ -95,8 +97,8 @@ def _accelerator(memory_gb: float) -> tuple[str | None, str, float | None]:
         return None, "cpu", None
     command = [smi, "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SMI_S, check=True)
-        return gpus(done.stdout)
+        completed = subprocess.run(command, capture_output=True, text=True, timeout=SMI_S, check=True)
+        return gpus(completed.stdout)
     except (OSError, ValueError, subprocess.SubprocessError):
         return None, "cpu", None
 
@@ -107,5 +109,5 @@ def gpus(printed: str) -> tuple[str | None, str, float | None]:
     if not rows:
         return None, "cpu", None
     name, _, room = rows[0]
-    more = f" × {len(rows)}" if len(rows) > 1 else ""
-    return f"{name.strip()}{more}", "cuda", float(room) / 1024
+    count_note = f" × {len(rows)}" if len(rows) > 1 else ""
+    return f"{name.strip()}{count_note}", "cuda", float(room) / 1024

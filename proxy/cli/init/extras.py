@@ -37,13 +37,13 @@ class Download(NamedTuple):
 
 def missing(kind: str, weights: str, accelerator: str) -> tuple[str, ...]:
     """The extras that these choices need and that are not here."""
-    wanted: tuple[str, ...] = ()
+    needed: tuple[str, ...] = ()
     if kind == "builtin":
-        wanted = ("train",)
+        needed = ("train",)
     elif weights or kind in ("vllm", "sglang", "mlx"):  # these tell their weights themselves
         on_mlx = accelerator == "metal"
-        wanted = (("mlx", "gguf") if kind in GGUF_SERVERS else ("mlx",)) if on_mlx else ("train",)
-    return tuple(extra for extra in wanted if any(find_spec(module) is None for module in MODULES[extra]))
+        needed = (("mlx", "gguf") if kind in GGUF_SERVERS else ("mlx",)) if on_mlx else ("train",)
+    return tuple(extra for extra in needed if any(find_spec(module) is None for module in MODULES[extra]))
 
 
 def command(extras: tuple[str, ...]) -> list[str]:
@@ -69,19 +69,19 @@ def download(command: list[str]) -> Download:
     """Ask pip what it would take, without installing it. Raises CannotInstall."""
     dry = [*command, "--dry-run", "--quiet", "--report", "-"]
     try:
-        done = subprocess.run(dry, capture_output=True, text=True, timeout=DRY_S, stdin=subprocess.DEVNULL)
-        report = json.loads(done.stdout) if done.returncode == 0 else None
+        completed = subprocess.run(dry, capture_output=True, text=True, timeout=DRY_S, stdin=subprocess.DEVNULL)
+        report = json.loads(completed.stdout) if completed.returncode == 0 else None
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         raise CannotInstall(f"pip did not say what it would install ({error}).") from None
     if report is None:
-        raise CannotInstall(f"pip cannot install it: {_last_line(done.stderr)}")
+        raise CannotInstall(f"pip cannot install it: {_last_line(completed.stderr)}")
     return _download(report)
 
 
 def _download(report: dict[str, Any]) -> Download:
     install = report["install"]
-    packages = [f"{one['metadata']['name']}=={one['metadata']['version']}" for one in install]
-    sizes = [_size(one["download_info"]["url"]) for one in install]
+    packages = [f"{item['metadata']['name']}=={item['metadata']['version']}" for item in install]
+    sizes = [_size(item["download_info"]["url"]) for item in install]
     gb = None if None in sizes else sum(size or 0 for size in sizes) / 1e9
     cuda = any(name.lower().startswith(("nvidia-", "cuda-")) for name in packages)
     return Download(packages, gb, cuda)
@@ -108,11 +108,11 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 def install(command: list[str]) -> None:
     """With pip's own progress bar, on stderr. Raises CannotInstall."""
-    done = subprocess.run(command, stdout=sys.stderr, stdin=subprocess.DEVNULL)
+    completed = subprocess.run(command, stdout=sys.stderr, stdin=subprocess.DEVNULL)
     importlib.invalidate_caches()
-    if done.returncode != 0:
+    if completed.returncode != 0:
         raise CannotInstall(
-            f"pip ended with status {done.returncode}; the settings are written, try the command again."
+            f"pip ended with status {completed.returncode}; the settings are written, try the command again."
         )
 
 

@@ -31,13 +31,13 @@ GB: Final = 1e9
 
 class Offer(NamedTuple):
     command: str  # backend.command
-    why: str
+    reason: str
     lost: str
 
     @property
     def note(self) -> str:
         """For whom nobody asks."""
-        return f"{self.why} To take it: own_server = true in --answers. {self.lost}"
+        return f"{self.reason} To take it: own_server = true in --answers. {self.lost}"
 
 
 def offer(
@@ -48,7 +48,7 @@ def offer(
         return None
     if machine.kind == "cuda":  # it finds a GPU of NVIDIA only as Ollama starts it; that was not tried
         return None
-    program = next((one for one in _programs() if one.is_file()), None)
+    program = next((candidate for candidate in _programs() if candidate.is_file()), None)
     if program is None or gguf_files.unreadable(file) is not None or file.stat().st_size < LARGE:
         return None
     size = gguf_files.whole_size(file) / GB
@@ -74,13 +74,13 @@ def _programs() -> Iterator[Path]:
     suffix = ".exe" if sys.platform == "win32" else ""
     for ollama in _ollamas():
         folder = ollama.resolve().parent
-        for there in (folder.parent / "lib" / "ollama", folder / "lib" / "ollama", folder):
-            yield there / f"llama-server{suffix}"
+        for directory in (folder.parent / "lib" / "ollama", folder / "lib" / "ollama", folder):
+            yield directory / f"llama-server{suffix}"
 
 
 def _ollamas() -> Iterator[Path]:
-    if (found := shutil.which("ollama")) is not None:
-        yield Path(found)
+    if (program := shutil.which("ollama")) is not None:
+        yield Path(program)
     for process in psutil.process_iter(["name", "exe"]):
         if str(process.info["name"]).startswith("ollama") and process.info["exe"]:
             yield Path(process.info["exe"])

@@ -22,7 +22,7 @@ from proxy.cli.agents import connection
 from proxy.cli.agents.catalog import AGENTS, OWN_KEY, AgentLink, Home
 from proxy.cli.agents.connection import Change
 from proxy.cli.agents.paths import MISSING, UnreadableSettings, look
-from proxy.cli.agents.toml_text import drop, parse, put
+from proxy.cli.agents.toml_text import drop, parse, set_value
 from proxy.cli.init.questions import Choices
 
 HEAD: Final = "# rlproxy's settings, as `rlproxy init` found them; `rlproxy config show` has all others.\n\n"
@@ -44,10 +44,10 @@ class InitPlan:
     def keys(self) -> list[str]:
         """Secrets in these changes, which nobody is shown."""
         tables = [parse(text.decode()) for text in (self.file.now, self.file.then) if text]
-        found = [look(table, tuple(key.split("."))) for table in tables for key in secrets()]
+        candidates = [look(table, tuple(key.split("."))) for table in tables for key in secrets()]
         if self.settings.server.api_key:  # from the environment, and told to agents
-            found.append(self.settings.server.api_key.get_secret_value())
-        return sorted({key for key in found if isinstance(key, str) and key}, key=len, reverse=True)
+            candidates.append(self.settings.server.api_key.get_secret_value())
+        return sorted({key for key in candidates if isinstance(key, str) and key}, key=len, reverse=True)
 
     @property
     def changes(self) -> list[Change]:
@@ -83,44 +83,44 @@ def make(home: Path, choices: Choices) -> InitPlan:
 
 def settings_text(text: str, choices: Choices) -> str:
     """The settings with these choices."""
-    found = parse(text) if text.strip() else {}
+    document = parse(text) if text.strip() else {}
     text = text if text.strip() else HEAD
     for key, value in values(choices).items():
         place = tuple(key.split("."))
-        was = look(found, place)
+        was = look(document, place)
         if was == value or (was is MISSING and value == ""):
             continue
-        text = put(text, place, value)
+        text = set_value(text, place, value)
     for key in choices.stale:
-        if look(found, place := tuple(key.split("."))) is not MISSING:
+        if look(document, place := tuple(key.split("."))) is not MISSING:
             text = drop(text, place)
     return _spaced(text)
 
 
 def values(choices: Choices) -> dict[str, Any]:
-    found = {
+    settings = {
         "backend.kind": choices.kind, "backend.url": choices.url, "backend.model": choices.model,
         "train.weights": choices.weights, "train.preset": choices.preset,
     }  # fmt: skip
-    more = {"backend.presets": choices.presets, "backend.command": choices.command}
-    return found | {key: value for key, value in more.items() if value}
+    optional = {"backend.presets": choices.presets, "backend.command": choices.command}
+    return settings | {key: value for key, value in optional.items() if value}
 
 
 def write(plan: InitPlan) -> None:
     """Raises NotWritable, with what was written until then."""
-    done = "nothing was written"
+    progress = "nothing was written"
     try:
         home = plan.file.file.parent
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
         if plan.backup is not None:
             connection.apply([plan.backup])
         connection.apply([plan.file])
-        done = "the settings are written, the agents' are not"
+        progress = "the settings are written, the agents' are not"
         for agent, (changes, record) in plan.agents.items():
             connection.connect(home, agent, changes, record)
-            done = f"the settings and {agent}'s are written"
+            progress = f"the settings and {agent}'s are written"
     except OSError as error:
-        raise NotWritable(f"Writing stopped ({error}); {done}.") from None
+        raise NotWritable(f"Writing stopped ({error}); {progress}.") from None
 
 
 def _checked(home: Path, text: str) -> LoadedSettings:
@@ -150,8 +150,8 @@ def _link(settings: Settings, choices: Choices) -> AgentLink:
     host = "127.0.0.1" if server.host in ("0.0.0.0", "::") else server.host  # noqa: S104  agents here need one
     url = f"http://{f'[{host}]' if ':' in host else host}:{server.port}"
     key = server.api_key.get_secret_value() if server.api_key else None
-    own = choices.kind == "openai" and not (key or settings.backend.api_key)
-    return AgentLink(url, choices.model, key, choices.window, own)
+    own_key = choices.kind == "openai" and not (key or settings.backend.api_key)
+    return AgentLink(url, choices.model, key, choices.window, own_key)
 
 
 def _connecting(settings: Settings, agent: str, link: AgentLink) -> tuple[list[Change], dict[str, Any] | None]:

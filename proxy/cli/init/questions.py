@@ -25,7 +25,7 @@ from proxy.cli.init.own_server import Offer
 from proxy.cli.init.weights_search import Proposal
 
 T = TypeVar("T")
-SHOWN: Final = 12  # models of one server
+MODELS_SHOWN: Final = 12  # models of one server
 PRESETS: Final = {
     "careful": "small steps, held nearer to the model as it was",
     "balanced": "in between; most was measured with it",
@@ -65,11 +65,11 @@ class Choices:
 class Interview:
     """`console` None: nobody is asked, the defaults hold where the answers are silent."""
 
-    def __init__(self, found: Surroundings, answers: Answers, console: Console | None, models_dir: Path) -> None:
-        self._found, self._answers, self._console = found, answers, console
-        self._models_dir, self._keys = models_dir, keys(found.now.backend, answers.url)
-        self._folders = ModelFolders.of(found.now.backend, found.now.train.weights)
-        self._asked = 0
+    def __init__(self, surroundings: Surroundings, answers: Answers, console: Console | None, models_dir: Path) -> None:
+        self._surroundings, self._answers, self._console = surroundings, answers, console
+        self._models_dir, self._keys = models_dir, keys(surroundings.now.backend, answers.url)
+        self._folders = ModelFolders.of(surroundings.now.backend, surroundings.now.train.weights)
+        self._question_count = 0
 
     def choices(self) -> Choices:
         server, model = self._backend()
@@ -79,37 +79,37 @@ class Interview:
         if asks:
             facts = asyncio.run(model_facts(server, model.name, self._models_dir, self._folders, key))
         weights = self._weights(server, model, facts.about)
-        other = own_server.offer(server, model.name, facts.file, facts.context, self._found.machine)
-        takes = other is not None and self._takes(other)
+        own_offer = own_server.offer(server, model.name, facts.file, facts.context, self._surroundings.machine)
+        takes = own_offer is not None and self._takes(own_offer)
         choices = Choices(
             kind=server.kind,
-            url=(self._stays(server) and self._found.now.backend.url) or server.url,  # as the person wrote it
+            url=(self._stays(server) and self._surroundings.now.backend.url) or server.url,  # as the person wrote it
             model=model.name,
             window=model.window,
             weights=weights.spec,
             agents=self._agents(),
             preset=self._preset(),
             start_at_login=self._at_login(),
-            why_weights=weights.why,
+            why_weights=weights.reason,
             out_of_reach=weights_search.out_of_reach(weights.spec) or "",
             presets=server.presets,
             stale=self._stale(server, model),
         )
-        if other is None:
+        if own_offer is None:
             return choices
         if not takes:
-            told = self._console is not None or self._answers.own_server is False
-            return choices if told else replace(choices, offered=other.note)
+            mentioned = self._console is not None or self._answers.own_server is False
+            return choices if mentioned else replace(choices, offered=own_offer.note)
         stale = {*choices.stale, "backend.replicas", "backend.presets", "backend.gguf", "backend.models_dir"}
         return replace(
-            choices, kind="llamacpp", url="", presets="", command=other.command,
+            choices, kind="llamacpp", url="", presets="", command=own_offer.command,
             stale=tuple(sorted(stale - {"backend.command"})),
         )  # fmt: skip
 
     def _question(self, text: str) -> str:
         """With its number among those that are asked."""
-        self._asked += 1
-        return f"\n{self._asked}  {text}"
+        self._question_count += 1
+        return f"\n{self._question_count}  {text}"
 
     def _pick(self, question: str, options: Iterable[str], default: str, read: Callable[[str], T]) -> T:
         assert self._console is not None
@@ -121,90 +121,90 @@ class Interview:
     def _backend(self) -> tuple[DiscoveredServer, ListedModel]:
         if self._answers.backend or self._answers.url or self._answers.model or self._console is None:
             return self._answered()
-        pairs = self._pairs(self._found.servers)
+        pairs = self._pairs(self._surroundings.servers)
         question = self._question("Which model shall learn? A number, or the address of another server.")
         while True:
             options = (_pair(*pair) for pair in pairs)
-            given = self._pick(question, options, "1", _number(len(pairs), address=True))
-            if isinstance(given, int):
-                return pairs[given - 1]
-            pairs = self._pairs(self._ask_there(given)) or pairs
+            choice = self._pick(question, options, "1", _number(len(pairs), address=True))
+            if isinstance(choice, int):
+                return pairs[choice - 1]
+            pairs = self._pairs(self._ask_there(choice)) or pairs
 
     def _ask_there(self, url: str) -> list[DiscoveredServer]:
-        self._keys = keys(self._found.now.backend, url)
-        found = asyncio.run(discovery.look([url], self._keys))
+        self._keys = keys(self._surroundings.now.backend, url)
+        servers = asyncio.run(discovery.look([url], self._keys))
         assert self._console is not None
-        if not found:
+        if not servers:
             self._console.say(f"  No model server answers at {url}.")
-        return found
+        return servers
 
     def _pairs(self, servers: list[DiscoveredServer]) -> list[tuple[DiscoveredServer, ListedModel]]:
         """The one in the settings first, the built-in one last."""
-        pairs = [(server, model) for server in servers for model in server.models[:SHOWN]]
+        pairs = [(server, model) for server in servers for model in server.models[:MODELS_SHOWN]]
         now = self._now()
         ahead = [] if now is None else [next((p for p in pairs if _same(p, now)), now)]
         return [*ahead, *(p for p in pairs if p not in ahead), (BUILTIN, BUILTIN.models[0])]
 
     def _now(self) -> tuple[DiscoveredServer, ListedModel] | None:
         """The server that the settings name, also where it does not run at the moment."""
-        backend = self._found.now.backend
+        backend = self._surroundings.now.backend
         if backend.kind == "builtin":
             return None
         url = address(backend)
         if not (url or _managed(backend)):
             return None
-        server = next((s for s in self._found.servers if s.url == url), DiscoveredServer(backend.kind, url))
+        server = next((s for s in self._surroundings.servers if s.url == url), DiscoveredServer(backend.kind, url))
         only = server.models[0] if len(server.models) == 1 else ListedModel("")
         return server, ListedModel(backend.model) if backend.model else only
 
     def _stays(self, server: DiscoveredServer) -> bool:
-        backend = self._found.now.backend
+        backend = self._surroundings.now.backend
         return (backend.kind, address(backend)) == (server.kind, server.url)
 
     def _stale(self, server: DiscoveredServer, model: ListedModel) -> tuple[str, ...]:
-        other, now = not self._stays(server), self._now()
+        another_server, now = not self._stays(server), self._now()
         plain = bool(server.about) and server.about.get("role") != "router"  # one that does not answer tells nothing
         stale = {
-            "command": other,
-            "replicas": other,
-            "presets": not server.presets and (other or plain),
-            "gguf": other or (now is not None and now[1].name != model.name),
-            "models_dir": self._found.now.backend.kind != server.kind,
-            "api_key": other and bool(self._keys) and server.url not in self._keys,
+            "command": another_server,
+            "replicas": another_server,
+            "presets": not server.presets and (another_server or plain),
+            "gguf": another_server or (now is not None and now[1].name != model.name),
+            "models_dir": self._surroundings.now.backend.kind != server.kind,
+            "api_key": another_server and bool(self._keys) and server.url not in self._keys,
         }
         return tuple(f"backend.{key}" for key, goes in stale.items() if goes)
 
     def _answered(self) -> tuple[DiscoveredServer, ListedModel]:
         """By the file, and where it is silent the first that fits."""
-        given = self._answers
-        if not (given.backend or given.url or given.model):
-            return self._pairs(self._found.servers)[0]
-        if given.backend == "builtin":
-            return BUILTIN, ListedModel(given.model or "")
-        url = given.url and discovery.plain(given.url, given.backend)
-        fits = [s for s in self._found.servers if given.backend in (None, s.kind) and _is_at(s, given.url)]
+        answers = self._answers
+        if not (answers.backend or answers.url or answers.model):
+            return self._pairs(self._surroundings.servers)[0]
+        if answers.backend == "builtin":
+            return BUILTIN, ListedModel(answers.model or "")
+        url = answers.url and discovery.plain(answers.url, answers.backend)
+        fits = [s for s in self._surroundings.servers if answers.backend in (None, s.kind) and _is_at(s, answers.url)]
         for server in fits:
-            model = next((m for m in server.models if given.model in (None, m.name)), None)
+            model = next((m for m in server.models if answers.model in (None, m.name)), None)
             if model is not None:
                 return server, model
-        if given.backend is None:
-            raise BadAnswers(f"{_nothing(given)} answers here; name its kind too, as backend = 'vllm'.")
-        if fits and given.model and fits[0].models:
-            has = ", ".join(m.name for m in fits[0].models[:SHOWN])
-            raise BadAnswers(f"The {fits[0].kind} at {fits[0].url} has no model {given.model!r}; it has {has}.")
+        if answers.backend is None:
+            raise BadAnswers(f"{_nothing(answers)} answers here; name its kind too, as backend = 'vllm'.")
+        if fits and answers.model and fits[0].models:
+            has = ", ".join(m.name for m in fits[0].models[:MODELS_SHOWN])
+            raise BadAnswers(f"The {fits[0].kind} at {fits[0].url} has no model {answers.model!r}; it has {has}.")
         if fits:
-            return fits[0], ListedModel(given.model or "")
-        usual = USUAL.get(given.backend)
+            return fits[0], ListedModel(answers.model or "")
+        usual = USUAL.get(answers.backend)
         if url is None and usual is None:
-            raise BadAnswers(f'No {given.backend} runs here; start it, or name its address, as url = "http://…".')
-        return DiscoveredServer(given.backend, url or f"http://127.0.0.1:{usual}"), ListedModel(given.model or "")
+            raise BadAnswers(f'No {answers.backend} runs here; start it, or name its address, as url = "http://…".')
+        return DiscoveredServer(answers.backend, url or f"http://127.0.0.1:{usual}"), ListedModel(answers.model or "")
 
     # Where versions would be large: who runs it
 
-    def _takes(self, other: Offer) -> bool:
+    def _takes(self, own_offer: Offer) -> bool:
         if self._answers.own_server is not None or self._console is None:
             return bool(self._answers.own_server)
-        self._console.say(f"\n{other.why}\n{other.lost}")
+        self._console.say(f"\n{own_offer.reason}\n{own_offer.lost}")
         return self._console.agree("Shall rlproxy run it?", default=True)
 
     # What trains for it
@@ -212,15 +212,15 @@ class Interview:
     def _weights(self, server: DiscoveredServer, model: ListedModel, about: Mapping[str, Any]) -> Proposal:
         if self._answers.weights is not None:
             return Proposal(_lasting(self._answers.weights), "as answered", True)
-        now = self._found.now
+        now = self._surroundings.now
         if server.kind == "builtin":
-            own = now.train.weights if now.backend.kind == "builtin" else ""
-            return Proposal(own, "the built-in server trains what it serves", True)
+            spec = now.train.weights if now.backend.kind == "builtin" else ""
+            return Proposal(spec, "the built-in server trains what it serves", True)
         proposals = weights_search.propose(server.kind, model.name, model.root, about)
         if now.train.weights and (same := self._now()) is not None and _same(same, (server, model)):
-            here = weights_search.local(now.train.weights) is not None
-            kept = Proposal(now.train.weights, "as in the settings now", here)
-            proposals = [kept, *(p for p in proposals if p.spec != kept.spec)]
+            is_local = weights_search.local(now.train.weights) is not None
+            current = Proposal(now.train.weights, "as in the settings now", is_local)
+            proposals = [current, *(p for p in proposals if p.spec != current.spec)]
         if self._console is None:
             return proposals[0] if proposals else Proposal("", "none were found", True)
         question = self._question(
@@ -234,38 +234,40 @@ class Interview:
     # Agents, how far, and when
 
     def _agents(self) -> tuple[str, ...]:
-        there = [agent for agent in self._found.agents if not agent.connected]
+        unconnected = [agent for agent in self._surroundings.agents if not agent.connected]
         if self._answers.agents is not None:
-            known = {agent.name for agent in self._found.agents}
-            if strange := [name for name in self._answers.agents if name not in known]:
-                raise BadAnswers(f"There is no agent {strange[0]} here; I found {', '.join(sorted(known)) or 'none'}.")
+            names = {agent.name for agent in self._surroundings.agents}
+            if strange := [name for name in self._answers.agents if name not in names]:
+                raise BadAnswers(f"There is no agent {strange[0]} here; I found {', '.join(sorted(names)) or 'none'}.")
             return tuple(dict.fromkeys(self._answers.agents))
-        if self._console is None or not there:
+        if self._console is None or not unconnected:
             return ()
         question = self._question(
             "Which agents shall talk to it? Numbers, or Enter for none: "
-            f"{command_for('rlproxy connect AGENT', self._found.now)} does it at any time."
+            f"{command_for('rlproxy connect AGENT', self._surroundings.now)} does it at any time."
         )
-        return self._pick(question, (f"{a.name} ({a.where})" for a in there), "none", _several([a.name for a in there]))
+        return self._pick(
+            question, (f"{a.name} ({a.place})" for a in unconnected), "none", _several([a.name for a in unconnected])
+        )
 
     def _preset(self) -> str:
         if self._answers.preset is not None or self._console is None:
-            return self._answers.preset or self._found.now.train.preset
+            return self._answers.preset or self._surroundings.now.train.preset
         names = list(PRESETS)
-        default = names.index(self._found.now.train.preset) + 1
+        default = names.index(self._surroundings.now.train.preset) + 1
         question = self._question("How far may one training run move the model?")
         options = (f"{name}: {reason}" for name, reason in PRESETS.items())
         return names[int(self._pick(question, options, str(default), _number(len(names), default=default))) - 1]
 
     def _at_login(self) -> bool:
         if self._answers.start_at_login is not None:
-            if self._answers.start_at_login and self._found.service is None:
+            if self._answers.start_at_login and self._surroundings.service is None:
                 raise BadAnswers("rlproxy cannot start at login here: there is neither systemd --user nor launchd.")
             return self._answers.start_at_login
-        if self._console is None or self._found.service is None:
+        if self._console is None or self._surroundings.service is None:
             return False
         return self._console.agree(
-            self._question(f"Start rlproxy at login, as a service of {self._found.service}?"), default=False
+            self._question(f"Start rlproxy at login, as a service of {self._surroundings.service}?"), default=False
         )
 
 
@@ -286,15 +288,15 @@ def _is_at(server: DiscoveredServer, url: str | None) -> bool:
     return not url or discovery.plain(url, server.kind) == server.url
 
 
-def keys(backend: BackendSection, named: str | None) -> dict[str, str]:
+def keys(backend: BackendSection, url_answer: str | None) -> dict[str, str]:
     """The backend's key, by the one address that it is for. That is the settings' own, or where they name no server
     yet, the one that a person names."""
-    url = address(backend) or (backend.kind == "builtin" and (backend.url or named))
+    url = address(backend) or (backend.kind == "builtin" and (backend.url or url_answer))
     return {discovery.plain(url): backend.api_key.get_secret_value()} if url and backend.api_key else {}
 
 
-def _same(one: tuple[DiscoveredServer, ListedModel], other: tuple[DiscoveredServer, ListedModel]) -> bool:
-    return (one[0].kind, one[0].url, one[1].name) == (other[0].kind, other[0].url, other[1].name)
+def _same(pair: tuple[DiscoveredServer, ListedModel], other_pair: tuple[DiscoveredServer, ListedModel]) -> bool:
+    return (pair[0].kind, pair[0].url, pair[1].name) == (other_pair[0].kind, other_pair[0].url, other_pair[1].name)
 
 
 def _pair(server: DiscoveredServer, model: ListedModel) -> str:
@@ -302,20 +304,20 @@ def _pair(server: DiscoveredServer, model: ListedModel) -> str:
         return "the built-in server: a small model on this machine's CPU, to try it out"
     window = f", {model.window} tokens" if model.window else ""
     version = f" {server.version}" if server.version else ""
-    where = f" at {server.url}" if server.url else ", which rlproxy starts"
-    return f"{model.name or 'its model'}  ({server.kind}{version}{where}{window})"
+    place = f" at {server.url}" if server.url else ", which rlproxy starts"
+    return f"{model.name or 'its model'}  ({server.kind}{version}{place}{window})"
 
 
 def _proposal(proposal: Proposal, size: float | None) -> str:
-    if proposal.here:
-        return f"{proposal.spec}: {proposal.why}; it is here already"
+    if proposal.is_local:
+        return f"{proposal.spec}: {proposal.reason}; it is here already"
     much = f", about {size:.1f} GB" if size else ""
-    return f"{proposal.spec}: {proposal.why}; to be downloaded when the first rating comes{much}"
+    return f"{proposal.spec}: {proposal.reason}; to be downloaded when the first rating comes{much}"
 
 
 def _nothing(answers: Answers) -> str:
-    what = f"No server with {answers.model}" if answers.model else "No server"
-    return f"{what} at {answers.url}" if answers.url else what
+    subject = f"No server with {answers.model}" if answers.model else "No server"
+    return f"{subject} at {answers.url}" if answers.url else subject
 
 
 # Reading what was typed

@@ -40,7 +40,7 @@ class Proof(NamedTuple):
     status: dict[str, Any]  # as it was then
     match: str | None  # what the comparison of model and weights said; None: not asked, or not yet
     seconds: float
-    asked: bool = False  # whether it was waited for
+    waited: bool = False  # whether it was waited for
 
 
 def running(settings: Settings) -> int | None:
@@ -57,7 +57,7 @@ def start(settings: Settings, wait: Callable[[float], None]) -> int:
     logs = settings.home / "logs"
     command = [sys.executable, "-P", "-m", "proxy.cli", "serve", "--home", str(settings.home)]
     pressed: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
+    previous_handler = signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
     try:  # Ctrl-C in the middle of this would leave a process that nobody knows of
         with open_log(logs / LOG) as out:
             # A session of its own: neither this terminal's Ctrl-C nor its end is meant for it.
@@ -65,7 +65,7 @@ def start(settings: Settings, wait: Callable[[float], None]) -> int:
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
             )
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, previous_handler)
     try:
         if pressed:
             raise KeyboardInterrupt
@@ -98,8 +98,10 @@ def until_ready(settings: Settings, wait: Callable[[float], None], ended: Callab
     raise Unproven(f"rlproxy was started and is not ready: {reason} (its log: {log}).")
 
 
-def prove(settings: Settings, model: str, wait: Callable[[float], None], seen: Callable[[Proof, bool], None]) -> Proof:
-    """`seen` is told as soon as the status shows the rating, and whether a comparison follows. Raises Unproven."""
+def prove(
+    settings: Settings, model: str, wait: Callable[[float], None], notify: Callable[[Proof, bool], None]
+) -> Proof:
+    """`notify` is told as soon as the status shows the rating, and whether a comparison follows. Raises Unproven."""
     client, doctor = HomeClient(settings), command_for("rlproxy doctor", settings)
     began = time.monotonic()
     try:
@@ -109,25 +111,25 @@ def prove(settings: Settings, model: str, wait: Callable[[float], None], seen: C
         seconds = time.monotonic() - began
         completion = str(answered["id"])
         text = str(answered["choices"][0]["message"].get("content") or "")
-        before = _rated(client.ask("GET", "/rl/status"))
+        rated_before = _rated(client.ask("GET", "/rl/status"))
         rating = {"completion_id": completion, "rating": "good", "source": "cli"}
-        given = client.ask("POST", "/v1/feedback", rating)
+        stored = client.ask("POST", "/v1/feedback", rating)
         try:
             status = client.ask("GET", "/rl/status")
-            if _rated(status) != before + 1:
+            if _rated(status) != rated_before + 1:
                 raise Unproven(f"The rating of {completion} was taken and is not in the status; {doctor} tells more.")
-            proof = Proof(completion, text, before + 1, status, None, seconds)
+            proof = Proof(completion, text, rated_before + 1, status, None, seconds)
             compares = _comparable(settings) and bool(status["backend"]["adapters"])
-            asked = compares and status["match"]["state"] == "unasked"
-            seen(proof, asked)
+            waits = compares and status["match"]["state"] == "unasked"
+            notify(proof, waits)
             match = _match(client, status["match"], wait) if compares else None
         finally:
-            client.ask("DELETE", f"/v1/feedback/{given['id']}")
+            client.ask("DELETE", f"/v1/feedback/{stored['id']}")
     except (Refused, Unreachable) as error:
         raise Unproven(str(error)) from None
     except (KeyError, TypeError, IndexError) as error:
         raise Unproven(f"What answered is not a chat completion ({error!r}); {doctor} tells more.") from None
-    return proof._replace(match=match, asked=asked)
+    return proof._replace(match=match, waited=waits)
 
 
 def _rated(status: dict[str, Any]) -> int:
@@ -142,11 +144,11 @@ def _comparable(settings: Settings) -> bool:
     return settings.backend.kind != "builtin" and local(settings.train.weights or "/") is not None
 
 
-def _match(client: HomeClient, found: dict[str, Any], wait: Callable[[float], None]) -> str | None:
+def _match(client: HomeClient, weights_check: dict[str, Any], wait: Callable[[float], None]) -> str | None:
     """Compare the served model with the weights; this begins with the first rating."""
     began = time.monotonic()
-    while found["state"] == "unasked" and time.monotonic() - began < MATCH_S:
+    while weights_check["state"] == "unasked" and time.monotonic() - began < MATCH_S:
         wait(time.monotonic() - began)
         time.sleep(POLL_S)
-        found = client.ask("GET", "/rl/status")["match"]
-    return None if found["state"] == "unasked" else str(found["line"])
+        weights_check = client.ask("GET", "/rl/status")["match"]
+    return None if weights_check["state"] == "unasked" else str(weights_check["line"])

@@ -35,26 +35,26 @@ BYTES: Final = 2.0  # of one parameter, as models are published
 
 class Proposal(NamedTuple):
     spec: str  # a folder or a hub id: train.weights
-    why: str
-    here: bool  # on this machine already
+    reason: str
+    is_local: bool  # on this machine already
 
 
 def propose(kind: str, model: str, root: str | None, about: Mapping[str, Any]) -> list[Proposal]:
     """`root`: what the server says it has loaded; `about`: what it says of the model, in GGUF's words."""
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     if kind == "mlx":
-        found[model] = "what mlx_lm.server itself has loaded"
+        reasons[model] = "what mlx_lm.server itself has loaded"
     if root and (_is_id(root) or local(root) is not None):
-        found[root] = "what the server itself has loaded"
+        reasons[root] = "what the server itself has loaded"
     for spec, reason in _named_in(about):
-        found.setdefault(spec, reason)
+        reasons.setdefault(spec, reason)
     names = {_plain(name) for name in _names(model, about)}
     for spec in _shelf():
         if _plain(spec) in names:
-            found.setdefault(spec, "it has the same name and is on this machine")
-    proposals = [Proposal(spec, why, local(spec) is not None) for spec, why in found.items()]
-    kept = [p for p in proposals if not p.here or differs(p.spec, about) is None]
-    return kept[:4]
+            reasons.setdefault(spec, "it has the same name and is on this machine")
+    proposals = [Proposal(spec, reason, local(spec) is not None) for spec, reason in reasons.items()]
+    plausible = [p for p in proposals if not p.is_local or differs(p.spec, about) is None]
+    return plausible[:4]
 
 
 def out_of_reach(spec: str) -> str | None:
@@ -85,9 +85,9 @@ def differs(spec: str, about: Mapping[str, Any]) -> str | None:
         ("attention heads", about.get(f"{arch}.attention.head_count"), text.get("num_attention_heads")),
         ("feed-forward states", about.get(f"{arch}.feed_forward_length"), text.get("intermediate_size")),
     )
-    for what, theirs, ours in pairs:
+    for quantity, theirs, ours in pairs:
         if isinstance(theirs, int) and isinstance(ours, int) and theirs != ours:
-            return f"{spec} has {ours} {what}, the served model {theirs}"
+            return f"{spec} has {ours} {quantity}, the served model {theirs}"
     return None
 
 
@@ -142,8 +142,8 @@ def _of_family(about: Mapping[str, Any]) -> tuple[str, str] | None:
     usual = not tune or tune.lower() in TUNES
     known_as = tune if usual else "Instruct" if about.get("tokenizer.chat_template") else ""
     spec = _published("-".join(part.replace(" ", "-") for part in (base, size, known_as) if part), about)
-    what = "the name that the model's file has" if usual else f"the model's file, whose tune is called {tune}"
-    return (spec, f"a guess from {what}; look whether it is the one") if spec else None
+    source = "the name that the model's file has" if usual else f"the model's file, whose tune is called {tune}"
+    return (spec, f"a guess from {source}; look whether it is the one") if spec else None
 
 
 def _published(name: str, about: Mapping[str, Any]) -> str | None:

@@ -118,7 +118,7 @@ def _comments(rated: Iterable[ReportedCompletion], names: dict[str, str]) -> lis
             "verdict": verdict(rating),
             "value": rating.value,
             "comment": _cut(rating.comment or "", QUESTION_CHARACTERS),
-            "asked": _cut(completion.asked, QUESTION_CHARACTERS),
+            "asked": _cut(completion.question, QUESTION_CHARACTERS),
             "version": completion.version,
         }
         for rating, completion in commented[:COMMENTS]
@@ -205,7 +205,7 @@ def _taught(
             "loss": outcome.get("loss"),
         }
         if text:
-            row["asked"] = _cut(completion.asked, QUESTION_CHARACTERS) if completion else None
+            row["asked"] = _cut(completion.question, QUESTION_CHARACTERS) if completion else None
             row["comment"] = _cut(rating.comment, QUESTION_CHARACTERS) if rating and rating.comment else None
         rows.append(row)
     rows.sort(key=lambda row: (row["used"], row["at"]), reverse=True)
@@ -242,7 +242,8 @@ def _run(run: Mapping[str, Any], *, text: bool) -> Json:
 
 def _replies(completions: Sequence[ReportedCompletion]) -> list[Json]:
     return [
-        {"kind": pair.kind, "before": _reply(pair.before), "after": _reply(pair.after)} for pair in pairs(completions)
+        {"kind": pair.kind, "before": _reply(pair.old_reply), "after": _reply(pair.new_reply)}
+        for pair in pairs(completions)
     ]
 
 
@@ -250,8 +251,8 @@ def _reply(completion: ReportedCompletion) -> Json:
     opinion = sum(rating.value for rating in completion.ratings)
     return {
         "version": completion.version,
-        "at": completion.at,
-        "asked": _cut(completion.asked, QUESTION_CHARACTERS),
+        "at": completion.created_at,
+        "asked": _cut(completion.question, QUESTION_CHARACTERS),
         "text": _cut(completion.text, REPLY_CHARACTERS),
         "verdict": ("good" if opinion > 0 else "bad" if opinion < 0 else "undecided") if completion.ratings else None,
     }

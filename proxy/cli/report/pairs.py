@@ -22,8 +22,8 @@ ALIKE: Final = 0.6  # share of the words of both that both have
 
 class ReportPair(NamedTuple):
     kind: Kind
-    before: ReportedCompletion
-    after: ReportedCompletion  # of a later version
+    old_reply: ReportedCompletion
+    new_reply: ReportedCompletion  # of a later version
 
 
 def pairs(completions: Sequence[ReportedCompletion]) -> list[ReportPair]:
@@ -31,16 +31,23 @@ def pairs(completions: Sequence[ReportedCompletion]) -> list[ReportPair]:
     main_turns = [
         completion for completion in completions if completion.version is not None and completion.text.strip()
     ]
-    spoken = [completion for completion in main_turns if len(words(completion.asked)) >= FEWEST_WORDS]
+    spoken = [completion for completion in main_turns if len(words(completion.question)) >= FEWEST_WORDS]
     candidates = [*_same(main_turns, "the same prompt"), *_same(spoken, "the same question"), *_similar(spoken)]
-    candidates = [pair for pair in candidates if pair.before.text != pair.after.text]
-    candidates.sort(key=lambda pair: (KINDS.index(pair.kind), -_version_distance(pair), -pair.after.at, pair.after.id))
+    candidates = [pair for pair in candidates if pair.old_reply.text != pair.new_reply.text]
+    candidates.sort(
+        key=lambda pair: (
+            KINDS.index(pair.kind),
+            -_version_distance(pair),
+            -pair.new_reply.created_at,
+            pair.new_reply.id,
+        )
+    )
     chosen: list[ReportPair] = []
     used: set[str] = set()
     for pair in candidates:
-        if len(chosen) < MOST and used.isdisjoint({pair.before.id, pair.after.id, pair.after.prompt}):
+        if len(chosen) < MOST and used.isdisjoint({pair.old_reply.id, pair.new_reply.id, pair.new_reply.prompt}):
             chosen.append(pair)
-            used |= {pair.before.id, pair.after.id, pair.after.prompt}
+            used |= {pair.old_reply.id, pair.new_reply.id, pair.new_reply.prompt}
     return chosen
 
 
@@ -52,7 +59,7 @@ def _same(completions: Iterable[ReportedCompletion], kind: Kind) -> list[ReportP
     """For each group, the newest reply of its earliest version, and of its latest."""
     groups: dict[str, list[ReportedCompletion]] = {}
     for completion in completions:
-        key = completion.prompt if kind == "the same prompt" else " ".join(completion.asked.casefold().split())
+        key = completion.prompt if kind == "the same prompt" else " ".join(completion.question.casefold().split())
         groups.setdefault(key, []).append(completion)
     version_pairs = []
     for group in groups.values():
@@ -61,14 +68,18 @@ def _same(completions: Iterable[ReportedCompletion], kind: Kind) -> list[ReportP
             max(_version(completion) for completion in group),
         )
         if first != last:
-            earliest, latest = (max((o for o in group if o.version == v), key=lambda o: o.at) for v in (first, last))
+            earliest, latest = (
+                max((o for o in group if o.version == v), key=lambda o: o.created_at) for v in (first, last)
+            )
             version_pairs.append(ReportPair(kind, earliest, latest))
     return version_pairs
 
 
 def _similar(completions: Sequence[ReportedCompletion]) -> list[ReportPair]:
     """For each later reply to a question that stood alone, the likest such question to an earlier version."""
-    looked = [(completion, words(completion.asked)) for completion in completions[-LOOKED_AT:] if completion.alone]
+    looked = [
+        (completion, words(completion.question)) for completion in completions[-LOOKED_AT:] if completion.is_first_turn
+    ]
     likest_pairs = []
     for later_reply, later_words in looked:
         near = [
@@ -76,7 +87,7 @@ def _similar(completions: Sequence[ReportedCompletion]) -> list[ReportPair]:
             for earlier_reply, earlier_words in looked
             if _version(earlier_reply) < _version(later_reply) and earlier_reply.prompt != later_reply.prompt
         ]
-        alike, best = max(near, key=lambda pair: (pair[0], pair[1].at), default=(0.0, later_reply))
+        alike, best = max(near, key=lambda pair: (pair[0], pair[1].created_at), default=(0.0, later_reply))
         if alike >= ALIKE:
             likest_pairs.append(ReportPair("a similar question", best, later_reply))
     return likest_pairs
@@ -87,4 +98,4 @@ def _version(completion: ReportedCompletion) -> int:
 
 
 def _version_distance(pair: ReportPair) -> int:
-    return _version(pair.after) - _version(pair.before)
+    return _version(pair.new_reply) - _version(pair.old_reply)

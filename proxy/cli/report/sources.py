@@ -30,13 +30,13 @@ class ReportedCompletion:
     """A completion without what no report shows: no token ids, and of the prompt only what was asked last."""
 
     id: str
-    at: float
+    created_at: float
     model: str
     version: int | None
     turn: str
-    asked: str
+    question: str
     prompt: str  # a hash of all that was said before; system texts change with every turn and are not in it
-    alone: bool  # nothing was said before the question
+    is_first_turn: bool  # nothing was said before the question
     text: str
     ratings: tuple[Rating, ...]
 
@@ -55,7 +55,7 @@ def ask(client: HomeClient) -> ReportData:
     adapters = client.ask("GET", "/rl/adapters")
     runs = [client.ask("GET", f"/rl/runs/{r['id']}") for r in client.ask("GET", f"/rl/runs?limit={RUNS}")["data"]]
     completions = _merged(
-        told_of(orjson.loads(line))
+        parse_completion(orjson.loads(line))
         for query in ("rated=1", f"session={SESSION}")
         for line in client.lines(f"/rl/export?{query}")
     )
@@ -69,25 +69,25 @@ async def read(home: Path, secret: Secret | None) -> ReportData:
         adapters = [adapter_json(a, pointer) for a in await store.versions.all()]
         runs = [await account(store, run) for run in await store.runs.recent(RUNS)]
         completions = [
-            told_of(line)
+            parse_completion(line)
             for only in (Filter(rated=True), Filter(session=SESSION))
             async for line in store.transfer.export(only)
         ]
     return ReportData(pointer.live, _previous(adapters), adapters, runs, _merged(completions))
 
 
-def told_of(line: Mapping[str, Any]) -> ReportedCompletion:
+def parse_completion(line: Mapping[str, Any]) -> ReportedCompletion:
     """A line of an export."""
     talk = [message for message in line["messages"] if message["role"] not in ("system", "developer")]
     return ReportedCompletion(
         id=line["id"],
-        at=line["created_at"],
+        created_at=line["created_at"],
         model=line["model"],
         version=line["version"],
         turn=line["turn"],
-        asked=_question(talk),
+        question=_question(talk),
         prompt=hashlib.blake2b(orjson.dumps(talk, option=orjson.OPT_SORT_KEYS), digest_size=16).hexdigest(),
-        alone=len(talk) == 1,
+        is_first_turn=len(talk) == 1,
         text=line["text"] or "",
         ratings=tuple(_rating(line["id"], rating) for rating in line["ratings"]),
     )
@@ -119,7 +119,7 @@ def _merged(completions: Iterable[ReportedCompletion]) -> list[ReportedCompletio
     """Each once, oldest first."""
     return sorted(
         {completion.id: completion for completion in completions}.values(),
-        key=lambda completion: (completion.at, completion.id),
+        key=lambda completion: (completion.created_at, completion.id),
     )
 
 

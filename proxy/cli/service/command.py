@@ -31,16 +31,16 @@ def install(
     from proxy.cli.service.managers import NoService
 
     manager = _manager(home)
-    found = {"file": str(manager.file), "kind": manager.kind, "name": manager.name, "text": manager.text()}
+    description = {"file": str(manager.file), "kind": manager.kind, "name": manager.name, "text": manager.text()}
     if not dry_run:
         try:
             manager.install()
         except NoService as error:
             fail(str(error))
     if as_json:
-        print(json.dumps({**found, "dry_run": dry_run}, indent=2))
+        print(json.dumps({**description, "dry_run": dry_run}, indent=2))
     elif dry_run:
-        print(f"{found['text']}\nwould be written to {manager.file}")
+        print(f"{description['text']}\nwould be written to {manager.file}")
     else:
         print(f"{manager.name} runs, and starts at every login ({manager.file}). `rlproxy service logs` shows its log.")
         if manager.kind == "systemd":
@@ -54,13 +54,13 @@ def remove(home: Home = None, as_json: AsJson = False) -> None:
 
     manager = _manager(home)
     try:
-        there = manager.remove()
+        was_installed = manager.remove()
     except NoService as error:
         fail(str(error))
     if as_json:
-        print(json.dumps({"file": str(manager.file), "removed": there}, indent=2))
+        print(json.dumps({"file": str(manager.file), "removed": was_installed}, indent=2))
     else:
-        print(f"{manager.name} is stopped and removed" if there else f"{manager.name} was not installed")
+        print(f"{manager.name} is stopped and removed" if was_installed else f"{manager.name} was not installed")
 
 
 @service_app.command()
@@ -92,13 +92,13 @@ def logs(
 
     command = _manager(home).logs(lines, follow=follow)
     try:
-        done = subprocess.run(command)
+        completed = subprocess.run(command)
     except KeyboardInterrupt:
         return
     except OSError as error:
         fail(f"`{command[0]}` could not be run ({error}).")
-    if done.returncode != 0:
-        fail(f"`{' '.join(command)}` ended with status {done.returncode}.")
+    if completed.returncode != 0:
+        fail(f"`{' '.join(command)}` ended with status {completed.returncode}.")
 
 
 def _manager(home: Path | None) -> Manager:

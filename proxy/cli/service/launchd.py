@@ -19,7 +19,7 @@ class Launchd:
         self.home, self.name, self._command = home, name, command
 
     @classmethod
-    def here(cls) -> bool:
+    def is_available(cls) -> bool:
         return sys.platform == "darwin"
 
     @property
@@ -68,7 +68,7 @@ class Launchd:
 
 
 def plist(label: str, command: list[str], log: Path, path: str) -> str:
-    found = {
+    properties = {
         "Label": label,
         "ProgramArguments": command,
         "RunAtLoad": True,
@@ -80,7 +80,7 @@ def plist(label: str, command: list[str], log: Path, path: str) -> str:
         "EnvironmentVariables": {"PATH": path},
         "Umask": 0o077,
     }
-    return plistlib.dumps(found, sort_keys=False).decode()
+    return plistlib.dumps(properties, sort_keys=False).decode()
 
 
 def _state(printed: str) -> State:

@@ -48,10 +48,12 @@ class Manager(Protocol):
 def run(command: Sequence[str], *, may_fail: bool = False) -> str:
     """Its output. Raises NoService."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_S, stdin=subprocess.DEVNULL)
+        completed = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_S, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NoService(f"`{' '.join(command)}` did not work: {error}.") from None
-    if done.returncode != 0 and not may_fail:
-        said = (done.stderr or done.stdout).strip().splitlines()
-        raise NoService(f"`{' '.join(command)}` did not work: {said[-1] if said else f'status {done.returncode}'}")
-    return done.stdout
+    if completed.returncode != 0 and not may_fail:
+        lines = (completed.stderr or completed.stdout).strip().splitlines()
+        raise NoService(
+            f"`{' '.join(command)}` did not work: {lines[-1] if lines else f'status {completed.returncode}'}"
+        )
+    return completed.stdout

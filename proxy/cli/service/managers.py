@@ -21,7 +21,7 @@ MANAGERS: tuple[type[Launchd] | type[Systemd], ...] = (Launchd, Systemd)
 
 def find(home: Path) -> Manager | None:
     """The service manager of this machine, if there is one."""
-    kind = next((kind for kind in MANAGERS if kind.here()), None)
+    kind = next((kind for kind in MANAGERS if kind.is_available()), None)
     # Not from the folder that it is started in, a person's home: a folder `store` there would be taken for ours.
     command = [sys.executable, "-P", "-m", "proxy.cli", "serve", "--home", str(home)]
     return kind(home, name_of(home), command) if kind else None

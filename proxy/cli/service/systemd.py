@@ -15,7 +15,7 @@ from typing import Final
 from proxy.cli.agents.connection import Change, apply
 from proxy.cli.service.manager import STOP_S, NoService, State, run
 
-SHOWN: Final = "LoadState,ActiveState,SubState,MainPID,NRestarts,UnitFileState,Result"
+PROPERTIES: Final = "LoadState,ActiveState,SubState,MainPID,NRestarts,UnitFileState,Result"
 
 
 class Systemd:
@@ -25,7 +25,7 @@ class Systemd:
         self.home, self.name, self._command = home, name, command
 
     @classmethod
-    def here(cls) -> bool:
+    def is_available(cls) -> bool:
         """Tell whether a manager of this person's services runs: in most containers none does."""
         runtime = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
         return sys.platform == "linux" and shutil.which("systemctl") is not None and Path(runtime, "systemd").is_dir()
@@ -59,7 +59,7 @@ class Systemd:
     def state(self) -> State:
         if not self.file.exists():
             return State(False, False, f"not installed ({self.file} is not there)")
-        printed = run(["systemctl", "--user", "show", f"--property={SHOWN}", self.name])
+        printed = run(["systemctl", "--user", "show", f"--property={PROPERTIES}", self.name])
         return _state(dict(line.partition("=")[::2] for line in printed.splitlines()))
 
     def logs(self, lines: int, *, follow: bool) -> list[str]:
@@ -108,11 +108,13 @@ def _plain(text: str) -> str:
     return text.replace("%", "%%")
 
 
-def _state(shown: dict[str, str]) -> State:
-    running = shown.get("ActiveState") == "active"
-    pid = int(shown.get("MainPID") or 0) or None
-    at_login = "starts at login" if shown.get("UnitFileState") == "enabled" else "does not start at login"
-    again = f", started again {shown['NRestarts']} times" if shown.get("NRestarts", "0") not in ("", "0") else ""
-    reason = f" ({shown['Result']})" if shown.get("Result") not in (None, "", "success") else ""
-    activity = f"runs as process {pid}" if running else f"{shown.get('ActiveState') or 'does not run'}{reason}"
-    return State(True, running, f"{activity}{again}; {at_login}", pid)
+def _state(properties: dict[str, str]) -> State:
+    running = properties.get("ActiveState") == "active"
+    pid = int(properties.get("MainPID") or 0) or None
+    at_login = "starts at login" if properties.get("UnitFileState") == "enabled" else "does not start at login"
+    restarts = (
+        f", started again {properties['NRestarts']} times" if properties.get("NRestarts", "0") not in ("", "0") else ""
+    )
+    reason = f" ({properties['Result']})" if properties.get("Result") not in (None, "", "success") else ""
+    activity = f"runs as process {pid}" if running else f"{properties.get('ActiveState') or 'does not run'}{reason}"
+    return State(True, running, f"{activity}{restarts}; {at_login}", pid)

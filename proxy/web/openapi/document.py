@@ -34,7 +34,7 @@ KEYS: Final[Schema] = {
 
 def left_out(path: str) -> str | None:
     """Why a route that is registered is not in the document; None where it has to be."""
-    return next((why for pattern, why in LEFT_OUT.items() if re.fullmatch(pattern, path)), None)
+    return next((reason for pattern, reason in LEFT_OUT.items() if re.fullmatch(pattern, path)), None)
 
 
 @cache
@@ -50,19 +50,19 @@ class _Untitled(GenerateJsonSchema):
 
 
 def document() -> dict[str, Any]:
-    bodies = {(one.id, place): body for one in OPERATIONS for place, body in _bodies(one).items()}
+    bodies = {(operation.id, place): body for operation in OPERATIONS for place, body in _bodies(operation).items()}
     types: list[tuple[Any, Any, TypeAdapter[Any]]] = [
         (key, "validation", TypeAdapter(body)) for key, body in bodies.items() if not isinstance(body, Raw)
     ]
-    found, shared = TypeAdapter.json_schemas(types, ref_template=TEMPLATE, schema_generator=_Untitled)
+    schemas, shared = TypeAdapter.json_schemas(types, ref_template=TEMPLATE, schema_generator=_Untitled)
     content = {
-        key: body.content if isinstance(body, Raw) else {"application/json": found[key, "validation"]}
+        key: body.content if isinstance(body, Raw) else {"application/json": schemas[key, "validation"]}
         for key, body in bodies.items()
     }
     paths: dict[str, dict[str, Any]] = {}
-    for one in OPERATIONS:
-        mine = {place: _content(content[id, place]) for id, place in content if id == one.id}
-        paths.setdefault(one.path, {})[one.method] = _operation(one, mine)
+    for operation in OPERATIONS:
+        mine = {place: _content(content[id, place]) for id, place in content if id == operation.id}
+        paths.setdefault(operation.path, {})[operation.method] = _operation(operation, mine)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -78,37 +78,44 @@ def document() -> dict[str, Any]:
     }
 
 
-def _bodies(one: Operation) -> dict[str, Any]:
+def _bodies(operation: Operation) -> dict[str, Any]:
     """By their place in an operation."""
-    taken = {} if one.takes is None else {"body": one.takes}
-    return {**taken, **{str(status): body for status, body in one.answers.items()}, "default": one.fails}
+    request_body = {} if operation.takes is None else {"body": operation.takes}
+    return {
+        **request_body,
+        **{str(status): body for status, body in operation.answers.items()},
+        "default": operation.fails,
+    }
 
 
 def _content(content: Mapping[str, Schema]) -> dict[str, Any]:
     return {"content": {kind: {"schema": schema} for kind, schema in content.items()}}
 
 
-def _operation(one: Operation, content: dict[str, Any]) -> dict[str, Any]:
-    said: dict[str, Any] = {
-        "operationId": one.id,
-        "tags": [one.section],
-        "summary": re.split(r"(?<=[.;:]) ", one.says)[0].rstrip(".;:"),
-        "description": one.says,
-        "parameters": _parameters(one),
+def _operation(operation: Operation, content: dict[str, Any]) -> dict[str, Any]:
+    item: dict[str, Any] = {
+        "operationId": operation.id,
+        "tags": [operation.section],
+        "summary": re.split(r"(?<=[.;:]) ", operation.says)[0].rstrip(".;:"),
+        "description": operation.says,
+        "parameters": _parameters(operation),
         "responses": {
             place: {"description": "What went wrong." if place == "default" else "What was asked for.", **body}
             for place, body in content.items()
             if place != "body"
         },
-        "security": [] if one.role is None else [{name: [one.role]} for name in KEYS],
+        "security": [] if operation.role is None else [{name: [operation.role]} for name in KEYS],
     }
     if "body" in content:
-        said["requestBody"] = {"required": not one.may_be_empty, **content["body"]}
-    return said
+        item["requestBody"] = {"required": not operation.may_be_empty, **content["body"]}
+    return item
 
 
-def _parameters(one: Operation) -> list[dict[str, Any]]:
-    named = [("path", name, one.path_schema) for name in re.findall(r"\{(\w+)\}", one.path)]
-    named += [("query", name, schema) for name, schema in one.query.items()]
-    named += [("header", name, schema) for name, schema in one.headers.items()]
-    return [{"in": where, "name": name, "required": where == "path", "schema": schema} for where, name, schema in named]
+def _parameters(operation: Operation) -> list[dict[str, Any]]:
+    parameters = [("path", name, operation.path_schema) for name in re.findall(r"\{(\w+)\}", operation.path)]
+    parameters += [("query", name, schema) for name, schema in operation.query.items()]
+    parameters += [("header", name, schema) for name, schema in operation.headers.items()]
+    return [
+        {"in": location, "name": name, "required": location == "path", "schema": schema}
+        for location, name, schema in parameters
+    ]

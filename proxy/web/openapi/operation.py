@@ -21,8 +21,8 @@ FLAG: Final[Schema] = {"type": "string", "enum": ["", "1", "true", "0", "false"]
 
 
 def number(low: int, high: int, default: int | None = None) -> Schema:
-    found = {"type": "integer", "minimum": low, "maximum": high}
-    return found if default is None else {**found, "default": default}
+    schema = {"type": "integer", "minimum": low, "maximum": high}
+    return schema if default is None else {**schema, "default": default}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Operation:
     headers: Mapping[str, Schema] = field(default_factory=dict)
     path_schema: Schema = field(default_factory=lambda: TEXT)
     fails: Any = Problem  # the shape of everything that goes wrong
-    more: str = ""  # a page that says more, seen from docs/reference/
+    details_page: str = ""  # a page that says more, seen from docs/reference/
 
     @property
     def id(self) -> str:

@@ -42,7 +42,7 @@ RATER: Final[dict[str, Schema]] = {"x-rl-user": {**PERSON, "description": "Who r
 SIGNED: Final[dict[str, Schema]] = {"webhook-id": TEXT, "webhook-timestamp": TEXT, "webhook-signature": TEXT}
 
 
-def _model(path: str, takes: Any, says: str, answers: Raw = STREAM, more: str = "") -> Operation:
+def _model(path: str, takes: Any, says: str, answers: Raw = STREAM, details_page: str = "") -> Operation:
     return Operation(
         "post",
         path,
@@ -52,21 +52,21 @@ def _model(path: str, takes: Any, says: str, answers: Raw = STREAM, more: str = 
         takes=takes,
         headers=ABOUT,
         fails=passthrough.RelayedError,
-        more=more,
+        details_page=details_page,
     )
 
 
-def _webhook(name: str, says: str, takes: Any = ANYTHING, answers: Any = ANYTHING, **more: Any) -> Operation:
+def _webhook(name: str, says: str, takes: Any = ANYTHING, answers: Any = ANYTHING, **options: Any) -> Operation:
     shapes = {200: answers} if isinstance(answers, Raw) else {200: answers, 201: answers}  # 201: rated
-    return Operation("post", f"/rl/webhooks/{name}", "chats", says, shapes, takes=takes, **more)
+    return Operation("post", f"/rl/webhooks/{name}", "chats", says, shapes, takes=takes, **options)
 
 
-def _act(path: str, says: str, answer: Any, status: int = 200, **more: Any) -> Operation:
-    return Operation("post", path, "control", says, {status: answer}, **more)
+def _act(path: str, says: str, answer: Any, status: int = 200, **options: Any) -> Operation:
+    return Operation("post", path, "control", says, {status: answer}, **options)
 
 
-def _read(path: str, says: str, answer: Any, **more: Any) -> Operation:
-    return Operation("get", path, "control", says, {200: answer}, **more)
+def _read(path: str, says: str, answer: Any, **options: Any) -> Operation:
+    return Operation("get", path, "control", says, {200: answer}, **options)
 
 
 MODELS: Final = (
@@ -97,7 +97,7 @@ MODELS: Final = (
     Operation(
         "post", "/v1/messages/count_tokens", "models",
         "The backend's own answer, a count by its tokenizer or by tiktoken, or 404.", {200: passthrough.TokenCount},
-        takes=passthrough.MessagesRequest, fails=passthrough.RelayedError, more="dialects.md#counting-tokens",
+        takes=passthrough.MessagesRequest, fails=passthrough.RelayedError, details_page="dialects.md#counting-tokens",
     ),
     _model(
         "/api/chat",
@@ -277,33 +277,33 @@ JUDGE: Final = (
     Operation(
         "get", "/rl/judge", "control",
         "Signals, the judge's state, and how far its labels agree with people's ratings.", {200: JudgeReport},
-        more="../guides/signals.md",
+        details_page="../guides/signals.md",
     ),
     Operation(
         "post", "/rl/judge/accept", "control",
         "Accept what leaves this machine; before that nothing is sent.",
-        {200: JudgeReport}, more="../guides/signals.md",
+        {200: JudgeReport}, details_page="../guides/signals.md",
     ),
     Operation(
         "post", "/rl/rescore", "control",
         "Score again with your own code: turns, or `episodes`.",
         {200: Rescored},
-        takes=requests.RescoreWanted, more="../guides/signals.md#signals-of-your-own",
+        takes=requests.RescoreWanted, details_page="../guides/signals.md#signals-of-your-own",
     ),
 )  # fmt: skip
 
 LESSONS: Final = (
     Operation(
         "get", "/rl/lessons", "control", "Comments that act at once in later prompts; those that have ended, too.",
-        {200: LessonsBody}, more="../guides/rating-well.md#lessons",
+        {200: LessonsBody}, details_page="../guides/rating-well.md#lessons",
     ),
     Operation(
         "patch", "/rl/lessons/{id}", "control", "Other words, every question instead of its topic, or active again.",
-        {200: LessonBody}, takes=LessonWanted, more="../guides/rating-well.md#lessons",
+        {200: LessonBody}, takes=LessonWanted, details_page="../guides/rating-well.md#lessons",
     ),
     Operation(
         "delete", "/rl/lessons/{id}", "control", "It acts no more; its rating stays, and trains.",
-        {200: LessonBody}, more="../guides/rating-well.md#lessons",
+        {200: LessonBody}, details_page="../guides/rating-well.md#lessons",
     ),
 )  # fmt: skip
 

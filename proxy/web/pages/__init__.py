@@ -28,7 +28,7 @@ from proxy.versions.live_version import LiveVersion
 from proxy.web.forgetting import Forgetter
 from proxy.web.lesson_routes import LessonRoutes
 from proxy.web.pages.compare import ComparePage
-from proxy.web.pages.completion import WhyPage
+from proxy.web.pages.completion import CompletionPage
 from proxy.web.pages.data import DataPage
 from proxy.web.pages.episodes import EpisodesPage
 from proxy.web.pages.inbox import InboxPage
@@ -57,7 +57,7 @@ class Pages:
         live_version: LiveVersion,
         learner: RunSupervisor,
         acts: AdminActs,
-        when: Preconditions,
+        preconditions: Preconditions,
         feedback: Feedback,
         status: StatusReport,
         forgetter: Forgetter,
@@ -68,12 +68,12 @@ class Pages:
     ) -> None:
         self.visits = Visits(settings.server, keys)
         self._store = store
-        self._view = view = View(self.visits, live_version, learner, when)
+        self._view = view = View(self.visits, live_version, learner, preconditions)
         self._inbox = InboxPage(view, store, feedback, status, judging)
-        self._progress = ProgressPage(view, store, learner, acts, when, status, judging)
+        self._progress = ProgressPage(view, store, learner, acts, preconditions, status, judging)
         self._episodes = EpisodesPage(view, store, status)
         self._versions = VersionsPage(view, store, live_version, acts)
-        self._why = WhyPage(view, store, cut)
+        self._completion = CompletionPage(view, store, cut)
         self._compare = ComparePage(view, store, live_version, feedback, keys)
         self._data = DataPage(view, store, forgetter, retention, settings.home, lessons)
         self._sign_in = SignIn(view, self.visits)
@@ -88,15 +88,15 @@ class Pages:
             ("/page/pulse", self._pulse),
             ("/page/completions/{id}", self._inbox.row),
             ("/page/completions/{id}/{form}", self._inbox.form),
-            ("/completions/{id}", self._why.page),
+            ("/completions/{id}", self._completion.page),
             ("/progress", self._progress.page),
             ("/page/training", self._progress.training),
             ("/page/plots", self._progress.plots),
             ("/episodes", self._episodes.page),
-            ("/episodes/{id}", self._episodes.one),
+            ("/episodes/{id}", self._episodes.show),
             ("/versions", self._versions.page),
             ("/page/lineage", self._versions.lineage),
-            ("/versions/{version}", self._versions.why),
+            ("/versions/{version}", self._versions.show),
             ("/compare", self._compare.page),
             ("/data", self._data.page),
         ]
@@ -104,7 +104,7 @@ class Pages:
             ("/page/completions/{id}/rate", self._inbox.rate),
             ("/page/completions/{id}/undo", self._inbox.undo),
             ("/page/completions/{id}/copied", self._inbox.copied),
-            ("/page/question/later", self._inbox.later),
+            ("/page/question/later", self._inbox.postpone_question),
             ("/page/training/{act}", self._progress.act),
             ("/page/versions/{act}", self._versions.act),
             ("/page/compare", self._compare.ask),
@@ -143,8 +143,8 @@ class Pages:
                 form = await _form(request)
                 self.visits.check(request, str(form.get(TOKEN_FIELD) or ""))
             return await handler(request)
-        except web.HTTPSeeOther as found:
-            return web.Response(status=303, headers={"location": str(found.location)})
+        except web.HTTPSeeOther as redirect:
+            return web.Response(status=303, headers={"location": str(redirect.location)})
         except ProxyError as error:
             return self._view.problem(request, error.status, error.message)
         except StoreError as error:
@@ -165,5 +165,5 @@ async def _form(request: web.Request) -> Any:
 def _to_login(request: web.Request) -> web.Response:
     if request.headers.get("hx-request"):
         return web.Response(status=401, headers={"hx-redirect": "/login"}, text="Sign in first.")
-    after = request.path_qs if request.method == "GET" else "/"
-    return web.Response(status=303, headers={"location": f"/login?after={quote(after, safe='')}"})
+    target = request.path_qs if request.method == "GET" else "/"
+    return web.Response(status=303, headers={"location": f"/login?after={quote(target, safe='')}"})

@@ -14,7 +14,7 @@ from aiohttp import web
 
 FOLDER: Final = Path(__file__).parent / "static"
 _KINDS: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-_KEPT: Final = "public, max-age=31536000, immutable"
+_IMMUTABLE: Final = "public, max-age=31536000, immutable"
 
 
 class Asset(NamedTuple):
@@ -25,19 +25,19 @@ class Asset(NamedTuple):
 
 class Assets:
     def __init__(self) -> None:
-        self._found = {file.name: _read(file) for file in FOLDER.iterdir() if file.suffix in _KINDS}
+        self._assets = {file.name: _read(file) for file in FOLDER.iterdir() if file.suffix in _KINDS}
 
     def address(self, name: str) -> str:
         """For templates."""
-        return f"/static/{name}?v={self._found[name].mark}"
+        return f"/static/{name}?v={self._assets[name].mark}"
 
     async def get(self, request: web.Request) -> web.StreamResponse:
-        found = self._found.get(request.match_info["name"])
-        if found is None:
+        asset = self._assets.get(request.match_info["name"])
+        if asset is None:
             raise web.HTTPNotFound
-        kept = _KEPT if request.query.get("v") == found.mark else "no-cache"
-        headers = {"cache-control": kept, "x-content-type-options": "nosniff"}
-        return web.Response(body=found.body, content_type=found.kind, charset="utf-8", headers=headers)
+        cache_control = _IMMUTABLE if request.query.get("v") == asset.mark else "no-cache"
+        headers = {"cache-control": cache_control, "x-content-type-options": "nosniff"}
+        return web.Response(body=asset.body, content_type=asset.kind, charset="utf-8", headers=headers)
 
 
 def _read(file: Path) -> Asset:

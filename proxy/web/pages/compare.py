@@ -49,13 +49,13 @@ class ComparePage:
         query = request.query
         pair = [await self._answer(query[side]) for side in ("a", "b")] if "a" in query and "b" in query else []
         about = await self._answer(query["about"]) if query.get("about") else None
-        found = await self._store.inbox.siblings(about.prompt_hash) if about and about.prompt_hash else []
+        siblings = await self._store.inbox.siblings(about.prompt_hash) if about and about.prompt_hash else []
         return self._view.page(
             request,
             "compare.html",
             pair=pair,
             about=about,
-            siblings=[row for row in found if about and row.id != about.id],
+            siblings=[row for row in siblings if about and row.id != about.id],
             picked=_picked(pair, request[VISITOR].name),
             choices=[BASE, *(a.version for a in await self._store.versions.all() if not a.gone)],
             left=_version(query.get("left"), self._live_version.live),
@@ -66,16 +66,16 @@ class ComparePage:
     async def ask(self, request: web.Request) -> web.Response:
         """Ask both at once, then show them."""
         form = await request.post()
-        left, right = (
+        left_version, right_version = (
             _version(form.get("left"), self._live_version.live),
             _version(form.get("right"), self._live_version.live),
         )
         if about := str(form.get("about") or ""):
-            given = await self._store.completions.get(about)
-            if given is None:
+            completion = await self._store.completions.get(about)
+            if completion is None:
                 raise NotFound("This completion is not here any more.", param="about")
-            model = given.new.model if self._live_version.foreign else self._pinned(left)
-            ids = [about, await self._said(request, model, **_asked(given.new))]
+            model = completion.new.model if self._live_version.foreign else self._pinned(left_version)
+            ids = [about, await self._ask_model(request, model, **_parameters_of(completion.new))]
         elif self._live_version.foreign:
             raise Unsupported("The model that answers is not ours, so there are no versions of it; nothing was asked.")
         else:
@@ -83,18 +83,25 @@ class ComparePage:
             if not prompt or len(prompt) > MAX_TEXT:
                 raise BadRequest(f"Write a prompt of at most {MAX_TEXT} characters.", param="prompt")
             messages = [{"role": "user", "content": prompt}]
-            both = (self._said(request, self._pinned(version), messages=messages) for version in (left, right))
-            ids = list(await asyncio.gather(*both))
+            requests = (
+                self._ask_model(request, self._pinned(version), messages=messages)
+                for version in (left_version, right_version)
+            )
+            ids = list(await asyncio.gather(*requests))
         random.shuffle(ids)  # who looks at the left one first must not know which it is
         raise web.HTTPSeeOther("/compare?" + urlencode({"a": ids[0], "b": ids[1]}))
 
     async def pick(self, request: web.Request) -> web.Response:
         form = await request.post()
         better, worse = str(form.get("better") or ""), str(form.get("worse") or "")
-        one, other = await self._answer(better), await self._answer(worse)
-        if one.id == other.id or one.prompt_hash is None or one.prompt_hash != other.prompt_hash:
+        better_answer, worse_answer = await self._answer(better), await self._answer(worse)
+        if (
+            better_answer.id == worse_answer.id
+            or better_answer.prompt_hash is None
+            or better_answer.prompt_hash != worse_answer.prompt_hash
+        ):
             raise BadRequest("These are not two answers to one prompt; nothing was rated.")
-        for answer, value in ((one, 1.0), (other, -1.0)):
+        for answer, value in ((better_answer, 1.0), (worse_answer, -1.0)):
             visitor = request[VISITOR]
             new = NewRating(answer.id, visitor.name, value, source=SOURCE, scale="thumb", key=visitor.key)
             await self._feedback.rate(new)
@@ -102,22 +109,22 @@ class ComparePage:
         raise web.HTTPSeeOther("/compare?" + urlencode(order))
 
     async def _answer(self, id: str) -> CompletionSummary:
-        found = await self._store.inbox.get(id)
-        if found is None or found.status == "pending":
+        answer = await self._store.inbox.get(id)
+        if answer is None or answer.status == "pending":
             raise NotFound("This completion is not here any more.", param="id")
-        return found
+        return answer
 
     def _pinned(self, version: int) -> str:
         return f"{self._live_version.model}@{label(version)}"
 
-    async def _said(self, request: web.Request, model: str, **asked: Any) -> str:
+    async def _ask_model(self, request: web.Request, model: str, **parameters: Any) -> str:
         """One answer of that model; its id. Raises BackendRefused with the status it got, BackendBroke."""
-        with self._keys.lent(request[VISITOR].principal) as key:
-            return await self._said_by(key, request, model, asked)
+        with self._keys.temporary_key(request[VISITOR].principal) as key:
+            return await self._ask_with_key(key, request, model, parameters)
 
-    async def _said_by(self, key: str, request: web.Request, model: str, asked: dict[str, Any]) -> str:
+    async def _ask_with_key(self, key: str, request: web.Request, model: str, parameters: dict[str, Any]) -> str:
         headers = {"x-rl-turn": "side", "x-rl-session": SESSION, "authorization": f"Bearer {key}"}
-        body: dict[str, Any] = {"model": model, **asked, "max_tokens": MAX_TOKENS}
+        body: dict[str, Any] = {"model": model, **parameters, "max_tokens": MAX_TOKENS}
         if request[VISITOR].name != OWNER:
             body["user"] = request[VISITOR].name
         assert request.transport is not None
@@ -134,15 +141,15 @@ class ComparePage:
                 raise BackendBroke(f"{model} did not answer ({error or type(error).__name__}).") from error
 
 
-def _asked(new: NewCompletion) -> dict[str, Any]:
+def _parameters_of(new: NewCompletion) -> dict[str, Any]:
     """The earlier request as chat completions take it: with its tools, as the calls in its history are of these."""
     messages = [with_text_arguments(as_chat(message)) for message in new.prompt]
     tools = chat_tools(new.dialect, new.request)
     return {"messages": messages, **({"tools": tools} if tools else {})}
 
 
-def _version(given: Any, default: int) -> int:
-    text = str(given or "")
+def _version(field: Any, default: int) -> int:
+    text = str(field or "")
     return int(text) if text.isdecimal() and len(text) < 10 else default
 
 

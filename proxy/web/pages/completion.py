@@ -15,23 +15,23 @@ from proxy.web.pages.view import VISITOR, View
 from store.store import Store
 
 
-class WhyPage:
+class CompletionPage:
     def __init__(self, view: View, store: Store, cut: CutPrompts) -> None:
         self._view = view
         self._store = store
         self._cut = cut
 
     async def page(self, request: web.Request) -> web.Response:
-        found = await self._store.completions.get(request.match_info["id"])
+        completion = await self._store.completions.get(request.match_info["id"])
         row = await self._store.inbox.get(request.match_info["id"])
-        if found is None or row is None:
+        if completion is None or row is None:
             raise NotFound("This completion is not here any more.", param="id")
         siblings = await self._store.inbox.siblings(row.prompt_hash) if row.prompt_hash else []
-        asked = orjson.loads(found.new.request) if found.new.request else {}
-        end = found.end
+        request_json = orjson.loads(completion.new.request) if completion.new.request else {}
+        end = completion.end
         numbers = end.logprobs if end and end.logprobs else None
         inexact = end is not None and end.prompt_token_ids is None
-        cut = why_cut(found.new.prompt, end.usage) if end is not None and inexact else None
+        cut = why_cut(completion.new.prompt, end.usage) if end is not None and inexact else None
         return self._view.page(
             request,
             "completion.html",
@@ -39,12 +39,12 @@ class WhyPage:
             longer=self._cut.setting,
             row=row,
             me=request[VISITOR].name,
-            new=found.new,
+            new=completion.new,
             end=end,
             history=await self._store.ratings.history(row.id),
             signals=await self._store.signals.of(row.id),
             runs=await self._store.samples.runs_of(row.id),
             siblings=[s for s in siblings if s.id != row.id],
-            request_body=orjson.dumps(asked, option=orjson.OPT_INDENT_2).decode(),
+            request_body=orjson.dumps(request_json, option=orjson.OPT_INDENT_2).decode(),
             surprise=-sum(numbers) / len(numbers) if numbers else None,
         )

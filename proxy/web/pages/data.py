@@ -55,18 +55,20 @@ class DataPage:
         if form.get("sure"):
             if form["sure"] != "yes":
                 raise BadRequest("Nothing was forgotten.")
-            asked = ForgetRequest(kind, name, retrain=form.get("retrain") == "yes", purge=form.get("purge") == "yes")
-            gone = await self._forgetter.forget(asked, request[VISITOR].name)
+            forget_request = ForgetRequest(
+                kind, name, retrain=form.get("retrain") == "yes", purge=form.get("purge") == "yes"
+            )
+            count = await self._forgetter.forget(forget_request, request[VISITOR].name)
         else:
-            gone = await self._forgetter.look(kind, name)
+            count = await self._forgetter.look(kind, name)
         return html(
             self._view.render(
                 request,
                 "forget.html",
-                found=gone.found,
-                copies=gone.copies,
-                purged=gone.purged,
-                rebuild=gone.rebuild,
+                found=count.forgetting,
+                copies=count.copies,
+                purged=count.purged,
+                rebuild=count.rebuild,
                 kind=kind,
                 name=name,
                 gone=bool(form.get("sure")),
@@ -77,20 +79,22 @@ class DataPage:
         """Other words, or an end; the card anew."""
         require_admin(request)
         form = await request.post()
-        wanted: dict[str, Any] = {"active": form.get("act") != "remove"}
+        changes: dict[str, Any] = {"active": form.get("act") != "remove"}
         if form.get("act") == "save":
-            wanted |= {"text": str(form.get("text") or ""), "always": form.get("always") == "yes"}
-        await self._lessons.change(request.match_info["id"], wanted, request[VISITOR].name)
-        found = await self._store.lessons.all()
-        return html(self._view.render(request, "lessons.html", lessons=found, taught=self._lessons.enabled))
+            changes |= {"text": str(form.get("text") or ""), "always": form.get("always") == "yes"}
+        await self._lessons.change(request.match_info["id"], changes, request[VISITOR].name)
+        lessons = await self._store.lessons.all()
+        return html(self._view.render(request, "lessons.html", lessons=lessons, taught=self._lessons.enabled))
 
     async def retain(self, request: web.Request) -> web.Response:
         """For how long, with `back` as the settings say. First what would go at once; said with `sure`, it is so."""
         require_admin(request)
         form = await request.post()
         days = None if form.get("back") else days_of(str(form.get("days") or ""))
-        held = self._retention.of_settings if days is None else days
+        kept_days = self._retention.of_settings if days is None else days
         if sure := form.get("sure") == "yes":
             await self._retention.choose(days, request[VISITOR].name)
-        going = 0 if sure else await self._retention.would_go(held)
-        return html(self._view.render(request, "retain.html", days=held, back=days is None, going=going, sure=sure))
+        going = 0 if sure else await self._retention.would_go(kept_days)
+        return html(
+            self._view.render(request, "retain.html", days=kept_days, back=days is None, going=going, sure=sure)
+        )

@@ -20,7 +20,7 @@ from proxy.web.status import StatusReport
 from store.learning.episodes import Split
 from store.store import Store
 
-SHOWN: Final = 50
+PAGE_SIZE: Final = 50
 FEWEST: Final = 8  # rewards that a point of the drawing is the mean of
 POINTS: Final = 40  # of a line, at most
 WIDTH: Final = 640
@@ -38,20 +38,21 @@ class RewardLine(NamedTuple):
 
 def lines(rewards: Sequence[tuple[float, float, int | None, Split]]) -> list[RewardLine]:
     """The mean reward (-1 below, 1 above) of some episodes at a time, in the order in which rewards came."""
-    found = []
+    reward_lines = []
     splits: tuple[Split, ...] = ("train", "eval")
     for split in splits:
-        placed = [(at, reward) for at, (_, reward, _, of) in enumerate(rewards) if of == split]
+        placed = [(index, reward) for index, (_, reward, _, of) in enumerate(rewards) if of == split]
         each = max(FEWEST, -(-len(placed) // POINTS))
-        parts = [placed[at : at + each] for at in range(0, len(placed), each)]
+        parts = [placed[start : start + each] for start in range(0, len(placed), each)]
         means = [
-            (sum(at for at, _ in part) / len(part), sum(reward for _, reward in part) / len(part)) for part in parts
+            (sum(index for index, _ in part) / len(part), sum(reward for _, reward in part) / len(part))
+            for part in parts
         ]
         across, down = max(1, len(rewards) - 1), 2.0
-        found.append(
-            RewardLine(split, [(round(WIDTH * at / across, 1), round(HEIGHT * (1 - y) / down, 1)) for at, y in means])
+        reward_lines.append(
+            RewardLine(split, [(round(WIDTH * x / across, 1), round(HEIGHT * (1 - y) / down, 1)) for x, y in means])
         )
-    return [line for line in found if line.points]
+    return [line for line in reward_lines if line.points]
 
 
 class EpisodesPage:
@@ -61,14 +62,14 @@ class EpisodesPage:
         self._status = status
 
     async def page(self, request: web.Request) -> web.Response:
-        before = number(request, "before", None, 1, 2**62)
-        found = await self._store.episodes.page(limit=SHOWN + 1, before_seq=before)
+        before_seq = number(request, "before", None, 1, 2**62)
+        episodes = await self._store.episodes.page(limit=PAGE_SIZE + 1, before_seq=before_seq)
         return self._view.page(
             request,
             "episodes.html",
-            found=found[:SHOWN],
-            more=found[SHOWN - 1].seq if len(found) > SHOWN else None,
-            first=before is None,
+            found=episodes[:PAGE_SIZE],
+            more=episodes[PAGE_SIZE - 1].seq if len(episodes) > PAGE_SIZE else None,
+            first=before_seq is None,
             told=await self._status.episodes(),
             shares=await self._shares(),
             lines=lines(await self._store.episodes.rewards()),
@@ -76,18 +77,18 @@ class EpisodesPage:
             height=HEIGHT,
         )
 
-    async def one(self, request: web.Request) -> web.Response:
+    async def show(self, request: web.Request) -> web.Response:
         episode = await self._store.episodes.find(request.match_info["id"], None)
         if episode is None:
             raise NotFound("There is no such episode.", param="id")
-        told = {turn.completion_id: turn.reward for turn in await self._store.episodes.turns(episode)}
-        turns = await self._store.completions.many(list(told))
+        rewards = {turn.completion_id: turn.reward for turn in await self._store.episodes.turns(episode)}
+        turns = await self._store.completions.many(list(rewards))
         return self._view.page(
             request,
             "episode.html",
             one=episode,
             turns=[
-                {"turn": turn, "segment": segment, "reward": told[turn.new.id]}
+                {"turn": turn, "segment": segment, "reward": rewards[turn.new.id]}
                 for turn, segment in zip(turns, segments(turns), strict=True)
             ],
             side_turns=await self._store.episodes.side_turns(episode),
@@ -95,9 +96,9 @@ class EpisodesPage:
 
     async def _shares(self) -> list[dict[str, Any]]:
         """Successes (a reward above 0) of each version and split, with 95 % bounds."""
-        found = []
-        for one in await self._store.episodes.by_version():
-            interval = wilson(one.successes, one.episodes)
+        shares = []
+        for row in await self._store.episodes.by_version():
+            interval = wilson(row.successes, row.episodes)
             assert interval is not None, "there is one at least"
-            found.append({**one._asdict(), **interval._asdict()})
-        return found
+            shares.append({**row._asdict(), **interval._asdict()})
+        return shares

@@ -25,30 +25,30 @@ def sentence(line: str) -> str:
     return f"{line[:1].upper()}{line[1:].removesuffix('.')}."
 
 
-def moment(form: str, at: float) -> str:
+def moment(form: str, timestamp: float) -> str:
     """Local time by `strftime`; a dash for one that no calendar has, which costs no page."""
     try:
-        return time.strftime(form, time.localtime(at))
+        return time.strftime(form, time.localtime(timestamp))
     except (OverflowError, ValueError, OSError):
         return "–"
 
 
-def clock(at: float) -> str:
+def clock(timestamp: float) -> str:
     """Local time: the hour for today, else the day with it."""
     now = time.localtime()
-    if moment("%Y %j", at) == time.strftime("%Y %j", now):
-        return moment("%H:%M", at)
-    return moment("%-d %b %H:%M" if moment("%Y", at) == str(now.tm_year) else "%-d %b %Y %H:%M", at)
+    if moment("%Y %j", timestamp) == time.strftime("%Y %j", now):
+        return moment("%H:%M", timestamp)
+    return moment("%-d %b %H:%M" if moment("%Y", timestamp) == str(now.tm_year) else "%-d %b %Y %H:%M", timestamp)
 
 
-def day(at: float) -> str:
+def day(timestamp: float) -> str:
     """Local time with its date, for what may be read another day."""
-    return moment("%-d %b %Y %H:%M", at)
+    return moment("%-d %b %Y %H:%M", timestamp)
 
 
-def iso(at: float) -> str:
+def iso(timestamp: float) -> str:
     try:
-        return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
+        return datetime.fromtimestamp(timestamp, UTC).isoformat(timespec="seconds")
     except (OverflowError, ValueError, OSError):
         return ""
 
@@ -75,7 +75,7 @@ def verdict(rating: Rating) -> str:
     return f"{rating.value:+.2g}"
 
 
-def own(ratings: Sequence[Rating], me: str) -> Rating | None:
+def own_rating(ratings: Sequence[Rating], me: str) -> Rating | None:
     """The one that this person gave."""
     return next((rating for rating in ratings if rating.rater == me), None)
 
@@ -97,10 +97,10 @@ def parts(message: Message) -> list[MessagePart]:
     if not isinstance(body, dict):
         body = {"content": body}
     content = body.get("content")
-    found = [MessagePart("text", content)] if isinstance(content, str) and content else []
+    message_parts = [MessagePart("text", content)] if isinstance(content, str) and content else []
     if isinstance(content, list):
-        found += [_part(part) for part in content if isinstance(part, dict)]
-    return found + [MessagePart("call", call) for call in _calls(body)]
+        message_parts += [_part(part) for part in content if isinstance(part, dict)]
+    return message_parts + [MessagePart("call", call) for call in _calls(body)]
 
 
 def calls(message: Message | None) -> list[str]:
@@ -117,13 +117,13 @@ def _part(part: Mapping[str, Any]) -> MessagePart:
 
 
 def _calls(body: Mapping[str, Any]) -> list[str]:
-    found = []
+    calls = []
     for call in body.get("tool_calls") or ():
         function = call.get("function") or {}
         arguments = function.get("arguments")
-        said = arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode()
-        found.append(f"{function.get('name')}({said})")
-    return found
+        arguments_text = arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode()
+        calls.append(f"{function.get('name')}({arguments_text})")
+    return calls
 
 
 class Interval(NamedTuple):

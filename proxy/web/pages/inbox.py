@@ -19,7 +19,7 @@ from proxy.core.errors import BadRequest, Conflict, NotFound
 from proxy.feedback.ratings import MAX_TEXT, Feedback, judged
 from proxy.signals.judging import JudgingLoop
 from proxy.signals.rules import of_kind
-from proxy.web.pages.filters import own
+from proxy.web.pages.filters import own_rating
 from proxy.web.pages.notices import urgent
 from proxy.web.pages.view import VISITOR, View, html
 from proxy.web.status import StatusReport
@@ -63,14 +63,14 @@ class InboxPage:
         id = await self._judging.question()
         return None if id is None else await self._store.inbox.get(id)
 
-    async def later(self, request: web.Request) -> web.Response:
+    async def postpone_question(self, request: web.Request) -> web.Response:
         """Somebody would rather not say."""
         await self._judging.answered()
         return web.Response(text="")
 
     async def copied(self, request: web.Request) -> web.Response:
         """A person copied the answer, or a part of it: a signal, and no rating."""
-        row = await self._found(request)
+        row = await self._find_row(request)
         ruled = of_kind("copied")
         assert ruled is not None
         await self._store.signals.add(
@@ -83,50 +83,50 @@ class InboxPage:
         return self._view.page(request, "rows.html", **await self._list(request))
 
     async def _list(self, request: web.Request) -> dict[str, Any]:
-        asked = wanted(request)
+        completion_query = parse_query(request)
         ask = request.query.get("order") == TO_ASK
         rows = await self._store.guesses.to_ask(PAGE) if ask else []
-        found = Inbox(rows, {}, None) if rows else await self._store.inbox.page(asked)
+        inbox_page = Inbox(rows, {}, None) if rows else await self._store.inbox.page(completion_query)
         query = {key: request.query.get(key, "") for key in FILTERS}
-        given = {key: value for key, value in query.items() if value}
+        chosen_filters = {key: value for key, value in query.items() if value}
         return {
-            "rows": found.rows,
-            "others": found.others,
+            "rows": inbox_page.rows,
+            "others": inbox_page.others,
             "counted": COUNTED,
-            "folded": asked.newest_of_each and not rows,
+            "folded": completion_query.newest_of_each and not rows,
             "asks": bool(rows),
             "no_critic": ask and not rows,
             "me": request[VISITOR].name,
             "query": query,
-            "filtered": bool(given),
-            "filters": urlencode(given),
-            "older": urlencode({**given, "before": found.before_seq}) if found.before_seq else None,
-            "continued": asked.before_seq is not None,
+            "filtered": bool(chosen_filters),
+            "filters": urlencode(chosen_filters),
+            "older": urlencode({**chosen_filters, "before": inbox_page.before_seq}) if inbox_page.before_seq else None,
+            "continued": completion_query.before_seq is not None,
         }
 
     # One completion
 
     async def row(self, request: web.Request) -> web.Response:
-        return self._row(request, await self._found(request))
+        return self._row(request, await self._find_row(request))
 
     async def form(self, request: web.Request) -> web.Response:
         """Where a person writes why, or what would have been right."""
         kind = request.match_info["form"]
         if kind not in FORMS:
             raise NotFound(f"There is no form {kind}.")
-        row = await self._found(request)
+        row = await self._find_row(request)
         whole = await self._store.completions.get(row.id)
         text = whole.end.text if whole and whole.end else ""
         return self._view.page(request, f"{kind}.html", row=row, mine=self._mine(request, row), text=text)
 
     async def rate(self, request: web.Request) -> web.Response:
         """Answers with the row as it is then."""
-        row, form = await self._found(request), await request.post()
+        row, form = await self._find_row(request), await request.post()
         mine = self._mine(request, row)
         # What is not in the form stays; what was emptied is taken away.
         comment, correction = (_text(form[key]) or "" if key in form else None for key in ("comment", "correction"))
-        if (given := _text(form.get("rating"))) is not None:
-            value, scale = judged(given)
+        if (judgement := _text(form.get("rating"))) is not None:
+            value, scale = judged(judgement)
         elif correction:
             value, scale = -1.0, "thumb"
         elif mine is not None:
@@ -140,43 +140,43 @@ class InboxPage:
                 key=visitor.key,
             )
         )  # fmt: skip
-        return _told(await self.row(request), f"Rated. The answer begins: {quoted(row.text, row.calls)}.")
+        return _with_notice(await self.row(request), f"Rated. The answer begins: {quoted(row.text, row.calls)}.")
 
     async def undo(self, request: web.Request) -> web.Response:
-        row = await self._found(request)
+        row = await self._find_row(request)
         if (mine := self._mine(request, row)) is None:
             raise Conflict("You have not rated this, so there is nothing to undo.")
         await self._feedback.retract(mine.id)
-        return _told(
+        return _with_notice(
             await self.row(request), f"Your rating is taken back. The answer begins: {quoted(row.text, row.calls)}."
         )
 
-    async def _found(self, request: web.Request) -> CompletionSummary:
-        found = await self._store.inbox.get(request.match_info["id"])
-        if found is None:
+    async def _find_row(self, request: web.Request) -> CompletionSummary:
+        row = await self._store.inbox.get(request.match_info["id"])
+        if row is None:
             raise NotFound("This completion is not here any more.", param="id")
-        if found.status == "pending":
-            words = await self._feedback.quote(found.id)
+        if row.status == "pending":
+            words = await self._feedback.quote(row.id)
             raise Conflict(
                 f"This answer is not finished: {words}. Nothing was changed. It can be rated here when it has ended, "
-                f"and before by `rlproxy good --id {found.id}` or `rlproxy bad`."
+                f"and before by `rlproxy good --id {row.id}` or `rlproxy bad`."
             )
-        return found
+        return row
 
     def _row(self, request: web.Request, row: CompletionSummary) -> web.Response:
         return html(self._view.render(request, "row.html", row=row, me=request[VISITOR].name))
 
     def _mine(self, request: web.Request, row: CompletionSummary) -> Rating | None:
-        return own(row.ratings, request[VISITOR].name)
+        return own_rating(row.ratings, request[VISITOR].name)
 
 
-def _told(response: web.Response, line: str) -> web.Response:
+def _with_notice(response: web.Response, line: str) -> web.Response:
     """With a line that the page shows and says; a header takes ASCII alone."""
     response.headers["HX-Trigger-After-Settle"] = json.dumps({"told": line})
     return response
 
 
-def wanted(request: web.Request) -> CompletionQuery:
+def parse_query(request: web.Request) -> CompletionQuery:
     """The filters of the address. Raises BadRequest."""
     query = request.query
     turn: Turn | None = None if query.get("side") else "main"
@@ -197,17 +197,17 @@ def wanted(request: web.Request) -> CompletionQuery:
     )
 
 
-def _number(given: str | None, name: str) -> int | None:
-    if not given:
+def _number(text: str | None, name: str) -> int | None:
+    if not text:
         return None
-    if not given.isdecimal() or len(given) > 18:
+    if not text.isdecimal() or len(text) > 18:
         raise BadRequest(f"`{name}` must be a number.", param=name)
-    return int(given)
+    return int(text)
 
 
-def _text(given: Any) -> str | None:
-    if given is None or given == "":
+def _text(value: Any) -> str | None:
+    if value is None or value == "":
         return None
-    if not isinstance(given, str) or len(given) > MAX_TEXT:
+    if not isinstance(value, str) or len(value) > MAX_TEXT:
         raise BadRequest(f"What you wrote is over {MAX_TEXT} characters; nothing was rated.")
-    return given.replace("\r\n", "\n").strip() or None
+    return value.replace("\r\n", "\n").strip() or None

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from markupsafe import Markup
 
-from proxy.web.pages.svg import Plot, plain, ticks, when
+from proxy.web.pages.svg import Plot, plain, ticks, time_ticks
 
 RECENT: Final = 7  # hours, days or weeks that the line of the shares runs over
 LABELS: Final = 8  # under a curve
@@ -22,16 +22,16 @@ CURVES: Final = {
 
 
 class RatedSpan(NamedTuple):
-    """Ratings of one hour, day or week from `at` on."""
+    """Ratings of one hour, day or week from `start` on."""
 
-    at: float
+    start: float
     good: int
     bad: int
 
 
 class PlottedVersion(NamedTuple):
     version: int
-    at: float
+    created_at: float
     base_nll: Any = None  # as its gate measured it
 
 
@@ -40,16 +40,16 @@ def share(each: float, spans: Sequence[RatedSpan], versions: Sequence[PlottedVer
     judged = [span for span in spans if span.good + span.bad]
     if len(judged) < 2:  # one point is not a curve
         return None
-    dots = [(span.at + each / 2, span.good / (span.good + span.bad)) for span in judged]
+    dots = [(span.start + each / 2, span.good / (span.good + span.bad)) for span in judged]
     line = []
     for now in judged:
-        near = [span for span in judged if now.at - RECENT * each < span.at <= now.at]
+        near = [span for span in judged if now.start - RECENT * each < span.start <= now.at]
         good, bad = sum(span.good for span in near), sum(span.bad for span in near)
-        line.append((now.at + each / 2, good / (good + bad)))
+        line.append((now.start + each / 2, good / (good + bad)))
     first, last = dots[0][1], line[-1][1]
     label = f"Share of good ratings over time: {first:.0%} at first, {last:.0%} of late"
     plot = _over_time(label, each, spans, versions, (0, 1), [(n / 4, f"{n / 4:.0%}") for n in range(5)])
-    plot.dots(dots, said=[f"{span.good} good, {span.bad} bad" for span in judged])
+    plot.dots(dots, titles=[f"{span.good} good, {span.bad} bad" for span in judged])
     plot.line(line)
     return plot.drawn()
 
@@ -62,8 +62,8 @@ def counts(each: float, spans: Sequence[RatedSpan], versions: Sequence[PlottedVe
     levels = [(tick, f"{abs(tick):.0f}") for tick in ticks(-most, most) if tick == int(tick)]
     plot = _over_time("Good ratings up, bad ones down, over time", each, spans, versions, (-most, most), levels, 130)
     for span in spans:
-        plot.bar(span.at, each, 0, span.good, "bar-good")
-        plot.bar(span.at, each, -span.bad, 0, "bar-bad")
+        plot.bar(span.start, each, 0, span.good, "bar-good")
+        plot.bar(span.start, each, -span.bad, 0, "bar-bad")
     return plot.drawn()
 
 
@@ -71,16 +71,16 @@ def _over_time(
     label: str, each: float, spans: Sequence[RatedSpan], versions: Iterable[PlottedVersion], y: tuple[float, float],
     levels: Iterable[tuple[float, str]], height: int = 170,
 ) -> Plot:  # fmt: skip
-    low, high = spans[0].at, spans[-1].at + each
+    low, high = spans[0].start, spans[-1].start + each
     plot = Plot(label, (low, high), y, height=height)
-    plot.axes(when([span.at for span in spans], each), levels)
-    plot.marks((made.at, f"v{made.version}") for made in versions if low <= made.at <= high)
+    plot.axes(time_ticks([span.start for span in spans], each), levels)
+    plot.marks((plotted.created_at, f"v{plotted.version}") for plotted in versions if low <= plotted.created_at <= high)
     return plot
 
 
 def base_nll(versions: Iterable[PlottedVersion]) -> Markup | None:
     """By version, lowest first."""
-    points = [(float(made.version), float(made.base_nll)) for made in versions if _is_number(made.base_nll)]
+    points = [(float(plotted.version), float(plotted.base_nll)) for plotted in versions if _is_number(plotted.base_nll)]
     if len(points) < 2:
         return None
     low, high = min(0.0, *(y for _, y in points)), max(0.3, *(y for _, y in points))
@@ -107,7 +107,7 @@ def _curve(
     plot = Plot(label, (points[0][0], points[-1][0]), y, height=height)
     plot.axes([(x, f"{letter}{x:.0f}") for x, _ in points[:: -(-len(points) // LABELS)]], levels)
     plot.line(points)
-    plot.dots(points, said=[f"{letter}{x:.0f}: {plain(value)}" for x, value in points])
+    plot.dots(points, titles=[f"{letter}{x:.0f}: {plain(value)}" for x, value in points])
     return plot.drawn()
 
 

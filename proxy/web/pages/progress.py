@@ -40,7 +40,7 @@ class ProgressPage:
         store: Store,
         learner: RunSupervisor,
         acts: AdminActs,
-        when: Preconditions,
+        preconditions: Preconditions,
         status: StatusReport,
         judging: JudgingLoop,
     ) -> None:
@@ -48,7 +48,7 @@ class ProgressPage:
         self._store = store
         self._learner = learner
         self._acts = acts
-        self._when = when
+        self._preconditions = preconditions
         self._status = status
         self._judging = judging
 
@@ -88,18 +88,18 @@ class ProgressPage:
         versions = [plots.PlottedVersion(a.version, a.created_at) for a in await self._store.versions.all()]
         under_way = self._learner.state.run
         run = under_way or next(iter(await self._store.runs.recent(limit=1)), None)
-        told = await asyncio.to_thread(run_folder.progress, Path(run.folder)) if run else []
+        progress_lines = await asyncio.to_thread(run_folder.progress, Path(run.folder)) if run else []
         return {
             "unit": "day",
             "share_plot": plots.share(DAY, spans, versions),
             "count_plot": plots.counts(DAY, spans, versions),
-            "curves": list(plots.curves(run.id, run_folder.steps(told))) if run else [],
+            "curves": list(plots.curves(run.id, run_folder.steps(progress_lines))) if run else [],
             "under_way": under_way is not None,
         }
 
     async def _now(self) -> dict[str, Any]:
-        due, fresh, run = await self._when.due(), await self._when.fresh(), self._learner.state.run
-        needed, _ = await self._when.needed()
+        due, fresh, run = await self._preconditions.due(), await self._preconditions.fresh(), self._learner.state.run
+        needed, _ = await self._preconditions.needed()
         waiting = None if run else next(iter(await self._store.runs.still_open()), None)
         return {
             "run": run,
@@ -115,11 +115,11 @@ class ProgressPage:
 
     async def _shares(self) -> list[dict[str, Any]]:
         """For each version, how many of its rated answers people found good, with 95 % bounds."""
-        found = []
+        shares = []
         for verdicts in await self._store.stats.verdicts():
             interval = wilson(verdicts.good, verdicts.good + verdicts.bad)
             if interval is not None:
-                found.append(
+                shares.append(
                     {
                         "version": verdicts.version,
                         "name": version_in_words(verdicts.version),
@@ -128,4 +128,4 @@ class ProgressPage:
                         **interval._asdict(),
                     }
                 )
-        return found
+        return shares

@@ -66,11 +66,13 @@ class Visits:
 
     async def start(self, store: Store) -> None:
         """The same secret after a restart: open pages stay signed in and go on."""
-        kept = await store.meta.get(SECRET)
-        if kept is None:
-            await store.meta.set(SECRET, kept := secrets.token_hex(32))
+        stored_secret = await store.meta.get(SECRET)
+        if stored_secret is None:
+            await store.meta.set(SECRET, stored_secret := secrets.token_hex(32))
         keys = [k.get_secret_value() for k in (self._settings.api_key, self._settings.admin_key) if k]
-        self._secret = hashlib.sha256("\0".join([str(kept), *keys]).encode()).digest()  # a new key ends all visits
+        self._secret = hashlib.sha256(
+            "\0".join([str(stored_secret), *keys]).encode()
+        ).digest()  # a new key ends all visits
 
     def principal(self, request: web.Request) -> Principal | None:
         """For `security.Guard`: who it is by cookie; a guest on the page without one; None: by key, as ever."""
@@ -78,17 +80,17 @@ class Visits:
             return None
         ours = rule(request).kind == "page"
         if request.method in ("GET", "HEAD") or ours:
-            found = self._read(request.cookies.get(COOKIE, ""))
-            if found is not None and found.role != GUEST:
-                return found.principal
+            visitor = self._read(request.cookies.get(COOKIE, ""))
+            if visitor is not None and visitor.role != GUEST:
+                return visitor.principal
         return Principal(GUEST) if ours else None
 
     def of(self, request: web.Request, principal: Principal) -> Visitor:
         """Whoever this is, with a cookie to come where there is none yet."""
-        found = self._read(request.cookies.get(COOKIE, ""))
-        if found is None or (self.keyed and found.principal != principal):
+        visitor = self._read(request.cookies.get(COOKIE, ""))
+        if visitor is None or (self.keyed and visitor.principal != principal):
             return self._make(principal, principal.name or OWNER)
-        return Visitor(principal, found.name, found.cookie)
+        return Visitor(principal, visitor.name, visitor.cookie)
 
     def sign_in(self, key: str, name: str) -> Visitor:
         """Raises Unauthorized; Forbidden where such a key reads nothing."""
@@ -108,10 +110,10 @@ class Visits:
     def token(self, visitor: Visitor) -> str:
         return self._sign(f"token:{visitor.cookie}")
 
-    def check(self, request: web.Request, given: str | None) -> None:
+    def check(self, request: web.Request, field: str | None) -> None:
         """The form was ours, shown to this very browser. Raises Forbidden."""
         cookie = request.cookies.get(COOKIE, "")
-        sent = request.headers.get(TOKEN_HEADER) or given or ""
+        sent = request.headers.get(TOKEN_HEADER) or field or ""
         if not cookie or not same(sent, self._sign(f"token:{cookie}")):
             raise Forbidden("This page is too old to act; nothing was done. Reload it and try again.")
 

@@ -28,14 +28,14 @@ class SignIn:
 
     async def enter(self, request: web.Request) -> web.Response:
         form = await request.post()
-        after = _ours(str(form.get("after") or ""))
+        target = _ours(str(form.get("after") or ""))
         try:
             visitor = self._visits.sign_in(str(form.get("key") or ""), str(form.get("name") or "").strip()[:NAME])
         except Unauthorized:
             await asyncio.sleep(SLOWLY_S)
-            return self._view.page(request, "login.html", 401, wrong=True, after=after)
+            return self._view.page(request, "login.html", 401, wrong=True, after=target)
         request[VISITOR] = visitor
-        return web.Response(status=303, headers={"location": after})
+        return web.Response(status=303, headers={"location": target})
 
     async def leave(self, request: web.Request) -> web.Response:
         response = web.Response(status=303, headers={"location": "/login"})

@@ -59,10 +59,10 @@ class VersionsPage:
         form, act = await request.post(), request.match_info["act"]
         if act not in OFFERED:
             raise NotFound(f"There is no act {act}.")
-        given = str(form.get("version") or "")
-        if act == "promote" and (not given.isdecimal() or len(given) > 9):
+        version_text = str(form.get("version") or "")
+        if act == "promote" and (not version_text.isdecimal() or len(version_text) > 9):
             raise BadRequest("Say which version.", param="version")
-        await self._acts.do(act, "admin", int(given) if act == "promote" else None)
+        await self._acts.do(act, "admin", int(version_text) if act == "promote" else None)
         return await self.lineage(request)
 
     async def _all(self) -> dict[str, Any]:
@@ -81,22 +81,26 @@ class VersionsPage:
             "choices": [BASE, *(a.version for a in adapters if not a.gone)],
         }
 
-    async def why(self, request: web.Request) -> web.Response:
+    async def show(self, request: web.Request) -> web.Response:
         """The ratings that a version was trained on, each with its mask."""
-        given = request.match_info["version"].removeprefix("v")
-        adapter = await self._store.versions.get(int(given)) if given.isdecimal() and len(given) < 10 else None
+        version_text = request.match_info["version"].removeprefix("v")
+        adapter = (
+            await self._store.versions.get(int(version_text))
+            if version_text.isdecimal() and len(version_text) < 10
+            else None
+        )
         if adapter is None:
-            raise NotFound(f"There is no version {given}.", param="version")
+            raise NotFound(f"There is no version {version_text}.", param="version")
         run = await self._store.runs.get(adapter.run_id) if adapter.run_id else None
-        told = await account(self._store, run) if run else None
-        samples = [await self._sample(outcome) for outcome in told["account"]] if told else []
+        run_account = await account(self._store, run) if run else None
+        samples = [await self._sample(outcome) for outcome in run_account["account"]] if run_account else []
         samples.sort(key=lambda s: (not s.outcome.get("used"), s.row.seq if s.row else 0))
         return self._view.page(
             request,
             "version.html",
             adapter=adapter,
             run=run,
-            told=told,
+            told=run_account,
             samples=samples,
             pointer=self._live_version.pointer,
         )

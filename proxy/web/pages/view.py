@@ -26,7 +26,7 @@ from proxy.web.status import under_way
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-HERE: Final = Path(__file__).parent
+FOLDER: Final = Path(__file__).parent
 HEADERS: Final = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
@@ -39,11 +39,13 @@ VISITOR: Final = web.RequestKey("visitor", Visitor)
 
 
 class View:
-    def __init__(self, visits: Visits, live_version: LiveVersion, learner: RunSupervisor, when: Preconditions) -> None:
+    def __init__(
+        self, visits: Visits, live_version: LiveVersion, learner: RunSupervisor, preconditions: Preconditions
+    ) -> None:
         self._visits = visits
         self._live_version = live_version
         self._learner = learner
-        self._when = when
+        self._preconditions = preconditions
         self.assets = Assets()
 
     @cached_property
@@ -72,7 +74,7 @@ class View:
     def pulse(self) -> dict[str, Any]:
         """The top of every page; from memory, no query."""
         run = self._learner.state.run
-        line = self._when.doubt or ("paused" if self._learner.state.paused else "")
+        line = self._preconditions.doubt or ("paused" if self._learner.state.paused else "")
         if run:
             line = f"run {run.id}: {under_way(self._learner.state.progress)}"
         return {"model": self._live_version.model, "live": self._live_version.live, "line": line}
@@ -93,7 +95,7 @@ def environment(*folders: Path) -> Environment:
     import jinja2  # with the first page, not with every start
 
     env = jinja2.Environment(
-        loader=jinja2.FileSystemLoader([*folders, HERE / "templates"]),
+        loader=jinja2.FileSystemLoader([*folders, FOLDER / "templates"]),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -103,7 +105,7 @@ def environment(*folders: Path) -> Environment:
     env.filters |= {
         "version": filters.version, "clock": filters.clock, "day": filters.day, "iso": filters.iso,
         "short": filters.short, "seconds": filters.seconds, "verdict": filters.verdict, "stars": filters.stars,
-        "own": filters.own, "calls": filters.calls, "parts": filters.parts, "model_name": version_in_words,
+        "own": filters.own_rating, "calls": filters.calls, "parts": filters.parts, "model_name": version_in_words,
         "sentence": filters.sentence, "question": question, "path": lambda text: quote(text, safe=""),
     }  # fmt: skip
     return env

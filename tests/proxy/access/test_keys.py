@@ -112,11 +112,11 @@ async def test_a_key_that_may_use_models_rates_in_no_chat_either(proxy: Proxy) -
 def test_a_key_is_lent_for_a_moment() -> None:
     """What rlproxy asks itself in somebody's name is asked by their role and key."""
     keys, eve = Keys(ServerSection()), Principal("rate", "0a1b2c3d", "eve")
-    with keys.lent(eve) as key, keys.lent(Principal("admin")) as other:
+    with keys.temporary_key(eve) as key, keys.temporary_key(Principal("admin")) as other:
         assert keys.principal(given_key({"authorization": f"Bearer {key}"})) == eve != keys.principal(other)
         assert FORM.fullmatch(key) and key not in (other, keys.local)
     keyed = Keys(ServerSection(api_key="k"))  # type: ignore[arg-type]
-    with keyed.lent(eve) as key:
+    with keyed.temporary_key(eve) as key:
         assert keyed.principal(key) == eve
     with pytest.raises(Unauthorized):
         keyed.principal(key)
@@ -184,5 +184,5 @@ def test_what_a_request_may_read(scope: Scope, key: str | None, user: str | None
     ],
 )
 def test_whose_answers_somebody_means(scope: Scope, own: set[tuple[str | None, str | None]]) -> None:
-    assert set(scope.own()) == {Requester(*one) for one in own}
-    assert set(scope.own(unnamed=True)) >= {*scope.own(), Requester(scope.principal.key, None)}
+    assert set(scope.own_requesters()) == {Requester(*one) for one in own}
+    assert set(scope.own_requesters(unnamed=True)) >= {*scope.own_requesters(), Requester(scope.principal.key, None)}

@@ -136,7 +136,7 @@ def test_only_so_many_short_ones_are_remembered() -> None:
     first = heads.of(request(x_at="0"))
     for at in range(1, HEADS + 1):
         heads.of(request(x_at=str(at)))
-    assert heads.of(request(x_at="0")) is not first and len(heads._known) <= HEADS
+    assert heads.of(request(x_at="0")) is not first and len(heads._cache) <= HEADS
     assert heads.of(request(x_long="x" * 5000)) is not heads.of(request(x_long="x" * 5000))
     with pytest.raises(HeadTooLarge):
         heads.of(request(x_long="x" * 65_537))

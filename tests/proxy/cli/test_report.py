@@ -264,11 +264,11 @@ def test_pairs_prefer_the_same_prompt_and_the_widest_step() -> None:
     one, two = "what is the capital of France", "What is the capital  of france"
     rows = [told("a", 0, one), told("b", 1, one), told("c", 3, one), told("d", 2, two, prompt="other")]
     (same,) = pairs(rows)
-    assert (same.kind, same.before.id, same.after.id) == ("the same prompt", "a", "c")
+    assert (same.kind, same.old_reply.id, same.new_reply.id) == ("the same prompt", "a", "c")
     (same,) = pairs([rows[0], rows[3]])
-    assert (same.kind, same.after.id) == ("the same question", "d")
+    assert (same.kind, same.new_reply.id) == ("the same question", "d")
     (near,) = pairs([rows[0], told("e", 1, "and what is the capital of France")])
-    assert (near.kind, near.after.id) == ("a similar question", "e")
+    assert (near.kind, near.new_reply.id) == ("a similar question", "e")
 
 
 def test_what_is_no_pair() -> None:

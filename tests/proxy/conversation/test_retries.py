@@ -14,7 +14,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from multidict import CIMultiDict
 
-from proxy.access.bodies import HELD, HeldBytes
+from proxy.access.bodies import HELD_BYTES, HeldBytes
 from proxy.conversation import retries
 from proxy.core.sharing.shares import Shares
 from scripts.harness.in_process import Proxy
@@ -415,7 +415,7 @@ async def test_a_stream_is_kept_as_long_as_there_is_room_for_it(most: int, is_wh
     shares = Shares(most)
 
     async def handler(request: web.Request) -> web.StreamResponse:
-        request[HELD] = held = HeldBytes(shares, "a key")
+        request[HELD_BYTES] = held = HeldBytes(shares, "a key")
         attempt = retries.Attempt(b"", 0, None, None)
         recording = attempt.stream(200, CIMultiDict())
         await recording.prepare(request)

@@ -166,7 +166,7 @@ def test_a_file_that_was_changed_since_keeps_the_change(person: Person) -> None:
         if name.endswith((".toml", ".yml", ".yaml")):
             person.have({name: "# added later\n" + person.text(name)})
         elif name.endswith((".json", ".jsonc")):
-            person.have({name: json_text.put(person.text(name), ("added",), "later")})
+            person.have({name: json_text.set_value(person.text(name), ("added",), "later")})
     changes = person.disconnect()
     assert any("only what rlproxy set" in change.how for change in changes)
     for name, text in FILES[person.agent].items():
@@ -186,7 +186,10 @@ def test_a_value_the_person_changed_stays(person: Person) -> None:
     person.connect()
     file = ".claude/settings.json"
     person.have(
-        {file: json_text.put(person.text(file), ("env", "ANTHROPIC_MODEL"), "mine"), ".claude/commands/rl.md": "x"}
+        {
+            file: json_text.set_value(person.text(file), ("env", "ANTHROPIC_MODEL"), "mine"),
+            ".claude/commands/rl.md": "x",
+        }
     )
     how = " ".join(change.how for change in person.disconnect())
     assert json.loads(person.text(file)) == {"env": {"ANTHROPIC_MODEL": "mine"}}
@@ -268,4 +271,4 @@ def test_folders_come_from_the_agents_own_variables(tmp_path: Path) -> None:
     ]:  # fmt: skip
         place = tmp_path / "elsewhere"
         setup = AGENTS[agent](LINK, Home(tmp_path / "person", {variable: str(place)}))
-        assert all(place in (put.file, *put.file.parents) for put in setup.puts)
+        assert all(place in (put.file, *put.file.parents) for put in setup.edits)

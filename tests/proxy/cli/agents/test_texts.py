@@ -36,21 +36,21 @@ JSON5 = """\
 def test_json_is_what_python_reads(found: dict[str, Any], value: Any, indent: Any) -> None:
     text = json.dumps(found, indent=indent)
     assert json_text.parse(text) == found
-    new = json_text.put(text, ("ours", "deep"), value)
+    new = json_text.set_value(text, ("ours", "deep"), value)
     assert json.loads(new) == {**found, "ours": {"deep": value}}
-    again = json_text.put(new, ("ours", "deep"), [value])
+    again = json_text.set_value(new, ("ours", "deep"), [value])
     assert json.loads(again) == {**found, "ours": {"deep": [value]}}
     assert json.loads(json_text.drop(new, ("ours",))) == found
 
 
 def test_json5_keeps_its_comments() -> None:
-    new = json_text.put(JSON5, ("provider", "rlproxy"), {"a": 1})
-    new = json_text.put(new, ("model",), "new")
+    new = json_text.set_value(JSON5, ("provider", "rlproxy"), {"a": 1})
+    new = json_text.set_value(new, ("model",), "new")
     assert "// mine" in new and "/* why */" in new and "// keep" in new and "'old'" not in new
     found = json_text.parse(new)
     assert found["provider"] == {"other": {"url": "http://x/y"}, "rlproxy": {"a": 1}}
     assert found["list"] == [1, 2, 0.5, 31, float("inf")] and found["last"] == 'a "quoted" // no comment'
-    back = json_text.put(json_text.drop(new, ("provider", "rlproxy")), ("model",), "old")
+    back = json_text.set_value(json_text.drop(new, ("provider", "rlproxy")), ("model",), "old")
     assert json_text.parse(back) == json_text.parse(JSON5) and "// keep" in back
 
 
@@ -63,7 +63,7 @@ def test_json_members_go_with_their_comma_and_without_their_neighbours_comments(
 
 
 def test_json_in_an_empty_file() -> None:
-    assert json_text.put("", ("env", "A"), "b") == '{\n  "env": {\n    "A": "b"\n  }\n}\n'
+    assert json_text.set_value("", ("env", "A"), "b") == '{\n  "env": {\n    "A": "b"\n  }\n}\n'
 
 
 @pytest.mark.parametrize(
@@ -76,9 +76,9 @@ def test_no_json(text: str) -> None:
 
 def test_json_that_is_in_the_way() -> None:
     with pytest.raises(UnreadableSettings):
-        json_text.put('{"env": 3}', ("env", "A"), "b")
+        json_text.set_value('{"env": 3}', ("env", "A"), "b")
     with pytest.raises(UnreadableSettings):
-        json_text.put("[]", ("env",), "b")
+        json_text.set_value("[]", ("env",), "b")
 
 
 TOML = """\
@@ -101,14 +101,14 @@ def test_toml_keeps_comments_and_order() -> None:
         (("model_provider",), "rlproxy"),
         (("model_providers", "rlproxy", "name"), "r"),
     ):
-        new = toml_text.put(new, place, value)
+        new = toml_text.set_value(new, place, value)
     found = toml_text.parse(new)
     assert (found["model"], found["model_provider"]) == ("m", "rlproxy")
     assert found["model_providers"] == {"mine": {"base_url": "http://z"}, "rlproxy": {"name": "r"}}
     assert found["mcp_servers"] == {"x": {"command": "y"}}
     assert all(comment in new for comment in ("# my codex", "# the good one", "# keep"))
     back = toml_text.drop(new, ("model_providers", "rlproxy"))
-    back = toml_text.put(toml_text.drop(back, ("model_provider",)), ("model",), "gpt-5")
+    back = toml_text.set_value(toml_text.drop(back, ("model_provider",)), ("model",), "gpt-5")
     assert toml_text.parse(back) == toml_text.parse(TOML)
 
 
@@ -119,7 +119,7 @@ def test_toml_keeps_comments_and_order() -> None:
 )
 def test_toml_of_any_shape(found: dict[str, Any]) -> None:
     text = tomlkit.dumps(found)
-    new = toml_text.put(text, ("ours", "deep", "x"), "y")
+    new = toml_text.set_value(text, ("ours", "deep", "x"), "y")
     assert toml_text.parse(new) == {**found, "ours": {"deep": {"x": "y"}}}
     assert toml_text.parse(toml_text.drop(new, ("ours",))) == found
 
@@ -128,7 +128,7 @@ def test_no_toml() -> None:
     with pytest.raises(UnreadableSettings):
         toml_text.parse("a = = b")
     with pytest.raises(UnreadableSettings):
-        toml_text.put("model_providers = 3", ("model_providers", "rlproxy", "x"), "y")
+        toml_text.set_value("model_providers = 3", ("model_providers", "rlproxy", "x"), "y")
 
 
 ITEM = {"name": "rlproxy", "model": "m", "roles": ["chat"], "apiBase": "http://127.0.0.1:1/v1"}
@@ -165,19 +165,19 @@ rules:
     ],
 )
 def test_yaml_lists_take_an_item_and_give_it_back(text: str) -> None:
-    new = yaml_text.put(text, AT, ITEM)
+    new = yaml_text.set_value(text, AT, ITEM)
     found = yaml.safe_load(new)
     assert found["models"][0] == ITEM
     before = yaml.safe_load(text) or {}
     assert found["models"][1:] == (before.get("models") or [])
     assert {k: v for k, v in found.items() if k != "models"} == {k: v for k, v in before.items() if k != "models"}
-    assert yaml_text.put(new, AT, ITEM) == new
+    assert yaml_text.set_value(new, AT, ITEM) == new
     back = yaml.safe_load(yaml_text.drop(new, AT))
     assert (back.get("models") or []) == (before.get("models") or [])
 
 
 def test_yaml_keeps_every_other_line() -> None:
-    new = yaml_text.put(CONTINUE, AT, ITEM)
+    new = yaml_text.set_value(CONTINUE, AT, ITEM)
     assert all(line in new.splitlines() for line in CONTINUE.splitlines())
     assert yaml_text.drop(new, AT) == CONTINUE
 
@@ -186,7 +186,7 @@ def test_yaml_keeps_every_other_line() -> None:
 def test_yaml_lists_at_the_top(text: str) -> None:
     place = (PathItem("model_id", "rlproxy"),)
     item = {"model_id": "rlproxy", "model_name": "m"}
-    new = yaml_text.put(text, place, item)
+    new = yaml_text.set_value(text, place, item)
     assert yaml.safe_load(new) == [item, *(yaml.safe_load(text) or [])]
     assert (yaml.safe_load(yaml_text.drop(new, place)) or []) == (yaml.safe_load(text) or [])
 
@@ -195,12 +195,12 @@ AIDER = "# aider\nmodel: gpt-5  # mine\ndark-mode: true\nread:\n  - a.md\n"
 
 
 def test_yaml_values() -> None:
-    new = yaml_text.put(yaml_text.put(AIDER, ("model",), "openai/m"), ("openai-api-base",), "http://x/v1")
+    new = yaml_text.set_value(yaml_text.set_value(AIDER, ("model",), "openai/m"), ("openai-api-base",), "http://x/v1")
     assert yaml.safe_load(new) == {
         "model": "openai/m", "dark-mode": True, "read": ["a.md"], "openai-api-base": "http://x/v1",
     }  # fmt: skip
     assert "# mine" in new and "# aider" in new
-    back = yaml_text.put(yaml_text.drop(new, ("openai-api-base",)), ("model",), "gpt-5")
+    back = yaml_text.set_value(yaml_text.drop(new, ("openai-api-base",)), ("model",), "gpt-5")
     assert back == AIDER
 
 
@@ -208,13 +208,13 @@ def test_yaml_values() -> None:
 @given(value=st.text(st.characters(max_codepoint=0x2FF, exclude_categories=["Cc"]), max_size=12))
 def test_yaml_values_of_any_kind_are_replaced(old: str, value: str) -> None:
     text = f"a: 1\nmodel: {old}\nb: 2\n"
-    assert yaml.safe_load(yaml_text.put(text, ("model",), value)) == {"a": 1, "model": value, "b": 2}
+    assert yaml.safe_load(yaml_text.set_value(text, ("model",), value)) == {"a": 1, "model": value, "b": 2}
 
 
 @pytest.mark.parametrize("text", ["a: [", "- x\n- y\n", "models: [a, b]\n", "models: 3\n"])
 def test_yaml_that_cannot_be_extended_is_refused(text: str) -> None:
     with pytest.raises(UnreadableSettings):
-        yaml_text.put(text, AT, ITEM)
+        yaml_text.set_value(text, AT, ITEM)
 
 
 def test_look() -> None:

@@ -96,14 +96,14 @@ def test_agents_that_went_astray(tmp_path: Path) -> None:
     claude = person / ".claude" / "settings.json"
     claude.write_text(json.dumps(json.loads(claude.read_text()) | {"theme": "dark"}))
     one, two = connected(home, URL)
-    assert one.why is None, "what the person added is theirs"
-    assert two.why == f"model_provider in {config} was changed or removed since it was connected"
+    assert one.problem is None, "what the person added is theirs"
+    assert two.problem == f"model_provider in {config} was changed or removed since it was connected"
     config.write_text("[[[")
-    assert "model" in str(connected(home, URL)[1].why)
+    assert "model" in str(connected(home, URL)[1].problem)
     config.unlink()
-    assert "model_provider in" in str(connected(home, URL)[1].why)
+    assert "model_provider in" in str(connected(home, URL)[1].problem)
     (home / "agents" / "codex.json").write_text("{")
-    assert "cannot be read" in str(connected(home, URL)[1].why)
+    assert "cannot be read" in str(connected(home, URL)[1].problem)
     check = machine_checks.agents(facts(home, agents=connected(home, URL)))
     assert "claude-code in order" in check.line
 

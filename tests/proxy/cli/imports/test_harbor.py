@@ -66,11 +66,11 @@ def test_an_exception_is_an_error_unless_the_agent_ended_the_trial_itself(
 def test_one_of_several_rewards_by_its_name(tmp_path: Path) -> None:
     trial(tmp_path, "a__1", verifier_result={"rewards": {"speed": 0.5, "right": 1}})
     (left,) = read(tmp_path, None)
-    assert isinstance(left, SkippedOutcome) and left.kind == "broken" and "--reward NAME" in left.why
+    assert isinstance(left, SkippedOutcome) and left.kind == "broken" and "--reward NAME" in left.reason
     (found,) = read(tmp_path, "speed")
     assert isinstance(found, WrittenReward) and found.reward == 0.5
     (left,) = read(tmp_path, "nope")
-    assert isinstance(left, SkippedOutcome) and "right, speed" in left.why
+    assert isinstance(left, SkippedOutcome) and "right, speed" in left.reason
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_what_has_no_reward_is_left_out(tmp_path: Path) -> None:
     first, second = read(tmp_path, None)
     assert isinstance(first, SkippedOutcome) and isinstance(second, SkippedOutcome)
     assert (first.kind, second.kind) == ("no-reward", "no-reward")
-    assert "gave no reward" in first.why and "runs still, or broke off" in second.why
+    assert "gave no reward" in first.reason and "runs still, or broke off" in second.reason
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_a_broken_result_costs_that_trial(tmp_path: Path, text: str, said: str) 
     (trial(tmp_path, "a__1") / "result.json").write_text(text, encoding="latin-1")
     trial(tmp_path, "b__2")
     left, found = read(tmp_path, None)
-    assert isinstance(left, SkippedOutcome) and left.kind == "broken" and said in left.why
+    assert isinstance(left, SkippedOutcome) and left.kind == "broken" and said in left.reason
     assert isinstance(found, WrittenReward)
 
 
@@ -111,7 +111,7 @@ def test_a_broken_result_costs_that_trial(tmp_path: Path, text: str, said: str) 
 def test_a_reward_that_is_not_a_number(tmp_path: Path, value: Any) -> None:
     trial(tmp_path, "a__1", verifier_result={"rewards": {"reward": value}})
     (left,) = read(tmp_path, None)
-    assert isinstance(left, SkippedOutcome) and "is not a number" in left.why
+    assert isinstance(left, SkippedOutcome) and "is not a number" in left.reason
 
 
 def test_folders_without_a_trial(tmp_path: Path) -> None:

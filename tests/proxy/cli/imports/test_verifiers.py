@@ -49,7 +49,7 @@ def test_one_of_several_rewards_by_its_name(tmp_path: Path) -> None:
     found = one(tmp_path, changed(rewards=rewards), "right")
     assert isinstance(found, WrittenReward) and found.reward == 0.5
     left = one(tmp_path, changed(rewards=rewards), "nope")
-    assert isinstance(left, SkippedOutcome) and left.kind == "broken" and "right, short" in left.why
+    assert isinstance(left, SkippedOutcome) and left.kind == "broken" and "right, short" in left.reason
 
 
 def test_an_error_is_the_episodes_and_not_a_reward_of_0(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_a_missing_reward_is_not_0_and_another_agents_trace_does_not_train(tmp_p
     assert one(tmp_path, row)[2:3] == ("not-trained",)
     failed = {**recorded()[0], "traces": [], "ok": False, "errors": [{"type": "EnvError", "message": "no box"}]}
     left = one(tmp_path, failed)
-    assert isinstance(left, SkippedOutcome) and left.kind == "no-reward" and "EnvError: no box" in left.why
+    assert isinstance(left, SkippedOutcome) and left.kind == "no-reward" and "EnvError: no box" in left.reason
 
 
 def test_several_agents_of_one_episode_are_groups_of_their_own(tmp_path: Path) -> None:
@@ -101,16 +101,16 @@ def test_what_is_wrong_with_a_line_is_said_with_its_place_and_the_others_are_rea
     (tmp_path / "traces.jsonl").write_bytes(RECORDED.read_bytes() + bad)
     *good, left = read(tmp_path, None)
     assert len(good) == 3 and all(isinstance(one, WrittenReward) for one in good)
-    assert isinstance(left, SkippedOutcome) and left.kind == "broken" and said in left.why
-    assert left.where == f"{tmp_path / 'traces.jsonl'}, line 4"
+    assert isinstance(left, SkippedOutcome) and left.kind == "broken" and said in left.reason
+    assert left.position == f"{tmp_path / 'traces.jsonl'}, line 4"
 
 
 def test_a_line_without_end_costs_that_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verifiers, "LONGEST_LINE", 50_000)
     (tmp_path / "traces.jsonl").write_bytes(b'{"traces": "' + b"x" * 180_000 + b'"}\n' + RECORDED.read_bytes())
     left, *good = read(tmp_path, None)
-    assert isinstance(left, SkippedOutcome) and left.where.endswith("line 1") and len(good) == 3
-    assert [one.where[-1] for one in good] == ["2", "3", "4"]
+    assert isinstance(left, SkippedOutcome) and left.position.endswith("line 1") and len(good) == 3
+    assert [one.position[-1] for one in good] == ["2", "3", "4"]
 
 
 def test_all_runs_below_a_folder_and_nothing_that_a_link_leads_to(tmp_path: Path) -> None:

@@ -49,10 +49,10 @@ def test_the_base_of_an_instruct_model_is_another_model() -> None:
     """A model card's base is what the model was tuned from; only a quantiser's card names the model itself."""
     about = {**QWEN, "general.base_model.0.repo_url": URL + "Qwen/Qwen2.5-0.5B"}
     assert "Qwen/Qwen2.5-0.5B" not in specs(about)
-    assert specs(about)[0] == "Qwen/Qwen2.5-0.5B-Instruct" and "guess" in propose("ollama", "x", None, about)[0].why
+    assert specs(about)[0] == "Qwen/Qwen2.5-0.5B-Instruct" and "guess" in propose("ollama", "x", None, about)[0].reason
     quantised = {**QWEN, "general.base_model.0.repo_url": URL + "Qwen/Qwen2.5-0.5B-Instruct"}
     first = propose("ollama", "x", None, quantised)[0]
-    assert first.spec == "Qwen/Qwen2.5-0.5B-Instruct" and "general.base_model" in first.why
+    assert first.spec == "Qwen/Qwen2.5-0.5B-Instruct" and "general.base_model" in first.reason
     hermes = {
         "general.name": "Hermes 3 Llama 3.2 3B", "general.basename": "Hermes-3-Llama-3.2", "general.size_label": "3B",
         "general.base_model.0.repo_url": URL + "meta-llama/Llama-3.2-3B",
@@ -72,8 +72,8 @@ def test_ollamas_own_models_by_the_usual_name() -> None:
     assert specs(real) == ["HuggingFaceTB/smollm2-135M"]
     chats = {**real, "tokenizer.chat_template": "{% for message in messages %}"}
     (found,) = propose("ollama", "smol", None, chats)
-    assert found.spec == "HuggingFaceTB/SmolLM2-135M-Instruct" and not found.here, "as its publisher writes it"
-    assert found.why.startswith("a guess") and "8k-lc100k-mix1-ep2" in found.why
+    assert found.spec == "HuggingFaceTB/SmolLM2-135M-Instruct" and not found.is_local, "as its publisher writes it"
+    assert found.reason.startswith("a guess") and "8k-lc100k-mix1-ep2" in found.reason
     assert specs({**chats, "general.size_label": ""}) == specs({**chats, "general.basename": "x"})[1:] == []
 
 
@@ -83,7 +83,7 @@ def test_the_default_model_is_here_under_its_hub_name(bare: Path) -> None:
     about |= {"general.finetune": "8k-lc100k-mix1-ep2"}
     about |= {"general.architecture": "llama", "llama.block_count": 30}
     (found,) = propose("ollama", "smol", None, about)
-    assert found.spec == "HuggingFaceTB/SmolLM2-135M-Instruct" and found.here
+    assert found.spec == "HuggingFaceTB/SmolLM2-135M-Instruct" and found.is_local
     assert specs({**about, "llama.block_count": 12}) == []
 
 
@@ -99,7 +99,7 @@ def test_what_is_on_this_machine_under_that_name(bare: Path) -> None:
     mine = folder(bare / "cache" / "rlproxy" / "models" / "SmolLM2-135M-Instruct", num_hidden_layers=30)
     about = {"general.name": "SmolLM2 135M Instruct", "general.architecture": "llama", "llama.block_count": 30}
     (found,) = propose("ollama", "x", None, about)
-    assert found.spec == str(mine) and found.here
+    assert found.spec == str(mine) and found.is_local
     assert specs({**about, "llama.block_count": 12}) == [], "the same name and another size is another model"
     for name in (
         "smollm2-135m-instruct-q4_1",
