@@ -57,7 +57,7 @@ def connect(
 
 def disconnect(settings: Settings, agent: str, *, dry_run: bool, yes: bool, quiet: bool) -> dict[str, Any]:
     setup = _find_setup(agent)
-    if not setup(AgentLink("", "", None), Home(Path.home(), os.environ)).puts:
+    if not setup(AgentLink("", "", None), Home(Path.home(), os.environ)).edits:
         raise CannotConnect(f"rlproxy wrote nothing for {agent}, which keeps its settings itself: take it out there.")
     try:
         record = connection.load(settings.home, agent)

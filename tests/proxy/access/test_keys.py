@@ -145,7 +145,7 @@ def test_what_completions_are_kept_under() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reach", "key", "user", "covered"),
+    ("scope", "key", "user", "covered"),
     [
         (Scope(ANN), "a1", "ann", True), (Scope(ANN, "desk"), "a1", "desk", True),
         (Scope(ANN), "a1", "desk", False),
@@ -172,7 +172,7 @@ def test_what_a_request_may_read(scope: Scope, key: str | None, user: str | None
 
 
 @pytest.mark.parametrize(
-    ("reach", "own"),
+    ("scope", "own"),
     [
         (Scope(OWNER), {(OWNERS, None), (None, None)}),
         (Scope(BOSS), {(k, u) for k in ("b0", OWNERS, None) for u in (None, "boss")}),
