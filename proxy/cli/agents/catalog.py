@@ -51,7 +51,7 @@ class AgentLink(NamedTuple):
         return self.key or NO_KEY
 
     def own_key_place(self, *place: str) -> tuple[str, ...] | None:
-        """A `SettingEdit.own`."""
+        """A `SettingEdit.own_key_place`."""
         return place if self.own_key else None
 
 

@@ -43,7 +43,7 @@ def share(each: float, spans: Sequence[RatedSpan], versions: Sequence[PlottedVer
     dots = [(span.start + each / 2, span.good / (span.good + span.bad)) for span in judged]
     line = []
     for now in judged:
-        near = [span for span in judged if now.start - RECENT * each < span.start <= now.at]
+        near = [span for span in judged if now.start - RECENT * each < span.start <= now.start]
         good, bad = sum(span.good for span in near), sum(span.bad for span in near)
         line.append((now.start + each / 2, good / (good + bad)))
     first, last = dots[0][1], line[-1][1]
