@@ -212,10 +212,11 @@ CONTROL: Final = (
         "Keep nothing of a session, or keep it again; in force when it answers. A client says `x-rl-capture: off` with "
         "each request instead.",
         Captured,
-        takes=requests.CaptureWanted, more="../guides/privacy.md",
+        takes=requests.CaptureWanted, details_page="../guides/privacy.md",
     ),
     _read(
-        "/rl/export", "JSON lines, one completion each; what is given chooses.", NDJSON, more="../guides/export.md",
+        "/rl/export", "JSON lines, one completion each; what is given chooses.", NDJSON,
+        details_page="../guides/export.md",
         query={
             "rated": FLAG, "session": TEXT, "user": TEXT, "version": VERSION, "turn": TURN, "since": SECONDS,
             "until": SECONDS,
@@ -223,7 +224,7 @@ CONTROL: Final = (
     ),
     _act(
         "/rl/import", "Such lines back in. `?ours`: their version numbers are this home's.", responses.ImportedBody,
-        takes=NDJSON, query={"ours": FLAG}, more="../guides/export.md",
+        takes=NDJSON, query={"ours": FLAG}, details_page="../guides/export.md",
     ),
     _act(
         "/rl/train",
@@ -243,7 +244,7 @@ CONTROL: Final = (
         "All of one `session`, `completion`, `user` or `rater`: gone from the database and the run folders. `retrain` "
         "has versions that learned from it trained again without it, `purge_backups` deletes copies in the home that "
         "hold it. `dry_run` only says what would go. More below.",
-        responses.ForgottenBody, takes=requests.Forget, more="../guides/privacy.md",
+        responses.ForgottenBody, takes=requests.Forget, details_page="../guides/privacy.md",
     ),
     _act(
         "/rl/rollback",
