@@ -55,7 +55,7 @@ def splitter(answer: Answer) -> sse.EventSplitter | ndjson.NdjsonSplitter:
 
 def cut(answer: Answer, pieces: list[bytes]) -> tuple[list[bytes], bytes]:
     feeding = splitter(answer)
-    return [event.raw for piece in pieces for event in feeding.feed(piece)], feeding.rest()
+    return [event.raw for piece in pieces for event in feeding.feed(piece)], feeding.remainder()
 
 
 @pytest.mark.parametrize("case", ALL, ids=lambda c: c.id)
@@ -77,7 +77,7 @@ def test_events_are_the_same_at_every_boundary(case: Case) -> None:
 def folded(case: Case, answer: Answer) -> list[Reply]:
     dialect: Dialect = BY_NAME[case.dialect].of(case.request)
     fold, feeding = dialect.fold(), splitter(answer)
-    for event in [*feeding.feed(answer.body), *([sse.Event(rest)] if (rest := feeding.rest()) else [])]:
+    for event in [*feeding.feed(answer.body), *([sse.Event(rest)] if (rest := feeding.remainder()) else [])]:
         data = event.data
         if data is not None and data.startswith(b"{"):
             fold.add(json.loads(data))

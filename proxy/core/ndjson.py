@@ -1,7 +1,7 @@
 """JSON lines as a stream: cut at line ends, at any chunk boundary, and nothing joined.
 
 Owns where a line ends. The same interface as `proxy.core.sse`: every byte that goes in comes out in some `Line.raw` or
-in `rest()`; meaning belongs to the dialects.
+in `remainder()`; meaning belongs to the dialects.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ class StatusReport:
                 "inexact": self._formats.inexact(d.name for d in DIALECTS),
                 "lacks": self._backend.capabilities.why_not or None,
                 "obstacle": await self._preconditions.obstacle(),
-                "left": {"line": leftovers.line, "command": leftovers.command} if (leftovers := self._backend.leftovers) else None,
+                "left": {"line": old.line, "command": old.command} if (old := self._backend.leftovers) else None,
                 "dialects": self._formats.table(d.name for d in DIALECTS),
             },
             "ratings": {
