@@ -95,11 +95,10 @@ def _server_json(raw: bytes) -> ServerJson:
         text, is_utf8 = raw.decode("utf-8-sig"), True
     except UnicodeDecodeError:
         text, is_utf8 = raw.decode("utf-8-sig", "replace"), False
-    if _HALF_ESCAPE.search(text) is None:
-        return ServerJson(_mended(text, _number), is_utf8)
     try:
         value = json.loads(text, parse_int=_number)
-        has_halves = _HALF.search(json.dumps(value, ensure_ascii=False)) is not None
+        may_have_halves = _HALF_ESCAPE.search(text) is not None
+        has_halves = may_have_halves and _HALF.search(json.dumps(value, ensure_ascii=False)) is not None
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
     return ServerJson(value, is_utf8, has_halves)
@@ -149,11 +148,22 @@ class WholeAnswer:
         self.raw = raw
         self.is_utf8 = True  # as far as it was parsed
 
-    @cached_property
+    @property
     def parsed(self) -> Any:
         """Raises ValueError."""
-        value, self.is_utf8, has_halves = loads_server_json(self.raw)
-        return whole_characters(value) if has_halves else value
+        value, reason = self._parsed
+        if reason is not None:
+            raise ValueError(reason)
+        return value
+
+    @cached_property
+    def _parsed(self) -> tuple[Any, str | None]:
+        """What it says, or why that cannot be read."""
+        try:
+            value, self.is_utf8, has_halves = loads_server_json(self.raw)
+        except ValueError as error:
+            return None, str(error)
+        return whole_characters(value) if has_halves else value, None
 
 
 def dumps(value: Any, *, in_order: bool = False) -> bytes:

@@ -7,10 +7,11 @@ Source: WHATWG HTML, "Server-sent events", 9.2.5 and 9.2.6.
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
 import orjson
 
@@ -24,6 +25,10 @@ BOM: Final = b"\xef\xbb\xbf"  # may begin a stream, and is no part of its first 
 
 
 _UNREAD: Final = object()
+
+
+class _Unreadable(NamedTuple):
+    reason: str
 
 
 @dataclass(slots=True, init=False)
@@ -48,7 +53,12 @@ class Event:
     def json(self) -> Any:
         """The data, parsed. Raises ValueError."""
         if self._json is _UNREAD:
-            self._json, self.is_utf8, self.has_halves = loads_server_json(self.data or b"")
+            try:
+                self._json, self.is_utf8, self.has_halves = loads_server_json(self.data or b"")
+            except ValueError as error:
+                self._json = _Unreadable(str(error))
+        if isinstance(self._json, _Unreadable):
+            raise ValueError(self._json.reason)
         return self._json
 
     @property
@@ -180,6 +190,13 @@ class EventSplitter:
         remainder = bytes(self._buffer)
         self._buffer.clear()
         return remainder
+
+
+def read_all(events: Iterable[Event]) -> None:
+    """Have each of them parsed, where that is JSON."""
+    for one in events:
+        with contextlib.suppress(ValueError):
+            one.json()
 
 
 def event(data: bytes) -> bytes:

@@ -20,7 +20,8 @@ from proxy.core import ndjson, sse
 from proxy.core.backend_answer import READ_AHEAD, Answer
 from proxy.core.errors import BackendBroke, BrokeOff
 from proxy.core.http_message import NoHttp
-from proxy.core.json_edit import loads, loads_server_json
+from proxy.core.json_edit import dumps, loads, loads_server_json
+from proxy.core.offload import memory_of
 from proxy.core.sharing.shares import Room
 
 # RFC 9110, 7.6.1, and what older clients say to a proxy; lengths and encodings are ours to set anew.
@@ -51,6 +52,7 @@ _INERT: Final = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 MOST_SHORT: Final = 1 << 23  # bytes of an error (some servers repeat the request in it) or a count
+MOST_MESSAGE: Final = 1 << 16  # characters of an error's message
 _CONTROL: Final = re.compile(r"[\x00-\x08\n-\x1f\x7f]")
 _is_plain: Final = re.compile(r"[!-~]+").fullmatch
 _ASCII: Final = "".join(map(chr, range(0x21, 0x7F)))  # only what is not a character of a path is encoded
@@ -209,7 +211,7 @@ def message_in(answer: bytes) -> str:
         message = None if not isinstance(body, dict) else error_in(body) or body.get("message") or body.get("detail")
     except ValueError:
         message = None
-    return answer[:200].decode("utf-8", "replace") if not message else str(message)
+    return answer[:200].decode("utf-8", "replace") if not message else _text_of(message)
 
 
 def error_in(body: Mapping[str, Any]) -> str | None:
@@ -223,4 +225,11 @@ def error_in(body: Mapping[str, Any]) -> str | None:
 
 def error_message(error: Any) -> str:
     """The message of an error: an object that has one, or just text."""
-    return str(error.get("message") or error.get("detail") or error) if isinstance(error, dict) else str(error)
+    return _text_of(error.get("message") or error.get("detail") or error if isinstance(error, dict) else error)
+
+
+def _text_of(message: Any) -> str:
+    """A message as text; of a very long one, the beginning."""
+    is_short = isinstance(message, str) or memory_of(message, MOST_MESSAGE) <= MOST_MESSAGE
+    text = str(message) if is_short else dumps(message)[:MOST_MESSAGE].decode("utf-8", "replace")
+    return text[:MOST_MESSAGE]

@@ -114,8 +114,8 @@ class AnswerReader:
             self._count(len(piece))
 
     def _count(self, size: int) -> None:
-        """So many bytes more have been folded. What the fold holds, whether or not a reply shows it, is measured each
-        time that it has doubled, so that it costs no more than the folding."""
+        """So many bytes more have been folded. All that the fold holds is measured, whether or not a reply shows it.
+        That happens each time that it has doubled, so it costs no more than the folding."""
         self._size += size
         if self._size < self._measure_at or self.has_let_go:
             return

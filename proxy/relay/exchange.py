@@ -22,8 +22,8 @@ from proxy.core.backend_answer import Answer
 from proxy.core.errors import BackendBroke, BackendRefused, BrokeOff, Conflict, ProxyError, UnknownModel, broken_off
 from proxy.core.json_edit import WholeAnswer, dumps
 from proxy.core.ndjson import Line, NdjsonSplitter
-from proxy.core.offload import off_loop
-from proxy.core.sse import Event, EventSplitter
+from proxy.core.offload import LARGE, in_thread, off_loop
+from proxy.core.sse import Event, EventSplitter, read_all
 from proxy.core.upstream import MOST_SHORT, answer_headers, message_in, short, splitter_for
 from proxy.core.version_names import label
 from proxy.dialects import CHAT
@@ -208,12 +208,13 @@ class Exchange:
         body = self._asking.refusal or await short(upstream, room_for(self._request, MOST_SHORT))
         unknown = await self._unknown_model(body) if upstream.status == 404 else None
         if self._begun is not None:
-            raise unknown or BackendRefused(upstream.status, message_in(body))
+            raise unknown or BackendRefused(upstream.status, await off_loop(len(body), message_in, body))
         headers = self._headers(upstream)
         message = self._keepable(body.decode("utf-8", "replace"))[:300]  # in this order: half a key is one too
         await self._finish("error", error=f"the backend answered {upstream.status}: {message!r}")
         if unknown or self._way.translated:
-            body = dumps(self._dialect.error(unknown or BackendRefused(upstream.status, message_in(body))))
+            refusal = BackendRefused(upstream.status, await off_loop(len(body), message_in, body))
+            body = dumps(self._dialect.error(unknown or refusal))
             headers["content-type"] = "application/json"
         return web.Response(status=upstream.status, body=body, headers=headers)
 
@@ -224,34 +225,39 @@ class Exchange:
             headers["content-type"] = "application/json"
         elif answer.raw.startswith(b"{"):
             headers.setdefault("content-type", "application/json")
+        if not is_read:
+            await self._take_whole(answer)
         try:
             output = await off_loop(len(answer.raw), self._way.whole, answer)
         except BackendBroke as error:
-            await self._finish("error", whole=answer, error=error.message)
+            await self._finish("error", error=error.message)
             raise
-        await self._finish("done", whole=None if is_read else answer)
+        await self._finish("done")
         return web.Response(status=upstream.status, body=output, headers=headers)
 
     async def _whole_as_stream(self, upstream: Answer) -> web.StreamResponse:
         """A plain answer, where its client reads a stream."""
         response = self._begun or await self._begin(upstream)
-        answer: WholeAnswer | None = None
         try:
             if (body := await self._room.body(upstream)) is None:
                 return await self._pass_uncaptured(upstream)
             answer = WholeAnswer(body)
-            output, last = self._way.whole_as_stream(answer)
+            await self._take_whole(answer)
+            output, last = await off_loop(len(body), self._way.whole_as_stream, answer)
             if output:
                 await response.write(output)
-            await self._finish("done", whole=answer)
+            await self._finish("done")
             self._said_all()
             self._last = last
         except BackendBroke as error:
-            if answer is not None and self._capture is not None:
-                self._capture.reader.take_whole(answer)
             await self._broken_off(response, error, "error")
         await response.write_eof(self._last)
         return response
+
+    async def _take_whole(self, answer: WholeAnswer) -> None:
+        """Have a plain answer read for the store."""
+        if self._reader is not None:
+            await off_loop(len(answer.raw), self._reader.take_whole, answer)
 
     async def _stream_as_whole(self, upstream: Answer, splitter: EventSplitter) -> web.Response:
         """A stream, where its client reads a plain answer. Raises BackendBroke."""
@@ -277,7 +283,7 @@ class Exchange:
 
     async def _unknown_model(self, body: bytes) -> UnknownModel | None:
         assert self._asking.address is not None
-        message = self._keepable(message_in(body))[:300]
+        message = self._keepable(await off_loop(len(body), message_in, body))[:300]
         return await unknown_model(self._parts.backend, self._asking.address.url, self._asked.model, message)
 
     async def _begin(self, upstream: Answer, splitter: EventSplitter | None = None) -> web.StreamResponse:
@@ -347,13 +353,16 @@ class Exchange:
         if self._is_raw or not self._room.fits(splitter, piece):
             await self._pass_raw(response, splitter, piece)
             return
-        if splitter.is_plain and not self._finished:
+        if splitter.is_plain and not self._finished and len(piece) < LARGE:
             head = piece[: self._way.reads.before_the_end(piece, splitter.gap)]
             if head and (output := self._through(splitter, head)):
                 await response.write(output)
                 piece = piece[len(head) :]
         if piece:
-            await self._pass(response, splitter.events(piece))
+            events = splitter.events(piece)
+            if len(piece) >= LARGE:
+                await in_thread(read_all, events)
+            await self._pass(response, events)
             if self._way.translated and not self._room.backlog.fits(self._way.backlog):
                 raise self._room.error()
 
@@ -475,15 +484,12 @@ class Exchange:
         if not already and self._asked.stream and (failed is None or self._way.translated):
             await response.write(self._gap + self._way.broken(error))
 
-    async def _finish(self, status: Status, *, whole: WholeAnswer | None = None, error: str | None = None) -> None:
+    async def _finish(self, status: Status, *, error: str | None = None) -> None:
         if self._finished:
             return
         self._finished = True
-        if self._capture is None:
-            return
-        if whole is not None:
-            self._capture.reader.take_whole(whole)
-        await self._stored(self._capture, status, error)
+        if self._capture is not None:
+            await self._stored(self._capture, status, error)
 
     async def _stored(self, capture: Capture, status: Status, error: str | None) -> None:
         """Store what came. An answer that the backend goes on with in the background stays open."""

@@ -42,6 +42,7 @@ from proxy.versions.live_version import Lease
 log = structlog.get_logger()
 
 NOTICED_S: Final = 0.25  # in which the end of a process of ours is seen, after its port has closed
+MOST_REFUSAL: Final = 300  # characters of what a server said to our wishes
 RESTARTED_S: Final = 10.0  # in which a server that broke off has to answer again, or a question is not asked once more
 
 
@@ -153,7 +154,7 @@ class InFlightRequest:
         if upstream.status not in (*REFUSES, BREAKS):
             return None
         body = await short(upstream, room_for(self._call.request, MOST_SHORT))
-        message = message_in(body)
+        message = await off_loop(len(body), message_in, body)
         if capabilities.may_refuse(wishes, upstream.status, message):
             return message
         upstream.give_back(body)
@@ -164,7 +165,7 @@ class InFlightRequest:
         if upstream.status not in OK or await error_at_once(upstream) is not None:
             self._parts.wishes.acquit(wishes)
             return
-        self.withheld = message
+        self.withheld = message = self._parts.keepable(self._call.request, message)[:MOST_REFUSAL]
         self._parts.wishes.refuse(wishes, message)
         log.warning(
             "the backend refuses what makes captures exact; it is not asked for that for a while",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from aiohttp import web
 from multidict import CIMultiDict
@@ -15,6 +16,7 @@ from proxy.backends.refused_wishes import RefusedWishes
 from proxy.conversation.active_conversations import ActiveConversations
 from proxy.conversation.capture_health import Health
 from proxy.conversation.redaction import Redactor
+from proxy.conversation.secret_shapes import LONGEST
 from proxy.conversation.underway import AnswersInProgress
 from proxy.core.backend_http import Connections
 from proxy.core.events import Events
@@ -22,7 +24,7 @@ from proxy.core.heap_trim import Memory
 from proxy.core.metrics import Metrics
 from proxy.core.sharing.shares import Room
 from proxy.core.tasks import Tasks
-from proxy.core.upstream import end_to_end
+from proxy.core.upstream import MOST_MESSAGE, end_to_end
 from proxy.dialects import Dialect, ParsedRequest
 from proxy.feedback.episodes import Episodes
 from proxy.relay.capture import Capture
@@ -34,6 +36,8 @@ from proxy.training.throttle import BackgroundThrottle
 from proxy.versions.admission import Admission
 from proxy.versions.live_version import LiveVersion
 from store.store import Store
+
+MOST_ERROR: Final = 2000  # characters of an error that are stored
 
 
 @dataclass
@@ -82,5 +86,8 @@ class RelayParts:
         return capture
 
     def keepable(self, request: web.Request, text: str) -> str:
-        """An error as it may be stored: without keys and secrets."""
-        return self.redactor.text(without_keys(text, self.request_headers(request)))
+        """An error as it may be stored: its beginning, without keys and secrets."""
+        is_cut = len(text) >= MOST_MESSAGE
+        text = self.redactor.text(without_keys(text[:MOST_MESSAGE], self.request_headers(request)))
+        # Half a secret at its end was not known as one.
+        return text[: max(0, len(text) - LONGEST) if is_cut else None][:MOST_ERROR]
