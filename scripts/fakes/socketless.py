@@ -80,8 +80,8 @@ class _Asked:
     def __init__(self, answer: ContextVar[Answering]) -> None:
         self._answer = answer
 
-    async def ask(self, *args: Any, left: Callable[[], None], **more: Any) -> Answering:
-        left()
+    async def ask(self, *args: Any, on_sent: Callable[[], None], **more: Any) -> Answering:
+        on_sent()
         return self._answer.get()
 
 
