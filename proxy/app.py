@@ -43,7 +43,7 @@ from proxy.feedback.ratings import Feedback
 from proxy.feedback.reward_function import RewardFunction
 from proxy.feedback.unconfirmed_fixes import UnconfirmedFixes
 from proxy.feedback.webhooks.routes import Webhooks
-from proxy.relay.capture_optout import CaptureOptout
+from proxy.relay.capture.optout import CaptureOptout
 from proxy.relay.codecs import Formats
 from proxy.relay.count_tokens import CountTokens
 from proxy.relay.episode_queue import EpisodeQueue

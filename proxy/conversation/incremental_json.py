@@ -7,6 +7,7 @@ remembered (bounded_cache), what the items mean (dialects), what follows from th
 
 from __future__ import annotations
 
+import json
 import secrets
 from bisect import bisect_right
 from dataclasses import dataclass
@@ -88,7 +89,7 @@ class EarlierBodies:
         except orjson.JSONDecodeError:
             whole = loads(raw)
             # It reads long integers otherwise: nothing to go on with.
-            return Body(raw, whole, whole, prefix.marks, _NOWHERE)
+            return Body(_as_utf8(raw), whole, whole, prefix.marks, _NOWHERE)
 
     def remember(self, body: Body) -> None:
         """In place of the one that it goes on with."""
@@ -104,6 +105,12 @@ def _common(first: bytes, second: bytes) -> int:
     """How many of their first bytes are the same."""
     view = memoryview(second)
     return common(min(len(first), len(second)), lambda start, end: first.startswith(view[start:end], start))
+
+
+def _as_utf8(raw: bytes) -> bytes:
+    """The same JSON in UTF-8: what is found and changed in it is ASCII. Python's servers read other encodings, too."""
+    encoding = json.detect_encoding(raw)
+    return raw if encoding == "utf-8" else raw.decode(encoding, "surrogatepass").encode("utf-8", "replace")
 
 
 def _marks(raw: bytes, base: Body, same: int) -> Marks:

@@ -158,7 +158,7 @@ class WholeAnswer:
 
     @cached_property
     def _parsed(self) -> tuple[Any, str | None]:
-        """What it says, or why that cannot be read."""
+        """Its value, or the error of what cannot be read."""
         try:
             value, self.is_utf8, has_halves = loads_server_json(self.raw)
         except ValueError as error:

@@ -118,7 +118,7 @@ class RequestIdentity(NamedTuple):
 _NOBODY: Final = RequestIdentity(None, None)
 
 
-def speaker(head: HeadIdentity, body: BodyIdentity, typed: Sequence[Any] = ()) -> RequestIdentity:
+def identity_of(head: HeadIdentity, body: BodyIdentity, typed: Sequence[Any] = ()) -> RequestIdentity:
     """Session and user: our headers first, then the path, then body and headers of the agent's own. Of users the
     header before the body: a gateway adds it, and passes on a body that it did not write. `typed`: whom the newest
     message names."""

@@ -20,7 +20,7 @@ from proxy.core.offload import LARGE, LIGHT, whole_weight
 from proxy.core.sharing.shares import SMALL, Room
 from proxy.core.sse import EventSplitter
 from proxy.core.upstream import BodyTooLong, whole
-from proxy.relay.context import COPIES, room_for
+from proxy.relay.request_body import COPIES, room_for
 
 SENT: Final = 3  # copies of an event that is sent on as it is: here, on its way, and in the connection
 REASON: Final = (

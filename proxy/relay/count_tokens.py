@@ -27,8 +27,8 @@ from proxy.core.redirects import refuse
 from proxy.core.upstream import MOST_SHORT, answer_headers, message_in, no_http, short, target_of
 from proxy.dialects import MESSAGES, ParsedRequest
 from proxy.relay import openai_tokens
-from proxy.relay.context import coding_of, hold_parsed, parse_request, plain_body, room_for
 from proxy.relay.parts import RelayParts
+from proxy.relay.request_body import coding_of, hold_parsed, parse_request, plain_body, room_for
 
 # What a tokenizer needs of a chat request; the rest is for sampling.
 _COUNTED: Final = ("messages", "tools", "chat_template_kwargs")
@@ -47,13 +47,13 @@ class CountTokens:
         known = bodies.known(raw)
         await hold_parsed(request, raw, known)
         heavy = known.weight
-        read_as, parsed = await off_loop(heavy, parse_request, raw, bodies, known, MESSAGES)
+        content, parsed = await off_loop(heavy, parse_request, raw, bodies, known, MESSAGES)
         async with self._parts.admission.through():
             await self._parts.backend.ready()
-            lease = await self._parts.live_version.acquire(parsed.model)
+            lease = await self._parts.live_version.acquire(self._parts.live_version.named(parsed.model))
             try:
                 with place_for(self._parts.backend, lease.model) as address:
-                    return await self._answer(request, raw, read_as.parsed, parsed, address, heavy)
+                    return await self._answer(request, content.raw, content.parsed, parsed, address, heavy)
             finally:
                 lease.release()
 

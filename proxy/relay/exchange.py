@@ -29,18 +29,19 @@ from proxy.core.version_names import label
 from proxy.dialects import CHAT
 from proxy.dialects.base import ODD, OutgoingRequest
 from proxy.dialects.chat import chat_body
-from proxy.relay.answer_reader import TOO_LONG, AnswerReader, read_stream
 from proxy.relay.answer_room import AnswerRoom
-from proxy.relay.capture import Capture, MakesRow
+from proxy.relay.capture.answer_reader import TOO_LONG, AnswerReader, read_stream
+from proxy.relay.capture.capture import Capture
+from proxy.relay.capture.pending_record import MakesRow
 from proxy.relay.codecs import Codec, Translated
-from proxy.relay.context import RequestContext, room_for
-from proxy.relay.early_stream import KEEPALIVE, HeldStream
+from proxy.relay.context import RequestContext
+from proxy.relay.early_stream import KEEPALIVE
 from proxy.relay.framing import OK, is_whole, splitter_of
 from proxy.relay.in_flight import InFlightRequest
 from proxy.relay.lessons import HEADER as LESSONS
 from proxy.relay.parts import RelayParts
+from proxy.relay.request_body import room_for
 from proxy.relay.unknown_model import unknown_model
-from proxy.versions.live_version import Lease
 from store.errors import DuplicateCompletion
 from store.records import NewCompletion, PromptLesson, Status
 
@@ -62,26 +63,24 @@ class Exchange:
         parts: RelayParts,
         context: RequestContext,
         outgoing: OutgoingRequest,
-        lease: Lease,
-        row: MakesRow,
-        held: HeldStream | None = None,
+        make_row: MakesRow,
         taught: Sequence[PromptLesson] = (),
     ) -> None:
-        """`row` makes the row of what is captured."""
+        """`make_row` makes the row of what is captured; `taught`: lessons in the prompt."""
         self._parts = parts
-        self._call = context
+        self._context = context
         self._request = context.request
         self._keepable = partial(parts.keepable, context.request)
         self._dialect = context.dialect
-        self._question = outgoing
-        self._asked = outgoing.parsed
-        self._lease = lease
-        self._taught = taught  # lessons in its prompt
+        self._outgoing = outgoing
+        self._parsed = outgoing.parsed
+        self._taught = taught
         self._attempt = context.attempt  # keeps the answer, should its SDK ask again
-        self._begun = held.response if held is not None else None  # the stream, where it began while it waited
+        # The stream, once it has begun: at once, where its client was held while it waited.
+        self._response = context.stream.response if context.stream is not None else None
         self._capture: Capture | None = None
-        self._row = row
-        self._way: Codec  # once the answer begins
+        self._make_row = make_row
+        self._codec: Codec  # once the answer begins
         self._finished = False
         self._upstream: Answer  # once it has begun
         self._last = b""  # what leaves with the end of the stream
@@ -91,18 +90,18 @@ class Exchange:
 
     async def begin(self) -> None:
         """Store the row under the id that its client chose. Raises Conflict where that exists."""
-        self._capture = self._made()
+        self._capture = self._new_capture()
         try:
-            row = self._row()
+            row = self._make_row()
             row = row if isinstance(row, NewCompletion) else await row
             await self._capture.begin(row)
         except DuplicateCompletion:
             self._capture = None
             raise Conflict(
-                f"The completion id {self._call.id} exists already; choose another.", param="x-rl-completion-id"
+                f"The completion id {self._context.id} exists already; choose another.", param="x-rl-completion-id"
             ) from None
         except asyncio.CancelledError:
-            finishing = self._parts.tasks.spawn(f"finish-{self._call.id}", self._given_up(self._capture))
+            finishing = self._parts.tasks.spawn(f"finish-{self._context.id}", self._given_up(self._capture))
             if self._attempt is not None:
                 self._attempt.finishing = finishing
             raise
@@ -111,36 +110,37 @@ class Exchange:
         if await capture.given_up(LEFT) and self._attempt is not None:
             self._attempt.completion = capture.id  # its retry may have the same id
 
-    def _made(self) -> Capture:
-        assert self._call.id is not None
-        capture = self._parts.capture(self._call.id, self._asked, self._dialect, self._keepable, self._room.record)
-        capture.requester = self._call.requester
+    def _new_capture(self) -> Capture:
+        assert self._context.id is not None
+        capture = self._parts.capture(self._context.id, self._parsed, self._dialect, self._keepable, self._room.record)
+        capture.requester = self._context.requester
         return capture
 
-    def _left(self) -> None:
+    def _follow(self) -> None:
         """Begin the record, now that the question is on its way."""
-        if self._capture is None and self._call.id is not None:
-            self._capture = self._made()
+        if self._capture is None and self._context.id is not None:
+            self._capture = self._new_capture()
             # Nobody waits for a first byte of it, or its server reads it for longer than the record takes.
-            at_once = not self._asked.stream or self._question.size >= LONG
-            self._capture.begin_beside(self._parts.tasks, self._row, at_once=at_once)
+            at_once = not self._parsed.stream or self._outgoing.size >= LONG
+            self._capture.follow(self._parts.tasks, self._make_row, at_once=at_once)
 
     async def run(self) -> web.StreamResponse:
         """Ask, pass the answer on, and leave the completion stored, whatever happens."""
         error: str | None = None
-        self._asking = InFlightRequest(self._parts, self._call, self._question, self._lease, self._left)
+        self._in_flight = InFlightRequest(self._parts, self._context, self._outgoing, self._follow)
         try:
-            self._upstream = upstream = await self._asking.ask()
-            self._way = self._asking.way
+            self._upstream = upstream = await self._in_flight.ask()
+            self._codec = self._in_flight.codec
             if self._capture is not None:
-                self._capture.reader.dialect, self._capture.translated = self._way.reads, self._way.translated
-                self._capture.withheld = self._asking.withheld
+                self._capture.reader.dialect = self._codec.reads
+                self._capture.source.translated = self._codec.translated
+                self._capture.source.withheld = self._in_flight.withheld
             try:
                 return await self._answer(upstream)
             finally:
                 upstream.close()  # a reply nobody reads any more must stop costing the backend
-        except ProxyError as failed:
-            error = failed.message
+        except ProxyError as failure:
+            error = failure.message
             raise
         except (asyncio.CancelledError, *GONE):
             error = LEFT
@@ -150,10 +150,10 @@ class Exchange:
             raise
         finally:
             if self._capture is None:  # also of a question that nobody took
-                self._left()
-            self._asking.leave()
-            del self._asking  # it knows this exchange: what no cycle holds needs no collector
-            self._parts.memory.used(self._question.size)
+                self._follow()
+            self._in_flight.leave()
+            del self._in_flight  # it knows this exchange: what no cycle holds needs no collector
+            self._parts.memory.used(self._outgoing.size)
             if self._capture is not None and not self._finished:
                 status: Status = "partial" if error == LEFT else "error"
                 # In a task of its own: this one may have been cancelled.
@@ -168,12 +168,12 @@ class Exchange:
         headers = answer_headers(upstream.headers, NOT_THEIRS)
         if self._capture is not None:
             headers["x-rl-completion-id"] = self._capture.id
-        headers["x-rl-adapter"] = label(self._lease.version)
+        headers["x-rl-adapter"] = label(self._context.lease.version)
         if self._taught and (ratings := ", ".join(lesson.rating for lesson in self._taught if not lesson.left_out)):
             headers[LESSONS] = ratings
-        if self._way.left_out:
-            headers[LEFT_OUT] = ", ".join(self._way.left_out)
-        overhead = self._asking.left_at - self._call.started
+        if self._codec.left_out:
+            headers[LEFT_OUT] = ", ".join(self._codec.left_out)
+        overhead = self._in_flight.left_at - self._context.started
         self._parts.metrics.overhead.observe(overhead)
         headers["x-rl-overhead-ms"] = f"{overhead * 1000:.2f}"
         headers["x-accel-buffering"] = "no"
@@ -183,17 +183,17 @@ class Exchange:
         """Pass the answer on in the form in which it comes."""
         if upstream.status not in OK:
             return await self._refused(upstream)
-        streams = self._asked.stream
-        stream = self._begun
+        streams = self._parsed.stream
+        stream = self._response
         if streams and stream is None and splitter_for(upstream) is not None:
-            self._begun = await self._begin(upstream)  # its client waits for no first event
-        splitter = await splitter_of(upstream, self._way.reads, KEEPALIVE_S, self._beat, is_streaming=streams)
-        if splitter is None and stream is not None and not self._way.translated:
+            self._response = await self._begin(upstream)  # its client waits for no first event
+        splitter = await splitter_of(upstream, self._codec.reads, KEEPALIVE_S, self._beat, is_streaming=streams)
+        if splitter is None and stream is not None and not self._codec.translated:
             raise BackendBroke("The backend answered in one piece where a stream was asked for.")
-        if splitter is None and (self._begun is not None or (streams and self._way.translated)):
+        if splitter is None and (self._response is not None or (streams and self._codec.translated)):
             return await self._whole_as_stream(upstream)
         if splitter is not None:
-            is_gathered = self._way.translated and not streams
+            is_gathered = self._codec.translated and not streams
             return await (self._stream_as_whole if is_gathered else self._stream)(upstream, splitter)
         if (body := await self._room.body(upstream)) is None:
             return await self._pass_uncaptured(upstream)
@@ -201,18 +201,18 @@ class Exchange:
 
     async def _beat(self) -> None:
         """Nothing has come for a while."""
-        if self._begun is not None and self._dialect.framing == "sse":
-            await self._begun.write(KEEPALIVE)
+        if self._response is not None and self._dialect.framing == "sse":
+            await self._response.write(KEEPALIVE)
 
     async def _refused(self, upstream: Answer) -> web.StreamResponse:
-        body = self._asking.refusal or await short(upstream, room_for(self._request, MOST_SHORT))
+        body = self._in_flight.refusal or await short(upstream, room_for(self._request, MOST_SHORT))
         unknown = await self._unknown_model(body) if upstream.status == 404 else None
-        if self._begun is not None:
+        if self._response is not None:
             raise unknown or BackendRefused(upstream.status, await off_loop(len(body), message_in, body))
         headers = self._headers(upstream)
         message = self._keepable(body.decode("utf-8", "replace"))[:300]  # in this order: half a key is one too
         await self._finish("error", error=f"the backend answered {upstream.status}: {message!r}")
-        if unknown or self._way.translated:
+        if unknown or self._codec.translated:
             refusal = BackendRefused(upstream.status, await off_loop(len(body), message_in, body))
             body = dumps(self._dialect.error(unknown or refusal))
             headers["content-type"] = "application/json"
@@ -221,14 +221,14 @@ class Exchange:
     async def _whole(self, upstream: Answer, answer: WholeAnswer, *, is_read: bool = False) -> web.Response:
         """`is_read`: for the store, too."""
         headers = self._headers(upstream)
-        if self._way.translated:
+        if self._codec.translated:
             headers["content-type"] = "application/json"
         elif answer.raw.startswith(b"{"):
             headers.setdefault("content-type", "application/json")
         if not is_read:
             await self._take_whole(answer)
         try:
-            output = await off_loop(len(answer.raw), self._way.whole, answer)
+            output = await off_loop(len(answer.raw), self._codec.whole, answer)
         except BackendBroke as error:
             await self._finish("error", error=error.message)
             raise
@@ -237,17 +237,17 @@ class Exchange:
 
     async def _whole_as_stream(self, upstream: Answer) -> web.StreamResponse:
         """A plain answer, where its client reads a stream."""
-        response = self._begun or await self._begin(upstream)
+        response = self._response or await self._begin(upstream)
         try:
             if (body := await self._room.body(upstream)) is None:
                 return await self._pass_uncaptured(upstream)
             answer = WholeAnswer(body)
             await self._take_whole(answer)
-            output, last = await off_loop(len(body), self._way.whole_as_stream, answer)
+            output, last = await off_loop(len(body), self._codec.whole_as_stream, answer)
             if output:
                 await response.write(output)
             await self._finish("done")
-            self._said_all()
+            self._note_end()
             self._last = last
         except BackendBroke as error:
             await self._broken_off(response, error, "error")
@@ -261,17 +261,17 @@ class Exchange:
 
     async def _stream_as_whole(self, upstream: Answer, splitter: EventSplitter) -> web.Response:
         """A stream, where its client reads a plain answer. Raises BackendBroke."""
-        reader = self._reader or AnswerReader(CHAT, self._asked.tools, self._room.record)
+        reader = self._reader or AnswerReader(CHAT, self._parsed.tools, self._room.record)
         replies = await read_stream(reader, upstream, splitter, self._room)
         return await self._whole(upstream, WholeAnswer(dumps(chat_body(replies))), is_read=True)
 
     async def _pass_uncaptured(self, upstream: Answer) -> web.StreamResponse:
         """Pass on a plain answer that is too long to be read here, as its backend sends it. Nothing of it is kept.
         Raises BackendBroke where it has to be said in another format."""
-        if self._way.translated:
+        if self._codec.translated:
             raise self._room.error()
         await self._let_go()
-        response = self._begun or PacedStream(headers=self._headers(upstream))
+        response = self._response or PacedStream(headers=self._headers(upstream))
         await send_pieces(response, self._request, self._room.pieces(upstream))
         return response
 
@@ -282,15 +282,15 @@ class Exchange:
         await self._finish("done")
 
     async def _unknown_model(self, body: bytes) -> UnknownModel | None:
-        assert self._asking.address is not None
+        assert self._in_flight.address is not None
         message = self._keepable(await off_loop(len(body), message_in, body))[:300]
-        return await unknown_model(self._parts.backend, self._asking.address.url, self._asked.model, message)
+        return await unknown_model(self._parts.backend, self._in_flight.address.url, self._parsed.model, message)
 
     async def _begin(self, upstream: Answer, splitter: EventSplitter | None = None) -> web.StreamResponse:
         """The head of a stream."""
         headers = self._headers(upstream)
-        if isinstance(self._way, Translated):
-            headers["content-type"] = self._way.content_type
+        if isinstance(self._codec, Translated):
+            headers["content-type"] = self._codec.content_type
         is_lines = isinstance(splitter, NdjsonSplitter)
         headers.setdefault("content-type", "application/x-ndjson" if is_lines else "text/event-stream")
         stream = PacedStream if self._attempt is None else self._attempt.stream
@@ -299,9 +299,9 @@ class Exchange:
         return response
 
     async def _stream(self, upstream: Answer, splitter: EventSplitter) -> web.StreamResponse:
-        response = self._begun or await self._begin(upstream, splitter)
-        events = self._way.translated or not isinstance(splitter, NdjsonSplitter)  # else a comment would be no line
-        alive = self._asked.stream and self._dialect.framing == "sse" and events
+        response = self._response or await self._begin(upstream, splitter)
+        events = self._codec.translated or not isinstance(splitter, NdjsonSplitter)  # else a comment would be no line
+        alive = self._parsed.stream and self._dialect.framing == "sse" and events
         broke: BrokeOff | None = None
         half: Event | None = None
         try:
@@ -319,14 +319,14 @@ class Exchange:
             half = await self._rest(response, splitter)
             if broke is not None and not self._finished and self._failed is None:
                 raise broke
-            output = self._seen(half) if half is not None else b""
+            output = self._read(half) if half is not None else b""
             if not self._finished:
                 await self._ended_without_terminal(response)
             self._last += output
         except BackendBroke as error:
             await self._broken_off(response, error)
             # An error event would have to follow whole ones; a client that reads none gets every byte instead.
-            if half is not None and not (self._asked.stream or self._way.translated):
+            if half is not None and not (self._parsed.stream or self._codec.translated):
                 self._last += half.raw
         await response.write_eof(self._last)
         return response
@@ -341,9 +341,9 @@ class Exchange:
             self._last = b""
         line = isinstance(splitter, NdjsonSplitter)
         event = Line(remainder) if line else Event(remainder)
-        if self._way.reads.terminal(event) or is_whole(event):
+        if self._codec.reads.terminal(event) or is_whole(event):
             await self._pass(response, [event])
-            self._gap = b"" if self._way.translated else b"\n" if line else b"\n\n"
+            self._gap = b"" if self._codec.translated else b"\n" if line else b"\n\n"
             return None
         return event
 
@@ -354,7 +354,7 @@ class Exchange:
             await self._pass_raw(response, splitter, piece)
             return
         if splitter.is_plain and not self._finished and len(piece) < LARGE:
-            head = piece[: self._way.reads.before_the_end(piece, splitter.gap)]
+            head = piece[: self._codec.reads.before_the_end(piece, splitter.gap)]
             if head and (output := self._through(splitter, head)):
                 await response.write(output)
                 piece = piece[len(head) :]
@@ -363,13 +363,13 @@ class Exchange:
             if len(piece) >= LARGE:
                 await in_thread(read_all, events)
             await self._pass(response, events)
-            if self._way.translated and not self._room.backlog.fits(self._way.backlog):
+            if self._codec.translated and not self._room.backlog.fits(self._codec.backlog):
                 raise self._room.error()
 
     async def _pass_raw(self, response: web.StreamResponse, splitter: EventSplitter, piece: bytes) -> None:
         """From here on the bytes of the stream go through as they are: an event is too long to be looked at. Raises
         BackendBroke where they have to be said in another format."""
-        if self._way.translated:
+        if self._codec.translated:
             raise self._room.error()
         if not self._is_raw:
             self._is_raw = True
@@ -381,13 +381,13 @@ class Exchange:
 
     def _through(self, splitter: EventSplitter, piece: bytes) -> bytes | None:
         """Whole events as the client gets them, noted for the capture; None where each has to be looked at."""
-        output = self._way.through(piece)
+        output = self._codec.through(piece)
         if output is not None:
             if self._capture is not None:
                 self._capture.reader.keep(piece, splitter)
             return output
         parsed = splitter.objects(piece)
-        output = None if parsed is None else self._way.edited(piece, parsed)
+        output = None if parsed is None else self._codec.edited(piece, parsed)
         if output is not None and parsed is not None and self._capture is not None:
             self._capture.reader.take(parsed, len(piece))
         return output
@@ -397,11 +397,11 @@ class Exchange:
         out, passed = bytearray(), []
         try:
             for event in events:
-                if self._way.translated and self._finished:
+                if self._codec.translated and self._finished:
                     return  # the client has had its end
-                if not self._way.reads.terminal(event):
+                if not self._codec.reads.terminal(event):
                     passed.append(event)
-                    out += self._said(event)
+                    out += self._rendered(event)
                     continue
                 self._fold(*passed, event)
                 passed.clear()
@@ -410,7 +410,7 @@ class Exchange:
                     await response.write(bytes(out + output))
                     out.clear()
                 await self._finish("done")
-                self._said_all()
+                self._note_end()
                 if self._upstream.is_read and event is events[-1]:
                     self._last = last
                 else:
@@ -422,19 +422,19 @@ class Exchange:
             finally:
                 self._fold(*passed)
 
-    def _seen(self, event: Event) -> bytes:
+    def _read(self, event: Event) -> bytes:
         self._fold(event)
-        return self._said(event)
+        return self._rendered(event)
 
-    def _said(self, event: Event) -> bytes:
+    def _rendered(self, event: Event) -> bytes:
         try:
-            return self._way.event(event)
+            return self._codec.event(event)
         except ODD as error:
             raise BackendBroke(f"The backend's answer is not a chat completion ({error!r}).") from error
 
     def _end(self, event: Event | None) -> tuple[bytes, bytes]:
         try:
-            return self._way.end(event)
+            return self._codec.end(event)
         except ODD as error:
             raise BackendBroke(f"The backend's answer makes no chat completion ({error!r}).") from error
 
@@ -447,20 +447,20 @@ class Exchange:
     async def _ended_without_terminal(self, response: web.StreamResponse) -> None:
         """Some servers just close. With a finish reason for every choice the answer is whole all the same."""
         reader = self._reader
-        if not self._way.translated and (reader is None or reader.has_let_go):
+        if not self._codec.translated and (reader is None or reader.has_let_go):
             await self._finish("done")
             return
         if (failed := self._failed) is not None:
             await self._finish("error", error=failed)  # its own word has been passed on
             return
         replies = reader.replies() if reader is not None else []
-        if reader is not None and not (len(replies) == self._asked.n and all(r.finish_reason for r in replies)):
+        if reader is not None and not (len(replies) == self._parsed.n and all(r.finish_reason for r in replies)):
             raise broken_off(None)
         output, last = self._end(None)
         if output:
             await response.write(output)
         await self._finish("done")
-        self._said_all()
+        self._note_end()
         self._last = last
 
     @property
@@ -472,7 +472,7 @@ class Exchange:
     def _reader(self) -> AnswerReader | None:
         return None if self._capture is None else self._capture.reader
 
-    def _said_all(self) -> None:
+    def _note_end(self) -> None:
         """Note that the next write is the last. A client that goes before it has that may ask for it again."""
         if self._attempt is not None and self._failed is None:
             self._attempt.streamed()
@@ -481,8 +481,8 @@ class Exchange:
         already, failed = self._finished, self._failed
         await self._finish(status if failed is None else "error", error=failed or error.message)
         # Else its own word has been passed on, or its client reads no events.
-        if not already and self._asked.stream and (failed is None or self._way.translated):
-            await response.write(self._gap + self._way.broken(error))
+        if not already and self._parsed.stream and (failed is None or self._codec.translated):
+            await response.write(self._gap + self._codec.broken(error))
 
     async def _finish(self, status: Status, *, error: str | None = None) -> None:
         if self._finished:
@@ -494,7 +494,7 @@ class Exchange:
     async def _stored(self, capture: Capture, status: Status, error: str | None) -> None:
         """Store what came. An answer that the backend goes on with in the background stays open."""
         open_id = capture.reader.open_id
-        if open_id is not None and (status == "done" or self._question.body.get("background") is True):
+        if open_id is not None and (status == "done" or self._outgoing.body.get("background") is True):
             await capture.leave_open(open_id)
         else:
             await capture.finish(status, error=error)

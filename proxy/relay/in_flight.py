@@ -34,10 +34,10 @@ from proxy.core.upstream import MOST_SHORT, let_go, message_in, no_http, short
 from proxy.dialects import CHAT
 from proxy.dialects.base import OutgoingRequest
 from proxy.relay.codecs import Codec, Native, Translated, about_what_was_asked
-from proxy.relay.context import RequestContext, new_id, room_for
+from proxy.relay.context import RequestContext, new_id
 from proxy.relay.framing import OK, error_at_once
 from proxy.relay.parts import RelayParts
-from proxy.versions.live_version import Lease
+from proxy.relay.request_body import room_for
 
 log = structlog.get_logger()
 
@@ -54,20 +54,18 @@ class InFlightRequest:
         parts: RelayParts,
         context: RequestContext,
         outgoing: OutgoingRequest,
-        lease: Lease,
-        left: Callable[[], None],
+        on_departure: Callable[[], None],
     ) -> None:
-        """`left` is told each time that the question has left."""
-        self.way: Codec
+        """`on_departure` is called each time that the question has left."""
+        self.codec: Codec
         self.withheld: str | None = None  # what the server said to our wishes, where they were not said
         self.refusal = b""  # a 404 that was read to see what it is about
         self.address: Address | None = None  # where the question is
         self.left_at = 0.0  # when it left, by the performance counter
         self._parts = parts
-        self._call = context
-        self._question = outgoing
-        self._lease = lease
-        self._left = left
+        self._context = context
+        self._outgoing = outgoing
+        self._on_departure = on_departure
         self._taken = 0  # how many servers may have taken the question and broke off without a word
 
     def leave(self) -> None:
@@ -78,20 +76,20 @@ class InFlightRequest:
 
     async def ask(self) -> Answer:
         """The head of the answer. Raises ProxyError; BadRequest for what chat completions cannot say."""
-        formats, dialect = self._parts.formats, self._call.dialect
+        formats, dialect = self._parts.formats, self._context.dialect
         if not formats.native(dialect.name):
             await self._translate()
             return await self._answered()
         # The client sees the model it asked for; an adapter's own name stays between us and the backend.
-        model = self._question.parsed.model if self._lease.version is not None else None
-        self.way = Native(dialect, self._question, self._parts.backend.capabilities, self._call.id, model)
+        model = self._outgoing.parsed.model if self._context.lease.version is not None else None
+        self.codec = Native(dialect, self._outgoing, self._parts.backend.capabilities, self._context.id, model)
         upstream = await self._answered()
         if upstream.status not in MISSING or dialect is CHAT or formats.shown(dialect.name):
             if upstream.status in OK:
                 formats.has(dialect.name)
             return upstream
-        body = await short(upstream, room_for(self._call.request, MOST_SHORT))
-        if about_what_was_asked(body, self._question.parsed.model, dialect.paths[0]):
+        body = await short(upstream, room_for(self._context.request, MOST_SHORT))
+        if about_what_was_asked(body, self._outgoing.parsed.model, dialect.paths[0]):
             self.refusal = body
             return upstream
         # No such route, or no such model: if it answers in chat completions, it was the route.
@@ -104,28 +102,28 @@ class InFlightRequest:
 
     async def _translate(self) -> None:
         """Raises BadRequest for what chat completions cannot say."""
-        outgoing = self._question
+        outgoing = self._outgoing
         if outgoing.parsed.unreadable is not None:
             raise outgoing.parsed.unreadable
-        self.way = await off_loop(
+        self.codec = await off_loop(
             max(outgoing.size, outgoing.weight),
             Translated,
-            self._call.dialect,
+            self._context.dialect,
             outgoing,
             self._parts.backend.capabilities,
-            id=self._call.id or new_id(),
+            id=self._context.id or new_id(),
             model=outgoing.parsed.model or self._parts.live_version.model,
             created=int(time.time()),
         )
-        if self.way.left_out:
-            log.info("left out: chat completions have no place for it", kinds=self.way.left_out, id=self._call.id)
+        if self.codec.left_out:
+            log.info("left out: chat completions have no place for it", kinds=self.codec.left_out, id=self._context.id)
 
     async def _answered(self) -> Answer:
         """The answer of a server that has the version and takes what is asked. Only what is captured has wishes."""
-        version, lost = self._lease.version, self._parts.backend.capabilities.lost
-        wishes = Wishes(self._lease.model, self.way.reads.name, frozenset(self.way.asks))
+        version, lost = self._context.lease.version, self._parts.backend.capabilities.lost
+        wishes = Wishes(self._context.lease.model, self.codec.reads.name, frozenset(self.codec.asks))
         self.withheld = self._parts.wishes.refusal(wishes)
-        may_wish = self._call.id is not None and bool(self.way.asks)
+        may_wish = self._context.id is not None and bool(self.codec.asks)
         message: str | None = None  # what the server said to our wishes
         given_back = False
         while True:
@@ -153,7 +151,7 @@ class InFlightRequest:
             return message
         if upstream.status not in (*REFUSES, BREAKS):
             return None
-        body = await short(upstream, room_for(self._call.request, MOST_SHORT))
+        body = await short(upstream, room_for(self._context.request, MOST_SHORT))
         message = await off_loop(len(body), message_in, body)
         if capabilities.may_refuse(wishes, upstream.status, message):
             return message
@@ -165,7 +163,7 @@ class InFlightRequest:
         if upstream.status not in OK or await error_at_once(upstream) is not None:
             self._parts.wishes.acquit(wishes)
             return
-        self.withheld = message = self._parts.keepable(self._call.request, message)[:MOST_REFUSAL]
+        self.withheld = message = self._parts.keepable(self._context.request, message)[:MOST_REFUSAL]
         self._parts.wishes.refuse(wishes, message)
         log.warning(
             "the backend refuses what makes captures exact; it is not asked for that for a while",
@@ -175,16 +173,16 @@ class InFlightRequest:
     async def _sent(self, wishing: bool) -> Answer:
         """The answer of a server that took the question: at most at two places, as it may be the question that ends a
         server."""
-        parts, outgoing = self._parts, self._question
+        parts, outgoing = self._parts, self._outgoing
         heavy = max(outgoing.size, outgoing.weight) if outgoing.add else outgoing.weight
         for last_place in (False, True):
             if self.address is not None:
                 self.leave()  # an earlier question of this request
-            self.address = address = parts.backend.address(self._lease.model)
+            self.address = address = parts.backend.address(self._context.lease.model)
             if heavy < LARGE:
-                body = self.way.body(address.members, asking=wishing)
+                body = self.codec.body(address.members, asking=wishing)
             else:
-                body = await in_thread(self.way.body, address.members, asking=wishing)
+                body = await in_thread(self.codec.body, address.members, asking=wishing)
             self.left_at = time.perf_counter()
             try:
                 upstream = await self._connected(address.url, body)
@@ -205,13 +203,13 @@ class InFlightRequest:
     async def _connected(self, url: str, body: bytes) -> Answer:
         parts = self._parts
         assert parts.connections is not None
-        head = self._call.head
-        target = self.way.path or head.target
+        head = self._context.head
+        target = self.codec.path or head.target
         closed: Disconnected | None = None
         for last_try in (False, True):
             try:
                 return await parts.connections.ask(
-                    "POST", url, target, head.lines, body, unpack=True, on_sent=self._left
+                    "POST", url, target, head.lines, body, unpack=True, on_sent=self._on_departure
                 )
             except Disconnected as error:
                 self._taken += 1
@@ -251,7 +249,7 @@ class InFlightRequest:
                     await asyncio.sleep(NOTICED_S)
         except TimeoutError:
             return False
-        log.warning("a question whose server broke off is asked once more", completion=self._call.id)
+        log.warning("a question whose server broke off is asked once more", completion=self._context.id)
         return True
 
     async def _is_well(self) -> bool:
@@ -259,7 +257,7 @@ class InFlightRequest:
         assert parts.connections is not None
         try:
             await parts.backend.ready()
-            with place_for(parts.backend, self._lease.model) as address:
+            with place_for(parts.backend, self._context.lease.model) as address:
                 answer = await parts.connections.ask("GET", address.url, "/v1/models", parts.backend.headers(), None)
                 answer.close()
                 return answer.status < 500

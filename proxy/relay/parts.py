@@ -27,8 +27,8 @@ from proxy.core.tasks import Tasks
 from proxy.core.upstream import MOST_MESSAGE, end_to_end
 from proxy.dialects import Dialect, ParsedRequest
 from proxy.feedback.episodes import Episodes
-from proxy.relay.capture import Capture
-from proxy.relay.capture_optout import CaptureOptout
+from proxy.relay.capture.capture import Capture
+from proxy.relay.capture.optout import CaptureOptout
 from proxy.relay.codecs import Formats
 from proxy.relay.episode_queue import EpisodeQueue
 from proxy.relay.lessons import PromptLessons
@@ -81,8 +81,8 @@ class RelayParts:
             store, self.metrics, self.health, self.events, self.redactor, self.underway, id, parsed.n, keepable,
             dialect, parsed.tools, room,
         )  # fmt: skip
-        capture.guessed = parsed.unclear_reason or served.uncertainty(parsed.sampling)
-        capture.logprobs_of = served.logprobs_of or self.backend.capabilities.logprobs_of
+        capture.source.guessed = parsed.unclear_reason or served.uncertainty(parsed.sampling)
+        capture.source.logprobs_of = served.logprobs_of or self.backend.capabilities.logprobs_of
         return capture
 
     def keepable(self, request: web.Request, text: str) -> str:

@@ -1,7 +1,8 @@
-"""The way of a request from agent to backend: which route, whose request, a command or a question, which version.
+"""The way of a captured request from agent to backend, in five stages: parse, command, version, admit, forward.
 
-Owns what happens before a request is sent: limits, parsing, speaker, commands out of the history, the lease, the row.
-What happens from there on is an `Exchange`. Not here: routes that no dialect knows (passthrough).
+Owns their order. Each stage is a method that adds to the request's context what the next ones need. What happens from
+the question on is an `Exchange`. Not here: how a body is read (request_body), the row of what is captured
+(capture.request_row), routes that no dialect knows (passthrough).
 """
 
 from __future__ import annotations
@@ -10,58 +11,36 @@ import contextlib
 import math
 import re
 import time
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 from weakref import WeakKeyDictionary
 
-import structlog
 from aiohttp import web
 
 from proxy.access.keys import Scope
 from proxy.access.pace import PacedStream
 from proxy.access.security import HEAD, PRINCIPAL, RequestHead
-from proxy.conversation.conversations import command_at, without_commands
-from proxy.conversation.history_cache import History, HistoryLookup
-from proxy.conversation.redaction import WORTH_A_THREAD, places
-from proxy.conversation.retries import Retries, key_of
-from proxy.conversation.secret_shapes import LONGEST
-from proxy.conversation.turns import turn_of
-from proxy.conversation.typed_words import marked_errors, typed_in
-from proxy.conversation.user_text import SHOWN, last_words, may_be_commands, words
-from proxy.core.agent_wrappers import NOBODY, Agent, agent_of, as_typed
+from proxy.conversation.retries import Attempt, Retries, key_of
+from proxy.core.agent_wrappers import NOBODY, agent_of
 from proxy.core.errors import BadRequest, ProxyError, StorageFailed
-from proxy.core.json_edit import dumps, loads
 from proxy.core.offload import LARGE, in_thread, off_loop, weight
 from proxy.dialects import Dialect, ParsedRequest
 from proxy.dialects.base import OutgoingRequest
-from proxy.dialects.identity import RequestIdentity
 from proxy.feedback.chat_command import ChatCommands, CommandContext
-from proxy.relay.context import (
-    MOST,
-    HeadFacts,
-    RequestContext,
-    body_facts,
-    head_facts,
-    hold_named,
-    hold_parsed,
-    new_id,
-    plain_body,
-    too_many,
-)
+from proxy.relay.capture.request_row import RequestRow
+from proxy.relay.capture.side_turns import SideTurns
+from proxy.relay.context import HeadFacts, RequestContext, head_facts, new_id
 from proxy.relay.early_stream import HeldStream
 from proxy.relay.exchange import Exchange
 from proxy.relay.lessons import members
 from proxy.relay.parts import RelayParts
 from proxy.relay.previous_response import PreviousResponses, marked, unmarked
-from proxy.relay.side_turns import SideTurns, may_be_side
+from proxy.relay.request_body import body_facts, command_lines, hold_named, hold_parsed, plain_body, with_members
 from proxy.relay.unread_requests import unread_answer
-from proxy.versions.live_version import Lease
 from store.errors import StoreError
-from store.records import NewCompletion, PromptLesson, Requester
-
-log = structlog.get_logger()
+from store.records import PromptLesson, Requester
 
 _ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _AT_ONCE: Final = contextlib.nullcontext()
@@ -72,198 +51,206 @@ class Relay:
     def __init__(self, parts: RelayParts, commands: ChatCommands, retries: Retries) -> None:
         self.parts = parts
         self._commands = commands
-        self._earlier = PreviousResponses(parts.store, parts.redactor)
+        self._previous = PreviousResponses(parts.store, parts.redactor)
         self._retries = retries
         self._side_turns = SideTurns(parts.store, parts.underway)
         self.last_request = -math.inf  # monotonic; the learner waits for quiet
         self._heads: WeakKeyDictionary[RequestHead, HeadFacts] = WeakKeyDictionary()
 
-    # The captured routes
-
     async def data(self, request: web.Request, dialect: Dialect) -> web.StreamResponse:
         started = time.perf_counter()
         self.last_request = time.monotonic()
         try:
-            response = await self._data(request, dialect, started)
+            response = await self._stages(request, dialect, started)
         except (ProxyError, StoreError) as error:
             failed = _as_proxy_error(error)
             response = failed.response(dialect.error(failed))
         self.parts.metrics.answered(dialect.name, response.status)
         return response
 
-    async def _data(self, request: web.Request, dialect: Dialect, started: float) -> web.StreamResponse:
-        head, parts = self._heads.get(request[HEAD]) or self._facts(request[HEAD]), self.parts
-        raw = await plain_body(request, head.coding, parts.settings.server.max_body_bytes)
-        bodies = parts.recent.bodies
-        prefix = bodies.known(raw)
-        await hold_parsed(request, raw, prefix)
-        heavy, facts = prefix.weight, (raw, bodies, prefix, dialect, head, request.headers)
-        # Also what was said before has to be walked through: a thread for all of it, or none.
-        read = body_facts(*facts) if heavy < LARGE else await in_thread(body_facts, *facts)
-        content, as_came, agent, speaker = read
-        body, parsed = content.parsed, as_came
-        add: dict[str, bytes] = {}
-        scope = Scope.of(request[PRINCIPAL], speaker.user, speaker.people)
-        if dialect.goes_on and as_came.unreadable is None:
-            add = await self._members_to_add(request, len(raw), dialect, body, parsed.previous, scope)
-            parsed, body, heavy = await self._spelled_out(dialect, body, parsed, add, scope, speaker, heavy)
-        user = scope.user or scope.principal.name
-        speaker = speaker if user == speaker.user else speaker._replace(user=user)
-        if not parsed.typed or head.side:
-            agent = NOBODY
-        elif parsed.messages is not as_came.messages:
-            agent = agent_of(request.headers, parsed.messages)
-        position, typed = None, parsed.messages
-        if commands := may_be_commands(typed, agent):
-            typed = as_typed(typed, agent)
-            position = command_at(typed, agent) if heavy < LARGE else await off_loop(heavy, command_at, typed, agent)
-        captured = not (head.off or as_came.unreadable is not None or speaker.session in parts.uncaptured.sessions)
+    async def _stages(self, request: web.Request, dialect: Dialect, started: float) -> web.StreamResponse:
+        context = await self._parse(request, dialect, started)
         # A command is no part of what is captured, and acts once also where nothing is.
-        is_counted = head.counted and (captured or position is not None)
-        key = await off_loop(len(raw), key_of, request, raw) if is_counted else None
-        tries = _ONE_TRY if key is None else self._retries.attempt(request, key, speaker.session)
-        with tries as (attempt, first_try):
-            if position is not None:
-                parsed = replace(parsed, previous=as_came.previous, messages=typed[: position + 1])
-                act = partial(self._said, parsed, self._asks(scope, speaker, parsed, agent), dialect.alone)
-                text = await self._retries.once(attempt, first_try, act)
-                self._side_turns.note_command(Requester(scope.principal.key, user))
-                return await self._answer(request, dialect, parsed, text, self._earlier.local_id(dialect, as_came))
-            if attempt and first_try and await self._retries.settle(attempt, first_try, parsed.n):
+        is_counted = context.digest is not None and (context.id is not None or context.commands.position is not None)
+        session = context.identity.session
+        with self._retries.attempt(request, context.digest, session) if is_counted else _ONE_TRY as (attempt, earlier):
+            if context.commands.position is not None:
+                return await self._command(context, attempt, earlier)
+            if attempt and earlier and await self._retries.settle(attempt, earlier, context.parsed.n):
                 return await attempt.again(request)
-            context = RequestContext(
-                request, head, dialect, Requester(scope.principal.key, user), speaker, agent, content, heavy,
-                as_came.previous, started, attempt, (head.id or new_id()) if captured else None,
-            )  # fmt: skip
-            response = await self._ask(context, body, parsed, add, commands)
+            context.attempt = attempt
+            await self._version(context)
+            response = await self._admit(context)
             if attempt is not None:
                 attempt.keep(response)
             return response
 
-    def _facts(self, head: RequestHead) -> HeadFacts:
+    # 1: parse
+
+    async def _parse(self, request: web.Request, dialect: Dialect, started: float) -> RequestContext:
+        """Raises BadRequest, TooLarge, TooMany, Overloaded."""
+        parts, head = self.parts, self._heads.get(request[HEAD]) or self._head_facts(request[HEAD])
+        raw = await plain_body(request, head.coding, parts.settings.server.max_body_bytes)
+        known = parts.recent.bodies.known(raw)
+        await hold_parsed(request, raw, known)
+        read = partial(
+            body_facts, raw, parts.recent.bodies, known, dialect, request.headers, head.named, is_side=head.side
+        )
+        is_large = known.weight >= LARGE  # also what was said before has to be walked through
+        content, parsed, identity, agent, commands = await in_thread(read) if is_large else read()
+        digest = (await off_loop(len(raw), key_of, request, raw)) if head.counted else None
+        scope = Scope.of(request[PRINCIPAL], identity.user, identity.people)
+        user = scope.user or scope.principal.name
+        if user != identity.user:
+            identity = identity._replace(user=user)
+        context = RequestContext(
+            request, head, dialect, started, content, parsed, content.parsed, parsed, {}, known.weight, agent,
+            identity, scope, Requester(scope.principal.key, user), commands, digest,
+        )  # fmt: skip
+        if dialect.goes_on and parsed.unreadable is None:
+            await self._spell_out(context)
+        if not (head.off or parsed.unreadable is not None or identity.session in parts.uncaptured.sessions):
+            context.id = head.id or new_id()
+        return context
+
+    def _head_facts(self, head: RequestHead) -> HeadFacts:
         """Raises BadRequest."""
         self._heads[head] = facts = head_facts(head, self.parts.settings, self.parts.backend.headers())
         return facts
 
-    async def _members_to_add(
-        self,
-        request: web.Request,
-        size: int,
-        dialect: Dialect,
-        body: dict[str, Any],
-        previous: str | None,
-        scope: Scope,
-    ) -> dict[str, bytes]:
-        """The members of a request, of `size` bytes, that the answers which it names change. They are bounded as what
-        is sent, and in the same account. Raises BadRequest, TooMany, Overloaded, TooLarge."""
-        add = await self._earlier.spelled_out(dialect, body, previous, scope)
+    async def _spell_out(self, context: RequestContext) -> None:
+        """Put the answers into the request that it only names. They are bounded as what is sent, and in the same
+        account. Raises BadRequest, TooMany, Overloaded, TooLarge."""
+        dialect, parsed, scope = context.dialect, context.parsed, context.scope
+        add = await self._previous.spelled_out(dialect, context.body, parsed.previous, scope)
         if add:
-            hold_named(request, size, add, self.parts.settings.server.max_body_bytes)
-        return add
+            hold_named(context.request, len(context.content.raw), add, self.parts.settings.server.max_body_bytes)
+        items = await self._previous.referred(dialect, context.body, scope, context.identity.session)
+        if items:
+            parsed = await off_loop(context.weight, dialect.read, context.body, items)
+        if add:
+            context.add = add
+            context.weight += sum(map(weight, add.values()))
+            sent = parsed.messages
+            context.body, parsed = await off_loop(context.weight, with_members, dialect, context.body, parsed, add)
+            parsed = replace(parsed, messages=marked(parsed.messages, sent))
+        if parsed is not context.parsed:
+            context.parsed = parsed
+            await off_loop(context.weight, _find_commands, context)
 
-    async def _spelled_out(
-        self,
-        dialect: Dialect,
-        body: dict[str, Any],
-        parsed: ParsedRequest,
-        add: Mapping[str, bytes],
-        scope: Scope,
-        speaker: RequestIdentity,
-        heavy: int,
-    ) -> tuple[ParsedRequest, dict[str, Any], int]:
-        """The request with the answers in it that it only names, and its weight."""
-        messages = parsed.messages
-        items = await self._earlier.referred(dialect, body, scope, speaker.session)
-        parsed = await off_loop(heavy, dialect.read, body, items) if items else parsed
-        if not add:
-            return parsed, body, heavy
-        heavy += sum(map(weight, add.values()))
-        body, parsed = await off_loop(heavy, _with, dialect, body, parsed, add)
-        return replace(parsed, messages=marked(parsed.messages, messages)), body, heavy
+    # 2: command
 
-    async def _ask(
-        self, context: RequestContext, body: Any, parsed: ParsedRequest, add: dict[str, bytes], commands: bool
+    async def _command(
+        self, context: RequestContext, attempt: Attempt | None, earlier: Attempt | None
     ) -> web.StreamResponse:
-        """A question for the model: leased, captured, sent. `body`, `asked` and `add` with all that it names.
-        `commands`: whether there may be some in its history."""
-        kept_messages: Sequence[int] | None = None
-        if commands:
-            kept_messages = await off_loop(context.weight, without_commands, parsed.messages, context.agent)
-        if context.id is not None:  # else nothing is remembered of it
+        """Answer the `/rl` line that the conversation ends in: never sent to the model, never stored as a completion.
+        Whoever names people speaks for them, and only those whom the settings list are admins."""
+        scope, dialect, lines = context.scope, context.dialect, context.commands
+        assert lines.position is not None
+        admins = self.parts.settings.server.chat_admins
+        unlisted = tuple(name for name in scope.names if name not in admins)
+        model = context.parsed.model or self.parts.backend.served.model
+        command = CommandContext(scope, context.identity, model, unlisted, context.agent)
+        parsed = replace(
+            context.parsed, previous=context.as_sent.previous, messages=lines.messages[: lines.position + 1]
+        )
+
+        async def act() -> str:
+            messages = await self._previous.as_answered(parsed, scope)
+            return await self._commands.answer(messages, command, is_bare=dialect.alone)
+
+        text = await self._retries.once(attempt, earlier, act)
+        self._side_turns.note_command(context.requester)
+        return await self._answer(context, parsed, text)
+
+    async def _answer(self, context: RequestContext, parsed: ParsedRequest, text: str) -> web.StreamResponse:
+        """An answer of ours."""
+        dialect, id = context.dialect, self._previous.local_id(context.dialect, context.as_sent)
+        kind, pieces = dialect.answer(text, id=id, parsed=parsed, created=int(time.time()))
+        response = PacedStream(headers={"content-type": kind, "x-accel-buffering": "no"})
+        await response.prepare(context.request)
+        for piece in pieces:
+            await response.write(piece)
+        await response.write_eof()
+        return response
+
+    # 3: version
+
+    async def _version(self, context: RequestContext) -> None:
+        """Resolve the version that the request names, or that its episode has. Raises BadRequest for a request that
+        no version can answer, Gone where the episode has ended."""
+        if context.id is not None:
             if not _ID.fullmatch(context.id):
                 raise BadRequest(
                     "`x-rl-completion-id` must be 1 to 128 letters, digits or `._:-`.", param="x-rl-completion-id"
                 )
-            self.parts.recent.bodies.remember(context.body)
-        if add:
-            parsed = replace(parsed, messages=unmarked(parsed.messages))
-        if parsed.messages and kept_messages is not None and not kept_messages:
+            self.parts.recent.bodies.remember(context.content)
+        if context.add:
+            context.parsed = replace(context.parsed, messages=unmarked(context.parsed.messages))
+        if context.commands.kept is not None and not context.commands.kept:
             raise BadRequest("There is no message for the model, only `/rl` commands.", param="messages")
-        episode, pinned = False, None
-        if context.id is not None and context.speaker.session is not None:  # an episode is a captured session
-            episode, pinned = await self._episode(context, parsed, context.speaker.session)
-        stream, admission = None, self.parts.admission
-        if parsed.stream and context.dialect.framing == "sse" and (episode or admission.closed is not None):
-            version = self.parts.live_version.version_of(parsed.model) if pinned is None else pinned
-            stream = HeldStream(context.request, context.dialect, context.attempt, context.id, version)
+        context.version = name = self.parts.live_version.named(context.parsed.model)
+        if context.id is not None and context.identity.session is not None:  # an episode is a captured session
+            live = self.parts.live_version.version_of(name) if name.pinned is None else None
+            assert context.requester.key is not None
+            pin = await self.parts.episodes.pin(
+                context.requester.key, context.identity.session, live, begins=context.head.named.may_begin_episode
+            )
+            context.is_episode = pin is not None
+            context.pinned = None if live is None or pin is None else pin.version
+
+    # 4: admit
+
+    async def _admit(self, context: RequestContext) -> web.StreamResponse:
+        """Let the request in when it is its turn. A client that reads a stream is held with comments until then."""
+        parts = self.parts
+        may_wait = context.is_episode or parts.admission.closed is not None
+        context.stream = stream = self._held_stream(context) if may_wait else None
         beat = stream.beat if stream else None
         try:
             arrival = time.perf_counter()
-            async with self.parts.queue.turn(parsed.n, beat) if episode else _AT_ONCE:
-                await admission.enter(beat)
-                self.parts.throttle.enter()
+            async with parts.queue.turn(context.parsed.n, beat) if context.is_episode else _AT_ONCE:
+                await parts.admission.enter(beat)
+                parts.throttle.enter()
                 try:
                     context.started += time.perf_counter() - arrival  # waiting is not overhead
-                    return await self._let_in(context, body, parsed, add, kept_messages, stream, pinned)
+                    return await self._forward(context)
                 finally:
-                    self.parts.throttle.leave()
-                    admission.leave()
+                    parts.throttle.leave()
+                    parts.admission.leave()
         except (ProxyError, StoreError) as error:
             if stream is None or stream.response is None:
                 raise
             return await stream.failed(_as_proxy_error(error))
 
-    async def _episode(self, context: RequestContext, parsed: ParsedRequest, session: str) -> tuple[bool, int | None]:
-        """Tell whether it is an episode's, and the version of that, unless the request itself names one. Raises Gone
-        where the episode has ended."""
-        live_version = self.parts.live_version
-        live = live_version.version_of(parsed.model)
-        live = None if live is None or live_version.names_version(parsed.model) else live
-        begins = context.head.named.may_begin_episode
-        assert context.requester.key is not None
-        pin = await self.parts.episodes.pin(context.requester.key, session, live, begins=begins)
-        return pin is not None, None if live is None or pin is None else pin.version
+    def _held_stream(self, context: RequestContext) -> HeldStream | None:
+        """The stream by which a client is told to wait; None where its format has no comments."""
+        if not context.parsed.stream or context.dialect.framing != "sse":
+            return None
+        promised = context.pinned
+        if promised is None:
+            promised = self.parts.live_version.version_of(context.version)
+        return HeldStream(context.request, context.dialect, context.attempt, context.id, promised)
 
-    async def _let_in(
-        self,
-        context: RequestContext,
-        body: Any,
-        parsed: ParsedRequest,
-        add: dict[str, bytes],
-        kept_messages: Sequence[int] | None,
-        stream: HeldStream | None,
-        pinned: int | None,
-    ) -> web.StreamResponse:
-        parts, size = self.parts, len(context.body.raw) + sum(map(len, add.values()))
+    # 5: forward
+
+    async def _forward(self, context: RequestContext) -> web.StreamResponse:
+        """Ask the backend with the lease of a version, and leave the completion stored. Raises ProxyError."""
+        parts, stream = self.parts, context.stream
         await parts.backend.ready()
         promised = stream.promised if stream else None
-        lease = await parts.live_version.acquire(parsed.model, pinned if promised is None else promised)
+        lease = await parts.live_version.acquire(context.version, context.pinned if promised is None else promised)
+        context.lease = lease
         try:
-            if kept_messages is not None and len(kept_messages) < len(parsed.messages):
-                changes = await off_loop(context.weight, context.dialect.keep, body, parsed, kept_messages)
-                add |= changes
-                body, parsed = await off_loop(context.weight, _with, context.dialect, body, parsed, changes)
-            if parsed.previous != context.previous:
-                parsed = replace(parsed, previous=context.previous)
-            sent = outgoing = OutgoingRequest(context.body.raw, add, body, parsed, context.body.items, context.weight)
-            lessons = parts.lessons is not None and pinned is None
-            taught = await self._lessons(context, parsed, lease, stream) if lessons else ()
+            outgoing = await self._outgoing(context)
+            taught = await self._lessons(context) if parts.lessons is not None and context.pinned is None else ()
+            sent = outgoing
             if taught:
                 sent = await off_loop(context.weight, _taught, context.dialect, outgoing, taught)
-            row = partial(self._row, context, outgoing, lease, size, taught)
-            exchange = Exchange(parts, context, sent, lease, row, stream, taught)
-            if parsed.unreadable is not None:
-                return await unread_answer(parts, context, outgoing, lease, exchange)
+            row = RequestRow(parts, self._side_turns, context, outgoing, taught)
+            exchange = Exchange(parts, context, sent, row.make, taught)
+            if outgoing.parsed.unreadable is not None:
+                return await unread_answer(parts, context, outgoing, exchange)
             if context.id is not None:
                 # Who comes while the disk is behind waits here, and takes no more memory than that.
                 await parts.store.room()
@@ -275,178 +262,45 @@ class Relay:
         finally:
             lease.release()
 
-    async def _lessons(
-        self, context: RequestContext, parsed: ParsedRequest, lease: Lease, stream: HeldStream | None
-    ) -> tuple[PromptLesson, ...]:
+    async def _outgoing(self, context: RequestContext) -> OutgoingRequest:
+        """The request without its commands, going on from the answer that its client named."""
+        body, parsed, add, kept = context.body, context.parsed, context.add, context.commands.kept
+        if kept is not None:
+            changes = await off_loop(context.weight, context.dialect.keep, body, parsed, kept)
+            add = add | changes
+            body, parsed = await off_loop(context.weight, with_members, context.dialect, body, parsed, changes)
+        if parsed.previous != context.as_sent.previous:
+            parsed = replace(parsed, previous=context.as_sent.previous)
+        return OutgoingRequest(context.content.raw, add, body, parsed, context.content.items, context.weight)
+
+    async def _lessons(self, context: RequestContext) -> tuple[PromptLesson, ...]:
         """The lessons that fit. None, unless the request is captured, and a header can still name them."""
-        has_begun = stream is not None and stream.response is not None
+        has_begun = context.stream is not None and context.stream.response is not None
         if self.parts.lessons is None or context.id is None or context.agent is NOBODY or has_begun:
             return ()
-        return await self.parts.lessons.for_request(context.dialect, parsed, context.requester, lease.version)
-
-    def _row(
-        self,
-        context: RequestContext,
-        outgoing: OutgoingRequest,
-        lease: Lease,
-        size: int,
-        taught: tuple[PromptLesson, ...] = (),
-    ) -> NewCompletion | Awaitable[NewCompletion]:
-        """The row of a request; something to wait for, where it takes a thread or a look into the store."""
-        parsed = outgoing.parsed
-        if context.weight >= LARGE:
-            return self._row_later(context, outgoing, lease, size, taught)
-        lookup, request = _beside(self.parts.recent.history, context, parsed, size)
-        # What is new is looked at for secrets, and the members beside the messages each time.
-        if size >= WORTH_A_THREAD and lookup.fresh + len(request) >= WORTH_A_THREAD:
-            return self._row_later(context, outgoing, lease, size, taught, (lookup, request))
-        row = _row(context, parsed, lookup, request, lease, taught, self.parts)
-        if may_be_side(row, parsed.messages, has_tools=bool(parsed.tools)):
-            return self._row_aside(row, context, outgoing, lease)
-        return self._remember(row, context, outgoing, lease)
-
-    async def _row_later(
-        self,
-        context: RequestContext,
-        outgoing: OutgoingRequest,
-        lease: Lease,
-        size: int,
-        taught: tuple[PromptLesson, ...],
-        telling_and_request: tuple[HistoryLookup, bytes] | None = None,
-    ) -> NewCompletion:
-        parsed = outgoing.parsed
-        if telling_and_request is None:
-            telling_and_request = await off_loop(
-                context.weight, _beside, self.parts.recent.history, context, parsed, size
-            )
-        lookup, request = telling_and_request
-        row = await in_thread(_row, context, parsed, lookup, request, lease, taught, self.parts)
-        may_be = partial(may_be_side, row, parsed.messages, has_tools=bool(parsed.tools))
-        if await off_loop(context.weight, may_be):
-            return await self._row_aside(row, context, outgoing, lease)
-        return self._remember(row, context, outgoing, lease)
-
-    async def _row_aside(
-        self, row: NewCompletion, context: RequestContext, outgoing: OutgoingRequest, lease: Lease
-    ) -> NewCompletion:
-        """The row as that of a side turn, if what was answered lately to whom it is of shows that."""
-        rule = await self._side_turns.rule_of(row, outgoing.parsed.messages, context.weight)
-        row = row if rule is None else replace(row, turn="side", turn_rule=rule)
-        return self._remember(row, context, outgoing, lease)
-
-    def _remember(
-        self, row: NewCompletion, context: RequestContext, outgoing: OutgoingRequest, lease: Lease
-    ) -> NewCompletion:
-        if lease.version is not None and not lease.pinned:
-            self.parts.recent.note(row, context.dialect, outgoing)
-        return row
-
-    async def _said(self, parsed: ParsedRequest, asks: CommandContext, is_single: bool) -> str:
-        """Answer to a `/rl` line, which `asked` ends in: never sent to the model, never stored as a completion."""
-        messages = await self._earlier.as_answered(parsed, asks.scope)
-        return await self._commands.answer(messages, asks, is_bare=is_single)
-
-    async def _answer(
-        self, request: web.Request, dialect: Dialect, parsed: ParsedRequest, text: str, id: str
-    ) -> web.StreamResponse:
-        """An answer of ours."""
-        kind, pieces = dialect.answer(text, id=id, parsed=parsed, created=int(time.time()))
-        response = PacedStream(headers={"content-type": kind, "x-accel-buffering": "no"})
-        await response.prepare(request)
-        for piece in pieces:
-            await response.write(piece)
-        await response.write_eof()
-        return response
-
-    def _asks(
-        self, scope: Scope, speaker: RequestIdentity, parsed: ParsedRequest, agent: Agent | None
-    ) -> CommandContext:
-        """Whoever names people speaks for them, and only those whom the settings list are admins."""
-        admins = self.parts.settings.server.chat_admins
-        model = parsed.model or self.parts.backend.served.model
-        return CommandContext(scope, speaker, model, tuple(name for name in scope.names if name not in admins), agent)
+        return await self.parts.lessons.for_request(
+            context.dialect, context.parsed, context.requester, context.lease.version
+        )
 
 
 def _as_proxy_error(error: ProxyError | StoreError) -> ProxyError:
     return error if isinstance(error, ProxyError) else StorageFailed(f"The store did not take it: {error}")
 
 
-def _row(
-    context: RequestContext,
-    parsed: ParsedRequest,
-    lookup: HistoryLookup,
-    request: bytes,
-    lease: Lease,
-    taught: tuple[PromptLesson, ...],
-    parts: RelayParts,
-) -> NewCompletion:
-    """`request`: its members beside the messages."""
-    assert context.id is not None
-    secrets: set[str] = set()
-    redactor, backend, conversation = parts.redactor, parts.backend, lookup.told()
-    served, rules = backend.served, parts.settings.turns.rules
-    typed = last_words(parsed.messages)
-    turn = turn_of(
-        context.request.headers, context.body.parsed, parsed.messages, parsed.tools, rules, conversation.turns, typed
-    )
-    excerpt = words(parsed.messages, SHOWN + LONGEST) if typed is None else typed[: SHOWN + LONGEST]
-    return NewCompletion(
-        id=context.id,
-        request_id=context.id,
-        choice=0,
-        created_at=time.time() - (time.perf_counter() - context.started),  # this is made later
-        dialect=context.dialect.name,
-        backend=backend.kind,
-        model=parsed.model or served.model,
-        served_model=lease.model,
-        version=lease.version,
-        session=context.speaker.session,
-        user=context.requester.user,
-        turn=turn.turn,
-        turn_rule=turn.rule,
-        streamed=parsed.stream,
-        prompt=conversation.prompt,
-        nodes=conversation.nodes,
-        asides=conversation.asides,
-        request=redactor.json(request, secrets),
-        sampling={**served.sampling, **served.by_dialect.get(context.dialect.name, {}), **parsed.sampling},
-        thread=conversation.thread,
-        above=conversation.above,
-        untrainable=parsed.untrainable or conversation.untrainable,
-        asked=redactor.text(excerpt)[:SHOWN],
-        typed=typed_in(parsed.messages, context.agent, redactor),
-        tool_errors=marked_errors(parsed.messages),
-        redacted=places(prompt=conversation.secrets, request=secrets) if conversation.secrets or secrets else (),
-        key=context.requester.key,
-        forms=conversation.forms,
-        lessons=taught,
-    )
-
-
-def _beside(history: History, context: RequestContext, parsed: ParsedRequest, size: int) -> tuple[HistoryLookup, bytes]:
-    """Knowledge of the messages, and the members beside them."""
-    return HistoryLookup(history, parsed.messages, size), dumps(context.dialect.without_messages(context.body.parsed))
+def _find_commands(context: RequestContext) -> None:
+    """Look again for the agent and the commands: the request says now what it only named."""
+    parsed = context.parsed
+    typed = parsed.typed and not context.head.side
+    context.agent = agent_of(context.request.headers, parsed.messages) if typed else NOBODY
+    context.commands = command_lines(parsed.messages, context.agent)
 
 
 def _taught(dialect: Dialect, outgoing: OutgoingRequest, taught: Sequence[PromptLesson]) -> OutgoingRequest:
-    """The same question with these lessons in it. What is captured of it is what its client sent."""
-    changed = members(dialect, outgoing.body, taught)
-    if not changed:
+    """The same request with these lessons in it. What is captured of it is what its client sent."""
+    changes = members(dialect, outgoing.body, taught)
+    if not changes:
         return outgoing
-    body, parsed = _with(dialect, outgoing.body, outgoing.parsed, changed)
+    body, parsed = with_members(dialect, outgoing.body, outgoing.parsed, changes)
     return replace(
-        outgoing, add={**outgoing.add, **changed}, body=body, parsed=replace(parsed, previous=outgoing.parsed.previous)
+        outgoing, add={**outgoing.add, **changes}, body=body, parsed=replace(parsed, previous=outgoing.parsed.previous)
     )
-
-
-def _with(
-    dialect: Dialect, body: dict[str, Any], parsed: ParsedRequest, changed: Mapping[str, bytes]
-) -> tuple[dict[str, Any], ParsedRequest]:
-    """The request with these members in place, read again."""
-    if not changed:
-        return body, parsed
-    body = {**body, **{key: loads(value) for key, value in changed.items()}}
-    parsed = dialect.read(body, parsed.referred)
-    if len(parsed.messages) > MOST:
-        raise too_many(len(parsed.messages))
-    return body, parsed

@@ -18,16 +18,15 @@ from proxy.relay.context import RequestContext
 from proxy.relay.exchange import Exchange
 from proxy.relay.parts import RelayParts
 from proxy.relay.unknown_model import unknown_model
-from proxy.versions.live_version import Lease
 
 log = structlog.get_logger()
 
 
 async def unread_answer(
-    parts: RelayParts, context: RequestContext, outgoing: OutgoingRequest, lease: Lease, exchange: Exchange
+    parts: RelayParts, context: RequestContext, outgoing: OutgoingRequest, exchange: Exchange
 ) -> web.StreamResponse:
     """Raises Unreadable where the request would have to be translated, UnknownModel."""
-    reason = outgoing.parsed.unreadable
+    reason, lease = outgoing.parsed.unreadable, context.lease
     if not isinstance(reason, NoPrompt):
         log.warning("a request is passed on uncaptured", dialect=context.dialect.name, reason=str(reason))
     try:

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import structlog
 
@@ -53,6 +54,15 @@ class Lease:
         live_version, self.live_version = self.live_version, None
         if live_version is not None and self.version is not None:
             live_version._release(self.version)
+
+
+class NamedVersion(NamedTuple):
+    """The version that a request names by its model."""
+
+    model: str  # as the request has it
+    ours: str  # the name of the model that it was compared with
+    is_ours: bool
+    pinned: int | None = None  # None: the live one
 
 
 class LiveVersion:
@@ -141,38 +151,36 @@ class LiveVersion:
 
     # Requests
 
-    def version_of(self, model_name: str) -> int | None:
+    def named(self, model: str) -> NamedVersion:
         """`MODEL` is the live version, `MODEL@base` and `MODEL@vN` pin one. Another name is passed on as it is: a
         model that is not ours to train."""
-        return self._parse_name(model_name)[0]
-
-    def names_version(self, model_name: str) -> bool:
-        """Tell whether a request for this model pins a version itself."""
-        return self._parse_name(model_name)[1]
-
-    def _parse_name(self, model_name: str) -> tuple[int | None, bool]:
-        """The version, and whether it is pinned."""
-        capabilities = self._backend.capabilities
+        capabilities, ours = self._backend.capabilities, self._backend.served.model
         if capabilities.foreign:
-            return None, False
-        bare_name, model = model_name.removesuffix(capabilities.implied_tag), self.model
-        if bare_name in ("", model):
-            return self._pointer.live, False
-        name, separator, pin = bare_name.rpartition("@")
-        if not separator or name != model:  # a server's model has no name until it was reached
-            return None, False
+            return NamedVersion(model, ours, is_ours=False)
+        bare = model.removesuffix(capabilities.implied_tag)
+        if bare in ("", ours):
+            return NamedVersion(model, ours, is_ours=True)
+        name, at, pin = bare.rpartition("@")
+        if not at or name != ours:  # a server's model has no name until it was reached
+            return NamedVersion(model, ours, is_ours=False)
         if pin == "base":
-            return BASE, True
+            return NamedVersion(model, ours, True, BASE)
         is_version = pin.startswith("v") and pin[1:].isdecimal() and len(pin) < 12
-        return (int(pin[1:]), True) if is_version else (None, False)
+        return NamedVersion(model, ours, is_version, int(pin[1:]) if is_version else None)
 
-    async def acquire(self, model_name: str, promised: int | None = None) -> Lease:
-        """The version that a request for the model `model_name` gets, or the one that it was promised. Raises NotFound,
-        BackendDown."""
-        version, pinned = self._parse_name(model_name)
-        version = version if promised is None else promised
+    def version_of(self, name: NamedVersion) -> int | None:
+        """The version that answers now; None where the model is not ours."""
+        if not name.is_ours:
+            return None
+        return self._pointer.live if name.pinned is None else name.pinned
+
+    async def acquire(self, name: NamedVersion, promised: int | None = None) -> Lease:
+        """The version that a request gets, or the one that it was promised. Raises NotFound, BackendDown."""
+        if name.ours != self._backend.served.model:  # the server was reached since, or serves another one
+            name = self.named(name.model)
+        version = self.version_of(name) if promised is None else promised
         if version is None:
-            return Lease(self, None, model_name or self.model, pinned=False)
+            return Lease(self, None, name.model or self.model, pinned=False)
         self._in_use[version] += 1
         try:
             if version not in self._loaded:
@@ -180,10 +188,10 @@ class LiveVersion:
                     await self._give_back(version)
         except BaseException as error:
             self._release(version)
-            if isinstance(error, Conflict) and not pinned and version != self.live:
-                return await self.acquire(model_name)  # it was damaged, and another one answers instead
+            if isinstance(error, Conflict) and name.pinned is None and version != self.live:
+                return await self.acquire(name)  # it was damaged, and another one answers instead
             raise
-        return Lease(self, version, self.name(version), pinned)
+        return Lease(self, version, self.name(version), pinned=name.pinned is not None)
 
     async def lost(self, version: int) -> None:
         """The backend says that it does not know this version: give it back. Raises Conflict where it is damaged."""

@@ -31,10 +31,10 @@ from proxy.core.upstream import MOST_SHORT, answer_headers, let_go, no_http, sho
 from proxy.dialects import RESPONSES
 from proxy.dialects.base import OutgoingRequest
 from proxy.relay.codecs import Native
-from proxy.relay.context import room_for
 from proxy.relay.exchange import NOT_THEIRS
 from proxy.relay.framing import OK, splitter_of
 from proxy.relay.parts import RelayParts
+from proxy.relay.request_body import room_for
 from store.records import Completion, Status
 
 log = structlog.get_logger()

@@ -39,16 +39,16 @@ OURS: Final = ("config", "proxy", "store")
 STEPS: Final = (
     ("guard: roles, limits, headers", ("proxy.access.security", "proxy.access.keys",
                                        "proxy.access.roles", "proxy.access.limits", "proxy.web.error_middleware")),
-    ("read and parse", ("proxy.relay.context", "proxy.conversation.incremental_json", "proxy.core.json_skip",
+    ("read and parse", ("proxy.relay.request_body", "proxy.conversation.incremental_json", "proxy.core.json_skip",
                         "proxy.dialects.chat:ChatCompletions.parse", "proxy.dialects.fields",
                         "proxy.core.json_edit:deeper")),
     ("determine: route, person, command, version", (
-        "proxy.relay.relay", "proxy.dialects.identity", "proxy.core.agent_wrappers",
-        "proxy.conversation.user_text", "proxy.conversation.retries", "proxy.versions", "proxy.relay.capture_optout",
+        "proxy.relay.relay", "proxy.relay.context", "proxy.dialects.identity", "proxy.core.agent_wrappers",
+        "proxy.conversation.user_text", "proxy.conversation.retries", "proxy.versions", "proxy.relay.capture.optout",
         "proxy.conversation.conversations:without_commands", "proxy.conversation.conversations:command_at",
         "proxy.training.throttle")),
     ("record: messages, hashes, secrets, turn", (
-        "proxy.relay.relay:_row", "proxy.relay.relay:Relay._row", "proxy.conversation",
+        "proxy.conversation",
         "store.captured.tree:message_hash", "proxy.relay.capture")),
     ("ask the backend", ("proxy.relay.in_flight", "proxy.core.upstream:upstream", "proxy.core.upstream:end_to_end",
                          "proxy.backends", "proxy.relay.codecs:Native.body", "proxy.relay.json_splice:with_members")),

@@ -191,7 +191,7 @@ def score(db: sqlite3.Connection, of: Signal, own: OwnScore | None, config: str)
     signal is scored then."""
     known = (of.completion_id, of.next_id)
     before = db.execute(
-        "SELECT * FROM signals WHERE completion_id = ? AND kind = 'own' AND next_id IS ?", known
+        "SELECT * FROM signals WHERE completion_id = ? AND kind = 'own' AND next_id IS ? AND orphan = 0", known
     ).fetchone()
     if before is not None and (own is None or own.value != before["value"] or own.hint != before["hint"]):
         if before["rating_id"] is not None:
@@ -429,4 +429,4 @@ def _about(one: FollowUp, within: float) -> dict[str, Any]:
 
 
 def _signal(row: sqlite3.Row) -> Signal:
-    return Signal(**dict(row))
+    return Signal(**{name: value for name, value in dict(row).items() if name != "orphan"})

@@ -15,7 +15,7 @@ import pytest
 
 from proxy.access.bodies import Bodies
 from proxy.backends.openai import CALL_BYTES
-from proxy.relay.answer_reader import MEASURE_FIRST
+from proxy.relay.capture.answer_reader import MEASURE_FIRST
 from scripts.fakes.backend import FakeBackend
 from scripts.fakes.endless import ANSWERS, MODEL, TEXT, EndlessBackend
 from scripts.fakes.launcher import FakeLauncher

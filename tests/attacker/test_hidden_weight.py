@@ -17,7 +17,7 @@ from proxy.core.sharing.shares import Room
 from proxy.core.sse import EventSplitter
 from proxy.dialects import CHAT, MESSAGES, RESPONSES, Dialect
 from proxy.dialects.base import Fold
-from proxy.relay.answer_reader import AnswerReader
+from proxy.relay.capture.answer_reader import AnswerReader
 
 MB = 1 << 20
 THINGS: dict[str, Any] = {name: {} for name in "abcdefgh"}

@@ -22,7 +22,7 @@ import pytest
 from proxy.conversation.side_requests import SUBAGENT
 from proxy.core.bounded_cache import BYTES
 from proxy.core.offload import LARGE
-from proxy.relay.context import MOST
+from proxy.relay.request_body import MOST
 from scripts.fakes.backend import FakeBackend
 from scripts.harness.in_process import Proxy
 from tests.proxy.conftest import proxy  # noqa: F401

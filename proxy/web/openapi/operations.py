@@ -12,7 +12,7 @@ from proxy.core.errors import Problem
 from proxy.feedback import bodies
 from proxy.feedback.webhooks.links import LinkedMessage
 from proxy.feedback.webhooks.signed import SignedAnswer
-from proxy.relay.capture_optout import Captured, CaptureOptouts
+from proxy.relay.capture.optout import Captured, CaptureOptouts
 from proxy.signals.bodies import JudgeReport, Rescored
 from proxy.training import admin_acts
 from proxy.web.openapi import passthrough, requests, responses

@@ -14,7 +14,7 @@ from proxy.access.keys import NAME
 from proxy.feedback.feedback_adapters import ENDINGS, NAMES
 from proxy.feedback.open_webui_form import LONGEST_ID, MOST_MESSAGES
 from proxy.feedback.ratings import MAX_TEXT, OWNER
-from proxy.relay.capture_optout import LONGEST
+from proxy.relay.capture.optout import LONGEST
 from store.learning.rater_quota import LEAST_WEIGHT, MOST_WEIGHT
 from store.records import Role
 

@@ -16,7 +16,7 @@ from proxy.conversation.conversations import canonical, command_at, without_comm
 from proxy.conversation.user_text import command_of
 from proxy.core.agent_wrappers import AGENTS, agent_of
 from proxy.core.errors import BadRequest
-from proxy.dialects.identity import BodyIdentity, named, named_by_head, speaker
+from proxy.dialects.identity import BodyIdentity, identity_of, named, named_by_head
 from proxy.dialects.messages import Messages
 from scripts.harness.agent_formats import BY_ID, CLAUDE_CODE
 from scripts.harness.in_process import Proxy
@@ -102,7 +102,7 @@ UNNAMED = BodyIdentity(None, None)
 
 
 def who(headers: dict[str, str], path: str | None = None, body: BodyIdentity = UNNAMED) -> tuple[str | None, ...]:
-    return speaker(named_by_head(CIMultiDict(headers), path), body)[:2]
+    return identity_of(named_by_head(CIMultiDict(headers), path), body)[:2]
 
 
 def test_speaker() -> None:
@@ -286,7 +286,7 @@ def test_no_other_client_is_a_machine() -> None:
 
 
 def people(headers: dict[str, str], body: BodyIdentity) -> tuple[str, ...]:
-    return speaker(named_by_head(CIMultiDict(headers)), body).people
+    return identity_of(named_by_head(CIMultiDict(headers)), body).people
 
 
 def test_all_whom_a_request_names() -> None:

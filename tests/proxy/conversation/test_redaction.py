@@ -30,7 +30,7 @@ from proxy.conversation.user_text import SHOWN
 from proxy.core.events import Events
 from proxy.core.json_edit import WholeAnswer
 from proxy.core.metrics import Metrics
-from proxy.relay.capture import Capture
+from proxy.relay.capture.capture import Capture
 from scripts.harness.in_process import Proxy
 from store.records import NewCompletion
 from store.store import Store

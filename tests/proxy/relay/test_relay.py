@@ -263,7 +263,7 @@ async def test_a_bug_of_ours_is_an_error_like_any_other(
 
 
 async def test_a_bug_in_our_books_costs_nobody_the_answer(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.relay.relay.turn_of", lambda *args: 1 / 0)
+    monkeypatch.setattr("proxy.relay.capture.request_row.turn_of", lambda *args: 1 / 0)
     assert await proxy.say("x") == "You said: x "
     async with proxy.http.get("/rl/status") as response:
         assert "ZeroDivisionError" in (await response.json())["problem"]

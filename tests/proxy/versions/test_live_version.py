@@ -66,9 +66,10 @@ def test_a_model_that_is_named_like_a_version_pins_none() -> None:
     """Also before a server has told which model it serves."""
     backend, nothing = VLLM(load({"backend.kind": "vllm"}, environ={}).settings.backend), cast(Any, None)
     live_version = LiveVersion(nothing, backend, nothing, nothing, nothing, nothing)
-    assert live_version.model == "" and live_version.version_of("") == BASE
-    for asked in ("v3", "base"):
-        assert live_version.version_of(asked) is None and not live_version.names_version(asked)
+    assert live_version.model == "" and live_version.version_of(live_version.named("")) == BASE
+    for model in ("v3", "base"):
+        name = live_version.named(model)
+        assert live_version.version_of(name) is None and name.pinned is None
 
 
 async def test_pins(proxy: Proxy, versions: list[Path]) -> None:

@@ -13,7 +13,7 @@ from scripts.harness.in_process import Proxy
 from store import schema
 from store.safety import backup
 from tests.harness.runs import rated, until
-from tests.proxy.relay.test_capture import stored
+from tests.proxy.relay.capture.test_capture import stored
 
 
 async def forget(proxy: Proxy, status: int = 200, **body: Any) -> dict[str, Any]:

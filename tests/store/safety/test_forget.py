@@ -177,3 +177,19 @@ async def test_what_a_judge_heard_goes_with_the_message_it_was_in(store: Store, 
     await store.erasure.forget("completion", "b", "ann")
     assert [one.rater for one in await store.ratings.history("a")] == ["ann"]
     assert b"zanzibar" not in bytes_of(tmp_path)
+
+
+async def test_an_answer_goes_also_where_its_signals_have_lost_several_requests(store: Store) -> None:
+    """Each says something of the answer before it; without their requests they would be twice the same."""
+    for id in ("a", "b", "c"):
+        await talk(store, id, id)
+    for following in ("b", "c"):
+        assert await store.signals.add(NewSignal("a", "message", f"words in {following}", following))
+    for id in ("b", "c"):
+        await store.erasure.forget("completion", id, "ann")
+    signals = await store.signals.of("a")
+    assert [(signal.next_id, signal.said) for signal in signals] == [(None, ""), (None, "")]
+    assert await store.signals.add(NewSignal("a", "copied", ""))
+    assert not await store.signals.add(NewSignal("a", "copied", "")), "what has no request is there once"
+    await store.erasure.forget("completion", "a", "ann")
+    assert await store.completions.get("a") is None

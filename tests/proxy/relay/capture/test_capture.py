@@ -7,7 +7,8 @@ import time
 import aiohttp
 import pytest
 
-from proxy.relay import capture, relay
+from proxy.relay import relay
+from proxy.relay.capture import pending_record
 from scripts.fakes.backend import FakeBackend
 from scripts.harness.in_process import Proxy
 
@@ -59,7 +60,7 @@ async def test_a_question_whose_answer_takes_long_is_on_disk_before_it(proxy: Pr
 async def test_a_client_that_leaves_leaves_its_question(
     proxy: Proxy, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch, beside_s: float
 ) -> None:
-    monkeypatch.setattr(capture, "BESIDE_S", beside_s)
+    monkeypatch.setattr(pending_record, "RECORD_S", beside_s)
     backend.hold.clear()
     with pytest.raises((TimeoutError, aiohttp.ServerTimeoutError)):
         async with asyncio.timeout(0.2):
@@ -75,7 +76,7 @@ async def test_a_client_that_leaves_leaves_its_question(
 async def test_a_client_that_leaves_while_its_answer_is_committed_leaves_all_of_it(
     proxy: Proxy, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch, beside_s: float, stream: bool
 ) -> None:
-    monkeypatch.setattr(capture, "BESIDE_S", beside_s)
+    monkeypatch.setattr(pending_record, "RECORD_S", beside_s)
     await settled(proxy)
     backend.hold.clear()
     asking = asyncio.create_task(proxy.say("hello", stream=stream))
@@ -104,7 +105,7 @@ async def test_a_client_that_leaves_while_its_answer_is_committed_leaves_all_of_
 
 @pytest.mark.parametrize("beside_s", [0.0, 60.0], ids=["begun", "not yet begun"])
 async def test_each_of_several_choices_is_a_row(proxy: Proxy, monkeypatch: pytest.MonkeyPatch, beside_s: float) -> None:
-    monkeypatch.setattr(capture, "BESIDE_S", beside_s)
+    monkeypatch.setattr(pending_record, "RECORD_S", beside_s)
     async with await proxy.chat("hello", n=2) as response:
         id = (await response.json())["id"]
     assert {found.new.id for found in await proxy.store.completions.page()} == {id, f"{id}.1"}
@@ -115,7 +116,7 @@ async def test_each_of_several_choices_is_a_row(proxy: Proxy, monkeypatch: pytes
 async def test_a_completion_began_when_it_was_asked(
     proxy: Proxy, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch, beside_s: float
 ) -> None:
-    monkeypatch.setattr(capture, "BESIDE_S", beside_s)
+    monkeypatch.setattr(pending_record, "RECORD_S", beside_s)
     backend.hold.clear()
     before = time.time()
     asking = asyncio.create_task(proxy.say("hello"))
@@ -130,7 +131,7 @@ async def test_a_completion_began_when_it_was_asked(
 async def test_an_answer_is_rated_while_its_first_second_runs(
     proxy: Proxy, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(capture, "BESIDE_S", 60.0)
+    monkeypatch.setattr(pending_record, "RECORD_S", 60.0)
     monkeypatch.setattr(relay, "new_id", lambda: "rl-known")
     backend.hold.clear()
     asking = asyncio.create_task(proxy.say("hello"))
@@ -149,7 +150,7 @@ async def test_a_title_that_is_asked_for_beside_its_question_is_a_side_turn(
     proxy: Proxy, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch, stream: bool
 ) -> None:
     """Some agents ask for it at once. Whether it quotes the question is looked up when that has a row."""
-    monkeypatch.setattr(capture, "BESIDE_S", 60.0)
+    monkeypatch.setattr(pending_record, "RECORD_S", 60.0)
     backend.hold.clear()
     question = asyncio.create_task(proxy.chat("list my files", stream=stream))
     await asked(backend, 1)

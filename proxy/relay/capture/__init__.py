@@ -1,0 +1,1 @@
+"""Capture: a request and its answer on their way into the store."""
