@@ -46,7 +46,7 @@ class ActiveConversations:
 
     def note(self, row: NewCompletion, dialect: Dialect, outgoing: OutgoingRequest) -> None:
         """A main turn of a conversation, which is its session, or else what the person said first."""
-        if row.turn != "main" or dialect.alone or outgoing.size > LONGEST or outgoing.weight > LARGE:
+        if row.turn != "main" or dialect.is_prompt or outgoing.size > LONGEST or outgoing.weight > LARGE:
             return  # what is read ahead is made on the loop
         said_first = next((message for message in row.prompt if message.role == "user"), None)
         if (name := row.session or said_first) is None:

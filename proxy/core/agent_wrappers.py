@@ -232,7 +232,7 @@ def sender_of(messages: Sequence[Mapping[str, Any]], agent: Agent | None) -> str
     return f"{_platform(messages, agent)}:{id if isinstance(id, str) and _ID.fullmatch(id) else UNKNOWN}"
 
 
-def named_by_newest(messages: Sequence[Mapping[str, Any]], agent: Agent | None) -> list[Any]:
+def newest_identities(messages: Sequence[Mapping[str, Any]], agent: Agent | None) -> list[Any]:
     """The people that a person's newest message names. Agents do it in one way, and chat completions in another: by the
     member `name`, be it a name or not."""
     if agent is not None:

@@ -23,21 +23,21 @@ DIALECTS: tuple[Dialect, ...] = (CHAT, Completions(), RESPONSES, MESSAGES, OLLAM
 COUNT_TOKENS = "/v1/messages/count_tokens"  # answers nothing, but its errors have the format's shape
 # Of requests that the backend let pass and that make no sense here.
 _SENSELESS = (ProxyError, ValueError, TypeError, AttributeError, KeyError, IndexError)
-_AT = {COUNT_TOKENS: MESSAGES, **{path: dialect for dialect in DIALECTS for path in dialect.paths}}
+_BY_PATH = {COUNT_TOKENS: MESSAGES, **{path: dialect for dialect in DIALECTS for path in dialect.paths}}
 
 
 def dialect_at(path: str) -> Dialect | None:
     """Whose route this is, with or without a session in the path."""
     if path.startswith("/s/"):
         path = "/" + path.split("/", 3)[-1]
-    return _AT.get(path)
+    return _BY_PATH.get(path)
 
 
 def chat_tools(name: str, request: bytes) -> list[dict[str, Any]] | None:
     """Tools that a stored request of this format offered, in chat form. None also for a request that the backend let
     pass and that makes no sense here: it may not keep others from training."""
     try:
-        return _named(name).tools(orjson.loads(request)) or None
+        return _by_name(name).tools(orjson.loads(request)) or None
     except _SENSELESS:
         return None
 
@@ -45,7 +45,7 @@ def chat_tools(name: str, request: bytes) -> list[dict[str, Any]] | None:
 def chat_turns(name: str, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The messages of a stored request of this format, as its translation sent them."""
     try:
-        return _named(name).turns(messages)
+        return _by_name(name).turns(messages)
     except _SENSELESS:
         return messages
 
@@ -53,13 +53,13 @@ def chat_turns(name: str, messages: list[dict[str, Any]]) -> list[dict[str, Any]
 def template_kwargs(name: str, request: bytes, *, translated: bool) -> dict[str, Any] | None:
     """Arguments of the chat template for a stored request of this format, besides messages and tools."""
     try:
-        variables = _named(name).template_kwargs(orjson.loads(request), translated=translated)
+        variables = _by_name(name).template_kwargs(orjson.loads(request), translated=translated)
     except _SENSELESS:
         return None
     return variables if variables and isinstance(variables, dict) else None
 
 
-def _named(name: str) -> Dialect:
+def _by_name(name: str) -> Dialect:
     return next((dialect for dialect in DIALECTS if dialect.name == name), CHAT)
 
 

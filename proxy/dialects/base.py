@@ -27,14 +27,14 @@ ODD: Final = (ValueError, KeyError, TypeError, IndexError, AttributeError, Overf
 FROM_BYTES: Final = "the backend sent the bytes of each token and no ids"
 
 
-def longer(so_far: list[Any] | None, more: Any) -> list[Any]:
-    """`so_far` with `more` at its end, in place: what a token costs must not grow with those before it. Raises
-    TypeError where `more` is not a list."""
-    if not isinstance(more, list):
-        raise TypeError(f"{type(more).__name__} where a list should be")
+def longer(so_far: list[Any] | None, items: Any) -> list[Any]:
+    """`so_far` with `items` at its end, in place: what a token costs must not grow with those before it. Raises
+    TypeError where `items` is not a list."""
+    if not isinstance(items, list):
+        raise TypeError(f"{type(items).__name__} where a list should be")
     if so_far is None:
-        return more.copy()
-    so_far += more
+        return items.copy()
+    so_far += items
     return so_far
 
 
@@ -87,7 +87,7 @@ class OutgoingRequest:
     add: Mapping[str, bytes]  # the members that differ from that
     body: dict[str, Any]  # parsed, with those in place
     parsed: ParsedRequest
-    apart: tuple[int, int] | None = None  # where in `raw` the items of its longest list are, if that is known
+    item_range: tuple[int, int] | None = None  # where in `raw` the items of its longest list are, if that is known
     weight: int = 0  # bytes that work on it counts as, where those are more than it has
 
     @property
@@ -162,8 +162,8 @@ class Fold(ABC):
     def replies(self) -> list[Reply]:
         """Replies so far, one a choice."""
 
-    def skip(self, what: str) -> None:
-        self.unknown = self.unknown or f"skipped {what[:200]}"
+    def skip(self, part: str) -> None:
+        self.unknown = self.unknown or f"skipped {part[:200]}"
 
 
 class Renderer(ABC):
@@ -193,7 +193,7 @@ class Dialect(ABC):
     paths: ClassVar[tuple[str, ...]]
     framing: ClassVar[Literal["sse", "ndjson"]] = "sse"  # how a stream is cut into events
     carriers: ClassVar[tuple[str, ...]] = ("messages",)  # members with the messages: kept in the tree, not beside it
-    alone: ClassVar[bool] = False  # a request is one prompt: it can have no history
+    is_prompt: ClassVar[bool] = False  # a request is one prompt: it can have no history
     marks: ClassVar[tuple[bytes, ...]] = ()  # a terminal event has one of these in it; none: each is to be looked at
     goes_on: ClassVar[bool] = False  # whether a request may name an earlier answer instead of repeating it
 
@@ -245,9 +245,9 @@ class Dialect(ABC):
         return body.get("chat_template_kwargs")
 
     @abstractmethod
-    def keep(self, body: Any, parsed: ParsedRequest, kept: Sequence[int]) -> dict[str, bytes]:
+    def keep(self, body: Any, parsed: ParsedRequest, indices: Sequence[int]) -> dict[str, bytes]:
         """The members of the request that carry the messages, as JSON, with only those of `asked.messages` left whose
-        indices are in `kept`. Every item that stays is as the client sent it."""
+        indices are in `indices`. Every item that stays is as the client sent it."""
 
     @abstractmethod
     def to_chat(self, body: Any, parsed: ParsedRequest) -> dict[str, Any]:
@@ -269,16 +269,16 @@ class Dialect(ABC):
         """Ids in the request that stand for items of earlier answers, as their backend named them."""
         return []
 
-    def item(self, id: str, reply: Mapping[str, Any], kind: str, at: int) -> dict[str, Any]:
-        """The item of that id, the `at`th of its kind in this reply, as a request has it."""
+    def item(self, id: str, reply: Mapping[str, Any], kind: str, position: int) -> dict[str, Any]:
+        """The item of that id, the `position`th of its kind in this reply, as a request has it."""
         raise NotImplementedError
 
     def read(self, body: Any, referred: Mapping[str, dict[str, Any]]) -> ParsedRequest:
         """Do `parse` with these items in place of their ids."""
         return self.parse(body)
 
-    def spelled_out(self, body: Any, known: Mapping[str, PreviousCompletion]) -> dict[str, bytes]:
-        """The members to change so that the request says itself what it named. What is not in `known` stays."""
+    def spell_out(self, body: Any, completions: Mapping[str, PreviousCompletion]) -> dict[str, bytes]:
+        """The members to change so that the request says itself what it named. What is not in `completions` stays."""
         return {}
 
     @abstractmethod

@@ -92,8 +92,8 @@ class ChatCompletions(Dialect):
     def tools(self, body: Mapping[str, Any]) -> list[dict[str, Any]] | None:
         return body["tools"] if isinstance(body.get("tools"), list) else None
 
-    def keep(self, body: Any, parsed: ParsedRequest, kept: Sequence[int]) -> dict[str, bytes]:
-        return {"messages": orjson.dumps([parsed.messages[i] for i in kept])}
+    def keep(self, body: Any, parsed: ParsedRequest, indices: Sequence[int]) -> dict[str, bytes]:
+        return {"messages": orjson.dumps([parsed.messages[i] for i in indices])}
 
     def fold(self, tools: Sequence[Mapping[str, Any]] | None = None) -> Fold:
         return ChatFold(tools)
@@ -108,7 +108,7 @@ class ChatCompletions(Dialect):
 
     def only_tokens(self, event: Mapping[str, Any]) -> bool:
         choices = event.get("choices") or []
-        return bool(choices) and not event.get("usage") and all(map(token_entries.alone, choices))
+        return bool(choices) and not event.get("usage") and all(map(token_entries.has_only_logprobs, choices))
 
     rules = choice_rules
 
@@ -189,7 +189,7 @@ class ChatFold(Fold):
         self._calls: dict[int, list[_Call]] = {}
         self._legacy: dict[int, _Call] = {}  # `function_call`, which tool calls have replaced
         self._transcripts: dict[int, list[str]] = {}
-        self._others: dict[int, list[Any]] = {}  # parts of the content that are more than text
+        self._rich_parts: dict[int, list[Any]] = {}  # parts of the content that are more than text
         self._places: dict[int, Calls] = {}
         self._usage: dict[str, Any] | None = None
         self._prompt_token_ids: list[int] | None = None
@@ -292,7 +292,7 @@ class ChatFold(Fold):
             if piece:
                 self._text(reply, key, piece)
         if other_parts:
-            self._others.setdefault(reply.index, []).extend(other_parts)
+            self._rich_parts.setdefault(reply.index, []).extend(other_parts)
 
     def _call(self, reply: Reply, deltas: list[dict[str, Any]] | None) -> None:
         """Arguments arrive in pieces, ids at once. Some servers send an empty list with each piece of a text: it takes
@@ -327,7 +327,7 @@ class ChatFold(Fold):
     def _take_choice(self, choice: Any, place: int, prompt_token_ids: Any) -> None:
         index, logprobs = choice.get("index", place), choice.get("logprobs")
         entries = logprobs.get("content") if isinstance(logprobs, Mapping) else logprobs
-        token_ids = token_entries.named(entries) if entries else None
+        token_ids = token_entries.bare_ids(entries) if entries else None
         reply = Reply(
             index=index if type(index) is int else place,
             message=dict(choice["message"]),
@@ -361,7 +361,7 @@ class ChatFold(Fold):
             message["function_call"] = legacy.function(self._tools)
         if transcript := joined(self._transcripts.get(reply.index, [])):
             message["audio"] = {**message["audio"], "transcript": transcript}
-        if other_members := self._others.get(reply.index):
+        if other_members := self._rich_parts.get(reply.index):
             text = [text_part(message["content"])] if message["content"] else []
             return replace(reply, message={**message, "content": [*text, *other_members]})
         return reply

@@ -45,19 +45,21 @@ class Calls:
         self._names: list[Any] = []  # of each call, the first piece
         self._arguments: list[_Arguments] = []  # of each call
         self._grows: dict[Any, int] = {}  # by index: the call that has had the newest piece
-        self._known: dict[tuple[Any, Any], int] = {}  # by index and id
+        self._numbers: dict[tuple[Any, Any], int] = {}  # by index and id
 
     def place(self, piece: Mapping[str, Any]) -> int:
         index, id, function = piece.get("index") or 0, piece.get("id"), piece.get("function") or {}
         name, arguments = function.get("name"), function.get("arguments")
-        position = self._known.get((index, id), self._grows.get(index))
-        if position is None or (name and (index, id) not in self._known and self._ends(position, id, name, arguments)):
+        position = self._numbers.get((index, id), self._grows.get(index))
+        if position is None or (
+            name and (index, id) not in self._numbers and self._ends(position, id, name, arguments)
+        ):
             position = len(self._ids)
             self._ids.append(None)
             self._names.append(None)
             self._arguments.append(_Arguments())
         if id:
-            self._ids[position], self._known[index, id] = id, position
+            self._ids[position], self._numbers[index, id] = id, position
         if name:
             self._names[position] = self._names[position] or name
         if arguments and isinstance(arguments, str):
@@ -298,7 +300,7 @@ def usage(prompt: int, completion: int, *, cached: int = 0) -> dict[str, Any]:
     return counts
 
 
-def counted(body: Mapping[str, Any]) -> Mapping[str, Any]:
+def token_counts(body: Mapping[str, Any]) -> Mapping[str, Any]:
     """Token counts of a whole answer or a chunk; nothing, where the server sent what is not a count."""
     counts = body.get("usage")
     return counts if isinstance(counts, Mapping) else {}

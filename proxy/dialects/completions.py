@@ -39,7 +39,7 @@ class Completions(Dialect):
     marks: ClassVar[tuple[bytes, ...]] = (b"[DONE]",)
     paths: ClassVar[tuple[str, ...]] = ("/v1/completions",)
     carriers: ClassVar[tuple[str, ...]] = ("prompt", EMBEDS)
-    alone: ClassVar[bool] = True
+    is_prompt: ClassVar[bool] = True
 
     def __init__(self, echoed: Sequence[Prompt] = (), n: int = 1) -> None:
         self._echoed, self._n = echoed, n  # what each choice repeats, for one request that wants that
@@ -76,7 +76,7 @@ class Completions(Dialect):
             unclear=unclear,
         )
 
-    def keep(self, body: Any, parsed: ParsedRequest, kept: Sequence[int]) -> dict[str, bytes]:
+    def keep(self, body: Any, parsed: ParsedRequest, indices: Sequence[int]) -> dict[str, bytes]:
         return {"prompt": orjson.dumps(body["prompt"])}  # one message: it stays, or there is no request
 
     def to_chat(self, body: Any, parsed: ParsedRequest) -> dict[str, Any]:
@@ -181,16 +181,16 @@ class TextFold(Fold):
 class TextRenderer(Renderer):
     def __init__(self, id: str, parsed: ParsedRequest, created: int) -> None:
         self._head = {"id": id, "object": "text_completion", "created": created, "model": parsed.model}
-        self._asked = parsed
+        self._parsed = parsed
         self._echo = parsed.messages[0]["content"] if parsed.body.get("echo") else ""
-        self._at: dict[int, int] = {}  # characters so far, for `text_offset`
+        self._offsets: dict[int, int] = {}  # characters so far, for `text_offset`
 
     def chunk(self, chunk: Mapping[str, Any]) -> list[bytes]:
         choices = [piece for choice in chunk.get("choices") or () if (piece := self._delta(choice)) is not None]
         body: dict[str, Any] = {**self._head, "choices": choices}
-        if self._asked.wants_usage:
+        if self._parsed.wants_usage:
             body["usage"] = chunk.get("usage")
-        if not choices and not (self._asked.wants_usage and chunk.get("usage")):
+        if not choices and not (self._parsed.wants_usage and chunk.get("usage")):
             return []
         return [sse.event(orjson.dumps(body))]
 
@@ -208,16 +208,16 @@ class TextRenderer(Renderer):
 
     def _choice(self, choice: Mapping[str, Any], text: str) -> dict[str, Any]:
         index = choice.get("index", 0)
-        if index not in self._at:
-            self._at[index] = len(self._echo)
+        if index not in self._offsets:
+            self._offsets[index] = len(self._echo)
             text = self._echo + text
         rendered: dict[str, Any] = {
             "index": index,
             "text": text,
-            "logprobs": self._logprobs(index, choice) if self._asked.wants_logprobs else None,
+            "logprobs": self._logprobs(index, choice) if self._parsed.wants_logprobs else None,
             "finish_reason": choice.get("finish_reason"),
         }
-        if self._asked.wants_token_ids:
+        if self._parsed.wants_token_ids:
             rendered["token_ids"] = choice.get("token_ids")
         return rendered
 
@@ -227,8 +227,8 @@ class TextRenderer(Renderer):
             return None
         offsets = []
         for entry in entries:
-            offsets.append(self._at[index])
-            self._at[index] += len(entry["token"])
+            offsets.append(self._offsets[index])
+            self._offsets[index] += len(entry["token"])
         return {
             "tokens": [entry["token"] for entry in entries],
             "token_logprobs": [entry["logprob"] for entry in entries],

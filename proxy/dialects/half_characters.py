@@ -17,11 +17,11 @@ _TEXTS: Final = ("content", "reasoning_content", "reasoning", "refusal")
 
 class HalfCharacters:
     def __init__(self) -> None:
-        self._held: dict[tuple[Any, ...], str] = {}  # by choice and text
+        self._pending: dict[tuple[Any, ...], str] = {}  # by choice and text
 
     @property
     def are_held(self) -> bool:
-        return bool(self._held)
+        return bool(self._pending)
 
     def joined(self, chunk: Mapping[str, Any]) -> Any:
         """The chunk with whole characters. A half that ends one of its texts waits for the next chunk; where there is
@@ -40,9 +40,9 @@ class HalfCharacters:
 
     def _join(self, place: tuple[Any, ...], holder: dict[str, Any], key: str, *, ends: bool) -> None:
         text = holder.get(key)
-        if not isinstance(text, str) and not (ends and place in self._held):
+        if not isinstance(text, str) and not (ends and place in self._pending):
             return
-        text = self._held.pop(place, "") + (text or "")
+        text = self._pending.pop(place, "") + (text or "")
         if not ends and "\ud800" <= text[-1:] <= "\udbff":
-            self._held[place], text = text[-1], text[:-1]
+            self._pending[place], text = text[-1], text[:-1]
         holder[key] = text

@@ -41,7 +41,7 @@ _NAMING: Final = frozenset(
 _UNNAMED: Final = BodyIdentity(None, None)
 
 
-def named(body: Mapping[str, Any], *, claude_code: bool = False) -> BodyIdentity:
+def body_identity(body: Mapping[str, Any], *, claude_code: bool = False) -> BodyIdentity:
     """Read the speaker from the body; for every dialect. What is not a name is passed over: it is the agent's.
 
     Claude Code puts its session into `metadata.user_id` (`user_…_session_<uuid>`, later a JSON object). The rest of
@@ -93,7 +93,7 @@ class HeadIdentity(NamedTuple):
     may_begin_episode: bool = False  # its session is named as a harness names one, not as a person's own agent does
 
 
-def named_by_head(headers: Mapping[str, str], path_session: str | None = None) -> HeadIdentity:
+def head_identity(headers: Mapping[str, str], path_session: str | None = None) -> HeadIdentity:
     """Raises BadRequest where one of rlproxy's own headers holds no name."""
     gateways = [headers[name] for name in _USER_HEADERS if name in headers]
     return HeadIdentity(

@@ -102,10 +102,10 @@ class Messages(Dialect):
         """A server that has this format takes what it knows of `thinking`, which is not said to be the template's."""
         return template_kwargs(body) if translated else None
 
-    def keep(self, body: Any, parsed: ParsedRequest, kept: Sequence[int]) -> dict[str, bytes]:
+    def keep(self, body: Any, parsed: ParsedRequest, indices: Sequence[int]) -> dict[str, bytes]:
         """A `/rl` line typed beside a tool's result is taken out of its item; the result stays."""
-        stay = {parsed.origins[i] for i in kept}
-        dropped = set(range(len(parsed.messages))) - set(kept)
+        stay = {parsed.origins[i] for i in indices}
+        dropped = set(range(len(parsed.messages))) - set(indices)
         origins = {parsed.origins[i] for i in dropped if parsed.messages[i]["role"] == "user"}
         items = [results_of(item) if i in origins else item for i, item in enumerate(body["messages"]) if i in stay]
         return {"messages": dumps(items)}
@@ -153,7 +153,7 @@ class MessagesFold(Fold):
 
     def __init__(self) -> None:
         self.failed: str | None = None
-        self._begun = False
+        self._has_started = False
         self._blocks: dict[int, dict[str, Any]] = {}
         self._pieces: dict[int, list[str]] = {}
         self._reason: str | None = None
@@ -164,14 +164,14 @@ class MessagesFold(Fold):
         if (failed := error_in(chunk)) is not None:  # llama.cpp's have no type
             self.failed = failed
         elif kind == "message_start":
-            self._begun = True
+            self._has_started = True
             self._count((chunk.get("message") or {}).get("usage"))
         elif kind == "content_block_start":
             self._block(_index(chunk), chunk["content_block"])
         elif kind == "content_block_delta":
             self._delta(_index(chunk), chunk["delta"])
         elif kind == "message_delta":
-            self._begun = True
+            self._has_started = True
             self._count(chunk.get("usage"))
             self._reason = (chunk.get("delta") or {}).get("stop_reason") or self._reason
         elif kind not in ("ping", "content_block_stop", "message_stop"):
@@ -183,7 +183,7 @@ class MessagesFold(Fold):
         if self.failed is not None:
             return
         content = body["content"] or []  # Ollama says null where nothing was said
-        self._begun, self._reason = True, body.get("stop_reason")
+        self._has_started, self._reason = True, body.get("stop_reason")
         self._count(body.get("usage"))
         broken: Exception | None = None
         for index, block in enumerate([{"type": "text", "text": content}] if isinstance(content, str) else content):
@@ -206,7 +206,7 @@ class MessagesFold(Fold):
             block = {**block, kind: a_text(block.get(kind))}
         elif kind not in _BLOCKS:
             self.skip(f"a block of the type `{kind}`")
-        self._begun = True
+        self._has_started = True
         self._blocks[index] = dict(block)  # llama.cpp may begin one twice
 
     def _delta(self, index: int, delta: dict[str, Any]) -> None:
@@ -220,7 +220,7 @@ class MessagesFold(Fold):
         self._pieces.setdefault(index, []).append(a_text(delta["partial_json" if kind == "tool_use" else kind]))
 
     def replies(self) -> list[Reply]:
-        if not self._begun:
+        if not self._has_started:
             return []
         blocks = [self._so_far(i) for i in sorted(self._blocks)]
         reason = self._reason

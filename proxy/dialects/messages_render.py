@@ -19,8 +19,8 @@ from proxy.dialects.chat_form import (
     arguments_of,
     arguments_piece,
     call_name,
-    counted,
     reasoning_of,
+    token_counts,
     words_of,
 )
 
@@ -63,7 +63,7 @@ class MessagesRenderer(Renderer):
 
     def chunk(self, chunk: Mapping[str, Any]) -> list[bytes]:
         out: list[bytes] = []
-        self._usage = counted(chunk) or self._usage
+        self._usage = token_counts(chunk) or self._usage
         if not self._started:
             self._started = True
             out.append(event({"type": "message_start", "message": self._message([], None, None)}))
@@ -96,7 +96,7 @@ class MessagesRenderer(Renderer):
             name, arguments = call["function"]["name"], call["function"].get("arguments") or ""
             id = call.get("id") or self._call_id(i)
             content.append({"type": "tool_use", "id": id, "name": name, "input": arguments_of(arguments)})
-        self._usage = counted(body)
+        self._usage = token_counts(body)
         sequence = _stop_sequence(choice)
         reason = _stop_reason(choice.get("finish_reason"), called=bool(calls), sequence=sequence)
         return dumps(self._message(content, reason, sequence))

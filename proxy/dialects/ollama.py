@@ -22,7 +22,7 @@ from proxy.core.upstream import error_in
 from proxy.dialects import token_entries
 from proxy.dialects.base import Dialect, Fold, ParsedRequest, Renderer, Reply, joined
 from proxy.dialects.chat import ChatFold
-from proxy.dialects.chat_form import a_text, arguments_of, counted, reasoning_of, reply_parts, usage, words_of
+from proxy.dialects.chat_form import a_text, arguments_of, reasoning_of, reply_parts, token_counts, usage, words_of
 from proxy.dialects.chat_turns import in_turns
 from proxy.dialects.fields import an_object, flag, member, numbers, objects
 from proxy.dialects.ollama_chat import (
@@ -43,15 +43,15 @@ MOST_CALLS: Final = 1 << 24  # bytes of the calls in a piece, as far as they are
 
 class _Ollama(Dialect):
     framing: ClassVar[Literal["sse", "ndjson"]] = "ndjson"
-    nothing: ClassVar[Mapping[str, Any]]  # an answer without a word
-    beside: ClassVar[tuple[str, ...]] = ()  # members by which the model sees something else than the messages
+    empty_answer: ClassVar[Mapping[str, Any]]  # an answer without a word
+    extra_members: ClassVar[tuple[str, ...]] = ()  # members by which the model sees something else than the messages
 
     @abstractmethod
     def _messages(self, body: dict[str, Any]) -> list[dict[str, Any]]:
         """The request's messages in chat form. Raises NoPrompt where it only loads or unloads a model."""
 
     @abstractmethod
-    def said(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+    def message_of(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """The message of one line or a whole answer, as `/api/chat` has it: role, content, thinking, tool_calls."""
 
     def parse(self, body: Any) -> ParsedRequest:
@@ -60,7 +60,7 @@ class _Ollama(Dialect):
             raise Unreadable(f"`{RENDERS}` asks for a prompt, and for no answer.", param=RENDERS)
         options = member(body, "options", dict, {})
         sampling, unclear = numbers(options, SAMPLING)
-        key_beside = next((key for key in self.beside if body.get(key)), None)
+        key_beside = next((key for key in self.extra_members if body.get(key)), None)
         return ParsedRequest(
             model=member(body, "model", str, ""),
             messages=self._messages(body),
@@ -78,7 +78,7 @@ class _Ollama(Dialect):
 
     def without_prompt(self, body: Mapping[str, Any], *, model: str, created: int) -> bytes | None:
         """Ollama's answer once it has loaded or unloaded the model: one object, also where a stream was asked for."""
-        head = {"model": model, "created_at": _time(created), **self.nothing}
+        head = {"model": model, "created_at": _time(created), **self.empty_answer}
         return dumps({**head, "done": True, "done_reason": "unload" if _is_zero(body.get("keep_alive")) else "load"})
 
     def tools(self, body: Mapping[str, Any]) -> list[dict[str, Any]] | None:
@@ -108,7 +108,7 @@ class _Ollama(Dialect):
     def only_tokens(self, event: Mapping[str, Any]) -> bool:
         if not event.get("logprobs") or event.get("done"):
             return False
-        message = self.said(event)
+        message = self.message_of(event)
         return not any(message.get(key) for key in ("content", "thinking", "tool_calls", "images"))
 
     def rules(self, *, id: str, model: str | None, parsed: ParsedRequest, ours: bool = True) -> Rules:
@@ -130,7 +130,7 @@ class OllamaChat(_Ollama):
     name: ClassVar[str] = "ollama"
     marks: ClassVar[tuple[bytes, ...]] = (b"true",)
     paths: ClassVar[tuple[str, ...]] = ("/api/chat",)
-    nothing: ClassVar[Mapping[str, Any]] = {"message": {"role": "assistant", "content": ""}}
+    empty_answer: ClassVar[Mapping[str, Any]] = {"message": {"role": "assistant", "content": ""}}
 
     def _messages(self, body: dict[str, Any]) -> list[dict[str, Any]]:
         messages = objects(body, "messages")
@@ -141,12 +141,12 @@ class OllamaChat(_Ollama):
                 raise Unreadable(f"`messages[{i}]` must have a `role`.", param=f"messages[{i}]")
         return chat_messages(body)
 
-    def said(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+    def message_of(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         message: Mapping[str, Any] = body["message"]
         return message
 
-    def keep(self, body: Any, parsed: ParsedRequest, kept: Sequence[int]) -> dict[str, bytes]:
-        return {"messages": dumps([body["messages"][i] for i in kept])}
+    def keep(self, body: Any, parsed: ParsedRequest, indices: Sequence[int]) -> dict[str, bytes]:
+        return {"messages": dumps([body["messages"][i] for i in indices])}
 
     def renderer(self, *, id: str, parsed: ParsedRequest, created: int) -> Renderer:
         return OllamaRenderer(parsed, created)
@@ -155,20 +155,20 @@ class OllamaChat(_Ollama):
 class OllamaGenerate(_Ollama):
     name: ClassVar[str] = "ollama-generate"
     paths: ClassVar[tuple[str, ...]] = ("/api/generate",)
-    nothing: ClassVar[Mapping[str, Any]] = {"response": ""}
+    empty_answer: ClassVar[Mapping[str, Any]] = {"response": ""}
     carriers: ClassVar[tuple[str, ...]] = ("prompt", "system", "images")
-    beside: ClassVar[tuple[str, ...]] = NOT_CHAT
-    alone: ClassVar[bool] = True
+    extra_members: ClassVar[tuple[str, ...]] = NOT_CHAT
+    is_prompt: ClassVar[bool] = True
 
     def _messages(self, body: dict[str, Any]) -> list[dict[str, Any]]:
         if not body.get("prompt"):  # Ollama then looks at nothing else, images included
             raise NoPrompt(_NO_PROMPT.format("prompt"), param="prompt")
         return prompt_messages(body)
 
-    def said(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+    def message_of(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         return {"content": body["response"], "thinking": body.get("thinking"), "tool_calls": body.get("tool_calls")}
 
-    def keep(self, body: Any, parsed: ParsedRequest, kept: Sequence[int]) -> dict[str, bytes]:
+    def keep(self, body: Any, parsed: ParsedRequest, indices: Sequence[int]) -> dict[str, bytes]:
         return {}  # one prompt, which is a command or is not
 
     def renderer(self, *, id: str, parsed: ParsedRequest, created: int) -> Renderer:
@@ -178,8 +178,8 @@ class OllamaGenerate(_Ollama):
 class OllamaFold(Fold):
     def __init__(self, dialect: _Ollama) -> None:
         self.failed: str | None = None
-        self._said = dialect.said
-        self._begun = False
+        self._message_of = dialect.message_of
+        self._has_started = False
         self._text: list[str] = []
         self._thinking: list[str] = []
         self._calls: list[dict[str, Any]] = []
@@ -195,11 +195,11 @@ class OllamaFold(Fold):
         if chunk.get("logprobs") is not None:
             token_entries.take(self._tokens, chunk["logprobs"])
         try:
-            message = self._said(chunk)
+            message = self._message_of(chunk)
         except KeyError:
             self.skip(f"a line without an answer: {list(chunk)}")
             return
-        self._begun = True
+        self._has_started = True
         content, thinking = message.get("content"), message.get("thinking")
         if isinstance(content, list):
             content, thought, _, _ = reply_parts(content)
@@ -213,10 +213,10 @@ class OllamaFold(Fold):
         """Raises KeyError where it is not an answer."""
         self.add(body)
         if self.failed is None:
-            self._said(body)
+            self._message_of(body)
 
     def replies(self) -> list[Reply]:
-        if not self._begun:
+        if not self._has_started:
             return []
         raw = {"content": joined(self._text), "thinking": joined(self._thinking), "tool_calls": self._calls}
         message = chat_message({"role": "assistant", **raw})
@@ -244,7 +244,7 @@ class OllamaRenderer(Renderer):
 
     def chunk(self, chunk: Mapping[str, Any]) -> list[bytes]:
         self._fold.add(chunk)
-        self._usage = counted(chunk) or self._usage
+        self._usage = token_counts(chunk) or self._usage
         out = []
         for choice in chunk.get("choices") or ():
             delta = choice.get("delta") or {}
@@ -255,24 +255,26 @@ class OllamaRenderer(Renderer):
                 self.backlog += memory_of(calls, MOST_CALLS)
             if choice.get("index", 0) == 0 and (text or thinking or logprobs):
                 self._first = self._first or time.perf_counter_ns()
-                out.append(_line({**self._head, **self._said(text, thinking, []), "done": False, **logprobs}))
+                out.append(_line({**self._head, **self._answer_members(text, thinking, []), "done": False, **logprobs}))
         return out
 
     def end(self) -> tuple[list[bytes], bytes]:
         """Tool calls come as a whole in this format, so they wait for their last piece."""
         reply = next((r for r in self._fold.replies() if r.index == 0), Reply(0))
         calls = _calls(reply.message)
-        lines = [_line({**self._head, **self._said("", "", calls), "done": False})] if calls else []
-        return lines, _line({**self._head, **self._said("", "", []), **self._done(reply.finish_reason)})
+        lines = [_line({**self._head, **self._answer_members("", "", calls), "done": False})] if calls else []
+        return lines, _line(
+            {**self._head, **self._answer_members("", "", []), **self._end_members(reply.finish_reason)}
+        )
 
     def whole(self, body: Mapping[str, Any]) -> bytes:
         choice = body["choices"][0]
         message = choice["message"]
-        self._usage = counted(body)
-        line = self._said(words_of(message), reasoning_of(message), _calls(message))
-        return dumps({**self._head, **line, **self._done(choice.get("finish_reason")), **self._logprobs(choice)})
+        self._usage = token_counts(body)
+        line = self._answer_members(words_of(message), reasoning_of(message), _calls(message))
+        return dumps({**self._head, **line, **self._end_members(choice.get("finish_reason")), **self._logprobs(choice)})
 
-    def _said(self, text: str, thinking: str, calls: list[dict[str, Any]]) -> dict[str, Any]:
+    def _answer_members(self, text: str, thinking: str, calls: list[dict[str, Any]]) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": text}
         if thinking:
             message["thinking"] = thinking
@@ -285,7 +287,7 @@ class OllamaRenderer(Renderer):
         content = (choice.get("logprobs") or {}).get("content") if self._wants_logprobs else None
         return {"logprobs": content} if content else {}
 
-    def _done(self, reason: str | None) -> dict[str, Any]:
+    def _end_members(self, reason: str | None) -> dict[str, Any]:
         now = time.perf_counter_ns()
         first = self._first or self._started
         return {
@@ -301,7 +303,7 @@ class OllamaRenderer(Renderer):
 
 
 class GenerateRenderer(OllamaRenderer):
-    def _said(self, text: str, thinking: str, calls: list[dict[str, Any]]) -> dict[str, Any]:
+    def _answer_members(self, text: str, thinking: str, calls: list[dict[str, Any]]) -> dict[str, Any]:
         members: dict[str, Any] = {"response": text}
         if thinking:
             members["thinking"] = thinking

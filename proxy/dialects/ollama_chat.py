@@ -69,13 +69,13 @@ class _OpenCalls:
     def __init__(self, calls: Sequence[Mapping[str, Any]]) -> None:
         self._open = {call["id"] for call in calls}
         self._all = deque(call["id"] for call in calls)
-        self._named: dict[str, deque[str]] = {}
+        self._ids_by_name: dict[str, deque[str]] = {}
         for call in calls:
-            self._named.setdefault(call["function"]["name"], deque()).append(call["id"])
+            self._ids_by_name.setdefault(call["function"]["name"], deque()).append(call["id"])
 
     def next(self, name: Any) -> str | None:
         """The id of the call that this result answers."""
-        calls = self._named.get(name) if isinstance(name, str) else None
+        calls = self._ids_by_name.get(name) if isinstance(name, str) else None
         for ids in (calls, self._all):
             while ids:
                 if (id := ids.popleft()) in self._open:  # else it has its result

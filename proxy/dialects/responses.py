@@ -44,7 +44,7 @@ from proxy.dialects.responses_renderer import ResponsesRenderer
 from proxy.dialects.responses_tools import added_tools, left_out_tools, tools_of
 from store.records import Item
 
-MESSAGE, CALL, OTHER = "message", "call", "other"  # what an item may be
+MESSAGE, CALL, OTHER_KIND = "message", "call", "other"  # what an item may be
 LONGEST_ID: Final = 200
 _ENDS: Final = ("response.completed", "response.incomplete", "response.failed")
 _BEGINNINGS: Final = ("response.created", "response.queued", "response.in_progress")
@@ -110,9 +110,9 @@ class Responses(Dialect):
     def turns(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return in_turns(messages)
 
-    def keep(self, body: Any, parsed: ParsedRequest, kept: Sequence[int]) -> dict[str, bytes]:
+    def keep(self, body: Any, parsed: ParsedRequest, indices: Sequence[int]) -> dict[str, bytes]:
         """A message is all items from its first one up to the next message's."""
-        items, dropped = _items(body), set(range(len(parsed.messages))) - set(kept)
+        items, dropped = _items(body), set(range(len(parsed.messages))) - set(indices)
         starts = {origin: n for n, origin in enumerate(parsed.origins) if origin is not None}
         stays, out = True, []
         for i, item in enumerate(items):
@@ -142,19 +142,19 @@ class Responses(Dialect):
     def refers_to(self, body: Any) -> list[str]:
         return list(dict.fromkeys(str(item["id"]) for item in _items(body) if is_reference(item)))
 
-    def item(self, id: str, reply: Mapping[str, Any], kind: str, at: int) -> dict[str, Any]:
+    def item(self, id: str, reply: Mapping[str, Any], kind: str, position: int) -> dict[str, Any]:
         """The tree has the reply's text under its first message, and no reasoning."""
         calls, text = reply.get("tool_calls") or [], reply.get("content")
-        if kind == CALL and at < len(calls):
-            return {**call_item("", at, calls[at], {}), "id": id}
-        if kind == MESSAGE and at == 0 and isinstance(text, str):
+        if kind == CALL and position < len(calls):
+            return {**call_item("", position, calls[position], {}), "id": id}
+        if kind == MESSAGE and position == 0 and isinstance(text, str):
             return message_item(id, text)
         return {"type": "reasoning", "id": id, "summary": []}
 
-    def spelled_out(self, body: Any, known: Mapping[str, PreviousCompletion]) -> dict[str, bytes]:
-        items = _resolved(_items(body), known)
+    def spell_out(self, body: Any, completions: Mapping[str, PreviousCompletion]) -> dict[str, bytes]:
+        items = _resolved(_items(body), completions)
         changed: dict[str, bytes] = {}
-        if (previous := known.get(body.get("previous_response_id") or "")) is not None:
+        if (previous := completions.get(body.get("previous_response_id") or "")) is not None:
             items = [*_history(previous), *items]
             changed["previous_response_id"] = b"null"
         return {"input": orjson.dumps(items), **changed}
@@ -297,7 +297,7 @@ class ResponsesFold(Fold):
             usage=from_usage(usage) if isinstance(usage, dict) else None,
             prompt_token_ids=_tokens(response.get("input_messages")),
             token_ids=_tokens(response.get("output_messages")),
-            items=_named(output),
+            items=_reply_items(output),
         )
         for logprobs in _logprobs(output):
             token_entries.take(reply, logprobs)
@@ -314,9 +314,9 @@ def _logprobs(output: Sequence[Mapping[str, Any]]) -> Iterator[Any]:
                 yield part["logprobs"]
 
 
-def _named(items: Sequence[Mapping[str, Any]]) -> tuple[Item, ...]:
+def _reply_items(items: Sequence[Mapping[str, Any]]) -> tuple[Item, ...]:
     item_kinds = {"message": MESSAGE, "call": CALL}
-    ids = ((item.get("id"), item_kinds.get(kind_of(item), OTHER)) for item in items)
+    ids = ((item.get("id"), item_kinds.get(kind_of(item), OTHER_KIND)) for item in items)
     return tuple(Item(id, kind) for id, kind in ids if isinstance(id, str) and 0 < len(id) <= LONGEST_ID)
 
 

@@ -15,7 +15,7 @@ from proxy.dialects.chat_turns import in_turns
 from proxy.dialects.responses_tools import choose_tools
 
 # Members with a meaning of their own here; all others (top_k, seed, stop, chat_template_kwargs, …) go on as they are.
-_OWN: Final = frozenset((
+_OWN_MEMBERS: Final = frozenset((
     "background", "client_metadata", "context_management", "conversation", "include", "input", "instructions",
     "max_output_tokens", "max_tool_calls", "metadata", "moderation", "previous_response_id", "prompt",
     "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "reasoning", "safety_identifier",
@@ -46,7 +46,7 @@ def to_chat(body: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]) -> d
                 "nothing was sent to it. Let the client sum up the conversation itself.",
                 param="input",
             )
-    chat = {key: value for key, value in body.items() if key not in _OWN}
+    chat = {key: value for key, value in body.items() if key not in _OWN_MEMBERS}
     chat["messages"] = in_turns([unmarked(message) for message in messages])
     if body.get("max_output_tokens") is not None:
         chat["max_tokens"] = body["max_output_tokens"]

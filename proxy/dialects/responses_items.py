@@ -63,13 +63,13 @@ def to_messages(items: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]
     for i, item in enumerate(items):
         kind = kind_of(item)
         if kind not in ("message", "settings") and not (kind == "reference" and _OURS.match(str(item.get("id")))):
-            turns.asked()
+            turns.mark_answered()
         match kind:
             case "message" if item.get("role") == "assistant":
                 turns.text(i, plain(item.get("content")))
             case "message":
                 role = "system" if item.get("role") == "developer" else str(item.get("role"))
-                turns.other(i, {"role": role, "content": _parts(item.get("content"))})
+                turns.add_message(i, {"role": role, "content": _parts(item.get("content"))})
             case "call":
                 turns.call(i, item)
             case "reference" if not str(item.get("id")).startswith(_REASONING):
@@ -80,7 +80,7 @@ def to_messages(items: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]
                 turns.result(i, item)
             case "note":
                 role = "system" if item.get("role") in ("developer", "system") else "user"
-                turns.other(i, {"role": role, "content": _note(item)})
+                turns.add_message(i, {"role": role, "content": _note(item)})
     turns.end()
     return turns.messages, turns.origins
 
@@ -108,7 +108,9 @@ class _Turns:
         self.messages: list[dict[str, Any]] = []
         self.origins: list[int | None] = []
         self._open: dict[str, Any] | None = None
-        self._at: int | None = None  # the first item of this turn; until there is more, it may be reasoning alone
+        self._first_index: int | None = (
+            None  # the first item of this turn; until there is more, it may be reasoning alone
+        )
         self._texts: list[str] = []
         self._thoughts: list[str] = []
         self._references: list[str] = []
@@ -119,7 +121,7 @@ class _Turns:
         if self._open is None:
             self._open = {"role": "assistant", "content": None}
             self.messages.append(self._open)
-            self.origins.append(i if self._at is None else self._at)
+            self.origins.append(i if self._first_index is None else self._first_index)
         return self._open
 
     def text(self, i: int, text: str) -> None:
@@ -138,28 +140,28 @@ class _Turns:
         call = item.get("call_id") or self._calls.get(str(id))  # of a local shell, the id of the call
         if call is None:
             parts = [text_part(content)] if isinstance(content, str) else content
-            self.other(i, {"role": "user", "content": [attached(part) for part in parts]})
+            self.add_message(i, {"role": "user", "content": [attached(part) for part in parts]})
         else:
             failed = {FAILED: "yes"} if _failed(item) else {}
-            self.other(i, {"role": "tool", "tool_call_id": call, "content": content, **failed})
+            self.add_message(i, {"role": "tool", "tool_call_id": call, "content": content, **failed})
 
     def reference(self, i: int, id: str) -> None:
         self.assistant(i)
         self._references.append(id)
 
     def reasoning(self, i: int, text: str) -> None:
-        if self._open is None and self._at is None:
-            self._at = i
+        if self._open is None and self._first_index is None:
+            self._first_index = i
         self._thoughts.append(text)
 
-    def asked(self) -> None:
+    def mark_answered(self) -> None:
         """The model, or a tool, had its turn: a person's message right before it was not a command."""
         if self._open is not None or self._marked == len(self.messages) or self.messages[-1]["role"] != "user":
             return
         self._marked = len(self.messages)
         self.messages[-1] = _attached(self.messages[-1])
 
-    def other(self, i: int, message: dict[str, Any]) -> None:
+    def add_message(self, i: int, message: dict[str, Any]) -> None:
         self.end()
         self.messages.append(message)
         self.origins.append(i)
@@ -173,7 +175,7 @@ class _Turns:
                 self._open["content"] = [*map(text_part, self._texts), *references]
             if thought := "".join(self._thoughts):
                 self._open["reasoning_content"] = thought
-        self._open = self._at = None
+        self._open = self._first_index = None
         self._texts, self._thoughts, self._references = [], [], []
 
 

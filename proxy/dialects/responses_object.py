@@ -54,27 +54,27 @@ def response(
         "max_tool_calls": request.get("max_tool_calls"),
         "model": model,
         "output": output,
-        "parallel_tool_calls": _given(request, "parallel_tool_calls", True),
+        "parallel_tool_calls": _value_or(request, "parallel_tool_calls", True),
         "previous_response_id": previous,
         "prompt_cache_key": request.get("prompt_cache_key"),
         "reasoning": {"effort": None, "summary": None, **(request.get("reasoning") or {})},
         "safety_identifier": request.get("safety_identifier"),
         "service_tier": "default",
-        "store": _given(request, "store", True),
-        "temperature": _given(request, "temperature", 1.0),
+        "store": _value_or(request, "store", True),
+        "temperature": _value_or(request, "temperature", 1.0),
         "text": {"format": {"type": "text"}, **(request.get("text") or {})},
-        "tool_choice": _given(request, "tool_choice", "auto"),
+        "tool_choice": _value_or(request, "tool_choice", "auto"),
         "tools": request.get("tools") or [],
-        "top_logprobs": _given(request, "top_logprobs", 0),
-        "top_p": _given(request, "top_p", 1.0),
-        "truncation": _given(request, "truncation", "disabled"),
+        "top_logprobs": _value_or(request, "top_logprobs", 0),
+        "top_p": _value_or(request, "top_p", 1.0),
+        "truncation": _value_or(request, "truncation", "disabled"),
         "usage": None if usage is None else to_usage(usage),
         "user": request.get("user"),
         "metadata": request.get("metadata") or {},
     }
 
 
-def _given(request: Mapping[str, Any], key: str, default: Any) -> Any:
+def _value_or(request: Mapping[str, Any], key: str, default: Any) -> Any:
     return default if request.get(key) is None else request[key]
 
 

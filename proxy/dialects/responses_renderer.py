@@ -15,7 +15,7 @@ import orjson
 
 from proxy.core.errors import ProxyError
 from proxy.dialects.base import ParsedRequest, Renderer
-from proxy.dialects.chat_form import Calls, a_text, arguments_piece, call_name, counted
+from proxy.dialects.chat_form import Calls, a_text, arguments_piece, call_name, token_counts
 from proxy.dialects.responses_object import call_item, item_id, response, text_part, unfinished
 from proxy.dialects.responses_tools import tools_of
 
@@ -36,19 +36,19 @@ class _Call:
     id: Any = None
     names: list[str] = field(default_factory=list)  # pieces of its name, until it has an item
     arguments: list[str] = field(default_factory=list)
-    at: int | None = None  # its place as an item
+    position: int | None = None  # its place as an item
 
 
 class ResponsesRenderer(Renderer):
     def __init__(self, id: str, parsed: ParsedRequest, created: int) -> None:
-        self._id, self._asked, self._created = id, parsed, created
+        self._id, self._parsed, self._created = id, parsed, created
         self._tools = tools_of(parsed.body)
         self._output: list[dict[str, Any]] = []
         self._open: tuple[int, str] | None = None  # the item that grows, and the kind of its last part
         self._pieces: list[str] = []  # the text of that part, which gets it when it is closed
         self._places = Calls()
         self._calls: dict[int, _Call] = {}  # by their place
-        self._named: dict[str, int] = {}  # ids given, by kind
+        self._last_numbers: dict[str, int] = {}  # ids given, by kind
         self._usage: Mapping[str, Any] | None = None
         self._finish: str | None = None
         self._events: list[bytes] = []
@@ -56,27 +56,27 @@ class ResponsesRenderer(Renderer):
 
     def chunk(self, chunk: Mapping[str, Any]) -> list[bytes]:
         self._start()
-        self._usage = counted(chunk) or self._usage
+        self._usage = token_counts(chunk) or self._usage
         for choice in chunk.get("choices") or ():
             if choice.get("index", 0) == 0:
                 self._delta(choice)
-        return self._taken()
+        return self._take_events()
 
     def end(self) -> tuple[list[bytes], bytes]:
         self._start()
         self._close_all()
-        events = self._taken()
+        events = self._take_events()
         reason = unfinished(self._finish)
         status = "incomplete" if reason else "completed"
         self._event(f"response.{status}", response=self._response(status, incomplete=reason, completed=time.time()))
-        return events, b"".join(self._taken())
+        return events, b"".join(self._take_events())
 
     def whole(self, body: Mapping[str, Any]) -> bytes:
         choice = body["choices"][0]
         message = dict(choice["message"])
         if message.get("tool_calls"):
             message["tool_calls"] = [{**call, "index": n} for n, call in enumerate(message["tool_calls"])]
-        self._usage, self._finish = counted(body) or None, choice.get("finish_reason")
+        self._usage, self._finish = token_counts(body) or None, choice.get("finish_reason")
         self._delta({**choice, "delta": message})
         self._close_all()
         reason = unfinished(self._finish)
@@ -89,7 +89,7 @@ class ResponsesRenderer(Renderer):
             self._join()
         details = {"code": "server_error", "message": error.message}
         self._event("response.failed", response=self._response("failed", error=details))
-        return b"".join(self._taken())
+        return b"".join(self._take_events())
 
     # Pieces of chat
 
@@ -119,7 +119,7 @@ class ResponsesRenderer(Renderer):
         self.backlog += REPEATED * len(text)
         members: dict[str, Any] = {}
         if kind == "text":
-            entries = (logprobs or {}).get("content") or [] if self._asked.wants_logprobs else []
+            entries = (logprobs or {}).get("content") or [] if self._parsed.wants_logprobs else []
             members["logprobs"] = [{"top_logprobs": [], **entry} for entry in entries]
             part["logprobs"] += members["logprobs"]
             self.backlog += ENTRY * len(entries)
@@ -145,7 +145,7 @@ class ResponsesRenderer(Renderer):
         return position, self._output[position]["content"][-1]
 
     def _new(self, of: str, prefix: str) -> dict[str, Any]:
-        n = self._named[prefix] = self._named.get(prefix, -1) + 1
+        n = self._last_numbers[prefix] = self._last_numbers.get(prefix, -1) + 1
         head = {"id": item_id(prefix, self._id, n), "type": of, "status": "in_progress", "content": []}
         return {**head, "summary": []} if of == "reasoning" else {**head, "role": "assistant"}
 
@@ -161,32 +161,32 @@ class ResponsesRenderer(Renderer):
             self._calls[index] = _Call()
         call = self._calls[index]
         call.id = call.id or delta.get("id")
-        if call.at is None and (name := a_text(function.get("name"))):
+        if call.position is None and (name := a_text(function.get("name"))):
             call.names.append(name)
         piece = arguments_piece(function.get("arguments"))
         if not piece:
             return
         call.arguments.append(piece)
         self.backlog += REPEATED * len(piece)
-        if call.at is not None:
-            self._arguments(call.at, piece)
+        if call.position is not None:
+            self._arguments(call.position, piece)
         elif call.names:
             self._add_call(index, call)
 
     def _add_call(self, index: int, call: _Call) -> int:
         """The item of a call, with the arguments that have come."""
-        call.at = self._add(call_item(self._id, index, self._said(call, ""), self._tools, "in_progress"))
+        call.position = self._add(call_item(self._id, index, self._full_call(call, ""), self._tools, "in_progress"))
         if call.arguments:
-            self._arguments(call.at, "".join(call.arguments))
-        return call.at
+            self._arguments(call.position, "".join(call.arguments))
+        return call.position
 
     def _add_calls(self) -> None:
         """Items of the calls that have none yet, as no arguments have come."""
         for index in sorted(self._calls):
-            if self._calls[index].at is None:
+            if self._calls[index].position is None:
                 self._add_call(index, self._calls[index])
 
-    def _said(self, call: _Call, arguments: str) -> dict[str, Any]:
+    def _full_call(self, call: _Call, arguments: str) -> dict[str, Any]:
         name = call_name(call.names, [tool.chat for tool in self._tools.values()])
         return {"id": call.id, "function": {"name": name, "arguments": arguments}}
 
@@ -201,8 +201,8 @@ class ResponsesRenderer(Renderer):
             self._close_item()
         self._add_calls()
         for index, call in sorted(self._calls.items()):
-            if call.at is not None and self._output[call.at]["status"] == "in_progress":
-                self._close_call(index, call.at, self._said(call, "".join(call.arguments)))
+            if call.position is not None and self._output[call.position]["status"] == "in_progress":
+                self._close_call(index, call.position, self._full_call(call, "".join(call.arguments)))
 
     def _close_part(self) -> None:
         assert self._open is not None
@@ -262,20 +262,20 @@ class ResponsesRenderer(Renderer):
         self._number += 1
         self._events.append(b"event: " + type.encode() + b"\ndata: " + data + b"\n\n")
 
-    def _taken(self) -> list[bytes]:
+    def _take_events(self) -> list[bytes]:
         events, self._events = self._events, []
         return events
 
     def _response(self, status: str, **members: Any) -> dict[str, Any]:
         started = status == "in_progress"
         return response(
-            self._asked.body,
+            self._parsed.body,
             id=self._id,
-            model=self._asked.model,
+            model=self._parsed.model,
             created=self._created,
             status=status,
             output=[] if started else self._output,
-            previous=self._asked.previous,
+            previous=self._parsed.previous,
             usage=None if started else self._usage,
             **members,
         )

@@ -60,7 +60,7 @@ def _append(reply: Reply, entries: Sequence[Any]) -> None:
             reply.pieces = longer(reply.pieces, pieces)
 
 
-def named(entries: Any) -> list[int] | None:
+def bare_ids(entries: Any) -> list[int] | None:
     """The ids of entries that have nothing else, as mlx-lm sends them."""
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         return None
@@ -68,7 +68,7 @@ def named(entries: Any) -> list[int] | None:
     return ids if ids and len(ids) == len(entries) else None
 
 
-def alone(choice: Any) -> bool:
+def has_only_logprobs(choice: Any) -> bool:
     """Tell whether this piece of a chat stream has log-probs and says nothing, but perhaps who speaks."""
     delta = choice.get("delta") or {}
     says = any(value for key, value in delta.items() if key != "role")

@@ -125,7 +125,7 @@ class Native(Codec):
         parsed = self._question
         if parsed.add:  # what is parsed is not what the client sent
             return rewrite(parsed.raw, {}, {**parsed.add, **asks, **named})
-        return with_members(parsed.raw, parsed.body, {**asks, **named}, parsed.apart)
+        return with_members(parsed.raw, parsed.body, {**asks, **named}, parsed.item_range)
 
     def event(self, event: Event) -> bytes:
         data = event.data

@@ -24,7 +24,7 @@ from proxy.core.agent_wrappers import Agent
 from proxy.core.http_message import header_lines
 from proxy.core.upstream import end_to_end
 from proxy.dialects import Dialect, ParsedRequest
-from proxy.dialects.identity import HeadIdentity, RequestIdentity, named_by_head
+from proxy.dialects.identity import HeadIdentity, RequestIdentity, head_identity
 from proxy.relay.capture.optout import says_off
 from proxy.relay.early_stream import HeldStream
 from proxy.relay.request_body import CommandLines, coding_of
@@ -103,7 +103,7 @@ def head_facts(head: RequestHead, settings: Settings, backend: Mapping[str, str]
     sent["accept-encoding"] = "identity"  # the answer has to be read here
     sent["content-type"] = "application/json"
     return HeadFacts(
-        named_by_head(said, head.session),
+        head_identity(said, head.session),
         off,
         side,
         COUNT in said,

@@ -35,13 +35,13 @@ class PreviousResponses:
         self._store = store
         self._redactor = redactor
 
-    async def spelled_out(self, dialect: Dialect, body: Any, previous: str | None, scope: Scope) -> dict[str, bytes]:
+    async def spell_out(self, dialect: Dialect, body: Any, previous: str | None, scope: Scope) -> dict[str, bytes]:
         """The members of the request to change, so that it repeats what it named; what is not ours stays named.
         Raises BadRequest where it names more answers than one request may."""
         answers = await self._answers(dialect.names(body), scope)
         if previous is not None and (answer := await self.one(previous, scope)) is not None:
             answers[previous] = answer
-        return dialect.spelled_out(body, answers) if answers else {}
+        return dialect.spell_out(body, answers) if answers else {}
 
     async def _answers(self, names: Sequence[str], scope: Scope) -> dict[str, PreviousCompletion]:
         """The answers that items stand for, without their prompts, by the names that the items have for them."""

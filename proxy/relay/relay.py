@@ -122,7 +122,7 @@ class Relay:
         """Put the answers into the request that it only names. They are bounded as what is sent, and in the same
         account. Raises BadRequest, TooMany, Overloaded, TooLarge."""
         dialect, parsed, scope = context.dialect, context.parsed, context.scope
-        add = await self._previous.spelled_out(dialect, context.body, parsed.previous, scope)
+        add = await self._previous.spell_out(dialect, context.body, parsed.previous, scope)
         if add:
             hold_named(context.request, len(context.content.raw), add, self.parts.settings.server.max_body_bytes)
         items = await self._previous.referred(dialect, context.body, scope, context.identity.session)
@@ -157,7 +157,7 @@ class Relay:
 
         async def act() -> str:
             messages = await self._previous.as_answered(parsed, scope)
-            return await self._commands.answer(messages, command, is_bare=dialect.alone)
+            return await self._commands.answer(messages, command, is_bare=dialect.is_prompt)
 
         text = await self._retries.once(attempt, earlier, act)
         self._side_turns.note_command(context.requester)

@@ -17,13 +17,13 @@ from proxy.access.bodies import BODY, HELD_BYTES
 from proxy.conversation.conversations import command_at, without_commands
 from proxy.conversation.incremental_json import Body, EarlierBodies, KnownPrefix
 from proxy.conversation.user_text import may_be_commands
-from proxy.core.agent_wrappers import CLAUDE_CODE, NOBODY, Agent, agent_of, as_typed, named_by_newest
+from proxy.core.agent_wrappers import CLAUDE_CODE, NOBODY, Agent, agent_of, as_typed, newest_identities
 from proxy.core.errors import BadRequest, TooLarge, Unreadable
 from proxy.core.json_edit import DEEPEST, deeper, loads
 from proxy.core.offload import LARGE, LIGHT, in_thread, whole_weight
 from proxy.core.sharing.shares import SMALL, Room
 from proxy.dialects import Dialect, ParsedRequest
-from proxy.dialects.identity import HeadIdentity, RequestIdentity, identity_of, named
+from proxy.dialects.identity import HeadIdentity, RequestIdentity, body_identity, identity_of
 
 MOST: Final = 20_000  # messages; agents' conversations reach a few thousand
 COPIES: Final = 4  # of a text, while it is parsed, searched for secrets, and stored
@@ -125,8 +125,8 @@ def body_facts(
     """`is_side`: its head says that no person types here. Raises BadRequest."""
     content, parsed = parse_request(raw, bodies, known, dialect)
     agent = agent_of(headers, parsed.messages)
-    in_body = named(content.parsed, claude_code=agent is not None and agent.name == CLAUDE_CODE)
-    identity = identity_of(head, in_body, named_by_newest(parsed.messages, agent))
+    in_body = body_identity(content.parsed, claude_code=agent is not None and agent.name == CLAUDE_CODE)
+    identity = identity_of(head, in_body, newest_identities(parsed.messages, agent))
     typist = agent if parsed.typed and not is_side else NOBODY
     return BodyFacts(content, parsed, identity, typist, command_lines(parsed.messages, typist))
 

@@ -17,7 +17,7 @@ from proxy.conversation.conversations import as_chat
 from proxy.core.errors import Conflict, ProxyError
 from proxy.core.json_edit import loads
 from proxy.core.json_response import json_response
-from proxy.dialects.identity import named_by_head
+from proxy.dialects.identity import head_identity
 from proxy.dialects.responses_object import reply_items, response, unfinished
 from proxy.dialects.responses_tools import tools_of
 from proxy.relay.parts import RelayParts
@@ -78,7 +78,7 @@ class StoredResponses:
         return json_response(DeletedResponse(id=completion.new.id, object="response", deleted=True))
 
     async def _find(self, request: web.Request) -> Completion | None:
-        head = named_by_head(request.headers)
+        head = head_identity(request.headers)
         scope = Scope.of(principal_of(request), head.user or next(iter(head.users), None), head.people)
         completion = await self._previous_responses.completion(request.match_info["id"], scope)
         return completion if completion is not None and completion.new.dialect == "responses" else None

@@ -32,7 +32,6 @@ MOST: Final[dict[str, int]] = {
     "proxy/cli/imports": 1,
     "proxy/conversation": 50,
     "proxy/core": 1,  # Gone, as HTTP calls it
-    "proxy/dialects": 93,
     "proxy/relay": 90,
     "proxy/signals": 10,
     "proxy/training": 8,

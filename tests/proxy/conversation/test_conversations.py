@@ -16,7 +16,7 @@ from proxy.conversation.conversations import canonical, command_at, without_comm
 from proxy.conversation.user_text import command_of
 from proxy.core.agent_wrappers import AGENTS, agent_of
 from proxy.core.errors import BadRequest
-from proxy.dialects.identity import BodyIdentity, identity_of, named, named_by_head
+from proxy.dialects.identity import BodyIdentity, body_identity, head_identity, identity_of
 from proxy.dialects.messages import Messages
 from scripts.harness.agent_formats import BY_ID, CLAUDE_CODE
 from scripts.harness.in_process import Proxy
@@ -102,7 +102,7 @@ UNNAMED = BodyIdentity(None, None)
 
 
 def who(headers: dict[str, str], path: str | None = None, body: BodyIdentity = UNNAMED) -> tuple[str | None, ...]:
-    return identity_of(named_by_head(CIMultiDict(headers), path), body)[:2]
+    return identity_of(head_identity(CIMultiDict(headers), path), body)[:2]
 
 
 def test_speaker() -> None:
@@ -277,25 +277,25 @@ CLAUDE = "user_" + "ab12" * 16 + "_account__session_01234567-89ab-cdef-0123-4567
     ],
 )
 def test_who_a_body_says_it_is(body: dict[str, Any], session: str | None, user: str | None) -> None:
-    assert named(body, claude_code=True)[:2] == (session, user)
+    assert body_identity(body, claude_code=True)[:2] == (session, user)
 
 
 def test_no_other_client_is_a_machine() -> None:
     body = {"metadata": {"user_id": CLAUDE}}
-    assert named(body)[:2] == (None, CLAUDE) and people({}, named(body)) == (CLAUDE,)
+    assert body_identity(body)[:2] == (None, CLAUDE) and people({}, body_identity(body)) == (CLAUDE,)
 
 
 def people(headers: dict[str, str], body: BodyIdentity) -> tuple[str, ...]:
-    return identity_of(named_by_head(CIMultiDict(headers)), body).people
+    return identity_of(head_identity(CIMultiDict(headers)), body).people
 
 
 def test_all_whom_a_request_names() -> None:
     body = {"user": "ann", "safety_identifier": "ann", "metadata": {"user_id": "bob", "session_id": "s"}}
     headers = {"X-RL-User": "cyd", "x-openwebui-user-email": "", "X-OpenWebUI-User-Id": "7", "x-other": "eve"}
-    assert people(headers, named(body)) == ("cyd", "", "7", "ann", "bob")
+    assert people(headers, body_identity(body)) == ("cyd", "", "7", "ann", "bob")
     body = {"metadata": {"user_id": CLAUDE}, "user": None, "prompt_cache_key": "k"}
-    assert people(CLAUDE_CODE, named(body, claude_code=True)) == ()
-    assert people({}, named({"user": 3, "safety_identifier": ["a"]})) == ("3", "['a']")
+    assert people(CLAUDE_CODE, body_identity(body, claude_code=True)) == ()
+    assert people({}, body_identity({"user": 3, "safety_identifier": ["a"]})) == ("3", "['a']")
 
 
 def text(words: str) -> dict[str, Any]:
@@ -340,8 +340,11 @@ def test_as_claude_code_and_codex_really_send_it() -> None:
 def test_the_messages_dialect_tells_claude_codes_session() -> None:
     body = {"model": "m", "max_tokens": 9, "messages": CLAUDE_CODE_COMMAND, "metadata": {"user_id": CLAUDE}}
     asked = Messages().parse(body)
-    assert named(body).user == CLAUDE
-    assert who(CLAUDE_CODE, body=named(body, claude_code=True)) == ("01234567-89ab-cdef-0123-456789abcdef", None)
+    assert body_identity(body).user == CLAUDE
+    assert who(CLAUDE_CODE, body=body_identity(body, claude_code=True)) == (
+        "01234567-89ab-cdef-0123-456789abcdef",
+        None,
+    )
     agent = agent_of(CLAUDE_CODE, asked.messages)
     at = command_at(asked.messages, agent)
     assert at is not None and command_of(asked.messages[at], agent) == "/rl good very clear"
