@@ -194,9 +194,9 @@ class EventSplitter:
 
 def read_all(events: Iterable[Event]) -> None:
     """Have each of them parsed, where that is JSON."""
-    for one in events:
+    for item in events:
         with contextlib.suppress(ValueError):
-            one.json()
+            item.json()
 
 
 def event(data: bytes) -> bytes:
