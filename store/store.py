@@ -18,6 +18,7 @@ from store.captured.export import TransferStore
 from store.captured.inbox import InboxStore
 from store.captured.items import ItemStore
 from store.captured.recent_answers import AnswerStore
+from store.captured.sizes import SizeStore
 from store.captured.stats import StatStore
 from store.errors import StoreError
 from store.learning import keys
@@ -63,6 +64,7 @@ class Store:
         self.answers = AnswerStore(reader, writer)
         self.inbox = InboxStore(reader, writer)
         self.items = ItemStore(reader, writer)
+        self.sizes = SizeStore(reader, writer)
         self.stats = StatStore(reader, writer)
         self.transfer = TransferStore(reader, writer)
         # Learning

@@ -6,7 +6,7 @@ may be (reach), and what a request looks like once it is spelled out, which is t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import orjson
@@ -15,8 +15,9 @@ from proxy.access.keys import Scope
 from proxy.conversation.conversations import as_chat, canonical
 from proxy.conversation.redaction import Redactor
 from proxy.core.agent_wrappers import STORED
-from proxy.core.errors import BadRequest
+from proxy.core.errors import BadRequest, TooLarge
 from proxy.core.json_edit import loads
+from proxy.core.offload import off_loop
 from proxy.core.wrapped_ids import bare
 from proxy.dialects import Dialect, ParsedRequest, PreviousCompletion
 from proxy.relay.context import new_id
@@ -29,19 +30,30 @@ START: Final = "start"
 _OURS: Final = ".rl-"
 MOST_NAMED: Final = 1000  # answers that one request may name by their items, and items that are looked up
 
+# Has memory for so many bytes of stored answers before they are read. Raises TooLarge, TooMany, Overloaded.
+Holds = Callable[[int], None]
+
 
 class PreviousResponses:
     def __init__(self, store: Store, redactor: Redactor) -> None:
         self._store = store
         self._redactor = redactor
 
-    async def spell_out(self, dialect: Dialect, body: Any, previous: str | None, scope: Scope) -> dict[str, bytes]:
+    async def spell_out(
+        self, dialect: Dialect, body: Any, previous: str | None, scope: Scope, hold: Holds
+    ) -> dict[str, bytes]:
         """The members of the request to change, so that it repeats what it named; what is not ours stays named.
-        Raises BadRequest where it names more answers than one request may."""
-        answers = await self._answers(dialect.names(body), scope)
+        Raises BadRequest where it names more answers than one request may, and what `hold` raises."""
+        names = dialect.names(body)
+        answer_ids = [id for name in names for id in _ids(name)]
+        size = await self._store.sizes.replies(answer_ids, scope.keys) if names else 0
+        for id in () if previous is None else _ids(previous):
+            size += await self._store.sizes.whole(id, scope.keys)
+        hold(size)
+        answers = await self._answers(names, scope)
         if previous is not None and (answer := await self.one(previous, scope)) is not None:
             answers[previous] = answer
-        return dialect.spell_out(body, answers) if answers else {}
+        return await off_loop(size, dialect.spell_out, body, answers) if answers else {}
 
     async def _answers(self, names: Sequence[str], scope: Scope) -> dict[str, PreviousCompletion]:
         """The answers that items stand for, without their prompts, by the names that the items have for them."""
@@ -49,7 +61,7 @@ class PreviousResponses:
             return {}
         ids = {name: _ids(name) for name in names}
         completion_ids = dict.fromkeys(id for pair in ids.values() for id in pair)
-        answers = await self._store.items.answers(list(completion_ids), MOST_NAMED)
+        answers = await self._store.items.answers(list(completion_ids), MOST_NAMED, scope.keys)
         if len(answers) > MOST_NAMED:
             raise BadRequest(
                 f"The request names more than {MOST_NAMED:,} earlier answers by their items' ids; nothing was passed "
@@ -72,17 +84,23 @@ class PreviousResponses:
         return {name: answer for name, answer in pairs if answer is not None}
 
     async def referred(
-        self, dialect: Dialect, body: Any, scope: Scope, session: str | None
+        self, dialect: Dialect, body: Any, scope: Scope, session: str | None, hold: Holds
     ) -> dict[str, dict[str, Any]]:
         """The items that the request names by the ids of its backend, which has them too. They are for what is captured
-        and compared, and not for the request. One whose id several answers may have had stays a reference."""
+        and compared, and not for the request. One whose id several answers may have had stays a reference, and all do
+        where they are too large together."""
         item_ids = dialect.refers_to(body)[:MOST_NAMED]
         places: dict[str, list[ItemPlace]] = {}
         for row in await self._store.items.places(item_ids, scope.keys) if item_ids else ():
             if scope.covers(row.requester):
                 places.setdefault(row.id, []).append(row)
         sure = [place for candidates in places.values() if (place := _only(candidates, session)) is not None]
-        replies = await self._store.items.replies([place.completion_id for place in sure]) if sure else {}
+        completion_ids = list({place.completion_id for place in sure})
+        try:
+            hold(await self._store.sizes.replies(completion_ids, None) if sure else 0)
+        except TooLarge:
+            return {}
+        replies = await self._store.items.replies(completion_ids) if sure else {}
         items: dict[str, dict[str, Any]] = {}
         for place in sure:
             reply = replies.get(place.completion_id)

@@ -37,7 +37,15 @@ from proxy.relay.exchange import Exchange
 from proxy.relay.lessons import members
 from proxy.relay.parts import RelayParts
 from proxy.relay.previous_response import PreviousResponses, marked, unmarked
-from proxy.relay.request_body import body_facts, command_lines, hold_named, hold_parsed, plain_body, with_members
+from proxy.relay.request_body import (
+    body_facts,
+    command_lines,
+    hold_named,
+    hold_parsed,
+    hold_stored,
+    plain_body,
+    with_members,
+)
 from proxy.relay.unread_requests import unread_answer
 from store.errors import StoreError
 from store.records import PromptLesson, Requester
@@ -122,10 +130,12 @@ class Relay:
         """Put the answers into the request that it only names. They are bounded as what is sent, and in the same
         account. Raises BadRequest, TooMany, Overloaded, TooLarge."""
         dialect, parsed, scope = context.dialect, context.parsed, context.scope
-        add = await self._previous.spell_out(dialect, context.body, parsed.previous, scope)
+        size, limit = len(context.content.raw), self.parts.settings.server.max_body_bytes
+        hold = partial(hold_stored, context.request, size, limit=limit)
+        add = await self._previous.spell_out(dialect, context.body, parsed.previous, scope, hold)
         if add:
-            hold_named(context.request, len(context.content.raw), add, self.parts.settings.server.max_body_bytes)
-        items = await self._previous.referred(dialect, context.body, scope, context.identity.session)
+            hold_named(context.request, size, add, limit)
+        items = await self._previous.referred(dialect, context.body, scope, context.identity.session, hold)
         if items:
             parsed = await off_loop(context.weight, dialect.read, context.body, items)
         if add:

@@ -77,16 +77,25 @@ def hold(request: web.Request, size: int) -> None:
         room.take_up_to(size)
 
 
-def hold_named(request: web.Request, size: int, add: Mapping[str, bytes], limit: int) -> None:
-    """Have memory for a request of `size` bytes together with the earlier answers that it names. Raises as
-    `hold_parsed`, and TooLarge where both are over `limit` bytes."""
-    size += sum(map(len, add.values()))
+def hold_stored(request: web.Request, size: int, stored: int, limit: int) -> None:
+    """Have memory for a request of `size` bytes, and for so many bytes of earlier answers that it names, before these
+    are read. Raises as `hold_parsed`, and TooLarge where both are over `limit` bytes."""
+    size += stored
     if size > limit:
         raise TooLarge(
             f"With the earlier answers that it names the request has {size:,} bytes, over the {limit:,} of "
             "server.max_body_bytes; nothing was passed on. Begin a new conversation, or raise that setting."
         )
-    hold(request, COPIES * size + sum(whole_weight(member) for member in add.values() if len(member) >= LIGHT))
+    hold(request, COPIES * size if stored else 0)
+
+
+def hold_named(request: web.Request, size: int, add: Mapping[str, bytes], limit: int) -> None:
+    """Have memory for a request of `size` bytes together with the earlier answers that it names, as it repeats them.
+    Raises as `hold_stored`."""
+    repeated = sum(map(len, add.values()))
+    hold_stored(request, size, repeated, limit)
+    things = sum(whole_weight(member) for member in add.values() if len(member) >= LIGHT)
+    hold(request, COPIES * (size + repeated) + things)
 
 
 def room_for(request: web.Request, most: int, copies: int = 1) -> Room:

@@ -17,11 +17,13 @@ from proxy.conversation.conversations import as_chat
 from proxy.core.errors import Conflict, ProxyError
 from proxy.core.json_edit import loads
 from proxy.core.json_response import json_response
+from proxy.core.wrapped_ids import bare
 from proxy.dialects.identity import head_identity
 from proxy.dialects.responses_object import reply_items, response, unfinished
 from proxy.dialects.responses_tools import tools_of
 from proxy.relay.parts import RelayParts
 from proxy.relay.previous_response import PreviousResponses, with_text_arguments
+from proxy.relay.request_body import COPIES, hold
 from proxy.web.background_responses import BackgroundResponses
 from proxy.web.forgetting import Forgetter
 from proxy.web.openapi.responses import DeletedResponse
@@ -80,7 +82,9 @@ class StoredResponses:
     async def _find(self, request: web.Request) -> Completion | None:
         head = head_identity(request.headers)
         scope = Scope.of(principal_of(request), head.user or next(iter(head.users), None), head.people)
-        completion = await self._previous_responses.completion(request.match_info["id"], scope)
+        id = request.match_info["id"]
+        hold(request, COPIES * await self._store.sizes.whole(bare(id), scope.keys))
+        completion = await self._previous_responses.completion(id, scope)
         return completion if completion is not None and completion.new.dialect == "responses" else None
 
 

@@ -47,6 +47,10 @@ def add(db: sqlite3.Connection, completion_id: str, items: Sequence[Item]) -> No
         db.execute("INSERT OR IGNORE INTO items VALUES (?, ?, ?, ?)", (item.id, completion_id, position, item.kind))
 
 
+def _of_keys(keys: Collection[str] | None) -> str:
+    return "" if keys is None else "AND (c.key IS NULL OR c.key IN (SELECT value FROM json_each(:keys)))"
+
+
 class ItemStore(StorePart):
     async def name_response(self, completion_id: str, id: str) -> None:
         """Note the id by which the backend knows this completion as a whole: it is asked for it again."""
@@ -65,10 +69,9 @@ class ItemStore(StorePart):
         With `keys`: of completions that one of these keys asked for, or of which the key is not known. Nothing where
         there are too many: an id of which only the newest answer was looked at would seem to be that answer's alone.
         """
-        key_condition = "" if keys is None else "AND (c.key IS NULL OR c.key IN (SELECT value FROM json_each(:keys)))"
         rows = await self._reader.rows(
             f"""SELECT i.id, i.completion_id, i.at, i.kind, c.key, c.user, c.session FROM json_each(:ids) w
-            JOIN items i ON i.id = w.value JOIN completions c ON c.id = i.completion_id {key_condition}
+            JOIN items i ON i.id = w.value JOIN completions c ON c.id = i.completion_id {_of_keys(keys)}
             ORDER BY c.seq DESC LIMIT {MOST + 1:d}""",  # noqa: S608  ours
             {"ids": to_json(list(ids)), "keys": to_json(sorted(keys or ()))},
         )
@@ -86,16 +89,17 @@ class ItemStore(StorePart):
             for row in rows
         ]
 
-    async def answers(self, ids: Sequence[str], most: int) -> list[AnswerById]:
-        """Those of these completions that are there, in one query; at most one more than `most`."""
+    async def answers(self, ids: Sequence[str], most: int, keys: Collection[str] | None = None) -> list[AnswerById]:
+        """Those of these completions that are there, in one query; at most one more than `most`. `keys`: as in
+        `places`."""
         async with self._reader.snapshot() as db:
             rows = list(
                 await db.execute_fetchall(
-                    """SELECT c.id, c.key, c.user, coalesce(q.body, c.request) AS request, m.*
-                    FROM json_each(?) w JOIN completions c ON c.id = w.value
+                    f"""SELECT c.id, c.key, c.user, coalesce(q.body, c.request) AS request, m.*
+                    FROM json_each(:ids) w JOIN completions c ON c.id = w.value {_of_keys(keys)}
                     LEFT JOIN messages m ON m.hash = c.reply_hash LEFT JOIN requests q ON q.hash = c.request_hash
-                    LIMIT ?""",
-                    [to_json(list(ids)), most + 1],
+                    LIMIT {most + 1:d}""",  # noqa: S608  ours
+                    {"ids": to_json(list(ids)), "keys": to_json(sorted(keys or ()))},
                 )
             )
             replied = [row for row in rows if row["hash"] is not None]

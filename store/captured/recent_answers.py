@@ -161,13 +161,15 @@ class AnswerStore(StorePart):
             else RequestDetails(bool(row["streamed"]), row["request"], tuple(from_json(row["system"])))
         )
 
-    async def calls_to(self, requester: Requester, *, limit: int) -> list[tuple[str, bytes]]:
-        """The ids and bodies of those of this asker's newest answers that call tools, newest first."""
+    async def calls_to(self, requester: Requester, *, limit: int, longest: int) -> list[tuple[str, bytes]]:
+        """The ids and bodies of those of this asker's newest answers that call tools, newest first; without those of
+        more than `longest` bytes."""
         rows = await self._reader.rows(
             """SELECT c.id, m.body FROM (
                 SELECT id, seq, reply_hash FROM completions WHERE key IS :key AND user IS :user
                 ORDER BY seq DESC LIMIT :limit) c
-            JOIN messages m ON m.hash = c.reply_hash WHERE instr(m.body, '"tool_calls"') ORDER BY c.seq DESC""",
-            {**requester._asdict(), "limit": limit},
+            JOIN messages m ON m.hash = c.reply_hash WHERE length(m.body) <= :longest
+            AND instr(m.body, '"tool_calls"') ORDER BY c.seq DESC""",
+            {**requester._asdict(), "limit": limit, "longest": longest},
         )
         return [(row["id"], row["body"]) for row in rows]

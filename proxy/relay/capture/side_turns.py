@@ -38,6 +38,7 @@ from store.store import Store
 
 QUOTABLE: Final = 100  # recent main turns that a request may quote
 CALLING: Final = 100  # recent answers that may have called a subagent
+LONGEST_CALL: Final = 1 << 18  # bytes of such an answer: a subagent gets a page or two
 BRIEF: Final = 400  # characters of a recent answer that the store gives
 LEAST: Final = 8  # characters of an answer that is known by its words
 ASKERS: Final = 1000  # whose newest command is remembered
@@ -102,9 +103,10 @@ class SideTurns:
             if quoted is not None and (quoted.turn is None or not await self._is_alike(row, quoted.turn.id)):
                 return QUOTATION
         if may_be_given(messages):
-            for id, reply in await self._store.answers.calls_to(requester, limit=CALLING):
-                if gives(reply, messages):
-                    return None if await self._is_alike(row, id) else SUBAGENT
+            calls = await self._store.answers.calls_to(requester, limit=CALLING, longest=LONGEST_CALL)
+            id = await off_loop(sum(len(reply) for _, reply in calls), _calling, calls, messages)
+            if id is not None:
+                return None if await self._is_alike(row, id) else SUBAGENT
         return None
 
     async def _is_own_task(self, row: NewCompletion, text: str, goes_on: Sequence[RepeatedReply]) -> bool:
@@ -147,6 +149,11 @@ class SideTurns:
         if answer is None:
             return None
         return _RequestForm(manner_of(answer.request, is_streamed=answer.is_streamed), answer.system)
+
+
+def _calling(calls: Sequence[tuple[str, bytes]], messages: Messages) -> str | None:
+    """The newest of these answers that gives a tool the words that these messages begin with."""
+    return next((id for id, reply in calls if gives(reply, messages)), None)
 
 
 def _asked_of(row: NewCompletion) -> _RequestForm:

@@ -1,0 +1,173 @@
+"""Somebody whose short request names long stored answers: they are weighed before they are read.
+
+Before, 30 requests that each named 40 answers of 4 MB took 4 GB of memory to be refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.relay.capture.side_turns import CALLING, LONGEST_CALL
+from proxy.relay.previous_response import PreviousResponses
+from scripts.fakes.backend import FakeBackend
+from scripts.fakes.launcher import FakeLauncher
+from scripts.fakes.scripted import ScriptedAnswer, ScriptedServer
+from scripts.harness.in_process import Proxy
+from scripts.harness.records import end, new
+from store.captured.completions import CompletionStore
+from store.captured.items import ItemStore
+from store.records import Message, Requester
+from store.store import Store
+
+MB = 1 << 20
+HELD = 16 * MB
+RESPONSE = {
+    "object": "response",
+    "status": "completed",
+    "output": [
+        {
+            "type": "message",
+            "id": "ITEM",
+            "role": "assistant",
+            "content": [{"type": "output_text", "text": "w " * (MB // 4)}],
+        }
+    ],
+}
+
+
+def answers(count: int) -> list[ScriptedAnswer]:
+    text = json.dumps(RESPONSE)
+    bodies = [text.replace("ITEM", f"it_{n}").encode() for n in range(count)]
+    return [ScriptedAnswer("/v1/responses", 200, {"content-type": "application/json"}, [body]) for body in bodies]
+
+
+@pytest.fixture
+async def proxy(tmp_path: Path) -> AsyncIterator[Proxy]:
+    server = ScriptedServer(answers(6))
+    await server.start()
+    proxy = Proxy(tmp_path / "home", FakeBackend(), FakeLauncher())
+    proxy.kind = None
+    await proxy.start(
+        backend__kind="openai", backend__url=server.url, backend__model="m",
+        server__max_body_bytes=2 * MB, server__max_held_bytes=HELD,
+    )  # fmt: skip
+    yield proxy
+    await proxy.stop()
+    await server.stop()
+
+
+async def ask(proxy: Proxy, **request: Any) -> tuple[int, bytes, str]:
+    async with proxy.http.post("/v1/responses", json={"model": "m", **request}) as response:
+        return response.status, await response.read(), response.headers.get("x-rl-completion-id", "")
+
+
+async def said(proxy: Proxy, count: int) -> list[str]:
+    """The ids of so many stored answers of half a megabyte each."""
+    ids = [(await ask(proxy, input=f"say {n}"))[2] for n in range(count)]
+    for id in ids:
+        while (completion := await proxy.store.completions.get(id)) is None or completion.end is None:
+            await asyncio.sleep(0.01)
+    return ids
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was read of stored answers, by names of methods."""
+    names: list[str] = []
+
+    def watch(part: Any, name: str) -> None:
+        method = getattr(part, name)
+
+        async def noted(self: Any, *args: Any, **kwargs: Any) -> Any:
+            names.append(name)
+            return await method(self, *args, **kwargs)
+
+        monkeypatch.setattr(part, name, noted)
+
+    for part, name in ((ItemStore, "answers"), (ItemStore, "replies"), (CompletionStore, "get")):
+        watch(part, name)
+    return names
+
+
+async def test_answers_that_are_too_long_together_are_not_read(proxy: Proxy, reads: list[str]) -> None:
+    ids = await said(proxy, 6)
+    reads.clear()
+    named = [{"type": "item_reference", "id": f"msg_{id}"} for id in ids]
+    status, raw, _ = await ask(proxy, input=[*named, {"role": "user", "content": "more"}])
+    assert status == 413 and b"earlier answers that it names" in raw and not reads
+    status, _, _ = await ask(proxy, input=[*named[:2], {"role": "user", "content": "more"}])
+    assert status == 200 and reads[0] == "answers"
+
+
+async def test_a_conversation_that_has_become_too_long_is_not_read(proxy: Proxy, reads: list[str]) -> None:
+    previous, statuses = (await said(proxy, 1))[0], []
+    for _ in range(5):
+        reads.clear()
+        status, raw, id = await ask(proxy, input="go on", previous_response_id=previous)
+        statuses.append(status)
+        if status == 413:
+            assert b"earlier answers that it names" in raw and not reads
+            break
+        previous = id
+    assert statuses == [200, 200, 200, 413]
+
+
+async def test_items_of_the_backend_that_are_too_long_stay_references(proxy: Proxy, reads: list[str]) -> None:
+    await said(proxy, 6)
+    reads.clear()
+    named = [{"type": "item_reference", "id": f"it_{n}"} for n in range(6)]
+    status, _, _ = await ask(proxy, input=[*named, {"role": "user", "content": "more"}])
+    assert status == 200 and "replies" not in reads
+    status, _, _ = await ask(proxy, input=[*named[:2], {"role": "user", "content": "more"}])
+    assert status == 200 and "replies" in reads
+
+
+async def test_answers_that_are_asked_for_again_share_what_may_be_held(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id, waits = (await said(proxy, 1))[0], asyncio.Event()
+    read = PreviousResponses.completion
+    asked = 0
+
+    async def waited(self: PreviousResponses, *args: Any) -> Any:
+        nonlocal asked
+        completion = await read(self, *args)
+        asked += 1
+        await waits.wait()
+        return completion
+
+    monkeypatch.setattr(PreviousResponses, "completion", waited)
+
+    async def get() -> tuple[int, bytes]:
+        async with proxy.http.get(f"/v1/responses/{id}") as response:
+            return response.status, await response.read()
+
+    requests = [asyncio.create_task(get()) for _ in range(16)]
+    async with asyncio.timeout(30):
+        while asked + sum(request.done() for request in requests) < 16:
+            await asyncio.sleep(0.01)
+    waits.set()
+    answers = await asyncio.gather(*requests)
+    assert {status for status, _ in answers} == {200, 429}
+    assert all(b"server.max_held_bytes" in raw for status, raw in answers if status == 429)
+    assert (await get())[0] == 200
+
+
+async def test_long_answers_are_not_searched_for_the_words_of_a_subagent(tmp_path: Path) -> None:
+    """A hundred of the newest are, and each may be as long as a backend likes."""
+    store = await Store.open(tmp_path)
+    call = {"function": {"name": "task", "arguments": {"prompt": "do " * 1000}}}
+    for id, count in (("short", 1), ("long", 100)):
+        reply = Message("assistant", json.dumps({"content": "", "tool_calls": [call] * count}).encode())
+        store.completions.begin([new(id)])
+        await store.completions.finish([replace(end(id), reply=reply)])
+    calls = await store.answers.calls_to(Requester(None, None), limit=CALLING, longest=LONGEST_CALL)
+    assert [id for id, _ in calls] == ["short"]
+    await store.close()
