@@ -34,23 +34,23 @@ NO_EXTRA: Final = (
 
 
 def connect(
-    path: Path, secret: Secret | None, *, read_only: bool = False, named: bool = False, alone: bool = False
+    path: Path, secret: Secret | None, *, read_only: bool = False, with_names: bool = False, immutable: bool = False
 ) -> sqlite3.Connection:
     """A connection in autocommit mode. Raises WrongKey, MissingExtra, `errors()`.
 
-    With `named` its rows have names; with `alone` nobody else has the file, and looking leaves no log beside it.
+    `with_names`: its rows have names. `immutable`: nobody else has the file, and looking leaves no log beside it.
     """
-    address = f"file:{quote(os.fspath(path))}?mode={'ro' if read_only else 'rwc'}{'&immutable=1' if alone else ''}"
+    address = f"file:{quote(os.fspath(path))}?mode={'ro' if read_only else 'rwc'}{'&immutable=1' if immutable else ''}"
     options: dict[str, Any] = {"uri": True, "isolation_level": None, "check_same_thread": False}
     if secret is None:
         db: sqlite3.Connection = sqlite3.connect(address, **options)
-        db.row_factory = sqlite3.Row if named else None
+        db.row_factory = sqlite3.Row if with_names else None
         if read_only:
             db.execute(UNTRUSTED)
         return db
     secret, cipher = of_file(secret, path), sqlcipher()
     db = cast(sqlite3.Connection, cipher.connect(address, **options))
-    db.row_factory = cipher.Row if named else None
+    db.row_factory = cipher.Row if with_names else None
     try:
         quiet(db)
         db.execute(f'PRAGMA key = "{secret.for_cipher}"')

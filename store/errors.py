@@ -166,8 +166,8 @@ class LinkTaken(StoreError):
 
 
 class EpisodeTaken(StoreError):
-    def __init__(self, id: str, why: str = "exists already, and says something else") -> None:
-        super().__init__(f"The episode {id!r} {why}; nothing was changed.")
+    def __init__(self, id: str, reason: str = "exists already, and says something else") -> None:
+        super().__init__(f"The episode {id!r} {reason}; nothing was changed.")
 
 
 class EpisodeEnded(StoreError):
@@ -176,8 +176,8 @@ class EpisodeEnded(StoreError):
 
 
 class EpisodeUsed(StoreError):
-    def __init__(self, id: str, why: str) -> None:
-        super().__init__(f"The reward of {id!r} stays as it is, since {why}; a new attempt needs a new id.")
+    def __init__(self, id: str, reason: str) -> None:
+        super().__init__(f"The reward of {id!r} stays as it is, since {reason}; a new attempt needs a new id.")
 
 
 class NoReward(StoreError):

@@ -38,7 +38,7 @@ class Lock:
         os.close(self._file)
 
 
-def held(home: Path) -> bool:
+def is_held(home: Path) -> bool:
     """Tell whether a process owns this home now; no file is made or changed."""
     try:
         file = os.open(home / NAME, os.O_RDONLY)

@@ -28,7 +28,7 @@ class Reader:
     async def open(cls, path: Path, secret: Secret | None = None, integrity: Integrity | None = None) -> Reader:
         """`integrity` is told of damage that is met; then StoreDamaged is raised."""
         # aiosqlite.connect would call sqlite3.connect; its Connection takes any connector.
-        opening = aiosqlite.Connection(lambda: driver.connect(path, secret, read_only=True, named=True), CHUNK)
+        opening = aiosqlite.Connection(lambda: driver.connect(path, secret, read_only=True, with_names=True), CHUNK)
         # A daemon, like the writer, so that a process that never called close can still end.
         opening._thread.daemon = True
         db = await opening
@@ -64,6 +64,6 @@ class Reader:
         try:
             yield
         except driver.errors() as error:
-            if self._integrity is not None and (damage := self._integrity.found(error)) is not None:
+            if self._integrity is not None and (damage := self._integrity.note_damage(error)) is not None:
                 raise damage from error
             raise

@@ -157,7 +157,7 @@ class RecentCompletion:
     calls: Message | None = None  # the reply itself, where it is nothing but tool calls
 
     @property
-    def shown(self) -> bool:
+    def has_content(self) -> bool:
         """Tell whether anything of it came."""
         return bool(self.text.strip()) or self.calls is not None
 
@@ -220,7 +220,7 @@ class Inbox:
     """A page of a list."""
 
     rows: list[CompletionSummary]
-    others: dict[int, int]  # by seq: how many more turns its conversation has, up to a bound; nothing where none
+    hidden_turns: dict[int, int]  # by seq: how many more turns its conversation has, up to a bound; nothing where none
     before_seq: int | None  # where the next page goes on; None: there is nothing more
 
 
@@ -337,7 +337,7 @@ class NewReaction:
     message: str
     emoji: str
     value: float | None
-    at: float
+    timestamp: float
     scale: Scale = "thumb"
 
 
@@ -359,9 +359,9 @@ class Vote:
 
 @dataclass(frozen=True, slots=True)
 class Day:
-    """The live ratings of one local day, which began at `at`."""
+    """The live ratings of one local day, which began at `starts_at`."""
 
-    at: float
+    starts_at: float
     good: int
     bad: int
     rated: int
@@ -396,7 +396,7 @@ class Rebuild:
     paths: dict[int, str] = field(default_factory=dict)  # their folders, until those are deleted
     runs: tuple[int, ...] = ()  # that made them, and gave their ratings back
     clean: int = BASE  # the newest version in the live one's line that did not learn from it
-    made: tuple[int, ...] = ()  # runs since
+    new_runs: tuple[int, ...] = ()  # runs since
     over: str | None = None  # how it ended, in a line
 
 
@@ -416,7 +416,7 @@ class RunSample:
     rating: Rating
     completion: Completion
     messages: tuple[Message, ...]  # the whole prompt, root first
-    held: bool  # kept back for the gate, not trained on
+    is_held: bool  # kept back for the gate, not trained on
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,7 +428,7 @@ class Fresh:
     neutral: int
     stale: int  # too many versions old: will never train
     dampened: dict[str, int] = field(default_factory=dict)  # of those, by rater, what one may not bring into a run
-    alone: int = 0  # of judges: a run by themselves, where what people have rated is too little for one
+    from_judges: int = 0  # of judges: a run by themselves, where what people have rated is too little for one
 
     @property
     def total(self) -> int:
@@ -438,7 +438,7 @@ class Fresh:
     @property
     def most(self) -> int:
         """The number of ratings of the larger one of the runs that could begin."""
-        return max(self.total, self.alone)
+        return max(self.total, self.from_judges)
 
 
 @dataclass(frozen=True, slots=True)
@@ -471,7 +471,7 @@ class Adapter:
     withdrawn: str | None = None  # why rlproxy rolled it back; it goes live again by a person's word only
 
     @property
-    def gone(self) -> bool:
+    def is_deleted(self) -> bool:
         return not self.path
 
 

@@ -56,18 +56,18 @@ STATISTICS: Final = frozenset({
     ("table", "sqlite_stat4", "sqlite_stat4", "CREATE TABLE sqlite_stat4(tbl,idx,neq,nlt,ndlt,sample)"),
 })  # fmt: skip
 _OBJECTS: Final = "SELECT type, name, tbl_name, sql FROM sqlite_master"
-SHOWN: Final = 60  # characters of a foreign name in an error
+SHOWN_CHARACTERS: Final = 60  # characters of a foreign name in an error
 
 
 # What SQL cannot say of a migration, in its transaction; by number.
-_ALSO: Final = {5: blobs.gather, 7: inbox.fill_asked, 9: meta.chain, 11: conversations.fill, 12: _keep_once}
+_DATA_STEPS: Final = {5: blobs.gather, 7: inbox.fill_asked, 9: meta.chain, 11: conversations.fill, 12: _keep_once}
 
 
 def open_database(
     path: Path,
     before_migration: BeforeMigration | None = None,
     secret: Secret | None = None,
-    tell: Tell = lambda said: None,
+    tell: Tell = lambda text: None,
 ) -> sqlite3.Connection:
     """The one connection that writes, migrated. `begin` is what comes next.
 
@@ -78,7 +78,7 @@ def open_database(
     if secret is not None and driver.is_plain(path):
         raise NotEncrypted(str(path))
     try:
-        db = driver.connect(path, secret, named=True)
+        db = driver.connect(path, secret, with_names=True)
     except driver.errors() as error:
         raise StoreError(f"{path} cannot be opened: {error}.") from error
     try:
@@ -162,10 +162,12 @@ def differences(db: sqlite3.Connection) -> dict[str, str]:
     expected = _made_by(schema)
     names = {name for _, name, _, _ in expected}
     foreign = {
-        _shown(name): f"{'another' if name in names else 'a foreign'} {_shown(kind)} {_shown(name)}"
+        _printable(name): f"{'another' if name in names else 'a foreign'} {_printable(kind)} {_printable(name)}"
         for kind, name, *_ in stored - expected - Counter(STATISTICS)
     }
-    lacking = {_shown(name): f"no {kind} {name}" for kind, name, *_ in expected - stored if _shown(name) not in foreign}
+    lacking = {
+        _printable(name): f"no {kind} {name}" for kind, name, *_ in expected - stored if _printable(name) not in foreign
+    }
     return foreign | lacking
 
 
@@ -177,9 +179,9 @@ def _made_by(number: int) -> Counter[tuple[str, str, str, str | None]]:
         return Counter(tuple(row) for row in db.execute(_OBJECTS))
 
 
-def _shown(name: object) -> str:
+def _printable(name: object) -> str:
     """A name fit to be shown: whoever made the file chose it."""
-    text = str(name)[:SHOWN]
+    text = str(name)[:SHOWN_CHARACTERS]
     return text if text.isprintable() else repr(text)
 
 
@@ -211,7 +213,7 @@ def migrate(db: sqlite3.Connection, last: int | None = None) -> None:
             break
         try:
             db.executescript(f"BEGIN; {script.read_text(encoding='utf-8')}; PRAGMA user_version = {number}")
-            if (addition := _ALSO.get(number)) is not None:
+            if (addition := _DATA_STEPS.get(number)) is not None:
                 addition(db)
             db.execute("COMMIT")
         except driver.errors():

@@ -96,7 +96,7 @@ class Store:
         integrity.listen(changed)
 
     @classmethod
-    async def open(cls, home: Path, secret: Secret | None = None, tell: schema.Tell = lambda said: None) -> Store:
+    async def open(cls, home: Path, secret: Secret | None = None, tell: schema.Tell = lambda text: None) -> Store:
         """Take the home folder, bring its database up to date and end what was left pending.
 
         After a stop that was not clean the file is checked: one that is small at once, another while it is used.
@@ -182,23 +182,23 @@ def _take(
         if driver.is_new(path):
             integrity.note_of(path).unlink(missing_ok=True)  # of one that somebody moved away
         torn_log.check(path)
-        known = integrity.note_of(path).exists()
+        was_damaged = integrity.note_of(path).exists()
         db = schema.open_database(path, backup.before_migration, secret, tell)
-        found = Integrity(path)
+        file_integrity = Integrity(path)
         try:
-            if known or not schema.was_closed(db):
+            if was_damaged or not schema.was_closed(db):
                 db.execute("PRAGMA wal_autocheckpoint = 0")
-                _check(found, path, secret, tell, at_once=known)
+                _check(file_integrity, path, secret, tell, at_once=was_damaged)
             schema.begin(db)
             _revoke(db, home)
         except BaseException as error:
             driver.let_go(db, path, secret)
-            found.close()
+            file_integrity.close()
             if isinstance(error, driver.errors()):
                 raise schema.not_opened(path, error) from error
             raise
         conversion.wipe_journal(path)
-        return lock, found, db, secret
+        return lock, file_integrity, db, secret
     except BaseException:
         lock.release()
         raise
@@ -210,19 +210,19 @@ def _revoke(db: sqlite3.Connection, home: Path) -> None:
     with db:
         db.execute("BEGIN IMMEDIATE")
         keys.revoke_all(db, tombstones.revoked(home).keys, "rlproxy")
-        known = keys.known(db)
-    tombstones.note_keys(home, [key.id for key in known if key.revoked_at is not None], needed=bool(known))
+        all_keys = keys.read_keys(db)
+    tombstones.note_keys(home, [key.id for key in all_keys if key.revoked_at is not None], needed=bool(all_keys))
 
 
-def _check(found: Integrity, path: Path, secret: Secret | None, tell: schema.Tell, *, at_once: bool) -> None:
+def _check(file_integrity: Integrity, path: Path, secret: Secret | None, tell: schema.Tell, *, at_once: bool) -> None:
     """Begin the check, and wait for it where damage was found before. Raises StoreDamaged."""
     size = path.stat().st_size
-    told = f"{size / 1e9:.1f} GB of the database"
+    extent = f"{size / 1e9:.1f} GB of the database"
     if at_once:
-        tell(f"Damage was found before the last stop: all {told} are checked first.")
-    found.begin(secret)
-    found.wait(None if at_once else integrity.FIRST_S if size < integrity.SMALL else 0)
-    if (refusal := found.refusal) is not None:
+        tell(f"Damage was found before the last stop: all {extent} are checked first.")
+    file_integrity.begin(secret)
+    file_integrity.wait(None if at_once else integrity.FIRST_S if size < integrity.SMALL else 0)
+    if (refusal := file_integrity.refusal) is not None:
         raise refusal
-    if found.state == "checking":
-        tell(f"The last stop was not a clean one: all {told} are checked now, and requests are served meanwhile.")
+    if file_integrity.state == "checking":
+        tell(f"The last stop was not a clean one: all {extent} are checked now, and requests are served meanwhile.")

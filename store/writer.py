@@ -47,7 +47,7 @@ class _QueuedOperation:
         return self.operation(db) if self.rows is None else self.operation(db, self.rows)
 
     @property
-    def together(self) -> Callable[..., Any] | None:
+    def shared_operation(self) -> Callable[..., Any] | None:
         """The call that others of a group may share with it; None: it has one of its own."""
         return None if self.rows is None else self.operation
 
@@ -95,11 +95,13 @@ class Writer:
         return queued.future
 
     def submit_rows(
-        self, together: Callable[[sqlite3.Connection, Sequence[R]], None], rows: Sequence[R]
+        self, store_rows: Callable[[sqlite3.Connection, Sequence[R]], None], rows: Sequence[R]
     ) -> asyncio.Future[None]:
-        """Queue rows; `together` stores them and those of others that come in this turn of the loop. A thread that the
-        first of them woke would commit once for it and once for the others."""
-        queued = _QueuedOperation(together, self._loop.create_future(), rows)
+        """Queue rows; `store_rows` stores them with those of others that come in this turn of the loop.
+
+        A thread that the first of them woke would commit once for it and once for the others.
+        """
+        queued = _QueuedOperation(store_rows, self._loop.create_future(), rows)
         if not self._refuses(queued):
             if not self._handing:
                 self._loop.call_soon(self._hand_over)
@@ -267,7 +269,7 @@ class Writer:
 
     def _ours(self, error: Exception) -> Exception:
         """The error as its caller is told it; one that tells of damage ends all writing."""
-        return self._integrity.found(error) or (translated(error) if isinstance(error, errors()) else error)
+        return self._integrity.note_damage(error) or (translated(error) if isinstance(error, errors()) else error)
 
     def _checkpoint(self) -> None:
         """Move the WAL into the database between commits, when nobody waits for it."""
@@ -300,7 +302,7 @@ def _runs(group: list[_QueuedOperation]) -> list[list[_QueuedOperation]]:
     """Those that share one call, in the order in which they came."""
     runs: list[list[_QueuedOperation]] = []
     for queued in group:
-        if runs and queued.together is not None and queued.together is runs[-1][0].together:
+        if runs and queued.shared_operation is not None and queued.shared_operation is runs[-1][0].shared_operation:
             runs[-1].append(queued)
         else:
             runs.append([queued])

@@ -99,7 +99,7 @@ def _take(report: Report, converted: encryption.ConversionReport) -> None:
 def _runs(home: Path, secret: Secret, progress: Progress, report: Report, *, sealed: bool) -> int:
     """Run folders to the other form; how many there were to do."""
     count = 0
-    with closing(driver.connect(home / schema.NAME, secret, named=True)) as db:
+    with closing(driver.connect(home / schema.NAME, secret, with_names=True)) as db:
         db.execute("PRAGMA synchronous = FULL")
         for folder in sorted((home / "runs").glob("r*")):
             number = folder.name[1:]

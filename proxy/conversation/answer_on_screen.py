@@ -165,7 +165,7 @@ class AnswerOnScreen:
         if newest is None:
             return None
         newest = await self.so_far(newest)
-        if newest.shown or newest.status in ("done", "error"):
+        if newest.has_content or newest.status in ("done", "error"):
             return newest
         raise CannotTell(NOT_BEGUN if newest.status == "pending" else CUT_SHORT)
 
@@ -203,7 +203,7 @@ class AnswerOnScreen:
         """The conversation by its names, and its messages as they are stored."""
         name = thread(history, self._redactor.message)
         stored = [self._redactor.message(canonical(message)) for message in history]
-        talk, _ = tree.said(stored)
+        talk, _ = tree.tree_part(stored)
         system = tuple(tree.message_hash(None, stored[i].role, stored[i].body) for i in tree.places(stored))
         sent = (
             None
@@ -300,10 +300,10 @@ class AnswerOnScreen:
             if not same and (place.session is None or newer.session != place.session):
                 continue
             if newer.status == "pending" and (newer := await self.so_far(newer)).status == "pending":
-                if same and newer.shown:
+                if same and newer.has_content:
                     return newer
                 raise CannotTell(NOT_BEGUN if same else ANOTHER)
-            if same and newer.status == "partial" and newer.shown:
+            if same and newer.status == "partial" and newer.has_content:
                 raise Ambiguous(_choice_text(_candidates([newer, answer])))
             if same:
                 break
@@ -321,7 +321,7 @@ class AnswerOnScreen:
         fits = await in_thread(_fits, messages, close, whole, None, place, forms)
         enough = [fit for fit in fits if fit.run.messages and (fit.run.whole or fit.session == 2)]
         answers = [await self.so_far(answer) for answer in _best(enough, alone=False)]
-        visible = [answer for answer in answers if answer.shown]
+        visible = [answer for answer in answers if answer.has_content]
         if len(visible) == 1:
             return visible[0]
         if visible:

@@ -33,7 +33,7 @@ def quote_of(answer: RecentCompletion) -> str:
     """How an answer begins, as far as it has come."""
     if answer.status != "pending":
         return quoted(answer.text, answer.calls)
-    return f"{quoted(answer.text) if answer.shown else 'no words yet'}, still streaming"
+    return f"{quoted(answer.text) if answer.has_content else 'no words yet'}, still streaming"
 
 
 def _names(reply: Message) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from urllib.parse import quote, unquote_to_bytes, urlsplit
 
 from config.settings import Settings
-from store.lock import held
+from store.lock import is_held
 
 ADDRESS_FILE: Final = "serving.json"
 HOME_HEADER: Final = "x-rl-home"  # of commands: the home that they are for
@@ -69,4 +69,4 @@ def _written(settings: Settings) -> dict[str, Any]:
         entry = json.loads((settings.home / ADDRESS_FILE).read_text())
     except (OSError, ValueError):
         return {}
-    return entry if isinstance(entry, dict) and held(settings.home) else {}
+    return entry if isinstance(entry, dict) and is_held(settings.home) else {}

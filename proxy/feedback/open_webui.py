@@ -161,7 +161,7 @@ class OpenWebUI:
             except CannotTell as error:
                 reason = reason or error
         for rating in previous:
-            requester = await self._store.reactions.whose(rating.completion_id)
+            requester = await self._store.reactions.requester_of(rating.completion_id)
             if requester is not None:
                 return await self._edited(rating.completion_id, requester.user, now)
         if reason is not None and reason.message == OURS:

@@ -146,7 +146,7 @@ class RewardFunction:
         """Have the function see episodes opened since then once more; how many. Raises Conflict."""
         if not self.on:
             raise Conflict("No reward function is set. Set train.reward to one, and start rlproxy again.")
-        waiting = await self._store.episode_scores.again(since)
+        waiting = await self._store.episode_scores.reset_scores(since)
         self._wake.set()
         return waiting
 

@@ -82,7 +82,7 @@ class PromptLessons:
                 text=lesson.text if lesson.edited else None,
                 always=lesson.always,
                 ended="retired",
-                why=reason,
+                reason=reason,
                 actor="rlproxy",
             )
         return needed

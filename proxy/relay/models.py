@@ -81,7 +81,7 @@ class Models:
         model, adapters = self._parts.live_version.model, await self._parts.store.versions.all()
         base = [_entry(f"{model}@base", model, 0)] if self._parts.backend.capabilities.adapters else []
         name = self._parts.live_version.name
-        return base + [_entry(name(a.version), model, int(a.created_at)) for a in adapters if not a.gone]
+        return base + [_entry(name(a.version), model, int(a.created_at)) for a in adapters if not a.is_deleted]
 
 
 def is_missing(response: web.StreamResponse) -> bool:

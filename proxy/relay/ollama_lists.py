@@ -60,7 +60,7 @@ class OllamaLists:
     async def _names(self) -> dict[str, Adapter | None]:
         """By the name that a client uses: every version that can be asked for, and the base."""
         adapters = await self._store.versions.all()
-        versions = {self._live_version.name(a.version): a for a in adapters if not a.gone}
+        versions = {self._live_version.name(a.version): a for a in adapters if not a.is_deleted}
         return {f"{self._live_version.model}@base": None, **versions}
 
     async def _tags(self, listed: list[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:

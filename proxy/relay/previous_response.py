@@ -105,7 +105,9 @@ class PreviousResponses:
         for place in sure:
             reply = replies.get(place.completion_id)
             if reply is not None:
-                items[place.id] = dialect.item(place.id, with_text_arguments(as_chat(reply)), place.kind, place.at)
+                items[place.id] = dialect.item(
+                    place.id, with_text_arguments(as_chat(reply)), place.kind, place.position
+                )
         return items
 
     async def one(self, id: str, scope: Scope) -> PreviousCompletion | None:

@@ -73,11 +73,11 @@ class Follower:
 
     async def _find_repetition(self, request: FollowUp) -> NewSignal | None:
         """The same question once more, or another one in its place."""
-        if (same := await self._store.signals.asked_before(request, AGAIN_S)) is not None:
+        if (same := await self._store.signals.find_same_question(request, AGAIN_S)) is not None:
             return _ruled(same, "regenerated", request, "", rules.of_kind("regenerated"))
         if request.parent is None or request.typed is None:  # all conversations begin at the same place
             return None
-        replaced = await self._store.signals.asked_otherwise(request, AGAIN_S)
+        replaced = await self._store.signals.find_other_question(request, AGAIN_S)
         if replaced is None:
             return None
         id, question = replaced

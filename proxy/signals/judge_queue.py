@@ -111,7 +111,7 @@ class JudgeQueue:
             name=verdict.label,
             value=VALUES[verdict.label],
             hint=verdict.instruction or None,
-            why=verdict.reason,
+            reason=verdict.reason,
             tokens=verdict.tokens,
             day=day_of(self._now()),
         )

@@ -34,7 +34,7 @@ from proxy.signals.own import WEIGHT, OwnSignals
 from proxy.signals.trust import WINDOW, Trust, trust
 from store.captured import export
 from store.errors import StoreError
-from store.learning.labels import HINDSIGHT, OWN, RULES_CONFIG, WENT_ON, TrustedJudge
+from store.learning.labels import HINDSIGHT, OWN_CODE, RULES_CONFIG, WENT_ON, TrustedJudge
 from store.learning.signals import ASK, OwnScore
 from store.records import SharedJudgement
 from store.store import Store
@@ -195,7 +195,7 @@ class JudgingLoop:
                 name=SAID_LABEL,
                 value=0.0,
                 hint=turn.follow_up,
-                why="no judge: the words themselves train",
+                reason="no judge: the words themselves train",
                 tokens=0,
                 day=day_of(self._now()),
             )
@@ -274,7 +274,7 @@ class JudgingLoop:
                     weights |= await self._went_on(judge, config, weights["bad"])
                 trusted.append(TrustedJudge(judge, config, weights, pairs=ranks))
             if self._own_signals.on and self._own_hash:
-                trusted.append(TrustedJudge(OWN, self._own_hash, {"bad": WEIGHT, "good": WEIGHT}))
+                trusted.append(TrustedJudge(OWN_CODE, self._own_hash, {"bad": WEIGHT, "good": WEIGHT}))
             trusted += self._hindsight.trusted()
             added, removed = await self._store.signals.apply(trusted)
             await self._say({judge: how for judge, (_, how) in trust_by_judge.items()}, trusted)

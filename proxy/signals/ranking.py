@@ -48,7 +48,7 @@ async def rank(judge: AnswerJudge, group: RankedGroup, keep: Callable[[str], str
     random.Random(repr([id for id, _ in first])).shuffle(first)  # noqa: S311  no secret; the same for the same group
     orders, tokens = [], 0
     for answers in (first, first[::-1]):
-        reply = await judge.ask(messages(group.asked, [text for _, text in answers], keep), 0.0)
+        reply = await judge.ask(messages(group.question, [text for _, text in answers], keep), 0.0)
         tokens += reply.tokens
         if (order := read_order(reply.text, len(answers))) is None:
             return Ranked([], "the judge's order cannot be read", tokens)

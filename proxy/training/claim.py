@@ -88,7 +88,7 @@ class Claims:
             "min_total": min_total,
             "folder_of": lambda run: str(runs / f"r{run:05d}"),
             "version": max(await self._store.versions.next(), 1 + newest),
-            "above": await asyncio.to_thread(run_folder.newest_run, runs),
+            "last_number": await asyncio.to_thread(run_folder.newest_run, runs),
         }
 
     async def is_strange(self, run: Run) -> bool:
@@ -115,13 +115,13 @@ class Claims:
         calibration = await self._store.completions.exact_unrated(version=run.parent, limit=2 * train.calibration)
         replays = presets.resolve(train.preset, train.overrides).replays(run.samples - run.held)
         replays = 0 if self._cloud_student else replays
-        adapters = {a.version: a.path for a in await self._store.versions.all() if not a.gone}
+        adapters = {a.version: a.path for a in await self._store.versions.all() if not a.is_deleted}
         if (rebuild := await self._store.unlearning.state()) is not None:
             adapters |= rebuild.paths  # to tell how likely they found their own replies
         groups = (
             await self._store.samples.of_run(run.id),
             await self._store.samples.recent_held(EARLIER_HELD_SAMPLES),
-            await self._store.samples.earlier(run, max_version_gap=train.max_version_gap, each=replays)
+            await self._store.samples.replay_samples(run, max_version_gap=train.max_version_gap, each=replays)
             if replays
             else [],
         )

@@ -118,8 +118,8 @@ class Preconditions:
             lacks = enough(train, fresh, *await self.needed(), silent_s=time.monotonic() - self._last_request())
             if lacks is not None:
                 return RunDecision(False, lacks)
-        if fresh.total < fresh.alone and not by_hand and fresh.total < (await self.needed())[0]:
-            return RunDecision(True, f"{fresh.alone} labels of judges")
+        if fresh.total < fresh.from_judges and not by_hand and fresh.total < (await self.needed())[0]:
+            return RunDecision(True, f"{fresh.from_judges} labels of judges")
         return RunDecision(True, f"{fresh.total} fresh rating{'' if fresh.total == 1 else 's'}")
 
     async def episodes(self) -> ReadyEpisodes:

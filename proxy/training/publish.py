@@ -59,7 +59,7 @@ class Publisher:
     async def record(self, run: Run, result: dict[str, Any]) -> PublishResult | None:
         """The trainer's last word, into the store; the version that it leaves, if any."""
         if odds := result.get("guesses"):
-            await self._store.guesses.put(run.id, odds)
+            await self._store.guesses.replace_all(run.id, odds)
         if result["status"] != "passed":
             await self.end(run, result["status"], result.get("reason", ""), result)
             return None

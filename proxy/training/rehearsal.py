@@ -165,7 +165,9 @@ class Rehearsal:
         parent = 0 if foreign else (await self._store.versions.pointer()).live
         adapter = (await self._store.versions.get(parent)) if parent else None
         exact = all(line.get("exact") is True for line in lines)  # then its words are the model's own
-        scored = scored and not foreign and not exact and (not parent or (adapter is not None and not adapter.gone))
+        scored = (
+            scored and not foreign and not exact and (not parent or (adapter is not None and not adapter.is_deleted))
+        )
         request = {
             "conversations": [],
             "lines": lines,

@@ -54,7 +54,9 @@ def folder_of(settings: Settings, path: Path, manifest: Mapping[str, Any]) -> Pa
 
 def _versions(settings: Settings, adapters: Iterable[Adapter]) -> dict[int, str]:
     """By number, where those are that are not where they were."""
-    paths = {a.version: (a.path, str(folder_of(settings, Path(a.path), a.manifest))) for a in adapters if not a.gone}
+    paths = {
+        a.version: (a.path, str(folder_of(settings, Path(a.path), a.manifest))) for a in adapters if not a.is_deleted
+    }
     return {version: new_path for version, (old_path, new_path) in paths.items() if new_path != old_path}
 
 

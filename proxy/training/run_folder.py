@@ -29,7 +29,7 @@ from store.captured.rows import as_text
 from store.learning.episode_groups import RunTurn
 from store.learning.labels import HINDSIGHT, rater_of
 from store.learning.ratings import JUDGED
-from store.learning.samples import why_held
+from store.learning.samples import explain_held
 from store.records import BASE, Completion, Message, Moments, Run, RunSample
 from store.safety import conversion
 from trainer.launch import IN_THE_CLEAR, Seal, SealError, join_lessons, partial_path, with_hint
@@ -57,7 +57,7 @@ def lines(
     """
     now = _by_completion(samples)
     held_groups = {id: group for id, group in _by_completion(held_samples).items() if id not in now}
-    sample_lines = [_sample(group, train, moments, "held" if group[0].held else "train") for group in now.values()]
+    sample_lines = [_sample(group, train, moments, "held" if group[0].is_held else "train") for group in now.values()]
     sample_lines += [_sample(group, train, moments, "held") for group in held_groups.values()]
     sample_lines += [_sample(group, train, moments, "replay") for group in _by_completion(replay_samples).values()]
     return [_with_lessons(line, lessons.get(line["completion"], ())) for line in sample_lines]
@@ -171,7 +171,7 @@ def write(
         "neutral": neutral,
         "tensorboard": str(settings.home / "tensorboard" / f"run-{run.id}") if train.tensorboard else None,
         "choices": [
-            {"name": "held", "value": run.held, "why": why_held(run.held, run.samples, train.held_share)},
+            {"name": "held", "value": run.held, "why": explain_held(run.held, run.samples, train.held_share)},
             *([loss.choice] if loss else []),
             *choices,
         ],

@@ -95,7 +95,7 @@ class Unlearning:
         state = await self._store.unlearning.state()
         if state is None or state.over is not None or not await self._step_back():
             return False
-        last = await self._store.runs.get(state.made[-1]) if state.made else None
+        last = await self._store.runs.get(state.new_runs[-1]) if state.new_runs else None
         train = self._settings.train
         live = await self._cloud_student.parent() if self._cloud_student else self._live_version.live
         near, stale = await self._store.samples.given_back(
@@ -105,7 +105,7 @@ class Unlearning:
         if near and not dampened and (last is None or last.status not in DONE_BADLY):
             return True
         finished_runs = [
-            run for id in state.made if (run := await self._store.runs.get(id)) is not None and run.status == "done"
+            run for id in state.new_runs if (run := await self._store.runs.get(id)) is not None and run.status == "done"
         ]
         try:
             await self._end(state, _outcome(state, finished_runs, last, near, stale, live))
@@ -122,7 +122,7 @@ class Unlearning:
         return {
             "versions": list(state.versions),
             "from": state.clean,
-            "runs": list(state.made),
+            "runs": list(state.new_runs),
             "state": "under way" if state.over is None else "over",
             "line": state.over or self.problem or _line(state),
         }

@@ -312,7 +312,7 @@ class LiveVersion:
     async def _withdrawn(self, version: int) -> str | None:
         """Why it goes live by name only; None where it may answer, or where it is gone and cannot."""
         adapter = await self._store.versions.get(version)
-        return None if adapter is None or adapter.gone else adapter.withdrawn
+        return None if adapter is None or adapter.is_deleted else adapter.withdrawn
 
     async def read_again(self) -> None:
         """Take over what the store has changed: the version that a rollback returns to may be gone for good."""
@@ -373,7 +373,7 @@ class LiveVersion:
         adapter = await self._store.versions.get(version)
         if adapter is None:
             raise NotFound(f"There is no version v{version}; `rlproxy adapters` lists them.", param="model")
-        if adapter.gone:
+        if adapter.is_deleted:
             raise NotFound(f"v{version} learned from what was forgotten, and is gone for good.", param="model")
         return adapter
 

@@ -154,12 +154,12 @@ class RollbackMonitor:
             return []
         last_rating = await self._store.meta.get(RATED_BEFORE, EVERY)  # not known of a swap of before it was kept
         share, raters = self._train.max_rater_share, self._train.raters
-        rated_old = await self._store.opinions.votes(pointer.previous, share, raters, alone=True)
+        rated_old = await self._store.opinions.votes(pointer.previous, share, raters, version_only=True)
         old = [vote.good for vote in rated_old if vote.seq <= last_rating]
         rated_new = [vote.good for vote in await self._store.opinions.votes(pointer.live, share, raters)]
         watched = [WatchedComparison("ratings", compare(old, rated_new))]
         # What is still evaluated on the version before does not move what the new one is compared with.
-        tried_old = await self._store.episodes.evaluated(pointer.previous, before=pointer.changed_at)
+        tried_old = await self._store.episodes.evaluated(pointer.previous, until=pointer.changed_at)
         tried_new = await self._store.episodes.evaluated(pointer.live)
         if tried_old and tried_new:
             watched.append(WatchedComparison("episodes", compare(tried_old, tried_new)))

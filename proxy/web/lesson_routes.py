@@ -70,12 +70,12 @@ class LessonRoutes:
             if not text or len(text) > LONGEST:
                 raise BadRequest(f"`text` must have 1 to {LONGEST} characters.", param="text")
         active = edits.get("active", lesson.state == "active")
-        ended, reason = (None, None) if active else (lesson.state, lesson.why)
+        ended, reason = (None, None) if active else (lesson.state, lesson.end_reason)
         if not active and lesson.state == "active":
             ended, reason = "removed", f"by {actor}"
         always = edits.get("always", lesson.always)
         try:
-            await self._store.lessons.say(id, text=text, always=always, ended=ended, why=reason, actor=actor)
+            await self._store.lessons.say(id, text=text, always=always, ended=ended, reason=reason, actor=actor)
         except UnknownRating:
             raise _none(id) from None
         if self._lessons is not None:
@@ -92,7 +92,8 @@ class LessonRoutes:
 def as_json(lesson: CommentLesson) -> LessonBody:
     return {
         "id": lesson.rating, "completion": lesson.completion, "user": lesson.user, "question": lesson.question,
-        "text": lesson.text, "edited": lesson.edited, "always": lesson.always, "state": lesson.state, "why": lesson.why,
+        "text": lesson.text, "edited": lesson.edited, "always": lesson.always, "state": lesson.state,
+        "why": lesson.end_reason,
         "created_at": lesson.created_at, "learned": lesson.learned,
     }  # fmt: skip
 

@@ -134,7 +134,7 @@ def as_it_is(rows: Sequence[Row], home: Path) -> list[Row]:
 
 def _read_stored(file: Path) -> ChosenRetention | None:
     try:
-        with closing(driver.connect(file, None, read_only=True, named=True)) as db:
+        with closing(driver.connect(file, None, read_only=True, with_names=True)) as db:
             schema.check(db, file)
             stored: Any = meta.read_meta(db, META, None)
     except driver.errors() as error:

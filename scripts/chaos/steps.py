@@ -143,7 +143,7 @@ def older(home: Path, secret: Secret) -> dict[str, tuple[str, str]]:
     """An encrypted home of an earlier schema; question and answer of each completion in it."""
     home.mkdir(mode=0o700)
     said = {f"rl-{n}": (f"{PLANTED} question {n} " * 40, f"{PLANTED} answer {n} " * 40) for n in range(ANSWERS)}
-    with closing(driver.connect(home / schema.NAME, secret, named=True)) as db:
+    with closing(driver.connect(home / schema.NAME, secret, with_names=True)) as db:
         for pragma in schema.PRAGMAS:
             db.execute(pragma)
         for number, script in sorted(schema.numbers().items()):

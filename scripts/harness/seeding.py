@@ -148,7 +148,7 @@ async def _version(store: Store, home: Path, version: int, at: float) -> list[st
     ratings = [sample.rating.id for sample in samples]
     outcomes = {
         sample.rating.id: {
-            "used": not sample.held and n % 7 != 5, "cause": "token" if n % 7 == 5 else None,
+            "used": not sample.is_held and n % 7 != 5, "cause": "token" if n % 7 == 5 else None,
             "tokens": len(sample.completion.end.token_ids or ()) if sample.completion.end else 0,
             "accepted": 0 if n % 7 == 5 else len(sample.completion.end.token_ids or ()) if sample.completion.end else 0,
             "exact": True, "loss": 0.0 if n % 7 == 5 else round(0.02 * (n % 9) - 0.05, 6),

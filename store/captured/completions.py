@@ -79,7 +79,7 @@ def begin(db: sqlite3.Connection, rows: Iterable[NewCompletion]) -> None:
                 to_json(new.sampling), *requests.add(db, new.request), new.untrainable, new.asked,
                 to_json(new.redacted or None), new.key, to_json(new.forms), new.above, new.typed,
                 to_json(new.tool_errors or None),
-                tree.add(db, *tree.said(new.prompt, new.nodes, new.asides)), conversations.of(db, new),
+                tree.add(db, *tree.tree_part(new.prompt, new.nodes, new.asides)), conversations.of(db, new),
             ),
         )  # fmt: skip
         if not cursor.rowcount:
@@ -121,11 +121,11 @@ def recover(db: sqlite3.Connection) -> int:
     ).rowcount
 
 
-def expire(db: sqlite3.Connection, before: float) -> int:
+def expire(db: sqlite3.Connection, cutoff: float) -> int:
     """Delete a chunk of the old ones that nobody ever rated, and so no run ever used."""
     rows = db.execute(
         f"SELECT c.id FROM completions c WHERE {EXPIRING} LIMIT ?",  # noqa: S608  ours
-        (before, CHUNK),
+        (cutoff, CHUNK),
     )
     start, deleted = db.total_changes, 0
     for id in [row["id"] for row in rows]:
@@ -133,7 +133,7 @@ def expire(db: sqlite3.Connection, before: float) -> int:
         if db.total_changes - start >= CHANGES:
             break
     if not deleted:
-        db.execute(OPEN_AND_EMPTY, (before,))
+        db.execute(OPEN_AND_EMPTY, (cutoff,))
     return deleted
 
 
@@ -322,16 +322,16 @@ class CompletionStore(StorePart):
             [foreign, limit],
         )
 
-    async def expire(self, before: float) -> int:
+    async def expire(self, cutoff: float) -> int:
         """Delete what is older and was never rated; how many completions went."""
         total = 0
-        while deleted := await self._writer.submit(lambda db: expire(db, before)):
+        while deleted := await self._writer.submit(lambda db: expire(db, cutoff)):
             total += deleted
         return total
 
-    async def expiring(self, before: float) -> int:
+    async def expiring(self, cutoff: float) -> int:
         """How many that would be."""
-        row = await self._reader.row(f"SELECT count(*) AS going FROM completions c WHERE {EXPIRING}", (before,))  # noqa: S608
+        row = await self._reader.row(f"SELECT count(*) AS going FROM completions c WHERE {EXPIRING}", (cutoff,))  # noqa: S608
         assert row is not None
         return int(row["going"])
 

@@ -31,27 +31,29 @@ class Filter:
     since: float | None = None  # Unix seconds
     until: float | None = None
 
-    def where(self) -> tuple[str, list[Any]]:
+    def conditions(self) -> tuple[str, list[Any]]:
         parts = [
             ("c.session = ?", self.session), ("c.user = ?", self.user), ("c.version = ?", self.version),
             ("c.turn = ?", self.turn), ("c.created_at >= ?", self.since), ("c.created_at < ?", self.until),
         ]  # fmt: skip
-        given = [(sql, value) for sql, value in parts if value is not None]
+        conditions = [(sql, value) for sql, value in parts if value is not None]
         rated = [completions.RATED] if self.rated else []
-        return "".join(f" AND {sql}" for sql in [*rated, *(sql for sql, _ in given)]), [value for _, value in given]
+        return "".join(f" AND {sql}" for sql in [*rated, *(sql for sql, _ in conditions)]), [
+            value for _, value in conditions
+        ]
 
 
 async def export(reader: Reader, only: Filter) -> AsyncIterator[dict[str, Any]]:
     """Oldest first."""
-    where, values = only.where()
-    after = 0
+    conditions, values = only.conditions()
+    last_seq = 0
     while page := await completions.select(
-        reader, f"WHERE c.seq > ?{where} ORDER BY c.seq LIMIT ?", [after, *values, PAGE]
+        reader, f"WHERE c.seq > ?{conditions} ORDER BY c.seq LIMIT ?", [last_seq, *values, PAGE]
     ):
         followed = await signals.of_all(reader, [completion.new.id for completion in page])
         for completion in page:
             yield to_dict(completion, followed.get(completion.new.id, ()))
-        after = page[-1].seq
+        last_seq = page[-1].seq
 
 
 def to_dict(completion: Completion, followed: Sequence[Signal] = ()) -> dict[str, Any]:
@@ -74,7 +76,7 @@ def to_dict(completion: Completion, followed: Sequence[Signal] = ()) -> dict[str
         "turn": new.turn,
         "sampling": new.sampling,
         "request": orjson.loads(new.request) if new.request else None,
-        "messages": [message(one) for one in new.prompt],
+        "messages": [message(entry) for entry in new.prompt],
         "reply": message(end.reply) if end and end.reply else None,
         "text": end.text if end else "",
         "finish_reason": end and end.finish_reason,
@@ -90,8 +92,8 @@ def to_dict(completion: Completion, followed: Sequence[Signal] = ()) -> dict[str
         "translated": bool(end and end.translated),
         "untrainable": new.untrainable,
         "redacted": list(new.redacted),
-        "ratings": [rating(one) for one in completion.ratings],
-        "signals": [signal(one) for one in followed],
+        "ratings": [rating(entry) for entry in completion.ratings],
+        "signals": [signal(entry) for entry in followed],
     }
 
 

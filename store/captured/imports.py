@@ -27,16 +27,16 @@ class ImportCounts(NamedTuple):
 
 
 def take(db: sqlite3.Connection, rows: Iterable[ImportedCompletions]) -> ImportCounts:
-    stored = known = rated = 0
+    stored = existing = rated = 0
     for row in rows:
         if db.execute("SELECT 1 FROM completions WHERE id = ?", (row.new.id,)).fetchone() is None:
             completions.begin(db, [row.new])
             completions.finish(db, [row.end])
             stored += 1
         else:
-            known += 1
+            existing += 1
         rated += sum(_rate(db, rating) for rating in reversed(row.ratings))  # an export has the newest first
-    return ImportCounts(stored, known, rated)
+    return ImportCounts(stored, existing, rated)
 
 
 def _rate(db: sqlite3.Connection, r: Rating) -> bool:

@@ -19,18 +19,18 @@ from store.part import StorePart
 from store.reader import Reader
 from store.records import CompletionQuery, CompletionSummary, Inbox, Message, Rating
 
-SHOWN: Final = 6000  # characters of an answer that a list shows
-ASKED: Final = 2000  # characters that are kept of what was asked
+SHOWN_CHARACTERS: Final = 6000  # characters of an answer that a list shows
+QUESTION_CHARACTERS: Final = 2000  # characters that are kept of what was asked
 AT_ONCE: Final = 200  # completions that go into the search in one operation
 LOOK: Final = 10_000  # rows that one page looks through: filters that leave nothing must not cost more
-COUNTED: Final = 100  # turns of a conversation, at most
-BEGUN: Final = 3  # letters of which a word may be the beginning
+COUNTED_TURNS: Final = 100  # turns of a conversation, at most
+PREFIX_LETTERS: Final = 3  # letters of which a word may be the beginning
 SLICE: Final = 200  # pages of the index that one operation merges
 NEWEST: Final = 2**63 - 1
 
 COLUMNS: Final = f"""c.seq, c.id, c.created_at, c.status, c.model, c.version, c.session, c.user, c.turn, c.dialect,
-c.asked, substr(c.text, 1, {SHOWN}) AS text, length(c.text) AS length, c.finish_reason, c.error, c.untrainable,
-c.choice, c.prompt_hash, coalesce(c.conversation, c.seq) AS conversation"""
+c.asked, substr(c.text, 1, {SHOWN_CHARACTERS}) AS text, length(c.text) AS length, c.finish_reason, c.error,
+c.untrainable, c.choice, c.prompt_hash, coalesce(c.conversation, c.seq) AS conversation"""
 CALLS: Final = """SELECT c.seq, m.body FROM completions c JOIN messages m ON m.hash = c.reply_hash
 WHERE c.seq IN (SELECT value FROM json_each(?)) AND m.cut = 0 AND instr(m.body, '"tool_calls"')"""
 RATINGS: Final = """SELECT r.* FROM ratings r WHERE +r.live = 1
@@ -47,7 +47,7 @@ SELECT model FROM found WHERE model IS NOT NULL"""
 def sought(text: str) -> str:
     """A person's search as an FTS5 query: all these words; one of three letters or more perhaps only begun."""
     words = text.replace("\0", " ").split()
-    return " ".join('"' + word.replace('"', '""') + ('"*' if len(word) >= BEGUN else '"') for word in words)
+    return " ".join('"' + word.replace('"', '""') + ('"*' if len(word) >= PREFIX_LETTERS else '"') for word in words)
 
 
 def query(page: CompletionQuery) -> tuple[str, dict[str, Any]]:
@@ -105,7 +105,7 @@ def _all(tests: list[str], alias: str) -> str:
     return "".join(f" AND {test.format(f'+{alias}')}" for test in tests)
 
 
-async def _others(reader: Reader, page: CompletionQuery, seqs: list[int]) -> dict[int, int]:
+async def _count_hidden(reader: Reader, page: CompletionQuery, seqs: list[int]) -> dict[int, int]:
     """How many turns of their conversations stand behind these: earlier ones that the filters let through too, or
     any others where a search found them."""
     if not page.newest_of_each and not page.search:
@@ -113,7 +113,7 @@ async def _others(reader: Reader, page: CompletionQuery, seqs: list[int]) -> dic
     first, later_tests, values = _filters(page)
     other_turns = " AND e.seq <> l.seq" if page.search else f" AND e.seq < l.seq{_all(first + later_tests, 'e')}"
     sql = f"""SELECT l.seq, (SELECT count(*) FROM (SELECT 1 FROM listed e
-    WHERE e.conversation = l.conversation{other_turns} LIMIT {COUNTED})) AS others
+    WHERE e.conversation = l.conversation{other_turns} LIMIT {COUNTED_TURNS})) AS others
     FROM listed l WHERE l.seq IN (SELECT value FROM json_each(:seqs))"""  # noqa: S608
     rows = await reader.rows(sql, {**values, "seqs": orjson.dumps(seqs).decode()})
     return {row["seq"]: row["others"] for row in rows if row["others"]}
@@ -166,11 +166,11 @@ def purge(db: sqlite3.Connection, first: bool) -> bool:
 # What was asked
 
 
-def said(messages: Iterable[Message]) -> str:
+def last_user_text(messages: Iterable[Message]) -> str:
     """The words of the last message of a user."""
     for message in reversed(list(messages)):
         if message.role == "user" and (text := _text(message.body)):
-            return text[:ASKED]
+            return text[:QUESTION_CHARACTERS]
     return ""
 
 
@@ -181,7 +181,7 @@ def fill_asked(db: sqlite3.Connection) -> None:
         while leaf is not None and not prompt:
             row = db.execute("SELECT * FROM messages WHERE hash = ?", (leaf,)).fetchone()
             leaf = row["parent"]
-            prompt = "" if cut([row]) else said([Message(row["role"], row["body"])])
+            prompt = "" if cut([row]) else last_user_text([Message(row["role"], row["body"])])
         db.execute("UPDATE completions SET asked = ? WHERE seq = ?", (prompt, seq))
 
 
@@ -209,7 +209,7 @@ class InboxStore(StorePart):
         else:
             looked = await self._reader.row(*reach(filters))
             next_seq = looked["last"] if looked is not None and looked["looked"] == LOOK else None
-        return Inbox(await load(self._reader, seqs), await _others(self._reader, filters, seqs), next_seq)
+        return Inbox(await load(self._reader, seqs), await _count_hidden(self._reader, filters, seqs), next_seq)
 
     async def get(self, id: str) -> CompletionSummary | None:
         row = await self._reader.row("SELECT c.seq FROM completions c WHERE c.id = ?", (id,))

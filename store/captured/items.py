@@ -34,7 +34,7 @@ class ItemPlace(NamedTuple):
 
     id: str
     completion_id: str
-    at: int  # among the items of its kind
+    position: int  # among the items of its kind
     kind: str
     requester: Requester
     session: str | None

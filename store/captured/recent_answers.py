@@ -26,7 +26,7 @@ _SYSTEM: Final = """(SELECT json_group_array(substr(CAST(m.body AS TEXT), 1, :lo
 FROM (SELECT hash FROM completion_system WHERE completion_id = c.id ORDER BY at LIMIT :texts) few
 JOIN messages m ON m.hash = few.hash)"""
 # An error that came before any text was shown as an error; what is under way or broke off may have been seen.
-_SEEN: Final = "(+c.status <> 'error' OR c.text <> '') AND +c.choice = 0"
+_VISIBLE: Final = "(+c.status <> 'error' OR c.text <> '') AND +c.choice = 0"
 
 
 class RequestDetails(NamedTuple):
@@ -46,11 +46,11 @@ async def _of(
     answers: list[RecentCompletion] = []
     for requester in requesters:
         rows = await reader.rows(sql, {**requester._asdict(), "session": session, "limit": limit})
-        answers += [_lately(row) for row in rows]
+        answers += [_recent_completion(row) for row in rows]
     return answers
 
 
-def _lately(row: sqlite3.Row) -> RecentCompletion:
+def _recent_completion(row: sqlite3.Row) -> RecentCompletion:
     return RecentCompletion(
         seq=row["seq"],
         id=row["id"],
@@ -72,19 +72,19 @@ class AnswerStore(StorePart):
     async def newest(self, *, session: str | None = None, user: str | None = None) -> RecentCompletion | None:
         """The newest main turn, of a session or a user if given, whatever has become of it; its text in brief."""
         # The plus signs keep SQLite from an index that has the rows in another order than by age.
-        where = f"+c.turn = 'main' AND {_SEEN} AND c.seq > 0"
-        where += " AND c.session = :session" if session is not None else ""
-        where += f" AND {'c' if session is None else '+c'}.user = :user" if user is not None else ""
+        conditions = f"+c.turn = 'main' AND {_VISIBLE} AND c.seq > 0"
+        conditions += " AND c.session = :session" if session is not None else ""
+        conditions += f" AND {'c' if session is None else '+c'}.user = :user" if user is not None else ""
         rows = await self._reader.rows(
-            f"{_BRIEF} WHERE {where} ORDER BY c.seq DESC LIMIT 1", {"session": session, "user": user}
+            f"{_BRIEF} WHERE {conditions} ORDER BY c.seq DESC LIMIT 1", {"session": session, "user": user}
         )
-        return _lately(rows[0]) if rows else None
+        return _recent_completion(rows[0]) if rows else None
 
     async def newest_of(
         self, requesters: Sequence[Requester], *, session: str | None = None
     ) -> RecentCompletion | None:
         """Do `newest` for these askers alone: one look-up each, since an index gives the newest of one."""
-        answers = await _of(self._reader, _BRIEF, requesters, f"+c.turn = 'main' AND {_SEEN}", 1, session)
+        answers = await _of(self._reader, _BRIEF, requesters, f"+c.turn = 'main' AND {_VISIBLE}", 1, session)
         return max(answers, key=lambda answer: answer.seq, default=None)
 
     async def get(self, id: str) -> RecentCompletion | None:
@@ -94,12 +94,12 @@ class AnswerStore(StorePart):
     async def main_turn(self, id: str) -> RecentCompletion | None:
         """The same; None where it is a side turn."""
         row = await self._reader.row(f"{_BRIEF} WHERE c.id = ? AND +c.turn = 'main'", (id,))
-        return None if row is None else _lately(row)
+        return None if row is None else _recent_completion(row)
 
     async def many(self, ids: Sequence[str]) -> dict[str, RecentCompletion]:
         """Those of these that are there, by their ids; in brief."""
         rows = await self._reader.rows(f"{_BRIEF} WHERE c.id IN (SELECT value FROM json_each(?))", [to_json(list(ids))])  # noqa: S608
-        return {row["id"]: _lately(row) for row in rows}
+        return {row["id"]: _recent_completion(row) for row in rows}
 
     async def said_to(
         self, requesters: Sequence[Requester], *, limit: int, longest: int, session: str | None = None
@@ -109,7 +109,7 @@ class AnswerStore(StorePart):
         Texts come whole; of those over `longest` characters the first `longest + 1`. Of a session alone, if given.
         """
         select = _COLUMNS.format(text=f"substr(c.text, 1, {longest + 1:d})")
-        answers = await _of(self._reader, select, requesters, _SEEN, limit, session)
+        answers = await _of(self._reader, select, requesters, _VISIBLE, limit, session)
         return sorted(answers, key=lambda answer: answer.seq, reverse=True)
 
     async def askers_in(self, session: str) -> list[Requester]:
@@ -121,7 +121,7 @@ class AnswerStore(StorePart):
 
     async def main_turns_of(self, requesters: Sequence[Requester], *, limit: int) -> list[RecentCompletion]:
         """The newest main turns of these askers, each at most `limit`, newest first, in brief."""
-        answers = await _of(self._reader, _BRIEF, requesters, f"+c.turn = 'main' AND {_SEEN}", limit)
+        answers = await _of(self._reader, _BRIEF, requesters, f"+c.turn = 'main' AND {_VISIBLE}", limit)
         return sorted(answers, key=lambda answer: answer.seq, reverse=True)
 
     async def goes_on_from(self, thread: bytes, requesters: Sequence[Requester], longest: int) -> list[RepeatedReply]:
@@ -148,7 +148,7 @@ class AnswerStore(StorePart):
             for row in rows
         ]
 
-    async def made(self, id: str, longest: int) -> RequestDetails | None:
+    async def request_details(self, id: str, longest: int) -> RequestDetails | None:
         """How this completion was asked for, with the beginnings of its system texts, `longest` characters each."""
         row = await self._reader.row(
             f"""SELECT c.streamed, coalesce(q.body, c.request) AS request, {_SYSTEM} AS system

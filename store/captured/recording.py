@@ -32,9 +32,9 @@ def record(db: sqlite3.Connection, rows: Iterable[tuple[NewCompletion, FinishedC
     group = _Group(db)
     for new, end in rows:
         if group.is_full or group.may_have_above(new):
-            group.put()
+            group.store()
         group.add(new, end)
-    group.put()
+    group.store()
 
 
 def add_lessons(db: sqlite3.Connection, new: NewCompletion) -> None:
@@ -60,7 +60,7 @@ class _Group:
         self._completions: list[tuple[Any, ...]] = []
         self._listed: list[tuple[Any, ...]] = []
         self._asides: list[tuple[str, int, bytes]] = []
-        self._rest: list[tuple[NewCompletion, FinishedCompletion]] = []  # with lessons or items
+        self._with_extras: list[tuple[NewCompletion, FinishedCompletion]] = []  # with lessons or items
         self._threads: set[bytes | None] = set()
         self._sessions: set[str | None] = set()
 
@@ -70,13 +70,13 @@ class _Group:
 
     def may_have_above(self, new: NewCompletion) -> bool:
         """Tell whether it may go on with an answer of this group, which the tables do not have yet."""
-        above = new.above
-        return above is not None and (above in self._threads or new.session in self._sessions)
+        thread = new.above
+        return thread is not None and (thread in self._threads or new.session in self._sessions)
 
     def add(self, new: NewCompletion, end: FinishedCompletion) -> None:
         db = self._db
         self._seq += 1
-        tree_messages, names = tree.said(new.prompt, new.nodes, new.asides)
+        tree_messages, names = tree.tree_part(new.prompt, new.nodes, new.asides)
         prompt, reply = tree.gather(db, tree_messages, names, end.reply, self._messages)
         self._asides += tree.gather_aside(db, new.id, new.prompt, new.nodes, new.asides, self._messages)
         block, ids = prompt_ids.add(db, pack(IDS, end.prompt_token_ids))
@@ -100,24 +100,24 @@ class _Group:
         if new.session is not None:
             self._sessions.add(new.session)
         if new.lessons or end.items:
-            self._rest.append((new, end))
+            self._with_extras.append((new, end))
 
-    def put(self) -> None:
+    def store(self) -> None:
         """Store all of them. Raises DuplicateCompletion."""
         if not self._completions:
             return
         db = self._db
-        tree.put(db, self._messages.values())
+        tree.store_new(db, self._messages.values())
         if db.executemany(_COMPLETION, self._completions).rowcount != len(self._completions):
-            raise DuplicateCompletion(f"There is a completion {self._taken()!r} already.")
+            raise DuplicateCompletion(f"There is a completion {self._duplicate_id()!r} already.")
         db.executemany(_LISTED, self._listed)
         db.executemany(tree.ASIDES, self._asides)
-        for new, end in self._rest:
+        for new, end in self._with_extras:
             add_lessons(db, new)
             items.add(db, end.id, end.items)
         self._clear()
 
-    def _taken(self) -> str:
+    def _duplicate_id(self) -> str:
         """The first id that was there before."""
         lookup = "SELECT seq FROM completions WHERE id = ?"
         ids = ((seq, id) for seq, id, *_ in self._completions)

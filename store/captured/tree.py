@@ -63,8 +63,8 @@ def add(db: sqlite3.Connection, messages: Sequence[Message], hashes: Sequence[by
     """Store what of this conversation is new; the hash of its last message. `hashes`: `chain`, where it is known."""
     if hashes is None:
         hashes = chain(messages)
-    stored_count = _known(db, hashes)
-    put(
+    stored_count = _count_stored(db, hashes)
+    store_new(
         db,
         (
             (hashes[index], hashes[index - 1] if index else None, messages[index])
@@ -84,7 +84,7 @@ def gather(
     """Note in `new` what of this conversation and of the answer to it is neither stored nor noted there; `put` stores
     it. The hashes of the last message and of the answer."""
     hashes = chain(messages) if hashes is None else hashes
-    stored_count = _noted(hashes, new) or _known(db, hashes)
+    stored_count = _noted(hashes, new) or _count_stored(db, hashes)
     for index in range(stored_count, len(hashes)):
         new[hashes[index]] = (hashes[index], hashes[index - 1] if index else None, messages[index])
     last = hashes[-1] if hashes else None
@@ -128,7 +128,7 @@ def add_aside(
     new: dict[bytes, NewMessage] = {}
     rows = gather_aside(db, completion_id, prompt, hashes, asides, new)
     if rows:
-        put(db, new.values())
+        store_new(db, new.values())
         db.executemany(ASIDES, rows)
 
 
@@ -137,7 +137,7 @@ def places(prompt: Sequence[Message]) -> tuple[int, ...]:
     return tuple(index for index, message in enumerate(prompt) if message.role in SYSTEM_ROLES)
 
 
-def said(
+def tree_part(
     prompt: Sequence[Message], hashes: Sequence[bytes] | None = None, asides: Sequence[int] | None = None
 ) -> tuple[Sequence[Message], Sequence[bytes] | None]:
     """The part of a prompt that belongs into the tree, and its part of `hashes`."""
@@ -173,7 +173,7 @@ def woven(items: Sequence[T], insertions: Iterable[tuple[int, T]]) -> list[T]:
 
 def add_child(db: sqlite3.Connection, parent: bytes | None, message: Message) -> bytes:
     key = message_hash(parent, message.role, message.body)
-    put(db, [(key, parent, message)])
+    store_new(db, [(key, parent, message)])
     return key
 
 
@@ -243,7 +243,7 @@ def _noted(hashes: Sequence[bytes], new: Mapping[bytes, NewMessage]) -> int:
     return next(start for start in range(len(hashes), 0, -1) if hashes[start - 1] in new)
 
 
-def _known(db: sqlite3.Connection, hashes: Sequence[bytes]) -> int:
+def _count_stored(db: sqlite3.Connection, hashes: Sequence[bytes]) -> int:
     """How many of the first of them are stored, without the last one, which is mostly new. Each that is stored has all
     before it stored, too."""
     low = high = max(0, len(hashes) - 1)
@@ -259,7 +259,7 @@ def _known(db: sqlite3.Connection, hashes: Sequence[bytes]) -> int:
     return low
 
 
-def put(db: sqlite3.Connection, new: Iterable[NewMessage]) -> None:
+def store_new(db: sqlite3.Connection, new: Iterable[NewMessage]) -> None:
     """Store those that are new, each after its parent."""
     rows: list[tuple[bytes, bytes | None, str, bytes, bool]] = []
     for key, parent, message in new:

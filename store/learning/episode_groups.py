@@ -44,7 +44,7 @@ class Member(NamedTuple):
     version: int | None  # the oldest of its turns
     turns: int
     mixed: bool  # its turns are of several versions
-    told: bool  # single turns were rewarded
+    has_turn_rewards: bool  # single turns were rewarded
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Group:
     """Members of the group that may train."""
 
     members: tuple[Member, ...]
-    named: bool
+    is_named: bool
     closed: bool
 
     @property
@@ -64,7 +64,10 @@ class Group:
         """Tell whether its members can be told apart. One alone is compared with the baseline."""
         if len(self.members) == 1:
             return True
-        return any(member.told for member in self.members) or len({member.reward for member in self.members}) > 1
+        return (
+            any(member.has_turn_rewards for member in self.members)
+            or len({member.reward for member in self.members}) > 1
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +131,7 @@ class EpisodeRequirements(RunRequirements):
     timeout_s: float  # after which a group closes with fewer
 
 
-def claim(db: sqlite3.Connection, wanted_episodes: EpisodeRequirements) -> Run | None:
+def claim(db: sqlite3.Connection, requirements: EpisodeRequirements) -> Run | None:
     """Make a run of closed groups, the oldest first, up to `limit` episodes.
 
     What never trains is marked on the way. None while another run is open, or too few are left.
@@ -136,20 +139,20 @@ def claim(db: sqlite3.Connection, wanted_episodes: EpisodeRequirements) -> Run |
     if another_is_open(db):
         return None
     rows = db.execute(_MEMBERS).fetchall()
-    groups, out, _ = sort_out(rows, size=wanted_episodes.size, timeout_s=wanted_episodes.timeout_s, now=time.time())
+    groups, out, _ = sort_out(rows, size=requirements.size, timeout_s=requirements.timeout_s, now=time.time())
     closed = [group for group in groups if group.closed]
-    if sum(len(group.members) for group in closed) < wanted_episodes.min_total:
+    if sum(len(group.members) for group in closed) < requirements.min_total:
         return None
     claimed: list[Group] = []
     for group in closed:
         reason: LeftOutReason | None = None
-        if wanted_episodes.live - group.oldest > wanted_episodes.max_version_gap:
+        if requirements.live - group.oldest > requirements.max_version_gap:
             reason = "stale"
         elif not group.varies:
             reason = "no-variance"
         if reason is not None:
             out |= {member.seq: reason for member in group.members}
-        elif sum(len(one.members) for one in claimed) < wanted_episodes.limit:
+        elif sum(len(earlier_group.members) for earlier_group in claimed) < requirements.limit:
             claimed.append(group)
     db.executemany(
         "UPDATE episodes SET left_out = ? WHERE seq = ?",
@@ -158,7 +161,7 @@ def claim(db: sqlite3.Connection, wanted_episodes: EpisodeRequirements) -> Run |
     if not claimed:
         return None
     members = [member for group in claimed for member in group.members]
-    run = begin(db, wanted_episodes, samples=sum(member.turns for member in members))
+    run = begin(db, requirements, samples=sum(member.turns for member in members))
     db.executemany("INSERT INTO run_episodes VALUES (?, ?)", [(run.id, member.seq) for member in members])
     return run
 
@@ -169,7 +172,7 @@ class EpisodeGroupStore(StorePart):
         rows = await self._reader.rows(_MEMBERS)
         groups, out, closes = sort_out(rows, size=size, timeout_s=timeout_s, now=time.time())
         closed = [g for g in groups if g.closed and live - g.oldest <= max_version_gap]
-        left = await self._reader.rows(
+        skipped = await self._reader.rows(
             "SELECT left_out AS why, count(*) AS n FROM episodes WHERE left_out IS NOT NULL GROUP BY left_out"
         )
         return ReadyEpisodes(
@@ -177,12 +180,12 @@ class EpisodeGroupStore(StorePart):
             groups=len(closed),
             forming=sum(len(group.members) for group in groups if not group.closed),
             closes_in_s=closes,
-            left_out=dict(Counter({row["why"]: row["n"] for row in left}) + Counter(out.values())),
+            left_out=dict(Counter({row["why"]: row["n"] for row in skipped}) + Counter(out.values())),
         )
 
-    async def claim(self, wanted: EpisodeRequirements) -> Run | None:
+    async def claim(self, requirements: EpisodeRequirements) -> Run | None:
         """Do `claim` of this module."""
-        return await self._writer.submit(lambda db: claim(db, wanted))
+        return await self._writer.submit(lambda db: claim(db, requirements))
 
     async def of_run(self, run_id: int) -> list[Episode]:
         rows = await self._reader.rows(
@@ -194,7 +197,7 @@ class EpisodeGroupStore(StorePart):
     async def run_turns(self, run_id: int) -> list[RunTurn]:
         """All that train, by episode and in their order; those of what was forgotten meanwhile are missing."""
         rows = await self._turn_rows(run_id)
-        episodes = {one.seq: one for one in await self.of_run(run_id)}
+        episodes = {episode.seq: episode for episode in await self.of_run(run_id)}
         whole = await completions.load(self._reader, [row["id"] for row in rows])
         by: dict[int, list[sqlite3.Row]] = {}
         for row in rows:

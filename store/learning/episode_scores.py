@@ -31,7 +31,7 @@ def keep(db: sqlite3.Connection, episode: Episode, new: NewReward | None, hash: 
     return reward(db, new) if unrewarded is not None and new is not None else None
 
 
-def again(db: sqlite3.Connection, since: float) -> int:
+def reset_scores(db: sqlite3.Connection, since: float) -> int:
     """Have the code asked again about episodes opened since then. These are those that it rewarded and no run has
     taken, and those that it had no reward for. Returns how many."""
     return db.execute(
@@ -58,6 +58,6 @@ class EpisodeScoreStore(StorePart):
         """Do `keep` of this module."""
         return await self._writer.submit(lambda db: keep(db, episode, new, hash))
 
-    async def again(self, since: float) -> int:
+    async def reset_scores(self, since: float) -> int:
         """Do `again` of this module."""
-        return await self._writer.submit(lambda db: again(db, since))
+        return await self._writer.submit(lambda db: reset_scores(db, since))

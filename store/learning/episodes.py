@@ -314,7 +314,7 @@ class EpisodeStore(StorePart):
     def queue(self, new: NewEpisode) -> None:
         """Open one at once; nobody waits for the disk. What is lost in a crash is only that its version was pinned."""
         future = self._writer.submit(lambda db: open_one(db, new))
-        future.add_done_callback(lambda done: done.cancelled() or done.exception())
+        future.add_done_callback(lambda finished: finished.cancelled() or finished.exception())
 
     async def reward(self, new: NewReward) -> RewardResult:
         """Raises UnknownEpisode, UnknownCompletion, EpisodeEnded, EpisodeUsed, EpisodeTaken."""
@@ -393,14 +393,14 @@ class EpisodeStore(StorePart):
         )
         return [VersionEpisodes(row["version"], row["split"], row["n"], int(row["good"]), row["mean"]) for row in rows]
 
-    async def evaluated(self, version: int, *, before: float | None = None) -> list[bool]:
-        """Did each rewarded evaluation episode of this version succeed (a reward above 0)? Oldest first; `before`:
+    async def evaluated(self, version: int, *, until: float | None = None) -> list[bool]:
+        """Did each rewarded evaluation episode of this version succeed (a reward above 0)? Oldest first; `until`:
         only those that had ended by then, Unix seconds."""
         rows = await self._reader.rows(
             """SELECT e.reward > 0 AS good FROM episodes e WHERE e.version = :version AND e.split = 'eval'
             AND e.reward IS NOT NULL AND e.error IS NULL AND e.ended_at < coalesce(:before, 9e99)
             ORDER BY e.ended_at, e.seq""",
-            {"version": version, "before": before},
+            {"version": version, "before": until},
         )
         return [bool(row["good"]) for row in rows]
 

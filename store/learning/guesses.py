@@ -27,7 +27,7 @@ WHERE c.seq > (SELECT coalesce(max(seq), 0) FROM completions) - {LOOK} AND {_UNR
 ORDER BY random() LIMIT ?"""  # noqa: S608  constants
 
 
-def put(db: sqlite3.Connection, run: int, odds: Mapping[str, float]) -> None:
+def replace_all(db: sqlite3.Connection, run: int, odds: Mapping[str, float]) -> None:
     """In place of those before: they are of an older critic. An answer that is gone has none."""
     db.execute("DELETE FROM guesses")
     db.executemany(
@@ -37,8 +37,8 @@ def put(db: sqlite3.Connection, run: int, odds: Mapping[str, float]) -> None:
 
 
 class GuessStore(StorePart):
-    async def put(self, run: int, odds: Mapping[str, float]) -> None:
-        await self._writer.submit(lambda db: put(db, run, odds))
+    async def replace_all(self, run: int, odds: Mapping[str, float]) -> None:
+        await self._writer.submit(lambda db: replace_all(db, run, odds))
 
     async def to_ask(self, limit: int) -> list[CompletionSummary]:
         """Unrated answers, those first that a rating would say most of, every fifth at random; none where no critic is
@@ -48,8 +48,8 @@ class GuessStore(StorePart):
             return []
         drawn = [row["seq"] for row in await self._reader.rows(_DRAWN, (limit,))]
         order = mixed(unsure, drawn)[:limit]
-        found = {one.seq: one for one in await inbox.load(self._reader, order)}
-        return [found[seq] for seq in order if seq in found]
+        summaries = {summary.seq: summary for summary in await inbox.load(self._reader, order)}
+        return [summaries[seq] for seq in order if seq in summaries]
 
 
 def mixed(unsure: list[int], drawn: list[int]) -> list[int]:

@@ -16,11 +16,11 @@ from store.learning import meta, ratings
 from store.part import StorePart
 from store.records import NewRating, SharedJudgement
 
-AFTER: Final = "ranked_after"  # the newest completion that was looked at, by seq
+LAST_SEEN_KEY: Final = "ranked_after"  # the newest completion that was looked at, by seq
 MOST: Final = 6  # answers of a group: the newest
 QUIET_S: Final = 20.0  # after its newest answer: the others of a group may still come
 _GROUPED: Final = "(c.turn = 'main' OR c.session = 'compare') AND c.status = 'done' AND c.text <> ''"
-BEHIND: Final = 1000  # completions that it may be behind; older ones go unranked
+MAX_BACKLOG: Final = 1000  # completions that it may be behind; older ones go unranked
 _UNSEEN: Final = """SELECT c.seq, c.id, c.finished_at, c.status FROM completions c
 WHERE c.seq > max(?, (SELECT coalesce(max(seq), 0) FROM completions) - ?) ORDER BY c.seq LIMIT 200"""
 # The answers of one asker to the same conversation, where this completion is the newest of them.
@@ -49,7 +49,7 @@ AND NOT EXISTS (SELECT 1 FROM ratings r CROSS JOIN run_samples t ON t.rating_id 
 class RankedGroup(NamedTuple):
     """Answers to one question, the newest first."""
 
-    asked: str
+    question: str
     answers: tuple[tuple[str, str], ...]  # id and text
 
 
@@ -57,18 +57,20 @@ class JudgedPairStore(StorePart):
     async def waiting(self) -> tuple[int, RankedGroup | None]:
         """How far was looked, by seq, and the group that ends there, which waits for `keep`. None where there is no
         group up to there, or the newest answer came just now."""
-        after = int(await meta.get_meta(self._reader, AFTER, 0))
-        until = after
-        for row in await self._reader.rows(_UNSEEN, (after, BEHIND)):
+        last_seq = int(await meta.get_meta(self._reader, LAST_SEEN_KEY, 0))
+        until = last_seq
+        for row in await self._reader.rows(_UNSEEN, (last_seq, MAX_BACKLOG)):
             if row["status"] == "pending" or (row["finished_at"] or 0.0) > time.time() - QUIET_S:
                 break
             until = int(row["seq"])
-            found = await self._reader.rows(_GROUP, (until,))
-            answers = tuple({one["text"]: (one["id"], one["text"]) for one in found}.values())
-            if len(answers) > 1 and row["id"] in {one["id"] for one in found}:
-                return until, RankedGroup(found[0]["asked"], answers)
-        if until > after:
-            await self._writer.submit(lambda db: meta.set_meta(db, AFTER, until))
+            group_rows = await self._reader.rows(_GROUP, (until,))
+            answers = tuple(
+                {answer_row["text"]: (answer_row["id"], answer_row["text"]) for answer_row in group_rows}.values()
+            )
+            if len(answers) > 1 and row["id"] in {answer_row["id"] for answer_row in group_rows}:
+                return until, RankedGroup(group_rows[0]["asked"], answers)
+        if until > last_seq:
+            await self._writer.submit(lambda db: meta.set_meta(db, LAST_SEEN_KEY, until))
         return until, None
 
     async def keep(self, pairs: Sequence[tuple[str, str]], judge: str, config: str, until: int) -> None:
@@ -78,16 +80,16 @@ class JudgedPairStore(StorePart):
     async def decided(self, judge: str, config: str, limit: int) -> tuple[list[SharedJudgement], int]:
         """Pairs that people have rated unlike, too, the newest first: the worse answer, and 1 where the first one by id
         is better, else -1. And how many newer ones they have not."""
-        found: list[SharedJudgement] = []
+        judgements: list[SharedJudgement] = []
         unseen = 0
         for row in await self._reader.rows(_SHARED, (judge, config, limit)):
             if row["liked"] is None or row["disliked"] is None or row["liked"] == row["disliked"]:
-                unseen += not found
+                unseen += not judgements
                 continue
             judged = 1.0 if row["better"] < row["worse"] else -1.0
             person = judged if row["liked"] > row["disliked"] else -judged
-            found.append(SharedJudgement(row["worse"], person, judged))
-        return found, unseen
+            judgements.append(SharedJudgement(row["worse"], person, judged))
+        return judgements, unseen
 
     async def counts(self) -> dict[str, int]:
         """How many pairs each judge has stored."""
@@ -101,7 +103,7 @@ def _keep(db: sqlite3.Connection, pairs: Sequence[tuple[str, str]], judge: str, 
         WHERE 2 = (SELECT count(*) FROM completions c WHERE c.id IN (?, ?))""",
         [(better, worse, judge, config, time.time(), better, worse) for better, worse in pairs],
     )
-    meta.set_meta(db, AFTER, until)
+    meta.set_meta(db, LAST_SEEN_KEY, until)
 
 
 def broken(db: sqlite3.Connection) -> list[str]:

@@ -50,7 +50,7 @@ def revoke(db: sqlite3.Connection, id_or_name: str, actor: str) -> Key:
     return to_record(Key, row, revoked_at=now)
 
 
-def known(db: sqlite3.Connection) -> list[Key]:
+def read_keys(db: sqlite3.Connection) -> list[Key]:
     """All there ever were; empty where the database is of before there were any."""
     if db.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'keys'").fetchone() is None:
         return []
@@ -60,7 +60,7 @@ def known(db: sqlite3.Connection) -> list[Key]:
 
 def revoke_all(db: sqlite3.Connection, ids: Collection[str], actor: str) -> list[Key]:
     """Those of these that hold; they hold no more."""
-    holding = [key for key in known(db) if key.id in ids and key.revoked_at is None]
+    holding = [key for key in read_keys(db) if key.id in ids and key.revoked_at is None]
     for key in holding:
         revoke(db, key.id, actor)
     return holding
@@ -73,9 +73,9 @@ def merge(db: sqlite3.Connection, newer_keys: Iterable[Key], actor: str) -> None
     file would have this home's key, and nobody would be told."""
     newer = list(newer_keys)
     revoke_all(db, {key.id for key in newer if key.revoked_at is not None}, actor)
-    ids, own_ids = {key.id for key in newer}, {key.id for key in known(db)}
+    ids, own_ids = {key.id for key in newer}, {key.id for key in read_keys(db)}
     names = {key.name for key in newer if key.revoked_at is None}
-    revoke_all(db, {key.id for key in known(db) if key.name in names and key.id not in ids}, actor)
+    revoke_all(db, {key.id for key in read_keys(db) if key.name in names and key.id not in ids}, actor)
     shared = [key for key in newer if key.id in own_ids]
     db.executemany("UPDATE keys SET name = id || ':' WHERE id = ?", [(key.id,) for key in shared])  # two may swap names
     db.executemany(

@@ -17,7 +17,7 @@ from store.records import NewRating
 
 RULES: Final = "rules"
 RULES_CONFIG: Final = ""  # rules have no prompts
-OWN: Final = "own"
+OWN_CODE: Final = "own"
 HINDSIGHT: Final = "hindsight"  # in place of a judge's name: what was said trains, and nobody says what it means
 NEXT: Final = "next"  # its side, neither good nor bad
 WENT_ON: Final = "went on"  # the side of answers that a person had words after, and none against

@@ -40,7 +40,7 @@ AND trim(r.comment) <> '' AND length(r.comment) <= {LONGEST} AND r.other_key IS 
 AND (r.rater = '{OWNER}' OR r.rater = c.user
     OR (c.user IS NULL AND EXISTS (SELECT 1 FROM keys k WHERE k.id = c.key AND k.name = r.rater)))
 ORDER BY r.seq DESC"""  # noqa: S608  a constant
-_ONE: Final = """SELECT 1 FROM ratings r WHERE r.id = ? AND r.live = 1 AND r.human = 1 AND r.value < 0
+_LESSON_RATING: Final = """SELECT 1 FROM ratings r WHERE r.id = ? AND r.live = 1 AND r.human = 1 AND r.value < 0
 AND r.comment IS NOT NULL AND r.other_key IS NULL"""
 _SET: Final = """INSERT INTO lessons (rating_id, text, always, ended, why, changed_at) VALUES (?, ?, ?, ?, ?, ?)
 ON CONFLICT (rating_id) DO UPDATE SET text = excluded.text, always = excluded.always, ended = excluded.ended,
@@ -72,7 +72,7 @@ class CommentLesson:
     edited: bool
     always: bool  # whatever is asked
     state: Literal["active", "removed", "retired"]
-    why: str | None  # it has ended
+    end_reason: str | None  # it has ended
     created_at: float
     learned: int | None  # the first version that trained on it
 
@@ -93,13 +93,13 @@ def say(
     text: str | None,
     always: bool,
     ended: str | None,
-    why: str | None,
+    reason: str | None,
     actor: str,
 ) -> None:
     """Write down what holds of a lesson from now on. Raises UnknownRating."""
-    if db.execute(_ONE, (rating,)).fetchone() is None:
+    if db.execute(_LESSON_RATING, (rating,)).fetchone() is None:
         raise UnknownRating(rating)
-    db.execute(_SET, (rating, text, always, ended, why, time.time()))
+    db.execute(_SET, (rating, text, always, ended, reason, time.time()))
     meta.audit(db, actor, "lesson", {"id": rating, "state": ended or "active", "always": always})
 
 
@@ -143,7 +143,7 @@ def _lesson(row: sqlite3.Row) -> CommentLesson:
         edited=row["text"] is not None,
         always=bool(row["always"]),
         state=row["ended"] or "active",
-        why=row["why"],
+        end_reason=row["why"],
         created_at=row["created_at"],
         learned=row["learned"],
     )
@@ -160,27 +160,27 @@ class LessonStore(StorePart):
         return [] if since is None else [_lesson(row) for row in await self._reader.rows(_ALL, (int(since),))]
 
     async def say(
-        self, rating: str, *, text: str | None, always: bool, ended: str | None, why: str | None, actor: str
+        self, rating: str, *, text: str | None, always: bool, ended: str | None, reason: str | None, actor: str
     ) -> None:
         """Raises UnknownRating where there is no such lesson."""
         await self._writer.submit(
-            lambda db: say(db, rating, text=text, always=always, ended=ended, why=why, actor=actor)
+            lambda db: say(db, rating, text=text, always=always, ended=ended, reason=reason, actor=actor)
         )
 
     async def tallies(self, learned: Iterable[CommentLesson]) -> dict[str, LessonTally]:
         """Counts of liked answers with and without each lesson, of versions that have learned it."""
-        wanted = {lesson.rating: lesson.learned for lesson in learned if lesson.learned is not None}
-        if not wanted:
+        learned_versions = {lesson.rating: lesson.learned for lesson in learned if lesson.learned is not None}
+        if not learned_versions:
             return {}
-        counts = {rating: [0, 0, 0, 0] for rating in wanted}
-        for row in await self._reader.rows(_TALLIES, (orjson.dumps(list(wanted.items())).decode(),)):
-            at = 2 * row["left_out"]
-            counts[row["rating_id"]][at : at + 2] = [int(row["liked"]), row["rated"]]
+        counts = {rating: [0, 0, 0, 0] for rating in learned_versions}
+        for row in await self._reader.rows(_TALLIES, (orjson.dumps(list(learned_versions.items())).decode(),)):
+            offset = 2 * row["left_out"]
+            counts[row["rating_id"]][offset : offset + 2] = [int(row["liked"]), row["rated"]]
         return {rating: LessonTally(*each) for rating, each in counts.items()}
 
     async def in_prompts(self, completions: Iterable[str]) -> dict[str, list[str]]:
         """The words of the lessons in each of these completions' prompts, in order."""
-        found: dict[str, list[str]] = {}
+        texts: dict[str, list[str]] = {}
         for row in await self._reader.rows(_IN_PROMPTS, (orjson.dumps(list(completions)).decode(),)):
-            found.setdefault(row["completion_id"], []).append(row["text"])
-        return found
+            texts.setdefault(row["completion_id"], []).append(row["text"])
+        return texts

@@ -60,11 +60,11 @@ class OpinionStore(StorePart):
         share: float = 1.0,
         raters: Mapping[str, float] = NOBODY,
         *,
-        alone: bool = False,
+        version_only: bool = False,
     ) -> list[Vote]:
         """One whole vote for each rated main turn of that version, oldest first; none where the raters cancel out.
 
-        `share` bounds each rater. `alone`: the only rater of that version is heard, though others have rated lately.
+        `share` bounds each rater. `version_only`: only this version's ratings are weighed, so its only rater is heard.
         """
         rows = await self._reader.rows(
             """SELECT r.seq, r.id, r.completion_id, r.value, r.rater, r.weight
@@ -78,7 +78,7 @@ class OpinionStore(StorePart):
             first.setdefault(completion, seq)
             candidates.append(QuotaCandidate(id, completion, value, rater, voice(weight, raters.get(rater, 1.0))))
         if share < 1 and any(candidate.rater != OWNER for candidate in candidates):
-            company = _voices(candidates) if alone else await voices_lately(self._reader, raters)
+            company = _voices(candidates) if version_only else await voices_lately(self._reader, raters)
             candidates = await asyncio.to_thread(within, candidates, share, company)
         return _whole(candidates, first)
 

@@ -91,7 +91,7 @@ def _take(db: sqlite3.Connection, new: NewReaction) -> bool:
     newer = db.execute(
         """SELECT 1 FROM reactions WHERE completion_id = :completion AND rater = :rater AND platform = :platform
         AND message = :message AND emoji IN (:emoji, '') AND at > :at""",
-        {**key, "emoji": new.emoji, "at": new.at},
+        {**key, "emoji": new.emoji, "at": new.timestamp},
     ).fetchone()
     if newer is not None:
         return False
@@ -99,13 +99,13 @@ def _take(db: sqlite3.Connection, new: NewReaction) -> bool:
         db.execute(
             """UPDATE reactions SET value = NULL, at = :at WHERE completion_id = :completion AND rater = :rater
             AND platform = :platform AND message = :message AND emoji != '' AND at <= :at""",
-            {**key, "at": new.at},
+            {**key, "at": new.timestamp},
         )
     db.execute(
         """INSERT INTO reactions (completion_id, rater, platform, message, emoji, value, scale, at)
         VALUES (:completion, :rater, :platform, :message, :emoji, :value, :scale, :at)
         ON CONFLICT DO UPDATE SET value = excluded.value, scale = excluded.scale, at = excluded.at""",
-        {**key, "emoji": new.emoji, "value": new.value, "scale": new.scale, "at": new.at},
+        {**key, "emoji": new.emoji, "value": new.value, "scale": new.scale, "at": new.timestamp},
     )
     return True
 
@@ -183,12 +183,12 @@ class ReactionStore(StorePart):
         )
         return [NewestAnswer(row["id"], None, row["key"], row["revoked_at"] is None, row["created_at"]) for row in rows]
 
-    async def whose(self, completion_id: str) -> Requester | None:
+    async def requester_of(self, completion_id: str) -> Requester | None:
         """Whose completion this is; None where there is none of that id."""
         row = await self._reader.row("SELECT c.key, c.user FROM completions c WHERE c.id = ?", (completion_id,))
         return None if row is None else Requester(row["key"], row["user"])
 
-    async def said(self, sessions: Sequence[str], limit: int) -> list[SeenAnswer]:
+    async def newest_answers(self, sessions: Sequence[str], limit: int) -> list[SeenAnswer]:
         """The newest main turns of these sessions; without any, of all. Newest first."""
         if not sessions:
             rows = await self._reader.rows(
@@ -197,7 +197,7 @@ class ReactionStore(StorePart):
                 (limit,),
             )
             return [SeenAnswer(row["id"], row["text"], row["key"]) for row in rows]
-        found: list[tuple[int, SeenAnswer]] = []
+        answers: list[tuple[int, SeenAnswer]] = []
         for session in sessions:  # one by one: each comes newest first from its index
             rows = await self._reader.rows(
                 """SELECT c.seq, c.id, c.text, c.key FROM completions c WHERE c.session = ?
@@ -205,8 +205,8 @@ class ReactionStore(StorePart):
                 ORDER BY c.seq DESC LIMIT ?""",
                 (session, limit),
             )
-            found += [(row["seq"], SeenAnswer(row["id"], row["text"], row["key"])) for row in rows]
-        return [one for _, one in sorted(found, reverse=True)[:limit]]
+            answers += [(row["seq"], SeenAnswer(row["id"], row["text"], row["key"])) for row in rows]
+        return [answer for _, answer in sorted(answers, reverse=True)[:limit]]
 
     async def react(self, new: NewReaction) -> ReactionResult:
         """Take a reaction; the rating that follows from it is stored, replaced or retracted with it."""

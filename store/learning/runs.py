@@ -34,21 +34,29 @@ class RunRequirements:
     limit: int  # completions, or episodes
     min_total: int  # ratings, or episodes: with fewer there is no run
     folder_of: Callable[[int], str]
-    above: int = 0  # its number is above this one, as folders of such numbers are there
+    last_number: int = 0  # its number is above this one, as folders of such numbers are there
 
 
 def another_is_open(db: sqlite3.Connection) -> bool:
     return db.execute("SELECT 1 FROM runs WHERE status IN ('claimed', 'running')").fetchone() is not None
 
 
-def begin(db: sqlite3.Connection, wanted: RunRequirements, *, samples: int, held: int = 0) -> Run:
+def begin(db: sqlite3.Connection, requirements: RunRequirements, *, samples: int, held_samples: int = 0) -> Run:
     (run_id,) = db.execute(
         """INSERT INTO runs (id, status, model, version, parent, folder, created_at, samples, held)
         VALUES (1 + max(?, coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'runs'), 0)),
                 'claimed', ?, ?, ?, '', ?, ?, ?) RETURNING id""",
-        (wanted.above, wanted.model, wanted.version, wanted.live, time.time(), samples, held),
+        (
+            requirements.last_number,
+            requirements.model,
+            requirements.version,
+            requirements.live,
+            time.time(),
+            samples,
+            held_samples,
+        ),
     ).fetchone()
-    folder = wanted.folder_of(run_id)
+    folder = requirements.folder_of(run_id)
     return to_run(db.execute("UPDATE runs SET folder = ? WHERE id = ? RETURNING *", (folder, run_id)).fetchone())
 
 
@@ -158,9 +166,9 @@ class RunStore(StorePart):
         """The cipher for a run's files, made at the first call; None where nothing is encrypted."""
         if not self._encrypted:
             return None
-        known = await run_keys.known(self._reader, run_id)
-        return known or await self._writer.submit(lambda db: run_keys.of(db, run_id))
+        stored_key = await run_keys.read_key(self._reader, run_id)
+        return stored_key or await self._writer.submit(lambda db: run_keys.of(db, run_id))
 
     async def known_key(self, run_id: int) -> bytes | None:
         """The same, of a run that has one."""
-        return await run_keys.known(self._reader, run_id)
+        return await run_keys.read_key(self._reader, run_id)

@@ -47,8 +47,8 @@ AND c.untrainable IS NULL AND (c.dialect <> 'completions' OR c.exact = 1 OR c.tr
 AND NOT EXISTS (SELECT 1 FROM run_samples s JOIN runs u ON u.id = s.run_id
                 WHERE s.rating_id IN (r.id, r.repeats) AND u.status IN ('claimed', 'running', 'done'))"""
 NEAR = "(:foreign OR abs(:live - c.version) <= :gap)"  # after a rollback a version may be above the live one
-_BEFORE = """(:run IS NULL OR r.seq <= (SELECT max(x.seq) FROM run_samples t CROSS JOIN ratings x ON x.id = t.rating_id
-WHERE t.run_id = :run))"""
+_BEFORE_RUN = """(:run IS NULL OR r.seq <= (
+SELECT max(x.seq) FROM run_samples t CROSS JOIN ratings x ON x.id = t.rating_id WHERE t.run_id = :run))"""
 FEWEST_TO_HOLD = 16  # where a good and a bad one are an eighth; with fewer samples all train
 USUAL = 32  # samples of which just `held_share` is held back
 MOST = 2.0  # times `held_share` that is held back of very many
@@ -81,10 +81,10 @@ def _candidates(rows: Iterable[sqlite3.Row], raters: Mapping[str, float]) -> lis
 
 async def voices_lately(reader: Reader, raters: Mapping[str, float]) -> dict[str, float]:
     """The company in which a rater is bounded (`share.within`)."""
-    return _others(await reader.rows(RATERS, (LEAST_WEIGHT, time.time() - RECENT_S)), raters)
+    return _rater_totals(await reader.rows(RATERS, (LEAST_WEIGHT, time.time() - RECENT_S)), raters)
 
 
-def _others(rows: Iterable[sqlite3.Row], raters: Mapping[str, float]) -> dict[str, float]:
+def _rater_totals(rows: Iterable[sqlite3.Row], raters: Mapping[str, float]) -> dict[str, float]:
     """Each rater's recent ratings, a rating as one or, if it is lighter, as its weight."""
     return {rater: total * min(raters.get(rater, 1.0), 1.0) for rater, total in rows}
 
@@ -99,7 +99,7 @@ class SampleRequirements(RunRequirements):
     rebuilds: bool = False  # takes the oldest, as those did whose place it takes
 
 
-def claim(db: sqlite3.Connection, wanted: SampleRequirements) -> Run | None:
+def claim(db: sqlite3.Connection, requirements: SampleRequirements) -> Run | None:
     """Make a run of the newest completions with fresh ratings (or the oldest).
 
     None while another is open or there are too few. Where people's ratings are too few for a run, what judges have
@@ -108,41 +108,41 @@ def claim(db: sqlite3.Connection, wanted: SampleRequirements) -> Run | None:
     if another_is_open(db):
         return None
     rows = db.execute(
-        f"SELECT {_CANDIDATE} {FRESH} AND {NEAR} ORDER BY r.seq {'ASC' if wanted.rebuilds else 'DESC'}",
-        {"live": wanted.live, "gap": wanted.max_version_gap, "foreign": wanted.foreign},
+        f"SELECT {_CANDIDATE} {FRESH} AND {NEAR} ORDER BY r.seq {'ASC' if requirements.rebuilds else 'DESC'}",
+        {"live": requirements.live, "gap": requirements.max_version_gap, "foreign": requirements.foreign},
     ).fetchall()
-    share, judge_share, limit = wanted.share, wanted.judge_share, wanted.limit
-    lately = [] if share >= 1 else db.execute(RATERS, (LEAST_WEIGHT, time.time() - RECENT_S)).fetchall()
-    others = _others(lately, wanted.raters)
+    share, judge_share, limit = requirements.share, requirements.judge_share, requirements.limit
+    recent_rows = [] if share >= 1 else db.execute(RATERS, (LEAST_WEIGHT, time.time() - RECENT_S)).fetchall()
+    recent_totals = _rater_totals(recent_rows, requirements.raters)
     # Once among all, so that the newest are not all of one rater's flood; once of what is taken.
-    could = within(_candidates(rows, wanted.raters), share, others)
+    could = within(_candidates(rows, requirements.raters), share, recent_totals)
     usable = within_judges(could, judge_share)
-    if len(usable) < wanted.min_total:  # people go first; a run without their ratings outvotes none of them
+    if len(usable) < requirements.min_total:  # people go first; a run without their ratings outvotes none of them
         usable = of_judges(could)
-    taken = within_judges(within(_first(usable, limit), share, others), judge_share)
-    if not taken or len(usable) < wanted.min_total:
+    chosen = within_judges(within(_first(usable, limit), share, recent_totals), judge_share)
+    if not chosen or len(usable) < requirements.min_total:
         return None
-    trained = _trained(db, taken)
-    may = [rating for rating in taken if rating.completion_id not in trained and rating.human]  # gates ask people
-    held = hold_back(may, wanted.held_share, _held_before(db, may))
-    kept_back = {rating.completion_id for rating in taken if rating.id in held}
-    run = begin(db, wanted, samples=len({rating.completion_id for rating in taken}), held=len(kept_back))
+    trained = _trained(db, chosen)
+    may = [rating for rating in chosen if rating.completion_id not in trained and rating.human]  # gates ask people
+    held_ids = hold_back(may, requirements.held_share, _previously_held(db, may))
+    kept_back = {rating.completion_id for rating in chosen if rating.id in held_ids}
+    run = begin(db, requirements, samples=len({rating.completion_id for rating in chosen}), held_samples=len(kept_back))
     db.executemany(
         "INSERT INTO run_samples VALUES (?, ?, ?)",
-        [(run.id, rating.id, "held" if rating.id in held else "train") for rating in taken],
+        [(run.id, rating.id, "held" if rating.id in held_ids else "train") for rating in chosen],
     )
     return run
 
 
 def _first(ratings: Iterable[QuotaCandidate], limit: int) -> list[QuotaCandidate]:
     """All fresh ratings of the first `limit` completions in this order."""
-    taken: list[QuotaCandidate] = []
+    first: list[QuotaCandidate] = []
     chosen: set[str] = set()
     for rating in ratings:
         if rating.completion_id in chosen or len(chosen) < limit:
             chosen.add(rating.completion_id)
-            taken.append(rating)
-    return taken
+            first.append(rating)
+    return first
 
 
 def _trained(db: sqlite3.Connection, ratings: Iterable[QuotaCandidate]) -> set[str]:
@@ -157,7 +157,7 @@ def _trained(db: sqlite3.Connection, ratings: Iterable[QuotaCandidate]) -> set[s
     return {row[0] for row in rows}
 
 
-def _held_before(db: sqlite3.Connection, ratings: Iterable[QuotaCandidate]) -> set[str]:
+def _previously_held(db: sqlite3.Connection, ratings: Iterable[QuotaCandidate]) -> set[str]:
     """Ratings among these that a run held back and, as it published nothing, gave back."""
     ids = orjson.dumps([rating.id for rating in ratings]).decode()
     rows = db.execute(
@@ -179,36 +179,36 @@ def to_hold(count: int, share: float) -> int:
     return math.ceil(min(AT_MOST, share * min(MOST, math.sqrt(count / USUAL))) * count)
 
 
-def why_held(held: int, count: int, share: float) -> str:
+def explain_held(held_count: int, count: int, share: float) -> str:
     """For people, why so many of a run's samples are held back."""
-    if not held:
+    if not held_count:
         reason = "train.held_share is 0" if share <= 0 else f"of fewer than {FEWEST_TO_HOLD} all train"
         return f"of {count} samples for the gate: {reason}"
     return (
-        f"of {count} samples for the gate, {held / count:.1%}: train.held_share = {share:g} of {USUAL}, less of fewer, "
-        "more of more; what was held back stays so, unless it is rated anew"
+        f"of {count} samples for the gate, {held_count / count:.1%}: train.held_share = {share:g} of {USUAL}, less of "
+        "fewer, more of more; what was held back stays so, unless it is rated anew"
     )
 
 
-def hold_back(ratings: Sequence[QuotaCandidate], share: float, before: Collection[str] = ()) -> set[str]:
+def hold_back(ratings: Sequence[QuotaCandidate], share: float, already_held: Collection[str] = ()) -> set[str]:
     """The ids kept for the gate: `to_hold` completions, good and bad alike, in any order the same.
 
     Which they are is a lot drawn from each rating's id, or from its prompt. A good and a bad answer to one prompt are a
-    pair for the trainer, and mostly stay together. What was held `before` stays held, whatever the lot.
+    pair for the trainer, and mostly stay together. What is `already_held` stays held, whatever the lot.
     """
     drawn: dict[str, QuotaCandidate] = {}  # one rating speaks for its completion
-    for rating in sorted(ratings, key=lambda rating: (rating.id not in before, *_lots(rating))):
+    for rating in sorted(ratings, key=lambda rating: (rating.id not in already_held, *_lots(rating))):
         drawn.setdefault(rating.completion_id, rating)
-    wanted = to_hold(len(drawn), share)
+    target = to_hold(len(drawn), share)
     groups: list[list[QuotaCandidate]] = [[], [], []]
     for rating in drawn.values():
         groups[0 if rating.value > 0 else 1 if rating.value < 0 else 2].append(rating)
-    counts = [sum(rating.id in before for rating in group) for group in groups]
-    if wanted:
+    counts = [sum(rating.id in already_held for rating in group) for group in groups]
+    if target:
         counts = [max(counts[0], min(1, len(groups[0]))), max(counts[1], min(1, len(groups[1]))), counts[2]]
-    while sum(counts) < wanted:
+    while sum(counts) < target:
         room = [index for index in range(3) if counts[index] < len(groups[index])]
-        counts[min(room, key=lambda at: (counts[at] + 0.5) / len(groups[at]))] += 1
+        counts[min(room, key=lambda position: (counts[position] + 0.5) / len(groups[position]))] += 1
     # A completion that several people rated is on one side: the gate must not see what was trained on.
     chosen = {rating.completion_id for group, count in zip(groups, counts, strict=True) for rating in group[:count]}
     return {rating.id for rating in ratings if rating.completion_id in chosen}
@@ -223,8 +223,8 @@ async def _samples(reader: Reader, rows: Iterable[sqlite3.Row]) -> list[RunSampl
     rated = [(to_rating(row), row["split"] == "held") for row in rows]
     whole = await completions.load(reader, [rating.completion_id for rating, _ in rated])
     return [
-        RunSample(rating, whole[rating.completion_id], whole[rating.completion_id].new.prompt, held)
-        for rating, held in rated
+        RunSample(rating, whole[rating.completion_id], whole[rating.completion_id].new.prompt, is_held)
+        for rating, is_held in rated
         if rating.completion_id in whole  # forgotten between the two reads
     ]
 
@@ -245,29 +245,31 @@ class SampleStore(StorePart):
 
         `before_run`: only those that were there when that run took its own. By their order: a clock may be set back.
         """
-        which = {"live": live, "gap": max_version_gap, "run": before_run, "foreign": foreign}
+        parameters = {"live": live, "gap": max_version_gap, "run": before_run, "foreign": foreign}
         rows = await self._reader.rows(
             f"""SELECT rater, total(near AND value > 0) AS good, total(near AND value < 0) AS bad,
             total(near AND value = 0) AS neutral, total(NOT near) AS stale
-            FROM (SELECT r.rater, r.value, {NEAR} AS near {FRESH} AND {_BEFORE}) GROUP BY rater""",  # noqa: S608  constants of this module
-            which,
+            FROM (SELECT r.rater, r.value, {NEAR} AS near {FRESH} AND {_BEFORE_RUN}) GROUP BY rater""",  # noqa: S608  constants of this module
+            parameters,
         )
         waiting: Counter[str] = Counter()
-        alone = 0
+        from_judges = 0
         judged = judge_share < 1 and any(is_judge(row["rater"]) for row in rows)
         if judged or (share < 1 and any(row["rater"] != OWNER for row in rows)):
-            others = await voices_lately(self._reader, raters)
-            found = await self._reader.rows(
-                f"SELECT {_CANDIDATE} {FRESH} AND {NEAR} AND {_BEFORE} ORDER BY r.seq DESC", which
+            recent_totals = await voices_lately(self._reader, raters)
+            candidate_rows = await self._reader.rows(
+                f"SELECT {_CANDIDATE} {FRESH} AND {NEAR} AND {_BEFORE_RUN} ORDER BY r.seq DESC", parameters
             )
-            candidates = _candidates(found, raters)
-            kept = await asyncio.to_thread(within, candidates, share, others) if share < 1 else candidates
-            alone, kept = len(of_judges(kept)), within_judges(kept, judge_share)
-            waiting = Counter(candidate.rater for candidate in candidates) - Counter(one.rater for one in kept)
+            candidates = _candidates(candidate_rows, raters)
+            admitted = await asyncio.to_thread(within, candidates, share, recent_totals) if share < 1 else candidates
+            from_judges, admitted = len(of_judges(admitted)), within_judges(admitted, judge_share)
+            waiting = Counter(candidate.rater for candidate in candidates) - Counter(
+                candidate.rater for candidate in admitted
+            )
         good, bad, neutral, stale = (
             int(sum(row[kind] for row in rows)) for kind in ("good", "bad", "neutral", "stale")
         )
-        return Fresh(good, bad, neutral, stale, dict(waiting), alone)
+        return Fresh(good, bad, neutral, stale, dict(waiting), from_judges)
 
     async def untrainable(self) -> dict[str, int]:
         """Live ratings of completions that never train, by why."""
@@ -277,14 +279,14 @@ class SampleStore(StorePart):
         )
         return {row["why"]: row["count"] for row in rows}
 
-    async def claim(self, wanted: SampleRequirements) -> Run | None:
+    async def claim(self, requirements: SampleRequirements) -> Run | None:
         """Do `claim` of this module; None, too, where the live version is gone."""
 
         def take(db: sqlite3.Connection) -> Run | None:
-            if not unlearning.may_claim(db, wanted.live):
+            if not unlearning.may_claim(db, requirements.live):
                 return None
-            claimed = claim(db, wanted)
-            if claimed is not None and wanted.rebuilds:
+            claimed = claim(db, requirements)
+            if claimed is not None and requirements.rebuilds:
                 unlearning.claimed(db, claimed.id)
             return claimed
 
@@ -333,11 +335,11 @@ class SampleStore(StorePart):
         )
         return [(to_run(row), row["split"], row["rating_id"]) for row in rows]
 
-    async def earlier(self, run: Run, *, max_version_gap: int, each: int) -> list[RunSample]:
+    async def replay_samples(self, run: Run, *, max_version_gap: int, each: int) -> list[RunSample]:
         """At most `each` good and `each` bad ratings that earlier runs trained on, of the newest versions first."""
-        found: list[sqlite3.Row] = []
+        rows: list[sqlite3.Row] = []
         for sign in (1, -1):
-            found += await self._reader.rows(
+            rows += await self._reader.rows(
                 f"""SELECT r.*, s.split FROM runs u CROSS JOIN run_samples s ON s.run_id = u.id
                 CROSS JOIN ratings r ON r.id = s.rating_id CROSS JOIN completions c ON c.id = r.completion_id
                 WHERE u.status = 'done' AND s.split = 'train' AND r.live = 1 AND r.value * :sign > 0 AND {NEAR}
@@ -353,4 +355,4 @@ class SampleStore(StorePart):
                     "foreign": False,
                 },
             )
-        return await _samples(self._reader, found)
+        return await _samples(self._reader, rows)

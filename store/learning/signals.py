@@ -15,18 +15,18 @@ from typing_extensions import TypedDict
 
 from store.captured.rows import from_json, to_json
 from store.learning import labels, meta, ratings
-from store.learning.labels import OWN, RULES, TrustedJudge
+from store.learning.labels import OWN_CODE, RULES, TrustedJudge
 from store.part import StorePart
 from store.reader import Reader
 from store.records import Message, NewSignal, Requester, SharedJudgement, Signal
 
-AFTER: Final = "signals_after"  # the newest completion that was looked at, by seq
+LAST_SEEN_KEY: Final = "signals_after"  # the newest completion that was looked at, by seq
 ENDED: Final = "signals_ended"  # and the newest that was looked at once it had ended
-OWN_AFTER: Final = "own_after"  # the newest signal that the user's own code has scored
+OWN_SCORED_KEY: Final = "own_after"  # the newest signal that the user's own code has scored
 COST: Final = "judge_cost"  # what the judge cost today, and in all
 ASK: Final = "judge_asks"  # the completion that people are asked about, and when
 MOST_WAITING: Final = 1000  # of the queue; the oldest go unlabelled
-LEFT: Final = "the client went away"  # the error of an answer that its client broke off
+CLIENT_LEFT: Final = "the client went away"  # the error of an answer that its client broke off
 
 # A request that may follow an answer, and what it takes to know which.
 _NEXT: Final = """SELECT c.seq, c.id, c.request_id, c.choice, c.turn, c.created_at, c.key, c.user, c.session, c.model,
@@ -41,17 +41,17 @@ _TAILS: Final = """WITH RECURSIVE path (seq, hash, step) AS (
     WHERE m.parent IS NOT NULL AND m.role <> 'assistant' AND step < 256)
 SELECT path.seq, m.hash, m.role, m.body, m.cut, m.parent FROM path JOIN messages m ON m.hash = path.hash
 ORDER BY path.seq, step"""
-_BEFORE: Final = """+c.turn = 'main' AND c.choice = 0 AND +c.seq < :seq AND +c.status IN ('done', 'partial')
+_PRECEDING: Final = """+c.turn = 'main' AND c.choice = 0 AND +c.seq < :seq AND +c.status IN ('done', 'partial')
 AND c.finished_at <= :at AND c.finished_at >= :at - :within AND +c.key IS :key AND +c.user IS :user
 AND +c.session IS :session AND c.request_id <> :request
 AND NOT EXISTS (SELECT 1 FROM completions o WHERE o.request_id = c.request_id AND o.choice = 1
     AND o.seq > c.seq AND o.seq <= c.seq + 8)"""  # the choices of a request are stored together
-_SAME_PROMPT: Final = f"""SELECT c.id FROM completions c WHERE c.prompt_hash = :leaf AND {_BEFORE}
+_SAME_PROMPT: Final = f"""SELECT c.id FROM completions c WHERE c.prompt_hash = :leaf AND {_PRECEDING}
 AND (SELECT coalesce(group_concat(hex(a.hash), '') , '') FROM
     (SELECT hash FROM completion_system WHERE completion_id = c.id ORDER BY at) a) = :system
 ORDER BY c.seq DESC LIMIT 1"""  # noqa: S608  constants of this module
 _OTHER_QUESTION: Final = f"""SELECT c.id, c.asked FROM messages m CROSS JOIN completions c ON c.prompt_hash = m.hash
-WHERE m.parent = :parent AND m.role = 'user' AND m.hash <> :leaf AND {_BEFORE} ORDER BY c.seq DESC LIMIT 1"""  # noqa: S608
+WHERE m.parent = :parent AND m.role = 'user' AND m.hash <> :leaf AND {_PRECEDING} ORDER BY c.seq DESC LIMIT 1"""  # noqa: S608
 _BROKEN_OFF: Final = """SELECT c.id, c.seq FROM completions c WHERE c.seq > ? AND c.seq <= ? AND +c.turn = 'main'
 AND c.choice = 0 AND +c.status = 'partial' AND c.error = ? ORDER BY c.seq"""
 _SETTLED: Final = """SELECT coalesce(min(c.seq) - 1, (SELECT coalesce(max(seq), 0) FROM completions)) AS seq
@@ -144,17 +144,17 @@ def bound(db: sqlite3.Connection) -> None:
     )
 
 
-def followed(db: sqlite3.Connection, found: Sequence[NewSignal], after: int) -> None:
+def followed(db: sqlite3.Connection, signals: Sequence[NewSignal], last_seq: int) -> None:
     """These were found, and all up to that request has been looked at: in one transaction, so each is found once."""
-    for new in found:
+    for new in signals:
         add(db, new)
     bound(db)
-    meta.set_meta(db, AFTER, after)
+    meta.set_meta(db, LAST_SEEN_KEY, last_seq)
 
 
-def broken_off(db: sqlite3.Connection, ids: Sequence[str], why: str, until: int) -> None:
+def broken_off(db: sqlite3.Connection, ids: Sequence[str], reason: str, until: int) -> None:
     for id in ids:
-        add(db, NewSignal(id, "aborted", label="nothing", why=why))
+        add(db, NewSignal(id, "aborted", label="nothing", why=reason))
     meta.set_meta(db, ENDED, until)
 
 
@@ -167,7 +167,7 @@ def label(
     name: str,
     value: float,
     hint: str | None,
-    why: str,
+    reason: str,
     tokens: int,
     day: str,
 ) -> None:
@@ -175,7 +175,7 @@ def label(
     db.execute(
         """UPDATE signals SET state = 'labelled', judge = ?, config = ?, label = ?, value = ?, hint = ?, why = ?,
         tokens = tokens + ?, labelled_at = ? WHERE seq = ? AND state = 'waiting'""",
-        (judge, config, name, value, hint, why, tokens, time.time(), seq),
+        (judge, config, name, value, hint, reason, tokens, time.time(), seq),
     )
     spend(db, tokens, day)
 
@@ -186,29 +186,31 @@ def spend(db: sqlite3.Connection, tokens: int, day: str) -> None:
     meta.set_meta(db, COST, {"day": day, "today": today + tokens, "all": int(cost.get("all", 0)) + tokens})
 
 
-def score(db: sqlite3.Connection, of: Signal, own: OwnScore | None, config: str) -> None:
+def score(db: sqlite3.Connection, of: Signal, own_score: OwnScore | None, config: str) -> None:
     """Store the score of the user's own code for a turn, in place of the one before; None: nothing. All up to that
     signal is scored then."""
-    known = (of.completion_id, of.next_id)
-    before = db.execute(
-        "SELECT * FROM signals WHERE completion_id = ? AND kind = 'own' AND next_id IS ? AND orphan = 0", known
+    turn_key = (of.completion_id, of.next_id)
+    stored = db.execute(
+        "SELECT * FROM signals WHERE completion_id = ? AND kind = 'own' AND next_id IS ? AND orphan = 0", turn_key
     ).fetchone()
-    if before is not None and (own is None or own.value != before["value"] or own.hint != before["hint"]):
-        if before["rating_id"] is not None:
-            ratings.retract(db, before["rating_id"])
-        db.execute("DELETE FROM signals WHERE seq = ?", (before["seq"],))
-        before = None
-    if before is not None:
-        db.execute("UPDATE signals SET config = ? WHERE seq = ?", (config, before["seq"]))
-    elif own is not None:
+    if stored is not None and (
+        own_score is None or own_score.value != stored["value"] or own_score.hint != stored["hint"]
+    ):
+        if stored["rating_id"] is not None:
+            ratings.retract(db, stored["rating_id"])
+        db.execute("DELETE FROM signals WHERE seq = ?", (stored["seq"],))
+        stored = None
+    if stored is not None:
+        db.execute("UPDATE signals SET config = ? WHERE seq = ?", (config, stored["seq"]))
+    elif own_score is not None:
         now = time.time()
         db.execute(
             """INSERT INTO signals (completion_id, kind, next_id, said, created_at, state, label, value, judge, config,
             hint, why, labelled_at) SELECT ?, 'own', ?, '', ?, 'labelled', 'own', ?, ?, ?, ?, 'your own code', ?
             WHERE EXISTS (SELECT 1 FROM completions c WHERE c.id = ?) ON CONFLICT DO NOTHING""",
-            (*known, now, own.value, OWN, config, own.hint, now, of.completion_id),
+            (*turn_key, now, own_score.value, OWN_CODE, config, own_score.hint, now, of.completion_id),
         )
-    meta.set_meta(db, OWN_AFTER, of.seq)
+    meta.set_meta(db, OWN_SCORED_KEY, of.seq)
 
 
 class OwnScore(NamedTuple):
@@ -220,14 +222,14 @@ class OwnScore(NamedTuple):
 
 async def of_all(reader: Reader, ids: Sequence[str]) -> dict[str, list[Signal]]:
     """Signals of these completions, by their ids; each oldest first."""
-    found: dict[str, list[Signal]] = {}
+    by_completion: dict[str, list[Signal]] = {}
     rows = await reader.rows(
         "SELECT s.* FROM signals s WHERE s.completion_id IN (SELECT value FROM json_each(?)) ORDER BY s.seq",
         (to_json(list(ids)),),
     )
     for row in rows:
-        found.setdefault(row["completion_id"], []).append(_signal(row))
-    return found
+        by_completion.setdefault(row["completion_id"], []).append(_signal(row))
+    return by_completion
 
 
 class SignalCount(TypedDict):
@@ -250,20 +252,23 @@ class VersionText(TypedDict):
 class SignalStore(StorePart):
     async def unseen(self, limit: int) -> list[FollowUp]:
         """Requests that nobody has looked at, oldest first, each with what comes after its newest reply."""
-        after = await self._after()
-        unseen = await self._reader.rows(_NEXT, (after, limit))
+        last_seq = await self._last_seq()
+        unseen = await self._reader.rows(_NEXT, (last_seq, limit))
         # Of the others nothing can be told.
-        telling = [one["seq"] for one in unseen if one["session"] is not None or one["above"] is not None]
+        telling = [row["seq"] for row in unseen if row["session"] is not None or row["above"] is not None]
         tails: dict[int, list[sqlite3.Row]] = {}
-        for one in await self._reader.rows(_TAILS, (to_json(telling),)) if telling else ():
-            tails.setdefault(one["seq"], []).append(one)
-        found = []
+        for tail_row in await self._reader.rows(_TAILS, (to_json(telling),)) if telling else ():
+            tails.setdefault(tail_row["seq"], []).append(tail_row)
+        follow_ups = []
         for row in unseen:
             rows = tails.get(row["seq"], [])
             reply = rows[-1] if rows and rows[-1]["role"] == "assistant" else None
-            tail = tuple(Message(one["role"], one["body"]) for one in reversed(rows if reply is None else rows[:-1]))
+            tail = tuple(
+                Message(message_row["role"], message_row["body"])
+                for message_row in reversed(rows if reply is None else rows[:-1])
+            )
             side = "side" if row["choice"] else row["turn"]
-            found.append(
+            follow_ups.append(
                 FollowUp(
                     row["seq"], row["id"], row["request_id"], side, row["created_at"],
                     Requester(row["key"], row["user"]), row["session"], row["model"], row["above"], row["asked"],
@@ -273,36 +278,36 @@ class SignalStore(StorePart):
                     rows[0]["parent"] if rows else None, tail,
                 )
             )  # fmt: skip
-        return found
+        return follow_ups
 
-    async def _after(self) -> int:
-        return int(await meta.get_meta(self._reader, AFTER, 0))
+    async def _last_seq(self) -> int:
+        return int(await meta.get_meta(self._reader, LAST_SEEN_KEY, 0))
 
-    async def is_only(self, one: FollowUp) -> bool:
+    async def is_only(self, request: FollowUp) -> bool:
         """It goes on from a reply, and at most one completion of its asker has given that one."""
-        if one.above is None:
+        if request.above is None:
             return False
         row = await self._reader.row(
             """SELECT count(*) AS count FROM (SELECT 1 FROM completions c WHERE c.thread = ? AND +c.key IS ?
             AND +c.user IS ? AND +c.status IN ('done', 'partial') LIMIT 2)""",
-            (one.above, one.requester.key, one.requester.user),
+            (request.above, request.requester.key, request.requester.user),
         )
         return row is not None and row["count"] < 2
 
-    async def asked_before(self, one: FollowUp, within: float) -> str | None:
+    async def find_same_question(self, request: FollowUp, within: float) -> str | None:
         """The answer to this very question that its asker got shortly before."""
-        row = await self._reader.row(_SAME_PROMPT, _about(one, within))
+        row = await self._reader.row(_SAME_PROMPT, _about(request, within))
         return None if row is None else str(row["id"])
 
-    async def asked_otherwise(self, one: FollowUp, within: float) -> tuple[str, str] | None:
+    async def find_other_question(self, request: FollowUp, within: float) -> tuple[str, str] | None:
         """The answer to another question at this very place, and that question."""
-        row = await self._reader.row(_OTHER_QUESTION, _about(one, within))
+        row = await self._reader.row(_OTHER_QUESTION, _about(request, within))
         return None if row is None else (str(row["id"]), str(row["asked"]))
 
-    async def note(self, found: Sequence[NewSignal], after: int) -> None:
-        await self._writer.submit(lambda db: followed(db, found, after))
+    async def note(self, signals: Sequence[NewSignal], last_seq: int) -> None:
+        await self._writer.submit(lambda db: followed(db, signals, last_seq))
 
-    async def note_broken_off(self, why: str) -> int:
+    async def note_broken_off(self, reason: str) -> int:
         """Answers that their clients broke off since this was asked; how many."""
         ended = int(await meta.get_meta(self._reader, ENDED, 0))
         settled = await self._reader.row(_SETTLED, (ended,))
@@ -310,8 +315,8 @@ class SignalStore(StorePart):
         until = int(settled["seq"])
         if until <= ended:
             return 0
-        ids = [row["id"] for row in await self._reader.rows(_BROKEN_OFF, (ended, until, LEFT))]
-        await self._writer.submit(lambda db: broken_off(db, ids, why, until))
+        ids = [row["id"] for row in await self._reader.rows(_BROKEN_OFF, (ended, until, CLIENT_LEFT))]
+        await self._writer.submit(lambda db: broken_off(db, ids, reason, until))
         return len(ids)
 
     async def add(self, new: NewSignal) -> bool:
@@ -333,14 +338,14 @@ class SignalStore(StorePart):
         )
         return [_signal(row) for row in rows]
 
-    async def drop(self, seq: int, why: str) -> None:
+    async def drop(self, seq: int, reason: str) -> None:
         await self._writer.submit(
-            lambda db: db.execute("UPDATE signals SET state = 'dropped', why = ? WHERE seq = ?", (why, seq))
+            lambda db: db.execute("UPDATE signals SET state = 'dropped', why = ? WHERE seq = ?", (reason, seq))
         )
 
-    async def label(self, seq: int, **said: Any) -> None:
+    async def label(self, seq: int, **members: Any) -> None:
         """Do `signals.label`."""
-        await self._writer.submit(lambda db: label(db, seq, **said))
+        await self._writer.submit(lambda db: label(db, seq, **members))
 
     async def spend(self, tokens: int, day: str) -> None:
         await self._writer.submit(lambda db: spend(db, tokens, day))
@@ -364,28 +369,28 @@ class SignalStore(StorePart):
 
     async def begin_scoring(self) -> None:
         """Pass over what was found before the user's own code was first set."""
-        if await meta.get_meta(self._reader, OWN_AFTER, None) is None:
+        if await meta.get_meta(self._reader, OWN_SCORED_KEY, None) is None:
             await self._writer.submit(_pass_over_all)
 
     async def unscored(self, limit: int) -> list[Signal]:
         """The oldest that the user's own code has not seen."""
-        after = await meta.get_meta(self._reader, OWN_AFTER, 0)
+        last_seq = await meta.get_meta(self._reader, OWN_SCORED_KEY, 0)
         rows = await self._reader.rows(
-            "SELECT s.* FROM signals s WHERE s.seq > ? AND +s.kind <> 'own' ORDER BY s.seq LIMIT ?", (after, limit)
+            "SELECT s.* FROM signals s WHERE s.seq > ? AND +s.kind <> 'own' ORDER BY s.seq LIMIT ?", (last_seq, limit)
         )
         return [_signal(row) for row in rows]
 
     async def left_to_score(self) -> int:
-        after = await meta.get_meta(self._reader, OWN_AFTER, 0)
+        last_seq = await meta.get_meta(self._reader, OWN_SCORED_KEY, 0)
         row = await self._reader.row(
-            "SELECT count(*) AS left FROM signals s WHERE s.seq > ? AND s.kind <> 'own'", (after,)
+            "SELECT count(*) AS left FROM signals s WHERE s.seq > ? AND s.kind <> 'own'", (last_seq,)
         )
         assert row is not None
         return int(row["left"])
 
-    async def score(self, of: Signal, own: OwnScore | None, config: str) -> None:
+    async def score(self, of: Signal, own_score: OwnScore | None, config: str) -> None:
         """Do `signals.score`."""
-        await self._writer.submit(lambda db: score(db, of, own, config))
+        await self._writer.submit(lambda db: score(db, of, own_score, config))
 
     async def rescore(self, since: float) -> int:
         """Have the user's own code see again what was found since then, Unix seconds; how many that is."""
@@ -413,18 +418,20 @@ class SignalStore(StorePart):
 
 def _pass_over_all(db: sqlite3.Connection) -> None:
     (newest,) = db.execute("SELECT coalesce(max(seq), 0) FROM signals").fetchone()
-    meta.set_meta(db, OWN_AFTER, newest)
+    meta.set_meta(db, OWN_SCORED_KEY, newest)
 
 
 def _rescore(db: sqlite3.Connection, since: float) -> None:
-    (before,) = db.execute("SELECT coalesce(max(seq), 0) FROM signals WHERE created_at < ?", (since,)).fetchone()
-    meta.set_meta(db, OWN_AFTER, before)
+    (last_seq,) = db.execute("SELECT coalesce(max(seq), 0) FROM signals WHERE created_at < ?", (since,)).fetchone()
+    meta.set_meta(db, OWN_SCORED_KEY, last_seq)
 
 
-def _about(one: FollowUp, within: float) -> dict[str, Any]:
+def _about(request: FollowUp, within: float) -> dict[str, Any]:
     return {
-        "seq": one.seq, "at": one.created_at, "within": within, "key": one.requester.key, "user": one.requester.user,
-        "session": one.session, "request": one.request_id, "leaf": one.leaf, "parent": one.parent, "system": one.system,
+        "seq": request.seq, "at": request.created_at, "within": within, "key": request.requester.key,
+        "user": request.requester.user,
+        "session": request.session, "request": request.request_id, "leaf": request.leaf, "parent": request.parent,
+        "system": request.system,
     }  # fmt: skip
 
 

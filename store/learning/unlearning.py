@@ -20,15 +20,15 @@ from store.reader import Reader
 from store.records import BASE, Adapter, Rebuild
 
 STATE: Final = "rebuild"  # the meta key
-WHY: Final = "it learned from what was forgotten"
+WITHDRAWN_REASON: Final = "it learned from what was forgotten"
 
 
 def begin(db: sqlite3.Connection, versions: Collection[int]) -> None:
     """In the transaction that forgets. One that is under way grows by these."""
     going = _json(versions)
-    before = _read(meta.read_meta(db, STATE, None))
-    if before is None or before.over is not None:
-        before = Rebuild()
+    previous = _read(meta.read_meta(db, STATE, None))
+    if previous is None or previous.over is not None:
+        previous = Rebuild()
     rows = db.execute("SELECT version, path FROM adapters WHERE version IN (SELECT value FROM json_each(?))", (going,))
     paths = {row["version"]: row["path"] for row in rows.fetchall() if row["path"]}
     made_by = [
@@ -38,16 +38,17 @@ def begin(db: sqlite3.Connection, versions: Collection[int]) -> None:
         )
     ]
     db.execute(
-        "UPDATE adapters SET withdrawn = ?, path = '' WHERE version IN (SELECT value FROM json_each(?))", (WHY, going)
+        "UPDATE adapters SET withdrawn = ?, path = '' WHERE version IN (SELECT value FROM json_each(?))",
+        (WITHDRAWN_REASON, going),
     )
     db.execute(
         """UPDATE runs SET status = 'failed', reason = 'its version is gone: ' || ? || '; its other ratings are fresh '
         || 'again' WHERE id IN (SELECT value FROM json_each(?))""",
-        (WHY, _json(made_by)),
+        (WITHDRAWN_REASON, _json(made_by)),
     )
     (live,) = db.execute("SELECT live FROM pointer").fetchone()
     parents = {row["version"]: (row["parent"], bool(row["withdrawn"])) for row in _lineage(db)}
-    goes_on = clean(parents, live, _gone(db))
+    goes_on = clean(parents, live, _deleted_versions(db))
     if live == goes_on:  # that it is the last one before, too, is for a rollback never to find
         db.execute("UPDATE pointer SET previous = live WHERE previous IN (SELECT value FROM json_each(?))", (going,))
     meta.set_meta(db, runs.BASELINE, _baseline(db, goes_on))
@@ -55,11 +56,11 @@ def begin(db: sqlite3.Connection, versions: Collection[int]) -> None:
         db,
         STATE,
         {
-            "versions": sorted({*before.versions, *versions}),
-            "paths": {str(version): path for version, path in (before.paths | paths).items()},
-            "runs": sorted({*before.runs, *made_by}),
+            "versions": sorted({*previous.versions, *versions}),
+            "paths": {str(version): path for version, path in (previous.paths | paths).items()},
+            "runs": sorted({*previous.runs, *made_by}),
             "clean": goes_on,
-            "made": list(before.made),
+            "made": list(previous.new_runs),
             "over": None,
         },
     )
@@ -78,21 +79,23 @@ def end(db: sqlite3.Connection, line: str) -> None:
     meta.audit(db, "rlproxy", "rebuilt", {"versions": state["versions"], "runs": state["made"], "line": line})
 
 
-def clean(parents: dict[int, tuple[int, bool]], version: int, gone: Collection[int]) -> int:
+def clean(parents: dict[int, tuple[int, bool]], version: int, deleted: Collection[int]) -> int:
     """The version itself unless it is gone, else the newest one that it came from and that may answer.
 
     `parents` says of each version its parent and whether it was withdrawn.
     """
-    at = version
-    while at != BASE and (at in gone or (at != version and parents.get(at, (BASE, False))[1])):
-        at = parents.get(at, (BASE, False))[0]
-    return at
+    ancestor = version
+    while ancestor != BASE and (
+        ancestor in deleted or (ancestor != version and parents.get(ancestor, (BASE, False))[1])
+    ):
+        ancestor = parents.get(ancestor, (BASE, False))[0]
+    return ancestor
 
 
 def clean_of(adapters: Iterable[Adapter], version: int) -> int:
-    found = list(adapters)
-    parents = {a.version: (a.parent, a.withdrawn is not None) for a in found}
-    return clean(parents, version, {a.version for a in found if a.gone})
+    listed = list(adapters)
+    parents = {a.version: (a.parent, a.withdrawn is not None) for a in listed}
+    return clean(parents, version, {a.version for a in listed if a.is_deleted})
 
 
 def may_claim(db: sqlite3.Connection, live: int) -> bool:
@@ -113,7 +116,7 @@ def _read(value: dict[str, Any] | None) -> Rebuild | None:
         paths={int(version): path for version, path in value["paths"].items()},
         runs=tuple(value["runs"]),
         clean=value["clean"],
-        made=tuple(value["made"]),
+        new_runs=tuple(value["made"]),
         over=value["over"],
     )
 
@@ -122,7 +125,7 @@ def _lineage(db: sqlite3.Connection) -> list[sqlite3.Row]:
     return db.execute("SELECT version, parent, withdrawn FROM adapters").fetchall()
 
 
-def _gone(db: sqlite3.Connection) -> set[int]:
+def _deleted_versions(db: sqlite3.Connection) -> set[int]:
     return {row["version"] for row in db.execute("SELECT version FROM adapters WHERE path = ''")}
 
 

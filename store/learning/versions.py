@@ -22,24 +22,26 @@ def point(db: sqlite3.Connection, live: int, reason: str, actor: str) -> Pointer
     """Make a version live. The one before becomes `previous`, unless nothing changed, or it is gone for good."""
     if live != BASE and db.execute("SELECT 1 FROM adapters WHERE version = ?", (live,)).fetchone() is None:
         raise UnknownAdapter(live)
-    before = to_pointer(db.execute("SELECT * FROM pointer").fetchone())
-    gone = db.execute("SELECT 1 FROM adapters WHERE version = ? AND path = ''", (before.live,)).fetchone() is not None
-    after = Pointer(
+    old_pointer = to_pointer(db.execute("SELECT * FROM pointer").fetchone())
+    is_deleted = (
+        db.execute("SELECT 1 FROM adapters WHERE version = ? AND path = ''", (old_pointer.live,)).fetchone() is not None
+    )
+    new_pointer = Pointer(
         live=live,
-        previous=before.previous if live == before.live else live if gone else before.live,
+        previous=old_pointer.previous if live == old_pointer.live else live if is_deleted else old_pointer.live,
         changed_at=time.time(),
         reason=reason,
         actor=actor,
     )
     db.execute(
         "UPDATE pointer SET live = ?, previous = ?, changed_at = ?, reason = ?, actor = ?",
-        (after.live, after.previous, after.changed_at, after.reason, after.actor),
+        (new_pointer.live, new_pointer.previous, new_pointer.changed_at, new_pointer.reason, new_pointer.actor),
     )
     meta.set_meta(db, WAITING, None)
     (newest,) = db.execute("SELECT coalesce(max(seq), 0) FROM ratings").fetchone()
     meta.set_meta(db, RATED_BEFORE, newest)
-    meta.audit(db, actor, "point", {"live": live, "was": before.live, "reason": reason})
-    return after
+    meta.audit(db, actor, "point", {"live": live, "was": old_pointer.live, "reason": reason})
+    return new_pointer
 
 
 def withdraw(db: sqlite3.Connection, version: int, reason: str, actor: str) -> None:

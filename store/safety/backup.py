@@ -30,7 +30,7 @@ ACTOR: Final = "restore"
 
 
 class RestoreReport(NamedTuple):
-    kept: Path | None  # the database that was there before
+    old_database: Path | None  # the database that was there before
     doubtful: tuple[Key, ...]  # keys that hold, and of which nobody here knows whether they were revoked since
 
 
@@ -90,8 +90,8 @@ def restore(home: Path, of: Path, secret: Secret | None = None) -> RestoreReport
             db.execute("VACUUM INTO ?", (str(part),))
         if in_the_clear and secret is not None:
             conversion.convert(part, secret, encrypt=True, progress=lambda *_: None)
-        later = _later(path, secret)
-        doubtful = _make_current(part, of, secret, home, later)
+        newer_facts = _read_newer_facts(path, secret)
+        doubtful = _make_current(part, of, secret, home, newer_facts)
         conversion.sync(part)
         old_database = _set_aside(path, secret)
         part.replace(path)
@@ -160,40 +160,42 @@ def before_migration(db: sqlite3.Connection, path: Path, schema_number: int) -> 
     return to
 
 
-def expire(home: Path, before: float) -> None:
+def expire(home: Path, cutoff: float) -> None:
     """Backups that were made by themselves go with the unrated completions that they hold. Blocking."""
     for file in (home / FOLDER).glob("schema-*.db"):
         with contextlib.suppress(OSError):
-            if file.stat().st_mtime < before:
+            if file.stat().st_mtime < cutoff:
                 file.unlink()
 
 
-def _later(path: Path, secret: Secret | None) -> _NewerFacts | None:
+def _read_newer_facts(path: Path, secret: Secret | None) -> _NewerFacts | None:
     """None where there is no database, or one that cannot be read: also where one of these is not rlproxy's table."""
     if driver.is_new(path):
         return None
     try:
-        with closing(driver.connect(path, None if driver.is_plain(path) else secret, read_only=True, named=True)) as db:
+        with closing(
+            driver.connect(path, None if driver.is_plain(path) else secret, read_only=True, with_names=True)
+        ) as db:
             schema.check(db, path, "keys", "meta")
             owed = meta.read_meta(db, forget.OWED, {})
             uncaptured = meta.read_meta(db, meta.UNCAPTURED, [])
-            return _NewerFacts(keys.known(db), uncaptured, owed)
+            return _NewerFacts(keys.read_keys(db), uncaptured, owed)
     except driver.errors(StoreError):
         return None
 
 
 def _make_current(
-    part: Path, of: Path, secret: Secret | None, home: Path, later: _NewerFacts | None
+    part: Path, of: Path, secret: Secret | None, home: Path, newer_facts: _NewerFacts | None
 ) -> tuple[Key, ...]:
     """The newest schema, and nothing that is gone since; keys that hold now and that the later database does not know.
 
     What that one knows is noted beside it first: it is about to be set aside.
     """
-    known_keys = [] if later is None else later.keys
+    known_keys = [] if newer_facts is None else newer_facts.keys
     tombstones.note_keys(home, [key.id for key in known_keys if key.revoked_at is not None], needed=bool(known_keys))
-    owed = {} if later is None else later.owed
+    owed = {} if newer_facts is None else newer_facts.owed
     tombstones.note_forgotten(home, [id for ids in owed.values() for id in ids])
-    with closing(driver.connect(part, secret, named=True)) as db:
+    with closing(driver.connect(part, secret, with_names=True)) as db:
         schema.check(db, of)
         schema.migrate(db)
         for pragma in ("PRAGMA foreign_keys = ON", "PRAGMA secure_delete = ON"):
@@ -201,9 +203,9 @@ def _make_current(
         db.execute("BEGIN")
         keys.merge(db, known_keys, ACTOR)
         keys.revoke_all(db, tombstones.revoked(home).keys, ACTOR)
-        if later is not None and later.uncaptured:
+        if newer_facts is not None and newer_facts.uncaptured:
             uncaptured = meta.read_meta(db, meta.UNCAPTURED, [])
-            meta.set_meta(db, meta.UNCAPTURED, sorted({*uncaptured, *later.uncaptured}))
+            meta.set_meta(db, meta.UNCAPTURED, sorted({*uncaptured, *newer_facts.uncaptured}))
         deleted_count = _forget_again(db, tombstones.forgotten(home))
         forget.owe(db, owed)
         meta.audit(db, ACTOR, "restore", {"of": str(of)})
@@ -214,7 +216,7 @@ def _make_current(
                 first = False
             db.execute("VACUUM")  # what was deleted may have copies in gaps of the file
         ids = {key.id for key in known_keys}
-        return tuple(key for key in keys.known(db) if key.revoked_at is None and key.id not in ids)
+        return tuple(key for key in keys.read_keys(db) if key.revoked_at is None and key.id not in ids)
 
 
 def _forget_again(db: sqlite3.Connection, hashes: frozenset[str]) -> int:

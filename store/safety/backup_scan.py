@@ -20,7 +20,7 @@ from store.records import Target
 from store.safety.db_key import Secret
 
 MAGIC: Final = driver.PLAIN_HEADER
-BESIDE: Final = ("-wal", "-shm", "-journal")
+SIDE_FILES: Final = ("-wal", "-shm", "-journal")
 NOT_IN: Final = frozenset({"runs", "logs", "tensorboard", "gguf", "mlx"})  # folders of the home that hold no copies
 LIKELY: Final = (".db", ".sqlite", ".sqlite3")  # what cannot be read and has no magic is one by its name
 _HAS: Final = {
@@ -51,7 +51,7 @@ def looked_through(home: Path, kind: Target, name: str, secret: Secret | None = 
 def delete(files: Iterable[Path]) -> None:
     """With what SQLite keeps beside them. Blocking; raises OSError."""
     for file in files:
-        for ending in ("", *BESIDE):
+        for ending in ("", *SIDE_FILES):
             file.with_name(file.name + ending).unlink(missing_ok=True)
 
 
@@ -63,7 +63,7 @@ def _copies(home: Path) -> Iterator[Path]:
         ]
         for name in names:
             file = directory / name
-            if name.endswith(BESIDE) or file == home / schema.NAME or file.is_symlink():
+            if name.endswith(SIDE_FILES) or file == home / schema.NAME or file.is_symlink():
                 continue
             if _begins_as_one(file) or name.endswith(LIKELY):
                 yield file
@@ -94,7 +94,7 @@ def _has(file: Path, kind: Target, name: str, secret: Secret | None) -> bool | N
     is_alone = not file.with_name(file.name + "-wal").exists()
     try:
         secret = None if _begins_as_one(file) else secret
-        with closing(driver.connect(file, secret, read_only=True, alone=is_alone)) as db:
+        with closing(driver.connect(file, secret, read_only=True, immutable=is_alone)) as db:
             schema.check(db, file)
             return any(db.execute(sql, (name,)).fetchone() is not None for sql in _asks(db, kind))
     except driver.errors(StoreError):

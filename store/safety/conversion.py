@@ -50,7 +50,7 @@ def convert(path: Path, secret: Secret, *, encrypt: bool, progress: Progress) ->
         os.close(os.open(copy, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         if encrypt and log.exists():
             os.link(log, log.with_name(log.name + OLD))  # SQLite only takes its name away
-        with closing(_alone(path, None if encrypt else key)) as db:
+        with closing(_open_exclusively(path, None if encrypt else key)) as db:
             progress(path, "copy", 0.0)
             _export(db, path, copy, key.for_cipher if encrypt else "", progress)
             progress(path, "compare", 0.0)
@@ -124,7 +124,7 @@ def _has_room(path: Path) -> None:
         )
 
 
-def _alone(path: Path, key: Secret | None) -> sqlite3.Connection:
+def _open_exclusively(path: Path, key: Secret | None) -> sqlite3.Connection:
     """A connection that nobody can get in the way of, with nothing left in a log. Raises StoreError."""
     db = driver.connect_unkeyed(path) if key is None else driver.connect(path, key)
     try:

@@ -60,7 +60,7 @@ def is_encrypted(home: Path) -> bool | None:
 def note(home: Path, act: str, secret: Secret | None) -> None:
     """Under `owned`: that it was done, in the audit log; not of a database of an older rlproxy."""
     path = home / schema.NAME
-    with closing(driver.connect(path, secret, named=True)) as db:
+    with closing(driver.connect(path, secret, with_names=True)) as db:
         if not schema.pending(db):
             db.execute("PRAGMA synchronous = FULL")
             db.execute("BEGIN IMMEDIATE")

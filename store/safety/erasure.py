@@ -45,13 +45,13 @@ class ErasureStore(StorePart):
 
         `retrain`: the versions that learned from it are gone, too, and a `rebuild` has begun.
         """
-        found = await self._writer.submit(lambda db: forget.forget(db, kind, name, actor, retrain=retrain))
-        if found.completions:
+        forgetting = await self._writer.submit(lambda db: forget.forget(db, kind, name, actor, retrain=retrain))
+        if forgetting.completions:
             first = True
             while await self._writer.submit(lambda db, first=first: inbox.purge(db, first)):  # type: ignore[misc]
                 first = False
         await self._writer.empty_log()
-        return found
+        return forgetting
 
     async def delete(self, id: str) -> bool:
         """A completion's rows; False where there are none. Run folders are owed. Raises InOpenRun."""
@@ -72,8 +72,8 @@ class ErasureStore(StorePart):
 
         From now on no backup that is restored brings them back.
         """
-        gone = [*owed["completions"], *owed["ratings"]]
-        await asyncio.to_thread(tombstones.note_forgotten, self._home, gone)
+        ids = [*owed["completions"], *owed["ratings"]]
+        await asyncio.to_thread(tombstones.note_forgotten, self._home, ids)
         await self._writer.submit(lambda db: forget.paid(db, owed))
         return await self._writer.empty_log()
 

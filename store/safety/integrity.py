@@ -39,20 +39,20 @@ class Integrity:
         """Sound, until a check begins or somebody met damage."""
         self._path = path
         self._lock = threading.Lock()
-        self._known = threading.Event()  # cleared while a check is under way
-        self._known.set()
+        self._check_ended = threading.Event()  # cleared while a check is under way
+        self._check_ended.set()
         self._stopping = threading.Event()
         self._db: sqlite3.Connection | None = None
         self._thread: threading.Thread | None = None
         self._changed: Callable[[], None] = lambda: None
         self.state: State = "sound"
-        self.why: str | None = None  # it is damaged, or could not be checked yet
+        self.reason: str | None = None  # it is damaged, or could not be checked yet
         self.since: float | None = None  # when the check began
 
     @property
     def refusal(self) -> StoreDamaged | None:
         """The error of whatever would write."""
-        return StoreDamaged(damaged(self._path, self.why)) if self.state == "damaged" else None
+        return StoreDamaged(damaged(self._path, self.reason)) if self.state == "damaged" else None
 
     @property
     def doubt(self) -> str | None:
@@ -60,15 +60,15 @@ class Integrity:
         if self.state == "sound":
             return None
         if self.state == "checking":
-            return CHECKING if self.why is None else f"{CHECKING}; {self.why}"
-        return damaged(self._path, self.why).removesuffix(".")
+            return CHECKING if self.reason is None else f"{CHECKING}; {self.reason}"
+        return damaged(self._path, self.reason).removesuffix(".")
 
     def listen(self, changed: Callable[[], None]) -> None:
         """Have `changed` called now and at each change of the state, in whatever thread that happens."""
         self._changed = changed
         changed()
 
-    def found(self, error: BaseException) -> StoreDamaged | None:
+    def note_damage(self, error: BaseException) -> StoreDamaged | None:
         """Take note where SQLite's error tells of damage; then this is what to raise."""
         if not driver.tells_of_damage(error):
             return None
@@ -78,7 +78,7 @@ class Integrity:
     def begin(self, secret: Secret | None) -> None:
         """Check the file in a thread of its own. Raises what connecting raises."""
         self.state, self.since = "checking", time.time()
-        self._known.clear()
+        self._check_ended.clear()
         # Kept open until the end: the last connection to close must not be one that may write the log into the file.
         self._db = driver.connect(self._path, secret, read_only=True)
         driver.hold(self._db)
@@ -87,7 +87,7 @@ class Integrity:
 
     def wait(self, seconds: float | None) -> None:
         """For the verdict, at most so long."""
-        self._known.wait(seconds)
+        self._check_ended.wait(seconds)
 
     def close(self) -> None:
         """End a check that is under way; the next start begins it anew. Not called by two threads at once."""
@@ -113,8 +113,8 @@ class Integrity:
                 return  # somebody has met damage meanwhile
             with contextlib.suppress(OSError):
                 note_of(self._path).unlink(missing_ok=True)
-            self.state, self.why = "sound", None
-        self._known.set()
+            self.state, self.reason = "sound", None
+        self._check_ended.set()
         self._changed()
 
     def _verdict(self) -> str | None:
@@ -127,16 +127,16 @@ class Integrity:
                 return str(error)
             with self._lock:
                 if self.state == "checking":
-                    self.why = f"it is tried again, as it could not be read ({error})"
+                    self.reason = f"it is tried again, as it could not be read ({error})"
             return None
 
     def _damaged(self, reason: str) -> None:
         with self._lock:
             if self.state == "damaged":
                 return
-            self.state, self.why = "damaged", reason
+            self.state, self.reason = "damaged", reason
         write_note(self._path, reason)
-        self._known.set()
+        self._check_ended.set()
         self._changed()
 
 

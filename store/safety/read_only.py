@@ -34,7 +34,7 @@ class _NoWriter:
         raise StoreError(READ_ONLY)
 
     def submit_rows(
-        self, together: Callable[[sqlite3.Connection, Sequence[R]], None], rows: Sequence[R]
+        self, store_rows: Callable[[sqlite3.Connection, Sequence[R]], None], rows: Sequence[R]
     ) -> asyncio.Future[None]:
         raise StoreError(READ_ONLY)
 

@@ -17,16 +17,16 @@ KEY_BYTES: Final = 32
 
 def of(db: sqlite3.Connection, run_id: int) -> bytes:
     """The run's key, made where it has none yet."""
-    found = meta.read_meta(db, _name(run_id), None)
-    if found is None:
-        found = secrets.token_hex(KEY_BYTES)
-        meta.set_meta(db, _name(run_id), found)
-    return bytes.fromhex(found)
+    hex_key = meta.read_meta(db, _name(run_id), None)
+    if hex_key is None:
+        hex_key = secrets.token_hex(KEY_BYTES)
+        meta.set_meta(db, _name(run_id), hex_key)
+    return bytes.fromhex(hex_key)
 
 
-async def known(reader: Reader, run_id: int) -> bytes | None:
-    found = await meta.get_meta(reader, _name(run_id), None)
-    return None if found is None else bytes.fromhex(found)
+async def read_key(reader: Reader, run_id: int) -> bytes | None:
+    hex_key = await meta.get_meta(reader, _name(run_id), None)
+    return None if hex_key is None else bytes.fromhex(hex_key)
 
 
 def drop_all(db: sqlite3.Connection) -> None:

@@ -46,8 +46,8 @@ def revoked(home: Path) -> RevokedKeys:
 
 def note_keys(home: Path, keys: Iterable[str], *, needed: bool) -> None:
     """Append what the file lacks; on disk when this returns. Blocking; raises StoreError."""
-    known = _lines(home / REVOKED)
-    _append(home / REVOKED, [line for line in (*([NEEDED] if needed else []), *keys) if line not in known])
+    lines = _lines(home / REVOKED)
+    _append(home / REVOKED, [line for line in (*([NEEDED] if needed else []), *keys) if line not in lines])
 
 
 def forgotten(home: Path) -> frozenset[str]:
@@ -57,8 +57,8 @@ def forgotten(home: Path) -> frozenset[str]:
 
 def note_forgotten(home: Path, ids: Iterable[str]) -> None:
     """Append what the file lacks; on disk when this returns. Blocking; raises StoreError."""
-    known = _lines(home / FORGOTTEN)
-    _append(home / FORGOTTEN, [line for line in map(hash_of, ids) if line not in known])
+    lines = _lines(home / FORGOTTEN)
+    _append(home / FORGOTTEN, [line for line in map(hash_of, ids) if line not in lines])
 
 
 def hash_of(id: str) -> str:

@@ -33,7 +33,7 @@ Log = bytes | mmap
 
 
 class TornLog(NamedTuple):
-    at: int  # the byte at which what can be read ends
+    offset: int  # the byte at which what can be read ends
     commits: int  # transactions behind it
 
 
@@ -45,11 +45,11 @@ def check(database: Path) -> None:
     with log.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as raw:
         torn = look(raw)
     if torn is not None:
-        integrity.write_note(database, f"its log {log.name} is broken at byte {torn.at}")
+        integrity.write_note(database, f"its log {log.name} is broken at byte {torn.offset}")
         raise StoreDamaged(
-            f"{log} is damaged at byte {torn.at}: {torn.commits} writes behind it cannot be read, and SQLite would "
+            f"{log} is damaged at byte {torn.offset}: {torn.commits} writes behind it cannot be read, and SQLite would "
             "overwrite them. Nothing was changed. Copy the file first; then `truncate -s "
-            f"{torn.at} {log}` goes on with what was stored before, or `rlproxy restore` with a backup."
+            f"{torn.offset} {log}` goes on with what was stored before, or `rlproxy restore` with a backup."
         )
 
 
@@ -61,16 +61,19 @@ def look(raw: Log) -> TornLog | None:
     if sums != (_number(raw, 24), _number(raw, 28)) or magic | 1 != MAGIC | 1 or size not in SIZES:
         return _torn(raw, HEADER, raw[HEADER + 8 : HEADER + 16], PAGE, 0)  # SQLite takes nothing of it
     good = HEADER
-    ones, others = (_sums(bytes(8 + size), sums, order) for sums in ((1, 0), (0, 1)))
-    for at, (one, other) in _frames(raw, FRAME + size, order):
+    from_first, from_second = (_sums(bytes(8 + size), sums, order) for sums in ((1, 0), (0, 1)))
+    for offset, (first, second) in _frames(raw, FRAME + size, order):
         sums = (
-            (ones[0] * sums[0] + others[0] * sums[1] + one) & MASK,
-            (ones[1] * sums[0] + others[1] * sums[1] + other) & MASK,
+            (from_first[0] * sums[0] + from_second[0] * sums[1] + first) & MASK,
+            (from_first[1] * sums[0] + from_second[1] * sums[1] + second) & MASK,
         )
-        if raw[at + 8 : at + 16] != raw[16:24] or sums != (_number(raw, at + 16), _number(raw, at + 20)):
-            return _torn(raw, at, raw[16:24], size, good)
-        if _number(raw, at + 4):  # the last frame of a transaction
-            good = at + FRAME + size
+        if raw[offset + 8 : offset + 16] != raw[16:24] or sums != (
+            _number(raw, offset + 16),
+            _number(raw, offset + 20),
+        ):
+            return _torn(raw, offset, raw[16:24], size, good)
+        if _number(raw, offset + 4):  # the last frame of a transaction
+            good = offset + FRAME + size
     return None
 
 
@@ -91,37 +94,37 @@ def _each(block: bytes, length: int, order: str) -> list[Sums]:
     step = length // 4
     lanes = (len(words) // step + 1) // 2  # of 64 bits, of which every second frame has one
     mask = int.from_bytes((MASK.to_bytes(4, "little") + bytes(4)) * lanes, "little")
-    counted = [0, 1, *range(FRAME // 4, step)]
+    places = [0, 1, *range(FRAME // 4, step)]
     sums = [[0, 0], [0, 0]]  # of the even frames, and of the odd ones
-    for n, place in enumerate(range(0, len(counted), 2), 1):
-        pair = [int.from_bytes(words[at::step].tobytes(), "little") for at in counted[place : place + 2]]
-        for odd, both in enumerate(sums):
-            both[0] += (pair[0] >> 32 * odd & mask) + both[1]
-            both[1] += (pair[1] >> 32 * odd & mask) + both[0]
+    for n, place in enumerate(range(0, len(places), 2), 1):
+        pair = [int.from_bytes(words[offset::step].tobytes(), "little") for offset in places[place : place + 2]]
+        for odd, lane_sums in enumerate(sums):
+            lane_sums[0] += (pair[0] >> 32 * odd & mask) + lane_sums[1]
+            lane_sums[1] += (pair[1] >> 32 * odd & mask) + lane_sums[0]
             if n % PAIRS == 0:
-                both[:] = [one & mask for one in both]
-    even, odds = ([_unlaned(one & mask, lanes) for one in both] for both in sums)
-    found = zip(zip(*even, strict=True), zip(*odds, strict=True), strict=True)
-    return [one for both in found for one in both][: len(words) // step]
+                lane_sums[:] = [value & mask for value in lane_sums]
+    even, odds = ([_unlaned(value & mask, lanes) for value in lane_sums] for lane_sums in sums)
+    frame_sums = zip(zip(*even, strict=True), zip(*odds, strict=True), strict=True)
+    return [frame_sum for frame_pair in frame_sums for frame_sum in frame_pair][: len(words) // step]
 
 
 def _unlaned(sums: int, lanes: int) -> array[int]:
-    found = array("I", sums.to_bytes(8 * lanes, "little"))
+    words = array("I", sums.to_bytes(8 * lanes, "little"))
     if sys.byteorder == "big":
-        found.byteswap()
-    return found[::2]
+        words.byteswap()
+    return words[::2]
 
 
-def _torn(raw: Log, at: int, salts: bytes, size: int, good: int) -> TornLog | None:
+def _torn(raw: Log, start: int, salts: bytes, size: int, good: int) -> TornLog | None:
     """Frames of this log have its salts; what is older has others. One transaction may be half written."""
     ends = [
         _number(raw, frame + 4) > 0
-        for frame in range(at, len(raw) - FRAME - size + 1, FRAME + size)
+        for frame in range(start, len(raw) - FRAME - size + 1, FRAME + size)
         if raw[frame + 8 : frame + 16] == salts
     ]
     commits = sum(ends)
-    begun = bool(ends) and not ends[-1]
-    return TornLog(good, commits) if commits + begun > 1 else None
+    is_half_written = bool(ends) and not ends[-1]
+    return TornLog(good, commits) if commits + is_half_written > 1 else None
 
 
 def _sums(piece: bytes, sums: Sums, order: str) -> Sums:
@@ -137,5 +140,5 @@ def _sums(piece: bytes, sums: Sums, order: str) -> Sums:
     return first, second
 
 
-def _number(raw: Log, at: int) -> int:
-    return int.from_bytes(raw[at : at + 4], "big")
+def _number(raw: Log, offset: int) -> int:
+    return int.from_bytes(raw[offset : offset + 4], "big")

@@ -27,7 +27,7 @@ from tests.store.safety.test_integrity import PAGE, Held, held  # noqa: F401
 async def killed(proxy: Proxy) -> None:
     """Started again as after a kill."""
     await proxy.stop()
-    with closing(driver.connect(proxy.home / schema.NAME, None, named=True)) as db:
+    with closing(driver.connect(proxy.home / schema.NAME, None, with_names=True)) as db:
         meta.set_meta(db, schema.CLEAN, False)
     await proxy.start()
 
@@ -83,7 +83,7 @@ async def test_damage_is_said_everywhere_and_answers_go_on(proxy: Proxy, held: H
     await proxy.stop()
     await proxy.start()
     await proxy.stop()
-    with closing(driver.connect(proxy.home / schema.NAME, None, named=True)) as db:
+    with closing(driver.connect(proxy.home / schema.NAME, None, with_names=True)) as db:
         meta.set_meta(db, schema.CLEAN, False)
     break_table(proxy.home, table)
     before = (proxy.home / schema.NAME).read_bytes()
@@ -124,7 +124,7 @@ async def test_damage_is_said_everywhere_and_answers_go_on(proxy: Proxy, held: H
 @pytest.mark.parametrize("table", ["meta", "keys", "pointer", "adapters"])
 async def test_damage_that_the_start_meets_ends_it(proxy: Proxy, held: Held, table: str) -> None:  # noqa: F811
     await proxy.stop()
-    with closing(driver.connect(proxy.home / schema.NAME, None, named=True)) as db:
+    with closing(driver.connect(proxy.home / schema.NAME, None, with_names=True)) as db:
         meta.set_meta(db, schema.CLEAN, False)
     whole = (proxy.home / schema.NAME).read_bytes()
     break_table(proxy.home, table)

@@ -41,9 +41,9 @@ async def call_everything(store: Store) -> None:
     await store.reactions.linked("slack", "c", "1")
     await store.reactions.newest_linked("slack", "c", "U1")
     await store.reactions.newest_in("s")
-    await store.reactions.said([], 50)
-    await store.reactions.whose("a")
-    await store.reactions.said(["s", "t"], 50)
+    await store.reactions.newest_answers([], 50)
+    await store.reactions.requester_of("a")
+    await store.reactions.newest_answers(["s", "t"], 50)
     for at, value in enumerate((1.0, -1.0, None)):
         await store.reactions.react(
             NewReaction("b", "me", "slack", f"E{at}", "c 1", "" if at == 2 else "x", value, float(at))

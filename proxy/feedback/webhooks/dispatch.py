@@ -113,7 +113,7 @@ class Dispatch:
                     message=f"{event.channel} {event.message_id}",
                     emoji=event.slot,
                     value=meaning[0] if meaning and event.kind == "reaction" else None,
-                    at=event.happened_at,
+                    timestamp=event.happened_at,
                     scale=meaning[1] if meaning else "thumb",
                 )
             )
@@ -203,7 +203,7 @@ class Dispatch:
     ) -> str | None:
         """The name to rate by, always one of this person's; None for who may not. A link says whom a reply was for,
         not that they are the user for whom it was asked."""
-        requester = await self._store.reactions.whose(completion_id)
+        requester = await self._store.reactions.requester_of(completion_id)
         user = None if requester is None else requester.user
         rater = next((section.raters[name] for name in event.names if name in section.raters), None)
         if user is not None and user in (*event.names, rater):

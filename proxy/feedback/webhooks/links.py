@@ -60,7 +60,7 @@ class Links:
 
     async def _linked(self, new: Link, scope: Scope) -> None:
         until = asyncio.get_running_loop().time() + WAIT_S
-        while (requester := await self._store.reactions.whose(new.completion_id)) is None:
+        while (requester := await self._store.reactions.requester_of(new.completion_id)) is None:
             if asyncio.get_running_loop().time() >= until:
                 raise _unknown(new)
             await asyncio.sleep(LOOK_S)

@@ -51,7 +51,7 @@ class MessageResolver:
 
     async def _by_id(self, id: str) -> ResolvedMessage:
         until = asyncio.get_running_loop().time() + WAIT_S
-        while await self._store.reactions.whose(id) is None:
+        while await self._store.reactions.requester_of(id) is None:
             if asyncio.get_running_loop().time() >= until:
                 return ResolvedMessage(None, reason=f"there is no completion {id}")
             await asyncio.sleep(LOOK_S)
@@ -81,8 +81,8 @@ class MessageResolver:
                 None, reason="nobody has linked that message to an answer, and its text is not known"
             )
         in_channel, anywhere = (
-            await self._store.reactions.said(_sessions(event), IN_SESSION),
-            await self._store.reactions.said([], ANYWHERE),
+            await self._store.reactions.newest_answers(_sessions(event), IN_SESSION),
+            await self._store.reactions.newest_answers([], ANYWHERE),
         )
         choice = await off_loop(
             sum(len(answer.text) for answer in (*in_channel, *anywhere)), _matched, text, in_channel, anywhere

@@ -145,7 +145,7 @@ class SideTurns:
         return same_system and mine.manner.tools == question.manner.tools
 
     async def _asked(self, id: str) -> _RequestForm | None:
-        answer = await self._store.answers.made(id, SYSTEM)
+        answer = await self._store.answers.request_details(id, SYSTEM)
         if answer is None:
             return None
         return _RequestForm(manner_of(answer.request, is_streamed=answer.is_streamed), answer.system)

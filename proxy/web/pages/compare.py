@@ -57,7 +57,7 @@ class ComparePage:
             about=about,
             siblings=[row for row in siblings if about and row.id != about.id],
             picked=_picked(pair, request[VISITOR].name),
-            choices=[BASE, *(a.version for a in await self._store.versions.all() if not a.gone)],
+            choices=[BASE, *(a.version for a in await self._store.versions.all() if not a.is_deleted)],
             left=_version(query.get("left"), self._live_version.live),
             right=_version(query.get("right"), self._live_version.pointer.previous),
             prompt=query.get("prompt", ""),

@@ -23,7 +23,7 @@ from proxy.web.pages.filters import own_rating
 from proxy.web.pages.notices import urgent
 from proxy.web.pages.view import VISITOR, View, html
 from proxy.web.status import StatusReport
-from store.captured.inbox import COUNTED
+from store.captured.inbox import COUNTED_TURNS
 from store.records import BASE, CompletionQuery, CompletionSummary, Inbox, NewRating, NewSignal, Rating, Turn
 from store.store import Store
 
@@ -91,8 +91,8 @@ class InboxPage:
         chosen_filters = {key: value for key, value in query.items() if value}
         return {
             "rows": inbox_page.rows,
-            "others": inbox_page.others,
-            "counted": COUNTED,
+            "others": inbox_page.hidden_turns,
+            "counted": COUNTED_TURNS,
             "folded": completion_query.newest_of_each and not rows,
             "asks": bool(rows),
             "no_critic": ask and not rows,

@@ -84,7 +84,7 @@ class ProgressPage:
         """Plots of the ratings of 90 days, and of the run under way, else of the last one."""
         now = time.time()
         days = await self._store.stats.days(now - DAYS * DAY, float(time.localtime(now).tm_gmtoff))
-        spans = [plots.RatedSpan(day.at, day.good, day.bad) for day in days]
+        spans = [plots.RatedSpan(day.starts_at, day.good, day.bad) for day in days]
         versions = [plots.PlottedVersion(a.version, a.created_at) for a in await self._store.versions.all()]
         under_way = self._learner.state.run
         run = under_way or next(iter(await self._store.runs.recent(limit=1)), None)

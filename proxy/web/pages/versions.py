@@ -78,7 +78,7 @@ class VersionsPage:
             "verdicts": verdicts,
             "pointer": pointer,
             "can_roll_back": can_roll_back(pointer, adapters),
-            "choices": [BASE, *(a.version for a in adapters if not a.gone)],
+            "choices": [BASE, *(a.version for a in adapters if not a.is_deleted)],
         }
 
     async def show(self, request: web.Request) -> web.Response:

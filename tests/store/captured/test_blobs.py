@@ -234,7 +234,7 @@ async def test_a_migration_that_fails_leaves_the_database_as_it_was(
 
     older(tmp_path / schema.NAME, (said(image()),))
     with monkeypatch.context() as patch:
-        patch.setitem(schema._ALSO, 5, fails)
+        patch.setitem(schema._DATA_STEPS, 5, fails)
         with pytest.raises(Exception, match="disk I/O error"):
             await Store.open(tmp_path)
     with closing(sqlite3.connect(tmp_path / schema.NAME)) as db:

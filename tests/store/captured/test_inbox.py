@@ -168,10 +168,10 @@ async def test_how_many_turns_stand_behind_one(store: Store) -> None:
     await store.ratings.rate(rating("c1"))
     alone, last = (await store.inbox.page(CompletionQuery(newest_of_each=True))).rows
     assert (alone.id, last.id, last.conversation) == ("alone", "c3", last.seq - 3)
-    assert (await store.inbox.page(CompletionQuery(newest_of_each=True))).others == {last.seq: 3}
-    assert (await store.inbox.page(CompletionQuery(newest_of_each=True, unrated=True))).others == {last.seq: 2}
+    assert (await store.inbox.page(CompletionQuery(newest_of_each=True))).hidden_turns == {last.seq: 3}
+    assert (await store.inbox.page(CompletionQuery(newest_of_each=True, unrated=True))).hidden_turns == {last.seq: 2}
     found = await store.inbox.page(CompletionQuery(search="word", turn="main"))
-    assert [row.id for row in found.rows] == ["c3", "c2", "c1", "c0"] and set(found.others.values()) == {3}
+    assert [row.id for row in found.rows] == ["c3", "c2", "c1", "c0"] and set(found.hidden_turns.values()) == {3}
     assert [row.id for row in (await store.inbox.page(CompletionQuery(conversation=last.conversation))).rows] == [
         "c3", "c2", "c1", "c0",
     ]  # fmt: skip
@@ -200,7 +200,7 @@ async def test_a_listed_completion_has_what_a_list_shows(store: Store) -> None:
         [end("a", text="x" * 9000), end("b", reply=Message("assistant", call), text="")],
     )
     b, a = (await store.inbox.page(CompletionQuery())).rows
-    assert (a.asked, len(a.text), a.length, a.calls) == ("q", inbox.SHOWN, 9000, None)
+    assert (a.asked, len(a.text), a.length, a.calls) == ("q", inbox.SHOWN_CHARACTERS, 9000, None)
     assert b.calls is not None and b.calls.body == call
     assert a.prompt_hash is not None and [s.id for s in await store.inbox.siblings(a.prompt_hash)] == ["b", "a"]
     assert await store.inbox.models() == ["m"] and await store.inbox.get("none") is None
@@ -239,5 +239,5 @@ async def test_figures(store: Store) -> None:
     await store.ratings.rate(rating("side"))
     assert [(v.version, v.good, v.bad) for v in await store.stats.verdicts()] == [(0, 2, 0), (1, 0, 1)]
     (day,) = await store.stats.days(0.0, 3600.0)
-    assert (day.good, day.bad, day.rated) == (3, 1, 5) and (day.at + 3600) % 86400 == 0
-    assert await store.stats.days(day.at + 2 * 86400, 3600.0) == []
+    assert (day.good, day.bad, day.rated) == (3, 1, 5) and (day.starts_at + 3600) % 86400 == 0
+    assert await store.stats.days(day.starts_at + 2 * 86400, 3600.0) == []

@@ -52,7 +52,7 @@ async def test_what_came_of_each(store: Store) -> None:
     await store.completions.record([new("nothing")], [end("nothing", status="partial", reply=None, text="")])
     await put(store, "long")
     long, nothing, called = await store.answers.said_to([NOBODY], limit=9, longest=1)
-    assert (long.text, long.shown, nothing.shown, called.shown) == ("hi", True, False, True)
+    assert (long.text, long.has_content, nothing.has_content, called.has_content) == ("hi", True, False, True)
     assert called.calls == call and called.asked == "look it up" and called.requester == NOBODY
     assert [one.id for one in await store.answers.said_to([NOBODY], limit=1, longest=9)] == ["long"]
     found = await store.answers.get("call")

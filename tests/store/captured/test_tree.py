@@ -97,10 +97,10 @@ def test_a_prompt_is_taken_apart_and_put_together(roles: list[str]) -> None:
     names = [b"n%d" % at for at in range(len(prompt))]
     asides = tree.places(prompt)
     for known in (None, asides):
-        together, hashes = tree.said(prompt, names, known)
+        together, hashes = tree.tree_part(prompt, names, known)
         assert list(together) == [message for message in prompt if message.role not in tree.SYSTEM_ROLES]
         assert list(hashes or ()) == [b"n" + message.body for message in together]
-        assert tree.said(prompt, None, known)[1] is None
+        assert tree.tree_part(prompt, None, known)[1] is None
         assert tree.whole(together, [(at, prompt[at]) for at in asides]) == tuple(prompt)
 
 

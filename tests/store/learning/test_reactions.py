@@ -143,9 +143,9 @@ async def test_what_was_said_is_newest_first_and_only_what_a_person_saw(store: S
     await put(store, "side", session="s", turn="side")
     await put(store, "c", session="s")
     await store.completions.begin([new("open", session="s")])
-    assert [one.completion_id for one in await store.reactions.said([], 9)] == ["c", "b", "a"]
-    assert [one.completion_id for one in await store.reactions.said(["t", "s"], 2)] == ["c", "b"]
-    assert await store.reactions.said(["nobody"], 9) == []
+    assert [one.completion_id for one in await store.reactions.newest_answers([], 9)] == ["c", "b", "a"]
+    assert [one.completion_id for one in await store.reactions.newest_answers(["t", "s"], 2)] == ["c", "b"]
+    assert await store.reactions.newest_answers(["nobody"], 9) == []
 
 
 # What a person did, in order: put an emoji there, take it away, or (Telegram's way) say what is there now.

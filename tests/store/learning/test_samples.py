@@ -335,7 +335,7 @@ async def test_earlier_runs_lend_what_they_trained_on(store: Store) -> None:
     now = replace(run, id=run.id + 1, parent=2)
 
     async def lent(gap: int = 8, each: int = 9) -> list[str]:
-        return [s.completion.new.id for s in await store.samples.earlier(now, max_version_gap=gap, each=each)]
+        return [s.completion.new.id for s in await store.samples.replay_samples(now, max_version_gap=gap, each=each)]
 
     assert await lent() == []  # under way, not trained
     await store.runs.publish(run.id, adapter(1, run.id), {}, 0.0)
@@ -352,7 +352,7 @@ async def test_earlier_runs_lend_what_they_trained_on(store: Store) -> None:
     now = replace(now, id=now.id + 1)
     assert (await lent(each=2)) == ["c8", "c6", "c11", "c9"]
     assert not any(
-        s.held or s.rating.id == other.id for s in await store.samples.earlier(now, max_version_gap=8, each=9)
+        s.is_held or s.rating.id == other.id for s in await store.samples.replay_samples(now, max_version_gap=8, each=9)
     )
 
 
@@ -361,7 +361,7 @@ async def test_what_was_held_back_is_not_lent(store: Store) -> None:
     run, samples = await claim(store)
     await store.runs.publish(run.id, adapter(1, run.id), {}, 0.0)
     now = replace(run, id=run.id + 1, parent=1)
-    lent = {s.completion.new.id for s in await store.samples.earlier(now, max_version_gap=8, each=99)}
+    lent = {s.completion.new.id for s in await store.samples.replay_samples(now, max_version_gap=8, each=99)}
     assert lent == {s.completion.new.id for s in samples if not s.held}
 
 

@@ -28,7 +28,7 @@ async def said(store: Store, id: str, label: str, next_id: str | None = None, **
     """A person typed something after an answer, and the judge has labelled it."""
     await store.signals.add(NewSignal(id, "message", "words", next_id))
     (waiting,) = await store.signals.waiting(1)
-    judged = {"judge": "rule", "config": "1", "hint": None, "why": "", "tokens": 0, "day": "today"}
+    judged = {"judge": "rule", "config": "1", "hint": None, "reason": "", "tokens": 0, "day": "today"}
     await store.signals.label(waiting.seq, name=label, value=VALUES.get(label, 0.0), **(judged | more))
 
 
@@ -130,7 +130,7 @@ async def test_what_was_said_next_is_another_side(store: Store) -> None:
     await store.signals.add(NewSignal("a", "message", "no, shorter"))
     (waiting,) = await store.signals.waiting(1)
     await store.signals.label(
-        waiting.seq, judge=HINDSIGHT, config="h", name="said", value=0.0, hint="no", why="", tokens=0, day="today"
+        waiting.seq, judge=HINDSIGHT, config="h", name="said", value=0.0, hint="no", reason="", tokens=0, day="today"
     )
     assert await store.signals.apply([TrustedJudge(HINDSIGHT, "h", {"next": 0.5})]) == (1, 0)
     assert await store.signals.apply([TrustedJudge(HINDSIGHT, "h", {"next": 0.5})]) == (0, 0)

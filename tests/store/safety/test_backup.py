@@ -62,7 +62,7 @@ async def test_restored_and_the_old_one_kept(tmp_path: Path) -> None:
     backup.backup(home / schema.NAME, file)
     await rated(store, "second")
     await store.close()
-    kept = backup.restore(home, file).kept
+    kept = backup.restore(home, file).old_database
     store = await Store.open(home)
     try:
         assert await store.meta.get("first") is not None and await store.meta.get("second") is None

@@ -128,7 +128,7 @@ async def test_backups_and_those_set_aside(tmp_path: Path) -> None:
     (before,) = (home / "backups").iterdir()
     await fill(home)
     backup.backup(home / schema.NAME, file)
-    aside = backup.restore(home, file).kept
+    aside = backup.restore(home, file).old_database
     assert aside is not None
     done = encryption.encrypt(home, KEY, quietly)
     assert sorted(done.files) == sorted([home / schema.NAME, before, aside])

@@ -75,7 +75,7 @@ async def fill(home: Path, secret: Secret | None = None) -> None:
 
 def unclean(home: Path, secret: Secret | None = None) -> None:
     """As after a kill, with nothing in the log."""
-    with closing(driver.connect(home / schema.NAME, secret, named=True)) as db:
+    with closing(driver.connect(home / schema.NAME, secret, with_names=True)) as db:
         meta.set_meta(db, schema.CLEAN, False)
 
 
@@ -122,7 +122,7 @@ def verdict(data: bytes, folder: Path, secret: Secret | None) -> bool:
         beside.unlink()
     copy.write_bytes(data)
     try:
-        with closing(driver.connect(copy, secret, read_only=True, alone=True)) as db:
+        with closing(driver.connect(copy, secret, read_only=True, immutable=True)) as db:
             return integrity.quick(db) != "ok"
     except driver.errors(StoreError):
         return True
@@ -304,7 +304,7 @@ async def test_the_note_is_of_that_file_alone(filled: bytes, tmp_path: Path) -> 
     path.write_bytes(bad)
     with pytest.raises(StoreDamaged):
         await opened()
-    kept = backup.restore(tmp_path, good).kept
+    kept = backup.restore(tmp_path, good).old_database
     assert kept is not None and kept.read_bytes() == bad and not note.exists()
     await opened()
     path.write_bytes(bad)
@@ -350,7 +350,7 @@ async def test_a_check_that_passes_takes_no_damage_back(filled: bytes, tmp_path:
     (tmp_path / "noise").write_bytes(b"no database" * 1000)
     with closing(sqlite3.connect(tmp_path / "noise")) as db, pytest.raises(sqlite3.DatabaseError) as met:
         db.execute("SELECT 1 FROM sqlite_schema")
-    assert isinstance(store.integrity.found(met.value), StoreDamaged)
+    assert isinstance(store.integrity.note_damage(met.value), StoreDamaged)
     held.go.set()
     assert not await store.checked()
     await store.close()

@@ -164,7 +164,7 @@ async def test_a_restored_backup_has_no_copies_either(store: Store, tmp_path: Pa
         await store.erasure.forget("completion", id, "ann")
     await store.erasure.left_run_folders({"completions": gone, "ratings": []})
     await store.close()
-    kept = backup.restore(tmp_path, file).kept
+    kept = backup.restore(tmp_path, file).old_database
     assert kept is not None
     kept.unlink()
     assert not [id for id in gone if marks(tmp_path, f"q{id[10:]}")]

@@ -113,7 +113,7 @@ async def test_a_restore_keeps_the_broken_log_of_what_it_replaces(tmp_path: Path
     await killed(tmp_path / "a", home)
     backup.backup(tmp_path / "a" / schema.NAME, tmp_path / "copy.db")
     raw = broken(home)
-    kept = backup.restore(home, tmp_path / "copy.db").kept
+    kept = backup.restore(home, tmp_path / "copy.db").old_database
     assert kept is not None and kept.with_name(f"{kept.name}-wal").read_bytes() == raw
 
 
@@ -129,12 +129,15 @@ def test_each_frame_but_the_last_ones(log: bytes) -> None:
             broken[at + byte] ^= 0x10
             torn = torn_log.look(bytes(broken))
             if at < ends[-2]:
-                assert torn is not None and torn.at == max((end for end in ends if end <= at), default=32), (at, byte)
-                assert torn_log.look(bytes(broken[: torn.at])) is None
+                assert torn is not None and torn.offset == max((end for end in ends if end <= at), default=32), (
+                    at,
+                    byte,
+                )
+                assert torn_log.look(bytes(broken[: torn.offset])) is None
     for byte in range(1, torn_log.HEADER, 5):  # of its own header
         broken = bytearray(log)
         broken[byte] ^= 0x10
-        assert (torn := torn_log.look(bytes(broken))) is not None and torn.at == 0, byte
+        assert (torn := torn_log.look(bytes(broken))) is not None and torn.offset == 0, byte
 
 
 def test_a_log_that_began_anew_has_old_frames_behind(tmp_path: Path) -> None:
@@ -179,7 +182,7 @@ def test_a_log_of_pages_that_no_database_has(log: bytes, size: int) -> None:
     sums = torn_log._sums(header, (0, 0), order)
     hostile = header + b"".join(one.to_bytes(4, "big") for one in sums) + log[torn_log.HEADER :]
     torn = torn_log.look(hostile)
-    assert torn is not None and torn.at == 0
+    assert torn is not None and torn.offset == 0
 
 
 def cost(work: Callable[[], Any]) -> float:

@@ -201,7 +201,7 @@ async def test_most_informative_first_shows_what_a_critic_cannot_tell(proxy: Pro
     page = await visit.get("/?order=informative")
     assert shown(page)[0] == "q7" and "No critic is trusted yet" in page
     odds = {ids[0]: 0.1, ids[1]: -2.0, ids[2]: 0.4, ids[3]: 3.0, ids[4]: -0.2, "rl-gone": 0.0}
-    await proxy.store.guesses.put(1, odds)
+    await proxy.store.guesses.replace_all(1, odds)
     page = await visit.get("/?order=informative")
     order = shown(page)
     assert order[:4] == ["q0", "q4", "q2", "q1"] and "No critic" not in page and "data-rows" not in page
