@@ -199,7 +199,7 @@ async def test_follow_ups_alone_train_once_the_judge_is_trusted(at: At, judge: F
     fresh = await at[0].samples.fresh(live=0, max_version_gap=8)
     assert (fresh.total, fresh.from_judges, fresh.most) == (2, 40, 40)  # the person's, and one that weighs as much
     run, samples = await claim(at[0], limit=1000, min_total=32)
-    assert len(samples) == 40 and not any(s.rating.human or s.held for s in samples)
+    assert len(samples) == 40 and not any(s.rating.human or s.is_held for s in samples)
     await at[0].runs.end(run.id, "done", "passed", None)
     fresh = await at[0].samples.fresh(live=0, max_version_gap=8)
     assert (fresh.total, fresh.from_judges) == (1, 0)  # the person's rating is there still, for the next one

@@ -28,6 +28,6 @@ async def test_the_gate_is_never_asked_about_what_no_person_rated(store: Store) 
     for at, id in enumerate(ids):
         await store.ratings.rate(rating(id, 1.0 if at % 4 < 2 else -1.0, rater="p", human=at % 2 == 0))
     _, samples = await claim(store, held_share=0.5)
-    held = [sample for sample in samples if sample.held]
+    held = [sample for sample in samples if sample.is_held]
     assert held and all(sample.rating.human for sample in held)
     assert any(not sample.rating.human for sample in samples)

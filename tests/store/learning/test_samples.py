@@ -183,7 +183,7 @@ async def test_what_a_failed_run_gives_back_is_fresh_again_also_by_its_repetitio
 async def test_held_samples_serve_later_gates_while_their_rating_lives(store: Store) -> None:
     await rated(store, 32)
     run, samples = await claim(store)
-    held = [sample for sample in samples if sample.held]
+    held = [sample for sample in samples if sample.is_held]
     assert (run.held, len(held)) == (4, 4)
     assert await store.samples.recent_held(10) == []
     await store.runs.publish(run.id, adapter(1, run.id), {}, 0.0)
@@ -208,12 +208,12 @@ async def test_no_gate_is_asked_about_what_trained(store: Store) -> None:
     await rated(store, 64)
     run, first = await claim(store, held_share=0.25)
     await store.runs.publish(run.id, adapter(1, run.id), {}, 0.0)
-    held = {s.completion.new.id for s in first if s.held}
+    held = {s.completion.new.id for s in first if s.is_held}
     for at in range(64):
         await store.ratings.rate(rating(f"c{at}", rater="her"))
     again, samples = await claim(store, held_share=0.5, version=2)
-    assert {s.completion.new.id for s in samples if s.held} <= held and again.held > 0
-    trains = {s.completion.new.id for s in samples if not s.held}
+    assert {s.completion.new.id for s in samples if s.is_held} <= held and again.held > 0
+    trains = {s.completion.new.id for s in samples if not s.is_held}
     assert not trains & {s.completion.new.id for s in await store.samples.recent_held(100)}
 
 
@@ -316,7 +316,7 @@ async def test_what_was_held_back_once_never_trains(store: Store) -> None:
     """The run was rejected: its ratings come again, beside new ones that might have won the lot."""
     await rated(store, 32)
     run, samples = await claim(store)
-    held = {s.rating.id for s in samples if s.held}
+    held = {s.rating.id for s in samples if s.is_held}
     assert len(held) == 4
     await store.runs.end(run.id, "rejected", "no better", None)
     for at in range(32, 64):
@@ -324,7 +324,7 @@ async def test_what_was_held_back_once_never_trains(store: Store) -> None:
         await store.ratings.rate(rating(f"c{at}"))
     again, samples = await claim(store, version=2)
     assert again.held == 12
-    assert held < {s.rating.id for s in samples if s.held}
+    assert held < {s.rating.id for s in samples if s.is_held}
 
 
 async def test_earlier_runs_lend_what_they_trained_on(store: Store) -> None:
@@ -362,7 +362,7 @@ async def test_what_was_held_back_is_not_lent(store: Store) -> None:
     await store.runs.publish(run.id, adapter(1, run.id), {}, 0.0)
     now = replace(run, id=run.id + 1, parent=1)
     lent = {s.completion.new.id for s in await store.samples.replay_samples(now, max_version_gap=8, each=99)}
-    assert lent == {s.completion.new.id for s in samples if not s.held}
+    assert lent == {s.completion.new.id for s in samples if not s.is_held}
 
 
 def test_a_good_and_a_bad_answer_to_one_prompt_are_held_back_together_or_not_at_all() -> None:
