@@ -199,7 +199,7 @@ class Relay:
             context.parsed = replace(context.parsed, messages=unmarked(context.parsed.messages))
         if context.commands.kept is not None and not context.commands.kept:
             raise BadRequest("There is no message for the model, only `/rl` commands.", param="messages")
-        context.version = name = self.parts.live_version.named(context.parsed.model)
+        context.version = name = self.parts.live_version.parse_name(context.parsed.model)
         if context.id is not None and context.identity.session is not None:  # an episode is a captured session
             live = self.parts.live_version.version_of(name) if name.pinned is None else None
             assert context.requester.key is not None

@@ -151,7 +151,7 @@ class LiveVersion:
 
     # Requests
 
-    def named(self, model: str) -> NamedVersion:
+    def parse_name(self, model: str) -> NamedVersion:
         """`MODEL` is the live version, `MODEL@base` and `MODEL@vN` pin one. Another name is passed on as it is: a
         model that is not ours to train."""
         capabilities, ours = self._backend.capabilities, self._backend.served.model
@@ -160,8 +160,8 @@ class LiveVersion:
         bare = model.removesuffix(capabilities.implied_tag)
         if bare in ("", ours):
             return NamedVersion(model, ours, is_ours=True)
-        name, at, pin = bare.rpartition("@")
-        if not at or name != ours:  # a server's model has no name until it was reached
+        name, separator, pin = bare.rpartition("@")
+        if not separator or name != ours:  # a server's model has no name until it was reached
             return NamedVersion(model, ours, is_ours=False)
         if pin == "base":
             return NamedVersion(model, ours, True, BASE)
@@ -177,7 +177,7 @@ class LiveVersion:
     async def acquire(self, name: NamedVersion, promised: int | None = None) -> Lease:
         """The version that a request gets, or the one that it was promised. Raises NotFound, BackendDown."""
         if name.ours != self._backend.served.model:  # the server was reached since, or serves another one
-            name = self.named(name.model)
+            name = self.parse_name(name.model)
         version = self.version_of(name) if promised is None else promised
         if version is None:
             return Lease(self, None, name.model or self.model, pinned=False)

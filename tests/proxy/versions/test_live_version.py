@@ -66,9 +66,9 @@ def test_a_model_that_is_named_like_a_version_pins_none() -> None:
     """Also before a server has told which model it serves."""
     backend, nothing = VLLM(load({"backend.kind": "vllm"}, environ={}).settings.backend), cast(Any, None)
     live_version = LiveVersion(nothing, backend, nothing, nothing, nothing, nothing)
-    assert live_version.model == "" and live_version.version_of(live_version.named("")) == BASE
+    assert live_version.model == "" and live_version.version_of(live_version.parse_name("")) == BASE
     for model in ("v3", "base"):
-        name = live_version.named(model)
+        name = live_version.parse_name(model)
         assert live_version.version_of(name) is None and name.pinned is None
 
 
