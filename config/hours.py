@@ -37,10 +37,10 @@ class Window(NamedTuple):
 def parse(text: str) -> Window:
     """Raises ValueError with one sentence on what is wrong and how to write it."""
     *days, times = text.lower().split() or [""]
-    found = _TIMES.fullmatch(times)
-    if found is None or len(days) > 1:
+    match = _TIMES.fullmatch(times)
+    if match is None or len(days) > 1:
         raise ValueError(f"{text!r} is no window of time: {HOW}")
-    start, end = _minute(found[1], found[2], text), _minute(found[3], found[4], text)
+    start, end = _minute(match[1], match[2], text), _minute(match[3], match[4], text)
     if start in (DAY_MINUTES, end):
         raise ValueError(f"{text!r} is empty: a whole day is 00:00-24:00")
     return Window(_days(days[0], text) if days else frozenset(range(7)), start, (end - start) % DAY_MINUTES or end)
@@ -53,11 +53,11 @@ def inside(windows: Sequence[str], now: datetime) -> bool:
 
 def opens(windows: Sequence[str], now: datetime) -> datetime:
     """When the next of them opens; `now` where one is open."""
-    at, parsed = now, [parse(text) for text in windows]
+    moment, parsed = now, [parse(text) for text in windows]
     for _ in range(8 * DAY_MINUTES):
-        if not parsed or any(window.holds(at) for window in parsed):
-            return at
-        at = at.replace(second=0, microsecond=0) + timedelta(minutes=1)
+        if not parsed or any(window.holds(moment) for window in parsed):
+            return moment
+        moment = moment.replace(second=0, microsecond=0) + timedelta(minutes=1)
     raise AssertionError("every window opens at least once a week")
 
 
@@ -75,6 +75,6 @@ def _days(text: str, whole: str) -> frozenset[int]:
         for name in (first, last) if dash else (first,):
             if name not in DAYS:
                 raise ValueError(f"{whole!r} has no day {name!r}: the days are {', '.join(DAYS)}")
-        one, other = DAYS.index(first), DAYS.index(last or first)
-        days |= {(one + step) % 7 for step in range((other - one) % 7 + 1)}
+        start, end = DAYS.index(first), DAYS.index(last or first)
+        days |= {(start + step) % 7 for step in range((end - start) % 7 + 1)}
     return frozenset(days)

@@ -17,26 +17,28 @@ from pydantic import BaseModel
 
 def meanings(model: type[BaseModel], prefix: str = "") -> dict[str, str]:
     """By dotted key, as in `config.settings.fields`; empty where nothing is said."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for name, field in model.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            found |= meanings(field.annotation, f"{prefix}{name}.")
+            texts |= meanings(field.annotation, f"{prefix}{name}.")
         else:
-            found[prefix + name] = _meaning(model, name)
-    return found
+            texts[prefix + name] = _meaning(model, name)
+    return texts
 
 
 def _meaning(model: type[BaseModel], name: str) -> str:
     """It may stand where the field is inherited from."""
     ours = [section for section in model.__mro__ if section.__module__.startswith("config.")]
-    return next((said for one in ours if (said := _said(one.__module__).get((one.__name__, name)))), "")
+    return next(
+        (text for section in ours if (text := _field_texts(section.__module__).get((section.__name__, name)))), ""
+    )
 
 
 @cache
-def _said(module: str) -> dict[tuple[str, str], str]:
+def _field_texts(module: str) -> dict[tuple[str, str], str]:
     """The text right below a field, by class and field."""
     source = ast.parse(inspect.getsource(sys.modules[module]))
-    sections = [one for one in source.body if isinstance(one, ast.ClassDef)]
+    sections = [node for node in source.body if isinstance(node, ast.ClassDef)]
     return {
         (section.name, field.target.id): inspect.cleandoc(text.value.value)
         for section in sections

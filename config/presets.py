@@ -90,8 +90,8 @@ def resolve(preset: str, overrides: Mapping[str, Any]) -> Preset:
         return Preset.model_validate(_tables()[COMPLETE] | _tables()[preset] | dict(overrides))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        allowed = first["msg"][:1].lower() + first["msg"][1:]
-        raise SettingsError(f"Preset value {first['loc'][0]} = {first['input']!r}: {allowed}.") from None
+        message = first["msg"][:1].lower() + first["msg"][1:]
+        raise SettingsError(f"Preset value {first['loc'][0]} = {first['input']!r}: {message}.") from None
 
 
 @cache

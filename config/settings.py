@@ -136,7 +136,9 @@ class LoadedSettings:
     def describe(self) -> list[Row]:
         """One row a setting, secrets masked."""
         descriptions = meanings(Settings)
-        return [Row(key, _shown(_value(self.settings, key)), self.sources[key], descriptions[key]) for key in fields()]
+        return [
+            Row(key, _as_text(_value(self.settings, key)), self.sources[key], descriptions[key]) for key in fields()
+        ]
 
 
 def fields(model: type[BaseModel] = Settings, prefix: str = "") -> dict[str, FieldInfo]:
@@ -311,7 +313,7 @@ def _value(settings: Settings, key: str) -> Any:
     return value
 
 
-def _shown(value: Any) -> str:
+def _as_text(value: Any) -> str:
     if value is None:
         return ""
     return "**********" if isinstance(value, SecretStr) else str(value)

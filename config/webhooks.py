@@ -104,7 +104,7 @@ class WebhooksSection(Section):
         if len(self.stars) not in (0, 5):
             raise ValueError("stars are five emoji, or none")
         every = (*self.good, *self.bad, *self.stars)
-        if twice := next((one for one in every if every.count(one) > 1), None):
+        if twice := next((emoji for emoji in every if every.count(emoji) > 1), None):
             raise ValueError(f"{twice} is there twice")
         return self
 

@@ -33,7 +33,7 @@ _OF_THE_ANSWER: Final = (
 
 
 class _Turn(NamedTuple):
-    at: float
+    noted_at: float
     dialect: Dialect
     outgoing: OutgoingRequest
 
@@ -55,7 +55,9 @@ class ActiveConversations:
         self._turns.pop(key, None)
         self._turns[key] = _Turn(time.monotonic(), dialect, outgoing)
         late = time.monotonic() - ACTIVE_S
-        for old in [k for n, (k, turn) in enumerate(reversed(self._turns.items())) if n >= MOST or turn.at < late]:
+        for old in [
+            k for n, (k, turn) in enumerate(reversed(self._turns.items())) if n >= MOST or turn.noted_at < late
+        ]:
             del self._turns[old]
 
     def prompts(self, most: int) -> list[Mapping[str, Any]]:
@@ -64,7 +66,7 @@ class ActiveConversations:
         chats: list[Mapping[str, Any]] = []
         for turn in list(reversed(self._turns.values()))[:most]:
             room -= turn.outgoing.size
-            if turn.at < late or room < 0:
+            if turn.noted_at < late or room < 0:
                 break
             try:
                 chat = turn.dialect.to_chat(turn.outgoing.body, turn.outgoing.parsed)

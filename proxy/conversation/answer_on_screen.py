@@ -21,7 +21,7 @@ from proxy.conversation.inserted_messages import without_fillers
 from proxy.conversation.redaction import Redactor
 from proxy.conversation.same_calls import calls_in
 from proxy.conversation.same_text import (
-    COUNTED,
+    COUNTED_LENGTH,
     LONGEST,
     Forms,
     MessageText,
@@ -31,9 +31,9 @@ from proxy.conversation.same_text import (
     asked_alike,
     broken_off,
     letters_of,
+    overlap,
     spoken,
     text_in,
-    together,
     whole_turn,
 )
 from proxy.conversation.underway import AnswersInProgress
@@ -52,7 +52,7 @@ TURNS: Final = 50  # main turns that are looked through for one that is under wa
 TELLING: Final = 20  # letters and digits by which an answer is known, where little else speaks for it
 TELLING_TOGETHER: Final = 40  # the same, of it and of several messages above it
 UNMISTAKABLE: Final = 200  # the same, where what is above it speaks against it
-SHOWN: Final = 5  # candidates in one answer
+MAX_CANDIDATES: Final = 5  # candidates in one answer
 
 NONE_SENT: Final = (
     "your client sent no answer with this command, so I cannot tell which one you mean, and nothing was rated. "
@@ -105,13 +105,13 @@ class Place(NamedTuple):
 class Fit(NamedTuple):
     """The evidence for one candidate."""
 
-    one: RecentCompletion
+    candidate: RecentCompletion
     session: int  # 2: the same, 1: not known, 0: another
     run: TextOverlap
     alike: Similarity
-    asked: bool  # there are words above it
+    has_question: bool  # there are words above it
     against: bool  # something above it was answered in another conversation
-    rest: int  # 2 for the same system texts, and 1 for the same model
+    setting: int  # 2 for the same system texts, and 1 for the same model
 
 
 class AnswerOnScreen:
@@ -120,7 +120,7 @@ class AnswerOnScreen:
         self._redactor = redactor
         self.underway = underway
 
-    async def above(self, messages: list[dict[str, Any]], place: Place) -> RecentCompletion:
+    async def answer_above(self, messages: list[dict[str, Any]], place: Place) -> RecentCompletion:
         """The answer right above a command, which these messages are in front of. Raises CannotTell."""
         await self.underway.begin_all(place.scope.own_requesters())
         history = await in_thread(_history_above, messages, place.agent)
@@ -238,12 +238,13 @@ class AnswerOnScreen:
         """`answer`, whose whole conversation is what was sent. Or one of whose conversation that may be the end, if its
         session or its system texts speak for it. Raises Ambiguous."""
         fits, _, _ = await self._compared(history, sent, requesters, place)
-        mine = next((fit for fit in fits if fit.one.id == answer.id), None)
+        mine = next((fit for fit in fits if fit.candidate.id == answer.id), None)
         if mine is None:
             return answer
         better = [
             fit for fit in fits
-            if fit.run.whole and fit.alike >= Similarity.SPACES and (fit.session, fit.rest) > (mine.session, mine.rest)
+            if fit.run.whole and fit.alike >= Similarity.SPACES
+            and (fit.session, fit.setting) > (mine.session, mine.setting)
         ]  # fmt: skip
         best = _best([mine, *better])
         if len(best) > 1:
@@ -269,7 +270,7 @@ class AnswerOnScreen:
             return [], 0, False
         whole = await self._store.completions.many([answer.id for answer, _ in close[:CLOSE]])
         fits = await in_thread(_fits, earlier_messages, close, whole, sent, place, forms, rows)
-        letters = len(letters_of((text or str(reply["tool_calls"]))[:COUNTED]))
+        letters = len(letters_of((text or str(reply["tool_calls"]))[:COUNTED_LENGTH]))
         return fits, letters, len(close) > CLOSE
 
     async def _close_to(
@@ -320,7 +321,7 @@ class AnswerOnScreen:
         close = [(turn, Similarity.EXACT) for turn in turns]
         fits = await in_thread(_fits, messages, close, whole, None, place, forms)
         enough = [fit for fit in fits if fit.run.messages and (fit.run.whole or fit.session == 2)]
-        answers = [await self.so_far(answer) for answer in _best(enough, alone=False)]
+        answers = [await self.so_far(answer) for answer in _best(enough, newest_only=False)]
         visible = [answer for answer in answers if answer.has_content]
         if len(visible) == 1:
             return visible[0]
@@ -397,7 +398,7 @@ def _fits(
         setting = 2 * (sent is not None and system == sent.system) + (answer.model == place.model)
         prompt_messages = without_fillers([as_chat(message) for message in prompt], place.agent)
         theirs = spoken(prompt_messages)
-        run = together(texts, theirs, forms)
+        run = overlap(texts, theirs, forms)
         against = not run.whole and not elsewhere <= _answers(theirs, forms)
         fits.append(Fit(answer, session, run, how, bool(texts), against, setting))
     return fits
@@ -410,7 +411,7 @@ def _answers(texts: Iterable[MessageText], forms: Forms) -> set[str]:
 def _is_enough(fit: Fit, letters: int) -> bool:
     """Tell if it is certain that this is the answer, if it is the only one. An answer that is not captured may have the
     same words: short ones need more to speak for them. `letters`: in its beginning, and digits."""
-    run, has_question = fit.run, fit.asked
+    run, has_question = fit.run, fit.has_question
     if fit.against or (fit.alike is Similarity.END and not (run.messages and run.whole)):
         return False
     if fit.session == 2:
@@ -422,18 +423,21 @@ def _is_enough(fit: Fit, letters: int) -> bool:
     return letters >= (UNMISTAKABLE if has_question else TELLING)
 
 
-def _best(fits: Sequence[Fit], *, alone: bool = True) -> list[RecentCompletion]:
+def _best(fits: Sequence[Fit], *, newest_only: bool = True) -> list[RecentCompletion]:
     """The one for which in no way less speaks than for any other; else all between which it is not certain. The same
-    said to the same question of the same conversation means the newest; with `alone` false all of these."""
+    said to the same question of the same conversation means the newest; with `newest_only` false all of these."""
     best = [fit for fit in fits if all(_weighs(fit, rival) for rival in fits)]
     if not best:
-        return [fit.one for fit in fits]
-    best_setting = max(fit.rest for fit in best)
-    best = [fit for fit in best if fit.rest == best_setting]
+        return [fit.candidate for fit in fits]
+    best_setting = max(fit.setting for fit in best)
+    best = [fit for fit in best if fit.setting == best_setting]
     if any(fit.alike >= Similarity.SPACES for fit in best):
         best = [fit for fit in best if fit.alike >= Similarity.SPACES]
-    same = best[0].one.thread is not None and len({(fit.one.thread, fit.one.session) for fit in best}) == 1
-    return [best[0].one] if same and alone else [fit.one for fit in best]
+    same = (
+        best[0].candidate.thread is not None
+        and len({(fit.candidate.thread, fit.candidate.session) for fit in best}) == 1
+    )
+    return [best[0].candidate] if same and newest_only else [fit.candidate for fit in best]
 
 
 def _weighs(fit: Fit, rival: Fit) -> bool:
@@ -448,9 +452,9 @@ def _choice_text(candidates: Sequence[Candidate]) -> str:
     lines = [
         f"- `{candidate.id}`, {time.strftime('%d %b %H:%M', time.localtime(candidate.created_at))}: "
         f"“{first_words(candidate.text)}”"
-        for candidate in candidates[:SHOWN]
+        for candidate in candidates[:MAX_CANDIDATES]
     ]
-    remainder = f"\n- and {len(candidates) - SHOWN} more" if len(candidates) > SHOWN else ""
+    remainder = f"\n- and {len(candidates) - MAX_CANDIDATES} more" if len(candidates) > MAX_CANDIDATES else ""
     return (
         "this conversation reads like several that were captured, so nothing was rated. Rate the one you mean with "
         "`rlproxy good --id ID` (or `bad`), or on the page:\n" + "\n".join(lines) + remainder

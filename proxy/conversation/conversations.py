@@ -106,10 +106,10 @@ def extend_thread(
     name: bytes | None,
     message: Mapping[str, Any],
     keepable: Callable[[Message], Message],
-    kept: Message | None = None,
+    stored: Message | None = None,
     node: bytes | None = None,
 ) -> bytes | None:
-    """`kept`: the message as it is stored; `node`: its name there, if it is stored right below `name`. That is the
+    """`stored`: the message as it is stored; `node`: its name there, if it is stored right below `name`. That is the
     thread's name, too, where nothing in the message is passed over."""
     role, content = message.get("role"), message.get("content")
     if role in SYSTEM_ROLES:
@@ -120,8 +120,8 @@ def extend_thread(
         if role == "user" and not loose and text[:1] in ("", "<"):  # silent
             return name
         bare = not (message.get("tool_calls") or message.get("name") or message.get("tool_call_id"))
-        if kept is not None and bare and loose == text:  # as most: its canonical form is made once only
-            return node or message_hash(name, kept.role, kept.body)
+        if stored is not None and bare and loose == text:  # as most: its canonical form is made once only
+            return node or message_hash(name, stored.role, stored.body)
     elif silent(message):
         return name
     else:

@@ -41,7 +41,7 @@ class CutPrompts:
             cut = [reason.removeprefix(CUT) if reason.startswith(CUT) else None for reason in reasons]
             self._last = deque([*cut, *self._last], maxlen=LAST)
 
-    def seen(self, reason: str | None) -> str | None:
+    def note(self, reason: str | None) -> str | None:
         """State of the newest answer. One sentence to say aloud, where it is the first that was cut."""
         first = reason is not None and not any(tuple(self._last))  # some answers end in threads
         self._last.append(reason)

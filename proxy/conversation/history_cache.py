@@ -16,7 +16,7 @@ from proxy.conversation.as_sent import Form, form_of, forms_of
 from proxy.conversation.conversations import canonical, extend_thread
 from proxy.conversation.modalities import more_than_text
 from proxy.conversation.redaction import Redactor
-from proxy.core.bounded_cache import Running, common
+from proxy.core.bounded_cache import TurnCache, common
 from proxy.core.json_edit import dumps
 from proxy.core.offload import length
 from store.captured.tree import SYSTEM_ROLES, message_hash, woven
@@ -50,9 +50,9 @@ class HistoryFold(Generic[S]):
 
     def __init__(self, step: Callable[[S | None, ChatMessage], S]) -> None:
         self._step = step
-        self._turns: Running[_Turn[S]] = Running()
+        self._turns: TurnCache[_Turn[S]] = TurnCache()
 
-    def known(self, messages: list[ChatMessage], size: int = LEAST) -> KnownHistory[S]:
+    def recall(self, messages: list[ChatMessage], size: int = LEAST) -> KnownHistory[S]:
         """The states after as many of the first messages as came in this order before. `size`: bytes of the request."""
         most, best = 0, None
         for turn in self._turns if messages and size >= LEAST else ():
@@ -67,8 +67,8 @@ class HistoryFold(Generic[S]):
             return KnownHistory([], [], None)
         return KnownHistory(best.states[:most], [index for index in best.odd if index < most], best)
 
-    def rest(self, history: KnownHistory[S], messages: list[ChatMessage], size: int) -> list[S]:
-        """The state after each message. `size`: bytes of the request; `history`: what `known` said, is used up."""
+    def extend(self, history: KnownHistory[S], messages: list[ChatMessage], size: int) -> list[S]:
+        """The state after each message. `size`: bytes of the request; `history`: what `recall` returned, is used up."""
         states, odd, turn = history
         went_on = turn is not None and len(states) >= len(turn.messages) - 1
         first = len(states)
@@ -99,7 +99,7 @@ class MessageFacts(NamedTuple):
     message: Message  # as it is stored
     node: bytes  # its name in the store's tree
     thread: bytes | None
-    above: bytes | None  # the thread up to the newest reply
+    reply_thread: bytes | None  # the thread up to the newest reply
     secrets: frozenset[str]  # the kinds that were taken out
     untrainable: str | None  # the first thing that is no text
     used_tools: bool
@@ -118,7 +118,7 @@ class HistoryFacts(NamedTuple):
     nodes: tuple[bytes, ...]  # of each of them
     asides: tuple[int, ...]  # which of them are system texts
     thread: bytes | None
-    above: bytes | None
+    reply_thread: bytes | None
     secrets: frozenset[str]
     untrainable: str | None
     turns: turns.KnownTurn
@@ -128,12 +128,12 @@ class HistoryFacts(NamedTuple):
 class History:
     def __init__(self, redactor: Redactor) -> None:
         # System texts are not part of the conversation: agents change them from turn to turn.
-        self.said = HistoryFold(partial(_fact, redactor))
-        self.aside = HistoryFold(partial(_aside_fact, redactor))
+        self.main = HistoryFold(partial(_fact, redactor))
+        self.system = HistoryFold(partial(_aside_fact, redactor))
 
     def clear(self) -> None:
-        self.said.clear()
-        self.aside.clear()
+        self.main.clear()
+        self.system.clear()
 
 
 class HistoryLookup:
@@ -142,26 +142,32 @@ class HistoryLookup:
     def __init__(self, history: History, messages: list[ChatMessage], size: int) -> None:
         self._history, self._size = history, size
         self._places: list[int] = []  # of system texts
-        self._apart: list[ChatMessage] = []
-        self._together: list[ChatMessage] = []
+        self._system_messages: list[ChatMessage] = []
+        self._main_messages: list[ChatMessage] = []
         for index, message in enumerate(messages):
             if message.get("role") in SYSTEM_ROLES:
                 self._places.append(index)
-                self._apart.append(message)
+                self._system_messages.append(message)
             else:
-                self._together.append(message)
-        self._said, self._aside = history.said.known(self._together, size), history.aside.known(self._apart, size)
+                self._main_messages.append(message)
+        self._main_history, self._system_history = (
+            history.main.recall(self._main_messages, size),
+            history.system.recall(self._system_messages, size),
+        )
 
     @property
     def fresh(self) -> int:
-        """Characters, about: what `told` still has to read."""
-        new = [*self._together[len(self._said.states) :], *self._apart[len(self._aside.states) :]]
+        """Characters, about: what `read` still has to read."""
+        new = [
+            *self._main_messages[len(self._main_history.states) :],
+            *self._system_messages[len(self._system_history.states) :],
+        ]
         return sum(map(_length, new))
 
-    def told(self) -> HistoryFacts:
+    def read(self) -> HistoryFacts:
         """Once."""
-        main_facts = self._history.said.rest(self._said, self._together, self._size)
-        aside_facts = self._history.aside.rest(self._aside, self._apart, self._size)
+        main_facts = self._history.main.extend(self._main_history, self._main_messages, self._size)
+        aside_facts = self._history.system.extend(self._system_history, self._system_messages, self._size)
         facts = woven(main_facts, zip(self._places, aside_facts, strict=True)) if aside_facts else main_facts
         prompt, nodes, *_, forms = zip(*facts, strict=True) if facts else ((), (), ())
         last = main_facts[-1] if main_facts else NOTHING
@@ -172,10 +178,10 @@ class HistoryLookup:
             nodes=nodes,
             asides=tuple(self._places),
             thread=last.thread,
-            above=last.above,
+            reply_thread=last.reply_thread,
             secrets=secrets,
             untrainable=last_aside.untrainable or last.untrainable,
-            turns=turns.KnownTurn(self._apart, last.used_tools),
+            turns=turns.KnownTurn(self._system_messages, last.used_tools),
             forms=None if secrets else forms_of(forms, _newest(prompt)) if any(forms) else {},
         )
 
@@ -203,7 +209,7 @@ def _fact(redactor: Redactor, parent_state: MessageFacts | None, message: ChatMe
         stored,
         node,
         thread,
-        thread if role == "assistant" else base.above,
+        thread if role == "assistant" else base.reply_thread,
         base.secrets | kinds if kinds else base.secrets,
         base.untrainable or (None if type(message.get("content")) is str else more_than_text([message])),
         base.used_tools or role == "tool" or bool(message.get("tool_calls")),

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from proxy.core.bounded_cache import Running, common
+from proxy.core.bounded_cache import TurnCache, common
 from proxy.core.json_edit import loads, member
 from proxy.core.json_skip import past, past_rest, past_white
 from proxy.core.offload import LARGE, LIGHT, Marks, marks, weight
@@ -29,7 +29,7 @@ class JsonPlace(NamedTuple):
     """The list of a body that grows from turn to turn."""
 
     name: str
-    before: tuple[str, ...]  # the members that come before it
+    preceding: tuple[str, ...]  # the members that come before it
     start: int  # the byte after its bracket
     ends: list[int]  # the byte after each of its first items, as long as they are objects
 
@@ -53,7 +53,7 @@ class Body:
 class KnownPrefix(NamedTuple):
     """How far a body is the same as an earlier one."""
 
-    earlier: Body | None
+    body: Body | None
     bytes: int
     marks: Marks | None  # of the whole body; None where it is large, and nobody wants to know
     weight: int  # bytes that the whole body counts as
@@ -63,9 +63,9 @@ class EarlierBodies:
     """May be used from any thread but `remember`."""
 
     def __init__(self) -> None:
-        self._bodies: Running[Body] = Running()
+        self._bodies: TurnCache[Body] = TurnCache()
 
-    def known(self, raw: bytes) -> KnownPrefix:
+    def find_prefix(self, raw: bytes) -> KnownPrefix:
         if len(raw) < LIGHT and len(raw) < LEAST:
             return KnownPrefix(None, 0, Marks(raw.count(b"{"), raw.count(b"["), raw.count(b",")), len(raw))
         nearest, same = None, 0
@@ -81,7 +81,7 @@ class EarlierBodies:
 
     def read(self, raw: bytes, prefix: KnownPrefix) -> Body:
         """Read it as `wire.loads` does. Raises ValueError."""
-        if prefix.earlier is not None and (body := _read_on(raw, prefix, prefix.earlier)) is not None:
+        if prefix.body is not None and (body := _read_on(raw, prefix, prefix.body)) is not None:
             return body
         try:
             whole = orjson.loads(raw)
@@ -133,13 +133,13 @@ def _read_on(raw: bytes, prefix: KnownPrefix, base: Body) -> Body | None:
     except orjson.JSONDecodeError:
         return None  # whatever is wrong is said of the whole body
     new = members.pop(_NEW)
-    if place.name in members or not members.keys().isdisjoint(place.before):
+    if place.name in members or not members.keys().isdisjoint(place.preceding):
         return None  # which of the two counts is for the parser to say
     was = base.parsed
     items = [*was[place.name][:count], *new[1:]]
     new_ends, end = _ends(raw, position)
     ends = [*place.ends[:count], *new_ends]
-    parsed = {**{name: was[name] for name in place.before}, place.name: items, **members}
+    parsed = {**{name: was[name] for name in place.preceding}, place.name: items, **members}
     went_on = base if count >= len(was[place.name]) - 1 else None  # or says its last item in other words
     fresh = {**members, place.name: new[1:]}
     return Body(raw, parsed, fresh, prefix.marks, place._replace(ends=ends), (place.start, end), went_on)

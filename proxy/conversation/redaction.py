@@ -46,7 +46,7 @@ class Redactor:
         self._clean: set[bytes] = set()  # messages without a secret: they come again with every turn
         self._newest = ""  # the text looked through last that has none: a request is shown, typed and stored
         self._names: set[str] = set()  # of members, without a secret: nearly all come with every answer
-        self._own = [TextPattern(pattern) for pattern in settings.patterns]
+        self._own_patterns = [TextPattern(pattern) for pattern in settings.patterns]
 
     def text(self, text: str, kinds: Kinds | None = None) -> str:
         """The text with every secret replaced, itself where it has none. `kinds` takes what was found."""
@@ -66,7 +66,7 @@ class Redactor:
             if (mark := MARKS.get(kind)) is None or mark in text:
                 text = _replaced(text, kind, find(text), kinds)
         # Letters at random, in which a short pattern finds something in every picture.
-        for pattern in () if start else self._own:
+        for pattern in () if start else self._own_patterns:
             text = _replaced(text, "own", (Span(*span) for span in pattern.spans(text)), kinds)
         return text
 
@@ -127,9 +127,9 @@ class Redactor:
         return message
 
 
-def places(**found: Set[str]) -> tuple[str, ...]:
+def places(**kinds_by_place: Set[str]) -> tuple[str, ...]:
     """Finds and their places, as it is stored with the completion: `prompt:api_key`."""
-    return tuple(f"{place}:{kind}" for place, kinds in found.items() for kind in sorted(kinds))
+    return tuple(f"{place}:{kind}" for place, kinds in kinds_by_place.items() for kind in sorted(kinds))
 
 
 def was_redacted(text: str | None) -> bool:

@@ -65,22 +65,22 @@ class Recording(PacedStream):
         super().__init__(status=status, headers=headers)
         self.sent = bytearray()
         self.is_whole = True  # else it became too long, and is not kept
-        self._size = self._left = 0  # bytes that were written, and of those that have left
+        self._size = self._sent_bytes = 0  # bytes that were written, and of those that have left
         self._room: Room | None = None  # once something has been written
 
     @property
     def has_left(self) -> bool:
-        return self._left == self._size
+        return self._sent_bytes == self._size
 
     async def write(self, data: bytes | bytearray | memoryview) -> None:
         self._keep(data)
         await super().write(data)
-        self._left = self._size
+        self._sent_bytes = self._size
 
     async def write_eof(self, data: bytes = b"") -> None:
         self._keep(data)
         await super().write_eof(data)
-        self._left = self._size
+        self._sent_bytes = self._size
 
     def _keep(self, data: bytes | bytearray | memoryview) -> None:
         self._size += len(data)
@@ -98,23 +98,23 @@ class Attempt:
 
     def __init__(self, key: bytes, count: int, peer: str | None, session: str | None) -> None:
         self.key, self.count, self.peer, self.session = key, count, peer, session
-        self.at = time.monotonic()
+        self.received_at = time.monotonic()
         self.ended = asyncio.Event()
         self.completion: str | None = None  # the id of the first choice, once there is a row
         self.surely = False  # once it was taken: whether it was the same client's
-        self.said: asyncio.Future[str] | None = None  # our answer to a command
+        self.command_answer: asyncio.Future[str] | None = None  # our answer to a command
         self.finishing: asyncio.Future[Any] | None = None  # what is still storing its rows, where it broke off
         self._answer: tuple[int, CIMultiDict[str], bytes] | None = None
         self._recording: tuple[CIMultiDict[str], Recording] | None = None
         self._to_its_end = False
         self._response: web.StreamResponse | None = None  # what carried its answer
-        self._left = False
+        self._is_delivered = False
 
     @property
     def arrived(self) -> bool:
         """Tell whether its whole answer has left, so that its client has no reason to ask again."""
         response = self._response
-        return self._left or (self._to_its_end and response is not None and _has_left(response))
+        return self._is_delivered or (self._to_its_end and response is not None and _has_left(response))
 
     @property
     def answered(self) -> bool:
@@ -147,14 +147,14 @@ class Attempt:
         return 0 if self._recording is None else len(self._recording[1].sent)
 
     def drop(self) -> None:
-        self._left = self.arrived
+        self._is_delivered = self.arrived
         self._answer = self._recording = self._response = None
 
     def inherit(self, repeated: Attempt) -> None:
         self.completion, self._answer = repeated.completion, repeated._answer
         self._recording, self._to_its_end = repeated._recording, repeated._to_its_end
 
-    async def again(self, request: web.Request) -> web.StreamResponse:
+    async def replay(self, request: web.Request) -> web.StreamResponse:
         if self._answer is not None:
             status, headers, body = self._answer
             self._response = web.Response(status=status, headers=headers, body=body)
@@ -171,7 +171,7 @@ class Attempt:
 class RejectedAttempt(NamedTuple):
     """A try that got no further than our limits: of its body, only the length is known."""
 
-    at: float
+    received_at: float
     head: bytes
     tries: int
 
@@ -195,13 +195,15 @@ class Retries:
         for attempt in [attempt for attempt in self._attempts if attempt.completion in forgotten]:
             self._attempts.remove(attempt)
         for attempt in self._attempts:
-            if attempt.said is not None and _succeeded(attempt.said):  # it may speak of what is gone
-                attempt.said = asyncio.get_running_loop().create_future()
-                attempt.said.set_result(DONE_ALREADY)
+            if attempt.command_answer is not None and _succeeded(
+                attempt.command_answer
+            ):  # it may speak of what is gone
+                attempt.command_answer = asyncio.get_running_loop().create_future()
+                attempt.command_answer.set_result(DONE_ALREADY)
 
     def forget_session(self, session: str) -> None:
         """Nothing of it is kept any more. What is under way ends for the client that has asked, and is not kept."""
-        for attempt in [entry for entry in self._attempts if entry.session == session and entry.said is None]:
+        for attempt in [entry for entry in self._attempts if entry.session == session and entry.command_answer is None]:
             self._attempts.remove(attempt)
 
     @contextmanager
@@ -235,7 +237,7 @@ class Retries:
         same = [a for a in self._attempts if a.key == key and a.count < count and (has_id or not a.arrived)]
         if not same:
             return None
-        choice = min(same, key=lambda a: (not a.ended.is_set(), a.answered or a.said is not None))
+        choice = min(same, key=lambda a: (not a.ended.is_set(), a.answered or a.command_answer is not None))
         choice.surely = has_id or (len(same) == 1 and choice.peer == request.remote)
         self._attempts.remove(choice)
         return choice
@@ -260,9 +262,9 @@ class Retries:
 
     def _forget_old(self) -> None:
         oldest = time.monotonic() - KEPT_S
-        while self._attempts and self._attempts[0].at < oldest:
+        while self._attempts and self._attempts[0].received_at < oldest:
             self._attempts.popleft()
-        while self._refused and self._refused[0].at < oldest:
+        while self._refused and self._refused[0].received_at < oldest:
             self._refused.popleft()
         size = sum(attempt.size for attempt in self._attempts)
         for attempt in self._attempts:
@@ -292,10 +294,10 @@ class Retries:
         """Answer of a command that acts once: also where its client goes meanwhile and asks again."""
         if attempt is None:
             return await act()
-        running = None if repeated is None else repeated.said
+        running = None if repeated is None else repeated.command_answer
         if running is None or (running.done() and not _succeeded(running)):
             running = self._tasks.spawn("finish-command", act())
-        attempt.said = running
+        attempt.command_answer = running
         return await asyncio.shield(running)
 
     async def _forget(self, repeated: Attempt, choices: int) -> None:

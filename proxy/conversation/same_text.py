@@ -18,14 +18,14 @@ from itertools import accumulate
 from typing import Any, Final, Literal, NamedTuple
 
 from proxy.conversation.conversations import loose_content
-from proxy.conversation.user_text import SHOWN, silent
+from proxy.conversation.user_text import EXCERPT_LENGTH, silent
 from proxy.core.agent_wrappers import TEXT_PARTS
 
 _NO_LETTERS: Final = re.compile(r"[\W_]+")
 _LONG_NUMBER: Final = re.compile(r"&#[0-9]{8,}")  # of no character: Python refuses to read one of 5,000 digits
 _MOST_ADDED: Final = 100  # characters that a client adds to an answer that was broken off
 LONGEST: Final = 1 << 19  # characters of a text that may differ from another at all and still be the same
-COUNTED: Final = 1000  # characters of a message whose letters are counted: a conversation is known by far fewer
+COUNTED_LENGTH: Final = 1000  # characters of a message whose letters are counted: a conversation is known by far fewer
 _MARKS: Final = 30  # on one letter; more of them stand by themselves, as in Unicode's Stream-Safe Text Format
 _JOINER: Final = "\u034f"  # which no mark is moved across
 
@@ -161,7 +161,7 @@ def _many_marks() -> re.Pattern[str]:
     return re.compile(f"[{re.escape(marks)}]{{{_MARKS}}}")
 
 
-def together(resent: Sequence[MessageText], original: Sequence[MessageText], forms: Forms | None = None) -> TextOverlap:
+def overlap(resent: Sequence[MessageText], original: Sequence[MessageText], forms: Forms | None = None) -> TextOverlap:
     """`resent` is a conversation as it was sent back, `original` as the model had seen it; both from their ends."""
     forms = forms or Forms()
     count = letters = 0
@@ -169,13 +169,15 @@ def together(resent: Sequence[MessageText], original: Sequence[MessageText], for
         if mine.role != theirs.role or not _same(mine, theirs, forms):
             return TextOverlap(count, letters, False)
         count += 1
-        letters += min(len(forms.letters(text.text[:COUNTED])) for text in (mine, theirs))
+        letters += min(len(forms.letters(text.text[:COUNTED_LENGTH])) for text in (mine, theirs))
     return TextOverlap(count, letters, count == len(resent))
 
 
 def asked_alike(text: str, question: str, forms: Forms | None = None) -> bool:
     """Tell whether a question may be the one whose beginning was kept for lists."""
-    return len(question) >= SHOWN or _same(MessageText("user", text), MessageText("user", question), forms or Forms())
+    return len(question) >= EXCERPT_LENGTH or _same(
+        MessageText("user", text), MessageText("user", question), forms or Forms()
+    )
 
 
 def _same(first: MessageText, second: MessageText, forms: Forms) -> bool:

@@ -23,16 +23,16 @@ class Span(NamedTuple):
 class Shape(NamedTuple):
     letters: str  # what it begins with
     begins: re.Pattern[str]  # searched for: the letters, where a secret may begin
-    rest: re.Pattern[str]  # matched where the letters are
+    pattern: re.Pattern[str]  # matched where the letters are
 
 
-def _shape(letters: str, pattern: str, *, apart: bool = True, before: str = "") -> Shape:
-    """`before`: the characters that must not follow, for then it is part of something longer. The next of a row may.
-    `apart`: the letters are short, so nothing that belongs to a word may stand before them. A run of letters, digits,
+def _shape(letters: str, pattern: str, *, bounded: bool = True, not_next: str = "") -> Shape:
+    """`not_next`: the characters that must not follow, for then it is part of something longer. The next of a row may.
+    `bounded`: the letters are short, so nothing that belongs to a word may stand before them. A run of letters, digits,
     `_` and `-` is looked at from its start only."""
     begin = re.escape(letters)
-    end = f"(?:(?!{before})|(?={before}?{begin}))" if before else ""
-    begins = begin + _no_word_before(begin) if apart else begin
+    end = f"(?:(?!{not_next})|(?={not_next}?{begin}))" if not_next else ""
+    begins = begin + _no_word_before(begin) if bounded else begin
     return Shape(letters, re.compile(begins, re.ASCII), re.compile(begin + pattern + end, re.ASCII))
 
 
@@ -45,8 +45,8 @@ def _no_word_before(begin: str) -> str:
 
 _MIXED: Final = r"(?=[\w-]*[a-z])(?=[\w-]*[A-Z])(?=[\w-]*\d)"  # lower and upper case and digits: no name has all three
 KEYS: Final = (
-    _shape("sk-ant-", r"[\w-]{20,}", apart=False),  # Anthropic
-    _shape("sk-or-v1-", r"[0-9a-f]{40,}", apart=False),  # OpenRouter
+    _shape("sk-ant-", r"[\w-]{20,}", bounded=False),  # Anthropic
+    _shape("sk-or-v1-", r"[0-9a-f]{40,}", bounded=False),  # OpenRouter
     # OpenAI, Langfuse; the plain ones are LiteLLM's, DeepSeek's and OpenAI's old ones.
     _shape("sk-", r"(?:proj|svcacct|admin)-[\w-]{20,}"),
     _shape("sk-lf-", r"[0-9a-f-]{36}"),
@@ -57,52 +57,52 @@ KEYS: Final = (
     _shape("sk_test_", r"\w{16,}"),
     _shape("rk_live_", r"\w{16,}"),
     _shape("whsec_", r"[A-Za-z0-9+/=]{24,}"),  # Stripe, Standard Webhooks
-    _shape("AKIA", r"[A-Z2-7]{16}", before=r"[\w/+=]"),  # AWS
-    _shape("ASIA", r"[A-Z2-7]{16}", before=r"[\w/+=]"),
-    _shape("AIza", r"[\w-]{35}", before=r"[\w-]"),  # Google
+    _shape("AKIA", r"[A-Z2-7]{16}", not_next=r"[\w/+=]"),  # AWS
+    _shape("ASIA", r"[A-Z2-7]{16}", not_next=r"[\w/+=]"),
+    _shape("AIza", r"[\w-]{35}", not_next=r"[\w-]"),  # Google
     _shape("ya29.", r"[\w-]{20,}"),
     _shape("GOCSPX-", r"[\w-]{20,}"),
     *(_shape(f"gh{kind}_", r"[A-Za-z0-9]{36,}") for kind in "pousr"),  # GitHub
-    _shape("github_pat_", r"\w{22,}", apart=False),
+    _shape("github_pat_", r"\w{22,}", bounded=False),
     *(_shape(name, r"[\w-]{20,}") for name in ("glpat-", "gldt-", "glrt-", "glcbt-", "glptt-")),  # GitLab
     *(_shape(f"xox{kind}-", r"(?=[\w-]*\d)[\w-]{16,}") for kind in "abeprs"),  # Slack
     _shape("xapp-", r"\d-[\w-]{16,}"),
-    _shape("hooks.slack.com/services/", r"T\w+/B\w+/\w{16,}", apart=False),
+    _shape("hooks.slack.com/services/", r"T\w+/B\w+/\w{16,}", bounded=False),
     _shape("hf_", r"[A-Za-z0-9]{30,}"),  # Hugging Face
     _shape("gsk_", r"[A-Za-z0-9]{40,}"),  # Groq
     _shape("xai-", r"[A-Za-z0-9]{60,}"),
     _shape("pplx-", r"[A-Za-z0-9]{40,}"),  # Perplexity
-    _shape("r8_", r"[A-Za-z0-9]{37}", before=r"\w"),  # Replicate
+    _shape("r8_", r"[A-Za-z0-9]{37}", not_next=r"\w"),  # Replicate
     _shape("nvapi-", r"[\w-]{40,}"),  # NVIDIA
     _shape("tvly-", rf"{_MIXED}[\w-]{{24,}}"),  # Tavily
     _shape("lsv2_", r"(?:pt|sk)_\w{32,}"),  # LangSmith
-    _shape("npm_", r"[A-Za-z0-9]{36}", before=r"\w"),
+    _shape("npm_", r"[A-Za-z0-9]{36}", not_next=r"\w"),
     _shape("pypi-AgE", r"[\w-]{50,}"),
     _shape("dckr_pat_", r"[\w-]{20,}"),  # Docker
-    _shape("SG.", r"[\w-]{22}\.[\w-]{43}", before=r"[\w-]"),  # SendGrid
+    _shape("SG.", r"[\w-]{22}\.[\w-]{43}", not_next=r"[\w-]"),  # SendGrid
     _shape("dop_v1_", r"[0-9a-f]{64}"),  # DigitalOcean
-    *(_shape(f"shp{kind}_", r"[0-9a-fA-F]{32}", before=r"\w") for kind in ("at", "ca", "pa", "ss")),  # Shopify
+    *(_shape(f"shp{kind}_", r"[0-9a-fA-F]{32}", not_next=r"\w") for kind in ("at", "ca", "pa", "ss")),  # Shopify
     _shape("ATATT3", r"[\w=-]{100,}"),  # Atlassian
     _shape("lin_api_", r"[A-Za-z0-9]{32,}"),  # Linear
     _shape("ntn_", r"[A-Za-z0-9]{40,}"),  # Notion
-    _shape("dapi", r"[0-9a-f]{32}", before=r"\w"),  # Databricks
+    _shape("dapi", r"[0-9a-f]{32}", not_next=r"\w"),  # Databricks
     _shape("hvs.", r"[\w-]{24,}"),  # Vault
     _shape("glsa_", r"[A-Za-z0-9]{32}_[0-9a-f]{8}"),  # Grafana
     _shape("figd_", r"[\w-]{36,}"),  # Figma
-    _shape("sbp_", r"[0-9a-f]{40}", before=r"\w"),  # Supabase
+    _shape("sbp_", r"[0-9a-f]{40}", not_next=r"\w"),  # Supabase
     _shape("AGE-SECRET-KEY-1", r"[A-Z0-9]{50,}"),
     _shape("rlp_", r"[0-9a-f]{8}_[\w-]{43}"),  # our own (proxy.access.keys)
 )
 JWT: Final = (_shape("eyJ", r"[\w-]{10,}\.[\w-]*\.[\w-]{16,}(?:\.[\w-]*){0,2}(?:\.[\w-]{16,})*"),)
 # Told by what stands before: the first group is the secret.
-NAMED: Final = (
-    _shape("AccountKey=", r"([A-Za-z0-9+/]{86}==)", apart=False),  # Azure
+NAMED_SHAPES: Final = (
+    _shape("AccountKey=", r"([A-Za-z0-9+/]{86}==)", bounded=False),  # Azure
     *(
         _shape(
             name,
             r"""(?:\\{0,7}["'])?\s{0,30}[=:]\s{0,30}(?:\\{0,7}["'])?([A-Za-z0-9/+]{40})""",
-            apart=False,
-            before="[A-Za-z0-9/+=]",
+            bounded=False,
+            not_next="[A-Za-z0-9/+=]",
         )
         for name in ("aws_secret_access_key", "AWS_SECRET_ACCESS_KEY", "SecretAccessKey", "secretAccessKey")
     ),
@@ -174,7 +174,7 @@ def room_in(letters: bytes) -> bool:
 def keys(text: str) -> Iterator[Span]:
     dense = _dense(text)
     yield from _keys(text, [shape for shape in KEYS if shape.letters in dense] if dense else ())
-    for shape in [shape for shape in NAMED if shape.letters in text]:
+    for shape in [shape for shape in NAMED_SHAPES if shape.letters in text]:
         yield from (Span(*match.span(1)) for match in _matches(text, shape))
     for token in BOT.finditer(text) if ":AA" in text else ():
         if text[max(0, token.start() - 6) : token.start()].isdecimal():
@@ -319,7 +319,7 @@ def _matches(text: str, shape: Shape) -> Iterator[re.Match[str]]:
     """Each begins behind the one before, or in its last letters where it had taken those of the next for its own."""
     position = _next(text, shape, 0)
     while position >= 0:
-        match, resume = shape.rest.match(text, position), position + 1
+        match, resume = shape.pattern.match(text, position), position + 1
         while match is not None:
             yield match
             resume = match.end() + 1
@@ -343,7 +343,7 @@ def _in_row(text: str, shape: Shape, end: int) -> re.Match[str] | None:
     size = len(shape.letters)
     start = text.find(shape.letters, end - size + 1, end + 1 + size)
     while start >= 0:
-        if (match := shape.rest.match(text, start)) is not None:
+        if (match := shape.pattern.match(text, start)) is not None:
             return match
         start = text.find(shape.letters, start + 1, end + 1 + size)
     return None

@@ -31,7 +31,7 @@ SYSTEM: Final = 1 << 15  # characters of a system text that are compared, at its
 _SAME: Final = 0.5  # how much of two system prompts has to be the same, of all their lines
 _LEAST_ANSWER: Final = 8  # characters by which an answer is known without its question
 _AROUND: Final = 600  # characters around a transcript in which its task is said
-GIVEN: Final = 16  # characters of a task that is given to a subagent: fewer may be anybody's
+MIN_TASK_LENGTH: Final = 16  # characters of a task that is given to a subagent: fewer may be anybody's
 _MOST_WORDS: Final = 200  # of a person in a transcript that are compared
 _MOST_TEXTS: Final = 64  # of one call
 
@@ -158,7 +158,7 @@ def _pieces(system: Sequence[str]) -> frozenset[str]:
 def may_be_given(messages: Sequence[Mapping[str, Any]]) -> bool:
     """Tell whether these messages begin a conversation with words that an answer may have given to a tool."""
     text = _only_text(messages)
-    return text is not None and len(text) >= GIVEN
+    return text is not None and len(text) >= MIN_TASK_LENGTH
 
 
 def gives(reply: bytes, messages: Sequence[Mapping[str, Any]]) -> bool:
@@ -170,7 +170,7 @@ def gives(reply: bytes, messages: Sequence[Mapping[str, Any]]) -> bool:
         string in candidates
         for call in calls
         for string in _strings(call.get("function", {}).get("arguments"))
-        if len(string) >= GIVEN
+        if len(string) >= MIN_TASK_LENGTH
     )
 
 

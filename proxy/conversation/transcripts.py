@@ -52,10 +52,10 @@ class Transcript:
         offset = 0
         for line in self.text.split("\n"):
             if (label := label_of(line)) is not None:
-                yield self._behind(offset + label[0], offset + label[1], _SPEAKERS[line[label[0] : label[1]]])
+                yield self._words_after(offset + label[0], offset + label[1], _SPEAKERS[line[label[0] : label[1]]])
             offset += len(line) + 1
 
-    def _behind(self, label: int, end: int, speaker: Speaker) -> Words:
+    def _words_after(self, label: int, end: int, speaker: Speaker) -> Words:
         text, marks = self.text, end
         while marks < min(len(text), end + _MARKS) and not (text[marks].isalnum() or text[marks] == "_"):
             marks += 1

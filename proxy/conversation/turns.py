@@ -130,35 +130,35 @@ def turn_of(
     messages: Sequence[Mapping[str, Any]],
     tools: Sequence[Any] | None,
     rules: Sequence[TurnRule] = (),
-    known: KnownTurn | None = None,
+    known_turn: KnownTurn | None = None,
     words: str | None = None,
 ) -> Decision:
-    """`known`: what of these messages need not be looked for; `words`: a person's last ones, likewise.
+    """`known_turn`: what of these messages need not be looked for; `words`: a person's last ones, likewise.
 
     Raises BadRequest where our header says neither main nor side.
     """
     if "x-rl-turn" in headers and (turn := said_turn(headers)) is not None:
         return Decision(turn, "header")
-    if known is None:
-        known = KnownTurn([m for m in messages if m.get("role") in SYSTEM_ROLES], _used_tools(messages))
-    system, last = _system_text(known.system), _said_last(messages) if words is None else words
+    if known_turn is None:
+        known_turn = KnownTurn([m for m in messages if m.get("role") in SYSTEM_ROLES], _used_tools(messages))
+    system, last = _system_text(known_turn.system), _said_last(messages) if words is None else words
     if len(last) > HEAD + TAIL:
         last = _ends(last)
     # Fixed words are searched for before their pattern is, in a text of ASCII alone.
     low_system = system.lower() if system.isascii() else None
     low_last = last.lower() if last.isascii() else None
-    limit, toolless = limit_of(body), not tools and known.used_tools and not _after_a_tool(messages)
+    limit, toolless = limit_of(body), not tools and known_turn.used_tools and not _after_a_tool(messages)
     ours = _OURS if system else _OURS_WITHOUT_SYSTEM
     for rule, in_system, in_last in (*map(_ready_rule, rules), *ours) if rules else ours:
         if in_last is not None:
             if low_last is not None and not (low_last.startswith(in_last.begins) and in_last.has in low_last):
                 continue
-            if in_last.found(last) is None:
+            if in_last.match(last) is None:
                 continue
         if in_system is not None:
             if low_system is not None and not (low_system.startswith(in_system.begins) and in_system.has in low_system):
                 continue
-            if in_system.found(system) is None:
+            if in_system.match(system) is None:
                 continue
         if (
             (rule.header is None or _has(headers, rule.header))
@@ -174,7 +174,7 @@ def turn_of(
 class _Search(NamedTuple):
     """A rule's pattern, and how every text begins that fits it, or what it has in it, in small letters."""
 
-    found: Callable[[str], Any]  # None for no match
+    match: Callable[[str], Any]  # None for no match
     begins: str
     has: str
 

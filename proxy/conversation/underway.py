@@ -31,10 +31,10 @@ class AnswersInProgress:
     def __init__(self) -> None:
         self._answers: dict[str, AnswerInProgress] = {}
 
-    def begun(self, id: str, answer: AnswerInProgress) -> None:
+    def add(self, id: str, answer: AnswerInProgress) -> None:
         self._answers[id] = answer
 
-    def ended(self, id: str) -> None:
+    def remove(self, id: str) -> None:
         self._answers.pop(id, None)
 
     async def begin_now(self, id: str) -> bool:

@@ -21,7 +21,7 @@ _BLOCKS: Final = (
 )  # fmt: skip
 _OPENING: Final = re.compile("<(?:" + "|".join(_BLOCKS) + f")|{CONTEXT[0]}")
 _NAME_ENDS: Final = (">", " ", "\n")
-SHOWN: Final = 2000  # characters of a person's words that lists show
+EXCERPT_LENGTH: Final = 2000  # characters of a person's words that lists show
 _begins: Final = re.compile(r"\s*(?:/|[rR][lL]:)").match
 # With a slash; or without one, for clients that keep such lines for themselves: then with one of these words right
 # behind the colon, which nobody writes by accident.
@@ -103,7 +103,7 @@ def last_words(messages: Sequence[Mapping[str, Any]]) -> str | None:
     return ""
 
 
-def words(messages: Sequence[Mapping[str, Any]], most: int = SHOWN) -> str:
+def words(messages: Sequence[Mapping[str, Any]], most: int = EXCERPT_LENGTH) -> str:
     """A person's last words in this conversation, for lists and the search; agents' own messages are passed over.
 
     `most` characters of it: more than are shown where secrets are still to be taken out, since half a key is one too.

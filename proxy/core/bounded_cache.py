@@ -23,7 +23,7 @@ class _Turn(NamedTuple, Generic[T]):
     value: T
 
 
-class Running(Generic[T]):
+class TurnCache(Generic[T]):
     """May be read from any thread."""
 
     def __init__(self) -> None:

@@ -130,7 +130,7 @@ class ChatCommands:
 
         async def find_target() -> RatingTarget:
             place = Place(context.scope, context.identity.session, context.model, context.agent)
-            answer = await (self._last(place) if is_bare else self._screen.above(messages[:-1], place))
+            answer = await (self._last(place) if is_bare else self._screen.answer_above(messages[:-1], place))
             return RatingTarget(answer, context.scope.principal.bound or context.identity.user or OWNER)
 
         command = parse(command_of(messages[-1], context.agent) or "")

@@ -44,7 +44,7 @@ class CountTokens:
         translated."""
         raw = await plain_body(request, coding_of(request.headers), self._parts.settings.server.max_body_bytes)
         bodies = self._parts.recent.bodies
-        known = bodies.known(raw)
+        known = bodies.find_prefix(raw)
         await hold_parsed(request, raw, known)
         heavy = known.weight
         content, parsed = await off_loop(heavy, parse_request, raw, bodies, known, MESSAGES)

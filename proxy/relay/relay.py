@@ -85,7 +85,7 @@ class Relay:
             if context.commands.position is not None:
                 return await self._command(context, attempt, earlier)
             if attempt and earlier and await self._retries.settle(attempt, earlier, context.parsed.n):
-                return await attempt.again(request)
+                return await attempt.replay(request)
             context.attempt = attempt
             await self._version(context)
             response = await self._admit(context)
@@ -99,7 +99,7 @@ class Relay:
         """Raises BadRequest, TooLarge, TooMany, Overloaded."""
         parts, head = self.parts, self._heads.get(request[HEAD]) or self._head_facts(request[HEAD])
         raw = await plain_body(request, head.coding, parts.settings.server.max_body_bytes)
-        known = parts.recent.bodies.known(raw)
+        known = parts.recent.bodies.find_prefix(raw)
         await hold_parsed(request, raw, known)
         read = partial(
             body_facts, raw, parts.recent.bodies, known, dialect, request.headers, head.named, is_side=head.side

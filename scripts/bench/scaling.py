@@ -102,7 +102,7 @@ def hashing(messages: list[dict[str, Any]]) -> None:
     thread(messages, redactor.message)
     history = History(redactor)
     without_commands(messages)
-    HistoryLookup(history, messages, 0).told()
+    HistoryLookup(history, messages, 0).read()
 
 
 def conversation(*roles: str, content: Any) -> Callable[[int], Any]:

@@ -26,11 +26,9 @@ LISTED: Final = (
 WORDS: Final = frozenset(LISTED.split())
 # How many names of a folder may be such; a folder that is not here: none.
 MOST: Final[dict[str, int]] = {
-    "config": 16,
     "proxy": 4,
     "proxy/cli": 4,
     "proxy/cli/imports": 1,
-    "proxy/conversation": 50,
     "proxy/core": 1,  # Gone, as HTTP calls it
     "proxy/relay": 90,
     "proxy/signals": 10,

@@ -53,12 +53,12 @@ def measured(name: str) -> dict[str, float]:
 
     def remembered() -> EarlierBodies:
         found = EarlierBodies()
-        found.remember(found.read(first, found.known(first)))
-        found.remember(found.read(second, found.known(second)))
+        found.remember(found.read(first, found.find_prefix(first)))
+        found.remember(found.read(second, found.find_prefix(second)))
         return found
 
     def read(of: EarlierBodies) -> Any:
-        return of.read(third, of.known(third))
+        return of.read(third, of.find_prefix(third))
 
     def made_ready(of: EarlierBodies) -> None:
         """Do everything that follows from the body before it leaves."""
@@ -68,7 +68,7 @@ def measured(name: str) -> dict[str, float]:
 
     def known() -> History:
         history = History(Redactor(Redaction()))
-        HistoryLookup(history, loads(first)["messages"], len(first)).told()
+        HistoryLookup(history, loads(first)["messages"], len(first)).read()
         return history
 
     messages, parsed = loads(third)["messages"], loads(third)
@@ -78,9 +78,9 @@ def measured(name: str) -> dict[str, float]:
         "body read, depth, model named; nothing remembered": best(EarlierBodies, made_ready),
         "body read, depth, model named; with incremental_json": best(remembered, made_ready),
         "messages told, nothing remembered": best(
-            lambda: History(Redactor(Redaction())), lambda of: HistoryLookup(of, messages, len(third)).told()
+            lambda: History(Redactor(Redaction())), lambda of: HistoryLookup(of, messages, len(third)).read()
         ),
-        "messages told, with history_cache": best(known, lambda of: HistoryLookup(of, messages, len(third)).told()),
+        "messages told, with history_cache": best(known, lambda of: HistoryLookup(of, messages, len(third)).read()),
         "model named, each token looked at": best(lambda: None, lambda _: rewrite(third, {}, NAMED)),
         "model named, with json_splice": best(lambda: None, lambda _: with_members(third, parsed, NAMED)),
     }

@@ -28,7 +28,7 @@ from proxy.conversation.conversations import command_at, thread, without_command
 from proxy.conversation.history_cache import History, HistoryLookup
 from proxy.conversation.incremental_json import LEAST, EarlierBodies
 from proxy.conversation.redaction import Redactor
-from proxy.conversation.same_text import MessageText, alike, broken_off, together
+from proxy.conversation.same_text import MessageText, alike, broken_off, overlap
 from proxy.conversation.side_requests import may_quote, quotation
 from proxy.conversation.turns import turn_of
 from proxy.conversation.user_text import without_blocks
@@ -205,12 +205,12 @@ def asked(dialect: Dialect, body: dict[str, Any]) -> None:
     raw = orjson.dumps(body)
     bodies, history = EarlierBodies(), History(ALL)
     for body_again in (raw, raw[:-1] + b" }"):
-        read = bodies.read(body_again, bodies.known(body_again))
+        read = bodies.read(body_again, bodies.find_prefix(body_again))
         bodies.remember(read)
         found: ParsedRequest = dialect.parse(read.parsed)
         assert command_at(found.messages) is None
         kept = without_commands(found.messages)
-        told = HistoryLookup(history, found.messages, len(raw)).told()
+        told = HistoryLookup(history, found.messages, len(raw)).read()
         turn_of({}, read.parsed, found.messages, None, (), told.turns)
         dialect.keep(read.parsed, found, kept)
         dialect.names(read.parsed)
@@ -395,8 +395,8 @@ def shown(text: str) -> None:
 def same(text: str) -> None:
     alike(text, f"{text}b")
     broken_off(text, f"{text}b")
-    together([MessageText("user", text)], [MessageText("user", f"b{text}b")])
-    together([MessageText("user", f"b{text}b")], [MessageText("user", f"{text}\nb\n{text}")])
+    overlap([MessageText("user", text)], [MessageText("user", f"b{text}b")])
+    overlap([MessageText("user", f"b{text}b")], [MessageText("user", f"{text}\nb\n{text}")])
 
 
 def quoting(text: str) -> None:

@@ -69,7 +69,7 @@ def test_the_search_for_patterns_finds_them() -> None:
     """In a module, in a record of a tuple, as a bound method, and inside a function, with the methods that are used."""
     found = {use.place: use.methods for use in everything()}
     assert found["proxy.core.sse._LINE"] == {"finditer", "split"}
-    assert found["proxy.conversation.secret_shapes.KEYS[0].rest"] == {"match"}
+    assert found["proxy.conversation.secret_shapes.KEYS[0].pattern"] == {"match"}
     rules = [methods for place, methods in found.items() if place.startswith("proxy.conversation.turns._OURS[")]
     assert {"match"} in rules and {"search"} in rules
     assert found["proxy.core.upstream._is_plain"] == {"fullmatch"}

@@ -72,13 +72,13 @@ class Capture:
 
     def follow(self, tasks: Tasks, make_row: MakesRow, *, at_once: bool) -> None:
         """The question has left; `at_once`: its rows are made while the backend works on it."""
-        self._underway.begun(self.id, self)
+        self._underway.add(self.id, self)
         self._record.follow(tasks, make_row, at_once=at_once)
 
     async def begin(self, row: NewCompletion) -> None:
         """The rows, stored before the question leaves. Raises DuplicateCompletion."""
         await self._record.store(row)
-        self._underway.begun(self.id, self)
+        self._underway.add(self.id, self)
 
     async def begin_now(self) -> None:
         """Have its rows stored: somebody has said something about this answer while it comes."""
@@ -106,7 +106,7 @@ class Capture:
             await self._store.items.name_response(self.id, backend_id)
         except (StoreError, sqlite3.IntegrityError) as error:
             self._note_failure(error)
-        self._underway.ended(self.id)
+        self._underway.remove(self.id)
 
     def adopt(self, row: NewCompletion) -> None:
         """Go on with a row that was left open; it is in the store."""
@@ -146,7 +146,7 @@ class Capture:
         return commit
 
     def _committed(self, status: Status, ends: Sequence[FinishedCompletion], commit: asyncio.Future[None]) -> None:
-        self._underway.ended(self.id)
+        self._underway.remove(self.id)
         if commit.cancelled():
             return
         if (failure := commit.exception()) is None:
@@ -172,7 +172,7 @@ class Capture:
                 await self._end_lost()
             return self._note_commit(status, count)
         finally:
-            self._underway.ended(self.id)
+            self._underway.remove(self.id)
 
     def _ending(self, status: Status, error: str | None) -> tuple[dict[int, Reply], Status, str | None]:
         """The replies by their choices, and how the answer ended."""

@@ -147,7 +147,7 @@ class AnswerOutcome:
         """Why the reply cannot be compared token by token; None where it can. `is_whole`: the ids of its prompt came,
         so it was not cut."""
         cut = None if row.untrainable or is_whole else why_cut(row.prompt, reply.usage)
-        if row.choice == 0 and (line := self._health.cut.seen(cut)) is not None:
+        if row.choice == 0 and (line := self._health.cut.note(cut)) is not None:
             log.warning("a prompt was cut", completion=row.id, reason=cut)
             self._events.emit("problem", message=line)
         if cut is not None:

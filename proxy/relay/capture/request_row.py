@@ -16,7 +16,7 @@ from proxy.conversation.redaction import WORTH_A_THREAD, places
 from proxy.conversation.secret_shapes import LONGEST
 from proxy.conversation.turns import turn_of
 from proxy.conversation.typed_words import marked_errors, typed_in
-from proxy.conversation.user_text import SHOWN, last_words, words
+from proxy.conversation.user_text import EXCERPT_LENGTH, last_words, words
 from proxy.core.json_edit import dumps
 from proxy.core.offload import LARGE, in_thread, off_loop
 from proxy.dialects.base import OutgoingRequest
@@ -86,7 +86,7 @@ class RequestRow:
         context, parsed = self._context, self._outgoing.parsed
         assert context.id is not None
         secrets: set[str] = set()
-        redactor, backend, conversation = self._parts.redactor, self._parts.backend, lookup.told()
+        redactor, backend, conversation = self._parts.redactor, self._parts.backend, lookup.read()
         served, rules = backend.served, self._parts.settings.turns.rules
         typed = last_words(parsed.messages)
         turn = turn_of(
@@ -98,7 +98,9 @@ class RequestRow:
             conversation.turns,
             typed,
         )
-        excerpt = words(parsed.messages, SHOWN + LONGEST) if typed is None else typed[: SHOWN + LONGEST]
+        excerpt = (
+            words(parsed.messages, EXCERPT_LENGTH + LONGEST) if typed is None else typed[: EXCERPT_LENGTH + LONGEST]
+        )
         return NewCompletion(
             id=context.id,
             request_id=context.id,
@@ -120,9 +122,9 @@ class RequestRow:
             request=redactor.json(beside, secrets),
             sampling={**served.sampling, **served.by_dialect.get(context.dialect.name, {}), **parsed.sampling},
             thread=conversation.thread,
-            above=conversation.above,
+            above=conversation.reply_thread,
             untrainable=parsed.untrainable or conversation.untrainable,
-            asked=redactor.text(excerpt)[:SHOWN],
+            asked=redactor.text(excerpt)[:EXCERPT_LENGTH],
             typed=typed_in(parsed.messages, context.agent, redactor),
             tool_errors=marked_errors(parsed.messages),
             redacted=places(prompt=conversation.secrets, request=secrets) if conversation.secrets or secrets else (),

@@ -85,10 +85,10 @@ async def test_it_is_said_once_with_the_setting_that_helps(proxy: Proxy, ollama:
 
 def test_what_was_put_right_is_no_longer_said() -> None:
     cut = CutPrompts("give it more")
-    assert cut.line is None and cut.seen(None) is None
-    assert cut.seen("it read 3") == cut.line and str(cut.line).endswith("beginning: it read 3; give it more")
-    assert cut.seen("it read 4") is None and "2 conversations" in str(cut.line) and "it read 4" in str(cut.line)
+    assert cut.line is None and cut.note(None) is None
+    assert cut.note("it read 3") == cut.line and str(cut.line).endswith("beginning: it read 3; give it more")
+    assert cut.note("it read 4") is None and "2 conversations" in str(cut.line) and "it read 4" in str(cut.line)
     for _ in range(LAST):
-        cut.seen(None)
+        cut.note(None)
     assert cut.line is None
-    assert cut.seen("it read 5") is not None, "it is said aloud again"
+    assert cut.note("it read 5") is not None, "it is said aloud again"

@@ -47,12 +47,12 @@ def test_what_is_remembered_is_what_would_be_worked_out(
     for back, more, agent in [(len(first), [], None), *turns]:
         talk = [*talk[:back], *more]
         kept = [talk[at] for at in without_commands(talk, agent)]
-        told = HistoryLookup(known, kept, 100).told()
+        told = HistoryLookup(known, kept, 100).read()
         assert told.asides == tuple(at for at, m in enumerate(kept) if m["role"] in tree.SYSTEM_ROLES)
         secrets: set[str] = set()
         assert told.prompt == tuple(redactor.message(canonical(m), secrets) for m in kept)
         assert told.secrets == secrets
-        assert (told.thread, told.above) == thread_and_above(kept, redactor.message)
+        assert (told.thread, told.reply_thread) == thread_and_above(kept, redactor.message)
         chain = iter(tree.chain(m for m in told.prompt if m.role not in tree.SYSTEM_ROLES))
         assert told.nodes == tuple(
             tree.message_hash(None, m.role, m.body) if m.role in tree.SYSTEM_ROLES else next(chain) for m in told.prompt
@@ -76,7 +76,7 @@ def say(*texts: Any) -> list[ChatMessage]:
 
 
 def over(fold: HistoryFold[int], talk: list[ChatMessage], size: int = LEAST) -> list[int]:
-    return fold.rest(fold.known(talk), talk, size)
+    return fold.extend(fold.recall(talk), talk, size)
 
 
 def test_a_turn_costs_its_new_messages_only() -> None:
@@ -134,7 +134,7 @@ def test_a_message_is_measured_by_what_is_in_it() -> None:
     known = History(Redactor(Redaction()))
     talk = say("12345", [{"type": "text", "text": "1234567890"}])
     assert 15 <= HistoryLookup(known, talk, LEAST).fresh < 60
-    HistoryLookup(known, talk, LEAST).told()
+    HistoryLookup(known, talk, LEAST).read()
     assert HistoryLookup(known, [*talk, *say("abc")], LEAST).fresh < 10
     known.clear()
     assert HistoryLookup(known, talk, LEAST).fresh >= 15

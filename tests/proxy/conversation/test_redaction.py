@@ -26,7 +26,7 @@ from proxy.conversation.conversations import canonical, thread
 from proxy.conversation.redaction import SLICED, Redactor
 from proxy.conversation.secret_shapes import STEP, luhn
 from proxy.conversation.underway import AnswersInProgress
-from proxy.conversation.user_text import SHOWN
+from proxy.conversation.user_text import EXCERPT_LENGTH
 from proxy.core.events import Events
 from proxy.core.json_edit import WholeAnswer
 from proxy.core.metrics import Metrics
@@ -485,7 +485,7 @@ async def test_a_large_prompt_is_redacted_too(proxy: Proxy) -> None:
 
 @pytest.mark.parametrize("kept", range(2, len(TOKEN), 7))
 async def test_a_secret_that_a_list_cuts_is_not_half_there(proxy: Proxy, kept: int) -> None:
-    await proxy.chat("x" * (SHOWN - kept - 1) + " " + TOKEN)
+    await proxy.chat("x" * (EXCERPT_LENGTH - kept - 1) + " " + TOKEN)
     assert len(await proxy.store.completions.page(limit=1)) == 1
     assert on_disk(proxy.home, TOKEN[: max(kept, 8)]) == []
 

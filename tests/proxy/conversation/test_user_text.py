@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.conversation.user_text import SHOWN, command_of, silent, without_blocks, words
+from proxy.conversation.user_text import EXCERPT_LENGTH, command_of, silent, without_blocks, words
 from proxy.core.agent_wrappers import AGENTS
 from scripts.harness.agent_formats import CONTEXT, DETAILS, INFO, REMINDER
 
@@ -115,4 +115,4 @@ def test_what_a_person_said_last() -> None:
     assert words(messages) == "the question"
     assert words(messages[:1]) == "first" and words([]) == "" and words(messages[2:]) == ""
     assert words([{"role": "user", "content": [{"type": "image_url"}, {"type": "text", "text": 3}, "odd"]}]) == "odd"
-    assert len(words([{"role": "user", "content": "x" * 9000}])) == SHOWN
+    assert len(words([{"role": "user", "content": "x" * 9000}])) == EXCERPT_LENGTH
