@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-GROUP_NAME: Final = "secret"
+GROUP: Final = "secret"
 _CLASSES: Final = {"d": r"\p{Nd}", "s": r"\s\x0b\x1c-\x1f\x85\p{Z}", "w": r"\p{L}\p{M}\p{N}_"}
 _PART: Final = re.compile(r"\\.|\[\^?\]?|\]|\{,(?=\d)|.", re.DOTALL)
 _PLAIN: Final = {"{,": "{0,"}
@@ -31,7 +31,7 @@ class TextPattern:
         except re2.error as error:
             reason = error.args[0].decode() if isinstance(error.args[0], bytes) else str(error)
             raise ValueError(f"not a regular expression of RE2: {reason}{_advice(reason)}") from None
-        self._group: int = self._pattern.groupindex.get(GROUP_NAME, 0)
+        self._group: int = self._pattern.groupindex.get(GROUP, 0)
 
     def search(self, text: str) -> Any:
         """The first match, or None."""
@@ -50,7 +50,7 @@ class TextPattern:
 
 def _advice(reason: str) -> str:
     if "(?<" in reason or "(?=" in reason or "(?!" in reason:
-        return f"; it has no look-around: put `(?P<{GROUP_NAME}>…)` around what is meant, and what must be beside it outside"
+        return f"; it has no look-around: put `(?P<{GROUP}>…)` around what is meant, and what must be beside it outside"
     return ""
 
 

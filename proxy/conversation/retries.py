@@ -195,9 +195,8 @@ class Retries:
         for attempt in [attempt for attempt in self._attempts if attempt.completion in forgotten]:
             self._attempts.remove(attempt)
         for attempt in self._attempts:
-            if attempt.command_answer is not None and _succeeded(
-                attempt.command_answer
-            ):  # it may speak of what is gone
+            # A command's answer may speak of what is gone.
+            if attempt.command_answer is not None and _succeeded(attempt.command_answer):
                 attempt.command_answer = asyncio.get_running_loop().create_future()
                 attempt.command_answer.set_result(DONE_ALREADY)
 
