@@ -108,7 +108,7 @@ class _Turns:
         self.messages: list[dict[str, Any]] = []
         self.origins: list[int | None] = []
         self._open: dict[str, Any] | None = None
-        self._first_index: int | None = None  # of this turn's items; the first may be reasoning, with no more after it
+        self._first_index: int | None = None  # of this turn's items; until there is more, it may be reasoning alone
         self._texts: list[str] = []
         self._thoughts: list[str] = []
         self._references: list[str] = []
