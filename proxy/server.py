@@ -34,7 +34,7 @@ from proxy.core.address_file import ADDRESS_FILE
 from proxy.core.sharing import fd_limits
 from proxy.core.start_errors import listen, make_home
 from proxy.core.terminal import plain, styled
-from proxy.relay.exchange import GONE
+from proxy.relay.exchange import CLIENT_ERRORS
 from proxy.web.status import reachable
 from store.errors import MissingExtra
 from store.safety.db_key import Secret, find
@@ -98,7 +98,7 @@ def configure_logs(level: str, as_json: bool) -> None:
 def _is_ours(record: logging.LogRecord) -> bool:
     """aiohttp logs the bytes of a request that is not HTTP, and there may be a key among them. It also logs, as a bug,
     that a client has left before it was told `100 Continue`."""
-    return not (record.exc_info and isinstance(record.exc_info[1], (HttpProcessingError, *GONE)))
+    return not (record.exc_info and isinstance(record.exc_info[1], (HttpProcessingError, *CLIENT_ERRORS)))
 
 
 def key_of(settings: Settings) -> Secret | None:

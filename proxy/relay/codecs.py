@@ -47,8 +47,8 @@ class Codec(ABC):
         """The format that the backend answers in."""
 
     @abstractmethod
-    def body(self, named: Mapping[str, bytes], *, asking: bool) -> bytes:
-        """The body to send, with the members `named` that name the model; with `asking`, our own wishes, too."""
+    def body(self, model_members: Mapping[str, bytes], *, asking: bool) -> bytes:
+        """The body to send, with the members that name the model; with `asking`, our own wishes, too."""
 
     @abstractmethod
     def event(self, event: Event) -> bytes:
@@ -120,12 +120,12 @@ class Native(Codec):
     def _splicer(self) -> Splicer:
         return Splicer(self._rules)
 
-    def body(self, named: Mapping[str, bytes], *, asking: bool) -> bytes:
+    def body(self, model_members: Mapping[str, bytes], *, asking: bool) -> bytes:
         asks = self.asks if asking else {}
         parsed = self._question
         if parsed.add:  # what is parsed is not what the client sent
-            return rewrite(parsed.raw, {}, {**parsed.add, **asks, **named})
-        return with_members(parsed.raw, parsed.body, {**asks, **named}, parsed.item_range)
+            return rewrite(parsed.raw, {}, {**parsed.add, **asks, **model_members})
+        return with_members(parsed.raw, parsed.body, {**asks, **model_members}, parsed.item_range)
 
     def event(self, event: Event) -> bytes:
         data = event.data
@@ -219,8 +219,8 @@ class Translated(Codec):
         self._halves = HalfCharacters()
         self._say: Renderer = dialect.renderer(id=id, parsed=replace(outgoing.parsed, model=model), created=created)
 
-    def body(self, named: Mapping[str, bytes], *, asking: bool) -> bytes:
-        return rewrite(self._chat, {}, {**(self.asks if asking else {}), **named})
+    def body(self, model_members: Mapping[str, bytes], *, asking: bool) -> bytes:
+        return rewrite(self._chat, {}, {**(self.asks if asking else {}), **model_members})
 
     def event(self, event: Event) -> bytes:
         if event.data is None or not event.begins_object:
@@ -333,31 +333,31 @@ class Formats:
         """`translate`: what is to be translated though the backend has it."""
         self._capabilities = capabilities
         self._translate = frozenset(translate)
-        self._shown: dict[str, bool] = {}
+        self._proven: dict[str, bool] = {}
 
     def native(self, dialect: str) -> bool:
         """Tell whether to ask in this dialect; if not, chat completions, which every backend has, say it."""
         if dialect in self._translate:
             return False
-        return self._shown.get(dialect, self._capabilities.tries or dialect in self._capabilities.dialects)
+        return self._proven.get(dialect, self._capabilities.tries or dialect in self._capabilities.dialects)
 
     def has(self, dialect: str) -> None:
-        self._shown[dialect] = True
+        self._proven[dialect] = True
 
-    def shown(self, dialect: str) -> bool:
+    def is_proven(self, dialect: str) -> bool:
         """Tell whether it has answered in this dialect."""
-        return self._shown.get(dialect, False)
+        return self._proven.get(dialect, False)
 
     def lacks(self, dialect: str) -> None:
         """From now on it is translated, unless it has answered in it; a backend that learns it is asked again after a
         restart of rlproxy."""
-        self._shown.setdefault(dialect, False)
+        self._proven.setdefault(dialect, False)
 
     def table(self, dialects: Iterable[str]) -> dict[str, Literal["native", "translated", "untried"]]:
         """For `status`: how a request in each dialect reaches the backend."""
         return {
             name: "translated" if not self.native(name)
-            else "native" if name in self._shown or name in self._capabilities.dialects
+            else "native" if name in self._proven or name in self._capabilities.dialects
             else "untried"
             for name in dialects
         }  # fmt: skip

@@ -41,10 +41,10 @@ _PAIRS: Final = [a + b for a in _ALPHABET for b in _ALPHABET]
 class HeadFacts:
     """Facts of a head. They hold for every request with the same one."""
 
-    named: HeadIdentity
+    identity: HeadIdentity
     off: bool  # nothing of it is to be kept
     side: bool  # it says itself that no person reads the answer
-    counted: bool  # its client counts its tries
+    counts_tries: bool  # its client counts its tries
     id: str | None  # that its client chose for the completion
     coding: str  # in which its body is packed; empty where it is not
     target: str  # the route at the backend
@@ -95,20 +95,20 @@ class RequestContext:
 
 def head_facts(head: RequestHead, settings: Settings, backend: Mapping[str, str]) -> HeadFacts:
     """`backend`: the headers by which rlproxy is known there. Raises BadRequest."""
-    said = head.headers
-    off = says_off(said)
-    side = marked_side(said, settings.turns.rules)
-    sent = outgoing_headers(end_to_end(said), settings=settings.server, backend=backend)
+    headers = head.headers
+    off = says_off(headers)
+    side = marked_side(headers, settings.turns.rules)
+    sent = outgoing_headers(end_to_end(headers), settings=settings.server, backend=backend)
     sent.popall("content-encoding", None)  # it is undone when the body is read
     sent["accept-encoding"] = "identity"  # the answer has to be read here
     sent["content-type"] = "application/json"
     return HeadFacts(
-        head_identity(said, head.session),
+        head_identity(headers, head.session),
         off,
         side,
-        COUNT in said,
-        said.get("x-rl-completion-id"),
-        coding_of(said),
+        COUNT in headers,
+        headers.get("x-rl-completion-id"),
+        coding_of(headers),
         head.target,
         header_lines(sent),
     )

@@ -31,7 +31,7 @@ from proxy.relay.parts import RelayParts
 from proxy.relay.request_body import coding_of, hold_parsed, parse_request, plain_body, room_for
 
 # What a tokenizer needs of a chat request; the rest is for sampling.
-_COUNTED: Final = ("messages", "tools", "chat_template_kwargs")
+_PROMPT_MEMBERS: Final = ("messages", "tools", "chat_template_kwargs")
 TABLE: Final = "x-rl-tiktoken"  # the table that counted, where it was not the server
 
 
@@ -44,10 +44,10 @@ class CountTokens:
         translated."""
         raw = await plain_body(request, coding_of(request.headers), self._parts.settings.server.max_body_bytes)
         bodies = self._parts.recent.bodies
-        known = bodies.find_prefix(raw)
-        await hold_parsed(request, raw, known)
-        heavy = known.weight
-        content, parsed = await off_loop(heavy, parse_request, raw, bodies, known, MESSAGES)
+        prefix = bodies.find_prefix(raw)
+        await hold_parsed(request, raw, prefix)
+        heavy = prefix.weight
+        content, parsed = await off_loop(heavy, parse_request, raw, bodies, prefix, MESSAGES)
         async with self._parts.admission.through():
             await self._parts.backend.ready()
             lease = await self._parts.live_version.acquire(self._parts.live_version.parse_name(parsed.model))
@@ -70,14 +70,16 @@ class CountTokens:
         chat = await off_loop(heavy, MESSAGES.to_chat, body, parsed)
         if await off_loop(heavy, more_than_text, chat["messages"]) is not None:
             raise _cannot("of pictures, sounds or files", message_in(answer))
-        if (count := await self._counted(request, address, chat, heavy)) is not None:
+        if (count := await self._count_by_server(request, address, chat, heavy)) is not None:
             return web.json_response({"input_tokens": count})
         tokens = await openai_tokens.count(loads(members["model"]) if "model" in members else parsed.model, chat)
         if isinstance(tokens, str):
             raise _cannot("of a prompt", f"{message_in(answer)}; {tokens}")
         return web.json_response({"input_tokens": tokens.tokens}, headers={TABLE: tokens.table})
 
-    async def _counted(self, request: web.Request, address: Address, chat: Mapping[str, Any], heavy: int) -> int | None:
+    async def _count_by_server(
+        self, request: web.Request, address: Address, chat: Mapping[str, Any], heavy: int
+    ) -> int | None:
         """Ask as vLLM and the built-in backend have it, then as llama.cpp has it; None where there is neither."""
         members = {k: v for k, v in address.members.items() if k == "model"}
         question = await off_loop(heavy, _prompt, chat, members)
@@ -123,7 +125,7 @@ class CountTokens:
 
 
 def _prompt(chat: Mapping[str, Any], members: Mapping[str, bytes]) -> bytes:
-    return rewrite(dumps({key: chat[key] for key in _COUNTED if key in chat}), {}, members)
+    return rewrite(dumps({key: chat[key] for key in _PROMPT_MEMBERS if key in chat}), {}, members)
 
 
 def _cannot(action: str, reason: str) -> NotFound:

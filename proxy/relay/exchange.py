@@ -47,8 +47,8 @@ from store.records import NewCompletion, PromptLesson, Status
 
 log = structlog.get_logger()
 
-GONE: Final = (aiohttp.ClientConnectionResetError, ConnectionResetError, BrokenPipeError)
-LEFT: Final = "the client went away"
+CLIENT_ERRORS: Final = (aiohttp.ClientConnectionResetError, ConnectionResetError, BrokenPipeError)
+CLIENT_LEFT: Final = "the client went away"
 LEFT_OUT: Final = "x-rl-left-out"
 NOT_THEIRS: Final = frozenset({"content-length", "content-encoding"})  # of an answer that is read here
 LONG: Final = 1 << 14  # bytes of a question
@@ -107,7 +107,7 @@ class Exchange:
             raise
 
     async def _given_up(self, capture: Capture) -> None:
-        if await capture.given_up(LEFT) and self._attempt is not None:
+        if await capture.given_up(CLIENT_LEFT) and self._attempt is not None:
             self._attempt.completion = capture.id  # its retry may have the same id
 
     def _new_capture(self) -> Capture:
@@ -142,8 +142,8 @@ class Exchange:
         except ProxyError as failure:
             error = failure.message
             raise
-        except (asyncio.CancelledError, *GONE):
-            error = LEFT
+        except (asyncio.CancelledError, *CLIENT_ERRORS):
+            error = CLIENT_LEFT
             raise
         except Exception as fault:  # of ours; its words may be somebody's, and go to the log alone
             error = f"rlproxy failed while it answered ({type(fault).__name__}); its log says where."
@@ -155,7 +155,7 @@ class Exchange:
             del self._in_flight  # it knows this exchange: what no cycle holds needs no collector
             self._parts.memory.used(self._outgoing.size)
             if self._capture is not None and not self._finished:
-                status: Status = "partial" if error == LEFT else "error"
+                status: Status = "partial" if error == CLIENT_LEFT else "error"
                 # In a task of its own: this one may have been cancelled.
                 finishing = self._parts.tasks.spawn(
                     f"finish-{self._capture.id}",
@@ -173,7 +173,7 @@ class Exchange:
             headers[LESSONS] = ratings
         if self._codec.left_out:
             headers[LEFT_OUT] = ", ".join(self._codec.left_out)
-        overhead = self._in_flight.left_at - self._context.started
+        overhead = self._in_flight.departure - self._context.started
         self._parts.metrics.overhead.observe(overhead)
         headers["x-rl-overhead-ms"] = f"{overhead * 1000:.2f}"
         headers["x-accel-buffering"] = "no"
@@ -316,7 +316,7 @@ class Exchange:
                     self._request.transport.close()  # there is no place in these bytes for an error of ours
                     return response
                 broke = error
-            half = await self._rest(response, splitter)
+            half = await self._pass_remainder(response, splitter)
             if broke is not None and not self._finished and self._failed is None:
                 raise broke
             output = self._read(half) if half is not None else b""
@@ -331,7 +331,7 @@ class Exchange:
         await response.write_eof(self._last)
         return response
 
-    async def _rest(self, response: web.StreamResponse, splitter: EventSplitter) -> Event | None:
+    async def _pass_remainder(self, response: web.StreamResponse, splitter: EventSplitter) -> Event | None:
         """The rest after the last blank line. Half an event is handed back: where an error of ours has to follow, it
         is left out, or no client could read the error."""
         if not (remainder := splitter.remainder()):

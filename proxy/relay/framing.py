@@ -144,8 +144,8 @@ async def error_at_once(answer: Answer) -> str | None:
 
 def _event_object(event: Event) -> Any:
     """Raises ValueError."""
-    found = loads_server_json(event.data or event.raw.partition(b":")[2]).value
-    return {"error": found} if event.is_error and isinstance(found, dict) and error_in(found) is None else found
+    error = loads_server_json(event.data or event.raw.partition(b":")[2]).value
+    return {"error": error} if event.is_error and isinstance(error, dict) and error_in(error) is None else error
 
 
 def _first_object(text: bytes) -> Any:

@@ -61,12 +61,12 @@ class InFlightRequest:
         self.withheld: str | None = None  # what the server said to our wishes, where they were not said
         self.refusal = b""  # a 404 that was read to see what it is about
         self.address: Address | None = None  # where the question is
-        self.left_at = 0.0  # when it left, by the performance counter
+        self.departure = 0.0  # when it left, by the performance counter
         self._parts = parts
         self._context = context
         self._outgoing = outgoing
         self._on_departure = on_departure
-        self._taken = 0  # how many servers may have taken the question and broke off without a word
+        self._taken_count = 0  # how many servers may have taken the question and broke off without a word
 
     def leave(self) -> None:
         """The question is nowhere any more."""
@@ -84,7 +84,7 @@ class InFlightRequest:
         model = self._outgoing.parsed.model if self._context.lease.version is not None else None
         self.codec = Native(dialect, self._outgoing, self._parts.backend.capabilities, self._context.id, model)
         upstream = await self._answered()
-        if upstream.status not in MISSING or dialect is CHAT or formats.shown(dialect.name):
+        if upstream.status not in MISSING or dialect is CHAT or formats.is_proven(dialect.name):
             if upstream.status in OK:
                 formats.has(dialect.name)
             return upstream
@@ -183,7 +183,7 @@ class InFlightRequest:
                 body = self.codec.body(address.members, asking=wishing)
             else:
                 body = await in_thread(self.codec.body, address.members, asking=wishing)
-            self.left_at = time.perf_counter()
+            self.departure = time.perf_counter()
             try:
                 upstream = await self._connected(address.url, body)
                 refuse(address.url, upstream)
@@ -212,8 +212,8 @@ class InFlightRequest:
                     "POST", url, target, head.lines, body, unpack=True, on_sent=self._on_departure
                 )
             except Disconnected as error:
-                self._taken += 1
-                if last_try or self._taken > 1:
+                self._taken_count += 1
+                if last_try or self._taken_count > 1:
                     raise
                 closed = error
             except NotConnected:
@@ -223,7 +223,7 @@ class InFlightRequest:
             except TimeoutError:  # nobody took it, or it is silent: no reason to ask again
                 raise
             except OSError:
-                self._taken += 1
+                self._taken_count += 1
                 raise
         raise AssertionError("unreachable")
 
@@ -239,7 +239,7 @@ class InFlightRequest:
             await self._parts.backend.ready()
             return True
         foreign = self._parts.backend.capabilities.foreign
-        return not foreign and self._taken == 1 and await self._answers_again()
+        return not foreign and self._taken_count == 1 and await self._answers_again()
 
     async def _answers_again(self) -> bool:
         try:

@@ -35,7 +35,7 @@ PLACES: Final = {  # where a format has its messages, and the type of a text par
 class PromptLessons:
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._known: dict[Requester, list[CommentLesson]] | None = None
+        self._lessons: dict[Requester, list[CommentLesson]] | None = None
         self._reading = asyncio.Lock()
 
     async def start(self) -> None:
@@ -43,7 +43,7 @@ class PromptLessons:
 
     def changed(self) -> None:
         """A rating, a version or a word about a lesson came: what is known is out of date."""
-        self._known = None
+        self._lessons = None
 
     async def for_request(
         self, dialect: Dialect, parsed: ParsedRequest, requester: Requester, version: int | None
@@ -62,11 +62,11 @@ class PromptLessons:
 
     async def _active(self, requester: Requester) -> list[CommentLesson]:
         async with self._reading:
-            if self._known is None:
-                self._known = {}
+            if self._lessons is None:
+                self._lessons = {}
                 for lesson in await self._still_needed(await self._store.lessons.all()):
-                    self._known.setdefault(Requester(lesson.key, lesson.user), []).append(lesson)
-            return self._known.get(requester, [])
+                    self._lessons.setdefault(Requester(lesson.key, lesson.user), []).append(lesson)
+            return self._lessons.get(requester, [])
 
     async def _still_needed(self, lessons: Sequence[CommentLesson]) -> list[CommentLesson]:
         """Active ones, without those that a version has shown it can do without: they retire now."""

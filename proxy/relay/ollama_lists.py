@@ -34,7 +34,7 @@ class OllamaLists:
         backend: Backend,
         live_version: LiveVersion,
         admission: Admission,
-        others: Callable[[web.Request], Awaitable[web.StreamResponse]],
+        fallback: Callable[[web.Request], Awaitable[web.StreamResponse]],
         passthrough: Callable[[web.Request], Awaitable[web.StreamResponse]],
     ) -> None:
         assert isinstance(backend, Ollama)
@@ -42,14 +42,14 @@ class OllamaLists:
         self._backend = backend
         self._live_version = live_version
         self._admission = admission
-        self._others = others
+        self._fallback = fallback
         self._passthrough = passthrough
 
     async def passed(self, request: web.Request) -> web.StreamResponse:
         """Whatever passes through to Ollama."""
         path = upstream_path(request)
         if (request.method, path) not in (("GET", "/api/tags"), ("GET", "/api/ps"), ("POST", "/api/show")):
-            return await self._others(request)
+            return await self._fallback(request)
         if path == "/api/show":
             return await self._show(request)
         async with self._admission.through():

@@ -51,7 +51,7 @@ class PreviousResponses:
             size += await self._store.sizes.whole(id, scope.keys)
         hold(size)
         answers = await self._answers(names, scope)
-        if previous is not None and (answer := await self.one(previous, scope)) is not None:
+        if previous is not None and (answer := await self.find(previous, scope)) is not None:
             answers[previous] = answer
         return await off_loop(size, dialect.spell_out, body, answers) if answers else {}
 
@@ -110,7 +110,7 @@ class PreviousResponses:
                 )
         return items
 
-    async def one(self, id: str, scope: Scope) -> PreviousCompletion | None:
+    async def find(self, id: str, scope: Scope) -> PreviousCompletion | None:
         """None where it is not known, or another's."""
         id, *root = _ids(id)
         if START in root:
@@ -129,7 +129,7 @@ class PreviousResponses:
 
         Instructions are not carried over from one request to the next, so the two can differ.
         """
-        answer = None if parsed.previous is None else await self.one(parsed.previous, scope)
+        answer = None if parsed.previous is None else await self.find(parsed.previous, scope)
         if answer is None or answer.reply is None or len(parsed.messages) < 2:
             return parsed.messages
         if self._redactor.message(canonical(parsed.messages[-2])) != canonical(answer.reply):

@@ -81,10 +81,15 @@ class Relay:
         # A command is no part of what is captured, and acts once also where nothing is.
         is_counted = context.digest is not None and (context.id is not None or context.commands.position is not None)
         session = context.identity.session
-        with self._retries.attempt(request, context.digest, session) if is_counted else _ONE_TRY as (attempt, earlier):
+        with (
+            self._retries.attempt(request, context.digest, session) if is_counted else _ONE_TRY as (
+                attempt,
+                previous_try,
+            )
+        ):
             if context.commands.position is not None:
-                return await self._command(context, attempt, earlier)
-            if attempt and earlier and await self._retries.settle(attempt, earlier, context.parsed.n):
+                return await self._command(context, attempt, previous_try)
+            if attempt and previous_try and await self._retries.settle(attempt, previous_try, context.parsed.n):
                 return await attempt.replay(request)
             context.attempt = attempt
             await self._version(context)
@@ -99,20 +104,20 @@ class Relay:
         """Raises BadRequest, TooLarge, TooMany, Overloaded."""
         parts, head = self.parts, self._heads.get(request[HEAD]) or self._head_facts(request[HEAD])
         raw = await plain_body(request, head.coding, parts.settings.server.max_body_bytes)
-        known = parts.recent.bodies.find_prefix(raw)
-        await hold_parsed(request, raw, known)
+        prefix = parts.recent.bodies.find_prefix(raw)
+        await hold_parsed(request, raw, prefix)
         read = partial(
-            body_facts, raw, parts.recent.bodies, known, dialect, request.headers, head.named, is_side=head.side
+            body_facts, raw, parts.recent.bodies, prefix, dialect, request.headers, head.identity, is_side=head.side
         )
-        is_large = known.weight >= LARGE  # also what was said before has to be walked through
+        is_large = prefix.weight >= LARGE  # also what was said before has to be walked through
         content, parsed, identity, agent, commands = await in_thread(read) if is_large else read()
-        digest = (await off_loop(len(raw), key_of, request, raw)) if head.counted else None
+        digest = (await off_loop(len(raw), key_of, request, raw)) if head.counts_tries else None
         scope = Scope.of(request[PRINCIPAL], identity.user, identity.people)
         user = scope.user or scope.principal.name
         if user != identity.user:
             identity = identity._replace(user=user)
         context = RequestContext(
-            request, head, dialect, started, content, parsed, content.parsed, parsed, {}, known.weight, agent,
+            request, head, dialect, started, content, parsed, content.parsed, parsed, {}, prefix.weight, agent,
             identity, scope, Requester(scope.principal.key, user), commands, digest,
         )  # fmt: skip
         if dialect.goes_on and parsed.unreadable is None:
@@ -151,7 +156,7 @@ class Relay:
     # 2: command
 
     async def _command(
-        self, context: RequestContext, attempt: Attempt | None, earlier: Attempt | None
+        self, context: RequestContext, attempt: Attempt | None, previous_try: Attempt | None
     ) -> web.StreamResponse:
         """Answer the `/rl` line that the conversation ends in: never sent to the model, never stored as a completion.
         Whoever names people speaks for them, and only those whom the settings list are admins."""
@@ -169,7 +174,7 @@ class Relay:
             messages = await self._previous.as_answered(parsed, scope)
             return await self._commands.answer(messages, command, is_bare=dialect.is_prompt)
 
-        text = await self._retries.once(attempt, earlier, act)
+        text = await self._retries.once(attempt, previous_try, act)
         self._side_turns.note_command(context.requester)
         return await self._answer(context, parsed, text)
 
@@ -197,14 +202,14 @@ class Relay:
             self.parts.recent.bodies.remember(context.content)
         if context.add:
             context.parsed = replace(context.parsed, messages=unmarked(context.parsed.messages))
-        if context.commands.kept is not None and not context.commands.kept:
+        if context.commands.for_model is not None and not context.commands.for_model:
             raise BadRequest("There is no message for the model, only `/rl` commands.", param="messages")
         context.version = name = self.parts.live_version.parse_name(context.parsed.model)
         if context.id is not None and context.identity.session is not None:  # an episode is a captured session
             live = self.parts.live_version.version_of(name) if name.pinned is None else None
             assert context.requester.key is not None
             pin = await self.parts.episodes.pin(
-                context.requester.key, context.identity.session, live, begins=context.head.named.may_begin_episode
+                context.requester.key, context.identity.session, live, begins=context.head.identity.may_begin_episode
             )
             context.is_episode = pin is not None
             context.pinned = None if live is None or pin is None else pin.version
@@ -274,9 +279,9 @@ class Relay:
 
     async def _outgoing(self, context: RequestContext) -> OutgoingRequest:
         """The request without its commands, going on from the answer that its client named."""
-        body, parsed, add, kept = context.body, context.parsed, context.add, context.commands.kept
-        if kept is not None:
-            changes = await off_loop(context.weight, context.dialect.keep, body, parsed, kept)
+        body, parsed, add, for_model = context.body, context.parsed, context.add, context.commands.for_model
+        if for_model is not None:
+            changes = await off_loop(context.weight, context.dialect.keep, body, parsed, for_model)
             add = add | changes
             body, parsed = await off_loop(context.weight, with_members, context.dialect, body, parsed, changes)
         if parsed.previous != context.as_sent.previous:

@@ -36,7 +36,7 @@ class CommandLines(NamedTuple):
 
     messages: list[dict[str, Any]]  # as the person typed them
     position: int | None  # of the one that it ends in
-    kept: Sequence[int] | None  # messages for the model; None: all of them
+    for_model: Sequence[int] | None  # messages for the model; None: all of them
 
 
 class BodyFacts(NamedTuple):
@@ -63,10 +63,10 @@ async def plain_body(request: web.Request, coding: str, limit: int) -> bytes:
     return await _unpacked_apart(raw, coding, limit)
 
 
-async def hold_parsed(request: web.Request, raw: bytes, known: KnownPrefix) -> None:
+async def hold_parsed(request: web.Request, raw: bytes, prefix: KnownPrefix) -> None:
     """Have memory for all that is made of a body: a few bytes may become many things. Raises TooMany, Overloaded,
     TooLarge where there can never be enough."""
-    parsed_size = known.weight if len(raw) < LARGE else await in_thread(whole_weight, raw)
+    parsed_size = prefix.weight if len(raw) < LARGE else await in_thread(whole_weight, raw)
     if (size := (COPIES - 1) * len(raw) + parsed_size) > SMALL:
         hold(request, size)
 
@@ -124,7 +124,7 @@ def _unpacked(raw: bytes, encoding: str, limit: int) -> bytes:
 def body_facts(
     raw: bytes,
     bodies: EarlierBodies,
-    known: KnownPrefix,
+    prefix: KnownPrefix,
     dialect: Dialect,
     headers: Mapping[str, str],
     head: HeadIdentity,
@@ -132,7 +132,7 @@ def body_facts(
     is_side: bool,
 ) -> BodyFacts:
     """`is_side`: its head says that no person types here. Raises BadRequest."""
-    content, parsed = parse_request(raw, bodies, known, dialect)
+    content, parsed = parse_request(raw, bodies, prefix, dialect)
     agent = agent_of(headers, parsed.messages)
     in_body = body_identity(content.parsed, claude_code=agent is not None and agent.name == CLAUDE_CODE)
     identity = identity_of(head, in_body, newest_identities(parsed.messages, agent))
@@ -146,16 +146,16 @@ def command_lines(messages: list[dict[str, Any]], agent: Agent | None) -> Comman
     typed = as_typed(messages, agent)
     if (position := command_at(typed, agent)) is not None:
         return CommandLines(typed, position, None)
-    kept = without_commands(messages, agent)
-    return CommandLines(typed, None, kept if len(kept) < len(messages) else None)
+    for_model = without_commands(messages, agent)
+    return CommandLines(typed, None, for_model if len(for_model) < len(messages) else None)
 
 
 def parse_request(
-    raw: bytes, before: EarlierBodies, known: KnownPrefix, dialect: Dialect
+    raw: bytes, earlier_bodies: EarlierBodies, prefix: KnownPrefix, dialect: Dialect
 ) -> tuple[Body, ParsedRequest]:
     """Raises BadRequest."""
     try:
-        body = before.read(raw, known)
+        body = earlier_bodies.read(raw, prefix)
     except ValueError as error:
         raise BadRequest(f"The body is not valid JSON ({error}).") from None
     marks = body.marks

@@ -11,7 +11,7 @@ from typing import Final
 from proxy.backends.base import Backend
 from proxy.core.errors import ProxyError, UnknownModel
 
-SHOWN: Final = 6
+MOST_NAMES: Final = 6
 
 
 async def unknown_model(backend: Backend, url: str, model: str, message: str) -> UnknownModel | None:
@@ -23,7 +23,7 @@ async def unknown_model(backend: Backend, url: str, model: str, message: str) ->
     if not model or not names or {model, f"{model}:latest"} & set(names):
         return None
     get = f"load it there (`ollama pull {model}`), or " if backend.kind == "ollama" else ""
-    has = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+    has = ", ".join(names[:MOST_NAMES]) + (f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else "")
     return UnknownModel(
         f"The backend at {url} has no model {model!r}: {get}ask for one that it has ({has}; GET /v1/models "
         f"lists them). It says: {message}",

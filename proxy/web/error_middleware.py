@@ -16,7 +16,7 @@ from aiohttp import HttpVersion11, web
 
 from proxy.core.errors import NotFound, ProxyError, StorageFailed
 from proxy.dialects import dialect_at
-from proxy.relay.exchange import GONE
+from proxy.relay.exchange import CLIENT_ERRORS
 from store.errors import StoreError
 
 log = structlog.get_logger()
@@ -49,7 +49,7 @@ async def shaped(request: web.Request, handler: Handler) -> web.StreamResponse:
     except web.HTTPException:
         raise
     except Exception as error:
-        if isinstance(error, GONE) and (request.transport is None or request.transport.is_closing()):
+        if isinstance(error, CLIENT_ERRORS) and (request.transport is None or request.transport.is_closing()):
             return web.Response(status=499)  # nobody is there to read it
         if request.writer.output_size:
             raise  # the answer has begun: it can only be broken off

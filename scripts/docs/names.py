@@ -30,7 +30,6 @@ MOST: Final[dict[str, int]] = {
     "proxy/cli": 4,
     "proxy/cli/imports": 1,
     "proxy/core": 1,  # Gone, as HTTP calls it
-    "proxy/relay": 90,
     "proxy/signals": 10,
     "proxy/training": 8,
     "proxy/web": 1,

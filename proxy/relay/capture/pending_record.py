@@ -113,17 +113,17 @@ class PendingRecord:
         if self._queueing is None:
             return
         self.take_back()
-        await (self._made() if self._queueing.task is None else self._queueing.task)
+        await (self._await_rows() if self._queueing.task is None else self._queueing.task)
 
     def _begin_queueing(self) -> Coroutine[Any, Any, None]:
         self.state = RecordState.QUEUED
         return self._queue()
 
     async def _queue(self) -> None:
-        await self._made()
+        await self._await_rows()
         self.stored = self._store.completions.begin(self.rows)  # the end of the request asks whether this failed
 
-    async def _made(self) -> None:
+    async def _await_rows(self) -> None:
         """Have the rows. Raises what making them raised."""
         if not self.made_now() and self._making is not None:
             await asyncio.shield(self._making)

@@ -45,18 +45,18 @@ class RequestRow:
         """The row; something to wait for, where it takes a thread or a look into the store."""
         if self._context.weight >= LARGE:
             return self._make_in_thread(None)
-        lookup, beside = self._read()
+        lookup, members = self._read()
         # What is new is looked at for secrets, and the members beside the messages each time.
-        if self._context.size >= WORTH_A_THREAD and lookup.fresh + len(beside) >= WORTH_A_THREAD:
-            return self._make_in_thread((lookup, beside))
-        row = self._build(lookup, beside)
+        if self._context.size >= WORTH_A_THREAD and lookup.fresh + len(members) >= WORTH_A_THREAD:
+            return self._make_in_thread((lookup, members))
+        row = self._build(lookup, members)
         if self._may_be_side(row):
             return self._place(row)
         return self._remember(row)
 
     async def _make_in_thread(self, read: tuple[HistoryLookup, bytes] | None) -> NewCompletion:
-        lookup, beside = read if read is not None else await in_thread(self._read)
-        row = await in_thread(self._build, lookup, beside)
+        lookup, members = read if read is not None else await in_thread(self._read)
+        row = await in_thread(self._build, lookup, members)
         if await off_loop(self._context.weight, self._may_be_side, row):
             return await self._place(row)
         return self._remember(row)
@@ -82,7 +82,7 @@ class RequestRow:
             self._parts.recent.note(row, self._context.dialect, self._outgoing)
         return row
 
-    def _build(self, lookup: HistoryLookup, beside: bytes) -> NewCompletion:
+    def _build(self, lookup: HistoryLookup, members: bytes) -> NewCompletion:
         context, parsed = self._context, self._outgoing.parsed
         assert context.id is not None
         secrets: set[str] = set()
@@ -119,7 +119,7 @@ class RequestRow:
             prompt=conversation.prompt,
             nodes=conversation.nodes,
             asides=conversation.asides,
-            request=redactor.json(beside, secrets),
+            request=redactor.json(members, secrets),
             sampling={**served.sampling, **served.by_dialect.get(context.dialect.name, {}), **parsed.sampling},
             thread=conversation.thread,
             above=conversation.reply_thread,

@@ -113,7 +113,7 @@ class SideTurns:
         parent = next(((reply.id, reply.finished_at) for reply in goes_on if reply.turn == "main"), None)
         if parent is None:
             parent = await self._answer_by_text(row)
-        if parent is None or (question := await self._asked(parent[0])) is None:
+        if parent is None or (question := await self._request_form(parent[0])) is None:
             return False
         requester = Requester(row.key, row.user)
         since = max(parent[1] or 0.0, self._commands.get(requester, 0.0))
@@ -136,7 +136,7 @@ class SideTurns:
     async def _is_alike(self, row: NewCompletion, id: str) -> bool:
         """Tell whether a request has the system texts and the tools of this turn. A person's next conversation in the
         same client has; what a client asks on the side has not."""
-        question, mine = await self._asked(id), _asked_of(row)
+        question, mine = await self._request_form(id), _asked_of(row)
         if question is None or not (mine.system or mine.manner.tools):
             return False
         same_system = mine.system == question.system or (
@@ -144,7 +144,7 @@ class SideTurns:
         )
         return same_system and mine.manner.tools == question.manner.tools
 
-    async def _asked(self, id: str) -> _RequestForm | None:
+    async def _request_form(self, id: str) -> _RequestForm | None:
         answer = await self._store.answers.request_details(id, SYSTEM)
         if answer is None:
             return None
