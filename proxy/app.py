@@ -104,7 +104,7 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
     wired = Wiring(settings, store, backend, launcher)
     app = web.Application(
         client_max_size=settings.server.max_body_bytes,
-        middlewares=[error_middleware.shaped, wired.guard.middleware],
+        middlewares=[error_middleware.shape_errors, wired.guard.middleware],
         # What only passes through is not unpacked; the data routes do it themselves.
         handler_args={
             "max_line_size": HEAD_LIMIT,
@@ -319,7 +319,7 @@ class Wiring:
             await self.rebuilding.start()
             await self.backend.start(http, self.live_version.restore)
             if not await self.gpu_sharing.recover():
-                await _restored(self.live_version)
+                await _restore(self.live_version)
             await self.judging.start(http)
             if self.lessons is not None:
                 await self.lessons.start()
@@ -371,7 +371,7 @@ class Wiring:
         )
 
 
-async def _restored(live_version: LiveVersion) -> None:
+async def _restore(live_version: LiveVersion) -> None:
     """A backend that is not there yet does not keep the proxy from starting; versions load when first asked for."""
     try:
         await live_version.restore()

@@ -198,7 +198,7 @@ async def serve(settings: Settings, secret: Secret | None = None) -> None:
     stores: list[Store] = []  # once there is one
     loop = asyncio.get_running_loop()
 
-    def signalled() -> None:
+    def handle_signal() -> None:
         if stop.is_set():
             for store in stores:
                 store.close_at_once(AT_ONCE_S)
@@ -207,7 +207,7 @@ async def serve(settings: Settings, secret: Secret | None = None) -> None:
         print("rlproxy: stopping; once more to stop at once.", file=Unfailing(), flush=True)
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, signalled)
+        loop.add_signal_handler(number, handle_signal)
     starting = asyncio.create_task(stop.wait(), name="stop")
     async with serving(settings, secret, stores.append) as url:
         gc.freeze()  # what is there now stays: no collection need look at it again, nor one here, of 50 ms

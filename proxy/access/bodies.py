@@ -53,7 +53,7 @@ class HeldBytes:
                 f"server.max_held_bytes is {self._shares.most:,}. Nothing was passed on."
             )
         if total > max(SMALL, self._amount) and (refusal := self.take(total - self._amount)) is not None:
-            raise self.refused(refusal)
+            raise self.refusal_error(refusal)
 
     def give_back(self, amount: int) -> None:
         """So many bytes less; all of them have gone once the request has ended."""
@@ -65,7 +65,7 @@ class HeldBytes:
         self.give_back(self._amount)
         self._ended = True
 
-    def refused(self, refusal: Refusal) -> ProxyError:
+    def refusal_error(self, refusal: Refusal) -> ProxyError:
         most = f"the {self._shares.most:,} bytes of server.max_held_bytes"
         if refusal == "share":
             return TooMany(
@@ -93,7 +93,7 @@ class Bodies:
         """Bytes that are in the account."""
         return self._shares.in_use
 
-    def of(self, holder: Holder) -> HeldBytes:
+    def hold_for(self, holder: Holder) -> HeldBytes:
         return HeldBytes(self._shares, holder)
 
     async def read(self, request: web.Request, holding: HeldBytes, *, stream: bool, weigh: bool) -> None:
@@ -151,7 +151,7 @@ class Bodies:
 
     async def _unproven_body(self, request: web.Request) -> bytes:
         if request.content.is_eof():
-            return _limited(await request.content.read())
+            return _within_limit(await request.content.read())
         body = bytearray()
         try:
             async with asyncio.timeout(UNPROVEN_S) as deadline:
@@ -160,7 +160,7 @@ class Bodies:
                     oldest.reschedule(asyncio.get_running_loop().time())
                 async for piece in request.content.iter_any():
                     body += piece
-                    _limited(body)
+                    _within_limit(body)
         except TimeoutError:
             raise TooSlow(
                 f"The body of a webhook has {UNPROVEN_S:g} s to come, and less where others wait; nothing was taken, "
@@ -172,7 +172,7 @@ class Bodies:
         return bytes(body)
 
 
-def _limited(body: bytes | bytearray) -> bytes:
+def _within_limit(body: bytes | bytearray) -> bytes:
     if len(body) > UNPROVEN_BYTES:
         raise TooLarge(f"The body of a webhook is at most {UNPROVEN_BYTES} bytes.")
     return bytes(body)

@@ -162,7 +162,7 @@ class Keys:
         encoded = secret.encode("utf-8", "surrogateescape")
         if hmac.compare_digest(encoded, self._local):
             return _ADMIN
-        if self._temporary and (temporary := self._temporary.get(hash_of(secret))) is not None:
+        if self._temporary and (temporary := self._temporary.get(hash_key(secret))) is not None:
             return temporary
         if self._admin and hmac.compare_digest(encoded, self._admin):
             return _ADMIN
@@ -188,17 +188,17 @@ class Keys:
     def temporary_key(self, principal: Principal) -> Iterator[str]:
         """A key that is theirs for as long as this lasts: for what rlproxy asks itself on somebody's behalf."""
         key = _secret(secrets.token_hex(4))
-        self._temporary[hash_of(key)] = principal
+        self._temporary[hash_key(key)] = principal
         try:
             yield key
         finally:
-            del self._temporary[hash_of(key)]
+            del self._temporary[hash_key(key)]
 
     def by_id(self, id: str, secret: str | None = None) -> Principal | None:
         """Whose key this is while it holds; with `secret` only if that is it. For a page's cookie, which has the id."""
         key = self._keys.get(id)
         stored_hash = key.hash if key is not None else b"\0" * 32  # an unknown id takes as long as a wrong secret
-        right = secret is None or hmac.compare_digest(hash_of(secret), stored_hash)
+        right = secret is None or hmac.compare_digest(hash_key(secret), stored_hash)
         if key is None or not right or key.revoked_at is not None:
             return None
         return Principal(key.role, key.id, key.name)
@@ -291,7 +291,7 @@ class Keys:
             log.warning("the last use of keys is not on disk yet", error=str(error))
             return
         for id, used_at in used.items():
-            self._keys[id] = _used_at(self._keys[id], used_at)
+            self._keys[id] = _with_last_use(self._keys[id], used_at)
 
 
 def new_key(name: str, role: str) -> tuple[Key, str]:
@@ -304,7 +304,7 @@ def new_key(name: str, role: str) -> tuple[Key, str]:
         raise BadRequest("`role` must be use, rate or admin.", param="role")
     id = secrets.token_hex(4)
     text = _secret(id)
-    return Key(id, name, role, hash_of(text), time.time()), text  # type: ignore[arg-type]  # it was just looked at
+    return Key(id, name, role, hash_key(text), time.time()), text  # type: ignore[arg-type]  # it was just looked at
 
 
 def as_json(key: Key, used: float | None = None) -> KeyBody:
@@ -318,7 +318,7 @@ def as_json(key: Key, used: float | None = None) -> KeyBody:
     }
 
 
-def given_key(headers: Mapping[str, str]) -> str:
+def key_in(headers: Mapping[str, str]) -> str:
     scheme, _, token = headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
 
@@ -327,7 +327,7 @@ def same(secret: str, key: str) -> bool:
     return hmac.compare_digest(secret.encode("utf-8", "surrogateescape"), key.encode())
 
 
-def hash_of(text: str) -> bytes:
+def hash_key(text: str) -> bytes:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()
 
 
@@ -335,5 +335,5 @@ def _secret(id: str) -> str:
     return f"{PREFIX}_{id}_{secrets.token_urlsafe(32)}"
 
 
-def _used_at(key: Key, timestamp: float) -> Key:
+def _with_last_use(key: Key, timestamp: float) -> Key:
     return Key(key.id, key.name, key.role, key.hash, key.created_at, timestamp, key.revoked_at)

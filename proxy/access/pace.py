@@ -29,7 +29,7 @@ class PacedStream(web.StreamResponse):
         at_once = len(data) < SOON and not transport.get_write_buffer_size()  # as most: it waits for nobody
         if at_once or PATIENCE not in request:
             return await super().write(data)
-        with _watched(transport, request[PATIENCE]):
+        with _watch(transport, request[PATIENCE]):
             return await super().write(data)
 
     async def write_eof(self, data: bytes = b"") -> None:
@@ -46,7 +46,7 @@ async def send_long(response: web.Response, request: web.Request) -> None:
     aiohttp it goes out after its request has left its place, without a bound of time."""
     await response.prepare(request)
     if (transport := request.transport) is not None and PATIENCE in request:
-        with _watched(transport, request[PATIENCE]):
+        with _watch(transport, request[PATIENCE]):
             await response.write_eof()
 
 
@@ -59,7 +59,7 @@ async def send_pieces(response: web.StreamResponse, request: web.Request, pieces
 
 
 @contextlib.contextmanager
-def _watched(transport: asyncio.Transport, patience: float) -> Iterator[None]:
+def _watch(transport: asyncio.Transport, patience: float) -> Iterator[None]:
     """Break the connection off where its client takes too little. Nothing else is written meanwhile, so what the
     transport still holds can only become less."""
     loop = asyncio.get_running_loop()

@@ -24,7 +24,7 @@ from multidict import CIMultiDict, CIMultiDictProxy
 
 from config.sections import ServerSection
 from proxy.access.bodies import HELD_BYTES, Bodies
-from proxy.access.keys import FORM, Keys, Principal, given_key, same
+from proxy.access.keys import FORM, Keys, Principal, key_in, same
 from proxy.access.limits import HEAD_LIMIT, RESERVE, Limits, PlaceKind
 from proxy.access.pace import PATIENCE, SOON, send_long
 from proxy.access.roles import Rule, least, rule
@@ -144,7 +144,7 @@ def read_head(request: web.Request) -> RequestHead:
         request.match_info.get("session"),
         route_rule,
         least(request, route_rule),
-        given_key(headers),
+        key_in(headers),
         not keyed and (request.method in ("GET", "HEAD") or route_rule.kind == "page"),
     )
 
@@ -207,7 +207,7 @@ class Guard:
     def principal(self, request: web.Request) -> Principal:
         """Raises Unauthorized."""
         visitor = self._by_cookie(request) if self._by_cookie is not None else None
-        return visitor or self._keys.principal(given_key(request.headers))
+        return visitor or self._keys.principal(key_in(request.headers))
 
     def is_still_allowed(self, request: web.Request) -> bool:
         """Tell whether it would be let in now as it was: its key may have been revoked since."""
@@ -239,7 +239,7 @@ class Guard:
             if self._settings.requests_per_minute:
                 self._limits.spend(principal)
             if _RANK.get(principal.role, -1) < _RANK[head.least] and not (principal.role == GUEST and kind == "page"):
-                raise _needs_more(request, head, principal)
+                raise _role_error(request, head, principal)
             group = _SHARED_BY.get(kind, kind)
             holder = (principal.key if self._keys.needed else request.remote, group)
             return await self._in_place("events" if kind == "events" else "requests", holder, request, handler)
@@ -255,7 +255,7 @@ class Guard:
         self._limits.enter(kind, holder, lambda: self._reserve(request))
         self.busy.add(request.protocol)
         HOLDER.set(holder)
-        request[HELD_BYTES] = holding = self._bodies.of(holder)
+        request[HELD_BYTES] = holding = self._bodies.hold_for(holder)
         try:
             group = request[HEAD].rule.kind
             await self._bodies.read(request, holding, stream=group == "passed", weigh=group not in ("models", "passed"))
@@ -358,7 +358,7 @@ def _host(header: str) -> str:
         raise BadRequest("The Host header is neither a name nor an address.") from None
 
 
-def _needs_more(request: web.Request, head: RequestHead, principal: Principal) -> Forbidden:
+def _role_error(request: web.Request, head: RequestHead, principal: Principal) -> Forbidden:
     text = f"This needs a key with the role {head.least}, and yours has {principal.role}."
     if head.rule.kind in ("models", "passed") and head.least == "admin":
         path = f"{request.method} {request.raw_path.partition('?')[0][:100]}"
@@ -392,7 +392,7 @@ def outgoing_headers(
         low = name.lower()
         if low not in _OURS and not low.startswith("x-rl-") and not FORM.search(value):
             outgoing.add(name, value)
-    if backend or any(same(given_key(headers), key) for key in own_keys):
+    if backend or any(same(key_in(headers), key) for key in own_keys):
         outgoing.popall("authorization", None)
         outgoing.popall("x-api-key", None)
     if "cookie" in outgoing and (

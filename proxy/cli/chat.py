@@ -89,7 +89,7 @@ class Chat:
     def run(self) -> None:
         """Until Ctrl-D, or Ctrl-C at the prompt."""
         version_names = " and ".join(self._versions)
-        with _marked_pastes():
+        with _mark_pastes():
             _dim(f"{self._model}, {version_names}. {SHORT}")
             while True:
                 try:
@@ -111,15 +111,15 @@ class Chat:
             elif line.text == "/help":
                 _dim(HELP)
             elif len(self._answers) > 1:
-                return self._picked(line)
+                return self._pick(line)
             elif line.letter in WORDS:
-                return self._rated(WORDS[line.letter])
+                return self._rate(WORDS[line.letter])
             elif PREFIX.match(line.text):
                 self._command(line.text)
             elif line.text:
                 self._turn(line.text)
         except (Refused, Unreachable) as error:
-            _not_taken()
+            _discard_input()
             print(f"rlproxy: {error}", file=sys.stderr)
         return None
 
@@ -127,7 +127,7 @@ class Chat:
         """A `/rl` line, which rlproxy answers: one of them, whichever versions answer, and no part of the chat. Its
         reply is not the model's, so no letter is about it."""
         self._say([*self._messages, {"role": "user", "content": text}], self._versions[0], None)
-        _not_taken()
+        _discard_input()
 
     def _turn(self, text: str) -> None:
         messages = [*self._messages, {"role": "user", "content": text}]
@@ -144,10 +144,10 @@ class Chat:
             self._answers = []
             return  # it was stopped: kept as far as it came, and not gone on from
         self._messages = [*messages, {"role": "assistant", "content": self._answers[0].text}]
-        _not_taken()
+        _discard_input()
         _dim(PICK if len(answers) > 1 else RATE)
 
-    def _rated(self, word: str) -> TypedLine | None:
+    def _rate(self, word: str) -> TypedLine | None:
         """Stored at once; a reason is added to it."""
         if not self._answers:
             _dim(NONE)
@@ -165,7 +165,7 @@ class Chat:
             _dim("your reason is kept with it")
         return None
 
-    def _picked(self, line: TypedLine) -> TypedLine | None:
+    def _pick(self, line: TypedLine) -> TypedLine | None:
         """By a letter alone; whatever else is said picks neither."""
         answers, self._answers = self._answers, []
         names = ", ".join(f"{name} was {answer.version}" for name, answer in zip("AB", answers, strict=True))
@@ -193,7 +193,7 @@ class Chat:
                 pieces.append(piece)
                 print(piece, end="", flush=True)
         except KeyboardInterrupt:
-            _not_taken()
+            _discard_input()
             _dim(" (stopped)")
             return None
         except (Refused, Unreachable):
@@ -226,7 +226,7 @@ def _piece(event: dict[str, Any]) -> tuple[str, str | None]:
 
 
 @contextmanager
-def _marked_pastes() -> Iterator[None]:
+def _mark_pastes() -> Iterator[None]:
     """The terminal marks what is pasted, and does not show the marks; afterwards it is as before."""
     descriptor = sys.stdin.fileno()
     original = termios.tcgetattr(descriptor)
@@ -249,7 +249,7 @@ def _message(prompt: str) -> TypedLine:
     original = termios.tcgetattr(descriptor)
     try:
         tty.setcbreak(descriptor, termios.TCSADRAIN)  # a last line without its end is there only so
-        following_text = _at_once(descriptor)
+        following_text = _read_available(descriptor)
         while line.count(BEGINS) + following_text.count(BEGINS) > line.count(ENDS) + following_text.count(ENDS):
             if not (piece := os.read(descriptor, 65536)):
                 break
@@ -262,7 +262,7 @@ def _message(prompt: str) -> TypedLine:
     return TypedLine(text.replace(BEGINS, "").replace(ENDS, "").strip(), pasted, letter)
 
 
-def _at_once(descriptor: int) -> str:
+def _read_available(descriptor: int) -> str:
     """All that is there, and that comes without a pause."""
     buffer = bytearray()
     while select.select([descriptor], [], [], AT_ONCE_S)[0] and (piece := os.read(descriptor, 65536)):
@@ -270,6 +270,6 @@ def _at_once(descriptor: int) -> str:
     return buffer.decode("utf-8", "replace")
 
 
-def _not_taken() -> None:
+def _discard_input() -> None:
     """Forget what was typed, or pasted, while there was something else to see."""
     termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)

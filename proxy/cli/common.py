@@ -65,7 +65,7 @@ def some(count: int, noun: str) -> str:
     return f"{count} {noun}{'s' * (count != 1)}"
 
 
-def masked(text: str, *keys: str | None) -> str:
+def mask(text: str, *keys: str | None) -> str:
     """Without these keys, where there are any; the longer ones first, should one be part of another."""
     for key in filter(None, keys):
         text = text.replace(key, "**********")

@@ -54,12 +54,12 @@ def encrypt(settings: Settings, source: str, progress: Progress) -> Report:
         secret, key_is_new = (db_key.find(source, home), False) if was else db_key.find_or_make(source, home)
         assert secret is not None, "there is a source"
         report = Report(source, key_is_new, was)
-        original = _set(settings, source)
+        original = _write_setting(settings, source)
         try:
             converted = encryption.encrypt(home, secret, progress)
         except BaseException:
             if not encryption.is_encrypted(home):
-                _put_back(home, original)
+                _restore_settings(home, original)
             raise
         _take(report, converted)
         if not driver.is_new(home / schema.NAME):
@@ -87,7 +87,7 @@ def decrypt(settings: Settings, progress: Progress) -> Report:
         _take(report, encryption.decrypt(home, secret, progress))
         if report.files or report.runs:
             encryption.note(home, "decrypt", None)
-        report.setting = _unset(settings)
+        report.setting = _remove_setting(settings)
     return report
 
 
@@ -145,7 +145,7 @@ def _turn(file: Path, seal: Seal, *, sealed: bool) -> None:
 # The setting
 
 
-def _set(settings: Settings, source: str) -> str | None:
+def _write_setting(settings: Settings, source: str) -> str | None:
     """Write it down where it is not so yet; the text of the file before."""
     path = settings.home / FILE_NAME
     original = path.read_text(encoding="utf-8") if path.exists() else None
@@ -159,7 +159,7 @@ def _set(settings: Settings, source: str) -> str | None:
     return original
 
 
-def _put_back(home: Path, original: str | None) -> None:
+def _restore_settings(home: Path, original: str | None) -> None:
     path = home / FILE_NAME
     if original is None:
         path.unlink(missing_ok=True)
@@ -167,7 +167,7 @@ def _put_back(home: Path, original: str | None) -> None:
         _write(path, original)
 
 
-def _unset(settings: Settings) -> str | None:
+def _remove_setting(settings: Settings) -> str | None:
     """Take it out of the home's own file; or say where it is."""
     path = settings.home / FILE_NAME
     text = path.read_text(encoding="utf-8") if path.exists() else ""

@@ -38,12 +38,12 @@ class HomeClient:
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
         """The JSON answer. Raises Refused, Unreachable."""
-        return self._loaded(self._read(self._send(method, path, body)))
+        return self._load(self._read(self._send(method, path, body)))
 
     def post_lines(self, path: str, lines: bytes) -> Any:
         """Do `call` with JSON lines."""
         with self._or_fail():
-            return self._loaded(self._read(self._send("POST", path, lines)))
+            return self._load(self._read(self._send("POST", path, lines)))
 
     def lines(self, path: str) -> Iterator[str]:
         """Send the request now, before the first line is read: a caller creates its file only once there is an answer.
@@ -67,7 +67,7 @@ class HomeClient:
             for line in self._lines(response):
                 for event in splitter.feed(line + b"\n"):
                     if event.data is not None and (data := event.data.strip()) not in (b"", b"[DONE]"):
-                        yield self._loaded(data)
+                        yield self._load(data)
 
     @contextmanager
     def _or_fail(self) -> Iterator[None]:
@@ -126,7 +126,7 @@ class HomeClient:
                 "again."
             ) from error
 
-    def _loaded(self, text: bytes) -> Any:
+    def _load(self, text: bytes) -> Any:
         try:
             return json.loads(text)
         except ValueError:

@@ -51,7 +51,7 @@ def train(
     slow.start()
     try:
         if not tune:
-            _act(home, as_json, "/rl/train", _started)
+            _act(home, as_json, "/rl/train", _describe_start)
             return
         from proxy.cli import sweep
 
@@ -85,7 +85,7 @@ def rollback(
     as_json: AsJson = False,
 ) -> None:
     """Back to the version that was live before, at once."""
-    _act(home, as_json, "/rl/rollback" + ("?base" if base else ""), _live)
+    _act(home, as_json, "/rl/rollback" + ("?base" if base else ""), _describe_live)
 
 
 @learn_app.command()
@@ -95,7 +95,7 @@ def promote(
     """Make any version live."""
     from urllib.parse import quote
 
-    _act(home, as_json, f"/rl/promote/{quote(version, safe='')}", _live)
+    _act(home, as_json, f"/rl/promote/{quote(version, safe='')}", _describe_live)
 
 
 @learn_app.command()
@@ -109,11 +109,11 @@ def _act(home: Path | None, as_json: bool, path: str, say: Any) -> None:
     show(answer, as_json, say(answer))
 
 
-def _started(answer: dict[str, Any]) -> str:
+def _describe_start(answer: dict[str, Any]) -> str:
     return f"a training run starts with {answer['why']}; `rlproxy status --watch` shows how far it is"
 
 
-def _live(answer: dict[str, Any]) -> str:
+def _describe_live(answer: dict[str, Any]) -> str:
     from proxy.core.version_names import version_in_words
 
     return f"{version_in_words(answer['live'])} is live"

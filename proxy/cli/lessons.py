@@ -46,22 +46,22 @@ def edit(
     if text is None and always is None:
         raise typer.BadParameter("say its new words, --always or --topic")
     changes = {"text": text, "always": always}
-    _changed(home, as_json, "PATCH", lesson, {k: v for k, v in changes.items() if v is not None})
+    _change(home, as_json, "PATCH", lesson, {k: v for k, v in changes.items() if v is not None})
 
 
 @lessons_app.command()
 def remove(lesson: Id, home: Home = None, as_json: AsJson = False) -> None:
     """It acts no more; its rating stays, and trains. `restore` brings it back."""
-    _changed(home, as_json, "DELETE", lesson, None)
+    _change(home, as_json, "DELETE", lesson, None)
 
 
 @lessons_app.command()
 def restore(lesson: Id, home: Home = None, as_json: AsJson = False) -> None:
     """Active again."""
-    _changed(home, as_json, "PATCH", lesson, {"active": True})
+    _change(home, as_json, "PATCH", lesson, {"active": True})
 
 
-def _changed(home: Path | None, as_json: bool, method: str, lesson: str, body: Any) -> None:
+def _change(home: Path | None, as_json: bool, method: str, lesson: str, body: Any) -> None:
     from urllib.parse import quote
 
     answer = client_of(home).call(method, f"/rl/lessons/{quote(lesson, safe='')}", body)

@@ -54,12 +54,12 @@ class BackgroundResponses:
         """The response as the backend has it now; None where it does not have it any more. Raises ProxyError."""
         query = f"?{request.query_string}" if request.query_string else ""
         upstream = await self._ask(request, "GET", completion, f"/v1/responses/{quote(id, safe='')}{query}")
-        return await self._passed_on(request, completion, upstream)
+        return await self._pass_on(request, completion, upstream)
 
     async def cancel(self, request: web.Request, completion: Completion, id: str) -> web.StreamResponse | None:
         """Likewise."""
         upstream = await self._ask(request, "POST", completion, f"/v1/responses/{quote(id, safe='')}/cancel")
-        return await self._passed_on(request, completion, upstream)
+        return await self._pass_on(request, completion, upstream)
 
     async def delete(self, request: web.Request, completion: Completion, id: str) -> None:
         """Have the backend drop it. Where it cannot, it goes here all the same."""
@@ -91,7 +91,7 @@ class BackgroundResponses:
             await let_go(upstream)
         return None
 
-    async def _passed_on(
+    async def _pass_on(
         self, request: web.Request, completion: Completion, upstream: Answer | None
     ) -> web.StreamResponse | None:
         if upstream is None:
@@ -107,14 +107,14 @@ class BackgroundResponses:
             streams = request.query.get("stream") == "true"
             splitter = await splitter_of(upstream, RESPONSES, LOOK_S, _nothing, is_streaming=streams)
             if splitter is not None:
-                return await self._streamed(request, completion, upstream, splitter, headers)
+                return await self._stream(request, completion, upstream, splitter, headers)
             answer = WholeAnswer(await short(upstream, room_for(request, self._parts.settings.server.max_body_bytes)))
             await self._store_final(request, completion, answer)
             return web.Response(status=upstream.status, body=self._codec(completion).whole(answer), headers=headers)
         finally:
             upstream.close()
 
-    async def _streamed(
+    async def _stream(
         self,
         request: web.Request,
         completion: Completion,

@@ -196,7 +196,7 @@ class Control:
         async def handle(request: web.Request) -> web.Response:
             require_admin(request)
             version = (
-                _promoted(request)
+                _version_to_promote(request)
                 if act == "promote"
                 else BASE
                 if act == "rollback" and flag(request, "base")
@@ -208,7 +208,7 @@ class Control:
         return handle
 
 
-def _promoted(request: web.Request) -> int:
+def _version_to_promote(request: web.Request) -> int:
     version = request.match_info["version"].removeprefix("v")
     if version != "base" and not version.isdecimal():
         raise BadRequest("Promote a version: `v3`, `3` or `base`.", param="version")

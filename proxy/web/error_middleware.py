@@ -26,7 +26,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @web.middleware
-async def shaped(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def shape_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(request)
     except (ProxyError, StoreError) as error:
@@ -34,7 +34,7 @@ async def shaped(request: web.Request, handler: Handler) -> web.StreamResponse:
             return _broken_off(request, error)
         if isinstance(error, StoreError):
             return StorageFailed(f"The store did not take it: {error}").response()
-        return _shaped(request, error)
+        return _shape_error(request, error)
     except web.HTTPNotFound:
         return NotFound(
             f"There is nothing at {request.method} {request.path}: an agent's base URL is "
@@ -55,7 +55,7 @@ async def shaped(request: web.Request, handler: Handler) -> web.StreamResponse:
             raise  # the answer has begun: it can only be broken off
         log.exception("a bug of rlproxy's own", path=request.path)
         description = f"{type(error).__name__}: {error}"[:300]
-        return _shaped(
+        return _shape_error(
             request,
             ProxyError(
                 f"rlproxy itself failed at this request ({description}), which is a bug; its log has more. Ask again."
@@ -76,6 +76,6 @@ def _broken_off(request: web.Request, error: Exception) -> web.Response:
     return web.Response(status=499)  # nobody can be told more
 
 
-def _shaped(request: web.Request, error: ProxyError) -> web.Response:
+def _shape_error(request: web.Request, error: ProxyError) -> web.Response:
     dialect = dialect_at(request.path) if request.method == "POST" else None
     return error.response(dialect.error(error) if dialect else None)

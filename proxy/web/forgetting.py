@@ -99,7 +99,7 @@ class Forgetter:
                 )
             except InOpenRun as error:
                 raise Conflict(str(error)) from None
-            self._no_longer_known(forgetting.completions)
+            self._drop_from_memory(forgetting.completions)
             await self._files.settle()
         await self._files.overwrite()
         log.info(
@@ -123,10 +123,10 @@ class Forgetter:
                 await self._store.erasure.delete(id)
             except InOpenRun as error:
                 raise Conflict(str(error)) from None
-            self._no_longer_known([id])
+            self._drop_from_memory([id])
             await self._files.settle()
 
-    def _no_longer_known(self, completions: Iterable[str]) -> None:
+    def _drop_from_memory(self, completions: Iterable[str]) -> None:
         self._unconfirmed.clear()
         if self._lessons is not None:
             self._lessons.changed()

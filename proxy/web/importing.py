@@ -108,12 +108,12 @@ def read(raw: bytes, redactor: Redactor, *, ours: bool) -> ImportedCompletions:
     if line.get("format") != FORMAT:
         raise BadImportLine(f"its format is {line.get('format')!r}, this rlproxy reads {FORMAT}")
     try:
-        return _imported(line, redactor, ours)
+        return _read_line(line, redactor, ours)
     except (TypeError, ValueError, AttributeError, OverflowError) as error:
         raise BadImportLine(f"a member is of another kind than an export has: {error}") from None
 
 
-def _imported(line: Mapping[str, Any], redactor: Redactor, ours: bool) -> ImportedCompletions:
+def _read_line(line: Mapping[str, Any], redactor: Redactor, ours: bool) -> ImportedCompletions:
     prompt_kinds: set[str] = set()
     reply_kinds: set[str] = set()
     request_kinds: set[str] = set()

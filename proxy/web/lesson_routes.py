@@ -63,7 +63,7 @@ class LessonRoutes:
 
     async def change(self, id: str, edits: dict[str, Any], actor: str) -> CommentLesson:
         """Raises BadRequest, NotFound."""
-        lesson = await self._of(id)
+        lesson = await self._find(id)
         text = lesson.text if lesson.edited else None
         if "text" in edits:
             text = edits["text"].strip()
@@ -80,9 +80,9 @@ class LessonRoutes:
             raise _none(id) from None
         if self._lessons is not None:
             self._lessons.changed()
-        return await self._of(id)
+        return await self._find(id)
 
-    async def _of(self, id: str) -> CommentLesson:
+    async def _find(self, id: str) -> CommentLesson:
         for lesson in await self._store.lessons.all():
             if lesson.rating == id:
                 return lesson

@@ -54,7 +54,7 @@ async def before(home: Path, endless: EndlessBackend, **flags: Any) -> AsyncIter
 def most_held(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The bytes that were ever in the account, and at last those that are."""
     found: list[int] = [0]
-    taking = Bodies.of
+    taking = Bodies.hold_for
 
     def of(self: Bodies, holder: object) -> Any:
         held = taking(self, holder)

@@ -90,5 +90,5 @@ async def test_a_client_that_has_gone_is_no_bug(closing: bool) -> None:
     assert isinstance(request.transport, mock.Mock)
     request.transport.is_closing.return_value = closing
     with capture_logs() as logs:
-        response = await error_middleware.shaped(request, handler)
+        response = await error_middleware.shape_errors(request, handler)
     assert response.status == (499 if closing else 500) and len(logs) == (0 if closing else 1)

@@ -13,7 +13,7 @@ from proxy.cli.agents import connection
 from proxy.cli.agents.catalog import AGENTS, OWN_KEY, AgentLink, Home, Setup
 from proxy.cli.agents.connection import Change
 from proxy.cli.agents.paths import UnreadableSettings
-from proxy.cli.common import masked
+from proxy.cli.common import mask
 from proxy.cli.http import HomeClient
 from proxy.client import Refused, Unreachable
 from proxy.core.address_file import address
@@ -103,12 +103,12 @@ def _link(settings: Settings, model: str | None) -> AgentLink:
     if host in ("0.0.0.0", "::"):  # noqa: S104  it listens everywhere; agents here need one address
         url = f"http://127.0.0.1:{urlsplit(url).port}"
     client = HomeClient(settings)
-    name = model or settings.backend.model or _served(client)
+    name = model or settings.backend.model or _served_model(client)
     own_key = not (_key(settings) or settings.backend.api_key) and _foreign(client, settings)
     return AgentLink(url, name, _key(settings), _window(client, name), own_key)
 
 
-def _served(client: HomeClient) -> str:
+def _served_model(client: HomeClient) -> str:
     """Raises CannotConnect where several could be meant."""
     try:
         if name := str(client.ask("GET", "/rl/status")["model"]):
@@ -117,7 +117,7 @@ def _served(client: HomeClient) -> str:
         raise CannotConnect(str(refused)) from None
     except Unreachable as error:
         raise Unreachable(f"{error} Or name the model: --model NAME.") from None
-    names = _listed(client)
+    names = _list_models(client)
     if len(names) == 1:
         return names[0]
     listing = f"it lists {', '.join(names[:MODELS_SHOWN])}" if names else "it lists none without a key"
@@ -126,7 +126,7 @@ def _served(client: HomeClient) -> str:
     )
 
 
-def _listed(client: HomeClient) -> list[str]:
+def _list_models(client: HomeClient) -> list[str]:
     """Lists the models that can be asked for; empty where the list wants a key that only agents have."""
     try:
         return [str(model["id"]) for model in client.ask("GET", "/v1/models")["data"] if not model.get("parent")]
@@ -160,7 +160,7 @@ def _key(settings: Settings) -> str | None:
 def _show(changes: list[Change], key: str | None) -> None:
     for change in changes:
         if change.changes:
-            print(masked(change.diff(), key), end="")
+            print(mask(change.diff(), key), end="")
         if change.how:
             print(f"{change.file}: {change.how}")
 
@@ -176,7 +176,7 @@ def _files(changes: list[Change], key: str | None) -> list[dict[str, Any]]:
             "file": str(c.file),
             "changed": c.changes,
             "how": c.how or None,
-            "diff": masked(c.diff(), key),
+            "diff": mask(c.diff(), key),
         }
         for c in changes
     ]

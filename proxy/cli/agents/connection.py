@@ -54,22 +54,22 @@ def connecting(setup: Setup, record: dict[str, Any] | None) -> list[Change]:
     changes = []
     for file in dict.fromkeys(edit.file for edit in setup.edits):
         now = _read(file)
-        base, how, _ = _without_us(now, _recorded(record, file))
-        text, sets = _decoded(file, base), []
+        base, how, _ = _undo_edits(now, _find_entry(record, file))
+        text, sets = _decode(file, base), []
         for edit in (edit for edit in setup.edits if edit.file == file):
             try:
-                text, new_sets = _set(text, edit)
+                text, new_sets = _apply_edit(text, edit)
             except UnreadableSettings as error:
                 raise UnreadableSettings(f"{file} was left as it is: {error}.") from None
             sets += new_sets
         changes.append(Change(file, now, text.encode(), how, base, sets))
-    obsolete = [_back(entry) for entry in _files(record) if Path(entry["file"]) not in {c.file for c in changes}]
+    obsolete = [_undo_entry(entry) for entry in _files(record) if Path(entry["file"]) not in {c.file for c in changes}]
     return changes + obsolete  # a file that the agent was set up in before, and is no more
 
 
 def disconnecting(record: dict[str, Any]) -> list[Change]:
     """Changes that taking it back would make."""
-    return [_back(file) for file in _files(record)]
+    return [_undo_entry(file) for file in _files(record)]
 
 
 def apply(changes: list[Change]) -> list[str]:
@@ -135,7 +135,7 @@ def save(home: Path, agent: str, changes: list[Change], folders: list[str]) -> N
     _write(file, json.dumps({"files": files, "folders": folders}, indent=1).encode())
 
 
-def lost(record: dict[str, Any]) -> list[str]:
+def find_lost(record: dict[str, Any]) -> list[str]:
     """Values that were set and are there no more, by its place in its file. Raises UnreadableSettings."""
     missing = []
     for entry in _files(record):
@@ -143,18 +143,18 @@ def lost(record: dict[str, Any]) -> list[str]:
         now = _read(file)
         if now is not None and _hash(now) == entry["after"]:
             continue
-        text = _decoded(file, now)
+        text = _decode(file, now)
         for each in entry["sets"]:
-            if now is None or not _still_ours(text, each):
+            if now is None or not _is_unchanged(text, each):
                 missing.append(f"{_place_text(each['place'])} in {file}")
     return missing
 
 
-def _still_ours(text: str, entry: dict[str, Any]) -> bool:
+def _is_unchanged(text: str, entry: dict[str, Any]) -> bool:
     if entry["format"] == "text":
         return bool(text == entry["value"])
     try:
-        return bool(look(FORMATS[entry["format"]].parse(text), _unpacked(entry["place"])) == entry["value"])
+        return bool(look(FORMATS[entry["format"]].parse(text), _unpack(entry["place"])) == entry["value"])
     except UnreadableSettings:
         return False
 
@@ -167,21 +167,21 @@ def _files(record: dict[str, Any] | None) -> list[dict[str, Any]]:
     return list(record["files"]) if record else []
 
 
-def _recorded(record: dict[str, Any] | None, file: Path) -> dict[str, Any] | None:
+def _find_entry(record: dict[str, Any] | None, file: Path) -> dict[str, Any] | None:
     return next((entry for entry in _files(record) if entry["file"] == str(file)), None)
 
 
 # Editing
 
 
-def _back(recorded: dict[str, Any]) -> Change:
+def _undo_entry(recorded: dict[str, Any]) -> Change:
     file = Path(recorded["file"])
     now = _read(file)
-    then, how, could = _without_us(now, recorded)
+    then, how, could = _undo_edits(now, recorded)
     return Change(file, now, then, how, stuck=None if could else recorded)
 
 
-def _without_us(now: bytes | None, recorded: dict[str, Any] | None) -> tuple[bytes | None, str, bool]:
+def _undo_edits(now: bytes | None, recorded: dict[str, Any] | None) -> tuple[bytes | None, str, bool]:
     """The file without what was set, how that was found, and whether it could be."""
     if recorded is None or now is None:
         return now, "it is gone already" if recorded else "", True
@@ -192,7 +192,7 @@ def _without_us(now: bytes | None, recorded: dict[str, Any] | None) -> tuple[byt
     try:
         text = now.decode()
         for entry in reversed(recorded["sets"]):
-            text, ours = _unset(text, entry)
+            text, ours = _undo_edit(text, entry)
             if not ours:
                 changed_places.append(_place_text(entry["place"]))
     except UnreadableSettings as error:
@@ -207,9 +207,9 @@ def _without_us(now: bytes | None, recorded: dict[str, Any] | None) -> tuple[byt
     )
 
 
-def _set(text: str, edit: SettingEdit) -> tuple[str, list[dict[str, Any]]]:
+def _apply_edit(text: str, edit: SettingEdit) -> tuple[str, list[dict[str, Any]]]:
     """The text with that value, and what to remember."""
-    record: dict[str, Any] = {"format": edit.format, "place": _packed(edit.place)}
+    record: dict[str, Any] = {"format": edit.format, "place": _pack(edit.place)}
     if edit.format == "text":
         return edit.value, [{**record, "value": edit.value, "had": bool(text), "was": text}]
     module = FORMATS[edit.format]
@@ -221,7 +221,7 @@ def _set(text: str, edit: SettingEdit) -> tuple[str, list[dict[str, Any]]]:
     value = (
         edit.value
         if edit.own_key_place is None
-        else _with_own(edit.value, edit.own_key_place, look(was, edit.own_key_place))
+        else _with_own_key(edit.value, edit.own_key_place, look(was, edit.own_key_place))
     )
     new = text if was == value else module.set_value(text, edit.place, value)
     return new, [
@@ -235,17 +235,17 @@ def _set(text: str, edit: SettingEdit) -> tuple[str, list[dict[str, Any]]]:
     ]
 
 
-def _with_own(value: Any, place: tuple[str, ...], own_key: Any) -> Any:
+def _with_own_key(value: Any, place: tuple[str, ...], own_key: Any) -> Any:
     if not place:
         return own_key
-    return value if own_key is MISSING else {**value, place[0]: _with_own(value.get(place[0]), place[1:], own_key)}
+    return value if own_key is MISSING else {**value, place[0]: _with_own_key(value.get(place[0]), place[1:], own_key)}
 
 
-def _unset(text: str, entry: dict[str, Any]) -> tuple[str, bool]:
+def _undo_edit(text: str, entry: dict[str, Any]) -> tuple[str, bool]:
     """The text without that value, if it is still ours."""
     if entry["format"] == "text":
         return (entry["was"], True) if text == entry["value"] else (text, False)
-    module, place = FORMATS[entry["format"]], _unpacked(entry["place"])
+    module, place = FORMATS[entry["format"]], _unpack(entry["place"])
     value = look(module.parse(text), place)
     if value is MISSING:
         return text, True
@@ -260,11 +260,11 @@ def _unset(text: str, entry: dict[str, Any]) -> tuple[str, bool]:
     return text, True
 
 
-def _packed(place: Place) -> list[Any]:
+def _pack(place: Place) -> list[Any]:
     return [list(step) if isinstance(step, PathItem) else step for step in place]
 
 
-def _unpacked(place: list[Any]) -> Place:
+def _unpack(place: list[Any]) -> Place:
     return tuple(PathItem(*step) if isinstance(step, list) else step for step in place)
 
 
@@ -284,7 +284,7 @@ def _read(file: Path) -> bytes | None:
         raise UnreadableSettings(f"{file} cannot be read: {error}.") from None
 
 
-def _decoded(file: Path, raw: bytes | None) -> str:
+def _decode(file: Path, raw: bytes | None) -> str:
     try:
         return (raw or b"").decode()
     except UnicodeDecodeError as error:

@@ -17,7 +17,7 @@ class AgentConnection(NamedTuple):
     problem: str | None  # it is not as `connect` left it; None: it is
 
 
-def connected(home: Path, url: str) -> tuple[AgentConnection, ...]:
+def list_connections(home: Path, url: str) -> tuple[AgentConnection, ...]:
     """Every agent with a record in this home; `url` is where rlproxy answers now."""
     connections = []
     for file in sorted((home / "agents").glob("*.json")):
@@ -31,7 +31,7 @@ def connected(home: Path, url: str) -> tuple[AgentConnection, ...]:
 
 
 def _astray(record: dict[str, Any], url: str) -> str | None:
-    lost = connection.lost(record)
+    lost = connection.find_lost(record)
     if lost:
         return f"{', '.join(lost)} {'was' if len(lost) == 1 else 'were'} changed or removed since it was connected"
     for port in sorted(_ports(record)):

@@ -43,7 +43,7 @@ def set_value(text: str, place: Place, value: Any) -> str:
             raise UnreadableSettings(f"`{steps[0]}` cannot be set, since what should hold it is no object")
         child = next((member for _, key, member in node.members if key == steps[0]), None)
         if child is None:
-            return _insert(text, node, steps[0], _nested(steps[1:], value))
+            return _insert(text, node, steps[0], _nest(steps[1:], value))
         if len(steps) == 1:
             return text[: child.start] + _dump(value, _indent_at(text, child.start)) + text[child.end :]
         node, steps = child, steps[1:]
@@ -74,7 +74,7 @@ def _keys(place: Place) -> list[str]:
     return [str(step) for step in place]
 
 
-def _nested(steps: list[str], value: Any) -> Any:
+def _nest(steps: list[str], value: Any) -> Any:
     for step in reversed(steps):
         value = {step: value}
     return value
@@ -134,7 +134,7 @@ def _value(text: str, offset: int) -> JsonNode:
     if first == "[":
         return _list(text, offset)
     if match := _STRING.match(text, offset):
-        return JsonNode(offset, match.end(), _unquoted(match[0]))
+        return JsonNode(offset, match.end(), _unquote(match[0]))
     if (word := _NAME.match(text, offset)) and word[0] in _WORDS:
         return JsonNode(offset, word.end(), _WORDS[word[0]])
     if number := _NUMBER.match(text, offset):
@@ -149,7 +149,7 @@ def _object(text: str, offset: int) -> JsonNode:
     offset = _space(text, offset + 1)
     while text[offset] != "}":
         if key := _STRING.match(text, offset):
-            name = _unquoted(key[0])
+            name = _unquote(key[0])
         elif key := _NAME.match(text, offset):
             name = key[0]
         else:
@@ -186,7 +186,7 @@ def _skip_comma(text: str, offset: int, close: str) -> int:
     return offset
 
 
-def _unquoted(quoted: str) -> str:
+def _unquote(quoted: str) -> str:
     if quoted[0] == '"':
         return str(json.loads(quoted, strict=False))
     inner = quoted[1:-1].replace("\\'", "'").replace('"', '\\"')

@@ -42,7 +42,7 @@ def drop(text: str, place: Place) -> str:
 
 def _put_value(text: str, name: str, value: Any) -> str:
     if parse(text) is None or name not in parse(text):
-        return _ended(text) + f"{name}: {_scalar(value)}\n"
+        return _end_line(text) + f"{name}: {_scalar(value)}\n"
     _, old = _member(text, name)
     start, end = old.start_mark.index, old.end_mark.index
     tail = "\n" if text[start:end].endswith("\n") else ""
@@ -56,10 +56,10 @@ def _put_item(text: str, name: str | None, value: dict[str, Any]) -> str:
         items = None if document is None else yaml.compose(text)
     else:
         if document is None or name not in document:
-            return _ended(text) + f"{name}:\n" + _item(value, "  ")
+            return _end_line(text) + f"{name}:\n" + _item(value, "  ")
         key, items = _member(text, name)
     if items is None:
-        return _ended(text) + _item(value, "")
+        return _end_line(text) + _item(value, "")
     if isinstance(items, yaml.SequenceNode) and items.value and not items.flow_style:
         first = items.start_mark.index
         offset = _line_start(text, first) if name is None else _line_end(text, key.end_mark.index)
@@ -68,7 +68,7 @@ def _put_item(text: str, name: str | None, value: dict[str, Any]) -> str:
         end = _line_end(text, items.end_mark.index)
         remark = text[items.end_mark.index : end].strip()
         head = text[: items.start_mark.index].rstrip(" ") + (f"  {remark}" if remark else "")
-        return _ended(head) + _item(value, "  " if name else "") + text[end:]
+        return _end_line(head) + _item(value, "  " if name else "") + text[end:]
     raise UnreadableSettings("its list is written on one line; set it by hand")
 
 
@@ -117,7 +117,7 @@ def _scalar(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _ended(text: str) -> str:
+def _end_line(text: str) -> str:
     return text if not text or text.endswith("\n") else text + "\n"
 
 

@@ -229,10 +229,10 @@ def base(facts: DoctorFacts) -> DoctorCheck:
     if weights_check["state"] == "other":
         fix = "serve the model of train.weights, or name the served one's weights there; train.match says what follows"
         return DoctorCheck("base", "problem" if weights_check["stops"] else "note", weights_check["line"], fix)
-    return DoctorCheck("base", _compared(facts.status), weights_check["line"])
+    return DoctorCheck("base", _comparison_state(facts.status), weights_check["line"])
 
 
-def _compared(status: Mapping[str, Any]) -> State:
+def _comparison_state(status: Mapping[str, Any]) -> State:
     """The comparison where it has found nothing: what is not known yet may still stop runs."""
     weights_check = status["match"]
     if weights_check["state"] == "unasked":
@@ -249,7 +249,7 @@ def template(facts: DoctorFacts) -> DoctorCheck:
     if rendering is None:
         if weights_check["state"] == "other":
             return DoctorCheck("template", "unknown", "not looked at, since the models differ")
-        return DoctorCheck("template", _compared(facts.status), weights_check["line"])
+        return DoctorCheck("template", _comparison_state(facts.status), weights_check["line"])
     line = "\n     ".join([rendering["line"], *side_by_side(rendering)])
     if rendering["known"] and not tried["refused"]:
         return DoctorCheck("template", "ok", line)

@@ -81,7 +81,7 @@ def gather(settings: Settings) -> DoctorFacts:
     use = Machine(cpu=False, gpu=shutil.which("nvidia-smi") is not None).look(time.monotonic())
     return DoctorFacts(
         settings, client.url, status, reason, answers, not_ready, models, holder(settings.home), owner(settings), free,
-        use.free_gb, use.gpu_free_gb, keys, drift.connected(settings.home, client.url), _form(settings.home),
+        use.free_gb, use.gpu_free_gb, keys, drift.list_connections(settings.home, client.url), _form(settings.home),
         standing(settings.train.nice, owner(settings) or "self"),
         integrity.noted(settings.home / schema.NAME),
     )  # fmt: skip

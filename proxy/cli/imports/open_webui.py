@@ -90,7 +90,7 @@ def _of_database(file: Path) -> Iterator[dict[str, Any]]:
                 )
             for *plain, email in database.execute(_ROWS):
                 id, user_id, kind, data, meta, snapshot, created, updated = plain
-                yield _ours(
+                yield _request_of(
                     {
                         "id": id, "user_id": user_id, "type": kind, "data": json.loads(data or "{}"),
                         "meta": json.loads(meta or "{}"), "snapshot": json.loads(snapshot or "{}"),
@@ -116,7 +116,7 @@ def _of_export(file: Path) -> Iterator[dict[str, Any]]:
             f"{file} is neither an export of Open WebUI's feedback as JSON nor its database; {WHERE_FROM}"
         )
     for feedback in sorted(feedbacks, key=_changed_at):
-        yield _ours(feedback, _within(feedback, "user").get("email"))
+        yield _request_of(feedback, _within(feedback, "user").get("email"))
 
 
 def _changed_at(feedback: Mapping[str, Any]) -> float:
@@ -124,7 +124,7 @@ def _changed_at(feedback: Mapping[str, Any]) -> float:
     return timestamp if isinstance(timestamp, int | float) else 0.0
 
 
-def _ours(feedback: dict[str, Any], email: str | None) -> dict[str, Any]:
+def _request_of(feedback: dict[str, Any], email: str | None) -> dict[str, Any]:
     reduced = {key: value for key, value in feedback.items() if key not in ("snapshot", "user")}
     return {"feedback": reduced, "messages": messages_of(feedback), "rater": email, "how": "earlier"}
 

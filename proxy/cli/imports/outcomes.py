@@ -97,11 +97,11 @@ def give(
 ) -> None:
     """Give these rewards, and fill in the report. Raises Refused, Unreachable, NothingThere: what the report counts was
     taken."""
-    outcomes = _sorted_out(entries, scale, report.left_out)
+    outcomes = _sort_out(entries, scale, report.left_out)
     sizes: Counter[str] = Counter()
     captured: list[WrittenReward] = []
     check = ImportReport(dry_run=True)  # the check's own; the rewards themselves are counted below
-    for written, problem in _sent(client, outcomes, {}, split, check, dry_run=True):
+    for written, problem in _send(client, outcomes, {}, split, check, dry_run=True):
         if problem is None:
             captured.append(written)
             sizes[written.group] += 1
@@ -116,7 +116,7 @@ def give(
             check.errors,
         )
         return
-    for _, problem in _sent(client, captured, sizes, split, report, dry_run=False):
+    for _, problem in _send(client, captured, sizes, split, report, dry_run=False):
         if problem is not None:
             report.left_out.append(problem)
 
@@ -136,7 +136,7 @@ def within(value: Any, *keys: str) -> Any:
     return value
 
 
-def _sorted_out(
+def _sort_out(
     entries: Iterable[WrittenReward | SkippedOutcome], scale: float, left_out: list[SkippedOutcome]
 ) -> list[WrittenReward]:
     """Each episode once, its reward scaled. One that is said twice, and differently, is left out at both places."""
@@ -146,14 +146,14 @@ def _sorted_out(
         if isinstance(entry, SkippedOutcome):
             left_out.append(entry)
             continue
-        scaled = _scaled(entry, scale)
+        scaled = _scale(entry, scale)
         if isinstance(scaled, SkippedOutcome):
             left_out.append(scaled)
         elif (earlier_reward := first.setdefault(entry.episode, scaled))[1:] != scaled[1:]:
             differs.setdefault(entry.episode, [earlier_reward]).append(scaled)
     for episode, places in differs.items():
         del first[episode]
-        variants = "; ".join(f"{place.position}: {_described(place)}" for place in places[:EXAMPLES])
+        variants = "; ".join(f"{place.position}: {_describe(place)}" for place in places[:EXAMPLES])
         left_out.append(
             SkippedOutcome(
                 places[0].position, episode, "twice", f"it stands in the files more than once, and differs ({variants})"
@@ -162,7 +162,7 @@ def _sorted_out(
     return list(first.values())
 
 
-def _described(written: WrittenReward) -> str:
+def _describe(written: WrittenReward) -> str:
     return (
         f"error, group {written.group}"
         if written.reward is None
@@ -170,7 +170,7 @@ def _described(written: WrittenReward) -> str:
     )
 
 
-def _scaled(written: WrittenReward, scale: float) -> WrittenReward | SkippedOutcome:
+def _scale(written: WrittenReward, scale: float) -> WrittenReward | SkippedOutcome:
     if written.reward is None:
         return written
     value = written.reward * scale
@@ -184,7 +184,7 @@ def _scaled(written: WrittenReward, scale: float) -> WrittenReward | SkippedOutc
     )  # fmt: skip
 
 
-def _sent(
+def _send(
     client: HomeClient,
     outcomes: Sequence[WrittenReward],
     sizes: Mapping[str, int],
@@ -205,11 +205,11 @@ def _sent(
         for number, outcome in enumerate(batch, start=1):
             wrong = refused.get(number)
             report.errors += wrong is None and outcome.error is not None
-            yield outcome, None if wrong is None else _refused(outcome, wrong)
+            yield outcome, None if wrong is None else _refused_outcome(outcome, wrong)
         _progress(min(start + BATCH, len(outcomes)), len(outcomes), dry_run)
 
 
-def _refused(written: WrittenReward, wrong: dict[str, Any]) -> SkippedOutcome:
+def _refused_outcome(written: WrittenReward, wrong: dict[str, Any]) -> SkippedOutcome:
     if wrong["status"] == 404:
         return SkippedOutcome(
             written.position, written.episode, "not-captured", "rlproxy has captured no request of it"

@@ -17,7 +17,7 @@ from typing import Any
 
 from config.settings import Settings
 from proxy.backends.lmstudio import FOLDER
-from proxy.cli.common import command_for, masked, some
+from proxy.cli.common import command_for, mask, some
 from proxy.cli.init import discovery, environment, extras, plan, smoke_test
 from proxy.cli.init.answers import Answers, read
 from proxy.cli.init.console import Console, Interrupted
@@ -84,7 +84,7 @@ def _show_plan(console: Console, init_plan: InitPlan, choices: Choices, service:
         console.say(f"Weights   {choices.weights}: {choices.why_weights}")
     console.say()
     for change in init_plan.changes:
-        console.say(masked(change.diff().rstrip("\n"), *init_plan.keys))
+        console.say(mask(change.diff().rstrip("\n"), *init_plan.keys))
     if service is not None:
         console.say(f"+++ {service.file}\n" + "\n".join(f"+{line}" for line in service.text().splitlines()))
     if init_plan.backup:

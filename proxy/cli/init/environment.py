@@ -58,7 +58,7 @@ def agents(home: Path) -> list[InstalledAgent]:
     for name in AGENTS:
         place = shutil.which(PROGRAMS[name]) or _settings(name, person)
         if place:
-            installed.append(InstalledAgent(name, place, _connected(home, name)))
+            installed.append(InstalledAgent(name, place, _is_connected(home, name)))
     return installed
 
 
@@ -75,7 +75,7 @@ def _settings(name: str, person: Home) -> str | None:
     return None
 
 
-def _connected(home: Path, name: str) -> bool:
+def _is_connected(home: Path, name: str) -> bool:
     try:
         return connection.load(home, name) is not None
     except UnreadableSettings:

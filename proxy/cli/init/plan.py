@@ -69,14 +69,14 @@ def make(home: Path, choices: Choices) -> InitPlan:
         text = settings_text((now or b"").decode("utf-8"), choices)
     except (UnicodeDecodeError, UnreadableSettings) as error:
         raise NotWritable(f"{path} was left as it is: {error}.") from None
-    loaded = _checked(home, text)
+    loaded = _check(home, text)
     change = Change(path, now, text.encode())
     backup = None
     if now is not None and change.changes:
         backup = Change(path.with_name(f"{FILE_NAME}.{time.strftime('%Y%m%dT%H%M%S')}.bak"), None, now)
     link = _link(loaded.settings, choices)
     agents = {name: _connecting(loaded.settings, name, link) for name in choices.agents}
-    notes = _overruled(loaded, choices) + ([OWN_KEY] if agents and link.own_key else [])
+    notes = _find_overruled(loaded, choices) + ([OWN_KEY] if agents and link.own_key else [])
     notes += [choices.offered] if choices.offered else []
     return InitPlan(loaded.settings, change, backup, agents, notes)
 
@@ -94,7 +94,7 @@ def settings_text(text: str, choices: Choices) -> str:
     for key in choices.stale:
         if look(document, place := tuple(key.split("."))) is not MISSING:
             text = drop(text, place)
-    return _spaced(text)
+    return _space_tables(text)
 
 
 def values(choices: Choices) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def write(plan: InitPlan) -> None:
         raise NotWritable(f"Writing stopped ({error}); {progress}.") from None
 
 
-def _checked(home: Path, text: str) -> LoadedSettings:
+def _check(home: Path, text: str) -> LoadedSettings:
     """Read it as `serve` will. Raises NotWritable."""
     handle, name = tempfile.mkstemp(suffix=f"-{FILE_NAME}")
     try:
@@ -136,7 +136,7 @@ def _checked(home: Path, text: str) -> LoadedSettings:
         Path(name).unlink(missing_ok=True)
 
 
-def _overruled(loaded: LoadedSettings, choices: Choices) -> list[str]:
+def _find_overruled(loaded: LoadedSettings, choices: Choices) -> list[str]:
     """Where the environment would go before what is written."""
     return [
         f"{key} is set by {loaded.sources[key]}, which goes before the file: unset it."
@@ -162,7 +162,7 @@ def _connecting(settings: Settings, agent: str, link: AgentLink) -> tuple[list[C
         raise NotWritable(str(error)) from None
 
 
-def _spaced(text: str) -> str:
+def _space_tables(text: str) -> str:
     """tomlkit puts a new table right under the line before it."""
     lines: list[str] = []
     for line in text.rstrip("\n").split("\n"):  # splitlines knows more ends of a line than TOML does

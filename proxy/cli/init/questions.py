@@ -80,10 +80,11 @@ class Interview:
             facts = asyncio.run(model_facts(server, model.name, self._models_dir, self._folders, key))
         weights = self._weights(server, model, facts.about)
         own_offer = own_server.offer(server, model.name, facts.file, facts.context, self._surroundings.machine)
-        takes = own_offer is not None and self._takes(own_offer)
+        takes = own_offer is not None and self._accepts(own_offer)
         choices = Choices(
             kind=server.kind,
-            url=(self._stays(server) and self._surroundings.now.backend.url) or server.url,  # as the person wrote it
+            url=(self._is_current(server) and self._surroundings.now.backend.url)
+            or server.url,  # as the person wrote it
             model=model.name,
             window=model.window,
             weights=weights.spec,
@@ -120,7 +121,7 @@ class Interview:
 
     def _backend(self) -> tuple[DiscoveredServer, ListedModel]:
         if self._answers.backend or self._answers.url or self._answers.model or self._console is None:
-            return self._answered()
+            return self._backend_in_answers()
         pairs = self._pairs(self._surroundings.servers)
         question = self._question("Which model shall learn? A number, or the address of another server.")
         while True:
@@ -128,9 +129,9 @@ class Interview:
             choice = self._pick(question, options, "1", _number(len(pairs), address=True))
             if isinstance(choice, int):
                 return pairs[choice - 1]
-            pairs = self._pairs(self._ask_there(choice)) or pairs
+            pairs = self._pairs(self._ask_server(choice)) or pairs
 
-    def _ask_there(self, url: str) -> list[DiscoveredServer]:
+    def _ask_server(self, url: str) -> list[DiscoveredServer]:
         self._keys = keys(self._surroundings.now.backend, url)
         servers = asyncio.run(discovery.look([url], self._keys))
         assert self._console is not None
@@ -142,7 +143,7 @@ class Interview:
         """The one in the settings first, the built-in one last."""
         pairs = [(server, model) for server in servers for model in server.models[:MODELS_SHOWN]]
         now = self._now()
-        ahead = [] if now is None else [next((p for p in pairs if _same(p, now)), now)]
+        ahead = [] if now is None else [next((p for p in pairs if _is_same(p, now)), now)]
         return [*ahead, *(p for p in pairs if p not in ahead), (BUILTIN, BUILTIN.models[0])]
 
     def _now(self) -> tuple[DiscoveredServer, ListedModel] | None:
@@ -151,18 +152,18 @@ class Interview:
         if backend.kind == "builtin":
             return None
         url = address(backend)
-        if not (url or _managed(backend)):
+        if not (url or _is_managed(backend)):
             return None
         server = next((s for s in self._surroundings.servers if s.url == url), DiscoveredServer(backend.kind, url))
         only = server.models[0] if len(server.models) == 1 else ListedModel("")
         return server, ListedModel(backend.model) if backend.model else only
 
-    def _stays(self, server: DiscoveredServer) -> bool:
+    def _is_current(self, server: DiscoveredServer) -> bool:
         backend = self._surroundings.now.backend
         return (backend.kind, address(backend)) == (server.kind, server.url)
 
     def _stale(self, server: DiscoveredServer, model: ListedModel) -> tuple[str, ...]:
-        another_server, now = not self._stays(server), self._now()
+        another_server, now = not self._is_current(server), self._now()
         plain = bool(server.about) and server.about.get("role") != "router"  # one that does not answer tells nothing
         stale = {
             "command": another_server,
@@ -174,7 +175,7 @@ class Interview:
         }
         return tuple(f"backend.{key}" for key, goes in stale.items() if goes)
 
-    def _answered(self) -> tuple[DiscoveredServer, ListedModel]:
+    def _backend_in_answers(self) -> tuple[DiscoveredServer, ListedModel]:
         """By the file, and where it is silent the first that fits."""
         answers = self._answers
         if not (answers.backend or answers.url or answers.model):
@@ -188,7 +189,7 @@ class Interview:
             if model is not None:
                 return server, model
         if answers.backend is None:
-            raise BadAnswers(f"{_nothing(answers)} answers here; name its kind too, as backend = 'vllm'.")
+            raise BadAnswers(f"{_describe_missing(answers)} answers here; name its kind too, as backend = 'vllm'.")
         if fits and answers.model and fits[0].models:
             has = ", ".join(m.name for m in fits[0].models[:MODELS_SHOWN])
             raise BadAnswers(f"The {fits[0].kind} at {fits[0].url} has no model {answers.model!r}; it has {has}.")
@@ -201,7 +202,7 @@ class Interview:
 
     # Where versions would be large: who runs it
 
-    def _takes(self, own_offer: Offer) -> bool:
+    def _accepts(self, own_offer: Offer) -> bool:
         if self._answers.own_server is not None or self._console is None:
             return bool(self._answers.own_server)
         self._console.say(f"\n{own_offer.reason}\n{own_offer.lost}")
@@ -217,7 +218,7 @@ class Interview:
             spec = now.train.weights if now.backend.kind == "builtin" else ""
             return Proposal(spec, "the built-in server trains what it serves", True)
         proposals = weights_search.propose(server.kind, model.name, model.root, about)
-        if now.train.weights and (same := self._now()) is not None and _same(same, (server, model)):
+        if now.train.weights and (same := self._now()) is not None and _is_same(same, (server, model)):
             is_local = weights_search.local(now.train.weights) is not None
             current = Proposal(now.train.weights, "as in the settings now", is_local)
             proposals = [current, *(p for p in proposals if p.spec != current.spec)]
@@ -229,7 +230,7 @@ class Interview:
         )
         size = weights_search.download_gb(about)
         options = (_proposal(proposal, size) for proposal in proposals)
-        return self._pick(question, options, "1" if proposals else "-", _weights_given(proposals, about))
+        return self._pick(question, options, "1" if proposals else "-", _weights_reader(proposals, about))
 
     # Agents, how far, and when
 
@@ -273,14 +274,14 @@ class Interview:
 
 def address(backend: BackendSection) -> str:
     """Where the settings have their server; empty where they name none, or rlproxy starts it."""
-    if backend.kind == "builtin" or _managed(backend):
+    if backend.kind == "builtin" or _is_managed(backend):
         return ""
     usual = USUAL.get(backend.kind)
     url = backend.url or (f"http://127.0.0.1:{usual}" if usual else "")
     return discovery.plain(url, backend.kind) if url else ""
 
 
-def _managed(backend: BackendSection) -> bool:
+def _is_managed(backend: BackendSection) -> bool:
     return backend.kind == "llamacpp" and bool(backend.command)
 
 
@@ -295,7 +296,7 @@ def keys(backend: BackendSection, url_answer: str | None) -> dict[str, str]:
     return {discovery.plain(url): backend.api_key.get_secret_value()} if url and backend.api_key else {}
 
 
-def _same(pair: tuple[DiscoveredServer, ListedModel], other_pair: tuple[DiscoveredServer, ListedModel]) -> bool:
+def _is_same(pair: tuple[DiscoveredServer, ListedModel], other_pair: tuple[DiscoveredServer, ListedModel]) -> bool:
     return (pair[0].kind, pair[0].url, pair[1].name) == (other_pair[0].kind, other_pair[0].url, other_pair[1].name)
 
 
@@ -315,7 +316,7 @@ def _proposal(proposal: Proposal, size: float | None) -> str:
     return f"{proposal.spec}: {proposal.reason}; to be downloaded when the first rating comes{much}"
 
 
-def _nothing(answers: Answers) -> str:
+def _describe_missing(answers: Answers) -> str:
     subject = f"No server with {answers.model}" if answers.model else "No server"
     return f"{subject} at {answers.url}" if answers.url else subject
 
@@ -338,7 +339,7 @@ def _number(most: int, *, default: int = 1, address: bool = False) -> Callable[[
     return read
 
 
-def _weights_given(proposals: list[Proposal], about: Mapping[str, Any]) -> Callable[[str], Proposal]:
+def _weights_reader(proposals: list[Proposal], about: Mapping[str, Any]) -> Callable[[str], Proposal]:
     def read(line: str) -> Proposal:
         if line == "-" or (not line and not proposals):
             return Proposal("", "none", True)

@@ -111,12 +111,12 @@ def prove(
         seconds = time.monotonic() - began
         completion = str(answered["id"])
         text = str(answered["choices"][0]["message"].get("content") or "")
-        rated_before = _rated(client.ask("GET", "/rl/status"))
+        rated_before = _count_rated(client.ask("GET", "/rl/status"))
         rating = {"completion_id": completion, "rating": "good", "source": "cli"}
         stored = client.ask("POST", "/v1/feedback", rating)
         try:
             status = client.ask("GET", "/rl/status")
-            if _rated(status) != rated_before + 1:
+            if _count_rated(status) != rated_before + 1:
                 raise Unproven(f"The rating of {completion} was taken and is not in the status; {doctor} tells more.")
             proof = Proof(completion, text, rated_before + 1, status, None, seconds)
             compares = _comparable(settings) and bool(status["backend"]["adapters"])
@@ -132,7 +132,7 @@ def prove(
     return proof._replace(match=match, waited=waits)
 
 
-def _rated(status: dict[str, Any]) -> int:
+def _count_rated(status: dict[str, Any]) -> int:
     return int(status["counts"]["good"]) + int(status["counts"]["bad"])
 
 

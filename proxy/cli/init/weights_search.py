@@ -46,10 +46,10 @@ def propose(kind: str, model: str, root: str | None, about: Mapping[str, Any]) -
         reasons[model] = "what mlx_lm.server itself has loaded"
     if root and (_is_id(root) or local(root) is not None):
         reasons[root] = "what the server itself has loaded"
-    for spec, reason in _named_in(about):
+    for spec, reason in _names_in_metadata(about):
         reasons.setdefault(spec, reason)
     names = {_plain(name) for name in _names(model, about)}
-    for spec in _shelf():
+    for spec in _local_models():
         if _plain(spec) in names:
             reasons.setdefault(spec, "it has the same name and is on this machine")
     proposals = [Proposal(spec, reason, local(spec) is not None) for spec, reason in reasons.items()]
@@ -109,7 +109,7 @@ def download_gb(about: Mapping[str, Any]) -> float | None:
 # Where names come from
 
 
-def _named_in(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _names_in_metadata(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Weights that the model's own metadata names, best first."""
     for key in SOURCES:
         if (spec := _repository(about.get(key))) and not spec.lower().endswith("-gguf"):
@@ -141,12 +141,12 @@ def _of_family(about: Mapping[str, Any]) -> tuple[str, str] | None:
         return None
     usual = not tune or tune.lower() in TUNES
     known_as = tune if usual else "Instruct" if about.get("tokenizer.chat_template") else ""
-    spec = _published("-".join(part.replace(" ", "-") for part in (base, size, known_as) if part), about)
+    spec = _publisher_name("-".join(part.replace(" ", "-") for part in (base, size, known_as) if part), about)
     source = "the name that the model's file has" if usual else f"the model's file, whose tune is called {tune}"
     return (spec, f"a guess from {source}; look whether it is the one") if spec else None
 
 
-def _published(name: str, about: Mapping[str, Any]) -> str | None:
+def _publisher_name(name: str, about: Mapping[str, Any]) -> str | None:
     """The name as its publisher writes it, where that is known."""
     usual = next((owner for start, owner in HOUSES.items() if name.lower().startswith(start)), None)
     owner = usual or str(about.get("general.organization") or "").replace(" ", "-")
@@ -192,7 +192,7 @@ def _repository(value: Any) -> str | None:
     return spec if len(parts) == 2 and _is_id(spec) else None
 
 
-def _shelf() -> Iterator[str]:
+def _local_models() -> Iterator[str]:
     """Models that are on this machine: of the hub's cache by their ids, of our own by their folders."""
     home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
     hub = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")

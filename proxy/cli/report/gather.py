@@ -117,8 +117,8 @@ def _comments(rated: Iterable[ReportedCompletion], names: dict[str, str]) -> lis
             "rater": names[rating.rater],
             "verdict": verdict(rating),
             "value": rating.value,
-            "comment": _cut(rating.comment or "", QUESTION_CHARACTERS),
-            "asked": _cut(completion.question, QUESTION_CHARACTERS),
+            "comment": _shorten(rating.comment or "", QUESTION_CHARACTERS),
+            "asked": _shorten(completion.question, QUESTION_CHARACTERS),
             "version": completion.version,
         }
         for rating, completion in commented[:COMMENTS]
@@ -205,8 +205,8 @@ def _taught(
             "loss": outcome.get("loss"),
         }
         if text:
-            row["asked"] = _cut(completion.question, QUESTION_CHARACTERS) if completion else None
-            row["comment"] = _cut(rating.comment, QUESTION_CHARACTERS) if rating and rating.comment else None
+            row["asked"] = _shorten(completion.question, QUESTION_CHARACTERS) if completion else None
+            row["comment"] = _shorten(rating.comment, QUESTION_CHARACTERS) if rating and rating.comment else None
         rows.append(row)
     rows.sort(key=lambda row: (row["used"], row["at"]), reverse=True)
     values = [row["value"] for row in rows if row["value"] is not None]
@@ -252,13 +252,13 @@ def _reply(completion: ReportedCompletion) -> Json:
     return {
         "version": completion.version,
         "at": completion.created_at,
-        "asked": _cut(completion.question, QUESTION_CHARACTERS),
-        "text": _cut(completion.text, REPLY_CHARACTERS),
+        "asked": _shorten(completion.question, QUESTION_CHARACTERS),
+        "text": _shorten(completion.text, REPLY_CHARACTERS),
         "verdict": ("good" if opinion > 0 else "bad" if opinion < 0 else "undecided") if completion.ratings else None,
     }
 
 
-def _cut(text: str, most: int) -> str:
+def _shorten(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1].rstrip() + "…"
 
 

@@ -54,7 +54,7 @@ def ask(client: HomeClient) -> ReportData:
     """Read it from the running proxy. Raises Refused, Unreachable."""
     adapters = client.ask("GET", "/rl/adapters")
     runs = [client.ask("GET", f"/rl/runs/{r['id']}") for r in client.ask("GET", f"/rl/runs?limit={RUNS}")["data"]]
-    completions = _merged(
+    completions = _merge(
         parse_completion(orjson.loads(line))
         for query in ("rated=1", f"session={SESSION}")
         for line in client.lines(f"/rl/export?{query}")
@@ -73,7 +73,7 @@ async def read(home: Path, secret: Secret | None) -> ReportData:
             for only in (Filter(rated=True), Filter(session=SESSION))
             async for line in store.transfer.export(only)
         ]
-    return ReportData(pointer.live, _previous(adapters), adapters, runs, _merged(completions))
+    return ReportData(pointer.live, _previous(adapters), adapters, runs, _merge(completions))
 
 
 def parse_completion(line: Mapping[str, Any]) -> ReportedCompletion:
@@ -115,7 +115,7 @@ def _rating(completion: str, row: Mapping[str, Any]) -> Rating:
     )
 
 
-def _merged(completions: Iterable[ReportedCompletion]) -> list[ReportedCompletion]:
+def _merge(completions: Iterable[ReportedCompletion]) -> list[ReportedCompletion]:
     """Each once, oldest first."""
     return sorted(
         {completion.id: completion for completion in completions}.values(),

@@ -80,8 +80,8 @@ StartLimitBurst=10
 
 [Service]
 Type=exec
-ExecStart={" ".join(_quoted(word) for word in command)}
-Environment={_quoted(f"PATH={path}", variables=False)}
+ExecStart={" ".join(_quote(word) for word in command)}
+Environment={_quote(f"PATH={path}", variables=False)}
 # Keys that shall stand in no settings file, as RLPROXY_BACKEND__API_KEY=…; the file need not exist.
 EnvironmentFile=-{_plain(str(home / "service.env"))}
 UMask=0077
@@ -96,7 +96,7 @@ WantedBy=default.target
 """
 
 
-def _quoted(word: str, *, variables: bool = True) -> str:
+def _quote(word: str, *, variables: bool = True) -> str:
     """`variables`: whether systemd would put an environment variable in for a $."""
     safe = _plain(word.replace("\\", "\\\\").replace('"', '\\"'))
     return f'"{safe.replace("$", "$$") if variables else safe}"'

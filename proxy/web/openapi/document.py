@@ -38,7 +38,7 @@ def left_out(path: str) -> str | None:
 
 
 @cache
-def encoded() -> bytes:
+def encode() -> bytes:
     return orjson.dumps(document())
 
 

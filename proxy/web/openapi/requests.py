@@ -35,7 +35,7 @@ _ON_A_SCALE: dict[str, Any] = {
 }
 
 
-def _one_of(*members: str) -> dict[str, Any]:
+def _any_member(*members: str) -> dict[str, Any]:
     return {"anyOf": [{"properties": {key: _ID}, "required": [key]} for key in members]}
 
 
@@ -46,7 +46,7 @@ Text = Annotated[str, Field(max_length=MAX_TEXT)]
 
 class FeedbackBody(BaseModel):
     model_config = ConfigDict(
-        json_schema_extra={"allOf": [_one_of("completion_id", "session"), _ON_A_SCALE]},
+        json_schema_extra={"allOf": [_any_member("completion_id", "session"), _ON_A_SCALE]},
     )
     rating: Annotated[
         Any, Field(description='"good", "bad", true, false, a number from -1 to 1, or stars; a bare 1 needs `scale`.')

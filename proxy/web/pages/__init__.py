@@ -103,7 +103,7 @@ class Pages:
         acts: list[tuple[str, Handler]] = [
             ("/page/completions/{id}/rate", self._inbox.rate),
             ("/page/completions/{id}/undo", self._inbox.undo),
-            ("/page/completions/{id}/copied", self._inbox.copied),
+            ("/page/completions/{id}/copied", self._inbox.record_copy),
             ("/page/question/later", self._inbox.postpone_question),
             ("/page/training/{act}", self._progress.act),
             ("/page/versions/{act}", self._versions.act),
@@ -115,19 +115,19 @@ class Pages:
             ("/logout", self._sign_in.leave),
         ]
         return [
-            *(web.get(path, self._ours(handler)) for path, handler in views),
-            *(web.post(path, self._ours(handler)) for path, handler in acts),
-            web.get("/login", self._ours(self._sign_in.page, guests=True)),
-            web.post("/login", self._ours(self._sign_in.enter, guests=True)),
+            *(web.get(path, self._guarded(handler)) for path, handler in views),
+            *(web.post(path, self._guarded(handler)) for path, handler in acts),
+            web.get("/login", self._guarded(self._sign_in.page, guests=True)),
+            web.post("/login", self._guarded(self._sign_in.enter, guests=True)),
             web.get("/static/{name}", self._view.assets.get),
         ]
 
-    def _ours(self, handler: Handler, *, guests: bool = False) -> Handler:
+    def _guarded(self, handler: Handler, *, guests: bool = False) -> Handler:
         """The handler with everything around it that a page needs."""
 
         async def handle(request: web.Request) -> web.StreamResponse:
             request[VISITOR] = self.visits.of(request, principal_of(request))
-            response = await self._answered(request, handler, guests)
+            response = await self._answer(request, handler, guests)
             response.headers.update(HEADERS)
             if request.path != "/logout":
                 self.visits.keep(request, response, request[VISITOR])
@@ -135,7 +135,7 @@ class Pages:
 
         return handle
 
-    async def _answered(self, request: web.Request, handler: Handler, guests: bool) -> web.StreamResponse:
+    async def _answer(self, request: web.Request, handler: Handler, guests: bool) -> web.StreamResponse:
         try:
             if principal_of(request).role == GUEST and not guests:
                 return _to_login(request)

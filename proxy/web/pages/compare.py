@@ -56,7 +56,7 @@ class ComparePage:
             pair=pair,
             about=about,
             siblings=[row for row in siblings if about and row.id != about.id],
-            picked=_picked(pair, request[VISITOR].name),
+            picked=_find_pick(pair, request[VISITOR].name),
             choices=[BASE, *(a.version for a in await self._store.versions.all() if not a.is_deleted)],
             left=_version(query.get("left"), self._live_version.live),
             right=_version(query.get("right"), self._live_version.pointer.previous),
@@ -74,7 +74,7 @@ class ComparePage:
             completion = await self._store.completions.get(about)
             if completion is None:
                 raise NotFound("This completion is not here any more.", param="about")
-            model = completion.new.model if self._live_version.foreign else self._pinned(left_version)
+            model = completion.new.model if self._live_version.foreign else self._pin(left_version)
             ids = [about, await self._ask_model(request, model, **_parameters_of(completion.new))]
         elif self._live_version.foreign:
             raise Unsupported("The model that answers is not ours, so there are no versions of it; nothing was asked.")
@@ -84,7 +84,7 @@ class ComparePage:
                 raise BadRequest(f"Write a prompt of at most {MAX_TEXT} characters.", param="prompt")
             messages = [{"role": "user", "content": prompt}]
             requests = (
-                self._ask_model(request, self._pinned(version), messages=messages)
+                self._ask_model(request, self._pin(version), messages=messages)
                 for version in (left_version, right_version)
             )
             ids = list(await asyncio.gather(*requests))
@@ -114,7 +114,7 @@ class ComparePage:
             raise NotFound("This completion is not here any more.", param="id")
         return answer
 
-    def _pinned(self, version: int) -> str:
+    def _pin(self, version: int) -> str:
         return f"{self._live_version.model}@{label(version)}"
 
     async def _ask_model(self, request: web.Request, model: str, **parameters: Any) -> str:
@@ -153,7 +153,7 @@ def _version(field: Any, default: int) -> int:
     return int(text) if text.isdecimal() and len(text) < 10 else default
 
 
-def _picked(pair: list[CompletionSummary], me: str) -> str | None:
+def _find_pick(pair: list[CompletionSummary], me: str) -> str | None:
     """The better one of the two, where this person said so."""
     mine = {row.id: r.value for row in pair for r in row.ratings if r.rater == me}
     if len(mine) < 2 or len(set(mine.values())) < 2:

@@ -68,7 +68,7 @@ class InboxPage:
         await self._judging.answered()
         return web.Response(text="")
 
-    async def copied(self, request: web.Request) -> web.Response:
+    async def record_copy(self, request: web.Request) -> web.Response:
         """A person copied the answer, or a part of it: a signal, and no rating."""
         row = await self._find_row(request)
         ruled = of_kind("copied")
@@ -117,12 +117,12 @@ class InboxPage:
         row = await self._find_row(request)
         whole = await self._store.completions.get(row.id)
         text = whole.end.text if whole and whole.end else ""
-        return self._view.page(request, f"{kind}.html", row=row, mine=self._mine(request, row), text=text)
+        return self._view.page(request, f"{kind}.html", row=row, mine=self._own_rating(request, row), text=text)
 
     async def rate(self, request: web.Request) -> web.Response:
         """Answers with the row as it is then."""
         row, form = await self._find_row(request), await request.post()
-        mine = self._mine(request, row)
+        mine = self._own_rating(request, row)
         # What is not in the form stays; what was emptied is taken away.
         comment, correction = (_text(form[key]) or "" if key in form else None for key in ("comment", "correction"))
         if (judgement := _text(form.get("rating"))) is not None:
@@ -144,7 +144,7 @@ class InboxPage:
 
     async def undo(self, request: web.Request) -> web.Response:
         row = await self._find_row(request)
-        if (mine := self._mine(request, row)) is None:
+        if (mine := self._own_rating(request, row)) is None:
             raise Conflict("You have not rated this, so there is nothing to undo.")
         await self._feedback.retract(mine.id)
         return _with_notice(
@@ -166,7 +166,7 @@ class InboxPage:
     def _row(self, request: web.Request, row: CompletionSummary) -> web.Response:
         return html(self._view.render(request, "row.html", row=row, me=request[VISITOR].name))
 
-    def _mine(self, request: web.Request, row: CompletionSummary) -> Rating | None:
+    def _own_rating(self, request: web.Request, row: CompletionSummary) -> Rating | None:
         return own_rating(row.ratings, request[VISITOR].name)
 
 

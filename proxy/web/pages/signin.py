@@ -24,11 +24,11 @@ class SignIn:
         self._visits = visits
 
     async def page(self, request: web.Request) -> web.Response:
-        return self._view.page(request, "login.html", wrong=False, after=_ours(request.query.get("after")))
+        return self._view.page(request, "login.html", wrong=False, after=_local_path(request.query.get("after")))
 
     async def enter(self, request: web.Request) -> web.Response:
         form = await request.post()
-        target = _ours(str(form.get("after") or ""))
+        target = _local_path(str(form.get("after") or ""))
         try:
             visitor = self._visits.sign_in(str(form.get("key") or ""), str(form.get("name") or "").strip()[:NAME])
         except Unauthorized:
@@ -43,6 +43,6 @@ class SignIn:
         return response
 
 
-def _ours(path: str | None) -> str:
+def _local_path(path: str | None) -> str:
     """Where to go on: never to another host."""
     return path if path and _OURS.fullmatch(path) else "/"

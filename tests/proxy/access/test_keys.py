@@ -7,7 +7,7 @@ import hashlib
 import pytest
 
 from config.sections import ServerSection
-from proxy.access.keys import FORM, OWNERS, SHARED, Keys, Principal, Scope, given_key
+from proxy.access.keys import FORM, OWNERS, SHARED, Keys, Principal, Scope, key_in
 from proxy.access.roles import RULES
 from proxy.core.errors import BadRequest, Conflict, NotFound, Unauthorized
 from scripts.harness.in_process import Proxy
@@ -24,9 +24,7 @@ async def test_a_key_from_its_making_to_its_end(store: Store) -> None:  # noqa: 
     key, text = await keys.create("ann", "rate", "admin")
     assert FORM.fullmatch(text) and key.hash == hashlib.sha256(text.encode()).digest()
     assert (
-        keys.principal(text)
-        == keys.principal(given_key({"authorization": f"bearer  {text}"}))
-        == ("rate", key.id, "ann")
+        keys.principal(text) == keys.principal(key_in({"authorization": f"bearer  {text}"})) == ("rate", key.id, "ann")
     )
     with pytest.raises(Conflict, match="named ann already"):
         await keys.create("ann", "use", "admin")
@@ -38,7 +36,7 @@ async def test_a_key_from_its_making_to_its_end(store: Store) -> None:  # noqa: 
     await keys.revoke("ann", "admin")
     for headers in ({"x-api-key": text}, {}, {"authorization": "Basic eDp5"}):
         with pytest.raises(Unauthorized):
-            keys.principal(given_key(headers))
+            keys.principal(key_in(headers))
     assert keys.by_id(key.id) is None
     with pytest.raises(NotFound):
         await keys.revoke("ann", "admin")
@@ -113,7 +111,7 @@ def test_a_key_is_lent_for_a_moment() -> None:
     """What rlproxy asks itself in somebody's name is asked by their role and key."""
     keys, eve = Keys(ServerSection()), Principal("rate", "0a1b2c3d", "eve")
     with keys.temporary_key(eve) as key, keys.temporary_key(Principal("admin")) as other:
-        assert keys.principal(given_key({"authorization": f"Bearer {key}"})) == eve != keys.principal(other)
+        assert keys.principal(key_in({"authorization": f"Bearer {key}"})) == eve != keys.principal(other)
         assert FORM.fullmatch(key) and key not in (other, keys.local)
     keyed = Keys(ServerSection(api_key="k"))  # type: ignore[arg-type]
     with keyed.temporary_key(eve) as key:

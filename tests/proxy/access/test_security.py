@@ -16,7 +16,7 @@ from proxy.access.keys import Keys, Principal
 from proxy.access.limits import Limits
 from proxy.access.security import HEADS, Guard, RequestHeads, check_bind, is_loopback, outgoing_headers
 from proxy.core.errors import BadRequest, Forbidden, HeadTooLarge
-from proxy.web.error_middleware import shaped
+from proxy.web.error_middleware import shape_errors
 from scripts.harness.in_process import Proxy
 
 
@@ -104,7 +104,7 @@ async def test_a_guest_of_the_page_sees_no_more_than_pages() -> None:
 
     keys = Keys(settings)
     guard = Guard(settings, keys, Limits(settings), Bodies(settings), lambda request: Principal("guest"))
-    app = web.Application(middlewares=[shaped, guard.middleware])
+    app = web.Application(middlewares=[shape_errors, guard.middleware])
     paths = ("/login", "/rl/status", "/v1/models", "/metrics", "/v1/feedback/last", "/nowhere")
     app.add_routes(web.get(path, handler) for path in paths[:-1])
     async with TestServer(app) as server, aiohttp.ClientSession() as http:

@@ -14,7 +14,7 @@ import pytest
 from config.settings import load
 from proxy.cli.agents import connection
 from proxy.cli.agents.catalog import AGENTS, AgentLink, Home
-from proxy.cli.agents.drift import connected
+from proxy.cli.agents.drift import list_connections
 from proxy.cli.doctor import checks, machine_checks
 from proxy.cli.doctor.facts import DoctorFacts, gather
 from scripts.harness.in_process import Proxy
@@ -86,25 +86,25 @@ def test_agents_that_went_astray(tmp_path: Path) -> None:
     for name in ("claude-code", "codex"):
         plan = AGENTS[name](AgentLink(URL, "m", None), Home(person, {}))
         connection.connect(home, name, connection.connecting(plan, None), None)
-    check = machine_checks.agents(facts(home, agents=connected(home, URL)))
+    check = machine_checks.agents(facts(home, agents=list_connections(home, URL)))
     assert (check.state, check.line) == ("ok", "claude-code, codex point here")
-    check = machine_checks.agents(facts(home, agents=connected(home, "http://127.0.0.1:9000")))
+    check = machine_checks.agents(facts(home, agents=list_connections(home, "http://127.0.0.1:9000")))
     assert check.state == "note" and "claude-code: it asks port 8484" in check.line
     assert check.fix is not None and check.fix.startswith("`rlproxy connect claude-code` and `rlproxy connect codex`")
     config = person / ".codex" / "config.toml"
     config.write_text(config.read_text().replace('model_provider = "rlproxy"', 'model_provider = "openai"'))
     claude = person / ".claude" / "settings.json"
     claude.write_text(json.dumps(json.loads(claude.read_text()) | {"theme": "dark"}))
-    one, two = connected(home, URL)
+    one, two = list_connections(home, URL)
     assert one.problem is None, "what the person added is theirs"
     assert two.problem == f"model_provider in {config} was changed or removed since it was connected"
     config.write_text("[[[")
-    assert "model" in str(connected(home, URL)[1].problem)
+    assert "model" in str(list_connections(home, URL)[1].problem)
     config.unlink()
-    assert "model_provider in" in str(connected(home, URL)[1].problem)
+    assert "model_provider in" in str(list_connections(home, URL)[1].problem)
     (home / "agents" / "codex.json").write_text("{")
-    assert "cannot be read" in str(connected(home, URL)[1].problem)
-    check = machine_checks.agents(facts(home, agents=connected(home, URL)))
+    assert "cannot be read" in str(list_connections(home, URL)[1].problem)
+    check = machine_checks.agents(facts(home, agents=list_connections(home, URL)))
     assert "claude-code in order" in check.line
 
 

@@ -12,7 +12,7 @@ from proxy.cli.init.answers import Answers, BadAnswers
 from proxy.cli.init.console import InvalidAnswer
 from proxy.cli.init.discovery import DiscoveredServer, ListedModel
 from proxy.cli.init.environment import InstalledAgent, ThisMachine
-from proxy.cli.init.questions import Choices, Interview, Surroundings, _number, _pair, _several, _weights_given, keys
+from proxy.cli.init.questions import Choices, Interview, Surroundings, _number, _pair, _several, _weights_reader, keys
 from proxy.cli.init.weights_search import Proposal
 
 VLLM = DiscoveredServer("vllm", "http://127.0.0.1:8000", (ListedModel("a", 4096, "own/a"), ListedModel("b")))
@@ -171,9 +171,9 @@ def test_what_may_be_typed(tmp_path: Path) -> None:
     for wrong in ("3", "cursor"):
         with pytest.raises(InvalidAnswer):
             several(wrong)
-    weights = _weights_given([Proposal("a/b", "", False)], {})
+    weights = _weights_reader([Proposal("a/b", "", False)], {})
     assert (weights("").spec, weights("1").spec, weights("-").spec, weights("c/d").spec) == ("a/b", "a/b", "", "c/d")
-    assert _weights_given([], {})("").spec == ""
+    assert _weights_reader([], {})("").spec == ""
     for wrong in ("2", "/nowhere", "a/b/c", "nonsense"):
         with pytest.raises(InvalidAnswer):
             weights(wrong)
@@ -184,7 +184,7 @@ def test_weights_of_another_size_are_refused(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"")
     about = {"general.architecture": "llama", "llama.block_count": 30}
     with pytest.raises(InvalidAnswer, match="12 layers"):
-        _weights_given([], about)(str(tmp_path))
+        _weights_reader([], about)(str(tmp_path))
 
 
 @pytest.mark.parametrize(
