@@ -31,7 +31,7 @@ async def test_a_question_leaves_after_few_calls_of_ours(proxy: Proxy) -> None: 
             sys.setprofile(None)
     # Where the client's body came after its head, others ran meanwhile.
     before = min((cut(walk)[0] for walk in recorder.walks if len(cut(walk)[1])), key=len)
-    assert before[0] == "proxy/web/error_middleware.py:shaped" and len(before) <= MOST_CALLS, "\n".join(before)
+    assert before[0] == "proxy/web/error_middleware.py:shape_errors" and len(before) <= MOST_CALLS, "\n".join(before)
     assert len({name.partition(":")[0] for name in before}) <= MOST_MODULES
     # The backend of this process begins a walk, too: what follows the question goes on there.
     asked = [at for at, walk in enumerate(recorder.walks) if len(cut(walk)[1])]
