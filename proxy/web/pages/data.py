@@ -65,13 +65,13 @@ class DataPage:
             self._view.render(
                 request,
                 "forget.html",
-                found=count.forgetting,
+                forgetting=count.forgetting,
                 copies=count.copies,
                 purged=count.purged,
                 rebuild=count.rebuild,
                 kind=kind,
                 name=name,
-                gone=bool(form.get("sure")),
+                forgotten=bool(form.get("sure")),
             )
         )
 

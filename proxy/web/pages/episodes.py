@@ -67,10 +67,10 @@ class EpisodesPage:
         return self._view.page(
             request,
             "episodes.html",
-            found=episodes[:PAGE_SIZE],
-            more=episodes[PAGE_SIZE - 1].seq if len(episodes) > PAGE_SIZE else None,
+            episodes=episodes[:PAGE_SIZE],
+            next_seq=episodes[PAGE_SIZE - 1].seq if len(episodes) > PAGE_SIZE else None,
             first=before_seq is None,
-            told=await self._status.episodes(),
+            totals=await self._status.episodes(),
             shares=await self._shares(),
             lines=lines(await self._store.episodes.rewards()),
             width=WIDTH,
@@ -86,7 +86,7 @@ class EpisodesPage:
         return self._view.page(
             request,
             "episode.html",
-            one=episode,
+            episode=episode,
             turns=[
                 {"turn": turn, "segment": segment, "reward": rewards[turn.new.id]}
                 for turn, segment in zip(turns, segments(turns), strict=True)

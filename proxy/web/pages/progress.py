@@ -105,7 +105,7 @@ class ProgressPage:
             "run": run,
             "waiting": waiting,
             "paused": self._learner.state.paused,
-            "told": self._learner.state.progress,
+            "progress": self._learner.state.progress,
             "doing": under_way(self._learner.state.progress),
             "never": await self._status.never_trains(),
             "due": due,

@@ -100,7 +100,7 @@ class VersionsPage:
             "version.html",
             adapter=adapter,
             run=run,
-            told=run_account,
+            account=run_account,
             samples=samples,
             pointer=self._live_version.pointer,
         )

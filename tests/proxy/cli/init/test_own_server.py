@@ -50,7 +50,7 @@ def test_it_is_run_on_ollamas_own_file(file: Path, tmp_path: Path) -> None:
     program = tmp_path / "it's here" / "lib" / "ollama" / "llama-server"
     assert shlex.split(found.command) == [str(program), "-m", str(file), "--alias", "m:8b", "-c", "4096"]
     assert shlex.split(offered(file, context=512).command)[-1] == "512"
-    assert "GB" in found.why and "stays in memory" in found.lost and "own_server = true" in found.note
+    assert "GB" in found.reason and "stays in memory" in found.lost and "own_server = true" in found.note
 
 
 def test_where_it_is_not_offered(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
