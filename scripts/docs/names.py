@@ -26,7 +26,7 @@ LISTED: Final = (
 WORDS: Final = frozenset(LISTED.split())
 # How many names of a folder may be such; a folder that is not here: none.
 MOST: Final[dict[str, int]] = {
-    "proxy": 4,
+    "proxy": 2,
     "proxy/cli": 4,
     "proxy/cli/imports": 1,
     "proxy/core": 1,  # Gone, as HTTP calls it
