@@ -43,7 +43,7 @@ async def test_in_fp32_it_is_peft(
     tmp_path: Path, base_gguf: Path, adapters: list[Path], said_by_peft: Say, which: int
 ) -> None:  # fmt: skip
     found = await asyncio.to_thread(fuse, adapters[which], base_gguf, tmp_path / "v1.gguf")
-    assert found.changed == 210 and not found.moved
+    assert found.changed_tensors == 210 and not found.retyped
     ids, logprobs = await said(tmp_path, tmp_path / "v1.gguf")
     theirs = await asyncio.to_thread(said_by_peft, adapters[which])
     assert ids == theirs[0][: len(ids)] and len(ids) >= TOKENS - 1
@@ -59,7 +59,7 @@ async def test_on_a_quantised_base_the_adapter_is_there(
     """What storing it costs. Served in fp32, for this build crashes on any quantised model where the processor has
     AMX and the system has not switched it on; so what quantised arithmetic costs is not in this."""
     found = await asyncio.to_thread(fuse, adapters[0], quantised, tmp_path / "packed.gguf")
-    assert found.moved["Q4_1 to Q8_0"] > 200  # where an adapter changes much, 4 bits will do
+    assert found.retyped["Q4_1 to Q8_0"] > 200  # where an adapter changes much, 4 bits will do
     await asyncio.to_thread(widened, tmp_path / "packed.gguf", tmp_path / "v1.gguf")
     ids, logprobs = await said(tmp_path, tmp_path / "v1.gguf")
     theirs = await asyncio.to_thread(said_by_peft, adapters[0])
