@@ -39,7 +39,7 @@ async def ask(
     """Status and body of the answer. Raises BackendDown, which says `question` was not answered."""
     members = {key: loads(value) for key, value in address.members.items()}
     headers = {**backend.headers(), "content-type": "application/json"}
-    with reaching(address.url, backend.kind, question, timeout_s):
+    with contact(address.url, backend.kind, question, timeout_s):
         async with (
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=timeout_s), middlewares=(refuse_all,)) as http,
             http.post(
@@ -50,7 +50,7 @@ async def ask(
 
 
 @contextmanager
-def reaching(url: str, kind: str, question: str, timeout_s: float) -> Iterator[None]:
+def contact(url: str, kind: str, question: str, timeout_s: float) -> Iterator[None]:
     """One request to a server, which may not be there or not answer. Raises BackendDown; BackendBroke where it points
     elsewhere."""
     try:
@@ -58,15 +58,15 @@ def reaching(url: str, kind: str, question: str, timeout_s: float) -> Iterator[N
     except Redirected as error:
         raise pointed_elsewhere(url, str(error)) from error
     except aiohttp.ServerTimeoutError as error:  # no connection
-        raise down(url, error, kind) from error
+        raise down_error(url, error, kind) from error
     except TimeoutError as error:
         message = f"The backend at {url} did not answer {question} within {timeout_s:g} s; check its log."
         raise BackendDown(message, retry_after=5) from error
     except (aiohttp.ClientError, OSError) as error:
-        raise down(url, error, kind) from error
+        raise down_error(url, error, kind) from error
 
 
-def down(url: str, error: BaseException, kind: str = "") -> BackendDown:
+def down_error(url: str, error: BaseException, kind: str = "") -> BackendDown:
     start = f"start it (`{START[kind]}`)" if kind in START else "start it"
     start += _unused_proxy(url)
     return BackendDown(

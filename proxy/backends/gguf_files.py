@@ -53,7 +53,7 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def unreadable(base: Path) -> str | None:
+def unreadable_reason(base: Path) -> str | None:
     """Why the model's own file cannot be read here, as the end of a sentence; None where it can."""
     try:
         with open_regular(base) as file:
@@ -86,7 +86,7 @@ def _tensor_growth(tensor: Tensor) -> int:
     return max(0, int(tensor.elements * (then - tensor.bits) / 8))
 
 
-def no_room(base: Path, fused: Path, served: tuple[Path, int] | None = None) -> str | None:
+def room_problem(base: Path, fused: Path, served: tuple[Path, int] | None = None) -> str | None:
     """One sentence where a whole model has no place in a folder, or in its first parent that is there.
 
     `fused`: where it is written. `served` is the server's own folder, and how many copies of it are there at once while

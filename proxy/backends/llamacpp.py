@@ -21,7 +21,7 @@ from proxy.backends import llamacpp_presets as presets
 from proxy.backends.base import Address, Capabilities, Prompt, RenderedPrompt
 from proxy.backends.gguf_files import adapter_file
 from proxy.backends.openai import OpenAICompatible
-from proxy.backends.sampling_defaults import Defaults, in_props
+from proxy.backends.sampling_defaults import Defaults, props_sampling
 from proxy.core.errors import BackendBroke, BackendDown, Unsupported
 from proxy.core.json_edit import dumps, loads
 from proxy.core.upstream import message_in
@@ -84,7 +84,7 @@ class LlamaCpp(OpenAICompatible):
 
     async def _samples_by(self) -> Defaults | None:
         status, body = await self._call("GET", f"/props?model={quote(self._model)}")
-        sampling = in_props(body) if status == 200 else {}
+        sampling = props_sampling(body) if status == 200 else {}
         return Defaults({**UNTOLD.sampling, **sampling}, "as its /props say") if sampling else None
 
     async def _gguf(self, path: Path) -> Path:
@@ -205,7 +205,7 @@ class LlamaRouter(LlamaCpp):
         await self._write(presets.with_version, self._model, name, file)
         state = await self._status(name, reload=True)
         if state is None:
-            await self._write(presets.without, name)
+            await self._write(presets.without_section, name)
             raise BackendBroke(f"The router at {self._url} does not read {self._presets}; is it its --models-preset?")
         try:
             await self._run(name, state)
@@ -266,7 +266,7 @@ class LlamaRouter(LlamaCpp):
     async def _take_out(self, name: str) -> None:
         """By the router's name for it."""
         await self._end(name)
-        await self._write(presets.without, name)
+        await self._write(presets.without_section, name)
         await self._status(name, reload=True)
 
     async def _status(self, name: str, *, reload: bool = False) -> str | None:

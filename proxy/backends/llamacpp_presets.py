@@ -35,7 +35,7 @@ def rewrite(path: Path, change: Callable[..., str], *about: Any) -> None:
 
 def with_version(text: str, base: str, name: str, file: Path) -> str:
     """With a section `name` that is the one of `base` and a LoRA. Raises PresetError where there is no such base."""
-    text = without(text, name)
+    text = without_section(text, name)
     lines = [line.rstrip() for line in _lines(text, base) if not re.match(r"\s*(load-on-startup|alias)\s*=", line)]
     while lines and not lines[-1]:
         lines.pop()
@@ -47,7 +47,7 @@ def with_version(text: str, base: str, name: str, file: Path) -> str:
     return f"{text.rstrip()}\n\n{section}\n"
 
 
-def without(text: str, name: str) -> str:
+def without_section(text: str, name: str) -> str:
     """With no section `name`. One that rlproxy did not write stays."""
     lines = text.splitlines(keepends=True)
     start = next((i for i, line in enumerate(lines) if line.strip() == f"[{name}]"), None)

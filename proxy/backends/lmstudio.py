@@ -89,7 +89,7 @@ class LMStudio(OpenAICompatible):
     def lacks(self) -> str | None:
         if self._problem is not None or self._base is None:
             return self._problem
-        return gguf_files.no_room(self._base, self._folder)
+        return gguf_files.room_problem(self._base, self._folder)
 
     def address(self, model: str) -> Address:
         if _VERSION.fullmatch(model) is None:
@@ -162,7 +162,7 @@ class LMStudio(OpenAICompatible):
         if len(files) != 1:
             count = f"{len(files)} files" if files else "no file"
             self._problem = f"{count} in {self._folder} may be {self._model}; name the right one with backend.gguf."
-        elif (reason := gguf_files.unreadable(files[0])) is not None:
+        elif (reason := gguf_files.unreadable_reason(files[0])) is not None:
             self._problem = f"LM Studio takes whole models only, and {reason}."
         else:
             self._base = files[0]

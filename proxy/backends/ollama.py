@@ -155,7 +155,7 @@ class Ollama(OpenAICompatible):
         if not self._model or not self._whole:
             return None
         base, reason = self._base()
-        return reason or (gguf_files.no_room(base, self._home, (base.parent, COPIES)) if base else None)
+        return reason or (gguf_files.room_problem(base, self._home, (base.parent, COPIES)) if base else None)
 
     def address(self, model: str) -> Address:
         return Address(self.url, {"model": dumps(self.tag(model))})
@@ -271,7 +271,7 @@ class Ollama(OpenAICompatible):
         path = path if earlier_digest is None else path.with_name(f"sha256-{earlier_digest}")
         try:
             path = path if self._gguf is not None else self._model_folders.resolve(path)
-            reason = gguf_files.unreadable(path)
+            reason = gguf_files.unreadable_reason(path)
         except (OSError, ValueError) as error:
             reason = f"{path} is not opened: {getattr(error, 'strerror', None) or error}"
         remedy = "name a copy of it with backend.gguf, or let rlproxy's user read it"

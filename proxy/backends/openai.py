@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final
 import aiohttp
 
 from config.sections import BackendSection
-from proxy.backends.ask import reaching
+from proxy.backends.ask import contact
 from proxy.backends.base import (
     Address,
     Capabilities,
@@ -266,7 +266,7 @@ class OpenAICompatible:
             raise BackendDown("The backend has not been started.")
         seconds = timeout_s or CALL_S
         timeout = aiohttp.ClientTimeout(total=seconds)
-        with reaching(self.url, self.kind, f"{method} {path}", seconds):
+        with contact(self.url, self.kind, f"{method} {path}", seconds):
             async with self._http.request(
                 method, route_url(url or self.url, path), headers=self.headers(), timeout=timeout, **options
             ) as response:

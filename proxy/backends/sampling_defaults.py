@@ -68,7 +68,7 @@ def file_defaults(spec: str, folders: ModelFolders | None = None) -> tuple[Path,
     return location / FILE, {name: n for name, n in numbers.items() if n is not None and n != MEMBERS[name]}
 
 
-def in_force(unsaid: Odds, as_filed: Odds, neutral: Odds) -> bool | None:
+def is_file_in_force(unsaid: Odds, as_filed: Odds, neutral: Odds) -> bool | None:
     """Is the file what a server samples by? From the log-probs of the likeliest first tokens, asked without any member,
     with the file's, and with neutral ones. None where these do not tell them apart: raw log-probs are all the same."""
     by_file, by_none = distance(unsaid, as_filed), distance(unsaid, neutral)
@@ -88,7 +88,7 @@ def changes_nothing(sampling: Mapping[str, float]) -> bool:
     return not changed
 
 
-def before_sampling(hot: Odds, cold: Odds) -> bool:
+def is_before_sampling(hot: Odds, cold: Odds) -> bool:
     """True where a server's log-probs are those of before sampling: at two temperatures they are the same then."""
     return bool(hot.keys() & cold.keys()) and distance(hot, cold) < CLEAR_DISTANCE
 
@@ -98,7 +98,7 @@ def distance(first: Odds, second: Odds) -> float:
     return max((abs(first[token] - second[token]) for token in first.keys() & second.keys()), default=0.0)
 
 
-def likeliest(answer: bytes) -> Odds:
+def first_token_odds(answer: bytes) -> Odds:
     """The first token's alternatives. Which they are is partly chance: in vLLM the one that was drawn has the last
     one's place. Raises ValueError, KeyError, TypeError, IndexError."""
     entries = loads(answer)["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
@@ -107,7 +107,7 @@ def likeliest(answer: bytes) -> Odds:
     }
 
 
-def in_props(answer: bytes) -> dict[str, float]:
+def props_sampling(answer: bytes) -> dict[str, float]:
     """Read them from llama-server, newer and older; empty where it does not say."""
     try:
         settings = loads(answer)["default_generation_settings"]

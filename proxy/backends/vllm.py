@@ -32,10 +32,10 @@ from proxy.backends.sampling_defaults import (
     NEUTRAL,
     Defaults,
     Odds,
-    before_sampling,
     file_defaults,
-    in_force,
-    likeliest,
+    first_token_odds,
+    is_before_sampling,
+    is_file_in_force,
 )
 from proxy.core.errors import BackendBroke, Unsupported
 from proxy.core.json_edit import loads
@@ -84,7 +84,7 @@ class VLLM(OpenAICompatible):
         defaults, hot, cold = await asyncio.gather(
             self._file_or_not(), self._likeliest(MEMBERS), self._likeliest(colder)
         )
-        return replace(defaults, logprobs_of="model") if before_sampling(hot, cold) else defaults
+        return replace(defaults, logprobs_of="model") if is_before_sampling(hot, cold) else defaults
 
     async def _file_or_not(self) -> Defaults:
         """The model's own defaults, unless it was started with `--generation-config vllm`. No route tells, but its
@@ -102,7 +102,7 @@ class VLLM(OpenAICompatible):
         if not sampling:
             return Defaults(NEUTRAL, f"{file} says nothing else")
         ways: tuple[Mapping[str, float], ...] = ({}, sampling, MEMBERS)
-        used = in_force(*await asyncio.gather(*(self._likeliest(way) for way in ways)))
+        used = is_file_in_force(*await asyncio.gather(*(self._likeliest(way) for way in ways)))
         if used is False:
             return Defaults(NEUTRAL, f"its log-probs are not those of {file}")
         if used:
@@ -114,7 +114,7 @@ class VLLM(OpenAICompatible):
         body = {"model": self._model, "messages": ASK, "max_tokens": 1, "logprobs": True, "top_logprobs": 5, **way}
         status, answer = await self._call("POST", "/v1/chat/completions", json=body)
         try:
-            return likeliest(answer) if status == 200 else {}
+            return first_token_odds(answer) if status == 200 else {}
         except (ValueError, KeyError, TypeError, IndexError, AttributeError):
             return {}
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from proxy.conversation.conversations import arguments_in
 from proxy.core.agent_wrappers import ATTACHED, TEXT_PARTS
-from proxy.core.json_edit import deeper
+from proxy.core.json_edit import is_deeper
 from proxy.dialects.chat_form import text_part
 
 # Of one message: white space before, white space behind, the lengths of its parts or null, the order of the arguments
@@ -54,7 +54,7 @@ def _orders(calls: Any) -> list[Any] | None:
     calls = [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
     functions = [call.get("function") for call in calls]
     values = [arguments_in(f) if isinstance(f, Mapping) else None for f in functions]
-    orders = [None if deeper(arguments, DEEPEST) else _order(arguments) for arguments in values]
+    orders = [None if is_deeper(arguments, DEEPEST) else _order(arguments) for arguments in values]
     return orders if any(orders) else None
 
 

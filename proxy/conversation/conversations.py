@@ -16,7 +16,7 @@ import orjson
 
 from proxy.conversation.user_text import command_of, silent, without_blocks
 from proxy.core.agent_wrappers import ATTACHED, TEXT_PARTS, Agent, added_after
-from proxy.core.json_edit import DEEPEST, deeper, dumps
+from proxy.core.json_edit import DEEPEST, dumps, is_deeper
 from store.captured.tree import SYSTEM_ROLES, message_hash, without
 from store.records import Message
 
@@ -66,7 +66,7 @@ def arguments_in(function: Mapping[str, Any]) -> Any:
     arguments = function.get("arguments")
     with contextlib.suppress(orjson.JSONDecodeError):
         parsed = orjson.loads(arguments) if isinstance(arguments, str) else arguments
-        return arguments if deeper(parsed, DEEPEST) else parsed
+        return arguments if is_deeper(parsed, DEEPEST) else parsed
     return arguments
 
 

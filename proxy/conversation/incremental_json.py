@@ -17,7 +17,7 @@ import orjson
 
 from proxy.core.bounded_cache import TurnCache, common
 from proxy.core.json_edit import loads, member
-from proxy.core.json_skip import past, past_rest, past_white
+from proxy.core.json_skip import skip_rest, skip_value, skip_white
 from proxy.core.offload import LARGE, LIGHT, Marks, marks, weight
 
 LEAST: Final = 16 * 1024  # bytes that have to be the same: fewer are parsed sooner than they are looked up
@@ -150,7 +150,7 @@ def _place(raw: bytes, offset: int) -> JsonPlace | None:
     twice."""
     names: list[str] = []
     place: JsonPlace | None = None
-    cursor = past_white(raw, past_white(raw, 0) + 1)
+    cursor = skip_white(raw, skip_white(raw, 0) + 1)
     while raw[cursor] != 0x7D:  # }
         name, value = member(raw, cursor)
         if "\\" in name:
@@ -161,11 +161,11 @@ def _place(raw: bytes, offset: int) -> JsonPlace | None:
                 place = JsonPlace(name, tuple(names), value + 1, ends)
             cursor = close + 1
         else:
-            cursor = past(raw, value)
+            cursor = skip_value(raw, value)
         names.append(name)
-        cursor = past_white(raw, cursor)
+        cursor = skip_white(raw, cursor)
         if raw[cursor] == 0x2C:  # ,
-            cursor = past_white(raw, cursor + 1)
+            cursor = skip_white(raw, cursor + 1)
     return place if len(set(names)) == len(names) else None
 
 
@@ -173,12 +173,12 @@ def _ends(raw: bytes, position: int) -> tuple[list[int], int]:
     """Where the objects end that follow in a list, up to its first item that is none, and where its bracket is. It
     begins at the list's beginning, or at the end of an item."""
     ends: list[int] = []
-    position = past_white(raw, position)
+    position = skip_white(raw, position)
     while raw[position] in b"{[,":
         if raw[position] == 0x2C:
             position += 1
         else:
-            position = past(raw, position)
+            position = skip_value(raw, position)
             ends.append(position)
-        position = past_white(raw, position)
-    return ends, position if raw[position] == 0x5D else past_rest(raw, position) - 1
+        position = skip_white(raw, position)
+    return ends, position if raw[position] == 0x5D else skip_rest(raw, position) - 1

@@ -26,7 +26,7 @@ from proxy.core.http_message import (
     NoHttp,
     ServerAddress,
     address_of,
-    framed,
+    frame_chunks,
     header_lines,
 )
 from proxy.core.server_url import route_path
@@ -210,7 +210,7 @@ class _Connection(asyncio.Protocol):
         """A body in pieces, so that others are served between them; as far as its server wants it."""
         try:
             self.to.write(head)
-            async for piece in framed(body):
+            async for piece in frame_chunks(body):
                 if self.to.is_closing():
                     return  # `connection_lost` tells whoever waits
                 self.to.write(piece)

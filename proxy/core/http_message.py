@@ -56,7 +56,7 @@ def header_lines(headers: Mapping[str, str]) -> bytes:
     return "".join(lines).encode("utf-8", "surrogateescape")
 
 
-async def framed(body: bytes | AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def frame_chunks(body: bytes | AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """The pieces to write: of bytes as they are, since their length is said; else chunks."""
     if isinstance(body, bytes):
         view = memoryview(body)

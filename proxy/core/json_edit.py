@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from proxy.core.json_skip import past, past_text, past_white
+from proxy.core.json_skip import skip_text, skip_value, skip_white
 
 LONG: Final = 20  # characters of an integer of 64 bits
 LONGEST: Final = 300  # characters of an integer that a float still holds
@@ -39,7 +39,7 @@ HIDDEN: Final = _Hidden(b"null")
 Rules = Mapping[str, "bytes | Rules | None"]
 
 
-def deeper(value: Any, most: int) -> bool:
+def is_deeper(value: Any, most: int) -> bool:
     """Lists and objects are nested in more levels than that. Looked at a level at a time: no text is deep enough to
     exhaust the stack."""
     level = [value]
@@ -65,7 +65,7 @@ def loads(raw: bytes) -> Any:
     try:
         return orjson.loads(raw)
     except orjson.JSONDecodeError:
-        return _mended(raw, _number)
+        return _mend(raw, _number)
 
 
 class ServerJson(NamedTuple):
@@ -80,7 +80,9 @@ def loads_server_json(raw: bytes) -> ServerJson:
     """Parse an event of a stream, or a whole answer. Raises ValueError, also for what is nested so deeply that work on
     it exhausts the stack."""
     parsed = _server_json(raw)
-    if raw.count(b"[") + raw.count(b"{") > DEEPEST and deeper(parsed.value, DEEPEST):  # fewer cannot be nested deeper
+    if raw.count(b"[") + raw.count(b"{") > DEEPEST and is_deeper(
+        parsed.value, DEEPEST
+    ):  # fewer cannot be nested deeper
         raise ValueError(_TOO_DEEP)
     return parsed
 
@@ -113,10 +115,10 @@ def whole_characters(value: Any) -> Any:
 def loads_arguments(raw: bytes) -> Any:
     """Parse the arguments of a tool call: as `loads`, but an id of 128 bits is not rounded. A number that no float
     holds is null: an argument is written by `json`, which would write Infinity. Raises ValueError."""
-    return loads(raw) if _LONG_RUN.search(raw) is None else _mended(raw, _integer, lambda _: None)
+    return loads(raw) if _LONG_RUN.search(raw) is None else _mend(raw, _integer, lambda _: None)
 
 
-def _mended(
+def _mend(
     raw: bytes | str, number: Callable[[str], int | float], constant: Callable[[str], float | None] | None = None
 ) -> Any:
     try:
@@ -183,7 +185,7 @@ def rewrite(raw: bytes, rules: Rules, add: Mapping[str, bytes] | None = None) ->
     edits: list[tuple[int, int, bytes]] = []
     missing = dict(add) if add else {}
     top: dict[str, Any] = {**rules, **missing}
-    start = past_white(raw, 0)
+    start = skip_white(raw, 0)
     if raw[start] != 0x7B:  # {
         raise ValueError("not a JSON object")
     end, keys = _object(raw, start, top, edits)
@@ -204,17 +206,17 @@ def _object(raw: bytes, position: int, rules: Rules, edits: list[tuple[int, int,
     keys: set[str] = set()
     comma: int | None = None  # where the comma before this member is
     has_kept = False  # whether a member before this one stays
-    position = past_white(raw, position + 1)
+    position = skip_white(raw, position + 1)
     while raw[position] != 0x7D:  # }
         start, (key, value) = position, member(raw, position)
         keys.add(key)
         rule = rules.get(key)
-        end = _apply(raw, value, rule, edits) if rule is not None else past(raw, value)
-        next_mark = past_white(raw, end)
+        end = _apply(raw, value, rule, edits) if rule is not None else skip_value(raw, value)
+        next_mark = skip_white(raw, end)
         has_more = raw[next_mark] == 0x2C  # ,
         if not has_more and raw[next_mark] != 0x7D:
             raise ValueError(f"there is no comma at byte {next_mark} of the JSON")
-        position = past_white(raw, next_mark + 1) if has_more else next_mark
+        position = skip_white(raw, next_mark + 1) if has_more else next_mark
         if rule is not None or key not in rules:
             has_kept = True
         elif has_kept and comma is not None:
@@ -229,28 +231,28 @@ def member(raw: bytes, start: int) -> tuple[str, int]:
     """The name that begins at `start`, as it is written, and where its value begins. Raises ValueError."""
     if raw[start] != 0x22:  # "
         raise ValueError(f"there is no name at byte {start} of the JSON")
-    end = past_text(raw, start + 1)
-    colon = past_white(raw, end)
+    end = skip_text(raw, start + 1)
+    colon = skip_white(raw, end)
     if raw[colon] != 0x3A:  # :
         raise ValueError(f"there is no colon at byte {colon} of the JSON")
-    return raw[start + 1 : end - 1].decode("utf-8", "replace"), past_white(raw, colon + 1)
+    return raw[start + 1 : end - 1].decode("utf-8", "replace"), skip_white(raw, colon + 1)
 
 
 def _apply(raw: bytes, start: int, rule: bytes | Rules, edits: list[tuple[int, int, bytes]]) -> int:
     """Change the value that begins at `start`; returns the byte after it."""
     if isinstance(rule, bytes):
-        end = past(raw, start)
+        end = skip_value(raw, start)
         if not (rule is HIDDEN and raw[start:end] == b"[]"):
             edits.append((start, end, rule))
         return end
     if raw[start] == 0x7B:  # {
         return _object(raw, start, rule, edits)[0]
     if raw[start] != 0x5B or not isinstance(inner_rules := rule.get(EACH), Mapping):  # [
-        return past(raw, start)
-    position = past_white(raw, start + 1)
+        return skip_value(raw, start)
+    position = skip_white(raw, start + 1)
     while raw[position] != 0x5D:  # ]
-        end = _object(raw, position, inner_rules, edits)[0] if raw[position] == 0x7B else past(raw, position)
-        position = past_white(raw, end)
+        end = _object(raw, position, inner_rules, edits)[0] if raw[position] == 0x7B else skip_value(raw, position)
+        position = skip_white(raw, end)
         if raw[position] == 0x2C:
-            position = past_white(raw, position + 1)
+            position = skip_white(raw, position + 1)
     return position + 1

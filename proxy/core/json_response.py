@@ -18,7 +18,7 @@ def json_response(
     return web.Response(status=status, body=orjson.dumps(body), content_type="application/json", headers=headers)
 
 
-def parsed(raw: bytes) -> Any:
+def parse_json(raw: bytes) -> Any:
     """The body of a request. Raises BadRequest."""
     try:
         return loads(raw)
@@ -36,4 +36,4 @@ def as_object(body: Any) -> dict[str, Any]:
 async def json_object(request: web.Request, *, may_be_empty: bool = False) -> dict[str, Any]:
     """The body of a short request; no body is as good as {} where it `may_be_empty`. Raises BadRequest."""
     raw = await request.read()
-    return {} if may_be_empty and not raw.strip() else as_object(parsed(raw))
+    return {} if may_be_empty and not raw.strip() else as_object(parse_json(raw))

@@ -29,7 +29,7 @@ _WHITE: Final = re.compile(rb"[ \t\r\n]*+")
 _EARLY: Final = "the JSON ends too early"
 
 
-def past_white(raw: bytes, start: int) -> int:
+def skip_white(raw: bytes, start: int) -> int:
     """The first byte from `start` on that is not white space. Raises ValueError where there is none."""
     if start < len(raw) and raw[start] > 0x20:  # nearly always
         return start
@@ -40,21 +40,21 @@ def past_white(raw: bytes, start: int) -> int:
     return match.end()
 
 
-def past(raw: bytes, start: int) -> int:
+def skip_value(raw: bytes, start: int) -> int:
     """The byte after the value that begins at `start`. Raises ValueError where it has no end or no beginning."""
     first = raw[start]
     if first == 0x22:  # "
-        return past_text(raw, start + 1)
+        return skip_text(raw, start + 1)
     if first in b"{[":
         match = _CONTAINER.match(raw, start, start + STEP)
-        return past_rest(raw, start + 1) if match is None else match.end()
+        return skip_rest(raw, start + 1) if match is None else match.end()
     match = _BARE.match(raw, start)
     if match is None:
         raise ValueError(f"there is no value at byte {start} of the JSON")
     return match.end()
 
 
-def past_text(raw: bytes, position: int) -> int:
+def skip_text(raw: bytes, position: int) -> int:
     """The byte after the string that `position` is in, which is not an escaped character. Raises ValueError."""
     while position < len(raw):
         stop = position + STEP
@@ -73,7 +73,7 @@ def past_text(raw: bytes, position: int) -> int:
     raise ValueError(_EARLY)
 
 
-def past_rest(raw: bytes, position: int) -> int:
+def skip_rest(raw: bytes, position: int) -> int:
     """The byte after the list or object that `position` is in, between two of its tokens. Raises ValueError."""
     depth = 1
     while depth:
@@ -84,7 +84,7 @@ def past_rest(raw: bytes, position: int) -> int:
             raise ValueError(_EARLY)
         mark = raw[position]
         if mark == 0x22:  # it goes on where the expression had to stop
-            position = past_text(raw, position + 1)
+            position = skip_text(raw, position + 1)
         elif mark in b"{[":  # so does this, or it is deeper
             depth += 1
             position += 1

@@ -127,7 +127,7 @@ class BodyTooLong(Exception):
         self.size = size
 
 
-async def whole(answer: Answer, room: Room | None = None) -> bytes:
+async def read_whole(answer: Answer, room: Room | None = None) -> bytes:
     """All of it. Raises BodyTooLong where there is no room for it (without `room`: for MOST_SHORT bytes). Raises
     BrokeOff, but not where only the end of the HTTP around a whole JSON object is missing."""
     if answer.is_here:  # it came with its head, as most
@@ -152,10 +152,10 @@ async def whole(answer: Answer, room: Room | None = None) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-async def short(answer: Answer, room: Room) -> bytes:
+async def read_short(answer: Answer, room: Room) -> bytes:
     """All of an error's body, or of another short one. Raises BrokeOff; BackendBroke where there is no room for it."""
     try:
-        return await whole(answer, room)
+        return await read_whole(answer, room)
     except BodyTooLong as error:
         answer.close()
         raise BackendBroke(

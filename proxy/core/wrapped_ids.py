@@ -15,7 +15,7 @@ _BEGINS: Final = "resp_"
 _INSIDE: Final = re.compile(rb"litellm:custom_llm_provider:[^;]*;model_id:[^;]*;response_id:([^;]+)")
 
 
-def bare(id: str) -> str:
+def unwrap_id(id: str) -> str:
     """The id inside; this one itself where it is not such a wrapping."""
     while id.startswith(_BEGINS) and len(id) <= LONGEST:
         try:

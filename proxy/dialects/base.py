@@ -27,7 +27,7 @@ ODD: Final = (ValueError, KeyError, TypeError, IndexError, AttributeError, Overf
 FROM_BYTES: Final = "the backend sent the bytes of each token and no ids"
 
 
-def longer(so_far: list[Any] | None, items: Any) -> list[Any]:
+def extend(so_far: list[Any] | None, items: Any) -> list[Any]:
     """`so_far` with `items` at its end, in place: what a token costs must not grow with those before it. Raises
     TypeError where `items` is not a list."""
     if not isinstance(items, list):

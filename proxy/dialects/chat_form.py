@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from proxy.core.agent_wrappers import ATTACHED, FAILED, TEXT_PARTS
-from proxy.core.json_edit import DEEPEST, deeper, dumps, loads_arguments
+from proxy.core.json_edit import DEEPEST, dumps, is_deeper, loads_arguments
 
 # Members by which vLLM, SGLang and llama.cpp make an answer follow a form.
 _FORMS: Final = frozenset((
@@ -184,7 +184,7 @@ def tidy_arguments(text: str) -> str:
 def _read(text: str) -> Any:
     """Raises ValueError, also for what is nested too deeply to be written again."""
     arguments = loads_arguments(text.encode())
-    if deeper(arguments, DEEPEST):
+    if is_deeper(arguments, DEEPEST):
         raise ValueError("nested too deeply")
     return arguments
 

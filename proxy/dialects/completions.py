@@ -18,7 +18,7 @@ from proxy.core.errors import BadRequest, NoPrompt, ProxyError, Unreadable
 from proxy.core.sse import Event
 from proxy.core.upstream import error_in
 from proxy.dialects import token_entries
-from proxy.dialects.base import Dialect, Fold, ParsedRequest, Renderer, Reply, joined, longer
+from proxy.dialects.base import Dialect, Fold, ParsedRequest, Renderer, Reply, extend, joined
 from proxy.dialects.chat import SAMPLING, choice_rules
 from proxy.dialects.chat_form import a_text, words_of
 from proxy.dialects.fields import MAX_CHOICES, an_object, count, flag, member, numbers
@@ -156,7 +156,7 @@ class TextFold(Fold):
     def _logprobs(self, reply: Reply, logprobs: Any) -> None:
         """With the prompt's before them, where it is echoed: the first token of all has null."""
         try:
-            reply.logprobs = longer(reply.logprobs, _token_logprobs(logprobs))
+            reply.logprobs = extend(reply.logprobs, _token_logprobs(logprobs))
         except (TypeError, KeyError, AttributeError) as error:
             reply.logprobs, reply.broken_logprobs = None, f"the backend sent log-probs that are none ({error!r})"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from proxy.dialects.base import Reply, longer
+from proxy.dialects.base import Reply, extend
 
 LONGEST: Final = 65_535  # bytes of one piece, as the store packs them
 
@@ -30,7 +30,7 @@ def take(reply: Reply, entries: Any) -> None:
 def take_numbers(reply: Reply, logprobs: Any) -> None:
     """Append log-probs that stand alone, likewise."""
     try:
-        reply.logprobs = longer(reply.logprobs, [float(logprob) for logprob in logprobs])
+        reply.logprobs = extend(reply.logprobs, [float(logprob) for logprob in logprobs])
     except (ValueError, TypeError, OverflowError) as error:
         reply.logprobs = None
         reply.broken_logprobs = f"the backend sent a log-prob that is not a number ({error!r})"
@@ -41,14 +41,14 @@ def take_ids(reply: Reply, ids: Any) -> None:
     if reply.broken_ids is not None:
         return
     try:
-        reply.token_ids = longer(reply.token_ids, ids)
+        reply.token_ids = extend(reply.token_ids, ids)
     except TypeError as error:
         reply.token_ids = None
         reply.broken_ids = f"the backend sent token ids that are not a list ({error!r})"
 
 
 def _append(reply: Reply, entries: Sequence[Any]) -> None:
-    reply.logprobs = longer(reply.logprobs, [float(entry["logprob"]) for entry in entries])
+    reply.logprobs = extend(reply.logprobs, [float(entry["logprob"]) for entry in entries])
     if reply.token_ids is not None:  # the server gives ids beside them
         return
     length = 0 if reply.pieces is None else len(reply.pieces)
@@ -57,7 +57,7 @@ def _append(reply: Reply, entries: Sequence[Any]) -> None:
         if None in pieces:
             reply.pieces = None
         else:
-            reply.pieces = longer(reply.pieces, pieces)
+            reply.pieces = extend(reply.pieces, pieces)
 
 
 def bare_ids(entries: Any) -> list[int] | None:

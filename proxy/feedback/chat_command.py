@@ -17,7 +17,7 @@ from proxy.conversation.user_text import PREFIX, command_of
 from proxy.core.agent_wrappers import Agent
 from proxy.core.errors import BadRequest, ProxyError
 from proxy.dialects.identity import RequestIdentity
-from proxy.feedback.ratings import MAX_TEXT, OWNER, Feedback, judged
+from proxy.feedback.ratings import MAX_TEXT, OWNER, Feedback, parse_judgement
 from proxy.feedback.unconfirmed_fixes import UnconfirmedFixes
 from proxy.training.admin_acts import IN_CHAT, AdminActs
 from store.records import NewRating, Rating, RecentCompletion
@@ -192,7 +192,7 @@ class ChatCommands:
         if command.several_lines:
             return SEVERAL_LINES
         comment = command.words or None
-        value, scale = judged(command.verb)
+        value, scale = parse_judgement(command.verb)
         new = NewRating(*target.key, value, comment=comment, source=source, source_event_id=event_id, scale=scale)
         rating = await self._feedback.rate(new)
         reason = f", because “{comment}”" if comment else ""

@@ -21,7 +21,7 @@ import orjson
 from proxy.conversation.redaction import Redactor
 from proxy.core.errors import BadRequest, Conflict, Gone, NotFound, ProxyError, TooMany
 from proxy.core.events import Events
-from proxy.core.json_edit import DEEPEST, deeper
+from proxy.core.json_edit import DEEPEST, is_deeper
 from proxy.feedback.reward_function import RewardFunction
 from store import errors
 from store.learning.episodes import Episode, NewEpisode, NewReward, RewardResult, Split
@@ -132,7 +132,7 @@ class Episodes:
         if split not in ("train", "eval"):
             raise BadRequest("`split` must be train or eval; nothing was opened.", param="split")
         meta = body.get("meta")
-        fits = meta is None or (isinstance(meta, dict) and not deeper(meta, DEEPEST))
+        fits = meta is None or (isinstance(meta, dict) and not is_deeper(meta, DEEPEST))
         if not fits or len(orjson.dumps(meta)) > META_BYTES:
             raise BadRequest(
                 f"`meta` must be an object of at most {META_BYTES} bytes and {DEEPEST} levels.", param="meta"

@@ -21,7 +21,7 @@ from proxy.conversation.first_words import quoted
 from proxy.conversation.redaction import Redactor
 from proxy.conversation.same_text import Similarity, alike, text_in
 from proxy.core.errors import BadRequest, NotFound
-from proxy.core.json_response import json_response, parsed
+from proxy.core.json_response import json_response, parse_json
 from proxy.core.offload import in_thread, off_loop
 from proxy.dialects.identity import user_in
 from proxy.feedback.bodies import OpenWebUITaken
@@ -79,7 +79,7 @@ class OpenWebUI:
     async def post(self, request: web.Request) -> web.Response:
         """One feedback, or that one was deleted."""
         raw = await request.read()
-        body = await off_loop(len(raw), parsed, raw)
+        body = await off_loop(len(raw), parse_json, raw)
         principal, user = principal_of(request), user_in(request.headers)
         async with self._turns[principal.key]:  # one at a time: each looks at what came before it
             result = await self._take(body, principal, user)

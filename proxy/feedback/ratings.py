@@ -21,10 +21,10 @@ from proxy.conversation.first_words import first_words, quote_of
 from proxy.conversation.redaction import WORTH_A_THREAD, Redactor
 from proxy.core.errors import BadRequest, Conflict, Forbidden, NotFound, ProxyError, StorageFailed
 from proxy.core.events import Events
-from proxy.core.json_response import json_response, parsed
+from proxy.core.json_response import json_response, parse_json
 from proxy.core.metrics import Metrics
 from proxy.core.offload import off_loop, off_loop_above
-from proxy.core.wrapped_ids import LONGEST, bare
+from proxy.core.wrapped_ids import LONGEST, unwrap_id
 from proxy.dialects.identity import user_in
 from proxy.feedback.bodies import Batch, RatingBody, RefusedBody, TakenBody
 from proxy.feedback.feedback_adapters import ours, unfolded
@@ -47,7 +47,7 @@ _SOURCES: Final = frozenset(("http", "chat", "cli", "page", "open-webui", *PLATF
 _STARS: Final = re.compile(r"([1-5])(?:/5)?")
 
 
-def judged(rating: Any, scale: str | None = None) -> tuple[float, Scale]:
+def parse_judgement(rating: Any, scale: str | None = None) -> tuple[float, Scale]:
     """A rating in [-1, 1]: "good", "bad", a number from -1 to 1, or 1 to 5 stars; and which. Raises BadRequest.
 
     A bare 1 could be one star or full praise. It is refused unless `scale` ("stars" or "unit") says which; "1" and
@@ -117,7 +117,7 @@ class Feedback:
         except EventTaken as error:
             raise _event_conflict(error.rating) from None
         except NoAnswer as error:
-            raise _unanswered(error) from None
+            raise _no_answer_error(error) from None
         except StoreError as error:
             raise StorageFailed(f"The rating was not stored: {error}") from error
         if not rating.duplicate:
@@ -167,7 +167,7 @@ class Feedback:
     async def post(self, request: web.Request) -> web.Response:
         """One rating, or up to 1,000 with a result each."""
         raw = await request.read()
-        body = await off_loop(len(raw), parsed, raw)
+        body = await off_loop(len(raw), parse_json, raw)
         pieces = body if isinstance(body, list) else unfolded(body) if isinstance(body, dict) else None
         if pieces is None:
             raise BadRequest("The body must be a JSON object, or a list of them.")
@@ -200,7 +200,7 @@ class Feedback:
         """Each by itself, in their order: one that is refused keeps no other from being stored."""
         if not 0 < len(pieces) <= MAX_BATCH:
             raise BadRequest(f"A batch has 1 to {MAX_BATCH} ratings, not {len(pieces)}; nothing was stored.")
-        new = [await _caught(self._read(piece, user, principal)) for piece in pieces]
+        new = [await _catch(self._read(piece, user, principal)) for piece in pieces]
         new = await off_loop_above(WORTH_A_THREAD, _texts(new), self._without_secrets, new)
         results = await self._all(new)
         until = asyncio.get_running_loop().time() + WAIT_S  # one wait for all whose completion is not there yet
@@ -226,7 +226,7 @@ class Feedback:
 
     async def _stored(self, item: NewRating | ProxyError) -> Rating | ProxyError:
         """Make what has to be awaited in here, since this may be cancelled before its first step."""
-        return await _caught(self._save(item)) if isinstance(item, NewRating) else item
+        return await _catch(self._save(item)) if isinstance(item, NewRating) else item
 
     def _without_secrets(self, batch: list[NewRating | ProxyError]) -> list[NewRating | ProxyError]:
         """All of them in one thread: a thousand texts, one after the other, would stall everybody."""
@@ -237,7 +237,7 @@ class Feedback:
         if not isinstance(piece, dict):
             raise BadRequest("Each rating of a batch must be a JSON object.")
         body = ours(piece)
-        value, scale = judged(body.get("rating"), body.get("scale"))
+        value, scale = parse_judgement(body.get("rating"), body.get("scale"))
         rater = rater_of(name := _text(body, "rater", 200), principal, user)
         # Whoever says in a header who speaks passes on what they wrote: that is no admin's.
         trusted = principal.role == "admin" and user is None
@@ -281,7 +281,7 @@ class Feedback:
         Raises CannotTell where nothing of the last one came."""
         completion_id, session = _text(body, "completion_id", LONGEST), _text(body, "session", 200)
         if completion_id and completion_id != "last":
-            return bare(completion_id)
+            return unwrap_id(completion_id)
         if not (completion_id or session or body.get("last")):
             raise BadRequest(
                 'Say what is rated: `completion_id` (an id or "last") or `session`.', param="completion_id"
@@ -310,7 +310,7 @@ def _texts(batch: list[NewRating | ProxyError]) -> int:
     return sum(len(rating.comment or "") + len(rating.correction or "") for rating in ratings)
 
 
-async def _caught(work: Awaitable[T]) -> T | ProxyError:
+async def _catch(work: Awaitable[T]) -> T | ProxyError:
     try:
         return await work
     except ProxyError as error:
@@ -379,7 +379,7 @@ def _event_conflict(stored: Rating) -> Conflict:
     )
 
 
-def _unanswered(error: NoAnswer) -> Conflict:
+def _no_answer_error(error: NoAnswer) -> Conflict:
     reason = f" ({first_words(error.reason)})" if error.reason else ""
     return Conflict(
         f"{error.id} has no answer{reason}, so nothing was rated. Ask again, and rate the answer that comes.",

@@ -19,7 +19,7 @@ from proxy.core.errors import BackendBroke
 from proxy.core.offload import LARGE, LIGHT, whole_weight
 from proxy.core.sharing.shares import SMALL, Room
 from proxy.core.sse import EventSplitter
-from proxy.core.upstream import BodyTooLong, whole
+from proxy.core.upstream import BodyTooLong, read_whole
 from proxy.relay.request_body import COPIES, room_for
 
 SENT: Final = 3  # copies of an event that is sent on as it is: here, on its way, and in the connection
@@ -62,7 +62,7 @@ class AnswerRoom:
         """All of a plain body. None where there is no room for it, or for what is made of it: then it can be read
         again."""
         try:
-            body = await whole(upstream, self._body)
+            body = await read_whole(upstream, self._body)
         except BodyTooLong:
             return None
         if len(body) >= LIGHT and not self._objects.fits(whole_weight(body)):

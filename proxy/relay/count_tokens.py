@@ -16,7 +16,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from proxy.access.unknown_route import MISSING
-from proxy.backends.ask import down
+from proxy.backends.ask import down_error
 from proxy.backends.base import Address, place_for
 from proxy.conversation.modalities import more_than_text
 from proxy.core.errors import NotFound
@@ -24,7 +24,7 @@ from proxy.core.http_message import NoHttp
 from proxy.core.json_edit import dumps, loads, rewrite
 from proxy.core.offload import off_loop
 from proxy.core.redirects import refuse
-from proxy.core.upstream import MOST_SHORT, answer_headers, message_in, no_http, short, target_of
+from proxy.core.upstream import MOST_SHORT, answer_headers, message_in, no_http, read_short, target_of
 from proxy.dialects import MESSAGES, ParsedRequest
 from proxy.relay import openai_tokens
 from proxy.relay.parts import RelayParts
@@ -115,12 +115,12 @@ class CountTokens:
                 refuse(address.url, upstream)
                 answer = answer_headers(upstream.headers)
                 answer.popall("content-length", None)
-                return upstream.status, answer, await short(upstream, room_for(request, MOST_SHORT))
+                return upstream.status, answer, await read_short(upstream, room_for(request, MOST_SHORT))
             except NoHttp as error:
                 raise no_http(error) from error
             except (TimeoutError, OSError) as error:
                 if last_try or not isinstance(error, ConnectionError):
-                    raise down(address.url, error, self._parts.backend.kind) from error
+                    raise down_error(address.url, error, self._parts.backend.kind) from error
         raise AssertionError("unreachable")
 
 

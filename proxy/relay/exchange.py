@@ -24,7 +24,7 @@ from proxy.core.json_edit import WholeAnswer, dumps
 from proxy.core.ndjson import Line, NdjsonSplitter
 from proxy.core.offload import LARGE, in_thread, off_loop
 from proxy.core.sse import Event, EventSplitter, read_all
-from proxy.core.upstream import MOST_SHORT, answer_headers, message_in, short, splitter_for
+from proxy.core.upstream import MOST_SHORT, answer_headers, message_in, read_short, splitter_for
 from proxy.core.version_names import label
 from proxy.dialects import CHAT
 from proxy.dialects.base import ODD, OutgoingRequest
@@ -205,7 +205,7 @@ class Exchange:
             await self._response.write(KEEPALIVE)
 
     async def _refused(self, upstream: Answer) -> web.StreamResponse:
-        body = self._in_flight.refusal or await short(upstream, room_for(self._request, MOST_SHORT))
+        body = self._in_flight.refusal or await read_short(upstream, room_for(self._request, MOST_SHORT))
         unknown = await self._unknown_model(body) if upstream.status == 404 else None
         if self._response is not None:
             raise unknown or BackendRefused(upstream.status, await off_loop(len(body), message_in, body))

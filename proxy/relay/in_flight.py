@@ -21,7 +21,7 @@ from typing import Final
 import structlog
 
 from proxy.access.unknown_route import MISSING
-from proxy.backends.ask import down
+from proxy.backends.ask import down_error
 from proxy.backends.base import Address, place_for
 from proxy.backends.refused_wishes import BREAKS, REFUSES, Wishes
 from proxy.core.backend_answer import Answer
@@ -30,7 +30,7 @@ from proxy.core.errors import ProxyError
 from proxy.core.http_message import NoHttp
 from proxy.core.offload import LARGE, in_thread, off_loop
 from proxy.core.redirects import refuse
-from proxy.core.upstream import MOST_SHORT, let_go, message_in, no_http, short
+from proxy.core.upstream import MOST_SHORT, let_go, message_in, no_http, read_short
 from proxy.dialects import CHAT
 from proxy.dialects.base import OutgoingRequest
 from proxy.relay.codecs import Codec, Native, Translated, about_what_was_asked
@@ -88,7 +88,7 @@ class InFlightRequest:
             if upstream.status in OK:
                 formats.has(dialect.name)
             return upstream
-        body = await short(upstream, room_for(self._context.request, MOST_SHORT))
+        body = await read_short(upstream, room_for(self._context.request, MOST_SHORT))
         if about_what_was_asked(body, self._outgoing.parsed.model, dialect.paths[0]):
             self.refusal = body
             return upstream
@@ -151,7 +151,7 @@ class InFlightRequest:
             return message
         if upstream.status not in (*REFUSES, BREAKS):
             return None
-        body = await short(upstream, room_for(self._context.request, MOST_SHORT))
+        body = await read_short(upstream, room_for(self._context.request, MOST_SHORT))
         message = await off_loop(len(body), message_in, body)
         if capabilities.may_refuse(wishes, upstream.status, message):
             return message
@@ -189,7 +189,7 @@ class InFlightRequest:
                 refuse(address.url, upstream)
                 return upstream
             except Silent as error:  # it took the question and is silent: another would be, too
-                raise down(address.url, error, parts.backend.kind) from error
+                raise down_error(address.url, error, parts.backend.kind) from error
             except NoHttp as error:
                 raise no_http(error) from error
             except (TimeoutError, OSError) as error:
@@ -197,7 +197,7 @@ class InFlightRequest:
                 parts.wishes.forget()
                 elsewhere = parts.backend.fail_over(address)
                 if last_place or not (elsewhere or await self._is_back(error)):
-                    raise down(address.url, error, parts.backend.kind) from error
+                    raise down_error(address.url, error, parts.backend.kind) from error
         raise AssertionError("unreachable")
 
     async def _connected(self, url: str, body: bytes) -> Answer:

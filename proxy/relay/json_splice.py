@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from proxy.core.json_edit import EACH, HIDDEN, Rules, rewrite
-from proxy.core.json_skip import past_white
+from proxy.core.json_skip import skip_white
 
 _STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _OBJECT: Final = rb'\{(?:[^"{}]++|%s)*+\}' % _STRING
@@ -278,8 +278,8 @@ def _with_comma(raw: bytes, start: int, end: int) -> tuple[int, int]:
         comma -= 1
     if raw[comma] == 0x2C:  # ,
         return comma, end
-    following = past_white(raw, end)
-    return start, past_white(raw, following + 1) if raw[following] == 0x2C else end
+    following = skip_white(raw, end)
+    return start, skip_white(raw, following + 1) if raw[following] == 0x2C else end
 
 
 def _end_of_list(raw: bytes, start: int) -> int:

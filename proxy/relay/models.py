@@ -17,7 +17,7 @@ from proxy.core.errors import ProxyError
 from proxy.core.http_message import NoHttp
 from proxy.core.json_edit import loads
 from proxy.core.json_response import json_response
-from proxy.core.upstream import upstream_path, whole
+from proxy.core.upstream import read_whole, upstream_path
 from proxy.relay.parts import RelayParts
 
 _LIST: Final = "/v1/models"
@@ -73,7 +73,7 @@ class Models:
         headers["accept-encoding"] = "identity"
         with contextlib.suppress(ProxyError, NoHttp, OSError, ValueError, KeyError, TypeError):
             answer = await parts.connections.ask("GET", parts.backend.url, _LIST, headers, None, unpack=True)
-            body = await whole(answer)
+            body = await read_whole(answer)
             return [entry for entry in loads(body)["data"] if isinstance(entry, dict)] if answer.status == 200 else []
         return []
 

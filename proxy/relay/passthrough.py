@@ -12,13 +12,13 @@ from aiohttp import web
 from proxy.access.bodies import BODY
 from proxy.access.pace import PacedStream, passing, send_pieces
 from proxy.access.unknown_route import MISSING, READ, is_bare, lacking, mistaken
-from proxy.backends.ask import down
+from proxy.backends.ask import down_error
 from proxy.core.backend_answer import Answer
 from proxy.core.errors import BackendBroke
 from proxy.core.http_message import NoHttp
 from proxy.core.redirects import refuse
 from proxy.core.sharing.shares import Room
-from proxy.core.upstream import BodyTooLong, answer_headers, no_http, target_of, whole
+from proxy.core.upstream import BodyTooLong, answer_headers, no_http, read_whole, target_of
 from proxy.relay.parts import RelayParts
 
 log = structlog.get_logger()
@@ -66,7 +66,7 @@ class Passthrough:
         except (TimeoutError, OSError) as error:
             if response is not None:
                 raise  # the answer had begun, and its client is gone
-            raise down(parts.backend.url, error, parts.backend.kind) from error
+            raise down_error(parts.backend.url, error, parts.backend.kind) from error
         finally:
             if upstream is not None:
                 upstream.close()
@@ -75,6 +75,6 @@ class Passthrough:
 async def _short_body(upstream: Answer) -> bytes | None:
     """The body of a refusal that may be a bare one; None where it is too long for that, and still to be read."""
     try:
-        return await whole(upstream, Room(READ))
+        return await read_whole(upstream, Room(READ))
     except BodyTooLong:
         return None

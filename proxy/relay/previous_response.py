@@ -18,7 +18,7 @@ from proxy.core.agent_wrappers import STORED
 from proxy.core.errors import BadRequest, TooLarge
 from proxy.core.json_edit import loads
 from proxy.core.offload import off_loop
-from proxy.core.wrapped_ids import bare
+from proxy.core.wrapped_ids import unwrap_id
 from proxy.dialects import Dialect, ParsedRequest, PreviousCompletion
 from proxy.relay.context import new_id
 from store.captured.items import ItemPlace
@@ -137,7 +137,7 @@ class PreviousResponses:
         return [*answer.messages, answer.reply, parsed.messages[-1]]
 
     async def completion(self, id: str, scope: Scope) -> Completion | None:
-        completion = await self._store.completions.get(bare(id))
+        completion = await self._store.completions.get(unwrap_id(id))
         return completion if completion is not None and scope.covers(completion.new) else None
 
     @staticmethod
@@ -155,7 +155,7 @@ class PreviousResponses:
 
 def _ids(name: str) -> list[str]:
     """The ids that a name may have in the store: its own, then that of the answer before a local one."""
-    id = bare(name)
+    id = unwrap_id(name)
     root = id.partition(_OURS)[0]
     return [id] if root == id else [id, root]
 

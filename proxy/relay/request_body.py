@@ -19,7 +19,7 @@ from proxy.conversation.incremental_json import Body, EarlierBodies, KnownPrefix
 from proxy.conversation.user_text import may_be_commands
 from proxy.core.agent_wrappers import CLAUDE_CODE, NOBODY, Agent, agent_of, as_typed, newest_identities
 from proxy.core.errors import BadRequest, TooLarge, Unreadable
-from proxy.core.json_edit import DEEPEST, deeper, loads
+from proxy.core.json_edit import DEEPEST, is_deeper, loads
 from proxy.core.offload import LARGE, LIGHT, in_thread, whole_weight
 from proxy.core.sharing.shares import SMALL, Room
 from proxy.dialects import Dialect, ParsedRequest
@@ -160,7 +160,7 @@ def parse_request(
         raise BadRequest(f"The body is not valid JSON ({error}).") from None
     marks = body.marks
     # So few brackets cannot be nested any deeper.
-    if (marks is None or marks.objects + marks.lists > DEEPEST) and deeper(body.fresh, DEEPEST):
+    if (marks is None or marks.objects + marks.lists > DEEPEST) and is_deeper(body.fresh, DEEPEST):
         raise BadRequest(f"The body is nested over {DEEPEST} levels deep; nothing was passed on.")
     try:
         request = dialect.parse(body.parsed)

@@ -27,7 +27,7 @@ from proxy.core.http_message import NoHttp
 from proxy.core.json_edit import WholeAnswer, dumps, loads
 from proxy.core.redirects import refuse
 from proxy.core.sse import Event, EventSplitter
-from proxy.core.upstream import MOST_SHORT, answer_headers, let_go, no_http, short
+from proxy.core.upstream import MOST_SHORT, answer_headers, let_go, no_http, read_short
 from proxy.dialects import RESPONSES
 from proxy.dialects.base import OutgoingRequest
 from proxy.relay.codecs import Native
@@ -102,13 +102,13 @@ class BackgroundResponses:
             headers["x-rl-completion-id"] = completion.new.id
             if upstream.status not in OK:
                 return web.Response(
-                    status=upstream.status, body=await short(upstream, room_for(request, MOST_SHORT)), headers=headers
+                    status=upstream.status, body=await read_short(upstream, room_for(request, MOST_SHORT)), headers=headers
                 )
             streams = request.query.get("stream") == "true"
             splitter = await splitter_of(upstream, RESPONSES, LOOK_S, _nothing, is_streaming=streams)
             if splitter is not None:
                 return await self._stream(request, completion, upstream, splitter, headers)
-            answer = WholeAnswer(await short(upstream, room_for(request, self._parts.settings.server.max_body_bytes)))
+            answer = WholeAnswer(await read_short(upstream, room_for(request, self._parts.settings.server.max_body_bytes)))
             await self._store_final(request, completion, answer)
             return web.Response(status=upstream.status, body=self._codec(completion).whole(answer), headers=headers)
         finally:

@@ -21,7 +21,7 @@ from proxy.core.events import Events
 from proxy.core.json_response import json_response
 from proxy.core.metrics import Metrics
 from proxy.core.tasks import SharedCall
-from proxy.core.wrapped_ids import bare
+from proxy.core.wrapped_ids import unwrap_id
 from proxy.signals.bodies import SignalBody
 from proxy.training.admin_acts import ACTS, AdminActs
 from proxy.versions.admission import Admission
@@ -148,7 +148,7 @@ class Control:
         return json_response(CompletionsBody(data=[completion_json(c) for c in rows]))
 
     async def completion(self, request: web.Request) -> web.Response:
-        completion = await self._store.completions.get(bare(request.match_info["id"]))
+        completion = await self._store.completions.get(unwrap_id(request.match_info["id"]))
         if completion is None:
             raise NotFound("There is no such completion.", param="id")
         prompt = [{"role": m.role, **orjson.loads(m.body)} for m in completion.new.prompt]

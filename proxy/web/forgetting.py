@@ -22,7 +22,7 @@ from proxy.conversation.active_conversations import ActiveConversations
 from proxy.conversation.retries import Retries
 from proxy.core.errors import BadRequest, Conflict, NotFound
 from proxy.core.json_response import json_object, json_response
-from proxy.core.wrapped_ids import bare
+from proxy.core.wrapped_ids import unwrap_id
 from proxy.feedback.unconfirmed_fixes import UnconfirmedFixes
 from proxy.relay.lessons import PromptLessons
 from proxy.training.run_files import RunFiles
@@ -161,7 +161,7 @@ def target(body: dict[str, Any]) -> tuple[Target, str]:
     if len(targets) != 1 or not isinstance(targets[0][1], str):
         raise BadRequest("Say what to forget: one of `completion`, `session`, `user` or `rater`, with its name.")
     kind, name = targets[0]
-    return kind, bare(name) if kind == "completion" else name
+    return kind, unwrap_id(name) if kind == "completion" else name
 
 
 def as_json(count: ForgottenCount, *, forgotten: bool) -> ForgottenBody:

@@ -17,7 +17,7 @@ from proxy.conversation.conversations import as_chat
 from proxy.core.errors import Conflict, ProxyError
 from proxy.core.json_edit import loads
 from proxy.core.json_response import json_response
-from proxy.core.wrapped_ids import bare
+from proxy.core.wrapped_ids import unwrap_id
 from proxy.dialects.identity import head_identity
 from proxy.dialects.responses_object import reply_items, response, unfinished
 from proxy.dialects.responses_tools import tools_of
@@ -83,7 +83,7 @@ class StoredResponses:
         head = head_identity(request.headers)
         scope = Scope.of(principal_of(request), head.user or next(iter(head.users), None), head.people)
         id = request.match_info["id"]
-        hold(request, COPIES * await self._store.sizes.whole(bare(id), scope.keys))
+        hold(request, COPIES * await self._store.sizes.whole(unwrap_id(id), scope.keys))
         completion = await self._previous_responses.completion(id, scope)
         return completion if completion is not None and completion.new.dialect == "responses" else None
 

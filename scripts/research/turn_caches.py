@@ -19,7 +19,7 @@ from config.sections import Redaction
 from proxy.conversation.history_cache import History, HistoryLookup
 from proxy.conversation.incremental_json import EarlierBodies
 from proxy.conversation.redaction import Redactor
-from proxy.core.json_edit import DEEPEST, deeper, loads, rewrite
+from proxy.core.json_edit import DEEPEST, is_deeper, loads, rewrite
 from proxy.relay.json_splice import with_members
 from scripts.bench.relay.load import Prompt
 from scripts.bench.relay.measure import shapes
@@ -63,7 +63,7 @@ def measured(name: str) -> dict[str, float]:
     def made_ready(of: EarlierBodies) -> None:
         """Do everything that follows from the body before it leaves."""
         body = read(of)
-        deeper(body.fresh, DEEPEST)
+        is_deeper(body.fresh, DEEPEST)
         with_members(third, body.parsed, NAMED, body.items)
 
     def known() -> History:

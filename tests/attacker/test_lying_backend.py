@@ -24,7 +24,7 @@ OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
 
 
 async def whole(answer: Answer) -> bytes:
-    return await upstream.whole(answer, Room(LARGEST))
+    return await upstream.read_whole(answer, Room(LARGEST))
 
 
 @contextlib.asynccontextmanager

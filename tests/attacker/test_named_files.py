@@ -377,7 +377,7 @@ async def test_no_weights_train_that_only_the_server_has_named(
 def test_nor_is_a_file_of_the_settings_waited_for(models: Path, kind: str) -> None:
     """`backend.gguf` is a person's word, and may still be no file."""
     path = NAMED[kind](models, models)
-    assert "it is not a regular file" in str(gguf_files.unreadable(Path(path)))
+    assert "it is not a regular file" in str(gguf_files.unreadable_reason(Path(path)))
     with pytest.raises(OSError, match="regular"):
         open_regular(Path(path))
 

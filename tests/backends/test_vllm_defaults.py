@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 
 from proxy.backends import openai
-from proxy.backends.sampling_defaults import FILE, MEMBERS, Odds, distance, in_force, likeliest
+from proxy.backends.sampling_defaults import FILE, MEMBERS, Odds, distance, first_token_odds, is_file_in_force
 from proxy.backends.vllm import ASK
 from scripts.harness.in_process import Proxy, proxy_before
 from scripts.harness.versions import ASKED
@@ -92,7 +92,7 @@ async def first_token(server: VLLMServer, way: Mapping[str, float]) -> Odds:
     asked = {"model": "fake", "messages": ASK, "max_tokens": 1, "logprobs": True, "top_logprobs": 5, **way}
     chat = f"{server.url}/v1/chat/completions"
     async with aiohttp.ClientSession() as http, http.post(chat, json=asked) as response:
-        return likeliest(await response.read())
+        return first_token_odds(await response.read())
 
 
 async def captured(proxy: Proxy, **more: Any) -> tuple[dict[str, float], FinishedCompletion]:
@@ -112,7 +112,7 @@ async def test_what_is_recorded_is_how_it_sampled(
     sampling, said = await captured(proxy)
     status = (await proxy.get("/rl/status"))["backend"]
     if "raw" in started:
-        assert in_force(unsaid, as_filed, neutral) is None
+        assert is_file_in_force(unsaid, as_filed, neutral) is None
         assert sampling == RECORDED and not said.exact and status["guessed"]
         return
     assert sampling == (RECORDED if started == "the file" else NEUTRAL)

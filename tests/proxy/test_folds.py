@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from proxy.core.ndjson import NdjsonSplitter
 from proxy.core.sse import EventSplitter
 from proxy.dialects import CHAT, DIALECTS, RESPONSES, Dialect, Reply
-from proxy.dialects.base import longer
+from proxy.dialects.base import extend
 from tests.harness.chat_strategies import unhurried
 
 _texts = st.none() | st.text("ab\n", max_size=3)
@@ -258,11 +258,11 @@ def test_a_call_that_is_no_text_is_not_understood(wrong: dict[str, Any]) -> None
 
 def test_a_list_grows_in_place_and_what_it_grew_by_stays() -> None:
     first, more = [1], [2, 3]
-    so_far = longer(None, first)
-    assert longer(so_far, more) is so_far and so_far == [1, 2, 3]
+    so_far = extend(None, first)
+    assert extend(so_far, more) is so_far and so_far == [1, 2, 3]
     assert (first, more) == ([1], [2, 3])
     with pytest.raises(TypeError):
-        longer(so_far, "ab")
+        extend(so_far, "ab")
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda d: d.name)

@@ -49,7 +49,7 @@ def offer(
     if machine.kind == "cuda":  # it finds a GPU of NVIDIA only as Ollama starts it; that was not tried
         return None
     program = next((candidate for candidate in _programs() if candidate.is_file()), None)
-    if program is None or gguf_files.unreadable(file) is not None or file.stat().st_size < LARGE:
+    if program is None or gguf_files.unreadable_reason(file) is not None or file.stat().st_size < LARGE:
         return None
     size = gguf_files.whole_size(file) / GB
     command = [str(program), "-m", str(file), "--alias", model, "-c", str(context or CONTEXT)]

@@ -96,7 +96,7 @@ def check_time(signed_time: str, now: float) -> None:
         raise Stale("The request was signed more than five minutes from now; nothing was read of it.")
 
 
-def same(signature: str, expected: str) -> bool:
+def signatures_match(signature: str, expected: str) -> bool:
     """In constant time, whatever a header holds."""
     return hmac.compare_digest(signature.encode(errors="replace"), expected.encode())
 
@@ -110,7 +110,7 @@ def json_object(body: bytes) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def inside(value: Any, *keys: str) -> Any:
+def value_at(value: Any, *keys: str) -> Any:
     """The member at that path; None where there is none."""
     for key in keys:
         if not isinstance(value, dict):
@@ -121,20 +121,20 @@ def inside(value: Any, *keys: str) -> Any:
 
 def name_at(value: Any, *keys: str) -> str | None:
     """An id at that path: text, or a whole number."""
-    inner = inside(value, *keys)
+    inner = value_at(value, *keys)
     if isinstance(inner, int) and not isinstance(inner, bool) and abs(inner) < 1 << 63:
         return str(inner)
     return inner if isinstance(inner, str) and 0 < len(inner) <= LONGEST else None
 
 
 def text_at(value: Any, *keys: str) -> str | None:
-    inner = inside(value, *keys)
+    inner = value_at(value, *keys)
     return inner if isinstance(inner, str) and inner and len(inner) <= MOST_TEXT else None
 
 
 def seconds_at(value: Any, *keys: str) -> float | None:
     """A time at that path, as a number or as text."""
-    inner = inside(value, *keys)
+    inner = value_at(value, *keys)
     if isinstance(inner, str) and len(inner) <= 30:
         try:
             inner = float(inner)

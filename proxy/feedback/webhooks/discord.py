@@ -19,10 +19,10 @@ from proxy.feedback.webhooks.base import (
     Platform,
     PlatformEvent,
     check_time,
-    inside,
     json_object,
     name_at,
     text_at,
+    value_at,
 )
 
 PING, COMMAND, COMPONENT = 1, 2, 3
@@ -71,9 +71,9 @@ def _event(body: dict[str, Any], now: float) -> PlatformEvent | None:
     person = name_at(body, "member", "user", "id") or name_at(body, "user", "id")
     if not (id and channel and person):
         return None
-    if body.get("type") == COMMAND and inside(body, "data", "name") == "rl":
+    if body.get("type") == COMMAND and value_at(body, "data", "name") == "rl":
         return PlatformEvent(
-            "discord", id, person, channel, None, "command", _line(inside(body, "data", "options")), now
+            "discord", id, person, channel, None, "command", _line(value_at(body, "data", "options")), now
         )
     if body.get("type") == COMPONENT and (pressed := name_at(body, "data", "custom_id")):
         kind, _, arguments = pressed.partition(":")
@@ -91,8 +91,8 @@ def _line(options: Any, depth: int = 0) -> str:
     """`good why` out of a text option, or of a subcommand `good` with one."""
     words: list[str] = []
     for option in options if isinstance(options, list) and depth < 3 else []:
-        if inside(option, "type") == SUBCOMMAND:
-            words.append(f"{inside(option, 'name')} {_line(inside(option, 'options'), depth + 1)}")
-        elif isinstance(value := inside(option, "value"), str | int | float):
+        if value_at(option, "type") == SUBCOMMAND:
+            words.append(f"{value_at(option, 'name')} {_line(value_at(option, 'options'), depth + 1)}")
+        elif isinstance(value := value_at(option, "value"), str | int | float):
             words.append(str(value))
     return " ".join(words).strip()

@@ -22,7 +22,7 @@ import structlog
 from proxy.core.errors import BackendBroke
 from proxy.core.json_edit import loads
 from proxy.core.upstream import body_of
-from proxy.feedback.webhooks.base import EventKind, PlatformEvent, inside, name_at
+from proxy.feedback.webhooks.base import EventKind, PlatformEvent, name_at, value_at
 
 log = structlog.get_logger()
 
@@ -88,8 +88,8 @@ class Gateway:
                 self._closed(ws.close_code)
                 return
             hello = orjson.loads(first.data)
-            every = inside(hello, "d", "heartbeat_interval")
-            if not isinstance(every, int) or inside(hello, "op") != HELLO:
+            every = value_at(hello, "d", "heartbeat_interval")
+            if not isinstance(every, int) or value_at(hello, "op") != HELLO:
                 raise ValueError("Discord did not say hello")
             await self._introduce(ws)
             self._acked = True
@@ -111,7 +111,7 @@ class Gateway:
             if response.status == 401:
                 raise GatewayRefused(FATAL[4004])
             response.raise_for_status()
-            url = inside(loads(await body_of(response, MOST_BYTES)), "url")
+            url = value_at(loads(await body_of(response, MOST_BYTES)), "url")
             if not isinstance(url, str):
                 raise ValueError("Discord did not say where its Gateway is")
             return url
@@ -141,11 +141,11 @@ class Gateway:
             if message.type is not aiohttp.WSMsgType.TEXT:
                 continue
             payload = orjson.loads(message.data)
-            op, data = inside(payload, "op"), inside(payload, "d")
-            if isinstance(seq := inside(payload, "s"), int):
+            op, data = value_at(payload, "op"), value_at(payload, "d")
+            if isinstance(seq := value_at(payload, "s"), int):
                 self._seq = seq
             if op == DISPATCH:
-                await self._dispatched(inside(payload, "t"), data)
+                await self._dispatched(value_at(payload, "t"), data)
             elif op == HEARTBEAT:
                 await self._send(ws, HEARTBEAT, self._seq)
             elif op == ACK:
@@ -160,7 +160,7 @@ class Gateway:
             self._ready = True
         if kind == "READY":
             self._session = name_at(data, "session_id")
-            url = inside(data, "resume_gateway_url")
+            url = value_at(data, "resume_gateway_url")
             self._resume_url = url if isinstance(url, str) else None
         elif (event := reaction(str(kind), data, f"{self._session}.{self._seq}", time.time())) is not None:
             self._listener(event)

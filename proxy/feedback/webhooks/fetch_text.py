@@ -14,7 +14,7 @@ import structlog
 from proxy.core.errors import BackendBroke
 from proxy.core.json_edit import loads
 from proxy.core.upstream import body_of
-from proxy.feedback.webhooks.base import PlatformEvent, inside, text_at
+from proxy.feedback.webhooks.base import PlatformEvent, text_at, value_at
 
 log = structlog.get_logger()
 
@@ -33,9 +33,9 @@ def slack(http: aiohttp.ClientSession, api: str, token: str) -> TextOf:
             body = await _get(http, url, {**query, **extra}, {"authorization": f"Bearer {token}"})
             if isinstance(body, dict) and body.get("ok") is not True:
                 log.warning("Slack did not give a message", method=method, error=body.get("error"))
-            messages = inside(body, "messages")
+            messages = value_at(body, "messages")
             for message in messages if isinstance(messages, list) else []:
-                if inside(message, "ts") == event.message_id:
+                if value_at(message, "ts") == event.message_id:
                     return text_at(message, "text")
         return None
 

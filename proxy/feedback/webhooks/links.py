@@ -16,7 +16,7 @@ from proxy.access.keys import Scope
 from proxy.access.security import principal_of
 from proxy.core.errors import BadRequest, Forbidden, NotFound
 from proxy.core.json_response import json_object
-from proxy.core.wrapped_ids import bare
+from proxy.core.wrapped_ids import unwrap_id
 from proxy.dialects.identity import user_in
 from store.errors import LinkTaken, UnknownCompletion
 from store.records import Link
@@ -47,7 +47,7 @@ class Links:
             platform=_name(body, "platform"),
             channel=_name(body, "channel"),
             message_id=_name(body, "message_id"),
-            completion_id=bare(_name(body, "completion_id")),
+            completion_id=unwrap_id(_name(body, "completion_id")),
             person=_name(body, "person") if body.get("person") else None,
             key=principal.key,
         )

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from proxy.access.keys import OWNERS
 from proxy.conversation.answer_on_screen import AnswerOnScreen
 from proxy.core.offload import off_loop
-from proxy.core.wrapped_ids import bare
+from proxy.core.wrapped_ids import unwrap_id
 from proxy.feedback.webhooks.base import PlatformEvent
 from proxy.feedback.webhooks.fetch_text import TextOf
 from proxy.feedback.webhooks.text_match import TextMatch, match
@@ -44,7 +44,7 @@ class MessageResolver:
 
     async def find(self, event: PlatformEvent) -> ResolvedMessage:
         if event.completion_id is not None:
-            return await self._by_id(bare(event.completion_id))
+            return await self._by_id(unwrap_id(event.completion_id))
         if event.message_id is None:
             return await self._newest(event)
         return await self._by_message(event, event.message_id)

@@ -20,7 +20,7 @@ from typing_extensions import TypedDict
 from config.errors import SettingsError
 from config.webhooks import PLATFORMS
 from proxy.core.errors import BadRequest
-from proxy.core.json_response import as_object, parsed
+from proxy.core.json_response import as_object, parse_json
 from proxy.feedback.webhooks.base import (
     LONGEST,
     MOST_TEXT,
@@ -30,8 +30,8 @@ from proxy.feedback.webhooks.base import (
     Platform,
     PlatformEvent,
     check_time,
-    same,
     seconds_at,
+    signatures_match,
 )
 
 _KINDS: Final[dict[str, EventKind]] = {"reaction": "reaction", "retraction": "retraction", "command": "command"}
@@ -60,7 +60,7 @@ class Signed(Platform):
         content = f"{id}.{time}.".encode(errors="replace") + body
         expected = "v1," + base64.b64encode(hmac.new(self._key, content, hashlib.sha256).digest()).decode()
         # Each is compared, whatever the others were: a sender that changes its secret signs with both.
-        right = [same(signature, expected) for signature in headers.get("webhook-signature", "").split(" ")]
+        right = [signatures_match(signature, expected) for signature in headers.get("webhook-signature", "").split(" ")]
         if not id or not any(right):
             raise Forged("The request is not signed with the secret of this route; nothing was read of it.")
         if len(id) > LONGEST or not id.isascii():
@@ -68,7 +68,7 @@ class Signed(Platform):
         return (self._event(id, body, float(time)),)
 
     def _event(self, id: str, raw: bytes, signed_at: float) -> PlatformEvent:
-        body = as_object(parsed(raw))
+        body = as_object(parse_json(raw))
         kind = _KINDS.get(str(body.get("what")))
         if kind is None:
             raise BadRequest('`what` must be "reaction", "retraction" or "command".', param="what")

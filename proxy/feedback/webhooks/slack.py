@@ -22,12 +22,12 @@ from proxy.feedback.webhooks.base import (
     Platform,
     PlatformEvent,
     check_time,
-    inside,
     json_object,
     name_at,
-    same,
     seconds_at,
+    signatures_match,
     text_at,
+    value_at,
 )
 
 FORM = "application/x-www-form-urlencoded"
@@ -43,7 +43,7 @@ class Slack(Platform):
         time = headers.get("x-slack-request-timestamp", "")
         check_time(time, now)
         signed = hmac.new(self._secret, b"v0:" + time.encode() + b":" + body, hashlib.sha256).hexdigest()
-        if not same(headers.get("x-slack-signature", ""), "v0=" + signed):
+        if not signatures_match(headers.get("x-slack-signature", ""), "v0=" + signed):
             raise Forged("The request is not signed with the Slack app's secret; nothing was read of it.")
         event = _command(body, now) if _is_form(headers) else _reaction(json_object(body))
         return () if event is None else (event,)
@@ -75,8 +75,8 @@ def _command(body: bytes, now: float) -> PlatformEvent | None:
 
 
 def _reaction(body: dict[str, Any]) -> PlatformEvent | None:
-    event = inside(body, "event")
-    event_type = inside(event, "type")
+    event = value_at(body, "event")
+    event_type = value_at(event, "type")
     if body.get("type") != "event_callback" or event_type not in ("reaction_added", "reaction_removed"):
         return None
     id, person, emoji = name_at(body, "event_id"), name_at(event, "user"), name_at(event, "reaction")

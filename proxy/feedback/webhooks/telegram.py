@@ -17,12 +17,12 @@ from proxy.feedback.webhooks.base import (
     Forged,
     Platform,
     PlatformEvent,
-    inside,
     json_object,
     name_at,
-    same,
     seconds_at,
+    signatures_match,
     text_at,
+    value_at,
 )
 
 _COMMAND: Final = re.compile(r"/rl(?:@\w{1,64})?(?:\s+(?P<rest>.*))?", re.DOTALL)
@@ -38,7 +38,7 @@ class Telegram(Platform):
         self._secret = secret_token
 
     def verify(self, headers: Mapping[str, str], body: bytes, now: float) -> tuple[PlatformEvent, ...]:
-        if not same(headers.get("x-telegram-bot-api-secret-token", ""), self._secret):
+        if not signatures_match(headers.get("x-telegram-bot-api-secret-token", ""), self._secret):
             raise Forged("The request lacks the secret token given to Telegram's setWebhook; nothing was read of it.")
         update = json_object(body)
         id = name_at(update, "update_id")
@@ -49,21 +49,21 @@ class Telegram(Platform):
         """A command is answered in the chat: Telegram takes a method call as the answer to an update."""
         if not outcomes or outcomes[0].event.kind != "command":
             return super().answer(body, outcomes)
-        message = inside(json_object(body), "message")
+        message = value_at(json_object(body), "message")
         return web.json_response({
             "method": "sendMessage",
-            "chat_id": inside(message, "chat", "id"),
+            "chat_id": value_at(message, "chat", "id"),
             "text": outcomes[0].line,
-            "reply_parameters": {"message_id": inside(message, "message_id"), "allow_sending_without_reply": True},
+            "reply_parameters": {"message_id": value_at(message, "message_id"), "allow_sending_without_reply": True},
         })  # fmt: skip
 
 
 def _reaction(id: str, update: dict[str, Any]) -> PlatformEvent | None:
     """Emoji that the person has on the message from now on: all of it, so nothing of it depends on what came before."""
-    reaction = inside(update, "message_reaction")
+    reaction = value_at(update, "message_reaction")
     person, chat = name_at(reaction, "user", "id"), name_at(reaction, "chat", "id")  # no user: an anonymous admin
     message, time = name_at(reaction, "message_id"), seconds_at(reaction, "date")
-    present = inside(reaction, "new_reaction")
+    present = value_at(reaction, "new_reaction")
     if not (person and chat and message and time is not None and isinstance(present, list)):
         return None
     emoji = " ".join(name for item in present if (name := name_at(item, "emoji") or name_at(item, "custom_emoji_id")))
@@ -72,14 +72,14 @@ def _reaction(id: str, update: dict[str, Any]) -> PlatformEvent | None:
 
 def _command(id: str, update: dict[str, Any]) -> PlatformEvent | None:
     """A command that the person typed: a message that they pass on from somebody else is not their command."""
-    message = inside(update, "message")
-    if any(inside(message, mark) is not None for mark in _NOT_TYPED):
+    message = value_at(update, "message")
+    if any(value_at(message, mark) is not None for mark in _NOT_TYPED):
         return None
     text, time = text_at(message, "text"), seconds_at(message, "date")
     person, chat = name_at(message, "from", "id"), name_at(message, "chat", "id")
     if not (text and person and chat and time is not None) or (command := _COMMAND.fullmatch(text.strip())) is None:
         return None
-    original = inside(message, "reply_to_message")
+    original = value_at(message, "reply_to_message")
     message_text = text_at(original, "text") or text_at(original, "caption")
     arguments = command["rest"] or ""
     return PlatformEvent(

@@ -11,7 +11,16 @@ import hmac
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from proxy.feedback.webhooks.base import Forged, Platform, PlatformEvent, inside, json_object, name_at, same, seconds_at
+from proxy.feedback.webhooks.base import (
+    Forged,
+    Platform,
+    PlatformEvent,
+    json_object,
+    name_at,
+    seconds_at,
+    signatures_match,
+    value_at,
+)
 
 
 class WhatsApp(Platform):
@@ -23,22 +32,22 @@ class WhatsApp(Platform):
 
     def subscribe(self, query: Mapping[str, str]) -> str:
         """Answer Meta's GET with its challenge. Raises Forged."""
-        is_verified = self._token is not None and same(query.get("hub.verify_token", ""), self._token)
+        is_verified = self._token is not None and signatures_match(query.get("hub.verify_token", ""), self._token)
         if query.get("hub.mode") != "subscribe" or not is_verified:
             raise Forged("This is not a subscription with the verify token in webhooks.whatsapp.verify_token.")
         return query.get("hub.challenge", "")
 
     def verify(self, headers: Mapping[str, str], body: bytes, now: float) -> tuple[PlatformEvent, ...]:
         signed = hmac.new(self._secret, body, hashlib.sha256).hexdigest()
-        if not same(headers.get("x-hub-signature-256", ""), "sha256=" + signed):
+        if not signatures_match(headers.get("x-hub-signature-256", ""), "sha256=" + signed):
             raise Forged("The request is not signed with the Meta app's secret; nothing was read of it.")
         return tuple(event for message in _messages(json_object(body)) if (event := _reaction(message)) is not None)
 
 
 def _messages(body: dict[str, Any]) -> Iterator[Any]:
     for entry in _list(body.get("entry")):
-        for change in _list(inside(entry, "changes")):
-            yield from _list(inside(change, "value", "messages"))
+        for change in _list(value_at(entry, "changes")):
+            yield from _list(value_at(change, "value", "messages"))
 
 
 def _reaction(message: Any) -> PlatformEvent | None:
@@ -48,7 +57,7 @@ def _reaction(message: Any) -> PlatformEvent | None:
         name_at(message, "reaction", "message_id"),
     )
     time = seconds_at(message, "timestamp")
-    if inside(message, "type") != "reaction" or not (id and person and rated_message and time is not None):
+    if value_at(message, "type") != "reaction" or not (id and person and rated_message and time is not None):
         return None
     emoji = name_at(message, "reaction", "emoji") or ""
     # A chat is one with a person, so the channel is their number, too.

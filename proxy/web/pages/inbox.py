@@ -16,7 +16,7 @@ from aiohttp import web
 
 from proxy.conversation.first_words import quoted
 from proxy.core.errors import BadRequest, Conflict, NotFound
-from proxy.feedback.ratings import MAX_TEXT, Feedback, judged
+from proxy.feedback.ratings import MAX_TEXT, Feedback, parse_judgement
 from proxy.signals.judging import JudgingLoop
 from proxy.signals.rules import of_kind
 from proxy.web.pages.filters import own_rating
@@ -126,7 +126,7 @@ class InboxPage:
         # What is not in the form stays; what was emptied is taken away.
         comment, correction = (_text(form[key]) or "" if key in form else None for key in ("comment", "correction"))
         if (judgement := _text(form.get("rating"))) is not None:
-            value, scale = judged(judgement)
+            value, scale = parse_judgement(judgement)
         elif correction:
             value, scale = -1.0, "thumb"
         elif mine is not None:

@@ -11,7 +11,7 @@ import pytest
 from gguf import GGMLQuantizationType as Type
 
 from proxy.backends import gguf_files
-from proxy.backends.gguf_files import no_room, whole_size
+from proxy.backends.gguf_files import room_problem, whole_size
 from tests.trainer.formats.test_gguf import make_adapter
 from tests.trainer.formats.test_merge_gguf import layers_of, make_base
 from trainer.formats.merge_gguf import fuse
@@ -42,7 +42,7 @@ def test_a_file_of_few_bits_grows_more(tmp_path: Path) -> None:
 def test_what_is_not_read_is_taken_for_twice_its_size(tmp_path: Path) -> None:
     (tmp_path / "odd.gguf").write_bytes(b"GGUF and something else" * 9)
     assert whole_size(tmp_path / "odd.gguf") == 2 * 23 * 9
-    assert "cannot be read any more" in str(no_room(tmp_path / "none.gguf", tmp_path))
+    assert "cannot be read any more" in str(room_problem(tmp_path / "none.gguf", tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -59,6 +59,6 @@ def test_each_copy_counts(
         os.truncate(file.fileno(), 20 * 10**6)
     monkeypatch.setattr(gguf_files, "SPARE", spare * 10**6)
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: Usage(0, 0, free_mb * 10**6))
-    why = no_room(base, tmp_path / "home" / "not yet there", (base.parent, copies))
+    why = room_problem(base, tmp_path / "home" / "not yet there", (base.parent, copies))
     assert (why is None) is fits, why
     assert fits or "GB are free; free some space" in str(why)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.backends.llamacpp_presets import PresetError, lora_of, rewrite, with_version, without
+from proxy.backends.llamacpp_presets import PresetError, lora_of, rewrite, with_version, without_section
 
 TEXT = """; mine
 [*]
@@ -46,13 +46,13 @@ def test_what_was_put_in_comes_out_in_any_order(names):
     for name in sorted(names):
         text = with_version(text, name.partition("@")[0], name, "/out/x.gguf")
     for name in names:
-        text = without(text, name)
+        text = without_section(text, name)
     assert text == TEXT
 
 
 def test_a_section_of_somebody_else_stays():
     theirs = TEXT + "\n[small@v1]\nmodel = /m/mine.gguf\n"
-    assert without(theirs, "small@v1") == theirs
+    assert without_section(theirs, "small@v1") == theirs
 
 
 @pytest.mark.parametrize(("text", "says"), [("[x]\nmodel = y\n", r"no section \[small\]"), ("", r"no section"),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from proxy.backends.sampling_defaults import Odds, file_defaults, in_force, in_props
+from proxy.backends.sampling_defaults import Odds, file_defaults, is_file_in_force, props_sampling
 from scripts.fakes.backend import FakeBackend
 from scripts.fakes.launcher import FakeLauncher
 from scripts.fakes.llamacpp import FakeLlama
@@ -179,9 +179,9 @@ def test_log_probs_say_whether_a_file_is_in_force(
     def odds(of: dict[str, float]) -> Odds:
         return {(token, ()): logprob for token, logprob in of.items()}
 
-    assert in_force(odds(unsaid), odds(as_filed), odds(neutral)) is used
+    assert is_file_in_force(odds(unsaid), odds(as_filed), odds(neutral)) is used
 
 
 @pytest.mark.parametrize("answer", [b"", b"[]", b"{}", b'{"default_generation_settings": null}'])
 def test_props_that_say_nothing(answer: bytes) -> None:
-    assert in_props(answer) == {}
+    assert props_sampling(answer) == {}

@@ -17,7 +17,7 @@ from proxy.core.backend_answer import Answer
 from proxy.core.backend_http import Connections, Disconnected, NotConnected, Silent
 from proxy.core.errors import BackendBroke
 from proxy.core.http_message import NoHttp
-from proxy.core.upstream import whole
+from proxy.core.upstream import read_whole
 from scripts.fakes.recorded import RecordedBackend
 
 HEADS = {
@@ -168,7 +168,7 @@ async def test_an_object_that_has_come_to_its_end_is_a_whole_answer(
     """Nothing can follow it but blanks: only the end of the HTTP around it is missing."""
     raw.answer = framed(framing, said)
     async with broken(raw) as upstream:
-        assert await whole(upstream) == said
+        assert await read_whole(upstream) == said
 
 
 @pytest.mark.parametrize("said", [b'{"a": [1, {"b": "}', b"12", b'"text"', b"", b"null", b"plain text"])
@@ -176,7 +176,7 @@ async def test_what_may_go_on_is_no_whole_answer(raw: RecordedBackend, said: byt
     raw.answer = framed("length", said)
     async with broken(raw) as upstream:
         with pytest.raises(BackendBroke):
-            await whole(upstream)
+            await read_whole(upstream)
 
 
 async def test_a_connection_is_kept_and_used_again() -> None:
@@ -188,9 +188,9 @@ async def test_a_connection_is_kept_and_used_again() -> None:
     async with TestServer(app) as server, connections() as http:
         url = str(server.make_url("")).rstrip("/")
         first = await http.ask("POST", url, "/v1/x", {}, b"{}")
-        assert await whole(first) == b'{"length": 2}'
+        assert await read_whole(first) == b'{"length": 2}'
         second = await http.ask("POST", url, "/v1/x", {}, None)
-        assert await whole(second) == b'{"length": 0}' and first._connection is second._connection
+        assert await read_whole(second) == b'{"length": 0}' and first._connection is second._connection
         second.close()  # too late to matter
         third = await http.ask("POST", url, "/v1/x", {}, None)
         assert third._connection is first._connection
@@ -213,7 +213,7 @@ async def test_a_connection_is_given_on_before_the_first_one_has_read_its_answer
             for _ in range(times):
                 answer = await http.ask("POST", url, "/", {}, text)
                 await asyncio.sleep(0)
-                assert await whole(answer) == text
+                assert await read_whole(answer) == text
 
         async def given_up() -> None:
             for _ in range(50):
@@ -269,7 +269,7 @@ async def test_a_continue_is_no_answer_and_an_end_may_be_the_connections(raw: Re
     async with connections() as http:
         answer = await http.ask("POST", raw.url, "/", {}, b"{}")
         assert answer.status == 200 and "x" not in answer.headers
-        assert await whole(answer) == b"all of it"
+        assert await read_whole(answer) == b"all of it"
 
 
 async def test_no_header_of_ours_has_a_line_end_in_it(raw: RecordedBackend) -> None:
@@ -290,8 +290,8 @@ async def test_a_large_body_goes_out_whole() -> None:
     app.router.add_post("/", length)
     async with TestServer(app) as server, connections() as http:
         url = str(server.make_url("")).rstrip("/")
-        assert await whole(await http.ask("POST", url, "/", {}, b"x" * 5_000_000)) == b"5000000"
-        assert await whole(await http.ask("POST", url, "/", {}, pieces())) == b"5000000"
+        assert await read_whole(await http.ask("POST", url, "/", {}, b"x" * 5_000_000)) == b"5000000"
+        assert await read_whole(await http.ask("POST", url, "/", {}, pieces())) == b"5000000"
 
 
 async def test_an_answer_to_a_question_that_its_server_did_not_read_is_not_lost() -> None:
@@ -309,7 +309,7 @@ async def test_an_answer_to_a_question_that_its_server_did_not_read_is_not_lost(
         async with connections() as http:
             url = f"http://127.0.0.1:{listener.getsockname()[1]}"
             answer = await http.ask("POST", url, "/", CIMultiDict({"content-length": "10000"}), body())
-            assert (answer.status, await whole(answer)) == (413, b"no")
+            assert (answer.status, await read_whole(answer)) == (413, b"no")
     refused.join()
 
 

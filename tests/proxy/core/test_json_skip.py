@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.core import json_skip
-from proxy.core.json_skip import STEP, past, past_rest, past_text, past_white
+from proxy.core.json_skip import STEP, skip_rest, skip_text, skip_value, skip_white
 
 TEXTS = st.text(alphabet='\\"{[]},: \n€x', max_size=12)
 VALUES = st.recursive(
@@ -29,7 +29,7 @@ def test_a_value_ends_where_the_parser_says(value: Any, layout: Any, after: str,
     raw = f"[[{text}{after}".encode()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(json_skip, "STEP", step)
-        assert past(raw, 2) == 2 + len(text.encode())
+        assert skip_value(raw, 2) == 2 + len(text.encode())
 
 
 @given(st.lists(VALUES, max_size=6), LAYOUTS, STEPS, st.data())
@@ -41,38 +41,38 @@ def test_the_rest_of_a_list_is_passed_over_from_each_of_its_items(
         patch.setattr(json_skip, "STEP", step)
         at = 1
         for _ in range(data.draw(st.integers(0, len(items)))):
-            at = past(raw, past_white(raw, at + (raw[at] == 0x2C)))
-        assert past_rest(raw, at) == len(raw) - 2
+            at = skip_value(raw, skip_white(raw, at + (raw[at] == 0x2C)))
+        assert skip_rest(raw, at) == len(raw) - 2
 
 
 @pytest.mark.parametrize("deep", range(1, 12))
 def test_no_depth_is_too_deep(deep: int) -> None:
     raw = b'{"a":["]",' * deep + b"1" + b"]}" * deep
-    assert past(raw + b",", 0) == len(raw)
+    assert skip_value(raw + b",", 0) == len(raw)
     with pytest.raises(ValueError, match="too early"):
-        past(raw[:-1], 0)
+        skip_value(raw[:-1], 0)
 
 
 @pytest.mark.parametrize("after", range(40))
 def test_a_value_across_the_end_of_a_step(after: int) -> None:
     value = b'{"a\\\\": ["\\"}]", {"b": [1, "\\\\"]}], "c": "' + b"\\n" * 9 + b'"}'
     raw = b"[" + b" " * (STEP - after) + value + b"]"
-    assert past(raw, 0) == len(raw)
+    assert skip_value(raw, 0) == len(raw)
     text = json.dumps("x" * (STEP - after) + value.decode()).encode()
-    assert past(text + b",", 0) == len(text)
+    assert skip_value(text + b",", 0) == len(text)
 
 
 @pytest.mark.parametrize("raw", [b'"', b'"\\', b'"\\"', b'["', b'{"a":"\\', b'[[1]', b'"' + b'\\"' * STEP])  # fmt: skip
 def test_what_has_no_end_is_said_to_have_none(raw: bytes) -> None:
     with pytest.raises(ValueError, match="too early"):
-        past(raw, 0)
+        skip_value(raw, 0)
 
 
 @pytest.mark.parametrize("raw", [b",", b"]", b"}", b":", b" 1"])
 def test_where_no_value_begins_there_is_none(raw: bytes) -> None:
     with pytest.raises(ValueError, match="no value"):
-        past(raw, 0)
+        skip_value(raw, 0)
 
 
 def test_a_text_is_passed_over_from_within() -> None:
-    assert past_text(b'"a\\"b",', 1) == 6
+    assert skip_text(b'"a\\"b",', 1) == 6

@@ -6,7 +6,7 @@ import base64
 
 import pytest
 
-from proxy.core.wrapped_ids import bare
+from proxy.core.wrapped_ids import unwrap_id
 from scripts.harness.in_process import Proxy
 
 # litellm.responses(model="openai/fake", api_base=RLPROXY/v1): the id of what it returned.
@@ -22,10 +22,10 @@ def wrapped(id: str, provider: str = "openai", model_id: str = "None") -> str:
 
 
 def test_the_id_inside() -> None:
-    assert bare(RECORDED) == "rl-3haj48va329we4g7cpfwc38l" and wrapped("rl-3haj48va329we4g7cpfwc38l") == RECORDED
+    assert unwrap_id(RECORDED) == "rl-3haj48va329we4g7cpfwc38l" and wrapped("rl-3haj48va329we4g7cpfwc38l") == RECORDED
     router = wrapped("rl-1", model_id="5d3a" * 16)  # a deployment of its router has a hash for a name
-    assert len(router) < 200 and bare(router) == "rl-1"
-    assert bare(wrapped(router)) == "rl-1", "a LiteLLM before a LiteLLM"
+    assert len(router) < 200 and unwrap_id(router) == "rl-1"
+    assert unwrap_id(wrapped(router)) == "rl-1", "a LiteLLM before a LiteLLM"
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_the_id_inside() -> None:
     ],
 )
 def test_other_ids_are_left_as_they_are(id: str) -> None:
-    assert bare(id) == id
+    assert unwrap_id(id) == id
 
 
 async def test_such_an_id_is_good_wherever_ours_is(proxy: Proxy) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from proxy.core.errors import BadRequest
 from proxy.feedback.feedback_adapters import ours, unfolded
-from proxy.feedback.ratings import judged
+from proxy.feedback.ratings import parse_judgement
 from scripts.harness.in_process import Proxy
 
 # As LangSmith's client sends it, with all that it adds.
@@ -54,7 +54,7 @@ CHATKIT = {"type": "items.feedback", "params": {"thread_id": "t", "item_ids": ["
 def test_what_maps(body: dict[str, Any], value: float, rest: dict[str, Any]) -> None:
     said = ours(body)
     assert said["completion_id"] == "rl-1"
-    assert judged(said["rating"], said.get("scale"))[0] == value
+    assert parse_judgement(said["rating"], said.get("scale"))[0] == value
     assert rest.items() <= said.items()
 
 
@@ -117,7 +117,7 @@ def test_whatever_is_in_them_is_mapped_or_refused(body: dict[str, Any], data: st
             except BadRequest:
                 continue
             if said is not one:
-                judged(said["rating"], said.get("scale"))  # what we say ourselves, we understand
+                parse_judgement(said["rating"], said.get("scale"))  # what we say ourselves, we understand
 
 
 async def test_they_are_stored(proxy: Proxy) -> None:

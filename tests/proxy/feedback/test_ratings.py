@@ -16,7 +16,7 @@ from proxy.conversation.underway import AnswersInProgress
 from proxy.core.errors import BadRequest
 from proxy.core.events import Events
 from proxy.core.metrics import Metrics
-from proxy.feedback.ratings import Feedback, judged
+from proxy.feedback.ratings import Feedback, parse_judgement
 from scripts.harness.in_process import Proxy
 
 
@@ -29,7 +29,7 @@ from scripts.harness.in_process import Proxy
     ],
 )  # fmt: skip
 def test_values(rating: Any, scale: str | None, value: float) -> None:
-    assert judged(rating, scale)[0] == value
+    assert parse_judgement(rating, scale)[0] == value
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_values(rating: Any, scale: str | None, value: float) -> None:
 )  # fmt: skip
 def test_no_values(rating: Any, scale: str | None) -> None:
     with pytest.raises(BadRequest):
-        judged(rating, scale)
+        parse_judgement(rating, scale)
 
 
 async def test_a_rating_is_stored(proxy: Proxy) -> None:
