@@ -80,9 +80,8 @@ def loads_server_json(raw: bytes) -> ServerJson:
     """Parse an event of a stream, or a whole answer. Raises ValueError, also for what is nested so deeply that work on
     it exhausts the stack."""
     parsed = _server_json(raw)
-    if raw.count(b"[") + raw.count(b"{") > DEEPEST and is_deeper(
-        parsed.value, DEEPEST
-    ):  # fewer cannot be nested deeper
+    brackets = raw.count(b"[") + raw.count(b"{")  # fewer than DEEPEST cannot be nested deeper
+    if brackets > DEEPEST and is_deeper(parsed.value, DEEPEST):
         raise ValueError(_TOO_DEEP)
     return parsed
 
