@@ -19,7 +19,7 @@ from multidict import CIMultiDict
 
 from proxy.access.pace import PacedStream
 from proxy.access.unknown_route import MISSING
-from proxy.backends.ask import down
+from proxy.backends.ask import down_error
 from proxy.conversation.conversations import as_chat, thread
 from proxy.core.backend_answer import Answer
 from proxy.core.errors import ProxyError
@@ -85,7 +85,7 @@ class BackgroundResponses:
             except NoHttp as error:
                 raise no_http(error) from error
             except (TimeoutError, OSError) as error:
-                raise down(address.url, error, parts.backend.kind) from error
+                raise down_error(address.url, error, parts.backend.kind) from error
             if upstream.status not in MISSING:
                 return upstream
             await let_go(upstream)
@@ -102,13 +102,17 @@ class BackgroundResponses:
             headers["x-rl-completion-id"] = completion.new.id
             if upstream.status not in OK:
                 return web.Response(
-                    status=upstream.status, body=await read_short(upstream, room_for(request, MOST_SHORT)), headers=headers
+                    status=upstream.status,
+                    body=await read_short(upstream, room_for(request, MOST_SHORT)),
+                    headers=headers,
                 )
             streams = request.query.get("stream") == "true"
             splitter = await splitter_of(upstream, RESPONSES, LOOK_S, _nothing, is_streaming=streams)
             if splitter is not None:
                 return await self._stream(request, completion, upstream, splitter, headers)
-            answer = WholeAnswer(await read_short(upstream, room_for(request, self._parts.settings.server.max_body_bytes)))
+            answer = WholeAnswer(
+                await read_short(upstream, room_for(request, self._parts.settings.server.max_body_bytes))
+            )
             await self._store_final(request, completion, answer)
             return web.Response(status=upstream.status, body=self._codec(completion).whole(answer), headers=headers)
         finally:
