@@ -92,14 +92,17 @@ async def bodies(db: aiosqlite.Connection, stored: Mapping[bytes, bytes]) -> dic
 
 
 def _encoded_spans(body: bytes) -> Iterator[tuple[int, int]]:
-    """Where strings lie that may be base64, first to last: each ends with its quotation mark."""
+    """Where strings lie that may be base64, first to last: each ends with its quotation mark. No mark has a place in
+    base64, so only the last one before that counts, and each byte is looked at a few times."""
     nexts = {mark: body.find(mark) for mark in _MARKS}
+    end = 0
     while nexts := {mark: offset for mark, offset in nexts.items() if offset >= 0}:
         mark = min(nexts, key=lambda mark: nexts[mark])
         start = nexts[mark] + len(mark)
         nexts[mark] = body.find(mark, start)
-        end = body.find(b'"', start)
-        if end - start >= LEAST:
+        if end < start and (end := body.find(b'"', start)) < 0:
+            return
+        if end - start >= LEAST and not start <= nexts[mark] < end:
             yield start, end
 
 

@@ -47,6 +47,7 @@ from proxy.feedback.webhooks.text_match import match
 from proxy.relay.codecs import about_what_was_asked
 from proxy.relay.framing import splitter_of
 from proxy.relay.json_splice import Splicer, with_members
+from store.captured import blobs
 from store.captured.inbox import sought
 from store.captured.tree import woven
 from store.learning import reactions
@@ -415,6 +416,14 @@ def many(name: str, scan: Callable[[Any], Any], makers: list[Callable[[int], Any
     return [Case(f"{name} {at}", scan, make, first) for at, make in enumerate(makers)]
 
 
+# One long text with many beginnings of base64, and many short ones.
+FOR_BLOBS: Final = [
+    *(again(b, b'{"content":"', b'"}') for b in (b";base64,", b";base64,AAAA", b'\\"data\\":\\"', b";base64,;data:")),
+    *(
+        again(b)
+        for b in (b";base64,", b'"data":"', b'"file_data":"', b'"data":"' + b"A" * 64 + b'",', b'"data":";base64,"')
+    ),
+]
 CASES: Final = [
     *many("secrets", ALL.text, FOR_SECRETS),
     *many("blocks", without_blocks, FOR_BLOCKS),
@@ -466,6 +475,7 @@ CASES: Final = [
     *many("cookies", with_cookie, texts("rl_", "rl_a=", "rl_a=b;", ";", "a=b; ", " ", "rlp_", "rlp_0")),
     *many("model", names, texts("a", "(", "aab", ".*")),
     *many("log", logged, [again(p, "now [info ] x ") for p in ("a", " ", "a ", "a=", "a=' ", "a='\\' ", "=")]),
+    *many("blobs", blobs.cut, FOR_BLOBS, LONG // 20),
     *many("search", sought, texts('"', "a ", " ")),
     *many("woven", lambda n: woven(range(n), [(2 * i, 0) for i in range(n)]), [lambda n: n]),
     *many("built-in", lambda raw: json_object(b'{"a":"%s"}' % raw), [again(b"\\\\"), again(b" ")]),
