@@ -88,7 +88,7 @@ from proxy.web.pages import INDEX_EVERY_S, Pages
 from proxy.web.retention import Retention
 from proxy.web.status import AS_IT_IS, StatusReport
 from proxy.web.stored_responses import StoredResponses
-from store.captured.inbox import AT_ONCE
+from store.captured.inbox import BATCH_SIZE
 from store.errors import StoreError
 from store.store import Store
 from trainer.launch import Launcher
@@ -309,7 +309,7 @@ class Wiring:
         asyncio.get_running_loop().set_exception_handler(self.health.files.on_loop_error)
         await self.keys.start(self.store)
         await self.episodes.start()
-        await relocation.find_again(self.settings, self.store)
+        await relocation.relocate(self.settings, self.store)
         async with self._towards_backend() as http:
             self.relay.parts.connections = connections = Connections(
                 self.settings.backend.connect_timeout_s, self.settings.backend.read_timeout_s
@@ -411,4 +411,4 @@ async def _fill_search(store: Store) -> None:
         except StoreError as error:
             log.error("the search does not know the newest completions yet", error=str(error))
             indexed = 0
-        await asyncio.sleep(0.05 if indexed == AT_ONCE else INDEX_EVERY_S)
+        await asyncio.sleep(0.05 if indexed == BATCH_SIZE else INDEX_EVERY_S)

@@ -227,7 +227,7 @@ class Writer:
             ours = self._ours(error)
             if len(group) == 1 or isinstance(ours, StoreDamaged):
                 return [_Outcome(queued.future, error=ours) for queued in group]
-            return self._commit_apart(group)
+            return self._commit_singly(group)
         self.commits += 1
         return outcomes
 
@@ -237,7 +237,7 @@ class Writer:
         run[0].operation(self._db, [row for queued in run for row in queued.rows or ()])
         return [_Outcome(queued.future) for queued in run]
 
-    def _commit_apart(self, group: list[_QueuedOperation]) -> list[_Outcome]:
+    def _commit_singly(self, group: list[_QueuedOperation]) -> list[_Outcome]:
         """The same where one of them fails: the others shall not."""
         try:
             self._db.execute("BEGIN IMMEDIATE")

@@ -89,7 +89,7 @@ async def test_six_kills(tiny_weights: Path, tmp_path: Path) -> None:
     try:
         runs = await store.runs.recent(limit=1000)
         assert runs and {run.status for run in runs} <= ENDED, [(r.id, r.status, r.reason) for r in runs]
-        assert await store.runs.still_open() == []
+        assert await store.runs.unfinished() == []
         for id in person.whole:
             found = await store.completions.get(id)
             assert found is not None and found.status == "done", id
@@ -134,7 +134,7 @@ async def test_a_stop_in_the_middle_of_everything(tiny_weights: Path, tmp_path: 
     try:
         found = await store.completions.get(whole)
         assert found is not None and found.status == "done"
-        (run,) = await store.runs.still_open()
+        (run,) = await store.runs.unfinished()
         assert run.attempts == 0
     finally:
         await store.close()

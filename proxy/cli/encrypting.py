@@ -111,7 +111,7 @@ def _runs(home: Path, secret: Secret, progress: Progress, report: Report, *, sea
                 continue
             progress(folder, "copy", 0.0)
             try:
-                if run_folder.at_work(folder):
+                if run_folder.is_running(folder):
                     raise OSError("a trainer is still at work in it; wait until it has ended, and do this again")
                 seal = Seal(run_keys.of(db, int(number)))
                 for file in todo:

@@ -287,7 +287,7 @@ class AnswerOnScreen:
         if not text and not reply.get("tool_calls"):
             return text, [], []
         longest = min(len(text) + len(text) // 2 + 1000, LONGEST)
-        rows = await self._store.answers.said_to(requesters, limit=RECENT_ANSWERS, longest=longest, session=within)
+        rows = await self._store.answers.answers_to(requesters, limit=RECENT_ANSWERS, longest=longest, session=within)
         rows = [await self.so_far(row) for row in rows]
         return text, await in_thread(_close, reply, text, rows, forms, after_tool=after_tool), rows
 

@@ -25,9 +25,9 @@ from store.store import Store
 
 log = structlog.get_logger()
 
-AT_ONCE: Final = 50  # requests
+BATCH_SIZE: Final = 50  # requests
 SHOWN_CHARACTERS: Final = 2000  # characters that are kept of what followed
-AGAIN_S: Final = 600.0  # within which the same question is asked once more because of its answer
+REPEAT_WINDOW_S: Final = 600.0  # within which the same question is asked once more because of its answer
 UNCERTAIN: Final = "it is not certain that a person typed it"
 QUESTIONS: Final = 3
 
@@ -39,7 +39,7 @@ class Follower:
 
     async def step(self) -> int:
         """Look at some more requests; how many. Raises StoreError."""
-        unseen = await self._store.signals.unseen(AT_ONCE)
+        unseen = await self._store.signals.unseen(BATCH_SIZE)
         signals: list[NewSignal] = []
         for request in unseen:
             try:
@@ -73,11 +73,11 @@ class Follower:
 
     async def _find_repetition(self, request: FollowUp) -> NewSignal | None:
         """The same question once more, or another one in its place."""
-        if (same := await self._store.signals.find_same_question(request, AGAIN_S)) is not None:
+        if (same := await self._store.signals.find_same_question(request, REPEAT_WINDOW_S)) is not None:
             return _ruled(same, "regenerated", request, "", rules.of_kind("regenerated"))
         if request.parent is None or request.typed is None:  # all conversations begin at the same place
             return None
-        replaced = await self._store.signals.find_other_question(request, AGAIN_S)
+        replaced = await self._store.signals.find_other_question(request, REPEAT_WINDOW_S)
         if replaced is None:
             return None
         id, question = replaced

@@ -30,7 +30,7 @@ class Hindsight:
     def on(self) -> bool:
         return self._settings.mode == "hindsight"
 
-    def why_not(self) -> str | None:
+    def blocking_reason(self) -> str | None:
         """Why nothing is learned that way; None where it is."""
         if not self.on:
             return "judge.mode is not hindsight"
@@ -44,7 +44,7 @@ class Hindsight:
         return None
 
     def trusted(self) -> list[TrustedJudge]:
-        return [] if self.why_not() else [TrustedJudge(HINDSIGHT, CONFIG, {NEXT: WEIGHT})]
+        return [] if self.blocking_reason() else [TrustedJudge(HINDSIGHT, CONFIG, {NEXT: WEIGHT})]
 
     def _parameters(self) -> int | None:
         weights = self._weights()

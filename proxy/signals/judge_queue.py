@@ -71,7 +71,7 @@ class JudgeQueue:
         judged = await self._judge_one()
         return await self._rank_one() or judged
 
-    async def why_not(self) -> str | None:
+    async def blocking_reason(self) -> str | None:
         """Why no turn is judged now."""
         if not self.on:
             return "the judge is off (judge.mode)"
@@ -95,7 +95,7 @@ class JudgeQueue:
         if self._http is None or not self.on:
             return False
         waiting = await self._store.signals.waiting(1)
-        if not waiting or await self.why_not() is not None:
+        if not waiting or await self.blocking_reason() is not None:
             return False
         (signal,) = waiting
         if (turn := await turn_of(self._store, self._redactor, signal)) is None:
@@ -120,7 +120,7 @@ class JudgeQueue:
 
     async def _rank_one(self) -> bool:
         """Several answers to one question, put in order by the judge."""
-        if self._http is None or not self.on or await self.why_not() is not None:
+        if self._http is None or not self.on or await self.blocking_reason() is not None:
             return False
         until, group = await self._store.judged_pairs.waiting()
         if group is None:

@@ -47,7 +47,7 @@ REST_S: Final = 5.0  # at most
 STATE: Final = "judge_state"  # whether it trained when it was last looked at, so that a change is said once
 ASK_EVERY_S: Final = 6 * 3600.0  # between two questions to people about a judged turn
 ACTOR: Final = "rlproxy"
-AT_ONCE: Final = 20  # turns that the user's own code scores between two looks
+BATCH_SIZE: Final = 20  # turns that the user's own code scores between two looks
 SHOWN_DISAGREEMENTS: Final = 20  # disagreements in a report
 
 
@@ -75,7 +75,7 @@ class JudgingLoop:
         self._own_hash = ""  # of the user's own code as it last ran
         self.own_problem: str | None = None
         self._now = now
-        self._asking = JudgeQueue(settings, store, self.server, redactor, events, now)
+        self._judge_queue = JudgeQueue(settings, store, self.server, redactor, events, now)
         self._look_now, self._ask_now = asyncio.Event(), asyncio.Event()
         self._settling = asyncio.Lock()
         self._unsettled = True  # what a crash left half done
@@ -85,16 +85,16 @@ class JudgingLoop:
     @property
     def asks(self) -> bool:
         """Tell whether a model is asked at all."""
-        return self._asking.on
+        return self._judge_queue.on
 
     @property
     def problem(self) -> str | None:
         """Why the judge does not answer."""
-        return self._asking.problem
+        return self._judge_queue.problem
 
-    async def why_not(self) -> str | None:
+    async def blocking_reason(self) -> str | None:
         """Why no turn is judged now."""
-        return self._hindsight.why_not() if self._hindsight.on else await self._asking.why_not()
+        return self._hindsight.blocking_reason() if self._hindsight.on else await self._judge_queue.blocking_reason()
 
     def statement(self) -> str:
         """The notice that a person should read before it is enabled."""
@@ -121,16 +121,16 @@ class JudgingLoop:
         self.wake()
 
     async def start(self, http: aiohttp.ClientSession) -> None:
-        self._asking.start(http)
+        self._judge_queue.start(http)
         await self.server.start()
 
     async def run(self) -> None:
         """For ever, in a task of its own, and one more for the judge."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._again_and_again(self.look, self._look_now, lambda: 0.0))
-            tasks.create_task(self._again_and_again(self.ask, self._ask_now, lambda: self._asking.waited_s))
+            tasks.create_task(self._repeat(self.look, self._look_now, lambda: 0.0))
+            tasks.create_task(self._repeat(self.ask, self._ask_now, lambda: self._judge_queue.waited_s))
 
-    async def _again_and_again(
+    async def _repeat(
         self, step: Callable[[], Awaitable[bool]], wake: asyncio.Event, waited_s: Callable[[], float]
     ) -> None:
         """Do a step, rest, and wait for the next. `waited_s`: for others in all, which is not work."""
@@ -156,7 +156,7 @@ class JudgingLoop:
         if self._own_signals.on:
             await self._store.signals.begin_scoring()  # before the step: what it finds is new
         followed_count = await self._follower.step()
-        has_stored = await self._keep_said()
+        has_stored = await self._label_hindsight()
         scored = await self._score_own()
         await self._settle_if(has_stored or scored or (bool(followed_count) and self._settings.mode == "on"))
         return bool(followed_count) or has_stored or scored
@@ -165,7 +165,7 @@ class JudgingLoop:
         """Ask the judge about one turn; whether it answered. Raises StoreError."""
         if self._store.integrity.state == "damaged":
             return False
-        has_answered = await self._asking.step()
+        has_answered = await self._judge_queue.step()
         await self._settle_if(has_answered)
         return has_answered
 
@@ -179,11 +179,11 @@ class JudgingLoop:
             self._unsettled = True
             raise
 
-    async def _keep_said(self) -> bool:
+    async def _label_hindsight(self) -> bool:
         """With no judge, what was said next is all there is to train on; whether there was any."""
-        if not self._hindsight.on or self._hindsight.why_not() is not None:
+        if not self._hindsight.on or self._hindsight.blocking_reason() is not None:
             return False
-        waiting = await self._store.signals.waiting(AT_ONCE)
+        waiting = await self._store.signals.waiting(BATCH_SIZE)
         for signal in waiting:
             if (turn := await turn_of(self._store, self._redactor, signal)) is None:
                 await self._store.signals.drop(signal.seq, NOT_MAIN)
@@ -205,7 +205,7 @@ class JudgingLoop:
         """The user's own code, a few turns at once; whether there are more."""
         if not self._own_signals.on:
             return False
-        waiting = await self._store.signals.unscored(AT_ONCE)
+        waiting = await self._store.signals.unscored(BATCH_SIZE)
         try:
             self._own_hash = await asyncio.to_thread(self._own_signals.hash)
         except OwnCodeFailed as error:  # the turns stay: the file may come back
@@ -336,9 +336,9 @@ class JudgingLoop:
             "leaves_this_machine": self.server.leaves and self.asks,
             "accepted": self.server.accepted,
             "statement": self.statement(),
-            "waits_for": await self.why_not(),
+            "waits_for": await self.blocking_reason(),
             "waiting": sum(row["count"] for row in counts if row["state"] == "waiting"),
-            "cost": await self._asking.cost(),
+            "cost": await self._judge_queue.cost(),
             "own": await self._own_report(),
             "judges": [await self._judge_report(judge, config) for judge, config in self.judges],
             "signals": counts,
@@ -348,7 +348,7 @@ class JudgingLoop:
     async def _own_report(self) -> OwnReport | None:
         if not self._own_signals.on:
             return None
-        remaining = await self._store.signals.left_to_score()
+        remaining = await self._store.signals.count_unscored()
         return {"hash": self._own_hash or None, "left": remaining, "problem": self.own_problem}
 
     async def _judge_report(self, judge: str, config: str) -> OneJudge:
@@ -365,15 +365,15 @@ class JudgingLoop:
     async def brief(self) -> JudgeBrief | None:
         """For the status; None where it is off."""
         if self._hindsight.on:
-            waits = self._hindsight.why_not()
+            waits = self._hindsight.blocking_reason()
             cost: JudgeCost = {"today": 0, "all": 0, "daily": self._settings.daily_tokens}
             line = "hindsight, experimental: what people say next trains with no judge"
             text = f"{line}; {waits}" if waits else line
             return {"mode": "hindsight", "model": HINDSIGHT, "cost": cost, "waits_for": waits, "line": text}
         if not self.asks:
             return None
-        agreement, waits = await self.trust(self.server.name, self.server.config), await self.why_not()
-        cost = await self._asking.cost()
+        agreement, waits = await self.trust(self.server.name, self.server.config), await self.blocking_reason()
+        cost = await self._judge_queue.cost()
         line = f"{self.server.name}: {self._state(agreement)}; {cost['today']} of {cost['daily']} tokens today"
         return {
             "mode": self._settings.mode,

@@ -22,11 +22,11 @@ from trainer.launch import Launcher
 log = structlog.get_logger()
 
 CHECK_S: Final = 20.0  # a backend that is silent for so long is taken for one that does not answer
-AGAIN_S: Final = 60.0  # while it says no: somebody may have started it otherwise
+RETRY_S: Final = 60.0  # while it says no: somebody may have started it otherwise
 UNANSWERED_S: Final = 5.0
 
 
-class Refusal:
+class AdapterCheck:
     def __init__(self, settings: Settings, backend: Backend, launcher: Launcher) -> None:
         self._train = settings.train
         self._backend = backend
@@ -54,5 +54,5 @@ class Refusal:
                 return self.reason
         if reason is not None and reason != self.reason:
             log.warning("the backend would not take an adapter", why=reason)
-        self.reason, self._until = reason, math.inf if reason is None else time.monotonic() + AGAIN_S
+        self.reason, self._until = reason, math.inf if reason is None else time.monotonic() + RETRY_S
         return reason

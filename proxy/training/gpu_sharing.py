@@ -30,7 +30,7 @@ from store.store import Store
 log = structlog.get_logger()
 
 DRAIN_S: Final = ROOM_S  # for the last answers
-AGAIN_S: Final = 60.0  # before a run that could not have the GPU asks for it once more
+RETRY_S: Final = 60.0  # before a run that could not have the GPU asks for it once more
 RESTARTED_S: Final = 600.0  # and where the server has to be started otherwise first: each try lets requests wait
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0  # between tries to wake a backend
 LEAVE_S: Final = 15.0  # to wake somebody else's server when rlproxy stops
@@ -62,10 +62,10 @@ class GpuSharing:
         self._awake = asyncio.Event()
         self._awake.set()
         self._stopping = False
-        self._put_off: tuple[float, str] = (0.0, "")  # until when (monotonic), and why
+        self._postponed: tuple[float, str] = (0.0, "")  # until when (monotonic), and why
         self.problem: str | None = None
 
-    def why_not(self) -> str | None:
+    def blocking_reason(self) -> str | None:
         """Reason why a run cannot get the GPU at this moment; None where nothing does."""
         if not self.on:
             return None
@@ -73,12 +73,12 @@ class GpuSharing:
             return f"a backend of the kind {self._backend.kind} cannot rest while a run trains (train.share_gpu)"
         if self._is_lent:
             return "the backend is being woken"
-        until, reason = self._put_off
+        until, reason = self._postponed
         remaining_s = until - time.monotonic()
         return f"{reason}; tried again in {remaining_s:.0f} s" if remaining_s > 0 else None
 
-    def put_off(self, reason: str, seconds: float | None = None) -> None:
-        self._put_off = time.monotonic() + (AGAIN_S if seconds is None else seconds), reason
+    def postpone(self, reason: str, seconds: float | None = None) -> None:
+        self._postponed = time.monotonic() + (RETRY_S if seconds is None else seconds), reason
 
     @contextlib.asynccontextmanager
     async def lend(self, run: int, unless: Callable[[], bool]) -> AsyncIterator[None]:
@@ -112,7 +112,7 @@ class GpuSharing:
             raise
         except (ProxyError, StoreError) as error:
             reason = f"the backend did not give its memory back: {error}"
-            self.put_off(reason, RESTARTED_S if isinstance(error, Unsupported) else None)
+            self.postpone(reason, RESTARTED_S if isinstance(error, Unsupported) else None)
             raise NotLent(reason) from error
         log.info("lent", run=run)
         self._events.emit("lent", run=run)

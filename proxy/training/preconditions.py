@@ -15,7 +15,7 @@ from config.sections import Train
 from config.settings import Settings
 from proxy.backends.base import Backend
 from proxy.training import own_loss
-from proxy.training.adapter_check import Refusal
+from proxy.training.adapter_check import AdapterCheck
 from proxy.training.cloud_student import CloudStudent
 from proxy.training.gpu_sharing import GpuSharing
 from proxy.training.run_state import RunState
@@ -24,8 +24,8 @@ from proxy.training.schedule_rules import (
     blocking_rule,
     dampened,
     enough,
-    needed,
-    needed_episodes,
+    episodes_threshold,
+    ratings_threshold,
     too_many_programs,
 )
 from proxy.training.system_load import Machine
@@ -68,7 +68,7 @@ class Preconditions:
         self._cloud_student = cloud_student
         self._last_request = last_request
         self._state = state
-        self._refusal = Refusal(settings, backend, launcher)
+        self._adapter_check = AdapterCheck(settings, backend, launcher)
 
     async def start(self) -> None:
         await self._weights_check.start()
@@ -90,11 +90,11 @@ class Preconditions:
             judge_share=self._settings.judge.max_share,
         )
 
-    async def needed(self) -> tuple[int, str]:
+    async def ratings_threshold(self) -> tuple[int, str]:
         """How many fresh ratings start a run, and why that many."""
         last = next(iter(await self._store.runs.recent(limit=1)), None)
         previous_count = (await self.fresh(before_run=last.id)).most if last else 0
-        return needed(self._settings.train, last, previous_count)
+        return ratings_threshold(self._settings.train, last, previous_count)
 
     async def due(self, *, by_hand: bool = False, early: bool = False) -> RunDecision:
         """`early`: whatever the number of ratings and the served model, could a run train now?"""
@@ -115,10 +115,12 @@ class Preconditions:
         if fresh.total == 0:
             return RunDecision(False, dampened(fresh) or "there are no fresh ratings")
         if not by_hand and not early and not await self._rebuilds():
-            lacks = enough(train, fresh, *await self.needed(), silent_s=time.monotonic() - self._last_request())
+            lacks = enough(
+                train, fresh, *await self.ratings_threshold(), silent_s=time.monotonic() - self._last_request()
+            )
             if lacks is not None:
                 return RunDecision(False, lacks)
-        if fresh.total < fresh.from_judges and not by_hand and fresh.total < (await self.needed())[0]:
+        if fresh.total < fresh.from_judges and not by_hand and fresh.total < (await self.ratings_threshold())[0]:
             return RunDecision(True, f"{fresh.from_judges} labels of judges")
         return RunDecision(True, f"{fresh.total} fresh rating{'' if fresh.total == 1 else 's'}")
 
@@ -132,11 +134,11 @@ class Preconditions:
             timeout_s=train.group_timeout_s,
         )
 
-    async def needed_episodes(self) -> int:
+    async def episodes_threshold(self) -> int:
         """How many rewarded episodes start a run."""
         last = next(iter(await self._store.runs.recent(limit=1)), None)
-        given_back = (await self._store.episode_groups.run_counts([last.id])).get(last.id, 0) if last else 0
-        return needed_episodes(self._settings.train, last, given_back)
+        returned = (await self._store.episode_groups.run_counts([last.id])).get(last.id, 0) if last else 0
+        return episodes_threshold(self._settings.train, last, returned)
 
     async def _episodes_due(self, otherwise: RunDecision, *, by_hand: bool) -> RunDecision:
         """`otherwise`: what there is to say where there are no episodes."""
@@ -144,7 +146,7 @@ class Preconditions:
         if self._cloud_student is not None or not await self._store.episodes.any_waiting():
             return otherwise
         ready = await self.episodes()
-        threshold = 1 if by_hand else await self.needed_episodes()
+        threshold = 1 if by_hand else await self.episodes_threshold()
         if ready.episodes < threshold:
             if not ready.episodes and not ready.forming:
                 return otherwise
@@ -154,7 +156,7 @@ class Preconditions:
             )
         if not by_hand and (silent_s := time.monotonic() - self._last_request()) < train.quiet_s:
             return RunDecision(False, f"waiting for {train.quiet_s - silent_s:.0f} s without a request (train.quiet_s)")
-        if not by_hand and (no := too_many_programs(train, *await self._store.episode_groups.trained_lately())):
+        if not by_hand and (no := too_many_programs(train, *await self._store.episode_groups.recently_trained())):
             return RunDecision(False, no)
         return RunDecision(True, f"{ready.episodes} rewarded episode{'' if ready.episodes == 1 else 's'}", "episodes")
 
@@ -179,7 +181,7 @@ class Preconditions:
             return obstacle
         if self._state.paused:
             return "paused; `rlproxy resume` goes on"
-        if self._state.blocking_rule is not None and (waiting := await self._store.runs.still_open()):
+        if self._state.blocking_rule is not None and (waiting := await self._store.runs.unfinished()):
             return f"run {waiting[0].id} waits at its last step: {self._state.blocking_rule}"
         return None
 
@@ -188,11 +190,11 @@ class Preconditions:
         state = await self._store.unlearning.state()
         return state is not None and state.over is None
 
-    async def able(self) -> str | None:
+    async def trainable_weights(self) -> str | None:
         """The weights, where a run could train on them some day and none does now."""
         return None if self._state.run is not None or await self._lacks(by_hand=False) is not None else self.weights()
 
-    async def look_at_base(self, *, by_hand: bool) -> None:
+    async def check_base_model(self, *, by_hand: bool) -> None:
         """Is the served model the one that trains? Looked at from the first rating on, not only at the last one."""
         weights = self.weights()
         if weights is not None and (await self.due(by_hand=by_hand, early=True)).now:
@@ -206,14 +208,14 @@ class Preconditions:
         if weights is None or not self._backend.capabilities.adapters:
             return None
         if anew:
-            return await self._refusal.check_now(weights)
-        return self._refusal.reason if self._state.run is not None else await self._refusal.check(weights)
+            return await self._adapter_check.check_now(weights)
+        return self._adapter_check.reason if self._state.run is not None else await self._adapter_check.check(weights)
 
     async def blocking_rule(self, run_id: int | None, *, starting: bool, by_hand: bool = False) -> str | None:
         """Which rule keeps a run from training now; None where none does."""
         if self.doubt is not None:
             return self.doubt
-        if starting and (reason := self._gpu_sharing.why_not()) is not None:
+        if starting and (reason := self._gpu_sharing.blocking_reason()) is not None:
             return reason
         use = await asyncio.to_thread(self._machine.look, time.monotonic(), self._state.trainer)
         by_hand = by_hand or (run_id is not None and run_id == self._state.by_hand)

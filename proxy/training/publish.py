@@ -79,7 +79,7 @@ class Publisher:
         self._ended(run, "done", result.get("reason", ""))
         return PublishResult(adapter, waits)
 
-    async def put_live(self, published: PublishResult) -> None:
+    async def make_live(self, published: PublishResult) -> None:
         """Let the version answer, unless it has to wait for a person."""
         adapter, waits = published
         if self._cloud_student:

@@ -122,7 +122,7 @@ class Rehearsal:
         scored = self._weights_check.verdict is not None and self._weights_check.verdict.scored
         if turns < FIRST or (turns == self._last_turns and scored <= self._scored):
             return
-        if (weights := await self._preconditions.able()) is None:
+        if (weights := await self._preconditions.trainable_weights()) is None:
             return
         self._last_turns = turns
         if not await asyncio.to_thread(self._launcher.has_weights, weights):
@@ -180,14 +180,14 @@ class Rehearsal:
         out = self._settings.home / "logs" / "match.log"
         reply = await self._launcher.probe(weights, request, threads=1, nice=train.nice, log=out)
         refused = [reason for reason in reply["refused"] if reason is not None]
-        words = _looked_at(lines, reply["doubt"], scored, foreign)
+        words = _unknown_reason(lines, reply["doubt"], scored, foreign)
         return {
             **verdict(refused, len(lines), words),
             "known_tokens": shares(len(counted_lines), reply["known_tokens"]),
         }
 
 
-def _looked_at(lines: Sequence[dict[str, Any]], doubt: str | None, scored: bool, foreign: bool) -> str | None:
+def _unknown_reason(lines: Sequence[dict[str, Any]], doubt: str | None, scored: bool, foreign: bool) -> str | None:
     """Why it is not known whether a run would take the words of these answers; None where it is, or need not be."""
     if foreign or all(line.get("exact") is True for line in lines):
         return None

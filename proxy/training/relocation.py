@@ -25,7 +25,7 @@ from store.store import Store
 log = structlog.get_logger()
 
 
-async def find_again(settings: Settings, store: Store) -> None:
+async def relocate(settings: Settings, store: Store) -> None:
     versions = await asyncio.to_thread(_versions, settings, await store.versions.all())
     folders = await asyncio.to_thread(_folders, settings, await store.runs.folders())
     if versions or folders:
@@ -34,7 +34,7 @@ async def find_again(settings: Settings, store: Store) -> None:
             "this home was moved or copied: it works on what is in it, and leaves alone what is elsewhere",
             versions=sorted(versions), runs=sorted(folders),
         )  # fmt: skip
-    for run in await store.runs.still_open():
+    for run in await store.runs.unfinished():
         await asyncio.to_thread(_begin_anew, settings, Path(run.folder))
 
 

@@ -64,8 +64,8 @@ class RunFiles:
 
     async def refuse_if_trained_on(self, going: Forgetting) -> None:
         """Under the lock. Raises InOpenRun where a run under way has one of these among its samples."""
-        for run in await self._store.runs.still_open():
-            seal = Seal(await self._store.runs.known_key(run.id))
+        for run in await self._store.runs.unfinished():
+            seal = Seal(await self._store.runs.existing_key(run.id))
             if await asyncio.to_thread(
                 run_folder.trains_on, Path(run.folder), set(going.completions), set(going.ratings), seal
             ):
@@ -75,8 +75,8 @@ class RunFiles:
         """Under the lock. What the folder of this run still has of what was forgotten goes. Raises OSError."""
         completions, ratings = await self._owed()
         if completions or ratings:
-            seal = Seal(await self._store.runs.known_key(run.id))
-            await asyncio.to_thread(run_folder.without, Path(run.folder), completions, ratings, seal)
+            seal = Seal(await self._store.runs.existing_key(run.id))
+            await asyncio.to_thread(run_folder.remove_forgotten, Path(run.folder), completions, ratings, seal)
 
     async def settle(self) -> int:
         """Under the lock. The same of all folders; how many samples went."""
@@ -85,11 +85,13 @@ class RunFiles:
             return 0
         removed = 0
         runs = await self._store.runs.recent(limit=EVERY_RUN)
-        folders = [(Path(run.folder), Seal(await self._store.runs.known_key(run.id))) for run in runs]
+        folders = [(Path(run.folder), Seal(await self._store.runs.existing_key(run.id))) for run in runs]
         unknown = await asyncio.to_thread(run_folder.find_unlisted, self._runs, [run.folder for run in runs])
         for folder, seal in (*folders, *((folder, IN_THE_CLEAR) for folder in unknown)):
-            removed += await asyncio.to_thread(run_folder.without, folder, completions, ratings, seal)
-        if not await self._store.erasure.left_run_folders({"completions": [*completions], "ratings": [*ratings]}):
+            removed += await asyncio.to_thread(run_folder.remove_forgotten, folder, completions, ratings, seal)
+        if not await self._store.erasure.note_run_folders_cleaned(
+            {"completions": [*completions], "ratings": [*ratings]}
+        ):
             log.warning("what was forgotten is still in the database's log, until it is written over or rlproxy stops")
         return removed
 

@@ -243,7 +243,9 @@ def tidy(folder: Path) -> None:
         shutil.rmtree(folder / name, ignore_errors=True)
 
 
-def without(folder: Path, completions: Collection[str], ratings: Collection[str], seal: Seal = IN_THE_CLEAR) -> int:
+def remove_forgotten(
+    folder: Path, completions: Collection[str], ratings: Collection[str], seal: Seal = IN_THE_CLEAR
+) -> int:
     """Take what was forgotten out of the files of a run; how many lines went. Blocking; raises OSError.
 
     A file whose key is lost, since an older database was restored, nobody can read again: it goes whole.
@@ -323,7 +325,7 @@ def _dated(path: Path, oldest: float | None) -> None:
         os.utime(path, (oldest, oldest))
 
 
-def at_work(folder: Path) -> bool:
+def is_running(folder: Path) -> bool:
     """Tell whether a trainer holds the folder: one of a proxy that was killed may be about to end."""
     try:
         with (folder / "lock").open("r") as file:

@@ -39,7 +39,7 @@ from trainer.launch import Job, Launcher, LaunchError
 
 log = structlog.get_logger()
 
-LOOK_AGAIN_S: Final = 5.0  # for what no event tells: quiet, hours, how busy the machine is
+RECHECK_S: Final = 5.0  # for what no event tells: quiet, hours, how busy the machine is
 FOLDER_HELD: Final = 75  # how a trainer ends that finds another at work in its folder
 HELD_PAUSE_S: Final = 1.0
 LET_GO_S: Final = 5.0
@@ -111,9 +111,9 @@ class RunSupervisor:
             raise Conflict(f"Run {self.state.run.id} is under way already.")
         if tune and (rate := self._settings.train.overrides.get("learning_rate")) is not None:
             raise Conflict(f"train.overrides.learning_rate = {rate} goes before what a sweep finds: take it out first.")
-        if not tune and not self.state.paused and (waiting := await self._store.runs.still_open()):
+        if not tune and not self.state.paused and (waiting := await self._store.runs.unfinished()):
             return await self._go_on(waiting[0])
-        await self._preconditions.look_at_base(by_hand=True)
+        await self._preconditions.check_base_model(by_hand=True)
         due = await self._preconditions.due(by_hand=True)
         if not due.now:
             raise Conflict(f"No run was started: {due.reason}.")
@@ -154,12 +154,12 @@ class RunSupervisor:
     async def cancel(self) -> Run:
         """End the run under way, or the one that waits; its ratings are fresh again. Raises Conflict."""
         await self._start_settled.wait()
-        run = self.state.run or next(iter(await self._store.runs.still_open()), None)
+        run = self.state.run or next(iter(await self._store.runs.unfinished()), None)
         if run is None:
             raise Conflict("There is no run to cancel.")
-        if (at_work := self.state.run) is not None:
-            await self._cancel_at_work(at_work)
-            return at_work
+        if (running := self.state.run) is not None:
+            await self._cancel_running(running)
+            return running
         self._cancelled = run.id
         try:
             await self._end(run, "failed", CANCELLED)
@@ -168,7 +168,7 @@ class RunSupervisor:
         await asyncio.to_thread(run_folder.tidy, Path(run.folder))
         return run
 
-    async def _cancel_at_work(self, run: Run) -> None:
+    async def _cancel_running(self, run: Run) -> None:
         """Its end goes on record where it is carried out. Raises Conflict where it came to one by itself."""
         over = self._recorded.is_set() or run_folder.result(Path(run.folder)) is not None
         if not over:
@@ -221,13 +221,13 @@ class RunSupervisor:
             if not self._requested or self.state.paused:
                 self._start_settled.set()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_AGAIN_S):
+                async with asyncio.timeout(RECHECK_S):
                     await self._wake.wait()
 
     async def _step(self) -> None:
         if self.state.paused or self._stopping or self._preconditions.doubt is not None:
             return
-        for run in await self._store.runs.still_open():  # left by a crash, a stop, a pause or a rule
+        for run in await self._store.runs.unfinished():  # left by a crash, a stop, a pause or a rule
             over = self._cancelled == run.id or run_folder.result(Path(run.folder)) is not None
             self.state.blocking_rule = None if over else await self._preconditions.blocking_rule(run.id, starting=True)
             if self.state.blocking_rule is not None:
@@ -241,7 +241,7 @@ class RunSupervisor:
                 return
         by_hand, self._requested = self._requested, False
         rebuilds = await self._unlearning.is_due()
-        await self._preconditions.look_at_base(by_hand=by_hand)
+        await self._preconditions.check_base_model(by_hand=by_hand)
         due = await self._preconditions.due(by_hand=by_hand)
         if not due.now or (not by_hand and await self._preconditions.obstacle(anew=True) is not None):
             return
@@ -255,9 +255,9 @@ class RunSupervisor:
     async def _claim(self, of: Kind, *, by_hand: bool, rebuilds: bool) -> Run | None:
         if of == "episodes":
             return await self._claims.claim_episodes(
-                min_total=1 if by_hand else await self._preconditions.needed_episodes()
+                min_total=1 if by_hand else await self._preconditions.episodes_threshold()
             )
-        needed = 1 if by_hand or rebuilds else (await self._preconditions.needed())[0]
+        needed = 1 if by_hand or rebuilds else (await self._preconditions.ratings_threshold())[0]
         return await self._claims.claim(min_total=needed, rebuilds=rebuilds)
 
     async def trains(self) -> StudentModel | None:
@@ -294,17 +294,17 @@ class RunSupervisor:
         result = run_folder.result(Path(run.folder))  # of a trainer that outlived us
         try:
             if result is None:
-                async with self._gpu_sharing.lend(run.id, lambda: self._told_to_stop(run)):
+                async with self._gpu_sharing.lend(run.id, lambda: self._must_stop(run)):
                     result = await self._result(run)
         except NotLent as error:
-            if not self._told_to_stop(run):
+            if not self._must_stop(run):
                 self._wait(run, str(error))
             return
         if result is not None:
             published = await self._publisher.record(run, result)
             self._recorded.set()
             if published is not None:
-                await self._publisher.put_live(published)
+                await self._publisher.make_live(published)
             await asyncio.to_thread(run_folder.tidy, Path(run.folder))
 
     async def _end(self, run: Run, status: Ending, reason: str) -> None:
@@ -316,10 +316,10 @@ class RunSupervisor:
         """Supervise the trainer until the run has a result; None where it failed, or was stopped at a checkpoint."""
         folder = Path(run.folder)
         short = await self._preconditions.blocking_rule(run.id, starting=False) if self._gpu_sharing.on else None
-        if self._told_to_stop(run):  # while the backend gave its memory back
+        if self._must_stop(run):  # while the backend gave its memory back
             return None
         if short is not None:
-            self._gpu_sharing.put_off(short)
+            self._gpu_sharing.postpone(short)
             self._wait(run, short)
             return None
         status = None
@@ -366,7 +366,7 @@ class RunSupervisor:
             await self._end(run, "failed", CANCELLED)
         await asyncio.to_thread(run_folder.tidy, Path(run.folder))
 
-    def _told_to_stop(self, run: Run) -> bool:
+    def _must_stop(self, run: Run) -> bool:
         return self.state.paused or self._stopping or self._cancelled == run.id
 
     def _wait(self, run: Run, reason: str) -> None:
@@ -397,7 +397,7 @@ class RunSupervisor:
             asyncio.create_task(self._mind_life(run, job), name="life"),
         ]
         try:
-            if self._told_to_stop(run):  # while the process was starting
+            if self._must_stop(run):  # while the process was starting
                 await self._halt()
             async for event in job.events():
                 self._last_event_s = time.monotonic()
@@ -423,9 +423,9 @@ class RunSupervisor:
     async def _mind_rules(self, run: Run) -> None:
         """Hours end, and memory may be short: then the run stops at its next step."""
         while self.state.blocking_rule is None:
-            await asyncio.sleep(LOOK_AGAIN_S)
+            await asyncio.sleep(RECHECK_S)
             self.state.blocking_rule = await self._preconditions.blocking_rule(run.id, starting=False)
-        self._gpu_sharing.put_off(self.state.blocking_rule)  # or it would be freed for it again and again
+        self._gpu_sharing.postpone(self.state.blocking_rule)  # or it would be freed for it again and again
         self._wait(run, self.state.blocking_rule)
         await self._halt()
 

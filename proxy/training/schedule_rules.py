@@ -15,7 +15,7 @@ from proxy.training.system_load import MachineUse
 from store.learning.rater_quota import is_judge
 from store.records import Fresh, Run
 
-DONE_BADLY: Final = {"rejected", "empty", "failed"}
+ENDED_UNPUBLISHED: Final = {"rejected", "empty", "failed"}
 
 
 Kind = Literal["ratings", "episodes"]
@@ -27,23 +27,23 @@ class RunDecision(NamedTuple):
     of: Kind = "ratings"  # what the run is made of
 
 
-def needed(train: Train, last: Run | None, previous_count: int) -> tuple[int, str]:
+def ratings_threshold(train: Train, last: Run | None, previous_count: int) -> tuple[int, str]:
     """How many fresh ratings start a run, and why that many; `previous_count` of them were there before the last run.
 
     A run that published nothing gave its ratings back. The same ones would end the same way, so half as many new
     ones must have come.
     """
-    if last is not None and last.status in DONE_BADLY:
+    if last is not None and last.status in ENDED_UNPUBLISHED:
         threshold = previous_count + max(1, train.start_at // 2)
         if threshold > train.start_at:
             return threshold, f"run {last.id} ended {last.status} and gave its ratings back"
     return train.start_at, ""
 
 
-def needed_episodes(train: Train, last: Run | None, given_back: int) -> int:
-    """How many rewarded episodes start a run; `given_back` are those of the last run, where it published nothing."""
-    if last is not None and last.status in DONE_BADLY and given_back:
-        return max(train.start_at_episodes, given_back + max(1, train.start_at_episodes // 2))
+def episodes_threshold(train: Train, last: Run | None, returned: int) -> int:
+    """How many rewarded episodes start a run; `returned` are those of the last run, where it published nothing."""
+    if last is not None and last.status in ENDED_UNPUBLISHED and returned:
+        return max(train.start_at_episodes, returned + max(1, train.start_at_episodes // 2))
     return train.start_at_episodes
 
 

@@ -23,7 +23,7 @@ from trainer.launch import NEUTRAL, neutral, teacher_words, with_hint
 
 log = structlog.get_logger()
 
-AT_ONCE: Final = 4  # the server has people to answer, too
+CONCURRENCY: Final = 4  # the server has people to answer, too
 
 
 @dataclass
@@ -51,8 +51,8 @@ async def add(
     queries = [query for line in lines for query in _of(line, completions[line["completion"]])]
     queries += [_PromptQuery(Prompt(neutral(question)), served.neutral, question) for question in questions]
     failed, cut = [], 0
-    for first in range(0, len(queries), AT_ONCE):
-        part = queries[first : first + AT_ONCE]
+    for first in range(0, len(queries), CONCURRENCY):
+        part = queries[first : first + CONCURRENCY]
         renderings = await asyncio.gather(*(backend.rendered(query.prompt) for query in part), return_exceptions=True)
         for query, rendered in zip(part, renderings, strict=True):
             if isinstance(rendered, BackendBroke):

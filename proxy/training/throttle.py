@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from config.sections import BackendSection
 from proxy.access.security import is_loopback
 
-AGAIN_S: Final = 1.0  # for a run that has just started, meanwhile
+RECHECK_S: Final = 1.0  # for a run that has just started, meanwhile
 
 
 class BackgroundThrottle:
@@ -72,7 +72,7 @@ class BackgroundThrottle:
         if self._is_paused or was_paused:
             self._tell(self._is_paused)
         if self._answered and self._timer is None:
-            delay_s = min(self._remaining_s, AGAIN_S) if self._is_paused else self._most_s - self._remaining_s
+            delay_s = min(self._remaining_s, RECHECK_S) if self._is_paused else self._most_s - self._remaining_s
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._look)
 
 

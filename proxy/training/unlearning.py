@@ -27,7 +27,7 @@ from proxy.core.version_names import label, listed, version_in_words
 from proxy.training.cloud_student import CloudStudent
 from proxy.training.preconditions import Preconditions
 from proxy.training.relocation import folder_of, is_ours
-from proxy.training.schedule_rules import DONE_BADLY
+from proxy.training.schedule_rules import ENDED_UNPUBLISHED
 from proxy.versions.live_version import LiveVersion
 from store.errors import StoreError
 from store.learning.unlearning import clean_of
@@ -37,7 +37,7 @@ from store.store import Store
 log = structlog.get_logger()
 
 ACTOR: Final = "rlproxy"
-MADE_OF_ADAPTERS: Final = ("gguf", "mlx")  # folders of the home with adapters in other formats
+DERIVED_FOLDERS: Final = ("gguf", "mlx")  # folders of the home with adapters in other formats
 
 
 RebuildBody = TypedDict(
@@ -98,11 +98,11 @@ class Unlearning:
         last = await self._store.runs.get(state.new_runs[-1]) if state.new_runs else None
         train = self._settings.train
         live = await self._cloud_student.parent() if self._cloud_student else self._live_version.live
-        near, stale = await self._store.samples.given_back(
+        near, stale = await self._store.samples.returned_ratings(
             state, live=live, max_version_gap=train.max_version_gap, foreign=self._cloud_student is not None
         )
         dampened = (await self._preconditions.fresh()).total == 0
-        if near and not dampened and (last is None or last.status not in DONE_BADLY):
+        if near and not dampened and (last is None or last.status not in ENDED_UNPUBLISHED):
             return True
         finished_runs = [
             run for id in state.new_runs if (run := await self._store.runs.get(id)) is not None and run.status == "done"
@@ -136,7 +136,7 @@ class Unlearning:
             to = clean_of(adapters, pointer.live)
             try:
                 if to == pointer.live:
-                    await self._live_version.read_again()
+                    await self._live_version.reload()
                 elif self._backend.capabilities.adapters:
                     await self._live_version.to(to, _because(pointer.live), ACTOR)
                 else:
@@ -183,7 +183,7 @@ def _delete(folders: Iterable[Path], home: Path, digests: Iterable[str]) -> None
     """Raises OSError: then it is tried again."""
     paths = [folder for folder in folders if folder.exists()]
     for digest in digests:
-        for subfolder in MADE_OF_ADAPTERS:
+        for subfolder in DERIVED_FOLDERS:
             paths += (home / subfolder).glob(f"*-{digest}*")
     for path in paths:
         if path.is_dir():
@@ -203,7 +203,7 @@ def _line(state: Rebuild) -> str:
 
 def _outcome(state: Rebuild, finished_runs: list[Run], last: Run | None, near: int, stale: int, live: int) -> str:
     answers = version_in_words(live)
-    if last is not None and last.status in DONE_BADLY:
+    if last is not None and last.status in ENDED_UNPUBLISHED:
         outcome = (
             f"run {last.id} ended {last.status} ({last.reason}): {answers} stays, and {near} ratings are fresh again"
         )
@@ -211,7 +211,7 @@ def _outcome(state: Rebuild, finished_runs: list[Run], last: Run | None, near: i
         outcome = f"{listed(run.version for run in finished_runs)} was trained without it"
     else:
         outcome = f"no rating can train again now, {answers} stays"
-    ended_well = last is None or last.status not in DONE_BADLY
+    ended_well = last is None or last.status not in ENDED_UNPUBLISHED
     outcome += (
         f"; {near} ratings wait until others have rated, too (train.max_rater_share)" if near and ended_well else ""
     )

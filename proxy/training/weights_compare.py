@@ -78,11 +78,11 @@ def compare(
     description: ModelDescription, answers: Sequence[ProbeAnswer], probe: Mapping[str, Any], *, scored: bool = True
 ) -> WeightsVerdict:
     """`probe` is what trainer.probe says of the weights and of these answers."""
-    verdict = _compare(description, answers, probe) if scored else _prompts_alone(description, answers, probe)
+    verdict = _compare(description, answers, probe) if scored else _compare_prompts(description, answers, probe)
     return verdict._replace(scored=scored)
 
 
-def _prompts_alone(
+def _compare_prompts(
     description: ModelDescription, answers: Sequence[ProbeAnswer], probe: Mapping[str, Any]
 ) -> WeightsVerdict:
     if (wrong := _wrong(description, answers, probe)) is not None:

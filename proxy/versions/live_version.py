@@ -314,7 +314,7 @@ class LiveVersion:
         adapter = await self._store.versions.get(version)
         return None if adapter is None or adapter.is_deleted else adapter.withdrawn
 
-    async def read_again(self) -> None:
+    async def reload(self) -> None:
         """Take over what the store has changed: the version that a rollback returns to may be gone for good."""
         async with self._changing:
             if (pointer := await self._store.versions.pointer()).live == self._pointer.live:

@@ -96,7 +96,7 @@ class Retention:
         self._calendar.hold_s = self.days * DAY_S
         limit = self._calendar.now() - self.days * DAY_S
         expired_count = await self._store.completions.expire(limit)
-        needed = {Path(run.folder).name for run in await self._store.runs.still_open()}
+        needed = {Path(run.folder).name for run in await self._store.runs.unfinished()}
         await asyncio.to_thread(run_folder.expire, self._home / "runs", limit, needed)
         await asyncio.to_thread(backup.expire, self._home, limit)
         if expired_count:

@@ -84,7 +84,7 @@ class StatusReport:
         fresh = (
             await self._preconditions.fresh()
         )  # after the runs: one that is shown as ended has given its ratings back
-        needed, _ = await self._preconditions.needed()
+        needed, _ = await self._preconditions.ratings_threshold()
         due, pointer, run = await self._preconditions.due(), self._live_version.pointer, self._learner.state.run
         return {
             "model": self._live_version.model,
@@ -171,7 +171,7 @@ class StatusReport:
             "forming": ready.forming,
             "closes_in_s": ready.closes_in_s,
             "left_out": ready.left_out,
-            "needed": await self._preconditions.needed_episodes(),
+            "needed": await self._preconditions.episodes_threshold(),
             "own_reward_problem": self._episodes.own_reward_problem,
             "requests": self._queue.state(),
             "ended_lately": self._episodes.ended_lately(),

@@ -21,7 +21,7 @@ _MARKS: Final = (b";base64,", b'"data":"', b'"file_data":"')
 _LETTERS: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=-_"
 _BREAKS: Final = b"\\rn"  # a line end as JSON has it
 LEAST: Final = 64  # bytes that are worth a row
-AT_ONCE: Final = 3 << 18  # bytes coded in one go: each holds up all other threads
+CODED_BYTES: Final = 3 << 18  # bytes coded in one go: each holds up all other threads
 
 PIECES: Final = """SELECT m.at, b.data, m.coded FROM message_blobs m JOIN blobs b ON b.hash = m.blob
 WHERE m.message = ? ORDER BY m.at"""
@@ -115,12 +115,15 @@ def _bytes(text: bytes) -> tuple[bytes, bool] | None:
 
 
 def _encoded(data: bytes) -> Iterator[bytes]:
-    return (binascii.b2a_base64(data[start : start + AT_ONCE], newline=False) for start in range(0, len(data), AT_ONCE))
+    return (
+        binascii.b2a_base64(data[start : start + CODED_BYTES], newline=False)
+        for start in range(0, len(data), CODED_BYTES)
+    )
 
 
 def _decoded(text: bytes) -> bytes | None:
     """None where encoding it again would not give the same text."""
-    step, out = AT_ONCE // 3 * 4, []
+    step, out = CODED_BYTES // 3 * 4, []
     for start in range(0, len(text), step):
         piece = text[start : start + step]
         try:

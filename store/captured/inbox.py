@@ -21,7 +21,7 @@ from store.records import CompletionQuery, CompletionSummary, Inbox, Message, Ra
 
 SHOWN_CHARACTERS: Final = 6000  # characters of an answer that a list shows
 QUESTION_CHARACTERS: Final = 2000  # characters that are kept of what was asked
-AT_ONCE: Final = 200  # completions that go into the search in one operation
+BATCH_SIZE: Final = 200  # completions that go into the search in one operation
 LOOK: Final = 10_000  # rows that one page looks through: filters that leave nothing must not cost more
 COUNTED_TURNS: Final = 100  # turns of a conversation, at most
 PREFIX_LETTERS: Final = 3  # letters of which a word may be the beginning
@@ -148,7 +148,7 @@ def index(db: sqlite3.Connection) -> int:
     rows = db.execute(
         f"""SELECT c.seq, c.asked, substr(c.text, 1, 4000) AS text FROM completions c
         WHERE c.seq IN ({UNSEARCHED.format("l.seq")} ORDER BY l.seq DESC LIMIT ?) ORDER BY c.seq""",  # noqa: S608
-        (AT_ONCE,),
+        (BATCH_SIZE,),
     ).fetchall()
     for row in rows:
         db.execute("INSERT INTO search (rowid, asked, text) VALUES (?, ?, ?)", tuple(row))

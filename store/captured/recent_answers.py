@@ -101,7 +101,7 @@ class AnswerStore(StorePart):
         rows = await self._reader.rows(f"{_BRIEF} WHERE c.id IN (SELECT value FROM json_each(?))", [to_json(list(ids))])  # noqa: S608
         return {row["id"]: _recent_completion(row) for row in rows}
 
-    async def said_to(
+    async def answers_to(
         self, requesters: Sequence[Requester], *, limit: int, longest: int, session: str | None = None
     ) -> list[RecentCompletion]:
         """The newest answers to these askers, at most `limit` each, main and side turns, newest first.

@@ -23,7 +23,7 @@ from store.learning.runs import RunRequirements, another_is_open, begin
 from store.part import StorePart
 from store.records import Completion, Run
 
-LATELY_S: Final = 30 * 86400.0
+RECENT_S: Final = 30 * 86400.0
 LeftOutReason = Literal["no-variance", "stale", "mixed", "no-turns", "error"]
 # A turn that trains, as a rated completion that does (samples.FRESH).
 TRAINS: Final = """c.turn = 'main' AND c.status IN ('done', 'partial') AND c.reply_hash IS NOT NULL
@@ -225,19 +225,19 @@ class EpisodeGroupStore(StorePart):
             (run_id,),
         )
 
-    async def trained_lately(self) -> tuple[int, int]:
+    async def recently_trained(self) -> tuple[int, int]:
         """Samples of ratings and turns of episodes in the runs of 30 days that made a version; fresh ratings count."""
         row = await self._reader.row(
             """SELECT total(iif(t.run_id IS NULL, u.samples, 0)) AS people,
             total(iif(t.run_id IS NULL, 0, u.samples)) AS programs
             FROM runs u LEFT JOIN (SELECT DISTINCT run_id FROM run_episodes) t ON t.run_id = u.id
             WHERE u.status = 'done' AND u.created_at > ?""",
-            (time.time() - LATELY_S,),
+            (time.time() - RECENT_S,),
         )
         rated = await self._reader.row(
             "SELECT count(*) AS n FROM ratings r WHERE r.live = 1 AND r.human = 1 AND r.created_at > ? "
             "AND NOT EXISTS (SELECT 1 FROM run_samples s WHERE s.rating_id = r.id)",
-            (time.time() - LATELY_S,),
+            (time.time() - RECENT_S,),
         )
         assert row is not None and rated is not None
         return int(row["people"]) + int(rated["n"]), int(row["programs"])

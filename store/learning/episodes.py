@@ -130,7 +130,7 @@ class EpisodeNumbers(NamedTuple):
 QUIET_S: Final = 3600.0
 
 
-def open_one(db: sqlite3.Connection, new: NewEpisode) -> tuple[Episode, bool]:
+def open_episode(db: sqlite3.Connection, new: NewEpisode) -> tuple[Episode, bool]:
     """The episode, and whether it is new. Raises EpisodeTaken where one of that id and key says something else."""
     if new.user is not None and is_of_another(db, new.id, new.key, new.user):
         raise EpisodeTaken(new.id)
@@ -309,11 +309,11 @@ def to_episode(row: sqlite3.Row) -> Episode:
 class EpisodeStore(StorePart):
     async def open(self, new: NewEpisode) -> tuple[Episode, bool]:
         """The episode, and whether it is new. Raises EpisodeTaken."""
-        return await self._writer.submit(lambda db: open_one(db, new))
+        return await self._writer.submit(lambda db: open_episode(db, new))
 
     def queue(self, new: NewEpisode) -> None:
         """Open one at once; nobody waits for the disk. What is lost in a crash is only that its version was pinned."""
-        future = self._writer.submit(lambda db: open_one(db, new))
+        future = self._writer.submit(lambda db: open_episode(db, new))
         future.add_done_callback(lambda finished: finished.cancelled() or finished.exception())
 
     async def reward(self, new: NewReward) -> RewardResult:

@@ -78,7 +78,7 @@ def apply(db: sqlite3.Connection, trusted: Sequence[TrustedJudge]) -> tuple[int,
     retracted = {
         row["id"] for row in standing if (row["rater"], row["config"], _side(row["value"], row["rater"])) not in holds
     }
-    retracted |= {*judged_pairs.broken(db), *_found_against(db)}
+    retracted |= {*judged_pairs.broken(db), *_contradicted(db)}
     for id in retracted:
         ratings.retract(db, id)
     return sum(_rate_pairs(db, judge) if judge.pairs else _rate(db, judge) for judge in trusted), len(retracted)
@@ -135,7 +135,7 @@ def _rate_went_on(db: sqlite3.Connection, trusted: TrustedJudge, rater: str) -> 
     return len(rows)
 
 
-def _found_against(db: sqlite3.Connection) -> list[str]:
+def _contradicted(db: sqlite3.Connection) -> list[str]:
     """Zeros of answers that somebody has had something to say about since."""
     rows = db.execute(
         """SELECT r.id FROM ratings r WHERE r.live = 1 AND r.human = 0 AND r.source = ? AND r.value = 0

@@ -22,7 +22,7 @@ from store.learning.rater_quota import (
     voice,
     within,
 )
-from store.learning.samples import NOBODY, voices_lately
+from store.learning.samples import NOBODY, load_recent_voices
 from store.part import StorePart
 from store.records import Moments, Vote
 
@@ -78,7 +78,7 @@ class OpinionStore(StorePart):
             first.setdefault(completion, seq)
             candidates.append(QuotaCandidate(id, completion, value, rater, voice(weight, raters.get(rater, 1.0))))
         if share < 1 and any(candidate.rater != OWNER for candidate in candidates):
-            company = _voices(candidates) if version_only else await voices_lately(self._reader, raters)
+            company = _voices(candidates) if version_only else await load_recent_voices(self._reader, raters)
             candidates = await asyncio.to_thread(within, candidates, share, company)
         return _whole(candidates, first)
 
@@ -94,7 +94,7 @@ class OpinionStore(StorePart):
         )
         weights: dict[str, float] = {row["rater"]: row["count"] * raters.get(row["rater"], 1.0) for row in rows}
         everybody = sum(weights.values())
-        recent_voices = {} if share >= 1 else await voices_lately(self._reader, raters)
+        recent_voices = {} if share >= 1 else await load_recent_voices(self._reader, raters)
 
         def part(rater: str) -> float:
             """Worth of one unit of the rater's weight."""

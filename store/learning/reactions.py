@@ -17,14 +17,14 @@ from store.learning import ratings
 from store.part import StorePart
 from store.records import Link, NewRating, NewReaction, Rating, ReactionResult, Requester, Scale
 
-KEPT_S: Final = 8 * 86400.0  # no platform sends an event again after a week
+RETENTION_S: Final = 8 * 86400.0  # no platform sends an event again after a week
 LINK: Final = "SELECT * FROM links WHERE platform = ? AND channel = ? AND message_id = ?"
 
 
 def first_time(db: sqlite3.Connection, platform: str, event_id: str) -> bool:
     """Tell whether this event is new; from now on it is not. Events that nobody sends again are let go."""
     now = time.time()
-    db.execute("DELETE FROM webhook_events WHERE at < ?", (now - KEPT_S,))
+    db.execute("DELETE FROM webhook_events WHERE at < ?", (now - RETENTION_S,))
     cursor = db.execute("INSERT OR IGNORE INTO webhook_events VALUES (?, ?, ?)", (platform, event_id, now))
     return cursor.rowcount == 1
 

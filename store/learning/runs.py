@@ -158,7 +158,7 @@ class RunStore(StorePart):
     async def moved(self, versions: Mapping[int, str], folders: Mapping[int, str]) -> None:
         await self._writer.submit(lambda db: moved(db, versions, folders))
 
-    async def still_open(self) -> list[Run]:
+    async def unfinished(self) -> list[Run]:
         rows = await self._reader.rows("SELECT * FROM runs WHERE status IN ('claimed', 'running') ORDER BY id")
         return [to_run(row) for row in rows]
 
@@ -169,6 +169,6 @@ class RunStore(StorePart):
         stored_key = await run_keys.read_key(self._reader, run_id)
         return stored_key or await self._writer.submit(lambda db: run_keys.of(db, run_id))
 
-    async def known_key(self, run_id: int) -> bytes | None:
+    async def existing_key(self, run_id: int) -> bytes | None:
         """The same, of a run that has one."""
         return await run_keys.read_key(self._reader, run_id)

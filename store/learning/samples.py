@@ -79,7 +79,7 @@ def _candidates(rows: Iterable[sqlite3.Row], raters: Mapping[str, float]) -> lis
     ]
 
 
-async def voices_lately(reader: Reader, raters: Mapping[str, float]) -> dict[str, float]:
+async def load_recent_voices(reader: Reader, raters: Mapping[str, float]) -> dict[str, float]:
     """The company in which a rater is bounded (`share.within`)."""
     return _rater_totals(await reader.rows(RATERS, (LEAST_WEIGHT, time.time() - RECENT_S)), raters)
 
@@ -256,7 +256,7 @@ class SampleStore(StorePart):
         from_judges = 0
         judged = judge_share < 1 and any(is_judge(row["rater"]) for row in rows)
         if judged or (share < 1 and any(row["rater"] != OWNER for row in rows)):
-            recent_totals = await voices_lately(self._reader, raters)
+            recent_totals = await load_recent_voices(self._reader, raters)
             candidate_rows = await self._reader.rows(
                 f"SELECT {_CANDIDATE} {FRESH} AND {NEAR} AND {_BEFORE_RUN} ORDER BY r.seq DESC", parameters
             )
@@ -292,7 +292,7 @@ class SampleStore(StorePart):
 
         return await self._writer.submit(take)
 
-    async def given_back(self, of: Rebuild, *, live: int, max_version_gap: int, foreign: bool) -> tuple[int, int]:
+    async def returned_ratings(self, of: Rebuild, *, live: int, max_version_gap: int, foreign: bool) -> tuple[int, int]:
         """Ratings that the runs of a rebuild gave back and no run has taken since: that could train, and too old."""
         row = await self._reader.row(
             f"""SELECT total(near) AS near, total(NOT near) AS stale FROM (SELECT {NEAR} AS near {FRESH}

@@ -380,7 +380,7 @@ class SignalStore(StorePart):
         )
         return [_signal(row) for row in rows]
 
-    async def left_to_score(self) -> int:
+    async def count_unscored(self) -> int:
         last_seq = await meta.get_meta(self._reader, OWN_SCORED_KEY, 0)
         row = await self._reader.row(
             "SELECT count(*) AS left FROM signals s WHERE s.seq > ? AND s.kind <> 'own'", (last_seq,)
@@ -395,7 +395,7 @@ class SignalStore(StorePart):
     async def rescore(self, since: float) -> int:
         """Have the user's own code see again what was found since then, Unix seconds; how many that is."""
         await self._writer.submit(lambda db: _rescore(db, since))
-        return await self.left_to_score()
+        return await self.count_unscored()
 
     async def draw(self, judge: str, config: str) -> str | None:
         """A judged main turn that no person has rated, any of the newest ones alike; None where there is none."""

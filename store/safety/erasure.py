@@ -67,7 +67,7 @@ class ErasureStore(StorePart):
         hashes = await asyncio.to_thread(tombstones.forgotten, self._home)
         return tombstones.ForgottenIds(hashes, (id for ids in owed.values() for id in ids))
 
-    async def left_run_folders(self, owed: dict[str, list[str]]) -> bool:
+    async def note_run_folders_cleaned(self, owed: dict[str, list[str]]) -> bool:
         """These are out of the run folders, too; False where the database's log could not be emptied just now.
 
         From now on no backup that is restored brings them back.

@@ -27,7 +27,7 @@ State = Literal["sound", "checking", "damaged"]
 NOTE: Final = ".damaged"  # the ending of the note's name
 SMALL: Final = 32 * 2**20  # bytes: of such a file
 FIRST_S: Final = 0.25  # a start waits so long for the verdict, and mostly has it then
-AGAIN_S: Final = 60.0  # before the next try of a check that could not be made
+RETRY_S: Final = 60.0  # before the next try of a check that could not be made
 NICE: Final = 19
 CHECKING: Final = "the database is being checked, because the last stop was not a clean one"
 
@@ -103,7 +103,7 @@ class Integrity:
     def _check(self) -> None:
         _stand_back()
         while (verdict := self._verdict()) is None:
-            if self._stopping.wait(AGAIN_S):
+            if self._stopping.wait(RETRY_S):
                 return
         if verdict != "ok":
             self._damaged(verdict)

@@ -25,7 +25,7 @@ FRAME: Final = 24  # before each page
 PAGE: Final = 4096  # of all our databases
 SIZES: Final = tuple(1 << n for n in range(9, 17))  # of pages, that SQLite takes
 MASK: Final = 0xFFFFFFFF
-AT_ONCE: Final = 512  # frames
+BATCH_FRAMES: Final = 512  # frames
 PAIRS: Final = 16  # of words, after which a sum of 32 bits has not grown over 64 yet
 
 Sums = tuple[int, int]
@@ -80,8 +80,8 @@ def look(raw: Log) -> TornLog | None:
 def _frames(raw: Log, length: int, order: str) -> Iterator[tuple[int, Sums]]:
     """Each frame's place, and its checksum as if it were the first."""
     ends = len(raw) - (len(raw) - HEADER) % length
-    for first in range(HEADER, ends, AT_ONCE * length):
-        block = raw[first : min(ends, first + AT_ONCE * length)]
+    for first in range(HEADER, ends, BATCH_FRAMES * length):
+        block = raw[first : min(ends, first + BATCH_FRAMES * length)]
         yield from zip(range(first, ends, length), _each(block, length, order), strict=False)
 
 

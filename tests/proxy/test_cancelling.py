@@ -61,7 +61,7 @@ async def test_a_cancelled_run_does_not_go_on_after_a_restart(proxy: Proxy, monk
 
 
 async def test_a_run_that_could_not_be_prepared_stays_cancelled(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.training.run_supervisor.LOOK_AGAIN_S", 0.02)
+    monkeypatch.setattr("proxy.training.run_supervisor.RECHECK_S", 0.02)
     prepared = Gate(monkeypatch, proxy.store.opinions, "moments")
 
     def full(*args: Any, **more: Any) -> None:

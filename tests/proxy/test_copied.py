@@ -20,7 +20,7 @@ from tests.proxy.web.test_forgetting import forget
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.training.run_supervisor.LOOK_AGAIN_S", 0.02)
+    monkeypatch.setattr("proxy.training.run_supervisor.RECHECK_S", 0.02)
 
 
 def whole(home: Path, to: Path) -> None:

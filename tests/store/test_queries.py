@@ -69,8 +69,8 @@ async def call_everything(store: Store) -> None:
         await store.answers.newest(**who)
     await store.answers.get("a")
     await store.answers.main_turn("a")
-    await store.answers.said_to([requester], limit=9, longest=100)
-    await store.answers.said_to([requester], limit=9, longest=100, session="s")
+    await store.answers.answers_to([requester], limit=9, longest=100)
+    await store.answers.answers_to([requester], limit=9, longest=100, session="s")
     await store.answers.askers_in("s")
     await store.ratings.of_events("open-webui", "f:", rater="me", live=True)
     await store.answers.main_turns_of([requester], limit=9)
@@ -91,7 +91,7 @@ async def call_everything(store: Store) -> None:
     await store.opinions.votes(0)
     await store.opinions.moments()
     await store.versions.withdraw(1, "worse", "rlproxy")
-    await store.runs.still_open()
+    await store.runs.unfinished()
     await store.stats.counts()
     [row async for row in store.transfer.export()]
     [row async for row in store.transfer.export(Filter(rated=True))]

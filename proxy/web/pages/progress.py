@@ -99,8 +99,8 @@ class ProgressPage:
 
     async def _now(self) -> dict[str, Any]:
         due, fresh, run = await self._preconditions.due(), await self._preconditions.fresh(), self._learner.state.run
-        needed, _ = await self._preconditions.needed()
-        waiting = None if run else next(iter(await self._store.runs.still_open()), None)
+        needed, _ = await self._preconditions.ratings_threshold()
+        waiting = None if run else next(iter(await self._store.runs.unfinished()), None)
         return {
             "run": run,
             "waiting": waiting,

@@ -238,7 +238,7 @@ async def test_a_rejected_version_is_not_gone_on_from(proxy: Proxy) -> None:
 
 
 async def test_what_was_forgotten_is_not_gone_on_from(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.training.run_supervisor.LOOK_AGAIN_S", 0.02)
+    monkeypatch.setattr("proxy.training.run_supervisor.RECHECK_S", 0.02)
     for run in (1, 2):
         await rated(proxy, 4, start=4 * run)
         await until(proxy, ended="done", runs=run)

@@ -92,8 +92,8 @@ async def test_nothing_trains_what_would_not_get_in(
     proxy: Proxy, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Status, doctor's source, says it at once; four ratings start no run; then somebody restarts vLLM."""
-    monkeypatch.setattr("proxy.training.adapter_check.AGAIN_S", 0.1)
-    monkeypatch.setattr("proxy.training.run_supervisor.LOOK_AGAIN_S", 0.05)
+    monkeypatch.setattr("proxy.training.adapter_check.RETRY_S", 0.1)
+    monkeypatch.setattr("proxy.training.run_supervisor.RECHECK_S", 0.05)
     backend.max_rank = 8  # restarted since rlproxy looked: a run asks again
     for n in range(4):
         await proxy.chat(f"q{n}")
@@ -126,7 +126,7 @@ async def test_a_silent_backend_keeps_no_status_waiting(
     proxy: Proxy, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("proxy.training.adapter_check.CHECK_S", 0.1)
-    monkeypatch.setattr("proxy.training.adapter_check.AGAIN_S", 0.0)
+    monkeypatch.setattr("proxy.training.adapter_check.RETRY_S", 0.0)
     backend.max_rank = 8
     await proxy.post("/rl/train")  # 409 for want of ratings or of a rank: it has been asked
     refused = (await proxy.get("/rl/status"))["backend"]["obstacle"]

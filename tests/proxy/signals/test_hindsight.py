@@ -39,10 +39,10 @@ def hindsight(folder: Path | None, **settings: Any) -> Hindsight:
 
 def test_small_models_are_refused_unless_forced(tmp_path: Path) -> None:
     small, large = weights(tmp_path / "small", 135_000_000), weights(tmp_path / "large", 4_000_000_000)
-    assert "0.14 B (judge.small_models)" in str(hindsight(small).why_not())
-    assert "is not known" in str(hindsight(None).why_not())
-    assert "is not known" in str(hindsight(tmp_path / "gone").why_not())
-    assert hindsight(large).why_not() is None and hindsight(small, small_models=True).why_not() is None
+    assert "0.14 B (judge.small_models)" in str(hindsight(small).blocking_reason())
+    assert "is not known" in str(hindsight(None).blocking_reason())
+    assert "is not known" in str(hindsight(tmp_path / "gone").blocking_reason())
+    assert hindsight(large).blocking_reason() is None and hindsight(small, small_models=True).blocking_reason() is None
     assert Hindsight(Judge(mode="on"), lambda: str(large)).trusted() == []
 
 

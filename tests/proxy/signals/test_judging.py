@@ -233,22 +233,22 @@ async def test_nothing_leaves_this_machine_before_it_is_accepted(at: At, judge: 
     assert made.server.leaves and not made.server.accepted and "another machine" in made.statement()
     await followed(at[0], "a", "no, shorter")
     assert not await made.ask()
-    assert "--accept" in (await made.why_not() or "")
+    assert "--accept" in (await made.blocking_reason() or "")
     await made.accept("admin")
-    assert made.server.accepted and await made.why_not() is None
+    assert made.server.accepted and await made.blocking_reason() is None
     other = await at_work(at, None, url="https://elsewhere.example.org")
     assert not other.server.accepted  # what was accepted was another address
 
 
 async def test_it_keeps_to_its_hours_and_its_budget(at: At, judge: FakeJudge) -> None:
     night = await at_work(at, judge, hours=("22:00-07:00",))
-    assert "judge.hours" in (await night.why_not() or "")
+    assert "judge.hours" in (await night.blocking_reason() or "")
     poor = await at_work(at, judge, daily_tokens=150)
     for n in range(5):
         await followed(at[0], f"c{n}", "no, shorter")
     await until_done(poor)
     assert len(judge.requests) == 2  # one turn, two questions of 100 tokens each
-    assert "judge.daily_tokens" in (await poor.why_not() or "")
+    assert "judge.daily_tokens" in (await poor.blocking_reason() or "")
     assert (await poor.report())["cost"] == {"today": 200, "all": 200, "daily": 150}
     assert len(await at[0].signals.waiting(10)) == 4
 
@@ -271,7 +271,7 @@ async def test_a_judge_that_fails_costs_no_request_and_no_turn(
         assert (signal.state, signal.value) == ("labelled", 0.0) and signal.tokens > 0
     else:
         assert signal.state == "waiting" and made.problem is not None
-        assert "waits" in (await made.why_not() or "")
+        assert "waits" in (await made.blocking_reason() or "")
 
 
 async def test_the_queue_outlives_a_restart_and_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,12 +27,12 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name, seconds in (
         (waiting_line, "BEAT_S", 0.02),
         (admission, "POLL_S", 0.005),
-        (gpu_sharing, "AGAIN_S", 0.1),
+        (gpu_sharing, "RETRY_S", 0.1),
         (gpu_sharing, "FIRST_PAUSE_S", 0.02),
         (gpu_sharing, "LONGEST_PAUSE_S", 0.1),
     ):
         monkeypatch.setattr(module, name, seconds)
-    monkeypatch.setattr("proxy.training.run_supervisor.LOOK_AGAIN_S", 0.02)
+    monkeypatch.setattr("proxy.training.run_supervisor.RECHECK_S", 0.02)
 
 
 @pytest.fixture
@@ -239,7 +239,7 @@ async def test_hours_that_end_wake_it(sharing: Proxy, router: FakeLlama, monkeyp
 
 async def test_no_answer_is_cut_for_a_run(sharing: Proxy, router: FakeLlama, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_sharing, "DRAIN_S", 0.05)
-    monkeypatch.setattr(gpu_sharing, "AGAIN_S", 0.3)
+    monkeypatch.setattr(gpu_sharing, "RETRY_S", 0.3)
     router.pause_s = 0.1
     stream = await sharing.chat("x", stream=True)
     await rated(sharing, 4)

@@ -157,7 +157,7 @@ async def test_a_rejected_run_gives_its_ratings_back_and_waits_for_new_ones(prox
 async def test_a_rejected_run_of_all_it_may_take_is_not_repeated_at_once(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.training.run_supervisor.LOOK_AGAIN_S", 0.02)
+    monkeypatch.setattr("proxy.training.run_supervisor.RECHECK_S", 0.02)
     await proxy.stop()
     await proxy.start(train__max_samples=4)
     proxy.launcher.outcome = "rejected"
@@ -361,7 +361,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[datetime]:
     """What the wall shows; the learner looks at it often."""
     shown = [NIGHT]
     monkeypatch.setattr("proxy.training.preconditions.local_time", lambda: shown[0])
-    monkeypatch.setattr("proxy.training.run_supervisor.LOOK_AGAIN_S", 0.02)
+    monkeypatch.setattr("proxy.training.run_supervisor.RECHECK_S", 0.02)
     return shown
 
 
@@ -447,7 +447,7 @@ async def test_a_run_that_waits_goes_on_by_hand(proxy: Proxy, clock: list[dateti
 
 async def test_short_memory_stops_a_run_and_is_no_failed_attempt(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     free = [8.0]
-    monkeypatch.setattr("proxy.training.run_supervisor.LOOK_AGAIN_S", 0.02)
+    monkeypatch.setattr("proxy.training.run_supervisor.RECHECK_S", 0.02)
     monkeypatch.setattr(Machine, "look", lambda self, now, trainer=None: MachineUse(free[0]))
     await proxy.stop()
     await proxy.start(train__min_free_memory_gb=2.0)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from config.sections import Train
-from proxy.training.schedule_rules import blocking_rule, enough, needed
+from proxy.training.schedule_rules import blocking_rule, enough, ratings_threshold
 from proxy.training.system_load import MachineUse
 from store.records import Fresh, Run
 
@@ -47,9 +47,9 @@ def test_why_more_ratings_are_needed_than_the_setting_says() -> None:
 )  # fmt: skip
 def test_a_run_that_published_nothing_needs_new_ratings(status: Any, seen: int, train: Any, count: int) -> None:
     run = Run(7, status, "m", 1, 0, "/r", 1, 0.0, None, None, None, 32, 0, None)
-    found, why = needed(Train(**train), run, seen)
+    found, why = ratings_threshold(Train(**train), run, seen)
     assert found == count and ("run 7" in why) == (found > Train(**train).start_at)
-    assert needed(Train(), None, 0) == (32, "")
+    assert ratings_threshold(Train(), None, 0) == (32, "")
 
 
 def test_nothing_keeps_a_run_by_default() -> None:

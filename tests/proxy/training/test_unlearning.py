@@ -16,7 +16,7 @@ from tests.proxy.web.test_forgetting import forget, lines
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.training.run_supervisor.LOOK_AGAIN_S", 0.02)
+    monkeypatch.setattr("proxy.training.run_supervisor.RECHECK_S", 0.02)
 
 
 async def secretly(proxy: Proxy) -> None:

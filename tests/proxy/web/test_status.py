@@ -72,7 +72,7 @@ async def test_a_run_that_ends_meanwhile_is_not_half_shown(proxy: Proxy, monkeyp
 
     async def and_then_it_ends(**about: Any) -> Any:
         found = await read(**about)
-        if await proxy.store.runs.still_open():
+        if await proxy.store.runs.unfinished():
             await proxy.store.runs.end(claimed.id, "rejected", "no better", None)
         return found
 

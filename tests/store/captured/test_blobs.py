@@ -87,7 +87,7 @@ def test_any_bytes_come_back_too(body: bytes) -> None:
 
 @pytest.mark.parametrize("size", [2999, 3000, 3001, 6000, 9000, 9001])
 def test_large_ones_are_coded_piece_by_piece(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blobs, "AT_ONCE", 3000)
+    monkeypatch.setattr(blobs, "CODED_BYTES", 3000)
     data = random.Random(size).randbytes(size)
     body = said(image(data)).body
     less, pieces = cut(body)

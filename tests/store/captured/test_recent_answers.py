@@ -51,10 +51,10 @@ async def test_what_came_of_each(store: Store) -> None:
     await store.completions.record([new("call", asked="look it up")], [end("call", reply=call, text="")])
     await store.completions.record([new("nothing")], [end("nothing", status="partial", reply=None, text="")])
     await put(store, "long")
-    long, nothing, called = await store.answers.said_to([NOBODY], limit=9, longest=1)
+    long, nothing, called = await store.answers.answers_to([NOBODY], limit=9, longest=1)
     assert (long.text, long.has_content, nothing.has_content, called.has_content) == ("hi", True, False, True)
     assert called.calls == call and called.asked == "look it up" and called.requester == NOBODY
-    assert [one.id for one in await store.answers.said_to([NOBODY], limit=1, longest=9)] == ["long"]
+    assert [one.id for one in await store.answers.answers_to([NOBODY], limit=1, longest=9)] == ["long"]
     found = await store.answers.get("call")
     assert found is not None and found.calls == call and await store.answers.get("x") is None
 
@@ -66,7 +66,7 @@ async def test_those_of_a_session(store: Store) -> None:
     await put(store, "d", session="t", user="u", key="k")
     k = Requester("k", "u")
     assert set(await store.answers.askers_in("s")) == {k, NOBODY} and await store.answers.askers_in("none") == []
-    assert [one.id for one in await store.answers.said_to([k], limit=9, longest=9, session="s")] == ["b", "a"]
+    assert [one.id for one in await store.answers.answers_to([k], limit=9, longest=9, session="s")] == ["b", "a"]
 
 
 async def test_items_by_the_ids_of_their_backend(store: Store) -> None:

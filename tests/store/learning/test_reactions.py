@@ -133,7 +133,7 @@ async def test_events_are_known_for_a_while(store: Store, monkeypatch: pytest.Mo
     assert await store.reactions.first_time("slack", "1")
     assert not await store.reactions.first_time("slack", "1")
     assert await store.reactions.first_time("telegram", "1")
-    monkeypatch.setattr(reactions, "KEPT_S", -1.0)
+    monkeypatch.setattr(reactions, "RETENTION_S", -1.0)
     assert await store.reactions.first_time("slack", "1")
 
 

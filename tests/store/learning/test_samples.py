@@ -83,7 +83,7 @@ async def test_one_run_at_a_time(store: Store) -> None:
     assert await claim(store) is None
     await store.runs.started(run.id)
     assert await claim(store) is None
-    assert [one.id for one in await store.runs.still_open()] == [run.id]
+    assert [one.id for one in await store.runs.unfinished()] == [run.id]
 
 
 @pytest.mark.parametrize("status", ["rejected", "empty", "failed"])
@@ -116,7 +116,7 @@ async def test_a_published_run_has_used_its_samples_for_good(store: Store) -> No
     assert await store.versions.next() == 2
     assert await store.meta.get("baseline", 0.0) == 0.25
     assert await claim(store) is None
-    assert await store.runs.still_open() == []
+    assert await store.runs.unfinished() == []
     with pytest.raises(RunEnded):
         await store.runs.end(run.id, "failed", "late", None)
 
@@ -128,7 +128,7 @@ async def test_publish_is_all_or_nothing(store: Store) -> None:
     second, _ = await claim(store)
     with pytest.raises(StoreError, match=r"adapters\.version"):
         await store.runs.publish(second.id, adapter(1, second.id), {}, 0.9)
-    assert [one.id for one in await store.runs.still_open()] == [second.id]
+    assert [one.id for one in await store.runs.unfinished()] == [second.id]
     assert await store.meta.get("baseline", 0.0) == 0.1
 
 

@@ -155,7 +155,7 @@ async def test_what_run_folders_owe_outlives_a_crash(store: Store) -> None:
     owed = await store.erasure.owed_to_run_folders()
     assert owed == {"completions": ["a"], "ratings": [one.id]}
     await store.erasure.forget("completion", "b", "ann")  # meanwhile
-    await store.erasure.left_run_folders(owed)
+    await store.erasure.note_run_folders_cleaned(owed)
     assert await store.erasure.owed_to_run_folders() == {"completions": ["b"], "ratings": []}
 
 

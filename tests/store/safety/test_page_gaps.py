@@ -162,7 +162,7 @@ async def test_a_restored_backup_has_no_copies_either(store: Store, tmp_path: Pa
     gone = dice.sample([found.new.id for found in await store.completions.page(limit=150)], 110)
     for id in gone:
         await store.erasure.forget("completion", id, "ann")
-    await store.erasure.left_run_folders({"completions": gone, "ratings": []})
+    await store.erasure.note_run_folders_cleaned({"completions": gone, "ratings": []})
     await store.close()
     kept = backup.restore(tmp_path, file).old_database
     assert kept is not None
