@@ -130,7 +130,7 @@ class Wiring:
 
     def __init__(self, settings: Settings, store: Store, backend: Backend, launcher: Launcher) -> None:
         self.settings, self.store, self.backend = settings, store, backend
-        self.health = health = Health(backend.capabilities.longer)
+        self.health = health = Health(backend.capabilities.longer_context)
         events, metrics, admission = Events(), Metrics(), Admission(settings.server)
         self.events, self.tasks = events, (tasks := Tasks())
         self.keys = Keys(settings.server)
@@ -153,7 +153,7 @@ class Wiring:
         train = settings.train
         machine = Machine(cpu=train.max_cpu_percent < 100, gpu=train.max_gpu_percent < 100 or train.min_free_gpu_gb > 0)
         match = WeightsCheck(settings, store, backend, launcher, events)
-        foreign = CloudStudent(settings, store, events) if backend.capabilities.foreign else None
+        foreign = CloudStudent(settings, store, events) if backend.capabilities.is_foreign else None
         state = RunState()
         preconditions = Preconditions(
             settings, store, backend, live_version, launcher, machine, gpu_sharing, match, foreign,

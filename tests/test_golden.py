@@ -199,7 +199,7 @@ def ask(proxies: dict[str, Replaying], case: Case, kind: str, pieces: list[bytes
         request.pop("stream_options", None)
     got = proxy.run(proxy.ask(case.route, request, http_answer(answer.status, answer.headers, pieces)))
     # It was asked for what was recorded, and for nothing else.
-    wishes = {k: json.loads(v) for k, v in VLLM.capabilities.asks.get(case.dialect, {}).items()}
+    wishes = {k: json.loads(v) for k, v in VLLM.capabilities.capture_members.get(case.dialect, {}).items()}
     asks = KINDS.get(case.server) == "vllm" and not request.get("echo")
     sent = {**request, **{k: v for k, v in wishes.items() if asks and request.get(k) in (None, False)}}
     assert got.sent == (case.route, sent)

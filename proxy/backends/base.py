@@ -26,24 +26,26 @@ class Capabilities:
     adapters: bool  # takes a new LoRA while it runs
     token_ids: bool  # exact ids of prompt and reply
     logprobs: bool  # one for each token, of the sampling distribution
-    why_not: str = ""  # one sentence for what is missing
-    # By dialect: members added to a request, as JSON, so that the answer can be captured exactly; `asks_whole` where
-    # it comes in one piece, beside those.
-    asks: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
-    asks_whole: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
+    limitation: str = ""  # one sentence for what is missing
+    # By dialect: members added to a request, as JSON, so that the answer can be captured exactly; beside those,
+    # `whole_capture_members` where it comes in one piece.
+    capture_members: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
+    whole_capture_members: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
     refuses_beside: frozenset[str] = frozenset()  # members of a request for a stream: nothing is asked beside them
     leaves_out: frozenset[str] = frozenset()  # members that it does not send, not even as null, who did not ask
     # What its log-probs are of: the model before sampling, after the temperature alone, or the sampling distribution.
     logprobs_of: Literal["model", "temperature"] | None = None
     dialects: frozenset[str] = frozenset({"chat"})  # wire formats it is known to have
-    tries: bool = False  # whether others are worth asking for once
+    tries_formats: bool = False  # whether others are worth asking for once
     implied_tag: str = ""  # what a model's name may end in and mean the same
-    foreign: bool = False  # it runs a model that is not ours: what it says is of no version
-    frees: bool = False  # gives its memory back while a run trains
+    is_foreign: bool = False  # it runs a model that is not ours: what it says is of no version
+    can_free: bool = False  # gives its memory back while a run trains
     single_version: bool = False  # at a time: a request for another version waits until all running ones have ended
-    longer: str = "give the model a longer context at its server"  # what helps where that cuts prompts
+    longer_context: str = "give the model a longer context at its server"  # what helps where that cuts prompts
     slots: int = 64  # answers that it works on at once, as such servers are mostly started
-    lost: frozenset[int] = frozenset({404})  # what it answers where it does not know the model asked for
+    unknown_model_statuses: frozenset[int] = frozenset(
+        {404}
+    )  # of answers to a request for a model that it does not know
 
 
 @dataclass(slots=True)
@@ -161,11 +163,11 @@ class Backend(Protocol):
         """Where training finds the same weights, if the server told."""
 
     @property
-    def loaded(self) -> str | None:
+    def weights_fingerprint(self) -> str | None:
         """Fingerprint of the weights' files that rlproxy itself started the server on; None where somebody else did."""
 
     @property
-    def places(self) -> int | None:
+    def max_models(self) -> int | None:
         """How many models it holds at once, the base among them; None: as many as there is memory for."""
 
     @property
@@ -173,7 +175,7 @@ class Backend(Protocol):
         """One line for `status`."""
 
     @property
-    def lacks(self) -> str | None:
+    def obstacle(self) -> str | None:
         """One sentence on what keeps a new version from being loaded as things are, so that none is trained.
         Blocking: it may look at files."""
 
@@ -210,7 +212,7 @@ class Backend(Protocol):
     async def describe(self) -> ModelDescription:
         """Figures of the model itself, in a moment. Raises BackendDown, BackendBroke."""
 
-    async def rendered(self, prompt: Prompt) -> RenderedPrompt | None:
+    async def render(self, prompt: Prompt) -> RenderedPrompt | None:
         """Render it as the model without an adapter reads it; nothing is generated. None where this server does not
         tell.
 
@@ -220,7 +222,7 @@ class Backend(Protocol):
     async def load(self, name: str, path: Path) -> None:
         """Make the adapter at `path` answer to the model name `name`. Loading what is loaded is not an error."""
 
-    async def reads_ahead(self, name: str) -> int:
+    async def read_ahead_limit(self, name: str) -> int:
         """How many prompts this version may be given before it goes live, all at once, each to be found again when its
         conversation goes on. Raises BackendDown, BackendBroke."""
 

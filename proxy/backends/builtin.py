@@ -29,7 +29,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
 class Builtin(VLLM):
     kind = "builtin"
     # 16 rows: trainer.serve.engine.
-    capabilities = replace(VLLM.capabilities, dialects=frozenset({"chat"}), frees=True, slots=16)
+    capabilities = replace(VLLM.capabilities, dialects=frozenset({"chat"}), can_free=True, slots=16)
 
     def __init__(self, settings: Settings, launcher: Launcher) -> None:
         super().__init__(settings.backend)
@@ -62,7 +62,7 @@ class Builtin(VLLM):
         return self._weights  # known while it rests, too: a run needs them then
 
     @property
-    def loaded(self) -> str | None:
+    def weights_fingerprint(self) -> str | None:
         return self._loaded
 
     @property
@@ -74,8 +74,8 @@ class Builtin(VLLM):
     async def start(self, http: aiohttp.ClientSession, on_restart: Callable[[], Awaitable[None]]) -> None:
         """Raises Unsupported where the `train` extra is missing, BackendDown where the first start fails."""
         self._http, self._on_restart = http, on_restart
-        if (lacks := self._launcher.available(serves=True)) is not None:
-            raise Unsupported(lacks)
+        if (obstacle := self._launcher.available(serves=True)) is not None:
+            raise Unsupported(obstacle)
         try:
             await self._launch()
         except LaunchError as error:

@@ -23,8 +23,8 @@ class Cloud(OpenAICompatible):
     has_own_routes: ClassVar[bool] = False
     capabilities = replace(
         OpenAICompatible.capabilities,
-        foreign=True,
-        why_not=(
+        is_foreign=True,
+        limitation=(
             "This kind of backend is captured and rated only: rlproxy cannot load an adapter into it. "
             "What is rated can train a local model (train.weights)."
         ),

@@ -45,14 +45,14 @@ class LlamaCpp(OpenAICompatible):
         adapters=True,
         token_ids=False,
         logprobs=False,  # it has them before sampling, and not one for each token
-        asks=ASKS,
+        capture_members=ASKS,
         refuses_beside=frozenset({"tools"}),
         leaves_out=frozenset({"logprobs"}),
         logprobs_of="model",
         slots=4,  # --parallel
         dialects=frozenset({"chat", "completions"}),  # in others a request's own `lora` is not known to be read
-        longer="a longer one is `llama-server --ctx-size N`; --context-shift lets it leave out what came first",
-        why_not="llama-server sends the bytes of tokens and log-probs of before sampling, and neither with tools in "
+        longer_context="a longer one is `llama-server --ctx-size N`; --context-shift lets it leave out what came first",
+        limitation="llama-server sends the bytes of tokens and log-probs of before sampling, and neither with tools in "
         "a stream.",
     )
 
@@ -73,7 +73,7 @@ class LlamaCpp(OpenAICompatible):
         """Without our own versions: they are listed by their names anyway."""
         return [m for m in await super().models() if not _VERSION.fullmatch(str(m.get("id", "")))]
 
-    async def rendered(self, prompt: Prompt) -> RenderedPrompt | None:
+    async def render(self, prompt: Prompt) -> RenderedPrompt | None:
         """By its own template and tokeniser; the text alone has no token that begins every text."""
         text = prompt.text if prompt.dialect == "completions" else None
         text = text if text is not None else await self._render("/apply-template", prompt.chat(), "prompt")
@@ -146,16 +146,16 @@ class LlamaRouter(LlamaCpp):
         adapters=True,
         token_ids=False,
         logprobs=False,
-        asks=ASKS,
+        capture_members=ASKS,
         refuses_beside=LlamaCpp.capabilities.refuses_beside,
         leaves_out=LlamaCpp.capabilities.leaves_out,
         logprobs_of=LlamaCpp.capabilities.logprobs_of,
         slots=LlamaCpp.capabilities.slots,
         dialects=frozenset({"chat", "completions", "responses", "messages"}),
-        frees=True,
-        lost=frozenset({400, 404}),  # 400: no such model
-        longer=LlamaCpp.capabilities.longer,
-        why_not=LlamaCpp.capabilities.why_not,
+        can_free=True,
+        unknown_model_statuses=frozenset({400, 404}),  # 400: no such model
+        longer_context=LlamaCpp.capabilities.longer_context,
+        limitation=LlamaCpp.capabilities.limitation,
     )
 
     def __init__(self, settings: Settings, launcher: Launcher) -> None:
@@ -166,7 +166,7 @@ class LlamaRouter(LlamaCpp):
         self._places: int | None = None
 
     @property
-    def places(self) -> int | None:
+    def max_models(self) -> int | None:
         return self._places
 
     @property
@@ -248,7 +248,7 @@ class LlamaRouter(LlamaCpp):
         await self.ready()
         await self._run(self._model, await self._status(self._model))
 
-    async def reads_ahead(self, name: str) -> int:
+    async def read_ahead_limit(self, name: str) -> int:
         """One for each of its slots. One more would take the slot that is most like it, and what that one has read."""
         address = self.address(name)
         status, body = await self._call("GET", f"/props?model={quote(self.server_name(name))}", url=address.url)

@@ -32,7 +32,7 @@ SPARE_GB: Final = 0.5  # what is left to the machine when one more process has s
 
 
 class LlamaManaged(LlamaCpp):
-    capabilities = replace(LlamaRouter.capabilities, frees=True)
+    capabilities = replace(LlamaRouter.capabilities, can_free=True)
 
     def __init__(self, settings: Settings, launcher: Launcher) -> None:
         super().__init__(settings, launcher)
@@ -106,7 +106,7 @@ class LlamaManaged(LlamaCpp):
         if (process := self._versions.pop(name, None)) is not None:
             await process.stop()
 
-    reads_ahead = LlamaRouter.reads_ahead
+    read_ahead_limit = LlamaRouter.read_ahead_limit
 
     async def free(self) -> None:
         self._freed = True

@@ -53,10 +53,12 @@ class LMStudio(OpenAICompatible):
         logprobs=False,
         # Of any other route it says 200 and an error, so none is tried.
         dialects=frozenset({"chat", "completions", "responses"}),
-        frees=True,
+        can_free=True,
         slots=4,
-        longer="a longer one is Context Length where the model is loaded, and Context Overflow says what is left out",
-        why_not="LM Studio sends no token ids and no log-probs: a run computes its own.",
+        longer_context=(
+            "a longer one is Context Length where the model is loaded, and Context Overflow says what is left out"
+        ),
+        limitation="LM Studio sends no token ids and no log-probs: a run computes its own.",
     )
 
     def __init__(self, settings: Settings, launcher: Launcher) -> None:
@@ -86,7 +88,7 @@ class LMStudio(OpenAICompatible):
         return f"lmstudio at {self._url}, versions as whole models in {self._folder / PUBLISHER}"
 
     @property
-    def lacks(self) -> str | None:
+    def obstacle(self) -> str | None:
         if self._problem is not None or self._base is None:
             return self._problem
         return gguf_files.room_problem(self._base, self._folder)
@@ -220,8 +222,8 @@ class LMStudio(OpenAICompatible):
         file, entry = self._file(slug), self._installed.entry(slug)
         if entry is not None and entry["adapter"] == adapter and file.exists():
             return
-        if (lacks := self.lacks) is not None:
-            raise Unsupported(lacks)
+        if (obstacle := self.obstacle) is not None:
+            raise Unsupported(obstacle)
         assert self._base is not None
         self._installed.record(slug, adapter=adapter)
         try:

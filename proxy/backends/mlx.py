@@ -30,13 +30,15 @@ class MLX(OpenAICompatible):
         adapters=True,
         token_ids=False,  # of the reply only, and in whole answers only
         logprobs=False,  # before temperature and top-p, and none in streams
-        asks_whole={"chat": {"logprobs": b"true"}},
+        whole_capture_members={"chat": {"logprobs": b"true"}},
         leaves_out=frozenset({"logprobs"}),
         logprobs_of="model",
         dialects=frozenset({"chat", "completions"}),
         single_version=True,
         slots=32,  # --decode-concurrency
-        why_not="mlx_lm.server sends ids and log-probs of before sampling with whole answers, and neither in streams.",
+        limitation=(
+            "mlx_lm.server sends ids and log-probs of before sampling with whole answers, and neither in streams."
+        ),
     )
 
     def __init__(self, settings: Settings, launcher: Launcher) -> None:

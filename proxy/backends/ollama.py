@@ -70,18 +70,18 @@ class Ollama(OpenAICompatible):
         adapters=True,
         token_ids=False,  # the bytes of each token (0.12.11 and newer)
         logprobs=False,  # of before sampling
-        asks={name: {"logprobs": b"true"} for name in ("chat", "ollama", "ollama-generate")},
+        capture_members={name: {"logprobs": b"true"} for name in ("chat", "ollama", "ollama-generate")},
         leaves_out=frozenset({"logprobs"}),
         logprobs_of="model",
         dialects=frozenset({"chat", "completions", "responses", "messages", "ollama", "ollama-generate"}),
         implied_tag=":latest",
         slots=1,  # OLLAMA_NUM_PARALLEL
-        frees=True,
-        longer=(
+        can_free=True,
+        longer_context=(
             "a longer one is OLLAMA_CONTEXT_LENGTH in the environment of `ollama serve`, `PARAMETER num_ctx` in the "
             "model's Modelfile, or options.num_ctx in a request to /api/chat"
         ),
-        why_not="Ollama sends the bytes of tokens (0.12.11 and newer) and log-probs of before sampling.",
+        limitation="Ollama sends the bytes of tokens (0.12.11 and newer) and log-probs of before sampling.",
     )
 
     def __init__(self, settings: Settings, launcher: Launcher) -> None:
@@ -149,7 +149,7 @@ class Ollama(OpenAICompatible):
         return self._version is None or self._version >= NO_ADAPTERS
 
     @property
-    def lacks(self) -> str | None:
+    def obstacle(self) -> str | None:
         if self._version is not None and self._version < FILES:
             return f"This Ollama ({'.'.join(map(str, self._version))}) takes no files over its API; update it."
         if not self._model or not self._whole:
@@ -288,7 +288,7 @@ class Ollama(OpenAICompatible):
 
     # Prompts
 
-    async def rendered(self, prompt: Prompt) -> RenderedPrompt | None:
+    async def render(self, prompt: Prompt) -> RenderedPrompt | None:
         """By the route that it was asked by: each makes another conversation of the same messages. Older ones than
         RENDERS would answer the question.
 
@@ -408,8 +408,8 @@ class Ollama(OpenAICompatible):
 
     async def _whole_model(self, path: Path, earlier_digest: str | None) -> dict[str, Any]:
         """Write the model's own Modelfile over a file with the adapter in it."""
-        if (lacks := await asyncio.to_thread(lambda: self.lacks)) is not None:
-            raise Unsupported(lacks)
+        if (obstacle := await asyncio.to_thread(lambda: self.obstacle)) is not None:
+            raise Unsupported(obstacle)
         base, reason = await asyncio.to_thread(self._base, earlier_digest)
         if base is None:
             raise Unsupported(str(reason))

@@ -57,8 +57,8 @@ class OpenAICompatible:
         token_ids=False,
         logprobs=False,
         dialects=frozenset({"chat", "completions"}),
-        tries=True,
-        why_not="This kind of backend is captured and rated only: rlproxy cannot load an adapter into it.",
+        tries_formats=True,
+        limitation="This kind of backend is captured and rated only: rlproxy cannot load an adapter into it.",
     )
 
     def __init__(self, settings: BackendSection, home: Path | None = None, weights: str = "") -> None:
@@ -92,11 +92,11 @@ class OpenAICompatible:
         return None
 
     @property
-    def loaded(self) -> str | None:
+    def weights_fingerprint(self) -> str | None:
         return None
 
     @property
-    def places(self) -> int | None:
+    def max_models(self) -> int | None:
         return None
 
     @property
@@ -128,7 +128,7 @@ class OpenAICompatible:
         return {"authorization": f"Bearer {key.get_secret_value()}"} if key else {}
 
     @property
-    def lacks(self) -> str | None:
+    def obstacle(self) -> str | None:
         return None
 
     @property
@@ -212,7 +212,7 @@ class OpenAICompatible:
     async def _own_entry(self) -> dict[str, Any]:
         return next((m for m in await self.models() if m.get("id") == self._model), {"id": self._model})
 
-    async def rendered(self, prompt: Prompt) -> RenderedPrompt | None:
+    async def render(self, prompt: Prompt) -> RenderedPrompt | None:
         return None
 
     async def _render(self, path: str, body: Mapping[str, Any], *members: str) -> Any:
@@ -230,13 +230,13 @@ class OpenAICompatible:
             raise BackendBroke(f"POST {path} does not render a prompt ({status}): {message_in(answer)}") from error
 
     async def load(self, name: str, path: Path) -> None:
-        raise Unsupported(self.capabilities.why_not)
+        raise Unsupported(self.capabilities.limitation)
 
-    async def reads_ahead(self, name: str) -> int:
+    async def read_ahead_limit(self, name: str) -> int:
         return 0
 
     async def unload(self, name: str) -> None:
-        raise Unsupported(self.capabilities.why_not)
+        raise Unsupported(self.capabilities.limitation)
 
     async def check(self, rank: int, folder: Path) -> str | None:
         return None

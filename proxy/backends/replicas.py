@@ -76,12 +76,12 @@ class Replicas:
         return self._first.weights
 
     @property
-    def loaded(self) -> str | None:
+    def weights_fingerprint(self) -> str | None:
         return None
 
     @property
-    def places(self) -> int | None:
-        return self._first.places
+    def max_models(self) -> int | None:
+        return self._first.max_models
 
     @property
     def state(self) -> str:
@@ -90,8 +90,8 @@ class Replicas:
         return "; ".join([summary, *out])
 
     @property
-    def lacks(self) -> str | None:
-        return self._first.lacks
+    def obstacle(self) -> str | None:
+        return self._first.obstacle
 
     @property
     def leftovers(self) -> LeftoverVersions | None:
@@ -189,8 +189,8 @@ class Replicas:
     async def describe(self) -> ModelDescription:
         return await self._up()[0].server.describe()
 
-    async def rendered(self, prompt: Prompt) -> RenderedPrompt | None:
-        return await self._up()[0].server.rendered(prompt)
+    async def render(self, prompt: Prompt) -> RenderedPrompt | None:
+        return await self._up()[0].server.render(prompt)
 
     async def models(self) -> list[dict[str, Any]]:
         for replica in self._up():
@@ -231,8 +231,8 @@ class Replicas:
             with contextlib.suppress(ProxyError):  # then it is there and never asked for
                 await replica.server.unload(name)
 
-    async def reads_ahead(self, name: str) -> int:
-        return min([await replica.server.reads_ahead(name) for replica in self._up()])
+    async def read_ahead_limit(self, name: str) -> int:
+        return min([await replica.server.read_ahead_limit(name) for replica in self._up()])
 
     async def unload(self, name: str) -> None:
         async with self._changing:

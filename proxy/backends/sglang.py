@@ -29,14 +29,14 @@ class SGLang(OpenAICompatible):
         adapters=True,
         token_ids=False,  # in chat they come in whole answers only; a stream that asks for them is refused
         logprobs=False,  # after temperature, before top-p, top-k and min-p
-        asks={"chat": {"logprobs": b"true"}},
-        asks_whole={"chat": {"return_token_ids": b"true"}},
+        capture_members={"chat": {"logprobs": b"true"}},
+        whole_capture_members={"chat": {"return_token_ids": b"true"}},
         leaves_out=frozenset({"prompt_token_ids", "response_token_ids"}),
         logprobs_of="temperature",
         dialects=frozenset({"chat", "completions"}),  # where a colon in `model` is known to be read
         slots=256,  # as many as there is memory for
-        lost=frozenset({400, 404}),  # 400: no such adapter
-        why_not="SGLang's log-probs are of before top-p; its chat streams have the bytes of tokens instead of ids.",
+        unknown_model_statuses=frozenset({400, 404}),  # 400: no such adapter
+        limitation="SGLang's log-probs are of before top-p; its chat streams have the bytes of tokens instead of ids.",
     )
 
     def __init__(self, settings: BackendSection, weights: str = "", home: Path | None = None) -> None:

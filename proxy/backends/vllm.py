@@ -58,14 +58,14 @@ class VLLM(OpenAICompatible):
         adapters=True,
         token_ids=True,
         logprobs=True,
-        asks={
+        capture_members={
             "chat": {"logprobs": b"true", "return_token_ids": b"true"},
             "completions": {"logprobs": b"0", "return_token_ids": b"true"},
             "responses": {"include": b'["message.output_text.logprobs"]', "enable_response_messages": b"true"},
         },
         dialects=frozenset({"chat", "completions", "responses", "messages"}),
         slots=256,  # --max-num-seqs
-        frees=True,
+        can_free=True,
     )
 
     def __init__(self, settings: BackendSection, weights: str = "", home: Path | None = None) -> None:
@@ -118,7 +118,7 @@ class VLLM(OpenAICompatible):
         except (ValueError, KeyError, TypeError, IndexError, AttributeError):
             return {}
 
-    async def rendered(self, prompt: Prompt) -> RenderedPrompt | None:
+    async def render(self, prompt: Prompt) -> RenderedPrompt | None:
         raw = prompt.text if prompt.dialect == "completions" else None
         ids = await self._render("/tokenize", prompt.chat() if raw is None else {"prompt": raw}, "tokens")
         return None if ids is None else RenderedPrompt(None, ids)

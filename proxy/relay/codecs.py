@@ -94,7 +94,7 @@ class Native(Codec):
         knows it by another."""
         self._hides = bool(capabilities.leaves_out) and not outgoing.parsed.wants_logprobs
         self._spoken: set[Any] = set()  # choices whose speaker an event with nothing else has told
-        some = capabilities.asks or capabilities.asks_whole
+        some = capabilities.capture_members or capabilities.whole_capture_members
         wished = wishes(dialect, outgoing.body, capabilities) if some else {}
         self.asks = _missing(wished, outgoing.body) if wished else {}
         self._ours, self._leaves_out = bool(wished), capabilities.leaves_out
@@ -295,7 +295,10 @@ def _not_chat(error: Exception) -> BackendBroke:
 
 def wishes(dialect: Dialect, body: Mapping[str, Any], capabilities: Capabilities) -> Mapping[str, bytes]:
     """Members added to a request; nothing, where its client would notice."""
-    parts, whole = capabilities.asks.get(dialect.name, {}), capabilities.asks_whole.get(dialect.name, {})
+    parts, whole = (
+        capabilities.capture_members.get(dialect.name, {}),
+        capabilities.whole_capture_members.get(dialect.name, {}),
+    )
     if not (parts or whole) or dialect.bends(body):
         return {}
     if not flag(body, "stream", dialect.framing == "ndjson"):
@@ -339,7 +342,7 @@ class Formats:
         """Tell whether to ask in this dialect; if not, chat completions, which every backend has, say it."""
         if dialect in self._translate:
             return False
-        return self._proven.get(dialect, self._capabilities.tries or dialect in self._capabilities.dialects)
+        return self._proven.get(dialect, self._capabilities.tries_formats or dialect in self._capabilities.dialects)
 
     def has(self, dialect: str) -> None:
         self._proven[dialect] = True
@@ -367,7 +370,7 @@ class Formats:
         wishes = self._capabilities
         if not (wishes.token_ids and wishes.logprobs):
             return []
-        return [name for name in dialects if self.native(name) and name not in wishes.asks]
+        return [name for name in dialects if self.native(name) and name not in wishes.capture_members]
 
 
 def about_what_was_asked(answer: bytes, model: str, path: str) -> bool:

@@ -120,7 +120,7 @@ class InFlightRequest:
 
     async def _answered(self) -> Answer:
         """The answer of a server that has the version and takes what is asked. Only what is captured has wishes."""
-        version, lost = self._context.lease.version, self._parts.backend.capabilities.lost
+        version, lost = self._context.lease.version, self._parts.backend.capabilities.unknown_model_statuses
         wishes = Wishes(self._context.lease.model, self.codec.reads.name, frozenset(self.codec.asks))
         self.withheld = self._parts.wishes.refusal(wishes)
         may_wish = self._context.id is not None and bool(self.codec.asks)
@@ -238,7 +238,7 @@ class InFlightRequest:
             await asyncio.sleep(NOTICED_S)  # in which a server of ours is seen to have ended
             await self._parts.backend.ready()
             return True
-        foreign = self._parts.backend.capabilities.foreign
+        foreign = self._parts.backend.capabilities.is_foreign
         return not foreign and self._taken_count == 1 and await self._answers_again()
 
     async def _answers_again(self) -> bool:

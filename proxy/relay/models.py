@@ -28,7 +28,7 @@ class Models:
     def __init__(self, parts: RelayParts, passthrough: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> None:
         self._parts = parts
         self._passthrough = passthrough
-        self._is_foreign = parts.backend.capabilities.foreign
+        self._is_foreign = parts.backend.capabilities.is_foreign
 
     async def list(self, request: web.Request) -> web.StreamResponse:
         """A list of somebody else's models is theirs alone, and a client's own key opens it."""

@@ -69,7 +69,7 @@ class GpuSharing:
         """Reason why a run cannot get the GPU at this moment; None where nothing does."""
         if not self.on:
             return None
-        if not self._backend.capabilities.frees:
+        if not self._backend.capabilities.can_free:
             return f"a backend of the kind {self._backend.kind} cannot rest while a run trains (train.share_gpu)"
         if self._is_lent:
             return "the backend is being woken"

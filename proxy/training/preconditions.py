@@ -170,7 +170,7 @@ class Preconditions:
         if self._cloud_student and (lacks := self._cloud_student.lacks()) is not None:
             return lacks
         if not (self._cloud_student or self._backend.capabilities.adapters):
-            return self._backend.capabilities.why_not
+            return self._backend.capabilities.limitation
         if (lacks := self._launcher.available(tensorboard=train.tensorboard)) is not None:
             return lacks
         if self.weights() is None:
@@ -203,7 +203,7 @@ class Preconditions:
     async def obstacle(self, *, anew: bool = False) -> str | None:
         """The backend's obstacle to taking what a run makes; asked `anew` before a run, else as far as is known."""
         weights = self.weights()
-        if (lacks := await asyncio.to_thread(lambda: self._backend.lacks)) is not None:
+        if (lacks := await asyncio.to_thread(lambda: self._backend.obstacle)) is not None:
             return lacks
         if weights is None or not self._backend.capabilities.adapters:
             return None

@@ -153,7 +153,7 @@ class Rehearsal:
     async def _try(self, weights: str, scored: bool) -> RehearsalBody:
         """`scored`: by the weights, too. Raises BackendDown, LaunchError."""
         train = self._settings.train
-        foreign = self._backend.capabilities.foreign
+        foreign = self._backend.capabilities.is_foreign
         completions = await self._store.completions.newest_turns(COUNTED_ANSWERS, foreign=foreign)
         if not completions:
             return UNTRIED

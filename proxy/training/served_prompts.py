@@ -53,7 +53,7 @@ async def add(
     failed, cut = [], 0
     for first in range(0, len(queries), CONCURRENCY):
         part = queries[first : first + CONCURRENCY]
-        renderings = await asyncio.gather(*(backend.rendered(query.prompt) for query in part), return_exceptions=True)
+        renderings = await asyncio.gather(*(backend.render(query.prompt) for query in part), return_exceptions=True)
         for query, rendered in zip(part, renderings, strict=True):
             if isinstance(rendered, BackendBroke):
                 failed.append(rendered.message)

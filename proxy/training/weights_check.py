@@ -133,7 +133,7 @@ class WeightsCheck:
                 await self._backend.ready()
                 description = await self._backend.describe()
                 of = {"served": description.identity, "weights": files, "rules": RULES}
-                if files == self._backend.loaded:
+                if files == self._backend.weights_fingerprint:
                     self._of, self.verdict = of, OWN_SERVER
                 elif of != self._of or not enough:
                     await self._compare(of, description, weights, scored)
@@ -185,7 +185,9 @@ class WeightsCheck:
 
     async def _answer(self, chat: Chat, tokens: int) -> ProbeAnswer:
         """The model's own greedy reply, without any adapter. Raises BackendDown, BackendBroke."""
-        asks = {key: loads(value) for key, value in self._backend.capabilities.asks.get("chat", {}).items()} or ASKS
+        asks = {
+            key: loads(value) for key, value in self._backend.capabilities.capture_members.get("chat", {}).items()
+        } or ASKS
         plain: dict[str, Any] = {"messages": chat, "max_tokens": tokens, "temperature": 0}
         status, raw = await self._post(plain | asks)
         if status in (400, 422):  # it does not take what it was asked to tell
@@ -196,7 +198,7 @@ class WeightsCheck:
             answer = _answer_in(loads(raw))
         except (ValueError, KeyError, TypeError, IndexError) as error:
             raise BackendBroke(f"the server's answer is no chat completion ({error})") from error
-        if answer.prompt_ids is None and (rendered := await self._backend.rendered(Prompt(chat))) is not None:
+        if answer.prompt_ids is None and (rendered := await self._backend.render(Prompt(chat))) is not None:
             return replace(answer, prompt_ids=rendered.ids, prompt_text=rendered.text)
         return answer
 

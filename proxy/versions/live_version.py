@@ -108,7 +108,7 @@ class LiveVersion:
     @property
     def foreign(self) -> bool:
         """The model that answers is not ours: it has no versions, and may be any that its server has."""
-        return self._backend.capabilities.foreign
+        return self._backend.capabilities.is_foreign
 
     @property
     def loaded(self) -> list[int]:
@@ -155,7 +155,7 @@ class LiveVersion:
         """`MODEL` is the live version, `MODEL@base` and `MODEL@vN` pin one. Another name is passed on as it is: a
         model that is not ours to train."""
         capabilities, ours = self._backend.capabilities, self._backend.served.model
-        if capabilities.foreign:
+        if capabilities.is_foreign:
             return NamedVersion(model, ours, is_ours=False)
         bare = model.removesuffix(capabilities.implied_tag)
         if bare in ("", ours):
@@ -240,7 +240,7 @@ class LiveVersion:
             if version == self.live:
                 raise Conflict(f"{version_first(version)} is live already.")
             if not self._backend.capabilities.adapters:
-                raise Unsupported(self._backend.capabilities.why_not)
+                raise Unsupported(self._backend.capabilities.limitation)
             if instead_of not in (None, self.live):  # changed while this one waited for its turn
                 raise Overtaken(
                     f"{version_first(instead_of)} is not live any more; {version_in_words(self.live)} stays."
@@ -328,7 +328,7 @@ class LiveVersion:
 
     def _versions_to_keep(self) -> set[int]:
         versions = {BASE, self._pointer.live, self._pointer.previous}
-        return versions | self._pinned_elsewhere() if self._backend.places is None else versions
+        return versions | self._pinned_elsewhere() if self._backend.max_models is None else versions
 
     async def _load(self, version: int) -> None:
         """Needs the lock."""
@@ -345,7 +345,7 @@ class LiveVersion:
 
         Needs the lock. Left to itself a full server drops any of them, in the middle of an answer.
         """
-        places = self._backend.places
+        places = self._backend.max_models
         if places is None or len(self._loaded) < places:
             return
         spare = self._loaded - {BASE, self.live}
@@ -386,7 +386,7 @@ class LiveVersion:
             status, text = await self._warm_up.answers(self._backend.addresses(self.name(version)))
             if status == 200:
                 return
-            if not (may_retry and version != BASE and status in self._backend.capabilities.lost):
+            if not (may_retry and version != BASE and status in self._backend.capabilities.unknown_model_statuses):
                 raise BackendBroke(f"The warm-up request was answered with {status}: {text[:200]}")
             self._loaded.discard(version)
             await self._load(version)

@@ -41,7 +41,7 @@ class WarmUp:
     async def read_ahead(self, name: str) -> None:
         """Whatever fails here costs somebody a moment, and no swap."""
         try:
-            prompts = self._recent.prompts(most=await self._backend.reads_ahead(name))
+            prompts = self._recent.prompts(most=await self._backend.read_ahead_limit(name))
             addresses = self._backend.addresses(name)
         except ProxyError as error:
             log.warning("nothing is read ahead", error=str(error))

@@ -98,8 +98,8 @@ async def _ask_all(backend: Backend, http: aiohttp.ClientSession, adapter: Path)
     refusals: list[Exception] = []
     for question in (
         lambda: backend.start(http, restarted), backend.ready, backend.models, backend.describe,
-        lambda: backend.rendered(prompt), lambda: backend.check(8, adapter.parent),
-        lambda: backend.load("m@v1", adapter), lambda: backend.reads_ahead("m@v1"), lambda: backend.unload("m@v1"),
+        lambda: backend.render(prompt), lambda: backend.check(8, adapter.parent),
+        lambda: backend.load("m@v1", adapter), lambda: backend.read_ahead_limit("m@v1"), lambda: backend.unload("m@v1"),
         backend.free, backend.reclaim,
         lambda: ask(backend, backend.address("m"), {"messages": []}, 5.0),
     ):  # fmt: skip

@@ -221,7 +221,7 @@ async def test_an_older_one_is_told_apart(tmp_path: Path, studio: FakeLMStudio) 
             await backend.start(http, nothing)
         studio.api = 1
         await backend.start(http, nothing)
-        assert backend.served.model == "fake" and backend.lacks is None
+        assert backend.served.model == "fake" and backend.obstacle is None
 
 
 async def nothing() -> None: ...

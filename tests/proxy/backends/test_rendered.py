@@ -39,11 +39,11 @@ async def server(request: pytest.FixtureRequest, backend: FakeBackend, tmp_path:
 
 async def test_by_its_own_routes(server: OpenAICompatible, backend: FakeBackend) -> None:
     if server.kind == "openai":
-        assert await server.rendered(ASKED) is None
+        assert await server.render(ASKED) is None
         return
-    assert await server.rendered(ASKED) is None, "it has no such route"
+    assert await server.render(ASKED) is None, "it has no such route"
     backend.speaks |= {"tokenize"} if server.kind == "vllm" else {"tokenize", "apply-template"}
-    found = await server.rendered(ASKED)
+    found = await server.render(ASKED)
     assert found is not None and found.ids is not None and len(found.ids) == 3, "the tool, and two words"
     assert found.text == ("clock what time" if server.kind == "llamacpp" else None)
 
@@ -53,7 +53,7 @@ async def test_a_server_that_cannot_render_this_one_says_so(server: OpenAICompat
         return
     backend.speaks |= {"tokenize"} if server.kind == "vllm" else {"tokenize", "apply-template"}
     with pytest.raises(BackendBroke, match="does not render a prompt"):
-        await server.rendered(Prompt([{"role": "user"}]))
+        await server.render(Prompt([{"role": "user"}]))
 
 
 def test_each_route_of_ollama_gets_what_it_got() -> None:

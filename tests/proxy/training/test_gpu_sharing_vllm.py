@@ -11,7 +11,7 @@ from scripts.harness.in_process import Proxy
 from tests.harness.runs import rated, until
 from tests.proxy.training.test_gpu_sharing import awake, quick, waiting  # noqa: F401
 
-pytestmark = pytest.mark.skipif(not VLLM.capabilities.frees, reason="vLLM's own part is not there yet")
+pytestmark = pytest.mark.skipif(not VLLM.capabilities.can_free, reason="vLLM's own part is not there yet")
 
 
 @pytest.fixture
