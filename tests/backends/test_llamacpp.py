@@ -256,7 +256,7 @@ async def test_what_has_been_read_ahead_is_not_read_again(
     """The first turn of each of four conversations, when they go on after a swap."""
     monkeypatch.setattr(warm_up, "READ_AHEAD_S", 120.0)  # on a busy machine, too
     if not ahead:
-        monkeypatch.setattr(LlamaManaged, "read_ahead_limit", OpenAICompatible.reads_ahead)
+        monkeypatch.setattr(LlamaManaged, "read_ahead_limit", OpenAICompatible.read_ahead_limit)
     options = [part if part != "2" else "4" for part in plain(base_gguf)]  # a slot for each
     proxy = start(tmp_path / "home", weights, url="", command=" ".join([str(SERVER), "--offline", *options]))
     await proxy.start()

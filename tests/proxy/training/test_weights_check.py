@@ -116,7 +116,7 @@ async def test_a_server_that_rlproxy_started_on_these_files_is_not_asked(
     (folder := tmp_path / "weights").mkdir()
     (folder / "model.safetensors").write_bytes(b"its own")
     loaded = fingerprint(str(folder))
-    monkeypatch.setattr(VLLM, "loaded", property(lambda _: loaded))
+    monkeypatch.setattr(VLLM, "weights_fingerprint", property(lambda _: loaded))
     await proxy.stop()
     await proxy.start(**{"train.weights": str(folder)})
     await rated(proxy, 4)
