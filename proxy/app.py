@@ -101,10 +101,10 @@ POOL_KEEPALIVE_S: Final = 4.0  # below uvicorn's 5 s, else a connection may be c
 
 def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launcher) -> web.Application:
     """The proxy, ready to be served; it starts and stops with its runner."""
-    wired = Wiring(settings, store, backend, launcher)
+    wiring = Wiring(settings, store, backend, launcher)
     app = web.Application(
         client_max_size=settings.server.max_body_bytes,
-        middlewares=[error_middleware.shape_errors, wired.guard.middleware],
+        middlewares=[error_middleware.shape_errors, wiring.guard.middleware],
         # What only passes through is not unpacked; the data routes do it themselves.
         handler_args={
             "max_line_size": HEAD_LIMIT,
@@ -113,15 +113,15 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
             "auto_decompress": False,
         },
     )
-    app[security.LOCAL] = wired.keys.local
-    app[security.BUSY] = wired.guard.busy
-    app[TASKS] = wired.tasks
+    app[security.LOCAL] = wiring.keys.local
+    app[security.BUSY] = wiring.guard.busy
+    app[TASKS] = wiring.tasks
     app.on_response_prepare.append(security.contain)
     if settings.server.origins:
-        app.on_response_prepare.append(wired.guard.cors)
-    app.add_routes(wired.routes())
-    app.cleanup_ctx.append(wired.running)
-    app.on_shutdown.append(wired.stop_learning)
+        app.on_response_prepare.append(wiring.guard.cors)
+    app.add_routes(wiring.routes())
+    app.cleanup_ctx.append(wiring.running)
+    app.on_shutdown.append(wiring.stop_learning)
     return app
 
 
@@ -388,18 +388,18 @@ async def _tell_of_damage(store: Store, events: Events) -> None:
 async def _wake_on_ratings(
     events: Events, learner: RunSupervisor, watch: RollbackMonitor, judging: JudgingLoop
 ) -> None:
-    async for happened in events.listen():
-        if happened.kind in ("rating", "rebuild", "episode", "judged"):
+    async for event in events.listen():
+        if event.kind in ("rating", "rebuild", "episode", "judged"):
             learner.wake()
-        if happened.kind in ("rating", "retracted", "episode"):
+        if event.kind in ("rating", "retracted", "episode"):
             watch.wake()
-        if happened.kind in ("rating", "retracted"):
+        if event.kind in ("rating", "retracted"):
             judging.rated()
 
 
 async def _refresh(events: Events, lessons: PromptLessons) -> None:
-    async for happened in events.listen():
-        if happened.kind in ("rating", "retracted", "published", "swap", "lesson"):
+    async for event in events.listen():
+        if event.kind in ("rating", "retracted", "published", "swap", "lesson"):
             lessons.changed()
 
 
@@ -407,8 +407,8 @@ async def _fill_search(store: Store) -> None:
     """The words of what was captured, behind the capture: many at once, since answers wait behind each commit."""
     while True:
         try:
-            indexed = 0 if store.integrity.state == "damaged" else await store.inbox.index_words()
+            indexed_count = 0 if store.integrity.state == "damaged" else await store.inbox.index_words()
         except StoreError as error:
             log.error("the search does not know the newest completions yet", error=str(error))
-            indexed = 0
-        await asyncio.sleep(0.05 if indexed == BATCH_SIZE else INDEX_EVERY_S)
+            indexed_count = 0
+        await asyncio.sleep(0.05 if indexed_count == BATCH_SIZE else INDEX_EVERY_S)

@@ -147,18 +147,18 @@ def _wait(since: Status | None, timeout_s: float) -> _Plan[int]:
     """The run that `since` did not know, or that was under way then; its version, once that answers."""
     end = time.monotonic() + timeout_s
     baseline = since or (yield from _status())
-    awaited = baseline.last_run + (1 if baseline.ended else 0)
+    awaited_run = baseline.last_run + (1 if baseline.ended else 0)
     while True:
-        now = yield from _status()
-        if now.last_run >= awaited:
-            run = yield _ClientCall("GET", f"/rl/runs/{awaited}")
-            if run["status"] == "done" and (now.live >= run["version"] or now.trains_another):
+        status = yield from _status()
+        if status.last_run >= awaited_run:
+            run = yield _ClientCall("GET", f"/rl/runs/{awaited_run}")
+            if run["status"] == "done" and (status.live >= run["version"] or status.trains_another):
                 return int(run["version"])
             if run["ended_at"] is not None and run["status"] != "done":
-                raise NotTrained(f"Run {awaited} ended {run['status']}, so no version is new: {run['reason']}.")
+                raise NotTrained(f"Run {awaited_run} ended {run['status']}, so no version is new: {run['reason']}.")
         if time.monotonic() >= end:
-            problem = f"; there is a problem: {now.problem}" if now.problem else ""
-            raise NotTrained(f"No new version answers after {timeout_s:g} s: training {now.training}{problem}.")
+            problem = f"; there is a problem: {status.problem}" if status.problem else ""
+            raise NotTrained(f"No new version answers after {timeout_s:g} s: training {status.training}{problem}.")
         yield min(POLL_S, max(0.0, end - time.monotonic()))
 
 

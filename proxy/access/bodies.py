@@ -118,7 +118,7 @@ class Bodies:
         if weigh and len(body) >= LIGHT:
             holding.take_up_to(len(body) + await off_loop(len(body), whole_weight, body))
 
-    async def _in_time(self, request: web.Request, holding: HeldBytes, reserved: int) -> bytes:
+    async def _in_time(self, request: web.Request, holding: HeldBytes, reserved_bytes: int) -> bytes:
         """The body, as long as each `server.slow_client_s` brings enough of it."""
         loop, body, size, mark = asyncio.get_running_loop(), bytearray(), 0, 0
         due = loop.time() + self._patience
@@ -134,9 +134,9 @@ class Bodies:
             size = len(body)
             if size > self._largest:
                 raise self._too_large()
-            while size > max(reserved, SMALL):
-                reserved += STEP
-                holding.take_up_to(reserved)
+            while size > max(reserved_bytes, SMALL):
+                reserved_bytes += STEP
+                holding.take_up_to(reserved_bytes)
             if size - mark >= self._patience * PACE:
                 mark, due = size, loop.time() + self._patience
 

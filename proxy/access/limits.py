@@ -56,8 +56,8 @@ class Limits:
         TooMany where this holder has its share of them, Overloaded where all are taken."""
         places = self._places[kind]
         refusal = places.take(holder)
-        if refusal is not None and (reserved := reserve()):
-            refusal = places.take(holder, reserve=reserved)
+        if refusal is not None and (reserved_places := reserve()):
+            refusal = places.take(holder, reserve=reserved_places)
         if refusal == "share":
             raise TooMany(
                 f"This key has {places.held_by(holder)} {_NAMES[kind]}, its share of {places.most}; nothing was passed "

@@ -136,7 +136,7 @@ def read_head(request: web.Request) -> RequestHead:
     _check_path(request)
     _check_own(request)
     route_rule, headers = rule(request), request.headers
-    keyed = "authorization" in headers or "x-api-key" in headers
+    has_key = "authorization" in headers or "x-api-key" in headers
     return RequestHead(
         request.method,
         target_of(request),
@@ -145,7 +145,7 @@ def read_head(request: web.Request) -> RequestHead:
         route_rule,
         least(request, route_rule),
         key_in(headers),
-        not keyed and (request.method in ("GET", "HEAD") or route_rule.kind == "page"),
+        not has_key and (request.method in ("GET", "HEAD") or route_rule.kind == "page"),
     )
 
 
@@ -197,7 +197,7 @@ class Guard:
         self._bodies = bodies
         self.busy: set[web.RequestHandler] = set()  # connections with a request under way
         self._by_cookie = by_cookie
-        self._refused = refused
+        self._on_refusal = refused
         self._home = home
         self._heads = RequestHeads()
         self._plain: WeakKeyDictionary[RequestHead, bool] = WeakKeyDictionary()
@@ -244,7 +244,7 @@ class Guard:
             holder = (principal.key if self._keys.needed else request.remote, group)
             return await self._in_place("events" if kind == "events" else "requests", holder, request, handler)
         except ProxyError:  # the data routes answer their own: what comes here got no further
-            self._refused(request)
+            self._on_refusal(request)
             raise
 
     async def _in_place(
@@ -283,18 +283,18 @@ class Guard:
     def _is_plain(self, head: RequestHead) -> bool:
         """Tell whether nothing in it could have come from a web page, or be for another home."""
         headers, host = head.headers, head.headers.get("host")
-        strange = (
+        has_browser_mark = (
             "origin" in headers or "sec-fetch-site" in headers or HOME_HEADER in headers or head.method == "OPTIONS"
         )
-        ours = host is None or _host(host) in self._hosts or is_loopback(_host(host))
-        self._plain[head] = plain = ours and not strange
+        is_own_host = host is None or _host(host) in self._hosts or is_loopback(_host(host))
+        self._plain[head] = plain = is_own_host and not has_browser_mark
         return plain
 
     def _for_this_home(self, request: web.Request, served: str) -> None:
         """A command of this machine acts on no other home than its own, whoever has its port now."""
         home = request.headers.get(HOME_HEADER)
-        from_here = is_loopback((request.remote or "").removeprefix("::ffff:"))
-        if home is None or self._home is None or not from_here or is_home(self._home, home):
+        is_local = is_loopback((request.remote or "").removeprefix("::ffff:"))
+        if home is None or self._home is None or not is_local or is_home(self._home, home):
             return
         raise AnotherHome(
             f"The rlproxy at {request.host} serves {served}, not {unquote(home)}, so nothing was done. Start the one "

@@ -58,8 +58,8 @@ app.add_typer(keys_app, name="keys")
 app.add_typer(lessons_app, name="lessons")
 
 
-def _say_version(requested: bool) -> None:
-    if requested:
+def _say_version(is_requested: bool) -> None:
+    if is_requested:
         from importlib.metadata import version
 
         print(f"rlproxy {version('rlproxy')}")

@@ -59,7 +59,7 @@ class TypedLine(NamedTuple):
     """One line of a person, or what they pasted."""
 
     text: str
-    pasted: bool = False
+    is_pasted: bool = False
     letter: str = ""  # where that is all that was typed
 
 
@@ -103,7 +103,7 @@ class Chat:
     def _handle(self, line: TypedLine) -> TypedLine | None:
         """The words said instead of a reason, if any."""
         try:
-            if line.pasted and PREFIX.match(line.text):
+            if line.is_pasted and PREFIX.match(line.text):
                 _dim("what is pasted is no command, so nothing was sent: type it, or put a word before it")
             elif line.text == "/new":
                 self._new()
@@ -158,7 +158,7 @@ class Chat:
         if word == "good":
             return None
         reason = _message(REASON_PROMPT)
-        if not reason.pasted and (PREFIX.match(reason.text) or reason.text in ("/new", "/help")):
+        if not reason.is_pasted and (PREFIX.match(reason.text) or reason.text in ("/new", "/help")):
             return reason
         if reason.text:
             self._feedback(answer, word, reason.text)
@@ -183,13 +183,13 @@ class Chat:
         """Printed as it comes; None where it was stopped."""
         model = self._model if version == "live" else f"{self._model}@{version}"
         body = {"model": model, "messages": messages, "stream": True, **self._sampling}
-        id, pieces, cut = "", list[str](), False
+        id, pieces, is_cut = "", list[str](), False
         events = self._client.events("/v1/chat/completions", body, turn, self._session)
         try:
             for event in events:
                 id = str(event.get("id") or id)
-                piece, ended = _piece(event)
-                cut = cut or ended == "length"
+                piece, finish_reason = _piece(event)
+                is_cut = is_cut or finish_reason == "length"
                 pieces.append(piece)
                 print(piece, end="", flush=True)
         except KeyboardInterrupt:
@@ -203,7 +203,7 @@ class Chat:
         finally:
             events.close()
         print()
-        if cut:
+        if is_cut:
             _dim("(cut at its length limit; --max-tokens sets it)")
         return ChatAnswer(id, "".join(pieces), version)
 
@@ -230,11 +230,11 @@ def _mark_pastes() -> Iterator[None]:
     """The terminal marks what is pasted, and does not show the marks; afterwards it is as before."""
     descriptor = sys.stdin.fileno()
     original = termios.tcgetattr(descriptor)
-    changed = termios.tcgetattr(descriptor)
-    changed[3] &= ~termios.ECHOCTL
+    settings = termios.tcgetattr(descriptor)
+    settings[3] &= ~termios.ECHOCTL
     out = styled(sys.stdout)
     try:
-        termios.tcsetattr(descriptor, termios.TCSADRAIN, changed)
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, settings)
         print(MARKS_ON, end="", file=out, flush=True)
         yield
     finally:
@@ -257,9 +257,9 @@ def _message(prompt: str) -> TypedLine:
     finally:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, original)
     text = f"{line}\n{following_text}" if following_text else line
-    pasted = bool(following_text) or BEGINS in text
-    letter = text.lower() if len(text) == 1 and not pasted else ""
-    return TypedLine(text.replace(BEGINS, "").replace(ENDS, "").strip(), pasted, letter)
+    is_pasted = bool(following_text) or BEGINS in text
+    letter = text.lower() if len(text) == 1 and not is_pasted else ""
+    return TypedLine(text.replace(BEGINS, "").replace(ENDS, "").strip(), is_pasted, letter)
 
 
 def _read_available(descriptor: int) -> str:

@@ -113,8 +113,8 @@ def capture(
     if as_json:
         print_json(answer)
     else:
-        off = answer["capture"] == "off"
-        print(f"session {session}: " + ("nothing is kept from now on" if off else "captured again"))
+        is_off = answer["capture"] == "off"
+        print(f"session {session}: " + ("nothing is kept from now on" if is_off else "captured again"))
 
 
 data_app.command()(forget)

@@ -50,18 +50,18 @@ def encrypt(settings: Settings, source: str, progress: Progress) -> Report:
     if (reason := sealing_lacks()) is not None:
         raise KeyProblem(f"{reason}; nothing was changed.")
     with encryption.owned(home):
-        was = encryption.is_encrypted(home)
-        secret, key_is_new = (db_key.find(source, home), False) if was else db_key.find_or_make(source, home)
+        was_encrypted = encryption.is_encrypted(home)
+        secret, key_is_new = (db_key.find(source, home), False) if was_encrypted else db_key.find_or_make(source, home)
         assert secret is not None, "there is a source"
-        report = Report(source, key_is_new, was)
+        report = Report(source, key_is_new, was_encrypted)
         original = _write_setting(settings, source)
         try:
-            converted = encryption.encrypt(home, secret, progress)
+            conversion_report = encryption.encrypt(home, secret, progress)
         except BaseException:
             if not encryption.is_encrypted(home):
                 _restore_settings(home, original)
             raise
-        _take(report, converted)
+        _take(report, conversion_report)
         if not driver.is_new(home / schema.NAME):
             report.runs = _runs(home, secret, progress, report, sealed=True)
             if report.files or report.runs:
@@ -91,9 +91,9 @@ def decrypt(settings: Settings, progress: Progress) -> Report:
     return report
 
 
-def _take(report: Report, converted: encryption.ConversionReport) -> None:
-    report.files += [str(path) for path in converted.files]
-    report.left |= {str(path): reason for path, reason in converted.left.items()}
+def _take(report: Report, conversion_report: encryption.ConversionReport) -> None:
+    report.files += [str(path) for path in conversion_report.files]
+    report.left |= {str(path): reason for path, reason in conversion_report.left.items()}
 
 
 def _runs(home: Path, secret: Secret, progress: Progress, report: Report, *, sealed: bool) -> int:

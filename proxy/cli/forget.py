@@ -43,8 +43,8 @@ def forget(
     body |= {"retrain": True} if retrain else {}
     body |= {"purge_backups": True} if purge_backups else {}
     if not yes:
-        looked = client.call("POST", "/rl/forget", {**body, "dry_run": True})
-        _say(_describe(looked, "would go for good", retrain, purge_backups))
+        preview = client.call("POST", "/rl/forget", {**body, "dry_run": True})
+        _say(_describe(preview, "would go for good", retrain, purge_backups))
         if not sys.stdin.isatty():
             fail("nothing was forgotten: nobody is here to ask. --yes says that you are sure.")
         if not _sure("Forget it? [y/N] "):

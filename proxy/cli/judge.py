@@ -75,11 +75,11 @@ def _show(report: dict[str, Any]) -> None:
         out.print(f"\n{judge_row['judge']}: {judge_row['state']}")
         table = Table("finds", "shared", "kappa (95 %)", "both", "person only", "judge only", "neither", box=None)
         for side in ("bad", "good"):
-            how = judge_row[side]
-            low, high = how["interval"] or (0.0, 0.0)
-            kappa = "" if how["kappa"] is None else f"{how['kappa']:.2f} ({low:.2f} to {high:.2f})"
-            cells = (str(how["table"][name]) for name in ("both", "person_only", "judge_only", "neither"))
-            table.add_row(side, f"{how['shared']} of {how['needed']}", kappa, *cells)
+            agreement = judge_row[side]
+            low, high = agreement["interval"] or (0.0, 0.0)
+            kappa = "" if agreement["kappa"] is None else f"{agreement['kappa']:.2f} ({low:.2f} to {high:.2f})"
+            cells = (str(agreement["table"][name]) for name in ("both", "person_only", "judge_only", "neither"))
+            table.add_row(side, f"{agreement['shared']} of {agreement['needed']}", kappa, *cells)
         out.print(table)
         for turn in judge_row["disagreements"]:
             out.print(f"  {turn['completion_id']}: people {turn['person']:+.1f}, the judge {turn['judge']:+.1f}")

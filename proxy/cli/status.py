@@ -102,13 +102,13 @@ def _answering(s: dict[str, Any], url: str) -> list[Row]:
 def _ratings(s: dict[str, Any]) -> list[Row]:
     ratings = s["ratings"]
     unusable = f", {ratings['stale']} too old to train" if ratings["stale"] else ""
-    if never := ratings["untrainable"]:
-        unusable += f", {sum(never.values())} never train ({', '.join(never)})"
+    if untrainable := ratings["untrainable"]:
+        unusable += f", {sum(untrainable.values())} never train ({', '.join(untrainable)})"
     kinds = f"{ratings['good']} good, {ratings['bad']} bad"
-    of = f"{ratings['fresh']} of the {ratings['needed']} that start a run"
+    progress = f"{ratings['fresh']} of the {ratings['needed']} that start a run"
     if _never_trains(s):
-        of = f"{ratings['fresh']} that no run has used"
-    rows: list[Row] = [("ratings", f"{of}: {kinds}{unusable}", "")]
+        progress = f"{ratings['fresh']} that no run has used"
+    rows: list[Row] = [("ratings", f"{progress}: {kinds}{unusable}", "")]
     if ratings["fresh"] >= ENOUGH and min(ratings["good"], ratings["bad"]) == 0:
         rows.append(("", "only one kind of rating: rate the other kind too", "yellow"))
     if waiting := ratings.get("dampened"):
@@ -134,8 +134,8 @@ def _episodes(s: dict[str, Any]) -> list[Row]:
         places = f"{requests['at_backend']} at the backend, {requests['waiting']} wait (backend.episodes_at_once)"
         rows.append(("", f"their requests: {places}", ""))
     metrics = (s["last_run"] or {}).get("metrics") or {}
-    if compared := int(metrics.get("groups_kept", 0)):
-        rows.append(("", f"last run: {some(compared, 'group')} compared", ""))
+    if group_count := int(metrics.get("groups_kept", 0)):
+        rows.append(("", f"last run: {some(group_count, 'group')} compared", ""))
     if episodes["left_out"]:
         rows.append(("", "left out: " + ", ".join(f"{n} {reason}" for reason, n in episodes["left_out"].items()), ""))
     if episodes.get("own_reward_problem"):
@@ -178,12 +178,14 @@ def _training(s: dict[str, Any]) -> list[Row]:
 
 def _health(s: dict[str, Any]) -> list[Row]:
     counts = s["counts"]
-    unfinished = [f"{counts[k]} {k}" for k in ("pending", "partial") if counts[k]]
-    whole = f"{some(counts['done'], 'whole answer')}, {counts['captured_today']} today"
-    unfinished_note = f" ({', '.join(unfinished)})" if unfinished else ""
-    rows: list[Row] = [("captured", f"{whole}{unfinished_note}; rated {counts['good']} good, {counts['bad']} bad", "")]
-    failed = some(counts["error"], "failed answer") if counts["error"] else "no failed answers"
-    rows.append(("errors", failed, "yellow" if counts["error"] else ""))
+    unfinished_counts = [f"{counts[k]} {k}" for k in ("pending", "partial") if counts[k]]
+    whole_answers = f"{some(counts['done'], 'whole answer')}, {counts['captured_today']} today"
+    unfinished_note = f" ({', '.join(unfinished_counts)})" if unfinished_counts else ""
+    rows: list[Row] = [
+        ("captured", f"{whole_answers}{unfinished_note}; rated {counts['good']} good, {counts['bad']} bad", "")
+    ]
+    failures = some(counts["error"], "failed answer") if counts["error"] else "no failed answers"
+    rows.append(("errors", failures, "yellow" if counts["error"] else ""))
     if s["database"]["state"] == "checking":
         seconds = time.time() - s["database"]["checked_since"]
         rows.append(("database", f"{s['database']['line']} ({seconds:.0f} s by now)", "yellow"))
@@ -195,13 +197,13 @@ def _health(s: dict[str, Any]) -> list[Row]:
 
 def _prompts(s: dict[str, Any]) -> list[Row]:
     """Answers that a run would not train on as they were sent, or not at all."""
-    rendering, tried = s["match"]["rendering"], s["rehearsal"]
+    rendering, rehearsal = s["match"]["rendering"], s["rehearsal"]
     rows: list[Row] = []
     if texts := side_by_side(rendering):
         rows.append(("template", rendering["line"], "" if rendering["known"] else "yellow"))
         rows += [("", text, "") for text in texts]
-    if tried["refused"]:
-        rows.append(("prompts", tried["line"], "yellow"))
+    if rehearsal["refused"]:
+        rows.append(("prompts", rehearsal["line"], "yellow"))
     if s["cut"]:
         rows.append(("cut", s["cut"], "yellow"))
     return rows

@@ -28,14 +28,14 @@ def follow(client: HomeClient, newest: int, reason: str, *, as_json: bool) -> No
     """Lines as the run tries rates, until it has one or has ended. `newest`: the newest run of before it."""
     _say(f"a training run starts with {reason}; it looks for a learning rate first", as_json)
     run: dict[str, Any] | None = None
-    printed = 0
+    printed_count = 0
     try:
         while True:
             if run is None and (id := newest_run(client)) > newest:
                 run = {"id": id}
             if run is not None:
                 run = client.call("GET", f"/rl/runs/{run['id']}")
-                printed = _show(run["sweep"], printed, as_json)
+                printed_count = _show(run["sweep"], printed_count, as_json)
                 if run["tuned"] is not None or run["status"] in ENDED:
                     break
             time.sleep(LOOK_S)
@@ -51,10 +51,10 @@ def follow(client: HomeClient, newest: int, reason: str, *, as_json: bool) -> No
     _say(f"{run['tuned']:.2g} is the highest rate without harm; run {run['id']} trains with it", as_json)
 
 
-def _show(sweep: list[dict[str, Any]], printed: int, as_json: bool) -> int:
-    for attempt in sweep[printed:]:
-        moved = "out of all bounds" if attempt["moved"] is None else f"{attempt['moved']:.3f} nats a token"
-        _say(f"  {attempt['rate']:.2g}: two steps move the model {moved}", as_json)
+def _show(sweep: list[dict[str, Any]], printed_count: int, as_json: bool) -> int:
+    for attempt in sweep[printed_count:]:
+        shift = "out of all bounds" if attempt["moved"] is None else f"{attempt['moved']:.3f} nats a token"
+        _say(f"  {attempt['rate']:.2g}: two steps move the model {shift}", as_json)
     return len(sweep)
 
 

@@ -71,9 +71,9 @@ def acceptance(metrics: dict[str, Any]) -> str:
         f"{metrics[key]:.1%} ({words})" for key, words in REJECTED.items() if (metrics.get(key) or 0.0) >= 0.0005
     )
     text = f"{metrics['acceptance']:.1%} of the rated tokens can train" + (f"; left out {causes}" if causes else "")
-    if late := metrics.get("late"):
+    if late_count := metrics.get("late"):
         noun = "turns" if metrics.get("episodes") else "ratings"
-        text += f"; {metrics.get('late_trained', 0):.0f} of {late:.0f} late {noun} trained"
+        text += f"; {metrics.get('late_trained', 0):.0f} of {late_count:.0f} late {noun} trained"
     return text
 
 
@@ -150,10 +150,10 @@ def show_run(r: dict[str, Any]) -> None:
             note = f"; {c['note']}" if c.get("note") else ""
             table.add_row(name, number(c["value"]), number(c["bound"]), mark, f"{question(name)}{note}")
         console().print(table)
-    odd = [sample for sample in r["account"] if sample.get("flags") or sample["cause"]]
-    if odd:
+    odd_samples = [sample for sample in r["account"] if sample.get("flags") or sample["cause"]]
+    if odd_samples:
         table = _table("completion", "odd", "trained", "kept out as", "why")
-        for sample in odd:
+        for sample in odd_samples:
             flags = ", ".join(sample.get("flags") or ())
             trained = "yes" if sample["used"] else "no"
             table.add_row(sample["completion"] or "", flags, trained, sample["cause"] or "", sample.get("reason") or "")
@@ -164,8 +164,10 @@ def show_run(r: dict[str, Any]) -> None:
         for choice in own_choices:
             table.add_row(choice["name"], number(choice["value"]), choice["why"])
         console().print(table)
-        if unchanged := len(r["choices"]) - len(own_choices):
-            print(f"{unchanged} more settings are as the preset has them; `rlproxy runs {r['id']} --json` lists them.")
+        if preset_count := len(r["choices"]) - len(own_choices):
+            print(
+                f"{preset_count} more settings are as the preset has them; `rlproxy runs {r['id']} --json` lists them."
+            )
 
 
 def _table(*columns: str, long: int = 1) -> Table:
@@ -195,23 +197,23 @@ def show_keys(keys: list[dict[str, Any]]) -> None:
     console().print(table)
 
 
-def gate(of: dict[str, Any]) -> str:
+def gate(row: dict[str, Any]) -> str:
     """In one line: passed, or the first check that refused a run. A version is one that passed."""
-    checks = of["gate"] or {}
-    failed = next((name for name, c in checks.items() if not c["ok"]), None)
-    if failed and of.get("status", "done") != "done":
-        c = checks[failed]
+    checks = row["gate"] or {}
+    failed_check = next((name for name, c in checks.items() if not c["ok"]), None)
+    if failed_check and row.get("status", "done") != "done":
+        c = checks[failed_check]
         side = "<" if c["value"] < c["bound"] else ">"
-        return f"rejected: {failed} {number(c['value'])} {side} {number(c['bound'])}"
-    retry_note = " at the second try" if of.get("retried") else ""
-    retry_note += ", half of the way back" if of.get("back") else ""
-    comments_note = "; only comments taught" if failed else ""  # what judges the ratings stops none but them
+        return f"rejected: {failed_check} {number(c['value'])} {side} {number(c['bound'])}"
+    retry_note = " at the second try" if row.get("retried") else ""
+    retry_note += ", half of the way back" if row.get("back") else ""
+    comments_note = "; only comments taught" if failed_check else ""  # what judges the ratings stops none but them
     return f"passed{retry_note}{comments_note}" if checks else ""
 
 
-def verdict(of: dict[str, Any]) -> str:
+def verdict(row: dict[str, Any]) -> str:
     """Do `gate` with what the check asks."""
-    text = gate(of)
+    text = gate(row)
     check = text.removeprefix("rejected: ").partition(" ")[0] if text.startswith("rejected: ") else ""
     return f"{text} (the gate asks: {question(check)})" if check else text
 

@@ -124,11 +124,11 @@ class Control:
                     await response.write(b": \n\n")
                     continue
                 try:
-                    happened = next_one.result()
+                    event = next_one.result()
                 except StopAsyncIteration:  # we stop
                     return response
-                head = f"id: {happened.id}\nevent: {happened.kind}\n".encode()
-                await response.write(head + sse.event(orjson.dumps(happened.data)))
+                head = f"id: {event.id}\nevent: {event.kind}\n".encode()
+                await response.write(head + sse.event(orjson.dumps(event.data)))
                 next_one = asyncio.ensure_future(anext(listening))
         finally:
             next_one.cancel()

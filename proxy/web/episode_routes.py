@@ -103,11 +103,14 @@ class EpisodeRoutes:
             )
         rewards = {turn.completion_id: turn.reward for turn in await self._store.episodes.turns(episode)}
         turns = await self._store.completions.many(list(rewards))
-        of = segments(turns)
+        turn_segments = segments(turns)
         return json_response({
             **episode_json(episode),
-            "turns": [turn_json(turn, segment, rewards[turn.new.id]) for turn, segment in zip(turns, of, strict=True)],
-            "segments": max(of, default=-1) + 1,
+            "turns": [
+                turn_json(turn, segment, rewards[turn.new.id])
+                for turn, segment in zip(turns, turn_segments, strict=True)
+            ],
+            "segments": max(turn_segments, default=-1) + 1,
             "side_turns": await self._store.episodes.side_turns(episode),
         })  # fmt: skip
 

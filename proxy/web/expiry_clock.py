@@ -28,25 +28,25 @@ class Calendar:
     """`hold_s`: how long a clock that has jumped forward is not believed. To be looked at at least once an hour."""
 
     def __init__(
-        self, hold_s: float, wall: Callable[[], float] = lambda: time.time(), passed: Callable[[], float] = steady
+        self, hold_s: float, wall: Callable[[], float] = lambda: time.time(), steady_clock: Callable[[], float] = steady
     ) -> None:
         self.hold_s = hold_s
-        self._wall, self._passed = wall, passed
-        self._reference = (wall(), passed())
-        self._jumped: tuple[float, float] | None = None  # when (steady), and how far ahead the clock is since then
+        self._wall, self._steady = wall, steady_clock
+        self._reference = (wall(), steady_clock())
+        self._jump: tuple[float, float] | None = None  # when (steady), and how far ahead the clock is since then
 
     def now(self) -> float:
         """Unix seconds: those of the clock, or of before it jumped forward plus the time that has passed since."""
-        wall, steady_now = self._wall(), self._passed()
-        expected = self._reference[0] + steady_now - self._reference[1]
-        ahead = wall - expected
+        wall, steady_now = self._wall(), self._steady()
+        expected_now = self._reference[0] + steady_now - self._reference[1]
+        ahead = wall - expected_now
         if ahead <= SLACK_S:
-            self._reference, self._jumped = (wall, steady_now), None
+            self._reference, self._jump = (wall, steady_now), None
             return wall
-        if self._jumped is None or abs(ahead - self._jumped[1]) > SLACK_S:
-            self._jumped = (steady_now, ahead)
+        if self._jump is None or abs(ahead - self._jump[1]) > SLACK_S:
+            self._jump = (steady_now, ahead)
             log.warning("the clock has jumped forward; nothing expires by it yet", seconds=round(ahead))
-        if steady_now - self._jumped[0] < self.hold_s:
-            return expected
-        self._reference, self._jumped = (wall, steady_now), None
+        if steady_now - self._jump[0] < self.hold_s:
+            return expected_now
+        self._reference, self._jump = (wall, steady_now), None
         return wall

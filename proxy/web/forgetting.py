@@ -91,9 +91,9 @@ class Forgetter:
         if forget_request.purge and (doubt := self._store.integrity.doubt) is not None:
             raise Conflict(f"Nothing was forgotten, since copies may be needed: {doubt}. Ask again when that is over.")
         async with self._files.lock:
-            looked = await self.look(forget_request.kind, forget_request.name)
+            preview = await self.look(forget_request.kind, forget_request.name)
             try:
-                await self._files.refuse_if_trained_on(looked.forgetting)
+                await self._files.refuse_if_trained_on(preview.forgetting)
                 forgetting = await self._store.erasure.forget(
                     forget_request.kind, forget_request.name, actor, retrain=forget_request.retrain
                 )
@@ -109,11 +109,11 @@ class Forgetter:
             ratings=len(forgetting.ratings),
         )
         if forget_request.purge:
-            await asyncio.to_thread(copies.delete, (self._home / file for file in looked.copies.holding))
+            await asyncio.to_thread(copies.delete, (self._home / file for file in preview.copies.holding))
         rebuild = None
         if forget_request.retrain and forgetting.trained and await self._rebuilding.begin() is not None:
             rebuild = await self._rebuilding.report()
-        return ForgottenCount(forgetting, looked.copies, forget_request.purge, rebuild)
+        return ForgottenCount(forgetting, preview.copies, forget_request.purge, rebuild)
 
     async def delete(self, id: str) -> None:
         """One completion, because its client says so. Raises Conflict where a run under way trains on it."""

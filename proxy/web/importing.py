@@ -57,32 +57,32 @@ class ImportRoutes:
     async def post(self, request: web.Request) -> web.Response:
         """A batch of lines: those that are good are on disk when it answers."""
         require_admin(request)
-        ours = flag(request, "ours")
+        own_versions = flag(request, "ours")
         raw = await request.read()
-        rows, refused = await off_loop_above(WORTH_A_THREAD, len(raw), self._read, raw, ours)
-        if not rows and not refused:
+        rows, refusals = await off_loop_above(WORTH_A_THREAD, len(raw), self._read, raw, own_versions)
+        if not rows and not refusals:
             raise BadRequest("The body holds no line of an export.")
         rows, forgotten = without_forgotten(rows, await self._store.erasure.forgotten())
         result = await self._store.transfer.take(rows)
         if result.stored:
-            await self._store.meta.audit("admin", "import", {**result._asdict(), "refused": len(refused)})
+            await self._store.meta.audit("admin", "import", {**result._asdict(), "refused": len(refusals)})
         return json_response(
             ImportedBody(
-                stored=result.stored, known=result.known, ratings=result.ratings, forgotten=forgotten, refused=refused
+                stored=result.stored, known=result.known, ratings=result.ratings, forgotten=forgotten, refused=refusals
             )
         )
 
-    def _read(self, raw: bytes, ours: bool) -> tuple[list[ImportedCompletions], list[BadLineBody]]:
+    def _read(self, raw: bytes, own_versions: bool) -> tuple[list[ImportedCompletions], list[BadLineBody]]:
         rows: list[ImportedCompletions] = []
-        refused: list[BadLineBody] = []
+        refusals: list[BadLineBody] = []
         for number, line in enumerate(raw.split(b"\n"), start=1):
             if not line.strip():
                 continue
             try:
-                rows.append(read(line, self._redactor, ours=ours))
+                rows.append(read(line, self._redactor, own_versions=own_versions))
             except BadImportLine as error:
-                refused.append({"line": number, "why": str(error)})
-        return rows, refused
+                refusals.append({"line": number, "why": str(error)})
+        return rows, refusals
 
 
 def without_forgotten(
@@ -97,7 +97,7 @@ def without_forgotten(
     return new_rows, len(rows) - len(new_rows) + ratings
 
 
-def read(raw: bytes, redactor: Redactor, *, ours: bool) -> ImportedCompletions:
+def read(raw: bytes, redactor: Redactor, *, own_versions: bool) -> ImportedCompletions:
     """Raises BadImportLine."""
     try:
         line = loads(raw)
@@ -108,12 +108,12 @@ def read(raw: bytes, redactor: Redactor, *, ours: bool) -> ImportedCompletions:
     if line.get("format") != FORMAT:
         raise BadImportLine(f"its format is {line.get('format')!r}, this rlproxy reads {FORMAT}")
     try:
-        return _read_line(line, redactor, ours)
+        return _read_line(line, redactor, own_versions)
     except (TypeError, ValueError, AttributeError, OverflowError) as error:
         raise BadImportLine(f"a member is of another kind than an export has: {error}") from None
 
 
-def _read_line(line: Mapping[str, Any], redactor: Redactor, ours: bool) -> ImportedCompletions:
+def _read_line(line: Mapping[str, Any], redactor: Redactor, own_versions: bool) -> ImportedCompletions:
     prompt_kinds: set[str] = set()
     reply_kinds: set[str] = set()
     request_kinds: set[str] = set()
@@ -143,7 +143,7 @@ def _read_line(line: Mapping[str, Any], redactor: Redactor, ours: bool) -> Impor
         id=id, request_id=_text(line, "request_id"), choice=_whole(line, "choice", MOST_CHOICES),
         created_at=_moment(line, "created_at"), dialect=_text(line, "dialect"), backend=_text(line, "backend"),
         model=_text(line, "model"), served_model=_text(line, "served_model"),
-        version=_version(line) if ours else None,
+        version=_version(line) if own_versions else None,
         session=_maybe(line, "session"), user=_maybe(line, "user"),
         turn="side" if line.get("turn") == "side" else "main", turn_rule="imported", streamed=False, prompt=prompt,
         request=request, sampling=_sampling(line),

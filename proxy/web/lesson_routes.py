@@ -70,12 +70,12 @@ class LessonRoutes:
             if not text or len(text) > LONGEST:
                 raise BadRequest(f"`text` must have 1 to {LONGEST} characters.", param="text")
         active = edits.get("active", lesson.state == "active")
-        ended, reason = (None, None) if active else (lesson.state, lesson.end_reason)
+        end_state, reason = (None, None) if active else (lesson.state, lesson.end_reason)
         if not active and lesson.state == "active":
-            ended, reason = "removed", f"by {actor}"
+            end_state, reason = "removed", f"by {actor}"
         always = edits.get("always", lesson.always)
         try:
-            await self._store.lessons.say(id, text=text, always=always, ended=ended, reason=reason, actor=actor)
+            await self._store.lessons.say(id, text=text, always=always, ended=end_state, reason=reason, actor=actor)
         except UnknownRating:
             raise _none(id) from None
         if self._lessons is not None:

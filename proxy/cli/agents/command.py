@@ -68,7 +68,7 @@ def disconnect(settings: Settings, agent: str, *, dry_run: bool, yes: bool, quie
         raise CannotConnect(str(error)) from None
     if not quiet:
         _show(changes, _key(settings))
-    stuck = ", ".join(f"{change.file} is {change.how}" for change in changes if change.stuck)
+    stuck = ", ".join(f"{change.file} is {change.explanation}" for change in changes if change.stuck)
     if not dry_run:
         _agree(yes or quiet)
         try:
@@ -161,8 +161,8 @@ def _show(changes: list[Change], key: str | None) -> None:
     for change in changes:
         if change.changes:
             print(mask(change.diff(), key), end="")
-        if change.how:
-            print(f"{change.file}: {change.how}")
+        if change.explanation:
+            print(f"{change.file}: {change.explanation}")
 
 
 def _agree(yes: bool) -> None:
@@ -175,7 +175,7 @@ def _files(changes: list[Change], key: str | None) -> list[dict[str, Any]]:
         {
             "file": str(c.file),
             "changed": c.changes,
-            "how": c.how or None,
+            "how": c.explanation or None,
             "diff": mask(c.diff(), key),
         }
         for c in changes

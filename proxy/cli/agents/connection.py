@@ -30,19 +30,19 @@ class Change:
     """One file, before and after."""
 
     file: Path
-    now: bytes | None  # None: there is no such file
-    then: bytes | None
-    how: str = ""
+    original: bytes | None  # None: there is no such file
+    result: bytes | None
+    explanation: str = ""
     base: bytes | None = None  # what it is without us
     sets: list[dict[str, Any]] = field(default_factory=list)
     stuck: dict[str, Any] | None = None  # the record of what could not be taken back; `how` says why
 
     @property
     def changes(self) -> bool:
-        return self.now != self.then
+        return self.original != self.result
 
     def diff(self) -> str:
-        old, new = (_lines(text) for text in (self.now, self.then))
+        old, new = (_lines(text) for text in (self.original, self.result))
         return "".join(
             line if line.endswith("\n") else line + "\n"
             for line in difflib.unified_diff(old, new, str(self.file), str(self.file), n=2)
@@ -53,8 +53,8 @@ def connecting(setup: Setup, record: dict[str, Any] | None) -> list[Change]:
     """Changes that connecting would make. Raises UnreadableSettings."""
     changes = []
     for file in dict.fromkeys(edit.file for edit in setup.edits):
-        now = _read(file)
-        base, how, _ = _undo_edits(now, _find_entry(record, file))
+        original = _read(file)
+        base, explanation, _ = _undo_edits(original, _find_entry(record, file))
         text, sets = _decode(file, base), []
         for edit in (edit for edit in setup.edits if edit.file == file):
             try:
@@ -62,7 +62,7 @@ def connecting(setup: Setup, record: dict[str, Any] | None) -> list[Change]:
             except UnreadableSettings as error:
                 raise UnreadableSettings(f"{file} was left as it is: {error}.") from None
             sets += new_sets
-        changes.append(Change(file, now, text.encode(), how, base, sets))
+        changes.append(Change(file, original, text.encode(), explanation, base, sets))
     obsolete = [_undo_entry(entry) for entry in _files(record) if Path(entry["file"]) not in {c.file for c in changes}]
     return changes + obsolete  # a file that the agent was set up in before, and is no more
 
@@ -79,13 +79,13 @@ def apply(changes: list[Change]) -> list[str]:
         if not change.changes:
             continue
         target = change.file.resolve()  # a link of a dotfile keeper stays a link
-        if change.then is None:
+        if change.result is None:
             target.unlink(missing_ok=True)
             continue
         missing = [parent for parent in target.parents if not parent.exists()]
         created += [str(parent) for parent in missing]
         target.parent.mkdir(parents=True, exist_ok=True)
-        _write(target, change.then)
+        _write(target, change.result)
     return created
 
 
@@ -125,7 +125,7 @@ def save(home: Path, agent: str, changes: list[Change], folders: list[str]) -> N
         {
             "file": str(change.file),
             "before": None if change.base is None else base64.b64encode(change.base).decode(),
-            "after": _hash(change.then),
+            "after": _hash(change.result),
             "sets": change.sets,
         }
         for change in changes
@@ -140,13 +140,13 @@ def find_lost(record: dict[str, Any]) -> list[str]:
     missing = []
     for entry in _files(record):
         file = Path(entry["file"])
-        now = _read(file)
-        if now is not None and _hash(now) == entry["after"]:
+        raw = _read(file)
+        if raw is not None and _hash(raw) == entry["after"]:
             continue
-        text = _decode(file, now)
-        for each in entry["sets"]:
-            if now is None or not _is_unchanged(text, each):
-                missing.append(f"{_place_text(each['place'])} in {file}")
+        text = _decode(file, raw)
+        for setting in entry["sets"]:
+            if raw is None or not _is_unchanged(text, setting):
+                missing.append(f"{_place_text(setting['place'])} in {file}")
     return missing
 
 
@@ -174,35 +174,35 @@ def _find_entry(record: dict[str, Any] | None, file: Path) -> dict[str, Any] | N
 # Editing
 
 
-def _undo_entry(recorded: dict[str, Any]) -> Change:
-    file = Path(recorded["file"])
-    now = _read(file)
-    then, how, could = _undo_edits(now, recorded)
-    return Change(file, now, then, how, stuck=None if could else recorded)
+def _undo_entry(entry: dict[str, Any]) -> Change:
+    file = Path(entry["file"])
+    original = _read(file)
+    result, explanation, is_undone = _undo_edits(original, entry)
+    return Change(file, original, result, explanation, stuck=None if is_undone else entry)
 
 
-def _undo_edits(now: bytes | None, recorded: dict[str, Any] | None) -> tuple[bytes | None, str, bool]:
+def _undo_edits(raw: bytes | None, entry: dict[str, Any] | None) -> tuple[bytes | None, str, bool]:
     """The file without what was set, how that was found, and whether it could be."""
-    if recorded is None or now is None:
-        return now, "it is gone already" if recorded else "", True
-    if _hash(now) == recorded["after"]:
-        original = recorded["before"]
-        return (None, "removed", True) if original is None else (base64.b64decode(original), "put back as it was", True)
+    if entry is None or raw is None:
+        return raw, "it is gone already" if entry else "", True
+    if _hash(raw) == entry["after"]:
+        saved = entry["before"]
+        return (None, "removed", True) if saved is None else (base64.b64decode(saved), "put back as it was", True)
     changed_places = []
     try:
-        text = now.decode()
-        for entry in reversed(recorded["sets"]):
-            text, ours = _undo_edit(text, entry)
-            if not ours:
-                changed_places.append(_place_text(entry["place"]))
+        text = raw.decode()
+        for setting in reversed(entry["sets"]):
+            text, was_ours = _undo_edit(text, setting)
+            if not was_ours:
+                changed_places.append(_place_text(setting["place"]))
     except UnreadableSettings as error:
-        return now, f"left as it is, since {error}", False
+        return raw, f"left as it is, since {error}", False
     except UnicodeDecodeError as error:
-        return now, f"left as it is, since it is not UTF-8 ({error})", False
-    how = "it was changed since, so only what rlproxy set was taken out"
+        return raw, f"left as it is, since it is not UTF-8 ({error})", False
+    explanation = "it was changed since, so only what rlproxy set was taken out"
     return (
         text.encode(),
-        how + (f"; {', '.join(changed_places)} was changed too and stays" if changed_places else ""),
+        explanation + (f"; {', '.join(changed_places)} was changed too and stays" if changed_places else ""),
         True,
     )
 
@@ -214,22 +214,22 @@ def _apply_edit(text: str, edit: SettingEdit) -> tuple[str, list[dict[str, Any]]
         return edit.value, [{**record, "value": edit.value, "had": bool(text), "was": text}]
     module = FORMATS[edit.format]
     document = module.parse(text) if text.strip() else None
-    was = look(document, edit.place)
-    if edit.default and was is not MISSING:
+    previous = look(document, edit.place)
+    if edit.default and previous is not MISSING:
         return text, []
     depth = next((i for i in range(1, len(edit.place)) if look(document, edit.place[:i]) is MISSING), len(edit.place))
     value = (
         edit.value
         if edit.own_key_place is None
-        else _with_own_key(edit.value, edit.own_key_place, look(was, edit.own_key_place))
+        else _with_own_key(edit.value, edit.own_key_place, look(previous, edit.own_key_place))
     )
-    new = text if was == value else module.set_value(text, edit.place, value)
+    new = text if previous == value else module.set_value(text, edit.place, value)
     return new, [
         {
             **record,
             "value": value,
-            "had": was is not MISSING,
-            "was": None if was is MISSING else was,
+            "had": previous is not MISSING,
+            "was": None if previous is MISSING else previous,
             "made_from": depth,
         }
     ]

@@ -148,10 +148,16 @@ def model(facts: DoctorFacts) -> DoctorCheck:
 def formats(facts: DoctorFacts) -> DoctorCheck:
     if facts.status is None:
         return _unknown("formats")
-    by: dict[str, list[str]] = {}
-    for name, how in facts.status["backend"]["dialects"].items():
-        by.setdefault({"untried": "asked for when first used"}.get(how, how), []).append(name)
-    return DoctorCheck("formats", "ok", "; ".join(f"{how}: {', '.join(names)}" for how, names in by.items()))
+    names_by_exactness: dict[str, list[str]] = {}
+    for name, exactness_text in facts.status["backend"]["dialects"].items():
+        names_by_exactness.setdefault(
+            {"untried": "asked for when first used"}.get(exactness_text, exactness_text), []
+        ).append(name)
+    return DoctorCheck(
+        "formats",
+        "ok",
+        "; ".join(f"{exactness_text}: {', '.join(names)}" for exactness_text, names in names_by_exactness.items()),
+    )
 
 
 def exactness(facts: DoctorFacts) -> DoctorCheck:
@@ -244,17 +250,17 @@ def template(facts: DoctorFacts) -> DoctorCheck:
     """The comparison's words about how a conversation is rendered, with both texts where they differ."""
     if facts.status is None:
         return _unknown("template")
-    weights_check, tried = facts.status["match"], facts.status["rehearsal"]
+    weights_check, rehearsal = facts.status["match"], facts.status["rehearsal"]
     rendering = weights_check["rendering"]
     if rendering is None:
         if weights_check["state"] == "other":
             return DoctorCheck("template", "unknown", "not looked at, since the models differ")
         return DoctorCheck("template", _comparison_state(facts.status), weights_check["line"])
     line = "\n     ".join([rendering["line"], *side_by_side(rendering)])
-    if rendering["known"] and not tried["refused"]:
+    if rendering["known"] and not rehearsal["refused"]:
         return DoctorCheck("template", "ok", line)
     if weights_check["state"] != "other":
-        return DoctorCheck("template", "note", line, "see the line `prompts`" if tried["refused"] else None)
+        return DoctorCheck("template", "note", line, "see the line `prompts`" if rehearsal["refused"] else None)
     fix = (
         "serve with the weights' own template (vLLM --chat-template, llama-server --jinja or --chat-template-file, "
         "TEMPLATE in Ollama's Modelfile), or use a server that tells how it renders (Ollama 0.11.5 and newer)"
@@ -266,16 +272,16 @@ def prompts(facts: DoctorFacts) -> DoctorCheck:
     """Tell whether a run would take the newest answers, and what the server has cut."""
     if facts.status is None:
         return _unknown("prompts")
-    tried, cut = facts.status["rehearsal"], facts.status["cut"]
-    line, fixes = tried["line"], []
-    if tried["refused"]:
+    rehearsal, cut = facts.status["rehearsal"], facts.status["cut"]
+    line, fixes = rehearsal["line"], []
+    if rehearsal["refused"]:
         fixes.append("the line `template` shows what the server reads; what is refused costs its rating, not the run")
     if cut is not None:
         cut_line, _, setting = cut.rpartition("; ")
         fixes = [f"{setting}; what was cut trains as it was read, where the server tells what that was", *fixes]
         line = f"{cut_line}; {line}"
     state: dict[str, State] = {"untried": "unknown", "prompts": "unknown", "taken": "ok", "refused": "problem"}
-    check_state = state.get(tried["state"], "note")
+    check_state = state.get(rehearsal["state"], "note")
     if cut is not None and check_state != "problem":
         check_state = "note"
     return DoctorCheck("prompts", check_state, line, "; ".join(fixes) or None)
@@ -305,8 +311,8 @@ def last_run(facts: DoctorFacts) -> DoctorCheck:
     run = facts.status["last_run"]
     if run is None:
         return DoctorCheck("last run", "ok", "there was none yet")
-    ended = f"made v{run['version']}" if run.get("version") else f"ended {run['status']}"
-    line = f"run {run['id']} {ended}: {run['reason']}" if run["ended_at"] else f"run {run['id']} is open"
+    outcome = f"made v{run['version']}" if run.get("version") else f"ended {run['status']}"
+    line = f"run {run['id']} {outcome}: {run['reason']}" if run["ended_at"] else f"run {run['id']} is open"
     if run["status"] == "empty":
         return DoctorCheck(
             "last run", "note", line, "its ratings are fresh again; the lines `base` and `prompts` may say why"
@@ -323,8 +329,9 @@ def ratings(facts: DoctorFacts) -> DoctorCheck:
         return _unknown("ratings")
     counts = facts.status["ratings"]
     line = f"{counts['fresh']} fresh (no run has used them): {counts['good']} good, {counts['bad']} bad"
-    if never := counts["untrainable"]:
-        line += f"; {sum(never.values())} will not train ({', '.join(f'{reason}: {n}' for reason, n in never.items())})"
+    if untrainable := counts["untrainable"]:
+        reasons = ", ".join(f"{reason}: {n}" for reason, n in untrainable.items())
+        line += f"; {sum(untrainable.values())} will not train ({reasons})"
     if waiting := counts["dampened"]:
         line += f"; waiting for other raters: {', '.join(f'{n} of {rater}' for rater, n in sorted(waiting.items()))}"
         return DoctorCheck("ratings", "note", line, "train.max_rater_share says how much of a run one rater may be")

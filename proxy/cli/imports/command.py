@@ -28,7 +28,7 @@ def import_(
             "After harbor: jobs/ or below."
         ),
     ] = None,
-    ours: Annotated[bool, typer.Option("--ours", help="Its version numbers are those of this home.")] = False,
+    own_versions: Annotated[bool, typer.Option("--ours", help="Its version numbers are those of this home.")] = False,
     reward: Annotated[
         str | None, typer.Option(help="verifiers, harbor: the reward of this name, of several.", metavar="NAME")
     ] = None,
@@ -57,17 +57,17 @@ def import_(
     elif place is not None:
         fail("an export is one file; two names are for `rlproxy import open-webui FILE`. Nothing was taken.", 2)
     else:
-        _export(Path(what), ours, home, as_json)
+        _export(Path(what), own_versions, home, as_json)
 
 
-def _export(file: Path, ours: bool, home: Path | None, as_json: bool) -> None:
+def _export(file: Path, own_versions: bool, home: Path | None, as_json: bool) -> None:
     from proxy.cli.imports.export_file import UnreadableFile, batches
 
     client = client_of(home)
     total: dict[str, Any] = {"stored": 0, "known": 0, "ratings": 0, "forgotten": 0, "refused": []}
     try:
         for first, lines in batches(file):
-            answer = client.post_lines("/rl/import" + ("?ours" if ours else ""), lines)
+            answer = client.post_lines("/rl/import" + ("?ours" if own_versions else ""), lines)
             for key in ("stored", "known", "ratings", "forgotten"):
                 total[key] += answer[key]
             total["refused"] += [{**refusal, "line": refusal["line"] + first} for refusal in answer["refused"]]

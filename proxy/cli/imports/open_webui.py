@@ -72,12 +72,12 @@ def feedbacks(file: Path) -> Iterator[dict[str, Any]]:
 def messages_of(feedback: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The chat in its snapshot up to the rated message, without what no rating needs; empty where it is not there."""
     chat = _within(feedback, "snapshot", "chat", "chat", "history", "messages")
-    every = {id: message for id, message in chat.items() if isinstance(message, dict)}
+    messages = {id: message for id, message in chat.items() if isinstance(message, dict)}
     path: list[dict[str, Any]] = []
     message_id = _within(feedback, "meta").get("message_id")
-    while isinstance(message_id, str) and message_id in every and len(path) < len(every):
-        path.append({key: every[message_id][key] for key in MESSAGE if every[message_id].get(key)})
-        message_id = every[message_id].get("parentId")
+    while isinstance(message_id, str) and message_id in messages and len(path) < len(messages):
+        path.append({key: messages[message_id][key] for key in MESSAGE if messages[message_id].get(key)})
+        message_id = messages[message_id].get("parentId")
     return path[::-1]
 
 

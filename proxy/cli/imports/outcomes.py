@@ -198,23 +198,23 @@ def _send(
         batch = outcomes[start : start + BATCH]
         lines = b"\n".join(_line(outcome, sizes.get(outcome.group), split) for outcome in batch)
         answer = client.ask("POST", "/rl/episodes/rewards" + ("?dry_run" if dry_run else ""), lines)
-        refused = {refusal["line"]: refusal for refusal in answer["refused"]}
+        refusals = {refusal["line"]: refusal for refusal in answer["refused"]}
         report.stored += answer["stored"]
         report.changed += answer["changed"]
         report.unchanged += answer["same"]
         for number, outcome in enumerate(batch, start=1):
-            wrong = refused.get(number)
-            report.errors += wrong is None and outcome.error is not None
-            yield outcome, None if wrong is None else _refused_outcome(outcome, wrong)
+            refusal = refusals.get(number)
+            report.errors += refusal is None and outcome.error is not None
+            yield outcome, None if refusal is None else _refused_outcome(outcome, refusal)
         _progress(min(start + BATCH, len(outcomes)), len(outcomes), dry_run)
 
 
-def _refused_outcome(written: WrittenReward, wrong: dict[str, Any]) -> SkippedOutcome:
-    if wrong["status"] == 404:
+def _refused_outcome(written: WrittenReward, refusal: dict[str, Any]) -> SkippedOutcome:
+    if refusal["status"] == 404:
         return SkippedOutcome(
             written.position, written.episode, "not-captured", "rlproxy has captured no request of it"
         )
-    return SkippedOutcome(written.position, written.episode, "refused", wrong["why"])
+    return SkippedOutcome(written.position, written.episode, "refused", refusal["why"])
 
 
 def _line(written: WrittenReward, size: int | None, split: str | None) -> bytes:
@@ -229,10 +229,10 @@ def _line(written: WrittenReward, size: int | None, split: str | None) -> bytes:
     return json.dumps({name: value for name, value in fields.items() if value is not None}).encode()
 
 
-def _progress(count: int, of: int, dry_run: bool) -> None:
-    if of > BATCH and sys.stderr.isatty():
-        end = "\n" if count == of else ""
-        print(f"\r{'checked' if dry_run else 'given'}: {count:,} of {of:,}", end=end, file=sys.stderr, flush=True)
+def _progress(count: int, total: int, dry_run: bool) -> None:
+    if total > BATCH and sys.stderr.isatty():
+        end = "\n" if count == total else ""
+        print(f"\r{'checked' if dry_run else 'given'}: {count:,} of {total:,}", end=end, file=sys.stderr, flush=True)
 
 
 def show(report: ImportReport, noun: str) -> None:

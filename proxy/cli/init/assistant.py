@@ -45,22 +45,22 @@ class ConfirmedPlan:
 
 def agree(console: Console, settings: Settings, answers: Path | None, *, asks: bool) -> ConfirmedPlan | None:
     """Nothing is written in here; None where the person says no. Raises BadAnswers, NotWritable, Interrupted."""
-    answered = read(answers) if answers else Answers()
+    given_answers = read(answers) if answers else Answers()
     home = settings.home.absolute()
     manager = find(home)
-    urls = [url for url in (answered.url, settings.backend.url, os.environ.get("OLLAMA_HOST", "")) if url]
-    servers = asyncio.run(discovery.look([*urls, *discovery.loopback()], keys(settings.backend, answered.url)))
+    urls = [url for url in (given_answers.url, settings.backend.url, os.environ.get("OLLAMA_HOST", "")) if url]
+    servers = asyncio.run(discovery.look([*urls, *discovery.loopback()], keys(settings.backend, given_answers.url)))
     agents = environment.agents(settings.home)
     surroundings = Surroundings(servers, agents, environment.machine(home), settings, manager.kind if manager else None)
     _show_found(console, surroundings)
     models_dir = settings.backend.models_dir or Path(FOLDER).expanduser()
-    choices = Interview(surroundings, answered, console if asks else None, models_dir).choices()
+    choices = Interview(surroundings, given_answers, console if asks else None, models_dir).choices()
     init_plan = plan.make(home, choices)
     service = manager if choices.start_at_login else None
     _show_plan(console, init_plan, choices, service)
     if asks and (init_plan.changes or service) and not console.agree("Write this?", default=True):
         return None
-    return ConfirmedPlan(init_plan, choices, surroundings.machine, service, asks, bool(answered.install))
+    return ConfirmedPlan(init_plan, choices, surroundings.machine, service, asks, bool(given_answers.install))
 
 
 def _show_found(console: Console, surroundings: Surroundings) -> None:
@@ -102,9 +102,9 @@ def _show_plan(console: Console, init_plan: InitPlan, choices: Choices, service:
 # From then on
 
 
-def carry_out(console: Console, agreed: ConfirmedPlan, *, start: bool) -> dict[str, Any]:
+def carry_out(console: Console, confirmed_plan: ConfirmedPlan, *, start: bool) -> dict[str, Any]:
     """The report that `--json` prints. A failure is its `problem`; steps that follow from it are left out."""
-    init_plan, choices = agreed.plan, agreed.choices
+    init_plan, choices = confirmed_plan.plan, confirmed_plan.choices
     report = {
         "file": str(init_plan.file.file), "changed": init_plan.file.changes, "settings": plan.values(choices),
         "backup": init_plan.backup and str(init_plan.backup.file), "agents": list(init_plan.agents),
@@ -113,21 +113,21 @@ def carry_out(console: Console, agreed: ConfirmedPlan, *, start: bool) -> dict[s
     }  # fmt: skip
     serve = command_for("rlproxy serve", init_plan.settings).strip("`")
     try:
-        was_running = smoke_test.running(init_plan.settings) if start or agreed.service else None
+        was_running = smoke_test.running(init_plan.settings) if start or confirmed_plan.service else None
         plan.write(init_plan)
         report["written"] = [str(change.file) for change in init_plan.changes]
         for agent in init_plan.agents:
             undo = command_for(f"rlproxy disconnect {agent}", init_plan.settings)
             console.say(f"{agent} is connected. {undo} undoes it.")
-        report["missing"] = _install(console, agreed)
+        report["missing"] = _install(console, confirmed_plan)
         if report["missing"] or not start:
             report["next"] = report["missing"] or serve
-        elif was_running is not None and init_plan.file.changes and not agreed.service:
+        elif was_running is not None and init_plan.file.changes and not confirmed_plan.service:
             process = f" (process {was_running})" if was_running else ""
             console.say(f"rlproxy runs{process} with the settings from before: stop it, and start it again.")
             report["next"] = serve
         else:
-            report["proof"] = _prove(console, agreed, runs=was_running is not None)
+            report["proof"] = _prove(console, confirmed_plan, runs=was_running is not None)
         if choices.out_of_reach:
             report["problem"] = f"Answers are kept and rated, and nothing trains yet. {choices.out_of_reach}"
     except (NotWritable, CannotInstall, Unproven, NoService) as error:
@@ -139,19 +139,19 @@ def carry_out(console: Console, agreed: ConfirmedPlan, *, start: bool) -> dict[s
     return report
 
 
-def _install(console: Console, agreed: ConfirmedPlan) -> str | None:
+def _install(console: Console, confirmed_plan: ConfirmedPlan) -> str | None:
     """The command that has still to be run, or None where nothing is missing any more."""
-    choice = (agreed.choices.kind, agreed.choices.weights, agreed.machine.kind)
+    choice = (confirmed_plan.choices.kind, confirmed_plan.choices.weights, confirmed_plan.machine.kind)
     if not (names := extras.missing(*choice)):
         return None
     command = extras.command(names)
     words = shlex.join(command)
     console.say(f"\nTraining here needs the extra {', '.join(names)}, which is not installed:\n  {words}")
-    if not (agreed.asks or agreed.installs):
+    if not (confirmed_plan.asks or confirmed_plan.installs):
         return words
     console.say("Asking pip how much that is…")
-    _show_download(console, extras.download(command), agreed.machine)
-    if agreed.asks and not console.agree(f"Install it into {sys.prefix} now?", default=False):
+    _show_download(console, extras.download(command), confirmed_plan.machine)
+    if confirmed_plan.asks and not console.agree(f"Install it into {sys.prefix} now?", default=False):
         return words
     extras.install(command)
     if incomplete := extras.missing(*choice):
@@ -175,8 +175,8 @@ def _show_download(console: Console, download: extras.Download, machine: environ
         )
 
 
-def _prove(console: Console, agreed: ConfirmedPlan, *, runs: bool) -> dict[str, Any]:
-    settings, service, wait = agreed.plan.settings, agreed.service, _waiting(console)
+def _prove(console: Console, confirmed_plan: ConfirmedPlan, *, runs: bool) -> dict[str, Any]:
+    settings, service, wait = confirmed_plan.plan.settings, confirmed_plan.service, _waiting(console)
     process: int | None = None
     if service is not None:
         if runs and not service.state().running:  # by hand: the two would fight for the home folder
@@ -192,7 +192,10 @@ def _prove(console: Console, agreed: ConfirmedPlan, *, runs: bool) -> dict[str, 
         process = smoke_test.start(settings, wait)
     console.say(f"One question: {smoke_test.QUESTION}")
     proof = smoke_test.prove(
-        settings, agreed.choices.model, wait, lambda proof, compares: _show_seen(console, proof, compares=compares)
+        settings,
+        confirmed_plan.choices.model,
+        wait,
+        lambda proof, compares: _show_seen(console, proof, compares=compares),
     )
     _show_end(console, settings, proof, process)
     ratings = proof.status["ratings"]
@@ -217,7 +220,7 @@ def _show_seen(console: Console, proof: Proof, *, compares: bool) -> None:
 def _show_end(console: Console, settings: Settings, proof: Proof, process: int | None) -> None:
     if proof.match:
         console.say(f"  {proof.match}")
-    elif proof.waited:
+    elif proof.was_awaited:
         console.say(f"  Not known yet; {command_for('rlproxy doctor', settings)} will say it.")
     console.say("That rating is taken back: it was not an opinion.\n")
     url = address(settings)

@@ -117,50 +117,50 @@ def plain(url: str, kind: str | None = None) -> str:
     return base_url(url, is_root=kind not in (None, "openai"))
 
 
-async def recognise(asker: ServerProbe) -> DiscoveredServer | None:
-    status, listed, headers = await asker.get("/v1/models")
+async def recognise(probe: ServerProbe) -> DiscoveredServer | None:
+    status, listing, headers = await probe.get("/v1/models")
     if status == 0:
         return None
-    if await asker.table("/healthz") == {"ok": True}:
+    if await probe.table("/healthz") == {"ok": True}:
         return None  # an rlproxy: what it lists is another server's
-    entries = [m for m in _list(listed, "data") if isinstance(m, dict) and m.get("id")]
+    entries = [m for m in _list(listing, "data") if isinstance(m, dict) and m.get("id")]
     owners = {OWNERS[o] for m in entries if (o := str(m.get("owned_by"))) in OWNERS}
     if status in (401, 403):
-        note = f"it wants a key: start init again with RLPROXY_BACKEND__API_KEY and RLPROXY_BACKEND__URL={asker.url}"
-        return DiscoveredServer(await _by_open_routes(asker), asker.url, note=note)
-    if version := (await asker.table("/api/version")).get("version"):
-        return await _ollama(asker, str(version))
-    if (server := await _lmstudio(asker)) is not None:
+        note = f"it wants a key: start init again with RLPROXY_BACKEND__API_KEY and RLPROXY_BACKEND__URL={probe.url}"
+        return DiscoveredServer(await _by_open_routes(probe), probe.url, note=note)
+    if version := (await probe.table("/api/version")).get("version"):
+        return await _ollama(probe, str(version))
+    if (server := await _lmstudio(probe)) is not None:
         return server
     models = tuple(_model(m) for m in entries if not m.get("parent"))
-    if "llamacpp" in owners or _is_llama(await asker.table("/props")):
-        return await asyncio.to_thread(_llamacpp, asker.url, models, await asker.table("/props"))
+    if "llamacpp" in owners or _is_llama(await probe.table("/props")):
+        return await asyncio.to_thread(_llamacpp, probe.url, models, await probe.table("/props"))
     if "vllm" in owners:
-        return DiscoveredServer("vllm", asker.url, models, str((await asker.table("/version")).get("version") or ""))
-    if "sglang" in owners or "model_path" in await asker.table("/get_model_info"):
-        return DiscoveredServer("sglang", asker.url, models)
-    if str(headers.get("server", "")).startswith("BaseHTTP/") and await asker.table("/health") == {"status": "ok"}:
-        return await asyncio.to_thread(_mlx, asker.url)
+        return DiscoveredServer("vllm", probe.url, models, str((await probe.table("/version")).get("version") or ""))
+    if "sglang" in owners or "model_path" in await probe.table("/get_model_info"):
+        return DiscoveredServer("sglang", probe.url, models)
+    if str(headers.get("server", "")).startswith("BaseHTTP/") and await probe.table("/health") == {"status": "ok"}:
+        return await asyncio.to_thread(_mlx, probe.url)
     if status == 200 and entries:
         return DiscoveredServer(
-            "openai", asker.url, models, note="a server that I do not know: captured and rated only"
+            "openai", probe.url, models, note="a server that I do not know: captured and rated only"
         )
     return None
 
 
-async def _by_open_routes(asker: ServerProbe) -> str:
+async def _by_open_routes(probe: ServerProbe) -> str:
     """The kind of a server whose model list wants a key. vLLM guards only what is under /v1."""
-    if (await asker.table("/version")).get("version"):
+    if (await probe.table("/version")).get("version"):
         return "vllm"
-    return "llamacpp" if (await asker.table("/health")) == {"status": "ok"} else "openai"
+    return "llamacpp" if (await probe.table("/health")) == {"status": "ok"} else "openai"
 
 
-async def _ollama(asker: ServerProbe, version: str) -> DiscoveredServer:
-    tags = _list(await asker.table("/api/tags"), "models")
+async def _ollama(probe: ServerProbe, version: str) -> DiscoveredServer:
+    tags = _list(await probe.table("/api/tags"), "models")
     names = [str(m["name"]) for m in tags if isinstance(m, dict) and m.get("name") and not _embeds(m)]
     models = tuple(ListedModel(name.removesuffix(":latest")) for name in names if "-rl:v" not in name)  # those are ours
     return DiscoveredServer(
-        "ollama", asker.url, models, version, "" if models else "it has no model yet: `ollama pull` one"
+        "ollama", probe.url, models, version, "" if models else "it has no model yet: `ollama pull` one"
     )
 
 
@@ -169,17 +169,17 @@ def _embeds(entry: Mapping[str, Any]) -> bool:
     return any("bert" in str(family) for family in families)
 
 
-async def _lmstudio(asker: ServerProbe) -> DiscoveredServer | None:
-    listed = _list(await asker.table("/api/v1/models"), "models")
-    if any(isinstance(m, dict) and "loaded_instances" in m for m in listed):
-        ours = [m for m in listed if m.get("type") == "llm" and m.get("publisher") != "rlproxy"]
-        ours.sort(key=lambda m: not m["loaded_instances"])  # what is loaded comes first
-        models = tuple(ListedModel(str(m["key"]), m.get("max_context_length")) for m in ours)
-        return DiscoveredServer("lmstudio", asker.url, models, about={"models": ours})
-    _, unknown, _ = await asker.get("/api/v1/models")
+async def _lmstudio(probe: ServerProbe) -> DiscoveredServer | None:
+    entries = _list(await probe.table("/api/v1/models"), "models")
+    if any(isinstance(m, dict) and "loaded_instances" in m for m in entries):
+        usable_entries = [m for m in entries if m.get("type") == "llm" and m.get("publisher") != "rlproxy"]
+        usable_entries.sort(key=lambda m: not m["loaded_instances"])  # what is loaded comes first
+        models = tuple(ListedModel(str(m["key"]), m.get("max_context_length")) for m in usable_entries)
+        return DiscoveredServer("lmstudio", probe.url, models, about={"models": usable_entries})
+    _, unknown, _ = await probe.get("/api/v1/models")
     if isinstance(unknown, dict) and "Unexpected endpoint" in str(unknown.get("error")):
         return DiscoveredServer(
-            "lmstudio", asker.url, note="it is too old for new versions (no REST API v1): update it"
+            "lmstudio", probe.url, note="it is too old for new versions (no REST API v1): update it"
         )
     return None
 

@@ -43,7 +43,7 @@ class InitPlan:
     @property
     def keys(self) -> list[str]:
         """Secrets in these changes, which nobody is shown."""
-        tables = [parse(text.decode()) for text in (self.file.now, self.file.then) if text]
+        tables = [parse(text.decode()) for text in (self.file.original, self.file.result) if text]
         candidates = [look(table, tuple(key.split("."))) for table in tables for key in secrets()]
         if self.settings.server.api_key:  # from the environment, and told to agents
             candidates.append(self.settings.server.api_key.get_secret_value())
@@ -52,32 +52,32 @@ class InitPlan:
     @property
     def changes(self) -> list[Change]:
         """The plan as a person sees it."""
-        mine = [change for changes, _ in self.agents.values() for change in changes]
-        return [change for change in (self.file, *mine) if change.changes]
+        agent_changes = [change for changes, _ in self.agents.values() for change in changes]
+        return [change for change in (self.file, *agent_changes) if change.changes]
 
 
 def make(home: Path, choices: Choices) -> InitPlan:
     """Raises NotWritable. Reads files, and writes none that stays."""
     path = home / FILE_NAME
     try:
-        now = path.read_bytes()
+        raw = path.read_bytes()
     except FileNotFoundError:
-        now = None
+        raw = None
     except OSError as error:
         raise NotWritable(f"{path} cannot be read: {error}.") from None
     try:
-        text = settings_text((now or b"").decode("utf-8"), choices)
+        text = settings_text((raw or b"").decode("utf-8"), choices)
     except (UnicodeDecodeError, UnreadableSettings) as error:
         raise NotWritable(f"{path} was left as it is: {error}.") from None
     loaded = _check(home, text)
-    change = Change(path, now, text.encode())
+    change = Change(path, raw, text.encode())
     backup = None
-    if now is not None and change.changes:
-        backup = Change(path.with_name(f"{FILE_NAME}.{time.strftime('%Y%m%dT%H%M%S')}.bak"), None, now)
+    if raw is not None and change.changes:
+        backup = Change(path.with_name(f"{FILE_NAME}.{time.strftime('%Y%m%dT%H%M%S')}.bak"), None, raw)
     link = _link(loaded.settings, choices)
     agents = {name: _connecting(loaded.settings, name, link) for name in choices.agents}
     notes = _find_overruled(loaded, choices) + ([OWN_KEY] if agents and link.own_key else [])
-    notes += [choices.offered] if choices.offered else []
+    notes += [choices.offer_note] if choices.offer_note else []
     return InitPlan(loaded.settings, change, backup, agents, notes)
 
 
@@ -87,8 +87,8 @@ def settings_text(text: str, choices: Choices) -> str:
     text = text if text.strip() else HEAD
     for key, value in values(choices).items():
         place = tuple(key.split("."))
-        was = look(document, place)
-        if was == value or (was is MISSING and value == ""):
+        current = look(document, place)
+        if current == value or (current is MISSING and value == ""):
             continue
         text = set_value(text, place, value)
     for key in choices.stale:

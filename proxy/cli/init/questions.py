@@ -40,7 +40,7 @@ class Surroundings:
     servers: list[DiscoveredServer]
     agents: list[InstalledAgent]
     machine: ThisMachine
-    now: Settings  # in force until now: what they say is the first default
+    settings: Settings  # in force until now: what they say is the first default
     service: str | None  # systemd, launchd, or None where rlproxy cannot start at login
 
 
@@ -58,7 +58,7 @@ class Choices:
     out_of_reach: str = ""  # why these weights cannot be had
     presets: str = ""
     command: str = ""  # backend.command, where rlproxy is to run the server
-    offered: str = ""  # another way that nobody took
+    offer_note: str = ""  # another way that nobody took
     stale: tuple[str, ...] = ()  # settings of the server or model before; most go before what is chosen
 
 
@@ -67,8 +67,8 @@ class Interview:
 
     def __init__(self, surroundings: Surroundings, answers: Answers, console: Console | None, models_dir: Path) -> None:
         self._surroundings, self._answers, self._console = surroundings, answers, console
-        self._models_dir, self._keys = models_dir, keys(surroundings.now.backend, answers.url)
-        self._folders = ModelFolders.of(surroundings.now.backend, surroundings.now.train.weights)
+        self._models_dir, self._keys = models_dir, keys(surroundings.settings.backend, answers.url)
+        self._folders = ModelFolders.of(surroundings.settings.backend, surroundings.settings.train.weights)
         self._question_count = 0
 
     def choices(self) -> Choices:
@@ -83,7 +83,7 @@ class Interview:
         takes = own_offer is not None and self._accepts(own_offer)
         choices = Choices(
             kind=server.kind,
-            url=(self._is_current(server) and self._surroundings.now.backend.url)
+            url=(self._is_current(server) and self._surroundings.settings.backend.url)
             or server.url,  # as the person wrote it
             model=model.name,
             window=model.window,
@@ -99,8 +99,8 @@ class Interview:
         if own_offer is None:
             return choices
         if not takes:
-            mentioned = self._console is not None or self._answers.own_server is False
-            return choices if mentioned else replace(choices, offered=own_offer.note)
+            is_mentioned = self._console is not None or self._answers.own_server is False
+            return choices if is_mentioned else replace(choices, offer_note=own_offer.note)
         stale = {*choices.stale, "backend.replicas", "backend.presets", "backend.gguf", "backend.models_dir"}
         return replace(
             choices, kind="llamacpp", url="", presets="", command=own_offer.command,
@@ -132,7 +132,7 @@ class Interview:
             pairs = self._pairs(self._ask_server(choice)) or pairs
 
     def _ask_server(self, url: str) -> list[DiscoveredServer]:
-        self._keys = keys(self._surroundings.now.backend, url)
+        self._keys = keys(self._surroundings.settings.backend, url)
         servers = asyncio.run(discovery.look([url], self._keys))
         assert self._console is not None
         if not servers:
@@ -148,7 +148,7 @@ class Interview:
 
     def _now(self) -> tuple[DiscoveredServer, ListedModel] | None:
         """The server that the settings name, also where it does not run at the moment."""
-        backend = self._surroundings.now.backend
+        backend = self._surroundings.settings.backend
         if backend.kind == "builtin":
             return None
         url = address(backend)
@@ -159,7 +159,7 @@ class Interview:
         return server, ListedModel(backend.model) if backend.model else only
 
     def _is_current(self, server: DiscoveredServer) -> bool:
-        backend = self._surroundings.now.backend
+        backend = self._surroundings.settings.backend
         return (backend.kind, address(backend)) == (server.kind, server.url)
 
     def _stale(self, server: DiscoveredServer, model: ListedModel) -> tuple[str, ...]:
@@ -170,7 +170,7 @@ class Interview:
             "replicas": another_server,
             "presets": not server.presets and (another_server or plain),
             "gguf": another_server or (now is not None and now[1].name != model.name),
-            "models_dir": self._surroundings.now.backend.kind != server.kind,
+            "models_dir": self._surroundings.settings.backend.kind != server.kind,
             "api_key": another_server and bool(self._keys) and server.url not in self._keys,
         }
         return tuple(f"backend.{key}" for key, goes in stale.items() if goes)
@@ -213,14 +213,14 @@ class Interview:
     def _weights(self, server: DiscoveredServer, model: ListedModel, about: Mapping[str, Any]) -> Proposal:
         if self._answers.weights is not None:
             return Proposal(_lasting(self._answers.weights), "as answered", True)
-        now = self._surroundings.now
+        settings = self._surroundings.settings
         if server.kind == "builtin":
-            spec = now.train.weights if now.backend.kind == "builtin" else ""
+            spec = settings.train.weights if settings.backend.kind == "builtin" else ""
             return Proposal(spec, "the built-in server trains what it serves", True)
         proposals = weights_search.propose(server.kind, model.name, model.root, about)
-        if now.train.weights and (same := self._now()) is not None and _is_same(same, (server, model)):
-            is_local = weights_search.local(now.train.weights) is not None
-            current = Proposal(now.train.weights, "as in the settings now", is_local)
+        if settings.train.weights and (same := self._now()) is not None and _is_same(same, (server, model)):
+            is_local = weights_search.local(settings.train.weights) is not None
+            current = Proposal(settings.train.weights, "as in the settings now", is_local)
             proposals = [current, *(p for p in proposals if p.spec != current.spec)]
         if self._console is None:
             return proposals[0] if proposals else Proposal("", "none were found", True)
@@ -235,27 +235,30 @@ class Interview:
     # Agents, how far, and when
 
     def _agents(self) -> tuple[str, ...]:
-        unconnected = [agent for agent in self._surroundings.agents if not agent.connected]
+        unconnected_agents = [agent for agent in self._surroundings.agents if not agent.connected]
         if self._answers.agents is not None:
             names = {agent.name for agent in self._surroundings.agents}
             if strange := [name for name in self._answers.agents if name not in names]:
                 raise BadAnswers(f"There is no agent {strange[0]} here; I found {', '.join(sorted(names)) or 'none'}.")
             return tuple(dict.fromkeys(self._answers.agents))
-        if self._console is None or not unconnected:
+        if self._console is None or not unconnected_agents:
             return ()
         question = self._question(
             "Which agents shall talk to it? Numbers, or Enter for none: "
-            f"{command_for('rlproxy connect AGENT', self._surroundings.now)} does it at any time."
+            f"{command_for('rlproxy connect AGENT', self._surroundings.settings)} does it at any time."
         )
         return self._pick(
-            question, (f"{a.name} ({a.place})" for a in unconnected), "none", _several([a.name for a in unconnected])
+            question,
+            (f"{a.name} ({a.place})" for a in unconnected_agents),
+            "none",
+            _several([a.name for a in unconnected_agents]),
         )
 
     def _preset(self) -> str:
         if self._answers.preset is not None or self._console is None:
-            return self._answers.preset or self._surroundings.now.train.preset
+            return self._answers.preset or self._surroundings.settings.train.preset
         names = list(PRESETS)
-        default = names.index(self._surroundings.now.train.preset) + 1
+        default = names.index(self._surroundings.settings.train.preset) + 1
         question = self._question("How far may one training run move the model?")
         options = (f"{name}: {reason}" for name, reason in PRESETS.items())
         return names[int(self._pick(question, options, str(default), _number(len(names), default=default))) - 1]

@@ -40,24 +40,24 @@ class Proof(NamedTuple):
     status: dict[str, Any]  # as it was then
     match: str | None  # what the comparison of model and weights said; None: not asked, or not yet
     seconds: float
-    waited: bool = False  # whether it was waited for
+    was_awaited: bool = False  # whether it was waited for
 
 
 def running(settings: Settings) -> int | None:
     """The process of this home's proxy, 0 where it does not say; None where none answers."""
     try:
-        ours = HomeClient(settings).ask("GET", "/healthz") == {"ok": True}
+        is_rlproxy = HomeClient(settings).ask("GET", "/healthz") == {"ok": True}
     except (Unreachable, Refused, ValueError):  # nobody, or somebody else
         return None
-    return (owner(settings) or 0) if ours else None
+    return (owner(settings) or 0) if is_rlproxy else None
 
 
 def start(settings: Settings, wait: Callable[[float], None]) -> int:
     """`rlproxy serve` in the background; returns its process when it answers. Raises Unproven."""
     logs = settings.home / "logs"
     command = [sys.executable, "-P", "-m", "proxy.cli", "serve", "--home", str(settings.home)]
-    pressed: list[int] = []
-    previous_handler = signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
+    interrupts: list[int] = []
+    previous_handler = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
     try:  # Ctrl-C in the middle of this would leave a process that nobody knows of
         with open_log(logs / LOG) as out:
             # A session of its own: neither this terminal's Ctrl-C nor its end is meant for it.
@@ -67,7 +67,7 @@ def start(settings: Settings, wait: Callable[[float], None]) -> int:
     finally:
         signal.signal(signal.SIGINT, previous_handler)
     try:
-        if pressed:
+        if interrupts:
             raise KeyboardInterrupt
         until_ready(settings, wait, lambda: process.poll() is not None, logs / LOG)
     except BaseException:
@@ -103,17 +103,17 @@ def prove(
 ) -> Proof:
     """`notify` is told as soon as the status shows the rating, and whether a comparison follows. Raises Unproven."""
     client, doctor = HomeClient(settings), command_for("rlproxy doctor", settings)
-    began = time.monotonic()
+    started_at = time.monotonic()
     try:
         model = model or str(client.ask("GET", "/rl/status")["model"])
         body = {"model": model, "messages": [{"role": "user", "content": QUESTION}], "max_tokens": 64}
-        answered = client.ask("POST", f"/s/{SESSION}/v1/chat/completions", body)
-        seconds = time.monotonic() - began
-        completion = str(answered["id"])
-        text = str(answered["choices"][0]["message"].get("content") or "")
+        response = client.ask("POST", f"/s/{SESSION}/v1/chat/completions", body)
+        seconds = time.monotonic() - started_at
+        completion = str(response["id"])
+        text = str(response["choices"][0]["message"].get("content") or "")
         rated_before = _count_rated(client.ask("GET", "/rl/status"))
         rating = {"completion_id": completion, "rating": "good", "source": "cli"}
-        stored = client.ask("POST", "/v1/feedback", rating)
+        stored_rating = client.ask("POST", "/v1/feedback", rating)
         try:
             status = client.ask("GET", "/rl/status")
             if _count_rated(status) != rated_before + 1:
@@ -124,12 +124,12 @@ def prove(
             notify(proof, waits)
             match = _match(client, status["match"], wait) if compares else None
         finally:
-            client.ask("DELETE", f"/v1/feedback/{stored['id']}")
+            client.ask("DELETE", f"/v1/feedback/{stored_rating['id']}")
     except (Refused, Unreachable) as error:
         raise Unproven(str(error)) from None
     except (KeyError, TypeError, IndexError) as error:
         raise Unproven(f"What answered is not a chat completion ({error!r}); {doctor} tells more.") from None
-    return proof._replace(match=match, waited=waits)
+    return proof._replace(match=match, was_awaited=waits)
 
 
 def _count_rated(status: dict[str, Any]) -> int:
@@ -146,9 +146,9 @@ def _comparable(settings: Settings) -> bool:
 
 def _match(client: HomeClient, weights_check: dict[str, Any], wait: Callable[[float], None]) -> str | None:
     """Compare the served model with the weights; this begins with the first rating."""
-    began = time.monotonic()
-    while weights_check["state"] == "unasked" and time.monotonic() - began < MATCH_S:
-        wait(time.monotonic() - began)
+    started_at = time.monotonic()
+    while weights_check["state"] == "unasked" and time.monotonic() - started_at < MATCH_S:
+        wait(time.monotonic() - started_at)
         time.sleep(POLL_S)
         weights_check = client.ask("GET", "/rl/status")["match"]
     return None if weights_check["state"] == "unasked" else str(weights_check["line"])

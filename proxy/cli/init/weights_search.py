@@ -85,9 +85,9 @@ def differs(spec: str, about: Mapping[str, Any]) -> str | None:
         ("attention heads", about.get(f"{arch}.attention.head_count"), text.get("num_attention_heads")),
         ("feed-forward states", about.get(f"{arch}.feed_forward_length"), text.get("intermediate_size")),
     )
-    for quantity, theirs, ours in pairs:
-        if isinstance(theirs, int) and isinstance(ours, int) and theirs != ours:
-            return f"{spec} has {ours} {quantity}, the served model {theirs}"
+    for quantity, served_value, weights_value in pairs:
+        if isinstance(served_value, int) and isinstance(weights_value, int) and served_value != weights_value:
+            return f"{spec} has {weights_value} {quantity}, the served model {served_value}"
     return None
 
 

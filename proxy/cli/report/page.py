@@ -63,12 +63,12 @@ def check(path: Path, *, force: bool) -> None:
     """Raises NotWritten where there is something that a report should not take the place of."""
     try:
         with path.open("rb") as file:
-            ours = f'content="{GENERATOR}"'.encode() in file.read(1000)
+            is_report = f'content="{GENERATOR}"'.encode() in file.read(1000)
     except FileNotFoundError:
         return
     except OSError as error:
         raise NotWritten(f"{path} cannot be written ({error}); name another file.") from error
-    if not ours and not force:
+    if not is_report and not force:
         raise NotWritten(f"{path} is not a report of rlproxy; nothing was written. Name another file, or --force.")
 
 

@@ -31,8 +31,12 @@ def pairs(completions: Sequence[ReportedCompletion]) -> list[ReportPair]:
     main_turns = [
         completion for completion in completions if completion.version is not None and completion.text.strip()
     ]
-    spoken = [completion for completion in main_turns if len(words(completion.question)) >= FEWEST_WORDS]
-    candidates = [*_same(main_turns, "the same prompt"), *_same(spoken, "the same question"), *_similar(spoken)]
+    worded_turns = [completion for completion in main_turns if len(words(completion.question)) >= FEWEST_WORDS]
+    candidates = [
+        *_same(main_turns, "the same prompt"),
+        *_same(worded_turns, "the same question"),
+        *_similar(worded_turns),
+    ]
     candidates = [pair for pair in candidates if pair.old_reply.text != pair.new_reply.text]
     candidates.sort(
         key=lambda pair: (
@@ -43,11 +47,11 @@ def pairs(completions: Sequence[ReportedCompletion]) -> list[ReportPair]:
         )
     )
     chosen: list[ReportPair] = []
-    used: set[str] = set()
+    used_ids: set[str] = set()
     for pair in candidates:
-        if len(chosen) < MOST and used.isdisjoint({pair.old_reply.id, pair.new_reply.id, pair.new_reply.prompt}):
+        if len(chosen) < MOST and used_ids.isdisjoint({pair.old_reply.id, pair.new_reply.id, pair.new_reply.prompt}):
             chosen.append(pair)
-            used |= {pair.old_reply.id, pair.new_reply.id, pair.new_reply.prompt}
+            used_ids |= {pair.old_reply.id, pair.new_reply.id, pair.new_reply.prompt}
     return chosen
 
 
@@ -77,17 +81,17 @@ def _same(completions: Iterable[ReportedCompletion], kind: Kind) -> list[ReportP
 
 def _similar(completions: Sequence[ReportedCompletion]) -> list[ReportPair]:
     """For each later reply to a question that stood alone, the likest such question to an earlier version."""
-    looked = [
+    first_turns = [
         (completion, words(completion.question)) for completion in completions[-LOOKED_AT:] if completion.is_first_turn
     ]
     likest_pairs = []
-    for later_reply, later_words in looked:
-        near = [
+    for later_reply, later_words in first_turns:
+        similar_replies = [
             (len(later_words & earlier_words) / len(later_words | earlier_words), earlier_reply)
-            for earlier_reply, earlier_words in looked
+            for earlier_reply, earlier_words in first_turns
             if _version(earlier_reply) < _version(later_reply) and earlier_reply.prompt != later_reply.prompt
         ]
-        alike, best = max(near, key=lambda pair: (pair[0], pair[1].created_at), default=(0.0, later_reply))
+        alike, best = max(similar_replies, key=lambda pair: (pair[0], pair[1].created_at), default=(0.0, later_reply))
         if alike >= ALIKE:
             likest_pairs.append(ReportPair("a similar question", best, later_reply))
     return likest_pairs

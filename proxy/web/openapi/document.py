@@ -54,15 +54,15 @@ def document() -> dict[str, Any]:
     types: list[tuple[Any, Any, TypeAdapter[Any]]] = [
         (key, "validation", TypeAdapter(body)) for key, body in bodies.items() if not isinstance(body, Raw)
     ]
-    schemas, shared = TypeAdapter.json_schemas(types, ref_template=TEMPLATE, schema_generator=_Untitled)
+    schemas, shared_schemas = TypeAdapter.json_schemas(types, ref_template=TEMPLATE, schema_generator=_Untitled)
     content = {
         key: body.content if isinstance(body, Raw) else {"application/json": schemas[key, "validation"]}
         for key, body in bodies.items()
     }
     paths: dict[str, dict[str, Any]] = {}
     for operation in OPERATIONS:
-        mine = {place: _content(content[id, place]) for id, place in content if id == operation.id}
-        paths.setdefault(operation.path, {})[operation.method] = _operation(operation, mine)
+        operation_content = {place: _content(content[id, place]) for id, place in content if id == operation.id}
+        paths.setdefault(operation.path, {})[operation.method] = _operation(operation, operation_content)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -74,7 +74,7 @@ def document() -> dict[str, Any]:
             "license": {"name": "MIT", "identifier": "MIT"},
         },
         "paths": paths,
-        "components": {"schemas": shared["$defs"], "securitySchemes": KEYS},
+        "components": {"schemas": shared_schemas["$defs"], "securitySchemes": KEYS},
     }
 
 

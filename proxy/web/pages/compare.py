@@ -155,7 +155,7 @@ def _version(field: Any, default: int) -> int:
 
 def _find_pick(pair: list[CompletionSummary], me: str) -> str | None:
     """The better one of the two, where this person said so."""
-    mine = {row.id: r.value for row in pair for r in row.ratings if r.rater == me}
-    if len(mine) < 2 or len(set(mine.values())) < 2:
+    own_values = {row.id: r.value for row in pair for r in row.ratings if r.rater == me}
+    if len(own_values) < 2 or len(set(own_values.values())) < 2:
         return None
-    return max(mine, key=lambda id: mine[id])
+    return max(own_values, key=lambda id: own_values[id])

@@ -41,16 +41,18 @@ def lines(rewards: Sequence[tuple[float, float, int | None, Split]]) -> list[Rew
     reward_lines = []
     splits: tuple[Split, ...] = ("train", "eval")
     for split in splits:
-        placed = [(index, reward) for index, (_, reward, _, of) in enumerate(rewards) if of == split]
-        each = max(FEWEST, -(-len(placed) // POINTS))
-        parts = [placed[start : start + each] for start in range(0, len(placed), each)]
+        placed_rewards = [
+            (index, reward) for index, (_, reward, _, reward_split) in enumerate(rewards) if reward_split == split
+        ]
+        size = max(FEWEST, -(-len(placed_rewards) // POINTS))
+        parts = [placed_rewards[start : start + size] for start in range(0, len(placed_rewards), size)]
         means = [
             (sum(index for index, _ in part) / len(part), sum(reward for _, reward in part) / len(part))
             for part in parts
         ]
-        across, down = max(1, len(rewards) - 1), 2.0
+        x_span, y_span = max(1, len(rewards) - 1), 2.0
         reward_lines.append(
-            RewardLine(split, [(round(WIDTH * x / across, 1), round(HEIGHT * (1 - y) / down, 1)) for x, y in means])
+            RewardLine(split, [(round(WIDTH * x / x_span, 1), round(HEIGHT * (1 - y) / y_span, 1)) for x, y in means])
         )
     return [line for line in reward_lines if line.points]
 

@@ -71,10 +71,10 @@ class InboxPage:
     async def record_copy(self, request: web.Request) -> web.Response:
         """A person copied the answer, or a part of it: a signal, and no rating."""
         row = await self._find_row(request)
-        ruled = of_kind("copied")
-        assert ruled is not None
+        signal_rule = of_kind("copied")
+        assert signal_rule is not None
         await self._store.signals.add(
-            NewSignal(row.id, "copied", label=ruled.name, value=ruled.value, why=ruled.reason)
+            NewSignal(row.id, "copied", label=signal_rule.name, value=signal_rule.value, why=signal_rule.reason)
         )
         return web.Response(status=204)
 
@@ -122,15 +122,15 @@ class InboxPage:
     async def rate(self, request: web.Request) -> web.Response:
         """Answers with the row as it is then."""
         row, form = await self._find_row(request), await request.post()
-        mine = self._own_rating(request, row)
+        current = self._own_rating(request, row)
         # What is not in the form stays; what was emptied is taken away.
         comment, correction = (_text(form[key]) or "" if key in form else None for key in ("comment", "correction"))
         if (judgement := _text(form.get("rating"))) is not None:
             value, scale = parse_judgement(judgement)
         elif correction:
             value, scale = -1.0, "thumb"
-        elif mine is not None:
-            value, scale = mine.value, mine.scale
+        elif current is not None:
+            value, scale = current.value, current.scale
         else:
             raise BadRequest("Say whether it was good or bad.", param="rating")
         visitor = request[VISITOR]

@@ -14,8 +14,8 @@ from proxy.web.pages.filters import sentence
 
 def urgent(prompts: Mapping[str, Any]) -> list[str]:
     """Reasons that keep answers from training as they were read, worst first. `prompts` as in `status`."""
-    match, tried, cut = prompts["match"], prompts["rehearsal"], prompts["cut"]
-    lines = [match["line"] if match["stops"] else None, tried["line"] if tried["refused"] else None, cut]
+    match, rehearsal, cut = prompts["match"], prompts["rehearsal"], prompts["cut"]
+    lines = [match["line"] if match["stops"] else None, rehearsal["line"] if rehearsal["refused"] else None, cut]
     return [sentence(line) for line in lines if line]
 
 

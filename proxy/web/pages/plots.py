@@ -35,21 +35,21 @@ class PlottedVersion(NamedTuple):
     base_nll: Any = None  # as its gate measured it
 
 
-def share(each: float, spans: Sequence[RatedSpan], versions: Sequence[PlottedVersion]) -> Markup | None:
+def share(span_s: float, spans: Sequence[RatedSpan], versions: Sequence[PlottedVersion]) -> Markup | None:
     """The share of good ones in each span, over some of them, and when versions were made."""
-    judged = [span for span in spans if span.good + span.bad]
-    if len(judged) < 2:  # one point is not a curve
+    rated_spans = [span for span in spans if span.good + span.bad]
+    if len(rated_spans) < 2:  # one point is not a curve
         return None
-    dots = [(span.start + each / 2, span.good / (span.good + span.bad)) for span in judged]
+    dots = [(span.start + span_s / 2, span.good / (span.good + span.bad)) for span in rated_spans]
     line = []
-    for now in judged:
-        near = [span for span in judged if now.start - RECENT * each < span.start <= now.start]
-        good, bad = sum(span.good for span in near), sum(span.bad for span in near)
-        line.append((now.start + each / 2, good / (good + bad)))
+    for current in rated_spans:
+        recent_spans = [span for span in rated_spans if current.start - RECENT * span_s < span.start <= current.start]
+        good, bad = sum(span.good for span in recent_spans), sum(span.bad for span in recent_spans)
+        line.append((current.start + span_s / 2, good / (good + bad)))
     first, last = dots[0][1], line[-1][1]
     label = f"Share of good ratings over time: {first:.0%} at first, {last:.0%} of late"
-    plot = _over_time(label, each, spans, versions, (0, 1), [(n / 4, f"{n / 4:.0%}") for n in range(5)])
-    plot.dots(dots, titles=[f"{span.good} good, {span.bad} bad" for span in judged])
+    plot = _over_time(label, span_s, spans, versions, (0, 1), [(n / 4, f"{n / 4:.0%}") for n in range(5)])
+    plot.dots(dots, titles=[f"{span.good} good, {span.bad} bad" for span in rated_spans])
     plot.line(line)
     return plot.drawn()
 

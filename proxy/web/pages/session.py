@@ -78,12 +78,12 @@ class Visits:
         """For `security.Guard`: who it is by cookie; a guest on the page without one; None: by key, as ever."""
         if not self.keyed or "authorization" in request.headers or "x-api-key" in request.headers:
             return None
-        ours = rule(request).kind == "page"
-        if request.method in ("GET", "HEAD") or ours:
+        is_page = rule(request).kind == "page"
+        if request.method in ("GET", "HEAD") or is_page:
             visitor = self._read(request.cookies.get(COOKIE, ""))
             if visitor is not None and visitor.role != GUEST:
                 return visitor.principal
-        return Principal(GUEST) if ours else None
+        return Principal(GUEST) if is_page else None
 
     def of(self, request: web.Request, principal: Principal) -> Visitor:
         """Whoever this is, with a cookie to come where there is none yet."""

@@ -159,7 +159,7 @@ def test_nothing_breaks_the_reading(value: Any) -> None:
         "backend": "vllm", "model": "m", "served_model": "m", "status": "done", "text": "",
         "messages": [{"role": "user", "content": "hi"}],
     }  # fmt: skip
-    assert read(json.dumps(good).encode(), Redactor(Redaction()), ours=True).new.id == "a"
+    assert read(json.dumps(good).encode(), Redactor(Redaction()), own_versions=True).new.id == "a"
     for key in (*good, "reply", "ratings", "usage", "sampling", "request", "token_ids", "redacted", "version"):
         with contextlib.suppress(BadImportLine):
-            read(json.dumps({**good, key: value}).encode(), Redactor(Redaction()), ours=True)
+            read(json.dumps({**good, key: value}).encode(), Redactor(Redaction()), own_versions=True)

@@ -168,7 +168,7 @@ def test_a_file_that_was_changed_since_keeps_the_change(person: Person) -> None:
         elif name.endswith((".json", ".jsonc")):
             person.have({name: json_text.set_value(person.text(name), ("added",), "later")})
     changes = person.disconnect()
-    assert any("only what rlproxy set" in change.how for change in changes)
+    assert any("only what rlproxy set" in change.explanation for change in changes)
     for name, text in FILES[person.agent].items():
         if name.endswith(".md"):
             assert person.text(name) == text
@@ -191,7 +191,7 @@ def test_a_value_the_person_changed_stays(person: Person) -> None:
             ".claude/commands/rl.md": "x",
         }
     )
-    how = " ".join(change.how for change in person.disconnect())
+    how = " ".join(change.explanation for change in person.disconnect())
     assert json.loads(person.text(file)) == {"env": {"ANTHROPIC_MODEL": "mine"}}
     assert "env.ANTHROPIC_MODEL was changed too" in how and person.text(".claude/commands/rl.md") == "x"
 

@@ -84,17 +84,17 @@ async def choose(home: Path, ollama: FakeOllama, **answers: Any) -> Choices:
 
 async def test_who_is_not_asked_is_told(tmp_path: Path, ollama: FakeOllama) -> None:
     found = await choose(tmp_path, ollama)
-    assert found.kind == "ollama" and not found.command and "own_server = true" in found.offered
+    assert found.kind == "ollama" and not found.command and "own_server = true" in found.offer_note
     silent = await choose(tmp_path, ollama, own_server=False)
-    assert silent == replace(found, offered="")
+    assert silent == replace(found, offer_note="")
     made = plan.make(tmp_path, found)
-    assert found.offered in made.notes
+    assert found.offer_note in made.notes
 
 
 async def test_who_takes_it_gets_a_server_that_rlproxy_runs(tmp_path: Path, ollama: FakeOllama) -> None:
     (tmp_path / "rlproxy.toml").write_text(f'[backend]\nkind = "ollama"\nurl = "{ollama.url}"\ngguf = "/x.gguf"\n')
     found = await choose(tmp_path, ollama, own_server=True)
-    assert (found.kind, found.url, found.model, found.offered) == ("llamacpp", "", "fake", "")
+    assert (found.kind, found.url, found.model, found.offer_note) == ("llamacpp", "", "fake", "")
     settings = plan.make(tmp_path, found).settings
     words = shlex.split(settings.backend.command)
     assert settings.backend.kind == "llamacpp" and not settings.backend.url and settings.backend.gguf is None
@@ -113,5 +113,5 @@ async def test_a_person_is_asked(
     shown = io.StringIO()
     asked = Interview(Surroundings([server], [], MACHINE, now, None), Answers(), Console(shown), tmp_path)
     found = await asyncio.to_thread(asked.choices)
-    assert found.kind == kind and not found.offered, "who was asked is not told once more"
+    assert found.kind == kind and not found.offer_note, "who was asked is not told once more"
     assert "What is lost" in shown.getvalue() and "Shall rlproxy run it? [Y/n]" in shown.getvalue()
