@@ -72,7 +72,7 @@ def most_held(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         bodies = self
         return Watched()
 
-    monkeypatch.setattr(Bodies, "of", of)
+    monkeypatch.setattr(Bodies, "hold_for", of)
     return found
 
 
