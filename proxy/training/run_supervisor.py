@@ -315,12 +315,12 @@ class RunSupervisor:
     async def _result(self, run: Run) -> dict[str, Any] | None:
         """Supervise the trainer until the run has a result; None where it failed, or was stopped at a checkpoint."""
         folder = Path(run.folder)
-        short = await self._preconditions.blocking_rule(run.id, starting=False) if self._gpu_sharing.on else None
+        rule = await self._preconditions.blocking_rule(run.id, starting=False) if self._gpu_sharing.on else None
         if self._must_stop(run):  # while the backend gave its memory back
             return None
-        if short is not None:
-            self._gpu_sharing.postpone(short)
-            self._wait(run, short)
+        if rule is not None:
+            self._gpu_sharing.postpone(rule)
+            self._wait(run, rule)
             return None
         status = None
         while (result := run_folder.result(folder)) is None:

@@ -112,8 +112,8 @@ def gpu_use(gpu: str, apps: str, ours: set[int], trainer: set[int]) -> tuple[flo
     busy, free = (field.strip() for field in gpu.strip().splitlines()[0].split(","))
     rows = [[field.strip() for field in line.split(",")] for line in apps.strip().splitlines()]
     trainer_memory = sum(float(used) for pid, used in rows if int(pid) in trainer and used.replace(".", "").isdecimal())
-    mine = any(int(pid) in ours for pid, _ in rows)
-    return (None if mine else float(busy)), (float(free) + trainer_memory) * MIB / GB
+    is_ours = any(int(pid) in ours for pid, _ in rows)
+    return (None if is_ours else float(busy)), (float(free) + trainer_memory) * MIB / GB
 
 
 def _ask(smi: str, gpu_index: str, query: str) -> str:

@@ -237,16 +237,21 @@ def _log_probs(distance: float | None, regret: float | None) -> str | None:
 
 def _distance(answers: Sequence[ProbeAnswer], read: Sequence[Mapping[str, Any]]) -> float | None:
     pairs = [_aligned(answer, each["logprobs"]) for answer, each in zip(answers, read, strict=True)]
-    away = [abs(theirs - ours) for theirs, ours in chain.from_iterable(pairs)]
-    return sum(away) / len(away) if away else None
+    differences = [abs(theirs - ours) for theirs, ours in chain.from_iterable(pairs)]
+    return sum(differences) / len(differences) if differences else None
 
 
 def _aligned(answer: ProbeAnswer, ours: Sequence[float]) -> list[tuple[float, float]]:
     """Log-probs of the same tokens. A server may leave the end token out. Where else their numbers differ, the text was
     not cut as the server had it, and nothing is compared."""
     theirs = answer.logprobs or ()
-    short = len(ours) - len(theirs)
-    if not theirs or short < 0 or short > (answer.ended or answer.reply_ids is not None) or min(theirs) < PLACEHOLDER:
+    missing = len(ours) - len(theirs)
+    if (
+        not theirs
+        or missing < 0
+        or missing > (answer.ended or answer.reply_ids is not None)
+        or min(theirs) < PLACEHOLDER
+    ):
         return []
     return list(zip(theirs, ours, strict=False))
 

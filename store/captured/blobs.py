@@ -123,7 +123,7 @@ def _encoded(data: bytes) -> Iterator[bytes]:
 
 def _decoded(text: bytes) -> bytes | None:
     """None where encoding it again would not give the same text."""
-    step, out = CODED_BYTES // 3 * 4, []
+    step, parts = CODED_BYTES // 3 * 4, []
     for start in range(0, len(text), step):
         piece = text[start : start + step]
         try:
@@ -133,5 +133,5 @@ def _decoded(text: bytes) -> bytes | None:
         padded_within = piece.endswith(b"=") and start + step < len(text)
         if padded_within or binascii.b2a_base64(data, newline=False) != piece:
             return None
-        out.append(data)
-    return b"".join(out)
+        parts.append(data)
+    return b"".join(parts)

@@ -112,14 +112,14 @@ def _take(db: sqlite3.Connection, new: NewReaction) -> bool:
 
 def _follow(db: sqlite3.Connection, new: NewReaction) -> ReactionResult:
     owner = (new.completion_id, new.rater)
-    mine = "completion_id = ? AND rater = ?"  # on whatever platform: one stays without another
+    own_rows = "completion_id = ? AND rater = ?"  # on whatever platform: one stays without another
     live = ratings.live_in(db, new.completion_id, new.rater)
     # A rating that was typed, or given elsewhere, is not taken back with an emoji.
     ours = live is not None and bool(
-        db.execute(f"SELECT 1 FROM reactions WHERE {mine} AND rating_id = ?", (*owner, live.id)).fetchone()  # noqa: S608
+        db.execute(f"SELECT 1 FROM reactions WHERE {own_rows} AND rating_id = ?", (*owner, live.id)).fetchone()  # noqa: S608
     )
     wish = db.execute(
-        f"""SELECT value, scale, platform, message, emoji FROM reactions WHERE {mine} AND value IS NOT NULL
+        f"""SELECT value, scale, platform, message, emoji FROM reactions WHERE {own_rows} AND value IS NOT NULL
         ORDER BY at DESC, (platform = ? AND message = ? AND emoji = ?) DESC LIMIT 1""",  # noqa: S608  ours
         (*owner, new.platform, new.message, new.emoji),
     ).fetchone()

@@ -115,16 +115,16 @@ def claim(db: sqlite3.Connection, requirements: SampleRequirements) -> Run | Non
     recent_rows = [] if share >= 1 else db.execute(RATERS, (LEAST_WEIGHT, time.time() - RECENT_S)).fetchall()
     recent_totals = _rater_totals(recent_rows, requirements.raters)
     # Once among all, so that the newest are not all of one rater's flood; once of what is taken.
-    could = within(_candidates(rows, requirements.raters), share, recent_totals)
-    usable = within_judges(could, judge_share)
+    bounded = within(_candidates(rows, requirements.raters), share, recent_totals)
+    usable = within_judges(bounded, judge_share)
     if len(usable) < requirements.min_total:  # people go first; a run without their ratings outvotes none of them
-        usable = of_judges(could)
+        usable = of_judges(bounded)
     chosen = within_judges(within(_first(usable, limit), share, recent_totals), judge_share)
     if not chosen or len(usable) < requirements.min_total:
         return None
     trained = _trained(db, chosen)
-    may = [rating for rating in chosen if rating.completion_id not in trained and rating.human]  # gates ask people
-    held_ids = hold_back(may, requirements.held_share, _previously_held(db, may))
+    holdable = [rating for rating in chosen if rating.completion_id not in trained and rating.human]  # gates ask people
+    held_ids = hold_back(holdable, requirements.held_share, _previously_held(db, holdable))
     kept_back = {rating.completion_id for rating in chosen if rating.id in held_ids}
     run = begin(db, requirements, samples=len({rating.completion_id for rating in chosen}), held_samples=len(kept_back))
     db.executemany(

@@ -255,9 +255,9 @@ class SignalStore(StorePart):
         last_seq = await self._last_seq()
         unseen = await self._reader.rows(_NEXT, (last_seq, limit))
         # Of the others nothing can be told.
-        telling = [row["seq"] for row in unseen if row["session"] is not None or row["above"] is not None]
+        traceable = [row["seq"] for row in unseen if row["session"] is not None or row["above"] is not None]
         tails: dict[int, list[sqlite3.Row]] = {}
-        for tail_row in await self._reader.rows(_TAILS, (to_json(telling),)) if telling else ():
+        for tail_row in await self._reader.rows(_TAILS, (to_json(traceable),)) if traceable else ():
             tails.setdefault(tail_row["seq"], []).append(tail_row)
         follow_ups = []
         for row in unseen:

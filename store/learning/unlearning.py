@@ -25,21 +25,23 @@ WITHDRAWN_REASON: Final = "it learned from what was forgotten"
 
 def begin(db: sqlite3.Connection, versions: Collection[int]) -> None:
     """In the transaction that forgets. One that is under way grows by these."""
-    going = _json(versions)
+    version_list = _json(versions)
     previous = _read(meta.read_meta(db, STATE, None))
     if previous is None or previous.over is not None:
         previous = Rebuild()
-    rows = db.execute("SELECT version, path FROM adapters WHERE version IN (SELECT value FROM json_each(?))", (going,))
+    rows = db.execute(
+        "SELECT version, path FROM adapters WHERE version IN (SELECT value FROM json_each(?))", (version_list,)
+    )
     paths = {row["version"]: row["path"] for row in rows.fetchall() if row["path"]}
     made_by = [
         row["id"]
         for row in db.execute(
-            "SELECT id FROM runs WHERE status = 'done' AND version IN (SELECT value FROM json_each(?))", (going,)
+            "SELECT id FROM runs WHERE status = 'done' AND version IN (SELECT value FROM json_each(?))", (version_list,)
         )
     ]
     db.execute(
         "UPDATE adapters SET withdrawn = ?, path = '' WHERE version IN (SELECT value FROM json_each(?))",
-        (WITHDRAWN_REASON, going),
+        (WITHDRAWN_REASON, version_list),
     )
     db.execute(
         """UPDATE runs SET status = 'failed', reason = 'its version is gone: ' || ? || '; its other ratings are fresh '
@@ -50,7 +52,9 @@ def begin(db: sqlite3.Connection, versions: Collection[int]) -> None:
     parents = {row["version"]: (row["parent"], bool(row["withdrawn"])) for row in _lineage(db)}
     goes_on = clean(parents, live, _deleted_versions(db))
     if live == goes_on:  # that it is the last one before, too, is for a rollback never to find
-        db.execute("UPDATE pointer SET previous = live WHERE previous IN (SELECT value FROM json_each(?))", (going,))
+        db.execute(
+            "UPDATE pointer SET previous = live WHERE previous IN (SELECT value FROM json_each(?))", (version_list,)
+        )
     meta.set_meta(db, runs.BASELINE, _baseline(db, goes_on))
     meta.set_meta(
         db,

@@ -30,7 +30,7 @@ _COMPLETIONS: Final = {
 }
 _OF_COMPLETIONS: Final = """SELECT r.id FROM json_each(?) j CROSS JOIN ratings r ON r.completion_id = j.value"""
 # A judge's ratings have words of the request that came after, also those that were taken back: they go with it, too.
-_HEARD_IN: Final = """SELECT DISTINCT r.id FROM json_each(?) j CROSS JOIN signals s ON s.next_id = j.value
+_JUDGED_BY: Final = """SELECT DISTINCT r.id FROM json_each(?) j CROSS JOIN signals s ON s.next_id = j.value
 CROSS JOIN ratings r ON r.completion_id = s.completion_id AND r.source = 'judge'"""
 _OF_RATER: Final = "SELECT r.id FROM ratings r WHERE r.rater = ?"
 _RUNS: Final = """SELECT DISTINCT u.id, u.status, u.version, s.split FROM json_each(?) j
@@ -49,15 +49,15 @@ def look(db: sqlite3.Connection, kind: Target, name: str) -> Forgetting:
     """Count what would go, without touching it."""
     reactions = 0
     if kind == "rater":
-        going: list[str] = []
+        completions: list[str] = []
         ratings = _ids(db, _OF_RATER, name)
         (reactions,) = db.execute("SELECT count(*) FROM reactions WHERE rater = ?", (name,)).fetchone()
     else:
-        going = _ids(db, _COMPLETIONS[kind], name)
-        ratings = _ids(db, _OF_COMPLETIONS, _json(going))
-        ratings += [id for id in _ids(db, _HEARD_IN, _json(going)) if id not in set(ratings)]
+        completions = _ids(db, _COMPLETIONS[kind], name)
+        ratings = _ids(db, _OF_COMPLETIONS, _json(completions))
+        ratings += [id for id in _ids(db, _JUDGED_BY, _json(completions)) if id not in set(ratings)]
     runs = db.execute(_RUNS, (_json(ratings),)).fetchall()
-    runs += db.execute(_OF_EPISODES, (_json(going),)).fetchall()
+    runs += db.execute(_OF_EPISODES, (_json(completions),)).fetchall()
     trained = {row["version"] for row in runs if row["status"] == "done" and row["split"] == "train"}
     trained |= {row["version"] for row in db.execute(_REPLAYED, (_json(ratings),))}
     rows = db.execute("SELECT version, parent FROM adapters WHERE path != ''")  # those that are gone are
@@ -65,7 +65,7 @@ def look(db: sqlite3.Connection, kind: Target, name: str) -> Forgetting:
     trained &= parents.keys()
     open_run = next((row["id"] for row in runs if row["status"] in ("claimed", "running")), None)
     heirs = tuple(sorted(_heirs(parents, trained)))
-    return Forgetting(tuple(going), tuple(ratings), tuple(sorted(trained)), heirs, open_run, reactions)
+    return Forgetting(tuple(completions), tuple(ratings), tuple(sorted(trained)), heirs, open_run, reactions)
 
 
 def forget(db: sqlite3.Connection, kind: Target, name: str, actor: str, *, retrain: bool = False) -> Forgetting:
