@@ -11,6 +11,7 @@ from itertools import takewhile
 from typing import Any
 
 from proxy.dialects.chat_form import text_part
+from store.captured.tree import SYSTEM_ROLES
 
 _Turn = list[dict[str, Any]]  # messages that are one, joined once all are there: each of them is read once
 
@@ -25,8 +26,8 @@ def in_turns(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     later_texts: list[dict[str, Any]] = []
     has_turns = False  # a message other than system text has come
     for message in messages:
-        if message["role"] == "system":
-            message = {**message, "content": _text(message.get("content"))}
+        if message["role"] in SYSTEM_ROLES:
+            message = {**message, "role": "system", "content": _text(message.get("content"))}
             if has_turns:
                 later_texts += [message] if message["content"] else []
                 continue

@@ -10,6 +10,7 @@ import re
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar
+from unicodedata import normalize
 
 from aiohttp import web
 
@@ -362,7 +363,8 @@ def rater_of(name: str | None, principal: Principal, user: str | None) -> str:
 
 def _is_no_platform(source: str) -> None:
     """Raises Forbidden: that a chat platform said it is proved by a signature, not by a word in a body."""
-    if source.strip().lower() in PLATFORMS:
+    letters = "".join(filter(str.isalnum, normalize("NFKC", source).casefold()))  # as a person reads it
+    if letters in PLATFORMS:
         raise Forbidden(
             f"`source` {source.strip()} is what its signed webhook stores; nothing was stored. Send another name, or "
             "use a key with the role admin.",

@@ -206,15 +206,16 @@ class Exchange:
 
     async def _refused(self, upstream: Answer) -> web.StreamResponse:
         body = self._in_flight.refusal or await read_short(upstream, room_for(self._request, MOST_SHORT))
-        unknown = await self._unknown_model(body) if upstream.status == 404 else None
+        reason = await off_loop(len(body), message_in, body)
+        unknown = await self._unknown_model(reason) if upstream.status == 404 else None
+        refusal = unknown or BackendRefused(upstream.status, reason)
         if self._response is not None:
-            raise unknown or BackendRefused(upstream.status, await off_loop(len(body), message_in, body))
+            raise refusal
         headers = self._headers(upstream)
         message = self._keepable(body.decode("utf-8", "replace"))[:300]  # in this order: half a key is one too
         await self._finish("error", error=f"the backend answered {upstream.status}: {message!r}")
         if unknown or self._codec.translated:
-            refusal = BackendRefused(upstream.status, await off_loop(len(body), message_in, body))
-            body = dumps(self._dialect.error(unknown or refusal))
+            body = dumps(self._dialect.error(refusal))
             headers["content-type"] = "application/json"
         return web.Response(status=upstream.status, body=body, headers=headers)
 
@@ -244,8 +245,7 @@ class Exchange:
             answer = WholeAnswer(body)
             await self._take_whole(answer)
             output, last = await off_loop(len(body), self._codec.whole_as_stream, answer)
-            if output:
-                await response.write(output)
+            await response.write(output)
             await self._finish("done")
             self._note_end()
             self._last = last
@@ -281,10 +281,10 @@ class Exchange:
             self._capture.reader.let_go(TOO_LONG)
         await self._finish("done")
 
-    async def _unknown_model(self, body: bytes) -> UnknownModel | None:
+    async def _unknown_model(self, reason: str) -> UnknownModel | None:
         assert self._in_flight.address is not None
-        message = self._keepable(await off_loop(len(body), message_in, body))[:300]
-        return await unknown_model(self._parts.backend, self._in_flight.address.url, self._parsed.model, message)
+        url, message = self._in_flight.address.url, self._keepable(reason)[:300]
+        return await unknown_model(self._parts.backend, url, self._parsed.model, message)
 
     async def _begin(self, upstream: Answer, splitter: EventSplitter | None = None) -> web.StreamResponse:
         """The head of a stream."""
@@ -319,15 +319,20 @@ class Exchange:
             half = await self._pass_remainder(response, splitter)
             if broke is not None and not self._finished and self._failed is None:
                 raise broke
-            output = self._read(half) if half is not None else b""
+            self._fold(*([] if half is None else [half]))
+            output = b"" if half is None else self._rendered(half)
             if not self._finished:
                 await self._ended_without_terminal(response)
             self._last += output
         except BackendBroke as error:
             await self._broken_off(response, error)
-            # An error event would have to follow whole ones; a client that reads none gets every byte instead.
-            if half is not None and not (self._parsed.stream or self._codec.translated):
-                self._last += half.raw
+            # An error event has to follow whole ones; a client that reads none gets every byte, and sees the break.
+            if not (self._parsed.stream or self._codec.translated):
+                self._last += half.raw if half is not None else b""
+                if broke is not None and self._request.transport is not None:
+                    await response.write(self._last)
+                    self._request.transport.close()
+                    return response
         await response.write_eof(self._last)
         return response
 
@@ -422,10 +427,6 @@ class Exchange:
             finally:
                 self._fold(*passed)
 
-    def _read(self, event: Event) -> bytes:
-        self._fold(event)
-        return self._rendered(event)
-
     def _rendered(self, event: Event) -> bytes:
         try:
             return self._codec.event(event)
@@ -457,8 +458,7 @@ class Exchange:
         if reader is not None and not (len(replies) == self._parsed.n and all(r.finish_reason for r in replies)):
             raise broken_off(None)
         output, last = self._end(None)
-        if output:
-            await response.write(output)
+        await response.write(output)
         await self._finish("done")
         self._note_end()
         self._last = last

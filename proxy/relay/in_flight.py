@@ -26,7 +26,7 @@ from proxy.backends.base import Address, place_for
 from proxy.backends.refused_wishes import BREAKS, REFUSES, Wishes
 from proxy.core.backend_answer import Answer
 from proxy.core.backend_http import Disconnected, NotConnected, Silent
-from proxy.core.errors import ProxyError
+from proxy.core.errors import BackendBroke, ProxyError
 from proxy.core.http_message import NoHttp
 from proxy.core.offload import LARGE, in_thread, off_loop
 from proxy.core.redirects import refuse
@@ -42,6 +42,7 @@ from proxy.relay.request_body import room_for
 log = structlog.get_logger()
 
 NOTICED_S: Final = 0.25  # in which the end of a process of ours is seen, after its port has closed
+REFUSAL_S: Final = 10.0  # in which the body of a refusal of our wishes has to come
 MOST_REFUSAL: Final = 300  # characters of what a server said to our wishes
 RESTARTED_S: Final = 10.0  # in which a server that broke off has to answer again, or a question is not asked once more
 
@@ -151,7 +152,12 @@ class InFlightRequest:
             return message
         if upstream.status not in (*REFUSES, BREAKS):
             return None
-        body = await read_short(upstream, room_for(self._context.request, MOST_SHORT))
+        try:
+            async with asyncio.timeout(REFUSAL_S):
+                body = await read_short(upstream, room_for(self._context.request, MOST_SHORT))
+        except (TimeoutError, BackendBroke):  # nobody can pass it on either, so it may as well be about our wishes
+            upstream.close()
+            return f"it answered {upstream.status}, and its error was too long or did not end"
         message = await off_loop(len(body), message_in, body)
         if capabilities.may_refuse(wishes, upstream.status, message):
             return message

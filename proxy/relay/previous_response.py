@@ -21,7 +21,7 @@ from proxy.core.offload import off_loop
 from proxy.core.wrapped_ids import unwrap_id
 from proxy.dialects import Dialect, ParsedRequest, PreviousCompletion
 from proxy.relay.context import new_id
-from store.captured.items import ItemPlace
+from store.captured.items import RESPONSE, ItemPlace
 from store.records import Completion
 from store.store import Store
 
@@ -53,6 +53,8 @@ class PreviousResponses:
         answers = await self._answers(names, scope)
         if previous is not None and (answer := await self.find(previous, scope)) is not None:
             answers[previous] = answer
+        elif previous is not None and await self.is_anothers(previous, scope):
+            raise BadRequest(f"Previous response with id '{previous}' not found.", param="previous_response_id")
         return await off_loop(size, dialect.spell_out, body, answers) if answers else {}
 
     async def _answers(self, names: Sequence[str], scope: Scope) -> dict[str, PreviousCompletion]:
@@ -123,6 +125,11 @@ class PreviousResponses:
         request = loads(completion.new.request) if completion.new.request else {}
         messages = [with_text_arguments(as_chat(m)) for m in completion.new.prompt]
         return PreviousCompletion(completion.new.id, [_stored(m) for m in messages], reply, request)
+
+    async def is_anothers(self, id: str, scope: Scope) -> bool:
+        """Tell whether a backend has given this id to a response in the background, and only to other keys' ones."""
+        places = [place for place in await self._store.items.places([id]) if place.kind == RESPONSE]
+        return bool(places) and not any(scope.covers(place.requester) for place in places)
 
     async def as_answered(self, parsed: ParsedRequest, scope: Scope) -> list[dict[str, Any]]:
         """The messages of a command; where it follows a named answer, with those that this was the answer to.

@@ -14,7 +14,7 @@ from aiohttp import web
 from proxy.access.keys import Scope
 from proxy.access.security import principal_of
 from proxy.conversation.conversations import as_chat
-from proxy.core.errors import Conflict, ProxyError
+from proxy.core.errors import Conflict, NotFound, ProxyError
 from proxy.core.json_edit import loads
 from proxy.core.json_response import json_response
 from proxy.core.wrapped_ids import unwrap_id
@@ -85,6 +85,8 @@ class StoredResponses:
         id = request.match_info["id"]
         hold(request, COPIES * await self._store.sizes.whole(unwrap_id(id), scope.keys))
         completion = await self._previous_responses.completion(id, scope)
+        if completion is None and await self._previous_responses.is_anothers(id, scope):
+            raise NotFound(f"Response with id '{id}' not found.")
         return completion if completion is not None and completion.new.dialect == "responses" else None
 
 

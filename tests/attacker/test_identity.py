@@ -417,7 +417,8 @@ async def test_behind_a_server_that_says_who_speaks_nobody_speaks_for_another(pr
     assert await send("POST", "/v1/feedback", ann, **good) == 201
     mine = await proxy.store.ratings.live(id, "ann")
     assert await send("POST", "/v1/feedback", eve, **good, rater="ann") == 403
-    assert await send("POST", "/v1/feedback", eve, **good, source="slack", source_event_id="Ev1") == 403
+    for source in ("slack", "Slack ", "sl\u200back", "\uff33lack", "\u017flack", "s.l-a_c k"):
+        assert await send("POST", "/v1/feedback", eve, **good, source=source, source_event_id="Ev1") == 403
     assert await send("DELETE", f"/v1/feedback/{mine.id}", eve) == 403
     assert await send("DELETE", "/v1/feedback/last?rater=ann", eve) == 403
     twice = CIMultiDict([("x-rl-user", "ann"), ("x-rl-user", "eve")])

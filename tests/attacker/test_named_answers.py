@@ -171,3 +171,39 @@ async def test_long_answers_are_not_searched_for_the_words_of_a_subagent(tmp_pat
     calls = await store.answers.calls_to(Requester(None, None), limit=CALLING, longest=LONGEST_CALL)
     assert [id for id, _ in calls] == ["short"]
     await store.close()
+
+
+async def test_a_response_in_the_background_is_not_anothers_by_the_backends_id(tmp_path: Path) -> None:
+    """Some servers count their ids, and rlproxy knows whose each is."""
+    queued = {"id": "resp_7", "object": "response", "status": "queued", "output": []}
+    server = ScriptedServer(
+        [ScriptedAnswer("", 200, {"content-type": "application/json"}, [json.dumps(queued).encode()])]
+    )
+    await server.start()
+    proxy = Proxy(tmp_path / "home", FakeBackend(), FakeLauncher())
+    proxy.kind = None
+    await proxy.start(backend__kind="openai", backend__url=server.url, backend__model="m")
+    local = {"authorization": f"Bearer {proxy.local}"}
+    keys = {}
+    for name in ("ann", "eve"):
+        async with proxy.http.post("/rl/keys", json={"name": name, "role": "use"}, headers=local) as response:
+            keys[name] = {"authorization": f"Bearer {(await response.json())['key']}"}
+    body = {"model": "m", "input": "hi", "background": True}
+    async with proxy.http.post("/v1/responses", json=body, headers=keys["ann"]) as response:
+        assert response.status == 200
+    server.forget()
+
+    async def status(method: str, path: str, name: str, **request: Any) -> int:
+        async with proxy.http.request(method, path, headers=keys[name], **request) as response:
+            return response.status
+
+    going_on = {"model": "m", "input": "and?", "previous_response_id": "resp_7"}
+    assert await status("GET", "/v1/responses/resp_7", "eve") == 404
+    assert await status("POST", "/v1/responses/resp_7/cancel", "eve") == 404
+    assert await status("DELETE", "/v1/responses/resp_7", "eve") == 404
+    assert await status("POST", "/v1/responses", "eve", json=going_on) == 400
+    assert not server.requests
+    assert await status("GET", "/v1/responses/resp_7", "ann") == 200
+    assert await status("POST", "/v1/responses", "ann", json=going_on) == 200
+    await proxy.stop()
+    await server.stop()

@@ -31,6 +31,7 @@ from store.records import FinishedCompletion, NewCompletion, Status
 
 log = structlog.get_logger()
 
+ROUNDING: Final = 1e-3  # a log-prob of 0 may come as a little more (trainer.lessons.samples)
 UNREAD: Final = "unread_event"  # the reason why a reply never trains whose text may lack something
 
 
@@ -198,8 +199,10 @@ def _packed(reply: Reply) -> _Numbers:
     prompt_ids, ids, logprobs = reply.prompt_token_ids, reply.token_ids, reply.logprobs
     if prompt_ids is ids is logprobs is None:
         return _NONE
-    if logprobs is not None and not all(map(isfinite, logprobs)):
-        raise ValueError("a log-prob that is not finite")
+    if logprobs and not (all(map(isfinite, logprobs)) and max(logprobs) <= ROUNDING):
+        raise ValueError("a log-prob that is not finite, or above 0")
+    if bool in {*map(type, prompt_ids or ()), *map(type, ids or ())}:
+        raise TypeError("a token id that is not a number")
     return _Numbers(
         None if prompt_ids is None else array(IDS, prompt_ids),
         None if ids is None else array(IDS, ids),
