@@ -84,7 +84,7 @@ class Scope(NamedTuple):
 
     @classmethod
     def of(cls, principal: Principal, user: str | None, names: tuple[str, ...]) -> Scope:
-        """Reach of a request that names these. Whoever is named by what is not a name is somebody, and not the owner:
+        """Scope of a request that names these. Whoever is named by what is not a name is somebody, and not the owner:
         all of them are one user. A key that is one person's is theirs, whatever the request says."""
         return cls(principal, user or (UNKNOWN if names and principal.bound is None else None), names)
 
