@@ -46,7 +46,7 @@ def parse(text: str) -> Window:
     return Window(_days(days[0], text) if days else frozenset(range(7)), start, (end - start) % DAY_MINUTES or end)
 
 
-def inside(windows: Sequence[str], now: datetime) -> bool:
+def is_inside(windows: Sequence[str], now: datetime) -> bool:
     """Tell whether `now`, local time, is in one of them. No windows at all are all the hours there are."""
     return not windows or any(parse(text).holds(now) for text in windows)
 

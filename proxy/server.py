@@ -33,7 +33,7 @@ from proxy.core import home, tasks
 from proxy.core.address_file import ADDRESS_FILE
 from proxy.core.sharing import fd_limits
 from proxy.core.start_errors import listen, make_home
-from proxy.core.terminal import plain, styled
+from proxy.core.terminal import escape_controls, styled
 from proxy.relay.exchange import CLIENT_ERRORS
 from proxy.web.status import reachable
 from store.errors import MissingExtra
@@ -67,7 +67,7 @@ def _plain(logger: object, method: str, event: structlog.typing.EventDict) -> st
     traceback has several."""
     for key, value in event.items():
         if isinstance(value, str):
-            event[key] = plain(value if key == "exception" else value.replace("\n", "\\n"))
+            event[key] = escape_controls(value if key == "exception" else value.replace("\n", "\\n"))
     return event
 
 
@@ -169,7 +169,7 @@ async def serving(
 async def _say_unreachable(backend: Backend) -> None:
     """Once: whoever starts rlproxy before their server should not learn it from their agent."""
     if (reason := await reachable(backend)) is not None:
-        print(f"rlproxy: {plain(reason)}", file=Unfailing(), flush=True)
+        print(f"rlproxy: {escape_controls(reason)}", file=Unfailing(), flush=True)
 
 
 def _write_address(path: Path, members: dict[str, Any]) -> None:

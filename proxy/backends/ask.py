@@ -16,7 +16,7 @@ import aiohttp
 from proxy.backends.base import Address, Backend
 from proxy.core.errors import BackendDown
 from proxy.core.json_edit import dumps, loads
-from proxy.core.redirects import Redirected, pointed_elsewhere, refuse_all
+from proxy.core.redirects import Redirected, redirect_error, refuse_all
 from proxy.core.server_url import route_url
 from proxy.core.upstream import body_of
 
@@ -56,7 +56,7 @@ def contact(url: str, kind: str, question: str, timeout_s: float) -> Iterator[No
     try:
         yield
     except Redirected as error:
-        raise pointed_elsewhere(url, str(error)) from error
+        raise redirect_error(url, str(error)) from error
     except aiohttp.ServerTimeoutError as error:  # no connection
         raise down_error(url, error, kind) from error
     except TimeoutError as error:

@@ -24,9 +24,9 @@ from typing import Any, Final, NamedTuple
 
 from proxy.cli.http import HomeClient
 from proxy.client import Refused, Unreachable
-from proxy.conversation.first_words import quoted
+from proxy.conversation.first_words import quote_text
 from proxy.conversation.user_text import PREFIX
-from proxy.core.terminal import plain, styled
+from proxy.core.terminal import escape_controls, styled
 
 HELP: Final = """\
 Type a message and Enter. After an answer, these are a line of their own:
@@ -154,7 +154,7 @@ class Chat:
             return None
         answer = self._answers[0]
         self._feedback(answer, word)
-        _dim(f"rated {word}: {quoted(answer.text)}")
+        _dim(f"rated {word}: {quote_text(answer.text)}")
         if word == "good":
             return None
         reason = _message(REASON_PROMPT)
@@ -214,7 +214,7 @@ class Chat:
 
 def _dim(text: str, end: str = "\n") -> None:
     """Print a line of rlproxy's, apart from those of the model."""
-    print(f"{DIM}{plain(text)}{PLAIN}", end=end, file=styled(sys.stdout), flush=True)
+    print(f"{DIM}{escape_controls(text)}{PLAIN}", end=end, file=styled(sys.stdout), flush=True)
 
 
 def _piece(event: dict[str, Any]) -> tuple[str, str | None]:

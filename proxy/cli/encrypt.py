@@ -11,7 +11,7 @@ import typer
 
 from proxy.cli.common import AsJson, Home, print_json, settings_of
 from proxy.cli.failing import fail
-from proxy.core.terminal import plain, styled
+from proxy.core.terminal import escape_controls, styled
 
 if TYPE_CHECKING:
     from proxy.cli.encrypting import Report
@@ -99,7 +99,7 @@ def _progress(quiet: bool) -> Progress:
     def show_progress(path: Path, step: Step, share: float) -> None:
         out = styled(sys.stderr)
         if not quiet and step in WORDS and out.isatty():
-            print(f"\r\033[K{plain(path.name)}: {WORDS[step]} {share:.0%}", end="", file=out, flush=True)
+            print(f"\r\033[K{escape_controls(path.name)}: {WORDS[step]} {share:.0%}", end="", file=out, flush=True)
         elif not quiet and step == "done" and out.isatty():
             print("\r\033[K", end="", file=out, flush=True)
 

@@ -74,10 +74,10 @@ def _describe(report: dict[str, Any], went: str, retrain: bool = False, purge: b
         lines.append(f"Copies that could not be read: {', '.join(copies['unread'])}.")
     if not report["trained"]:
         return "\n".join([*lines, "No version was trained on them."])
-    from proxy.core.version_names import listed
+    from proxy.core.version_names import versions_in_words
 
-    heirs = f"; built on those: {listed(report['heirs'])}" if report["heirs"] else ""
-    lines.append(f"Trained on them: {listed(report['trained'])}{heirs}.")
+    heirs = f"; built on those: {versions_in_words(report['heirs'])}" if report["heirs"] else ""
+    lines.append(f"Trained on them: {versions_in_words(report['trained'])}{heirs}.")
     if report.get("rebuild"):
         lines.append("They are trained again without them: `rlproxy status` says how far that is.")
     elif retrain:

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from config.gate_questions import question
 from config.settings import Row
-from proxy.core.terminal import plain, styled
+from proxy.core.terminal import escape_controls, styled
 from proxy.core.version_names import label
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class _Console(Console):
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
-            yield segment if segment.control else Segment(plain(segment.text), segment.style)
+            yield segment if segment.control else Segment(escape_controls(segment.text), segment.style)
 
 
 def console() -> Console:

@@ -27,12 +27,12 @@ from proxy.conversation.same_text import (
     MessageText,
     Similarity,
     TextOverlap,
-    alike,
     asked_alike,
-    broken_off,
     letters_of,
     overlap,
-    spoken,
+    partial_similarity,
+    similarity,
+    spoken_texts,
     text_in,
     whole_turn,
 )
@@ -362,7 +362,9 @@ def _close(
     calls = [] if text else calls_in(reply)  # once: they may be megabytes
     for row in rows:
         if text:
-            compare = broken_off if row.status not in ("done", "error") else whole_turn if after_tool else alike
+            compare = (
+                partial_similarity if row.status not in ("done", "error") else whole_turn if after_tool else similarity
+            )
             how = compare(text, text_in({"role": "assistant", "content": row.text}), forms)
         else:
             same = calls and row.calls is not None and calls == calls_in(as_chat(row.calls))
@@ -382,7 +384,10 @@ def _fits(
     rows: Iterable[RecentCompletion] = (),
 ) -> list[Fit]:
     """`rows`: all that was answered lately, whatever it says."""
-    texts, completions = spoken(without_fillers(messages, place.agent)), {answer.new.id: answer for answer in whole}
+    texts, completions = (
+        spoken_texts(without_fillers(messages, place.agent)),
+        {answer.new.id: answer for answer in whole},
+    )
     answers = _answers(texts, forms)
     elsewhere = answers & {forms.letters(row.text) for row in rows} if answers else set()
     fits = []
@@ -397,7 +402,7 @@ def _fits(
         system = tuple(tree.message_hash(None, prompt[index].role, prompt[index].body) for index in tree.places(prompt))
         setting = 2 * (sent is not None and system == sent.system) + (answer.model == place.model)
         prompt_messages = without_fillers([as_chat(message) for message in prompt], place.agent)
-        theirs = spoken(prompt_messages)
+        theirs = spoken_texts(prompt_messages)
         run = overlap(texts, theirs, forms)
         against = not run.whole and not elsewhere <= _answers(theirs, forms)
         fits.append(Fit(answer, session, run, how, bool(texts), against, setting))

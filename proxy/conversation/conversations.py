@@ -15,7 +15,7 @@ from typing import Any, Final
 import orjson
 
 from proxy.conversation.user_text import command_of, silent, without_blocks
-from proxy.core.agent_wrappers import ATTACHED, TEXT_PARTS, Agent, added_after
+from proxy.core.agent_wrappers import ATTACHED, TEXT_PARTS, Agent, is_trailer
 from proxy.core.json_edit import DEEPEST, dumps, is_deeper
 from store.captured.tree import SYSTEM_ROLES, message_hash, without
 from store.records import Message
@@ -176,7 +176,7 @@ def command_at(messages: Sequence[Mapping[str, Any]], agent: Agent | None = None
 
 def _is_aside(message: Mapping[str, Any], agent: Agent | None) -> bool:
     """Neither a person nor the model said this."""
-    return message.get("role") in SYSTEM_ROLES or added_after(message, agent)
+    return message.get("role") in SYSTEM_ROLES or is_trailer(message, agent)
 
 
 def _may_act(message: Mapping[str, Any], agent: Agent | None) -> bool:
@@ -200,7 +200,7 @@ def without_commands(messages: Sequence[Mapping[str, Any]], agent: Agent | None 
             if not acts and command_of(message, agent) is not None:
                 hidden.append(index)
                 ours = True
-            elif agent is None or not added_after(message, agent):
+            elif agent is None or not is_trailer(message, agent):
                 ours = acts = False
         elif role not in SYSTEM_ROLES:
             ours, acts = False, _may_act(message, agent)

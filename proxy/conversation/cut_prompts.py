@@ -55,7 +55,7 @@ class CutPrompts:
         return f"{times} longer than the server's context, and it left out the beginning: {cut[-1]}; {self.setting}"
 
 
-def why_cut(prompt: Sequence[Message], usage: Mapping[str, Any] | None) -> str | None:
+def cut_reason(prompt: Sequence[Message], usage: Mapping[str, Any] | None) -> str | None:
     """Why the server cannot have read all of it; None where it may have."""
     tokens = (usage or {}).get("prompt_tokens")
     if type(tokens) is not int or tokens <= 0:

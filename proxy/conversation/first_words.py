@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from proxy.conversation.conversations import as_chat
-from proxy.core.terminal import plain
+from proxy.core.terminal import escape_controls
 from store.records import Message, RecentCompletion
 
 QUOTED: Final = 60  # characters
@@ -17,11 +17,11 @@ QUOTED: Final = 60  # characters
 
 def first_words(text: str) -> str:
     """Without quotation marks."""
-    line = plain(" ".join(text[: 20 * QUOTED].split()))
+    line = escape_controls(" ".join(text[: 20 * QUOTED].split()))
     return line if len(line) <= QUOTED else f"{line[:QUOTED].rstrip()}…"
 
 
-def quoted(text: str, calls: Message | None = None) -> str:
+def quote_text(text: str, calls: Message | None = None) -> str:
     """In quotation marks; a call of tools where nothing else was said."""
     if words := first_words(text):
         return f"“{words}”"
@@ -32,8 +32,8 @@ def quoted(text: str, calls: Message | None = None) -> str:
 def quote_of(answer: RecentCompletion) -> str:
     """How an answer begins, as far as it has come."""
     if answer.status != "pending":
-        return quoted(answer.text, answer.calls)
-    return f"{quoted(answer.text) if answer.has_content else 'no words yet'}, still streaming"
+        return quote_text(answer.text, answer.calls)
+    return f"{quote_text(answer.text) if answer.has_content else 'no words yet'}, still streaming"
 
 
 def _names(reply: Message) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from proxy.conversation import turns
 from proxy.conversation.as_sent import Form, form_of, forms_of
 from proxy.conversation.conversations import canonical, extend_thread
-from proxy.conversation.modalities import more_than_text
+from proxy.conversation.modalities import first_non_text
 from proxy.conversation.redaction import Redactor
 from proxy.core.bounded_cache import TurnCache, common
 from proxy.core.json_edit import dumps
@@ -211,7 +211,7 @@ def _fact(redactor: Redactor, parent_state: MessageFacts | None, message: ChatMe
         thread,
         thread if role == "assistant" else base.reply_thread,
         base.secrets | kinds if kinds else base.secrets,
-        base.untrainable or (None if type(message.get("content")) is str else more_than_text([message])),
+        base.untrainable or (None if type(message.get("content")) is str else first_non_text([message])),
         base.used_tools or role == "tool" or bool(message.get("tool_calls")),
         form,
     )
@@ -220,7 +220,7 @@ def _fact(redactor: Redactor, parent_state: MessageFacts | None, message: ChatMe
 def _aside_fact(redactor: Redactor, parent_state: MessageFacts | None, message: ChatMessage) -> MessageFacts:
     kinds: set[str] = set()
     stored, form, base = redactor.message(canonical(message), kinds), form_of(message), parent_state or NOTHING
-    untrainable = base.untrainable or (None if type(message.get("content")) is str else more_than_text([message]))
+    untrainable = base.untrainable or (None if type(message.get("content")) is str else first_non_text([message]))
     node = message_hash(None, stored.role, stored.body)
     return MessageFacts(
         stored, node, None, None, base.secrets | kinds if kinds else base.secrets, untrainable, False, form

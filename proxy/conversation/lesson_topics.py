@@ -49,7 +49,7 @@ def words(text: str) -> frozenset[str]:
     return frozenset(stems)
 
 
-def asked_about(messages: Sequence[Mapping[str, Any]], turns: int = 2) -> str:
+def question_of(messages: Sequence[Mapping[str, Any]], turns: int = 2) -> str:
     """The last words of the person in a request in chat form, oldest first."""
     texts = []
     for message in reversed(messages):
@@ -60,7 +60,7 @@ def asked_about(messages: Sequence[Mapping[str, Any]], turns: int = 2) -> str:
     return "\n".join(reversed(texts))
 
 
-def fitting(lessons: Iterable[CommentLesson], question: str) -> list[LessonMatch]:
+def match_lessons(lessons: Iterable[CommentLesson], question: str) -> list[LessonMatch]:
     """At most MOST, the best first: those for every question, then by topic, the newest of equals."""
     topics = [(lesson, words(f"{lesson.question}\n{lesson.text}")) for lesson in lessons]
     spread = Counter(word for _, topic in topics for word in topic)

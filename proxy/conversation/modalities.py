@@ -18,7 +18,7 @@ _KINDS: Final = {
 }  # fmt: skip
 
 
-def more_than_text(messages: Sequence[Mapping[str, Any]]) -> str | None:
+def first_non_text(messages: Sequence[Mapping[str, Any]]) -> str | None:
     """The first thing in these messages that is not text."""
     for message in messages:
         if message.get("audio"):  # a spoken answer

@@ -66,7 +66,7 @@ def text_in(message: Mapping[str, Any]) -> str:
     return "\n".join(text for text in texts if isinstance(text, str)).strip()
 
 
-def spoken(messages: Sequence[Mapping[str, Any]]) -> list[MessageText]:
+def spoken_texts(messages: Sequence[Mapping[str, Any]]) -> list[MessageText]:
     """Texts of people and the model. Results of tools and mere calls come and go in clients."""
     texts = []
     for message in messages:
@@ -100,7 +100,7 @@ class Forms:
         return form
 
 
-def alike(first: str, second: str, forms: Forms | None = None) -> Similarity:
+def similarity(first: str, second: str, forms: Forms | None = None) -> Similarity:
     if first.strip() == second.strip():
         return Similarity.EXACT
     if max(len(first), len(second)) > LONGEST:
@@ -112,10 +112,12 @@ def alike(first: str, second: str, forms: Forms | None = None) -> Similarity:
     return Similarity.LETTERS if letters and letters == forms.letters(second) else Similarity.NOT
 
 
-def broken_off(visible: str, stored: str, forms: Forms | None = None) -> Similarity:
+def partial_similarity(visible: str, stored: str, forms: Forms | None = None) -> Similarity:
     """The same for an answer that broke off: a client may have shown less of it, or may say below it that it did."""
     forms = forms or Forms()
-    if (likeness := alike(visible, stored, forms)) is not Similarity.NOT or max(len(visible), len(stored)) > LONGEST:
+    if (likeness := similarity(visible, stored, forms)) is not Similarity.NOT or max(
+        len(visible), len(stored)
+    ) > LONGEST:
         return likeness
     first, second = forms.spaced(visible), forms.spaced(stored)
     shorter, longer = sorted((first, second), key=len)
@@ -128,7 +130,9 @@ def broken_off(visible: str, stored: str, forms: Forms | None = None) -> Similar
 def whole_turn(visible: str, stored: str, forms: Forms | None = None) -> Similarity:
     """The same for an answer after a tool's result: a client may keep the turn as its screen showed it, as one text."""
     forms = forms or Forms()
-    if (likeness := alike(visible, stored, forms)) is not Similarity.NOT or max(len(visible), len(stored)) > LONGEST:
+    if (likeness := similarity(visible, stored, forms)) is not Similarity.NOT or max(
+        len(visible), len(stored)
+    ) > LONGEST:
         return likeness
     lines, visible_lines = forms.lines(stored), forms.lines(visible)
     return (
@@ -181,7 +185,7 @@ def asked_alike(text: str, question: str, forms: Forms | None = None) -> bool:
 
 
 def _same(first: MessageText, second: MessageText, forms: Forms) -> bool:
-    if alike(first.text, second.text, forms):
+    if similarity(first.text, second.text, forms):
         return True
     if first.role != "user" or max(len(first.text), len(second.text)) > LONGEST:
         return False

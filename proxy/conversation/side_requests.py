@@ -21,7 +21,7 @@ from proxy.conversation.own_tasks import (
     is_made_otherwise,
     is_too_soon,
 )
-from proxy.conversation.transcripts import Transcript, beginning, has_labels, normalised
+from proxy.conversation.transcripts import Transcript, beginning, has_labels, normalise
 from proxy.conversation.user_text import without_blocks
 from store.captured.tree import SYSTEM_ROLES
 from store.records import RecentCompletion, RepeatedReply
@@ -40,7 +40,7 @@ def may_quote(messages: Sequence[Mapping[str, Any]]) -> bool:
     """Tell if these messages begin a conversation and say of some words whose they are. Most do not, and then nobody
     has to look up what was said lately."""
     text = _only_text(messages)
-    return text is not None and has_labels(normalised(text))
+    return text is not None and has_labels(normalise(text))
 
 
 class Quotation(NamedTuple):
@@ -59,7 +59,7 @@ def quotation(messages: Sequence[Mapping[str, Any]], recent_turns: Sequence[Rece
     text = _only_text(messages)
     if text is None:
         return None
-    transcript = Transcript(normalised(text))
+    transcript = Transcript(normalise(text))
     system = "\n".join(_text(message) for message in messages if message.get("role") in SYSTEM_ROLES)
     is_task = asks_own_task(f"{system}\n{transcript.around(_AROUND)}") or asks_own_task(system)
     questions = {words for turn in recent_turns if (words := beginning(turn.asked))}

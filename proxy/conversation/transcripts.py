@@ -156,7 +156,7 @@ def label_of(line: str) -> tuple[int, int] | None:
     return (start, end) if line[start:end] in _SPEAKERS else None
 
 
-def normalised(text: str) -> str:
+def normalise(text: str) -> str:
     """Both ends of it, as they are compared: in small letters, each run of white space in a line as one space."""
     text = text if len(text) <= 2 * ENDS + 1 else f"{text[:ENDS]}\n{text[-ENDS:]}"
     return "\n".join(" ".join(line.split()) for line in text.casefold().splitlines())
@@ -169,4 +169,4 @@ def has_labels(text: str) -> bool:
 
 def beginning(text: str) -> str:
     """The first line of a message, as far as it is compared."""
-    return next((line for line in normalised(text[: 4 * KNOWN_BY]).split("\n") if line), "")[:KNOWN_BY].rstrip()
+    return next((line for line in normalise(text[: 4 * KNOWN_BY]).split("\n") if line), "")[:KNOWN_BY].rstrip()

@@ -89,7 +89,7 @@ class KnownTurn(NamedTuple):
     used_tools: bool
 
 
-def said_turn(headers: Mapping[str, str]) -> Turn | None:
+def turn_in_header(headers: Mapping[str, str]) -> Turn | None:
     """Read rlproxy's own header. Raises BadRequest."""
     header = headers.get("x-rl-turn")
     match header if header is None else header.strip().lower():
@@ -103,10 +103,10 @@ def said_turn(headers: Mapping[str, str]) -> Turn | None:
             raise BadRequest("The header `x-rl-turn` must be `main` or `side`.", param="x-rl-turn")
 
 
-def marked_side(headers: Mapping[str, str], rules: Sequence[TurnRule] = ()) -> bool:
+def is_marked_side(headers: Mapping[str, str], rules: Sequence[TurnRule] = ()) -> bool:
     """A header alone says that this is a side turn: ours, or the first one that a rule knows. A text says it never
     here, as whoever wrote it may not be the agent."""
-    if (turn := said_turn(headers)) is not None:
+    if (turn := turn_in_header(headers)) is not None:
         return turn == "side"
     matching = (rule for rule in (*rules, *RULES) if rule.header and _has(headers, rule.header) and _is_bare(rule))
     return next((rule.turn == "side" for rule in matching), False)
@@ -137,7 +137,7 @@ def turn_of(
 
     Raises BadRequest where our header says neither main nor side.
     """
-    if "x-rl-turn" in headers and (turn := said_turn(headers)) is not None:
+    if "x-rl-turn" in headers and (turn := turn_in_header(headers)) is not None:
         return Decision(turn, "header")
     if known_turn is None:
         known_turn = KnownTurn([m for m in messages if m.get("role") in SYSTEM_ROLES], _used_tools(messages))

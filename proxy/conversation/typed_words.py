@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from proxy.conversation.redaction import Redactor
-from proxy.core.agent_wrappers import FAILED, Agent, added_after, own_text
+from proxy.core.agent_wrappers import FAILED, Agent, is_trailer, own_text
 from store.captured.tree import SYSTEM_ROLES
 
 LONGEST: Final = 20_000  # characters; whoever types more has pasted a document
@@ -24,12 +24,12 @@ _QUOTED: Final = re.compile(r"\s{0,3}(?:>|\|)|\t| {4}")  # a quote, a table, ind
 _OPENS: Final = re.compile(r"\s*<([A-Za-z][\w:.-]{0,60})\b[^<>\n]{0,2000}>")
 
 
-def typed_in(messages: Sequence[Mapping[str, Any]], agent: Agent | None, redactor: Redactor) -> str | None:
+def typed_text(messages: Sequence[Mapping[str, Any]], agent: Agent | None, redactor: Redactor) -> str | None:
     """All that a person typed in the newest message, with its secrets out. None where the newest message is not a
     person's, and where it is not certain what in it was typed."""
     for message in reversed(messages):
         role = message.get("role")
-        if role in SYSTEM_ROLES or (agent is not None and added_after(message, agent)):
+        if role in SYSTEM_ROLES or (agent is not None and is_trailer(message, agent)):
             continue
         text = own_text(message, agent) if role == "user" else None
         return redactor.text(text) if text and len(text) <= LONGEST else None

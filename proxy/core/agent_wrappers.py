@@ -205,7 +205,7 @@ def own_text(message: Mapping[str, Any], agent: Agent | None) -> str | None:
     return _unwrapped(parts[0], agent) if len(parts) == 1 else None
 
 
-def added_after(message: Mapping[str, Any], agent: Agent | None) -> bool:
+def is_trailer(message: Mapping[str, Any], agent: Agent | None) -> bool:
     """The agent added this message after the person's."""
     if agent is None or agent.trailer is None or message.get("role") != "user":
         return False
@@ -248,7 +248,7 @@ def _typed(messages: Sequence[Mapping[str, Any]], agent: Agent | None) -> Mappin
     """The newest message of a person."""
     message: Mapping[str, Any]
     for message in reversed(messages):
-        if message.get("role") == "user" and (agent is None or not added_after(message, agent)):
+        if message.get("role") == "user" and (agent is None or not is_trailer(message, agent)):
             return message
     return {}
 

@@ -27,7 +27,7 @@ def refuse(url: str, answer: Answer) -> None:
     """Raises BackendBroke where this answer of the server at `url` is a redirect: its client would follow it."""
     if answer.status in REDIRECTS and "location" in answer.headers:
         answer.close()
-        raise pointed_elsewhere(url, _in_words(url, answer.status, answer.headers["location"]))
+        raise redirect_error(url, _in_words(url, answer.status, answer.headers["location"]))
 
 
 async def refuse_all(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
@@ -39,7 +39,7 @@ async def refuse_all(request: aiohttp.ClientRequest, handler: aiohttp.ClientHand
     return response
 
 
-def pointed_elsewhere(url: str, words: str) -> BackendBroke:
+def redirect_error(url: str, words: str) -> BackendBroke:
     return BackendBroke(f"The backend at {url} {words}. If the server itself answers there, make that backend.url.")
 
 

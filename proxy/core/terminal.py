@@ -16,7 +16,7 @@ from typing import Any, Final, TextIO, cast
 _CONTROLS: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
-def plain(text: str) -> str:
+def escape_controls(text: str) -> str:
     """With control characters spelt as Python spells them: `\\x1b`."""
     return _CONTROLS.sub(_spelt, text)
 
@@ -38,7 +38,7 @@ class Plain:
         self.styled = styled
 
     def write(self, text: str) -> int:
-        self.styled.write(plain(text))
+        self.styled.write(escape_controls(text))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:

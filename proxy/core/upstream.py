@@ -92,13 +92,13 @@ def answer_headers(headers: MultiMapping[str], leave_out: Set[str] = frozenset()
             continue
         if low == "content-type":
             if low not in relayed:
-                relayed[low] = inert(value)
+                relayed[low] = inert_type(value)
         elif value.isprintable() or not _CONTROL.search(value):  # else nobody may send it on
             relayed.add(name, value)
     return relayed
 
 
-def inert(content_type: str) -> str:
+def inert_type(content_type: str) -> str:
     """This kind of content, or for one that a browser could run, one that it only shows or saves."""
     if _INERT.fullmatch(content_type) is not None and content_type.isprintable():
         return content_type

@@ -22,5 +22,5 @@ def version_first(version: int) -> str:
     return version_in_words(version).replace("the", "The")
 
 
-def listed(versions: Iterable[int]) -> str:
+def versions_in_words(versions: Iterable[int]) -> str:
     return ", ".join(map(version_in_words, versions))

@@ -38,7 +38,7 @@ def extend(so_far: list[Any] | None, items: Any) -> list[Any]:
     return so_far
 
 
-def joined(pieces: list[str]) -> str:
+def join_pieces(pieces: list[str]) -> str:
     """The text of these pieces, which become one: each takes memory beside its own letters."""
     pieces[:] = ["".join(pieces)]
     return pieces[0]

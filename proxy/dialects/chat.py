@@ -18,7 +18,7 @@ from proxy.core.json_edit import EACH, Rules
 from proxy.core.sse import Event
 from proxy.core.upstream import error_in
 from proxy.dialects import token_entries
-from proxy.dialects.base import Dialect, Fold, ParsedRequest, Renderer, Reply, joined
+from proxy.dialects.base import Dialect, Fold, ParsedRequest, Renderer, Reply, join_pieces
 from proxy.dialects.chat_form import (
     FOR_PROGRAMS,
     Calls,
@@ -175,7 +175,7 @@ class _Call:
         self.arguments.append(arguments_piece(function.get("arguments")))
 
     def function(self, tools: Sequence[Mapping[str, Any]] | None) -> dict[str, str]:
-        return {"name": call_name(self.name, tools), "arguments": joined(self.arguments)}
+        return {"name": call_name(self.name, tools), "arguments": join_pieces(self.arguments)}
 
 
 class ChatFold(Fold):
@@ -351,7 +351,7 @@ class ChatFold(Fold):
         if reply.token_ids is not None:
             reply.pieces = None
         message = reply.message
-        message |= {key: joined(pieces) for key, pieces in self._pieces[reply.index].items()}
+        message |= {key: join_pieces(pieces) for key, pieces in self._pieces[reply.index].items()}
         if calls := self._calls[reply.index]:
             message["tool_calls"] = [
                 {"type": "function", "function": call.function(self._tools), **({"id": call.id} if call.id else {})}
@@ -359,7 +359,7 @@ class ChatFold(Fold):
             ]
         if (legacy := self._legacy.get(reply.index)) is not None:
             message["function_call"] = legacy.function(self._tools)
-        if transcript := joined(self._transcripts.get(reply.index, [])):
+        if transcript := join_pieces(self._transcripts.get(reply.index, [])):
             message["audio"] = {**message["audio"], "transcript": transcript}
         if other_members := self._rich_parts.get(reply.index):
             text = [text_part(message["content"])] if message["content"] else []

@@ -274,12 +274,12 @@ def content_of(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]]:
     return parts
 
 
-def attached(part: dict[str, Any]) -> dict[str, Any]:
+def mark_attached(part: dict[str, Any]) -> dict[str, Any]:
     """A text that nobody typed, so it is never a command."""
     return {**part, ATTACHED: True} if part.get("type") == "text" else part
 
 
-def unmarked(message: Mapping[str, Any]) -> dict[str, Any]:
+def without_marks(message: Mapping[str, Any]) -> dict[str, Any]:
     """Write it as a backend takes it."""
     message = {key: value for key, value in message.items() if key != FAILED}
     content = message.get("content")

@@ -18,7 +18,7 @@ from proxy.core.errors import BadRequest, NoPrompt, ProxyError, Unreadable
 from proxy.core.sse import Event
 from proxy.core.upstream import error_in
 from proxy.dialects import token_entries
-from proxy.dialects.base import Dialect, Fold, ParsedRequest, Renderer, Reply, extend, joined
+from proxy.dialects.base import Dialect, Fold, ParsedRequest, Renderer, Reply, extend, join_pieces
 from proxy.dialects.chat import SAMPLING, choice_rules
 from proxy.dialects.chat_form import a_text, words_of
 from proxy.dialects.fields import MAX_CHOICES, an_object, count, flag, member, numbers
@@ -165,7 +165,7 @@ class TextFold(Fold):
 
     def _finished(self, reply: Reply) -> Reply:
         """Without the prompt that the client wanted repeated before its answer."""
-        text, logprobs = joined(self._pieces[reply.index]), reply.logprobs
+        text, logprobs = join_pieces(self._pieces[reply.index]), reply.logprobs
         if self._echoed:
             prompt = self._echoed[min(reply.index // self._n, len(self._echoed) - 1)]
             text = text.removeprefix(prompt) if isinstance(prompt, str) else text

@@ -16,7 +16,7 @@ from proxy.core.errors import NoPrompt, ProxyError, Unreadable
 from proxy.core.json_edit import Rules, dumps, loads
 from proxy.core.sse import Event
 from proxy.core.upstream import error_in
-from proxy.dialects.base import Dialect, Fold, ParsedRequest, Renderer, Reply, joined
+from proxy.dialects.base import Dialect, Fold, ParsedRequest, Renderer, Reply, join_pieces
 from proxy.dialects.chat_form import a_text, is_for_words, tidy_arguments, usage
 from proxy.dialects.chat_turns import in_turns
 from proxy.dialects.fields import an_object, flag, kinds, member, numbers, objects
@@ -31,7 +31,7 @@ from proxy.dialects.messages_chat import (
     template_kwargs,
 )
 from proxy.dialects.messages_render import MessagesRenderer, event
-from proxy.dialects.messages_tools import chat_tools, offered, tool_changes
+from proxy.dialects.messages_tools import chat_tools, offered_tools, tool_changes
 
 _FINISHED: Final = {
     "end_turn": "stop",
@@ -118,7 +118,7 @@ class Messages(Dialect):
 
     def without_messages(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """A template shows the tools that stand in the messages, too."""
-        changed = {"tools": offered(body)} if tool_changes(body) else {}
+        changed = {"tools": offered_tools(body)} if tool_changes(body) else {}
         return {**super().without_messages(body), **changed}
 
     def renderer(self, *, id: str, parsed: ParsedRequest, created: int) -> Renderer:
@@ -234,7 +234,7 @@ class MessagesFold(Fold):
         ]
 
     def _so_far(self, index: int) -> dict[str, Any]:
-        block, text = self._blocks[index], joined(self._pieces.get(index, []))
+        block, text = self._blocks[index], join_pieces(self._pieces.get(index, []))
         kind = block["type"]
         if text and kind == "tool_use":
             return {**block, "input": tidy_arguments(text)}

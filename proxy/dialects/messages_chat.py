@@ -12,10 +12,18 @@ from typing import Any, Final, NamedTuple
 
 from proxy.core.agent_wrappers import FAILED
 from proxy.core.errors import BadRequest
-from proxy.dialects.chat_form import attached, content_of, image_part, json_schema, text_part, tool_call, unmarked
+from proxy.dialects.chat_form import (
+    content_of,
+    image_part,
+    json_schema,
+    mark_attached,
+    text_part,
+    tool_call,
+    without_marks,
+)
 from proxy.dialects.chat_turns import in_turns
 from proxy.dialects.fields import flag, member, objects
-from proxy.dialects.messages_tools import TOOL_CHANGES, chat_tools, offered, schema_of, tool_choice
+from proxy.dialects.messages_tools import TOOL_CHANGES, chat_tools, offered_tools, schema_of, tool_choice
 
 SAMPLING: Final = ("temperature", "top_p", "top_k")
 
@@ -81,7 +89,7 @@ def _words(block: Mapping[str, Any]) -> str:
 
 def left_out(body: Mapping[str, Any]) -> list[str]:
     """The types of tools and blocks that the backend does not get."""
-    tools = [str(tool.get("type")) for tool in offered(body) if schema_of(tool) is None]
+    tools = [str(tool.get("type")) for tool in offered_tools(body) if schema_of(tool) is None]
     servers = [key for key in _SERVERS if body.get(key)]
     blocks = [
         str(block.get("type"))
@@ -96,7 +104,7 @@ def left_out(body: Mapping[str, Any]) -> list[str]:
 def chat_request(body: Mapping[str, Any]) -> dict[str, Any]:
     """Raises BadRequest for what chat completions cannot say."""
     _refuse(body)
-    messages = [unmarked(message) for message in conversation(body).messages]
+    messages = [without_marks(message) for message in conversation(body).messages]
     request: dict[str, Any] = {"model": body.get("model"), "messages": in_turns(messages)}
     for key in ("max_tokens", *SAMPLING):
         if body.get(key) is not None:
@@ -167,7 +175,7 @@ def _chat_messages(item: Mapping[str, Any], blocks: list[dict[str, Any]]) -> lis
         messages.append({**result, FAILED: "yes"} if block.get("is_error") is True else result)
         parts += [p for p in block_parts if p.get("type") != "text"]
     if role != "user":  # as `function`: that is no person, whatever a backend takes it for
-        parts = [attached(part) for part in parts]
+        parts = [mark_attached(part) for part in parts]
     if parts or not messages:
         messages.append({"role": "user", "content": content_of(parts)})
     return messages
@@ -186,7 +194,7 @@ def _part(block: dict[str, Any]) -> dict[str, Any]:
         return _document(block)
     if kind == "search_result":
         text = "".join(part["text"] for part in map(_part, _blocks(block, "")) if part.get("type") == "text")
-        return attached(text_part(f"{block.get('title') or ''}\n{block.get('source') or ''}\n{text}"))
+        return mark_attached(text_part(f"{block.get('title') or ''}\n{block.get('source') or ''}\n{text}"))
     return block
 
 
@@ -198,7 +206,7 @@ def _document(block: dict[str, Any]) -> dict[str, Any]:
     if kind in ("text", "content"):
         parts = [_part(b) for b in _blocks({"content": source.get("data") or source.get("content")}, "source.")]
         if all(part.get("type") == "text" for part in parts):
-            return attached(text_part("\n".join(filter(None, [title, *(str(part["text"]) for part in parts)]))))
+            return mark_attached(text_part("\n".join(filter(None, [title, *(str(part["text"]) for part in parts)]))))
     if kind == "base64":
         return {"type": "file", "file": {"filename": title or "document.pdf", "file_data": _url(source)}}
     return block

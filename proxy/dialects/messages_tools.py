@@ -55,11 +55,11 @@ _RUN_BY_CLIENTS: Final[Mapping[str, tuple[str, dict[str, Any]]]] = {
 
 def chat_tools(body: Mapping[str, Any]) -> list[dict[str, Any]] | None:
     """The tools that chat completions have. None where the request offers none."""
-    tools = [tool for tool in offered(body) if schema_of(tool) is not None]
+    tools = [tool for tool in offered_tools(body) if schema_of(tool) is not None]
     return [_function(tool) for tool in tools] if tools or body.get("tools") is not None else None
 
 
-def offered(body: Mapping[str, Any]) -> list[dict[str, Any]]:
+def offered_tools(body: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The tools of the request, with those that its messages add and without those that they take away."""
     tools = {_name(tool): tool for tool in objects(body, "tools")}
     removed: set[str] = set()

@@ -20,7 +20,7 @@ from proxy.core.offload import memory_of
 from proxy.core.sse import Event
 from proxy.core.upstream import error_in
 from proxy.dialects import token_entries
-from proxy.dialects.base import Dialect, Fold, ParsedRequest, Renderer, Reply, joined
+from proxy.dialects.base import Dialect, Fold, ParsedRequest, Renderer, Reply, join_pieces
 from proxy.dialects.chat import ChatFold
 from proxy.dialects.chat_form import a_text, arguments_of, reasoning_of, reply_parts, token_counts, usage, words_of
 from proxy.dialects.chat_turns import in_turns
@@ -218,7 +218,7 @@ class OllamaFold(Fold):
     def replies(self) -> list[Reply]:
         if not self._has_started:
             return []
-        raw = {"content": joined(self._text), "thinking": joined(self._thinking), "tool_calls": self._calls}
+        raw = {"content": join_pieces(self._text), "thinking": join_pieces(self._thinking), "tool_calls": self._calls}
         message = chat_message({"role": "assistant", **raw})
         counts = usage(_count(self._end, "prompt_eval_count"), _count(self._end, "eval_count"))
         used = counts if self._end else None

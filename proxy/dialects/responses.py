@@ -16,7 +16,7 @@ from proxy.core.json_edit import EACH, HIDDEN, Rules, loads
 from proxy.core.sse import Event
 from proxy.core.upstream import error_in
 from proxy.dialects import token_entries
-from proxy.dialects.base import Dialect, Fold, ParsedRequest, PreviousCompletion, Renderer, Reply, joined
+from proxy.dialects.base import Dialect, Fold, ParsedRequest, PreviousCompletion, Renderer, Reply, join_pieces
 from proxy.dialects.chat import SAMPLING
 from proxy.dialects.chat_form import a_text, is_for_words
 from proxy.dialects.chat_turns import in_turns
@@ -36,9 +36,9 @@ from proxy.dialects.responses_object import (
     call_item,
     completions_of,
     from_usage,
+    incomplete_reason,
     message_item,
     reply_items,
-    unfinished,
 )
 from proxy.dialects.responses_renderer import ResponsesRenderer
 from proxy.dialects.responses_tools import added_tools, left_out_tools, tools_of
@@ -251,7 +251,7 @@ class ResponsesFold(Fold):
         self.open_id = id if is_open and isinstance(id, str) and 0 < len(id) <= LONGEST_ID else None
 
     def _so_far(self, position: int) -> dict[str, Any]:
-        item, text = self._items[position], joined(self._pieces.get(position, []))
+        item, text = self._items[position], join_pieces(self._pieces.get(position, []))
         if not text:
             return item
         if item.get("type") in CALLS:
@@ -326,7 +326,7 @@ def _finish_reason(body: Mapping[str, Any], message: Mapping[str, Any]) -> str |
             return "tool_calls" if message.get("tool_calls") else "stop"
         case "incomplete":
             reason = (body.get("incomplete_details") or {}).get("reason")
-            return next((r for r in ("length", "content_filter") if unfinished(r) == reason), reason)
+            return next((r for r in ("length", "content_filter") if incomplete_reason(r) == reason), reason)
         case "failed" | "cancelled":
             return "error"
         case _:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from proxy.core.errors import BadRequest, UnknownPrevious
-from proxy.dialects.chat_form import unmarked
+from proxy.dialects.chat_form import without_marks
 from proxy.dialects.chat_turns import in_turns
 from proxy.dialects.responses_tools import choose_tools
 
@@ -47,7 +47,7 @@ def to_chat(body: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]) -> d
                 param="input",
             )
     chat = {key: value for key, value in body.items() if key not in _OWN_MEMBERS}
-    chat["messages"] = in_turns([unmarked(message) for message in messages])
+    chat["messages"] = in_turns([without_marks(message) for message in messages])
     if body.get("max_output_tokens") is not None:
         chat["max_tokens"] = body["max_output_tokens"]
     if (effort := _newest(body, "reasoning").get("effort")) is not None:

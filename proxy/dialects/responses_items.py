@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 import orjson
 
 from proxy.core.agent_wrappers import FAILED, TEXT_PARTS
-from proxy.dialects.chat_form import attached, content_of, text_part
+from proxy.dialects.chat_form import content_of, mark_attached, text_part
 from proxy.dialects.responses_builtin import BY_ITEM
 
 Kind = Literal["message", "reasoning", "reference", "call", "result", "note", "settings", "unreadable"]
@@ -138,7 +138,7 @@ class _Turns:
         call = item.get("call_id") or self._calls.get(str(id))  # of a local shell, the id of the call
         if call is None:
             parts = [text_part(content)] if isinstance(content, str) else content
-            self.add_message(i, {"role": "user", "content": [attached(part) for part in parts]})
+            self.add_message(i, {"role": "user", "content": [mark_attached(part) for part in parts]})
         else:
             failed = {FAILED: "yes"} if _failed(item) else {}
             self.add_message(i, {"role": "tool", "tool_call_id": call, "content": content, **failed})
@@ -243,7 +243,7 @@ def _note(item: Mapping[str, Any]) -> Any:
     content = item.get("content")
     listed = [{"type": "text", "text": content}] if isinstance(content, str) and content else _listed(content)
     parts = [_part(part) for part in listed if not _is_cipher(part)]
-    return content_of([attached(part) for part in parts if part.get("type") in ("text", "image_url", "file")])
+    return content_of([mark_attached(part) for part in parts if part.get("type") in ("text", "image_url", "file")])
 
 
 def _listed(content: Any) -> list[dict[str, Any]]:
@@ -270,7 +270,7 @@ def _is_cipher(part: Any) -> bool:
 def _attached(message: dict[str, Any]) -> dict[str, Any]:
     content = message["content"]
     parts = [text_part(content)] if isinstance(content, str) else content if isinstance(content, list) else []
-    return {**message, "content": [attached(p) if isinstance(p, dict) else p for p in parts]}
+    return {**message, "content": [mark_attached(p) if isinstance(p, dict) else p for p in parts]}
 
 
 def _part(part: Mapping[str, Any]) -> dict[str, Any]:

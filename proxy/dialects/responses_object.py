@@ -106,7 +106,7 @@ def from_usage(usage: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def unfinished(finish_reason: str | None) -> str | None:
+def incomplete_reason(finish_reason: str | None) -> str | None:
     """Why an answer is incomplete; None where it is complete."""
     return {"length": "max_output_tokens", "content_filter": "content_filter"}.get(finish_reason or "")
 

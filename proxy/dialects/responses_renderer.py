@@ -16,7 +16,7 @@ import orjson
 from proxy.core.errors import ProxyError
 from proxy.dialects.base import ParsedRequest, Renderer
 from proxy.dialects.chat_form import Calls, a_text, arguments_piece, call_name, token_counts
-from proxy.dialects.responses_object import call_item, item_id, response, text_part, unfinished
+from proxy.dialects.responses_object import call_item, incomplete_reason, item_id, response, text_part
 from proxy.dialects.responses_tools import tools_of
 
 REPEATED: Final = 4  # times that a text is said again in the last events
@@ -66,7 +66,7 @@ class ResponsesRenderer(Renderer):
         self._start()
         self._close_all()
         events = self._take_events()
-        reason = unfinished(self._finish)
+        reason = incomplete_reason(self._finish)
         status = "incomplete" if reason else "completed"
         self._event(f"response.{status}", response=self._response(status, incomplete=reason, completed=time.time()))
         return events, b"".join(self._take_events())
@@ -79,7 +79,7 @@ class ResponsesRenderer(Renderer):
         self._usage, self._finish = token_counts(body) or None, choice.get("finish_reason")
         self._delta({**choice, "delta": message})
         self._close_all()
-        reason = unfinished(self._finish)
+        reason = incomplete_reason(self._finish)
         response = self._response("incomplete" if reason else "completed", incomplete=reason, completed=time.time())
         return orjson.dumps(response)
 
@@ -228,7 +228,7 @@ class ResponsesRenderer(Renderer):
         self._close_part()
         position = self._open[0]
         self._open = None
-        self._output[position]["status"] = "incomplete" if unfinished(self._finish) else "completed"
+        self._output[position]["status"] = "incomplete" if incomplete_reason(self._finish) else "completed"
         self._event("response.output_item.done", output_index=position, item=self._output[position])
 
     def _close_call(self, index: int, position: int, call: Mapping[str, Any]) -> None:

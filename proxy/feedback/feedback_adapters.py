@@ -26,7 +26,7 @@ _WORDS: Final = {
 }  # fmt: skip
 
 
-def unfolded(body: Body) -> list[Any]:
+def unfold(body: Body) -> list[Any]:
     """The single pieces of feedback of a body that holds several; the body itself where it holds one."""
     if isinstance(events := body.get("batch"), list) and "rating" not in body:
         return events
@@ -36,7 +36,7 @@ def unfolded(body: Body) -> list[Any]:
     return [body]
 
 
-def ours(body: Body) -> Body:
+def to_own_format(body: Body) -> Body:
     """In our words; a body that is in our words already is returned as it is. Raises BadRequest."""
     if "rating" in body:
         return body

@@ -17,9 +17,9 @@ from aiohttp import web
 from proxy.access.keys import Principal, Scope
 from proxy.access.security import principal_of
 from proxy.conversation.answer_on_screen import OURS, Ambiguous, AnswerOnScreen, CannotTell, Place
-from proxy.conversation.first_words import quoted
+from proxy.conversation.first_words import quote_text
 from proxy.conversation.redaction import Redactor
-from proxy.conversation.same_text import Similarity, alike, text_in
+from proxy.conversation.same_text import Similarity, similarity, text_in
 from proxy.core.errors import BadRequest, NotFound
 from proxy.core.json_response import json_response, parse_json
 from proxy.core.offload import in_thread, off_loop
@@ -174,12 +174,12 @@ class OpenWebUI:
             raise NotFound(f"The completion {id} went in this moment, so nothing was rated.")
         captured = completion.end.text if completion.end is not None else ""
         correction = await in_thread(self._correction, text, captured)
-        return RatedAnswer(id, quoted(captured), user, correction)
+        return RatedAnswer(id, quote_text(captured), user, correction)
 
     def _correction(self, text: str, captured: str) -> str | None:
         """None where it is the captured answer, or nothing to learn from."""
         now = self._redactor.text(text).strip()
-        same = not captured or now.startswith(captured.strip()) or alike(now, captured) is not Similarity.NOT
+        same = not captured or now.startswith(captured.strip()) or similarity(now, captured) is not Similarity.NOT
         return None if same or not now or len(now) > MAX_TEXT else now
 
     async def _requesters(self, chat: str | None, scope: Scope, other_name: str | None) -> list[Requester]:
@@ -203,7 +203,7 @@ class OpenWebUI:
                 "nothing", "No rating in rlproxy came of that feedback, so there was nothing to take back."
             )
         row = await self._store.answers.get(retracted[0].completion_id)
-        answer = quoted(row.text, row.calls) if row is not None else None
+        answer = quote_text(row.text, row.calls) if row is not None else None
         count = "The rating" if len(retracted) == 1 else f"{len(retracted)} ratings"
         return FeedbackResult(
             "taken back",

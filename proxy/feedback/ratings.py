@@ -28,7 +28,7 @@ from proxy.core.offload import off_loop, off_loop_above
 from proxy.core.wrapped_ids import LONGEST, unwrap_id
 from proxy.dialects.identity import user_in
 from proxy.feedback.bodies import Batch, RatingBody, RefusedBody, TakenBody
-from proxy.feedback.feedback_adapters import ours, unfolded
+from proxy.feedback.feedback_adapters import to_own_format, unfold
 from store.errors import EventTaken, NoAnswer, StoreError, UnknownCompletion, UnknownRating
 from store.learning.rater_quota import FULL_VOICE, LEAST_WEIGHT, MOST_WEIGHT
 from store.learning.rater_quota import OWNER as OWNER
@@ -169,7 +169,7 @@ class Feedback:
         """One rating, or up to 1,000 with a result each."""
         raw = await request.read()
         body = await off_loop(len(raw), parse_json, raw)
-        pieces = body if isinstance(body, list) else unfolded(body) if isinstance(body, dict) else None
+        pieces = body if isinstance(body, list) else unfold(body) if isinstance(body, dict) else None
         if pieces is None:
             raise BadRequest("The body must be a JSON object, or a list of them.")
         user, principal = user_in(request.headers), principal_of(request)
@@ -237,7 +237,7 @@ class Feedback:
         """Raises BadRequest, Forbidden, NotFound."""
         if not isinstance(piece, dict):
             raise BadRequest("Each rating of a batch must be a JSON object.")
-        body = ours(piece)
+        body = to_own_format(piece)
         value, scale = parse_judgement(body.get("rating"), body.get("scale"))
         rater = rater_of(name := _text(body, "rater", 200), principal, user)
         # Whoever says in a header who speaks passes on what they wrote: that is no admin's.

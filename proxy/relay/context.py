@@ -19,7 +19,7 @@ from proxy.access.keys import Scope
 from proxy.access.security import RequestHead, outgoing_headers
 from proxy.conversation.incremental_json import Body
 from proxy.conversation.retries import COUNT, Attempt
-from proxy.conversation.turns import marked_side
+from proxy.conversation.turns import is_marked_side
 from proxy.core.agent_wrappers import Agent
 from proxy.core.http_message import header_lines
 from proxy.core.upstream import end_to_end
@@ -97,7 +97,7 @@ def head_facts(head: RequestHead, settings: Settings, backend: Mapping[str, str]
     """`backend`: the headers by which rlproxy is known there. Raises BadRequest."""
     headers = head.headers
     off = says_off(headers)
-    side = marked_side(headers, settings.turns.rules)
+    side = is_marked_side(headers, settings.turns.rules)
     sent = outgoing_headers(end_to_end(headers), settings=settings.server, backend=backend)
     sent.popall("content-encoding", None)  # it is undone when the body is read
     sent["accept-encoding"] = "identity"  # the answer has to be read here

@@ -18,7 +18,7 @@ from multidict import CIMultiDict
 from proxy.access.unknown_route import MISSING
 from proxy.backends.ask import down_error
 from proxy.backends.base import Address, place_for
-from proxy.conversation.modalities import more_than_text
+from proxy.conversation.modalities import first_non_text
 from proxy.core.errors import NotFound
 from proxy.core.http_message import NoHttp
 from proxy.core.json_edit import dumps, loads, rewrite
@@ -68,7 +68,7 @@ class CountTokens:
         if parsed.unreadable is not None:
             raise parsed.unreadable
         chat = await off_loop(heavy, MESSAGES.to_chat, body, parsed)
-        if await off_loop(heavy, more_than_text, chat["messages"]) is not None:
+        if await off_loop(heavy, first_non_text, chat["messages"]) is not None:
             raise _cannot("of pictures, sounds or files", message_in(answer))
         if (count := await self._count_by_server(request, address, chat, heavy)) is not None:
             return web.json_response({"input_tokens": count})

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from proxy.conversation.lesson_topics import asked_about, fitting
+from proxy.conversation.lesson_topics import match_lessons, question_of
 from proxy.core.json_edit import dumps
 from proxy.dialects import Dialect, ParsedRequest
 from store.learning.lessons import CommentLesson, LessonTally
@@ -54,10 +54,10 @@ class PromptLessons:
         active = await self._active(requester)
         if not active:
             return ()
-        first = asked_about(parsed.messages[:1]) or asked_about(parsed.messages)
+        first = question_of(parsed.messages[:1]) or question_of(parsed.messages)
         return tuple(
             PromptLesson(lesson.lesson.rating, lesson.lesson.text, _left_out(lesson.lesson, version, first))
-            for lesson in fitting(active, asked_about(parsed.messages))
+            for lesson in match_lessons(active, question_of(parsed.messages))
         )
 
     async def _active(self, requester: Requester) -> list[CommentLesson]:

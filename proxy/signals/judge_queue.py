@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 import aiohttp
 import structlog
 
-from config.hours import inside, opens
+from config.hours import is_inside, opens
 from config.sections import Judge as Section
 from proxy.conversation.redaction import Redactor
 from proxy.core.events import Events
@@ -77,7 +77,7 @@ class JudgeQueue:
             return "the judge is off (judge.mode)"
         if not self._server.accepted:
             return f"what leaves this machine has not been accepted: `rlproxy judge --accept` ({self._server.url})"
-        if self._settings.hours and not inside(self._settings.hours, self._now()):
+        if self._settings.hours and not is_inside(self._settings.hours, self._now()):
             return f"outside its hours until {opens(self._settings.hours, self._now()):%a %H:%M} (judge.hours)"
         spent = (await self.cost())["today"]
         if spent >= self._settings.daily_tokens:

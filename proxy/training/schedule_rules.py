@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final, Literal, NamedTuple
 
-from config.hours import inside, opens
+from config.hours import is_inside, opens
 from config.sections import Train
 from proxy.training.system_load import MachineUse
 from store.learning.rater_quota import is_judge
@@ -90,7 +90,7 @@ def blocking_rule(train: Train, use: MachineUse, now: datetime, *, by_hand: bool
 
     A run that a person asked for does not wait for its hours, nor for others to be less busy; memory it needs too.
     """
-    if not by_hand and not inside(train.hours, now):
+    if not by_hand and not is_inside(train.hours, now):
         return f"outside the hours of training until {opens(train.hours, now):%a %H:%M} (train.hours)"
     if not by_hand and (busy := _busy(train, use, starting=starting)) is not None:
         return busy

@@ -23,7 +23,7 @@ from config.settings import Settings
 from proxy.backends.base import Backend
 from proxy.core.errors import ProxyError
 from proxy.core.events import Events
-from proxy.core.version_names import label, listed, version_in_words
+from proxy.core.version_names import label, version_in_words, versions_in_words
 from proxy.training.cloud_student import CloudStudent
 from proxy.training.preconditions import Preconditions
 from proxy.training.relocation import folder_of, is_ours
@@ -110,7 +110,7 @@ class Unlearning:
         try:
             await self._end(state, _outcome(state, finished_runs, last, near, stale, live))
         except OSError as error:
-            self.problem = f"{listed(state.versions)} could not be deleted: {error}; it is tried again."
+            self.problem = f"{versions_in_words(state.versions)} could not be deleted: {error}; it is tried again."
             log.error("versions that learned from what was forgotten are still on disk", error=str(error))
         return False
 
@@ -198,7 +198,9 @@ def _because(version: int) -> str:
 
 def _line(state: Rebuild) -> str:
     """While it is under way."""
-    return f"{listed(state.versions)} learned from what was forgotten; what is left of the ratings trains again"
+    return (
+        f"{versions_in_words(state.versions)} learned from what was forgotten; what is left of the ratings trains again"
+    )
 
 
 def _outcome(state: Rebuild, finished_runs: list[Run], last: Run | None, near: int, stale: int, live: int) -> str:
@@ -208,7 +210,7 @@ def _outcome(state: Rebuild, finished_runs: list[Run], last: Run | None, near: i
             f"run {last.id} ended {last.status} ({last.reason}): {answers} stays, and {near} ratings are fresh again"
         )
     elif finished_runs:
-        outcome = f"{listed(run.version for run in finished_runs)} was trained without it"
+        outcome = f"{versions_in_words(run.version for run in finished_runs)} was trained without it"
     else:
         outcome = f"no rating can train again now, {answers} stays"
     ended_well = last is None or last.status not in ENDED_UNPUBLISHED
@@ -217,4 +219,4 @@ def _outcome(state: Rebuild, finished_runs: list[Run], last: Run | None, near: i
     )
     old = f"; {stale} ratings are too many versions old to train again (train.max_version_gap)" if stale else ""
     verb = "are" if len(state.versions) > 1 else "is"
-    return f"{listed(state.versions)} learned from what was forgotten and {verb} deleted; {outcome}{old}"
+    return f"{versions_in_words(state.versions)} learned from what was forgotten and {verb} deleted; {outcome}{old}"

@@ -19,7 +19,7 @@ from proxy.core.json_edit import loads
 from proxy.core.json_response import json_response
 from proxy.core.wrapped_ids import unwrap_id
 from proxy.dialects.identity import head_identity
-from proxy.dialects.responses_object import reply_items, response, unfinished
+from proxy.dialects.responses_object import incomplete_reason, reply_items, response
 from proxy.dialects.responses_tools import tools_of
 from proxy.relay.parts import RelayParts
 from proxy.relay.previous_response import PreviousResponses, with_text_arguments
@@ -93,7 +93,7 @@ class StoredResponses:
 def to_response(completion: Completion) -> dict[str, Any]:
     """The answer as the client was told it, as far as the store has it: reasoning is not kept."""
     request, end = loads(completion.new.request), completion.end
-    reason = unfinished(end.finish_reason) if end else None
+    reason = incomplete_reason(end.finish_reason) if end else None
     failed = end is not None and end.status in ("error", "partial")
     status = "in_progress" if end is None else "failed" if failed else "incomplete" if reason else "completed"
     reply = None if end is None or end.reply is None else with_text_arguments(as_chat(end.reply))

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from proxy.conversation.inserted_messages import without_fillers
-from proxy.conversation.same_text import spoken
+from proxy.conversation.same_text import spoken_texts
 from proxy.core.agent_wrappers import agent_of
 from scripts.harness.agent_formats import AIDER, AIDERS_RULES
 from scripts.harness.in_process import Proxy
@@ -340,7 +340,7 @@ def _place(world: World, whose: str, id: str) -> tuple[Talk, int]:
 
 
 def _words(messages: Messages) -> list[str]:
-    return [_letters(said.text) for said in spoken(messages)]
+    return [_letters(said.text) for said in spoken_texts(messages)]
 
 
 def _same_talk(world: World, talk: Talk, place: int, rated: str) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 import pytest
 from multidict import CIMultiDict
 
-from proxy.core.upstream import answer_headers, inert
+from proxy.core.upstream import answer_headers, inert_type
 from scripts.fakes.hostile import HostileServer
 from scripts.harness.in_process import Proxy
 from tests.attacker.test_attacker import head, raw
@@ -229,12 +229,12 @@ INERT = (
 
 @pytest.mark.parametrize("kind", ACTIVE)
 def test_a_kind_of_content_that_a_browser_runs_becomes_one_that_it_shows_or_saves(kind: str) -> None:
-    assert inert(kind) in ("text/plain", "application/octet-stream")
+    assert inert_type(kind) in ("text/plain", "application/octet-stream")
 
 
 @pytest.mark.parametrize("kind", INERT)
 def test_all_others_stay(kind: str) -> None:
-    assert inert(kind) == kind
+    assert inert_type(kind) == kind
 
 
 def test_a_second_kind_of_content_is_not_sent() -> None:

@@ -28,7 +28,7 @@ from proxy.conversation.conversations import command_at, thread, without_command
 from proxy.conversation.history_cache import History, HistoryLookup
 from proxy.conversation.incremental_json import LEAST, EarlierBodies
 from proxy.conversation.redaction import Redactor
-from proxy.conversation.same_text import MessageText, alike, broken_off, overlap
+from proxy.conversation.same_text import MessageText, overlap, partial_similarity, similarity
 from proxy.conversation.side_requests import may_quote, quotation
 from proxy.conversation.turns import turn_of
 from proxy.conversation.user_text import without_blocks
@@ -394,8 +394,8 @@ def shown(text: str) -> None:
 
 
 def same(text: str) -> None:
-    alike(text, f"{text}b")
-    broken_off(text, f"{text}b")
+    similarity(text, f"{text}b")
+    partial_similarity(text, f"{text}b")
     overlap([MessageText("user", text)], [MessageText("user", f"b{text}b")])
     overlap([MessageText("user", f"b{text}b")], [MessageText("user", f"{text}\nb\n{text}")])
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from proxy.conversation.same_text import LONGEST, Forms, Similarity, alike, letters_of
+from proxy.conversation.same_text import LONGEST, Forms, Similarity, letters_of, similarity
 from scripts.harness.in_process import Proxy
 from tests.attacker.test_stalls import MOST_S, backend, turns  # noqa: F401
 from tests.proxy.conftest import proxy  # noqa: F401
@@ -49,9 +49,9 @@ def test_the_marks_of_one_letter_take_time_by_their_number(make: Callable[[int],
 
 def test_many_marks_are_compared_all_the_same() -> None:
     marks = "a" + "\u0301" * 100 + "\u0316" * 100
-    assert alike(f"{marks} b", f"{marks}\nb") is Similarity.SPACES
-    assert alike("cafe\u0301 b", "caf\u00e9  b") is Similarity.SPACES
-    assert alike(marks, marks + "b") is Similarity.NOT
+    assert similarity(f"{marks} b", f"{marks}\nb") is Similarity.SPACES
+    assert similarity("cafe\u0301 b", "caf\u00e9  b") is Similarity.SPACES
+    assert similarity(marks, marks + "b") is Similarity.NOT
 
 
 def test_one_text_is_made_ready_once_for_all_that_it_is_compared_with() -> None:
@@ -62,10 +62,10 @@ def test_one_text_is_made_ready_once_for_all_that_it_is_compared_with() -> None:
 def _compared(count: int) -> None:
     forms = Forms()
     for n in range(count):
-        alike(WORDS, f"answer {n}", forms)
+        similarity(WORDS, f"answer {n}", forms)
 
 
 def test_what_is_longer_than_any_answer_is_the_same_to_the_letter_or_not_at_all() -> None:
     text = "a b" * LONGEST
-    assert alike(text, f"{text}\n") is Similarity.EXACT
-    assert alike(text, text.replace(" ", "  ")) is Similarity.NOT
+    assert similarity(text, f"{text}\n") is Similarity.EXACT
+    assert similarity(text, text.replace(" ", "  ")) is Similarity.NOT

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from config.hours import DAYS, Window, inside, opens, parse
+from config.hours import DAYS, Window, is_inside, opens, parse
 
 MONDAY = datetime(2026, 11, 16)
 
@@ -33,15 +33,15 @@ def at(day: str, time: str) -> datetime:
 def test_windows(window: str, open_at: list[str], shut_at: list[str]) -> None:
     for moments, expected in ((open_at, True), (shut_at, False)):
         for moment in moments:
-            assert inside([window], at(*moment.split())) is expected, moment
+            assert is_inside([window], at(*moment.split())) is expected, moment
 
 
 def test_no_windows_are_all_hours() -> None:
-    assert inside([], MONDAY) and opens([], MONDAY) == MONDAY
+    assert is_inside([], MONDAY) and opens([], MONDAY) == MONDAY
 
 
 def test_one_of_several_is_enough() -> None:
-    assert inside(["sat 10:00-11:00", "mon 10:00-11:00"], at("mon", "10:30"))
+    assert is_inside(["sat 10:00-11:00", "mon 10:00-11:00"], at("mon", "10:30"))
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def main(memory: str) -> None:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what the code prints is not an answer
     begin = json.loads(sys.stdin.readline())
-    function = loaded(begin["code"].encode("latin-1"), begin["file"], begin["function"])
+    function = load_function(begin["code"].encode("latin-1"), begin["file"], begin["function"])
     for line in sys.stdin:
         try:
             answer = {"value": function(*json.loads(line))}
@@ -38,7 +38,7 @@ def main(memory: str) -> None:
         print(text, file=answers, flush=True)
 
 
-def loaded(code: bytes, file: str, name: str) -> Callable[..., Any]:
+def load_function(code: bytes, file: str, name: str) -> Callable[..., Any]:
     """The function of this name. Raises SystemExit with a sentence."""
     module = types.ModuleType("own_code")
     module.__file__ = file

@@ -19,8 +19,8 @@ import structlog
 from proxy.backends.sampling_defaults import changes_nothing
 from proxy.conversation.capture_health import Health
 from proxy.conversation.conversations import canonical, extend_thread
-from proxy.conversation.cut_prompts import CUT, why_cut
-from proxy.conversation.modalities import more_than_text
+from proxy.conversation.cut_prompts import CUT, cut_reason
+from proxy.conversation.modalities import first_non_text
 from proxy.conversation.redaction import INEXACT, UNTRAINABLE, Redactor, places
 from proxy.core.events import Events
 from proxy.dialects import Reply
@@ -147,7 +147,7 @@ class AnswerOutcome:
     def _inexact_reason(self, row: NewCompletion, reply: Reply, *, is_redacted: bool, is_whole: bool) -> str | None:
         """Why the reply cannot be compared token by token; None where it can. `is_whole`: the ids of its prompt came,
         so it was not cut."""
-        cut = None if row.untrainable or is_whole else why_cut(row.prompt, reply.usage)
+        cut = None if row.untrainable or is_whole else cut_reason(row.prompt, reply.usage)
         if row.choice == 0 and (line := self._health.cut.note(cut)) is not None:
             log.warning("a prompt was cut", completion=row.id, reason=cut)
             self._events.emit("problem", message=line)
@@ -179,7 +179,7 @@ class AnswerOutcome:
     def _untrainable(self, message: Mapping[str, object], *, is_secret: bool) -> str | None:
         if is_secret:
             return UNTRAINABLE
-        return UNREAD if self._reader.gap is not None else more_than_text([message])
+        return UNREAD if self._reader.gap is not None else first_non_text([message])
 
 
 class _Numbers(NamedTuple):

@@ -15,7 +15,7 @@ from proxy.conversation.history_cache import HistoryLookup
 from proxy.conversation.redaction import WORTH_A_THREAD, places
 from proxy.conversation.secret_shapes import LONGEST
 from proxy.conversation.turns import turn_of
-from proxy.conversation.typed_words import marked_errors, typed_in
+from proxy.conversation.typed_words import marked_errors, typed_text
 from proxy.conversation.user_text import EXCERPT_LENGTH, last_words, words
 from proxy.core.json_edit import dumps
 from proxy.core.offload import LARGE, in_thread, off_loop
@@ -125,7 +125,7 @@ class RequestRow:
             above=conversation.reply_thread,
             untrainable=parsed.untrainable or conversation.untrainable,
             asked=redactor.text(excerpt)[:EXCERPT_LENGTH],
-            typed=typed_in(parsed.messages, context.agent, redactor),
+            typed=typed_text(parsed.messages, context.agent, redactor),
             tool_errors=marked_errors(parsed.messages),
             redacted=places(prompt=conversation.secrets, request=secrets) if conversation.secrets or secrets else (),
             key=context.requester.key,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import orjson
 from aiohttp import web
 
-from proxy.conversation.cut_prompts import CutPrompts, why_cut
+from proxy.conversation.cut_prompts import CutPrompts, cut_reason
 from proxy.core.errors import NotFound
 from proxy.web.pages.view import VISITOR, View
 from store.store import Store
@@ -31,7 +31,7 @@ class CompletionPage:
         end = completion.end
         numbers = end.logprobs if end and end.logprobs else None
         inexact = end is not None and end.prompt_token_ids is None
-        cut = why_cut(completion.new.prompt, end.usage) if end is not None and inexact else None
+        cut = cut_reason(completion.new.prompt, end.usage) if end is not None and inexact else None
         return self._view.page(
             request,
             "completion.html",

@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 
 from aiohttp import web
 
-from proxy.conversation.first_words import quoted
+from proxy.conversation.first_words import quote_text
 from proxy.core.errors import BadRequest, Conflict, NotFound
 from proxy.feedback.ratings import MAX_TEXT, Feedback, parse_judgement
 from proxy.signals.judging import JudgingLoop
@@ -140,7 +140,7 @@ class InboxPage:
                 key=visitor.key,
             )
         )  # fmt: skip
-        return _with_notice(await self.row(request), f"Rated. The answer begins: {quoted(row.text, row.calls)}.")
+        return _with_notice(await self.row(request), f"Rated. The answer begins: {quote_text(row.text, row.calls)}.")
 
     async def undo(self, request: web.Request) -> web.Response:
         row = await self._find_row(request)
@@ -148,7 +148,7 @@ class InboxPage:
             raise Conflict("You have not rated this, so there is nothing to undo.")
         await self._feedback.retract(mine.id)
         return _with_notice(
-            await self.row(request), f"Your rating is taken back. The answer begins: {quoted(row.text, row.calls)}."
+            await self.row(request), f"Your rating is taken back. The answer begins: {quote_text(row.text, row.calls)}."
         )
 
     async def _find_row(self, request: web.Request) -> CompletionSummary:

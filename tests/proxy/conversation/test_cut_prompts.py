@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from proxy.conversation.cut_prompts import LAST, WORTH, CutPrompts, why_cut
+from proxy.conversation.cut_prompts import LAST, WORTH, CutPrompts, cut_reason
 from scripts.fakes.backend import FakeBackend
 from scripts.fakes.launcher import FakeLauncher
 from scripts.fakes.ollama import FakeOllama
@@ -44,11 +44,11 @@ def says(role: str, content: Any, **more: Any) -> Message:
     ],
 )
 def test_by_how_few_tokens_it_is_seen(prompt: list[Message], tokens: Any, cut: bool) -> None:
-    found = why_cut(prompt, {"prompt_tokens": tokens})
+    found = cut_reason(prompt, {"prompt_tokens": tokens})
     assert (found is not None) == cut
     if found:
         assert found == "it read 33 tokens of 30,000 characters" or "30,002" in found
-    assert why_cut(prompt, None) is None
+    assert cut_reason(prompt, None) is None
 
 
 @pytest.fixture

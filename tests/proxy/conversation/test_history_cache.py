@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from config.sections import Redaction
 from proxy.conversation.conversations import canonical, thread_and_above, without_commands
 from proxy.conversation.history_cache import LEAST, ChatMessage, History, HistoryFold, HistoryLookup
-from proxy.conversation.modalities import more_than_text
+from proxy.conversation.modalities import first_non_text
 from proxy.conversation.redaction import Redactor
 from proxy.conversation.turns import turn_of
 from proxy.core import bounded_cache as module
@@ -57,7 +57,7 @@ def test_what_is_remembered_is_what_would_be_worked_out(
         assert told.nodes == tuple(
             tree.message_hash(None, m.role, m.body) if m.role in tree.SYSTEM_ROLES else next(chain) for m in told.prompt
         )
-        assert (told.untrainable is None) == (more_than_text(kept) is None)
+        assert (told.untrainable is None) == (first_non_text(kept) is None)
         assert turn_of({}, {}, kept, None, (), told.turns) == turn_of({}, {}, kept, None)
 
 

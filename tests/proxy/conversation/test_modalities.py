@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from proxy.conversation.modalities import more_than_text
+from proxy.conversation.modalities import first_non_text
 from proxy.dialects.ollama import OllamaChat, OllamaGenerate
 from scripts.harness.in_process import Proxy
 
@@ -109,4 +109,4 @@ async def test_text_trains(proxy: Proxy) -> None:
     await proxy.chat("x")
     (row,) = (await proxy.get("/rl/completions"))["data"]
     assert row["untrainable"] is None
-    assert more_than_text([{"role": "user", "content": [ASKED]}, {"role": "tool", "content": None}]) is None
+    assert first_non_text([{"role": "user", "content": [ASKED]}, {"role": "tool", "content": None}]) is None

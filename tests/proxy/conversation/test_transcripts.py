@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.conversation.transcripts import Transcript, beginning, has_labels, normalised
+from proxy.conversation.transcripts import Transcript, beginning, has_labels, normalise
 
 
 def words_of(text: str) -> list[tuple[str, str]]:
     """Who says what in it, up to the end of the line."""
-    transcript = Transcript(normalised(text))
+    transcript = Transcript(normalise(text))
     return [(words.speaker, transcript.text[words.start :].split("\n")[0]) for words in transcript.words]
 
 
@@ -35,7 +35,7 @@ def test_members_of_json() -> None:
     text = '[{"role": "user", "content": "hi"}, {"role":"assistant","content":"hello"}, {"content": "what"}]'
     speakers = [speaker for speaker, _ in words_of(text)]
     assert speakers[:2] == ["person", "model"]
-    transcript = Transcript(normalised(text))
+    transcript = Transcript(normalise(text))
     assert transcript.find("hi", "person") is not None
     assert transcript.find("hi", "model") is None
     assert transcript.find("hello", "model") is not None
@@ -43,14 +43,14 @@ def test_members_of_json() -> None:
 
 def test_short_words_are_whole() -> None:
     """`hi` is not how a longer question begins."""
-    transcript = Transcript(normalised("User: hi there, what is new?\nAssistant: hello"))
+    transcript = Transcript(normalise("User: hi there, what is new?\nAssistant: hello"))
     assert transcript.find("hi", "person") is None
-    assert Transcript(normalised("User: hi\nAssistant: hello")).find("hi", "person") is not None
-    assert Transcript(normalised("User: hi...\nAssistant: hello")).find("hi", "person") is not None
+    assert Transcript(normalise("User: hi\nAssistant: hello")).find("hi", "person") is not None
+    assert Transcript(normalise("User: hi...\nAssistant: hello")).find("hi", "person") is not None
 
 
 def test_who_is_answered() -> None:
-    transcript = Transcript(normalised("User: one\nAssistant: two\nUser: three\nAssistant:"))
+    transcript = Transcript(normalise("User: one\nAssistant: two\nUser: three\nAssistant:"))
     assert [(transcript.text[words.start :][:5], answered) for words, answered in transcript.persons()] == [
         ("three", False),
         ("one\na", True),
@@ -59,18 +59,18 @@ def test_who_is_answered() -> None:
 
 @pytest.mark.parametrize("line", ["/rl good", "rl:good", "rl:bad too long", "/rl fix: x"])
 def test_commands(line: str) -> None:
-    transcript = Transcript(normalised(f"User: {line}\nAssistant: rlproxy: rated good.\n"))
+    transcript = Transcript(normalise(f"User: {line}\nAssistant: rlproxy: rated good.\n"))
     assert [transcript.is_command(words) for words, _ in transcript.persons()] == [True]
     assert len(list(transcript.commands())) == 1
-    assert not list(Transcript(normalised(f"User: {line}\nAssistant: I do not know that.")).commands())
-    assert not list(Transcript(normalised("User: what?\nAssistant: rlproxy: rated good.")).commands())
+    assert not list(Transcript(normalise(f"User: {line}\nAssistant: I do not know that.")).commands())
+    assert not list(Transcript(normalise("User: what?\nAssistant: rlproxy: rated good.")).commands())
 
 
 def test_what_has_no_labels() -> None:
     for text in ("", "\n" * 100, "Is the user: mine?", "users: many", "x" * 100_000, "usable\nhumane\nagents"):
-        assert not has_labels(normalised(text)), text
-    assert has_labels(normalised("x\n- Human: hi"))
-    assert has_labels(normalised('{"content": "hi"}'))
+        assert not has_labels(normalise(text)), text
+    assert has_labels(normalise("x\n- Human: hi"))
+    assert has_labels(normalise('{"content": "hi"}'))
 
 
 def test_the_middle_of_a_long_text_is_not_read() -> None:

@@ -12,7 +12,7 @@ from multidict import CIMultiDict
 from pydantic import ValidationError
 
 from config.sections import TurnRule
-from proxy.conversation.turns import RULES, marked_side, turn_of
+from proxy.conversation.turns import RULES, is_marked_side, turn_of
 from proxy.core.errors import BadRequest
 
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -177,7 +177,7 @@ def test_headers_by_which_agents_say_so(header: str, rule: str) -> None:
 def test_copilots_kinds_of_requests(value: str, decision: tuple[str, str]) -> None:
     headers = {"x-interaction-type": value, "x-initiator": "agent"}
     assert turn_of(headers, {}, asks("hello"), None) == decision
-    assert marked_side(headers) == (decision[0] == "side"), "no command is taken there"
+    assert is_marked_side(headers) == (decision[0] == "side"), "no command is taken there"
 
 
 def test_a_rule_of_ones_own_with_a_value() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.core.errors import BadRequest
-from proxy.feedback.feedback_adapters import ours, unfolded
+from proxy.feedback.feedback_adapters import to_own_format, unfold
 from proxy.feedback.ratings import parse_judgement
 from scripts.harness.in_process import Proxy
 
@@ -52,7 +52,7 @@ CHATKIT = {"type": "items.feedback", "params": {"thread_id": "t", "item_ids": ["
     ],
 )  # fmt: skip
 def test_what_maps(body: dict[str, Any], value: float, rest: dict[str, Any]) -> None:
-    said = ours(body)
+    said = to_own_format(body)
     assert said["completion_id"] == "rl-1"
     assert parse_judgement(said["rating"], said.get("scale"))[0] == value
     assert rest.items() <= said.items()
@@ -60,9 +60,9 @@ def test_what_maps(body: dict[str, Any], value: float, rest: dict[str, Any]) -> 
 
 def test_conversations_are_sessions() -> None:
     by_session = LANGFUSE | {"traceId": None, "observationId": None, "sessionId": "chat-7"}
-    assert ours(by_session)["session"] == "chat-7" and "completion_id" not in ours(by_session)
+    assert to_own_format(by_session)["session"] == "chat-7" and "completion_id" not in to_own_format(by_session)
     episode = {"metric_name": "rating", "episode_id": "e-7", "value": True}
-    assert ours(episode)["session"] == "e-7"
+    assert to_own_format(episode)["session"] == "e-7"
 
 
 @pytest.mark.parametrize(
@@ -84,20 +84,20 @@ def test_conversations_are_sessions() -> None:
 )  # fmt: skip
 def test_what_does_not_is_refused(body: dict[str, Any], param: str) -> None:
     with pytest.raises(BadRequest) as caught:
-        ours(body)
+        to_own_format(body)
     assert caught.value.param == param and "\n" not in caught.value.message
 
 
 def test_our_own_words_stay_as_they_are() -> None:
     for body in ({"completion_id": "x", "rating": "good", "key": "k", "run_id": "r"}, {"rating": 1}, {}):
-        assert ours(body) is body
-        assert unfolded(body) == [body]
+        assert to_own_format(body) is body
+        assert unfold(body) == [body]
 
 
 def test_bodies_that_hold_several() -> None:
-    assert unfolded({"batch": [1, 2], "metadata": {}}) == [1, 2]
+    assert unfold({"batch": [1, 2], "metadata": {}}) == [1, 2]
     two = {**CHATKIT, "params": {"item_ids": ["a", "b"], "kind": "positive"}}
-    assert [ours(one)["completion_id"] for one in unfolded(two)] == ["a", "b"]
+    assert [to_own_format(one)["completion_id"] for one in unfold(two)] == ["a", "b"]
 
 
 anything = st.recursive(
@@ -110,10 +110,10 @@ anything = st.recursive(
 @given(st.sampled_from([LANGSMITH, LANGFUSE, TENSORZERO, CHATKIT]), st.data())
 def test_whatever_is_in_them_is_mapped_or_refused(body: dict[str, Any], data: st.DataObject) -> None:
     body = body | {data.draw(st.sampled_from(sorted(body))): data.draw(anything)}
-    for one in unfolded(body):
+    for one in unfold(body):
         if isinstance(one, dict):
             try:
-                said = ours(one)
+                said = to_own_format(one)
             except BadRequest:
                 continue
             if said is not one:
