@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from multidict import CIMultiDict
 
-from proxy.core.errors import broke_off_error
+from proxy.core.errors import as_broke_off
 from proxy.core.http_message import CODINGS, NoHttp, Unpacking
 
 LOOK_S: Final = 60.0  # a beat, where nobody is told of silences
@@ -79,7 +79,7 @@ class Answer:
         if self._chunks:
             return self.drain()
         if self._broke is not None:
-            raise broke_off_error(self._broke) from self._broke
+            raise as_broke_off(self._broke) from self._broke
         return b"" if self.is_whole else None
 
     def drain(self) -> bytes:

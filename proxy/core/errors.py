@@ -160,7 +160,7 @@ class BrokeOff(BackendBroke):
     """Its connection ended before its answer did; all that had come has been read."""
 
 
-def broke_off_error(error: BaseException | None) -> BrokeOff:
+def as_broke_off(error: BaseException | None) -> BrokeOff:
     reason = f" ({error or type(error).__name__})" if error is not None else ""
     return BrokeOff(f"The backend broke off before its answer was whole{reason}; what came is kept. Ask again.")
 

@@ -19,15 +19,7 @@ from multidict import CIMultiDict
 
 from proxy.access.pace import PacedStream, send_pieces
 from proxy.core.backend_answer import Answer
-from proxy.core.errors import (
-    BackendBroke,
-    BackendRefused,
-    BrokeOff,
-    Conflict,
-    ProxyError,
-    UnknownModel,
-    broke_off_error,
-)
+from proxy.core.errors import BackendBroke, BackendRefused, BrokeOff, Conflict, ProxyError, UnknownModel, as_broke_off
 from proxy.core.json_edit import WholeAnswer, dumps
 from proxy.core.ndjson import Line, NdjsonSplitter
 from proxy.core.offload import LARGE, in_thread, off_loop
@@ -464,7 +456,7 @@ class Exchange:
             return
         replies = reader.replies() if reader is not None else []
         if reader is not None and not (len(replies) == self._parsed.n and all(r.finish_reason for r in replies)):
-            raise broke_off_error(None)
+            raise as_broke_off(None)
         output, last = self._end(None)
         await response.write(output)
         await self._finish("done")

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from proxy.core.backend_answer import Answer
-from proxy.core.errors import BackendBroke, broke_off_error
+from proxy.core.errors import BackendBroke, as_broke_off
 from proxy.core.json_edit import WholeAnswer, whole_characters
 from proxy.core.ndjson import Line, NdjsonSplitter
 from proxy.core.offload import OBJECT, memory_of
@@ -237,5 +237,5 @@ async def read_stream(reader: AnswerReader, upstream: Answer, splitter: EventSpl
         raise BackendBroke(f"The backend broke off its answer: {reader.failed[:300]}")
     replies = reader.replies()
     if not (replies and all(reply.finish_reason for reply in replies)):
-        raise broke_off_error(None)
+        raise as_broke_off(None)
     return replies
