@@ -362,9 +362,8 @@ def _close(
     calls = [] if text else calls_in(reply)  # once: they may be megabytes
     for row in rows:
         if text:
-            compare = (
-                partial_similarity if row.status not in ("done", "error") else whole_turn if after_tool else similarity
-            )
+            is_partial = row.status not in ("done", "error")
+            compare = partial_similarity if is_partial else whole_turn if after_tool else similarity
             how = compare(text, text_in({"role": "assistant", "content": row.text}), forms)
         else:
             same = calls and row.calls is not None and calls == calls_in(as_chat(row.calls))
@@ -384,10 +383,8 @@ def _fits(
     rows: Iterable[RecentCompletion] = (),
 ) -> list[Fit]:
     """`rows`: all that was answered lately, whatever it says."""
-    texts, completions = (
-        spoken_texts(without_fillers(messages, place.agent)),
-        {answer.new.id: answer for answer in whole},
-    )
+    texts = spoken_texts(without_fillers(messages, place.agent))
+    completions = {answer.new.id: answer for answer in whole}
     answers = _answers(texts, forms)
     elsewhere = answers & {forms.letters(row.text) for row in rows} if answers else set()
     fits = []

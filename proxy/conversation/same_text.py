@@ -115,9 +115,8 @@ def similarity(first: str, second: str, forms: Forms | None = None) -> Similarit
 def partial_similarity(visible: str, stored: str, forms: Forms | None = None) -> Similarity:
     """The same for an answer that broke off: a client may have shown less of it, or may say below it that it did."""
     forms = forms or Forms()
-    if (likeness := similarity(visible, stored, forms)) is not Similarity.NOT or max(
-        len(visible), len(stored)
-    ) > LONGEST:
+    likeness = similarity(visible, stored, forms)
+    if likeness is not Similarity.NOT or max(len(visible), len(stored)) > LONGEST:
         return likeness
     first, second = forms.spaced(visible), forms.spaced(stored)
     shorter, longer = sorted((first, second), key=len)
@@ -130,9 +129,8 @@ def partial_similarity(visible: str, stored: str, forms: Forms | None = None) ->
 def whole_turn(visible: str, stored: str, forms: Forms | None = None) -> Similarity:
     """The same for an answer after a tool's result: a client may keep the turn as its screen showed it, as one text."""
     forms = forms or Forms()
-    if (likeness := similarity(visible, stored, forms)) is not Similarity.NOT or max(
-        len(visible), len(stored)
-    ) > LONGEST:
+    likeness = similarity(visible, stored, forms)
+    if likeness is not Similarity.NOT or max(len(visible), len(stored)) > LONGEST:
         return likeness
     lines, visible_lines = forms.lines(stored), forms.lines(visible)
     return (
