@@ -24,6 +24,7 @@ ODD: Final = (ValueError, KeyError, TypeError, IndexError, AttributeError, Overf
 
 
 # A run finds the ids by the weights' vocabulary (trainer.lessons.captured_tokens).
+PIECE: Final = 160  # bytes of a piece of an answer beside its text
 FROM_BYTES: Final = "the backend sent the bytes of each token and no ids"
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from proxy.core.errors import BackendBroke
 from proxy.core.json_edit import dumps
-from proxy.dialects.base import Renderer
+from proxy.dialects.base import PIECE, Renderer
 from proxy.dialects.chat_form import (
     Calls,
     a_text,
@@ -24,7 +24,7 @@ from proxy.dialects.chat_form import (
     words_of,
 )
 
-CALL: Final = 512  # bytes of a piece of a call beside its arguments
+CALL: Final = 512  # bytes of a call beside its arguments
 _STOPPED: Final = {
     "stop": "end_turn",
     "length": "max_tokens",
@@ -123,13 +123,15 @@ class MessagesRenderer(Renderer):
         """A piece of a call. Its block begins with its name, which is whole when the arguments begin. Some servers send
         it in fragments, some again with each piece, and some after the id."""
         position, function = self._places.place(piece), piece.get("function") or {}
-        out = [] if position in self._calls else self._opened_all()
+        is_new = position not in self._calls
+        out = self._opened_all() if is_new else []
         call = self._calls.setdefault(position, _Call())
         call.id = piece.get("id") or call.id
         if not call.is_open and (name := a_text(function.get("name"))):
             call.names.append(name)
-        call.unsent.append(arguments_piece(function.get("arguments")))
-        self.backlog += CALL + (0 if call.is_open else len(call.unsent[-1]))
+        if arguments := arguments_piece(function.get("arguments")):
+            call.unsent.append(arguments)
+        self.backlog += PIECE + CALL * is_new + (0 if call.is_open else len(arguments))
         if not call.names or not (arguments := "".join(call.unsent)):
             return out
         call.unsent.clear()

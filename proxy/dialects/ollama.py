@@ -16,11 +16,11 @@ from typing import Any, ClassVar, Final, Literal
 
 from proxy.core.errors import NoPrompt, ProxyError, Unreadable
 from proxy.core.json_edit import Rules, dumps
-from proxy.core.offload import memory_of
+from proxy.core.offload import length
 from proxy.core.sse import Event
 from proxy.core.upstream import error_in
 from proxy.dialects import token_entries
-from proxy.dialects.base import Dialect, Fold, ParsedRequest, Renderer, Reply, join_pieces
+from proxy.dialects.base import PIECE, Dialect, Fold, ParsedRequest, Renderer, Reply, join_pieces
 from proxy.dialects.chat import ChatFold
 from proxy.dialects.chat_form import a_text, arguments_of, reasoning_of, reply_parts, token_counts, usage, words_of
 from proxy.dialects.chat_turns import in_turns
@@ -37,8 +37,6 @@ from proxy.dialects.ollama_chat import (
 
 RENDERS: Final = "_debug_render_only"  # Ollama then sends the prompt as the model would read it
 _NO_PROMPT: Final = "`{}` is empty: nothing was generated."
-PIECE: Final = 160  # bytes of a piece of an answer beside its text
-MOST_CALLS: Final = 1 << 24  # bytes of the calls in a piece, as far as they are counted
 
 
 class _Ollama(Dialect):
@@ -252,7 +250,7 @@ class OllamaRenderer(Renderer):
             logprobs = self._logprobs(choice)
             self.backlog += PIECE + len(text) + len(thinking)
             if calls := delta.get("tool_calls"):
-                self.backlog += memory_of(calls, MOST_CALLS)
+                self.backlog += PIECE * len(calls) + length(calls)
             if choice.get("index", 0) == 0 and (text or thinking or logprobs):
                 self._first = self._first or time.perf_counter_ns()
                 out.append(_line({**self._head, **self._answer_members(text, thinking, []), "done": False, **logprobs}))

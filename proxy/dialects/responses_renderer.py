@@ -14,7 +14,7 @@ from typing import Any, Final
 import orjson
 
 from proxy.core.errors import ProxyError
-from proxy.dialects.base import ParsedRequest, Renderer
+from proxy.dialects.base import PIECE, ParsedRequest, Renderer
 from proxy.dialects.chat_form import Calls, a_text, arguments_piece, call_name, token_counts
 from proxy.dialects.responses_object import call_item, incomplete_reason, item_id, response, text_part
 from proxy.dialects.responses_tools import tools_of
@@ -153,8 +153,9 @@ class ResponsesRenderer(Renderer):
         """A piece of a call. Its item begins with its name, which is whole when the arguments begin: some servers send
         it in fragments, and some again with each piece."""
         index, function = self._places.place(delta), delta.get("function") or {}
-        self.backlog += ENTRY
+        self.backlog += PIECE
         if index not in self._calls:
+            self.backlog += ENTRY
             if self._open is not None:
                 self._close_item()
             self._add_calls()

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
+from config.sections import ServerSection
 from proxy.core.sharing.shares import Room
 from proxy.core.sse import EventSplitter
-from proxy.dialects import CHAT, MESSAGES, RESPONSES, Dialect
+from proxy.dialects import CHAT, DIALECTS, MESSAGES, RESPONSES, Dialect
 from proxy.dialects.base import Fold
 from proxy.relay.capture.answer_reader import AnswerReader
 
@@ -104,3 +105,15 @@ def test_a_long_text_in_short_pieces_is_one_text() -> None:
         reader.keep(b"".join(pieces), splitter)
     assert not reader.has_let_go and len(reader.replies()[0].text) == 200_000
     assert time.process_time() - began < 10
+
+
+@pytest.mark.parametrize("name", ["responses", "messages", "ollama"])
+def test_a_long_call_in_short_pieces_is_translated(name: str) -> None:
+    """A model that writes a file of 300 KB: its pieces are not weighed as if each were a call."""
+    dialect = next(dialect for dialect in DIALECTS if dialect.name == name)
+    request = {"model": "m", "max_tokens": 9, "input": "x", "messages": [{"role": "user", "content": "x"}]}
+    renderer = dialect.renderer(id="x", parsed=dialect.parse(request), created=1)
+    renderer.chunk(call({"id": "c", "function": {"name": "write", "arguments": '{"text":"'}}))
+    for _ in range(100_000):
+        renderer.chunk(call({"function": {"arguments": "abc"}}))
+    assert 300_000 < renderer.backlog < ServerSection().max_body_bytes
