@@ -146,7 +146,7 @@ class Unsupported(ProxyError):
 
 class BackendRefused(ProxyError):
     def __init__(self, status: int, message: str, *, param: str | None = None) -> None:
-        super().__init__(message, param=param)
+        super().__init__(message or f"The backend answered {status} and gave no reason. Check its log.", param=param)
         self.status = status
         self.type = _TYPES.get(status, "backend_error" if status >= 500 else "invalid_request_error")
         self.code = "backend_refused"
