@@ -25,11 +25,12 @@ from proxy.core.backend_answer import Answer
 from proxy.core.errors import ProxyError
 from proxy.core.http_message import NoHttp
 from proxy.core.json_edit import WholeAnswer, dumps, loads
+from proxy.core.offload import off_loop
 from proxy.core.redirects import refuse
 from proxy.core.sse import Event, EventSplitter
 from proxy.core.upstream import MOST_SHORT, answer_headers, let_go, no_http, read_short
 from proxy.dialects import RESPONSES
-from proxy.dialects.base import OutgoingRequest
+from proxy.dialects.base import ODD, OutgoingRequest
 from proxy.relay.codecs import Native
 from proxy.relay.exchange import NOT_THEIRS
 from proxy.relay.framing import OK, splitter_of
@@ -51,7 +52,8 @@ class BackgroundResponses:
         self._storing = asyncio.Lock()  # two polls may see the final answer at once
 
     async def get(self, request: web.Request, completion: Completion, id: str) -> web.StreamResponse | None:
-        """The response as the backend has it now; None where it does not have it any more. Raises ProxyError."""
+        """The response as the backend has it now; None where it does not have it any more, or has another one in the
+        place of one that was final. Raises ProxyError."""
         query = f"?{request.query_string}" if request.query_string else ""
         upstream = await self._ask(request, "GET", completion, f"/v1/responses/{quote(id, safe='')}{query}")
         return await self._pass_on(request, completion, upstream)
@@ -113,10 +115,21 @@ class BackgroundResponses:
             answer = WholeAnswer(
                 await read_short(upstream, room_for(request, self._parts.settings.server.max_body_bytes))
             )
+            if completion.end is not None and not await off_loop(len(answer.raw), self._is_stored, completion, answer):
+                return None  # what was stored, and may be rated, stays what its client sees
             await self._store_final(request, completion, answer)
             return web.Response(status=upstream.status, body=self._codec(completion).whole(answer), headers=headers)
         finally:
             upstream.close()
+
+    def _is_stored(self, completion: Completion, answer: WholeAnswer) -> bool:
+        """Tell whether this has the words of the answer that was final before."""
+        assert completion.end is not None
+        try:
+            text = "".join(reply.text for reply in RESPONSES.whole(answer.parsed))
+        except ODD:
+            return False
+        return self._parts.redactor.text(text) == (completion.end.text or "")
 
     async def _stream(
         self,

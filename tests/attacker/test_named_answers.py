@@ -207,3 +207,30 @@ async def test_a_response_in_the_background_is_not_anothers_by_the_backends_id(t
     assert await status("POST", "/v1/responses", "ann", json=going_on) == 200
     await proxy.stop()
     await server.stop()
+
+
+async def test_a_response_that_was_final_stays_as_it_is_stored(tmp_path: Path) -> None:
+    """A server that changes it would have a person rate another text than they see."""
+
+    def answer(method: str, status: str, text: str) -> ScriptedAnswer:
+        part = {"type": "output_text", "text": text}
+        output = [{"type": "message", "id": "it_1", "role": "assistant", "content": [part]}] if text else []
+        body = {"id": "resp_7", "object": "response", "status": status, "output": output}
+        path = "/v1/responses" if method == "POST" else "/v1/responses/resp_7"
+        return ScriptedAnswer(path, 200, {"content-type": "application/json"}, [json.dumps(body).encode()])
+
+    polls = [("completed", "one"), ("completed", "one"), ("completed", "two"), ("in_progress", ""), ("failed", "")]
+    server = ScriptedServer([answer("POST", "queued", ""), *(answer("GET", *poll) for poll in polls)])
+    await server.start()
+    proxy = Proxy(tmp_path / "home", FakeBackend(), FakeLauncher())
+    proxy.kind = None
+    await proxy.start(backend__kind="openai", backend__url=server.url, backend__model="m")
+    async with proxy.http.post("/v1/responses", json={"model": "m", "input": "hi", "background": True}) as response:
+        id = (await response.json())["id"]
+    seen = []
+    for _ in polls:
+        body = await proxy.get(f"/v1/responses/{id}")
+        seen.append((body["status"], [part["text"] for item in body["output"] for part in item["content"]]))
+    assert seen == [("completed", ["one"])] * len(polls)
+    await proxy.stop()
+    await server.stop()
