@@ -52,8 +52,8 @@ class BackgroundResponses:
         self._storing = asyncio.Lock()  # two polls may see the final answer at once
 
     async def get(self, request: web.Request, completion: Completion, id: str) -> web.StreamResponse | None:
-        """The response as the backend has it now; None where it does not have it any more, or has another one in the
-        place of one that was final. Raises ProxyError."""
+        """The response as the backend has it now. None where it does not have it any more, or where it has changed one
+        that was final. Raises ProxyError."""
         query = f"?{request.query_string}" if request.query_string else ""
         upstream = await self._ask(request, "GET", completion, f"/v1/responses/{quote(id, safe='')}{query}")
         return await self._pass_on(request, completion, upstream)

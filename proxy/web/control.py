@@ -22,6 +22,7 @@ from proxy.core.json_response import json_response
 from proxy.core.metrics import Metrics
 from proxy.core.tasks import SharedCall
 from proxy.core.wrapped_ids import unwrap_id
+from proxy.relay.request_body import COPIES, hold
 from proxy.signals.bodies import SignalBody
 from proxy.training.admin_acts import ACTS, AdminActs
 from proxy.versions.admission import Admission
@@ -40,6 +41,7 @@ from proxy.web.query import flag, number, turn
 from proxy.web.run_detail import account
 from proxy.web.status import StatusReport, reachable, run_json
 from store.captured import export
+from store.captured.completions import PageQuery
 from store.captured.export import Filter
 from store.records import BASE, Adapter, Completion, Pointer
 from store.store import Store
@@ -137,7 +139,7 @@ class Control:
 
     async def completions(self, request: web.Request) -> web.Response:
         """Newest first; `before` is the `seq` to go on from."""
-        rows = await self._store.completions.page(
+        query = PageQuery(
             limit=number(request, "limit", PAGE, 1, 1000),
             before_seq=number(request, "before", None, 1, 2**62),
             session=request.query.get("session"),
@@ -145,10 +147,14 @@ class Control:
             version=number(request, "version", None, 0, 2**31),
             turn=turn(request),
         )
+        hold(request, COPIES * await self._store.completions.page_size(**query))
+        rows = await self._store.completions.page(**query)
         return json_response(CompletionsBody(data=[completion_json(c) for c in rows]))
 
     async def completion(self, request: web.Request) -> web.Response:
-        completion = await self._store.completions.get(unwrap_id(request.match_info["id"]))
+        id = unwrap_id(request.match_info["id"])
+        hold(request, COPIES * await self._store.sizes.whole(id, None))
+        completion = await self._store.completions.get(id)
         if completion is None:
             raise NotFound("There is no such completion.", param="id")
         prompt = [{"role": m.role, **orjson.loads(m.body)} for m in completion.new.prompt]

@@ -11,6 +11,7 @@ import sqlite3
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from typing import TypedDict, Unpack
 
 import aiosqlite
 import orjson
@@ -36,6 +37,7 @@ from store.records import (
 SELECT = """SELECT c.*, m.role AS reply_role, m.body AS reply_body, m.cut AS reply_cut, q.body AS request_apart
 FROM completions c LEFT JOIN messages m ON m.hash = c.reply_hash LEFT JOIN requests q ON q.hash = c.request_hash """
 # What a list shows: neither the prompt and the reply as messages, nor tokens, which are most of a completion.
+SIZES = "SELECT length(m.body) AS size FROM completions c LEFT JOIN messages m ON m.hash = c.reply_hash "
 BRIEF = """SELECT c.seq, c.id, c.request_id, c.choice, c.created_at, c.dialect, c.backend, c.model, c.served_model,
 c.version, c.session, c.user, c.key, c.turn, c.turn_rule, c.streamed, c.sampling, c.untrainable, c.redacted,
 c.prompt_hash, c.reply_hash,
@@ -217,6 +219,29 @@ async def _ratings(db: aiosqlite.Connection, ids: Sequence[str]) -> dict[str, tu
     return {id: tuple(ratings) for id, ratings in ratings.items()}
 
 
+class PageQuery(TypedDict, total=False):
+    limit: int
+    before_seq: int | None
+    session: str | None
+    unrated: bool
+    version: int | None
+    turn: Turn | None
+
+
+def _page(query: PageQuery) -> tuple[str, list[object]]:
+    """The condition of a page, and its values."""
+    before = query.get("before_seq")
+    condition = "WHERE c.seq < ?"
+    values: list[object] = [NEWEST if before is None else before]
+    for column in ("session", "version", "turn"):
+        if (value := query.get(column)) is not None:
+            condition += f" AND c.{column} = ?"
+            values.append(value)
+    if query.get("unrated"):
+        condition += f" AND NOT {RATED}"
+    return condition + " ORDER BY c.seq DESC LIMIT ?", [*values, query.get("limit", 50)]
+
+
 class CompletionStore(StorePart):
     def begin(self, rows: Sequence[NewCompletion]) -> asyncio.Future[None]:
         """Queue new completions at once. Nobody need await this: a failure comes again from `finish`."""
@@ -235,32 +260,22 @@ class CompletionStore(StorePart):
     async def get(self, id: str) -> Completion | None:
         return (await load(self._reader, [id])).get(id)
 
-    async def page(
-        self,
-        *,
-        limit: int = 50,
-        before_seq: int | None = None,
-        session: str | None = None,
-        unrated: bool = False,
-        version: int | None = None,
-        turn: Turn | None = None,
-    ) -> list[Completion]:
+    async def page(self, **query: Unpack[PageQuery]) -> list[Completion]:
         """The newest that match, newest first, in brief: without prompts, replies as messages, requests and tokens.
 
         `get` has those.
         """
-        condition = "WHERE c.seq < ?"
-        values: list[object] = [NEWEST if before_seq is None else before_seq]
-        for column, value in (("session", session), ("version", version), ("turn", turn)):
-            if value is not None:
-                condition += f" AND c.{column} = ?"
-                values.append(value)
-        if unrated:
-            condition += f" AND NOT {RATED}"
+        condition, values = _page(query)
         async with self._reader.snapshot() as db:
-            rows = list(await db.execute_fetchall(BRIEF + condition + " ORDER BY c.seq DESC LIMIT ?", [*values, limit]))
+            rows = list(await db.execute_fetchall(BRIEF + condition, values))
             ratings = await _ratings(db, [row["id"] for row in rows])
         return [to_completion(row, None, (), ratings.get(row["id"], ())) for row in rows]
+
+    async def page_size(self, **query: Unpack[PageQuery]) -> int:
+        """Bytes of the answers on this page, before they are read."""
+        condition, values = _page(query)
+        row = await self._reader.row(f"SELECT coalesce(sum(size), 0) AS size FROM ({SIZES}{condition})", values)  # noqa: S608  ours
+        return 0 if row is None else int(row["size"])
 
     async def messages(self, hash: bytes) -> tuple[Message, ...]:
         """The conversation up to this message, root first, without system texts; empty if it is not known."""

@@ -234,3 +234,36 @@ async def test_a_response_that_was_final_stays_as_it_is_stored(tmp_path: Path) -
     assert seen == [("completed", ["one"])] * len(polls)
     await proxy.stop()
     await server.stop()
+
+
+@pytest.mark.parametrize("path", ["/rl/completions?limit=100", "/rl/completions/{id}"])
+async def test_lists_of_answers_share_what_may_be_held(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """One page of a hundred may be gigabytes."""
+    id, waits = (await said(proxy, 6))[0], asyncio.Event()
+    asked = 0
+    for name in ("page", "get"):
+        read = getattr(CompletionStore, name)
+
+        async def waited(self: CompletionStore, *args: Any, read: Any = read, **query: Any) -> Any:
+            nonlocal asked
+            asked += 1
+            await waits.wait()
+            return await read(self, *args, **query)
+
+        monkeypatch.setattr(CompletionStore, name, waited)
+
+    async def get() -> tuple[int, bytes]:
+        async with proxy.http.get(path.format(id=id)) as response:
+            return response.status, await response.read()
+
+    requests = [asyncio.create_task(get()) for _ in range(16)]
+    async with asyncio.timeout(30):
+        while asked + sum(request.done() for request in requests) < 16:
+            await asyncio.sleep(0.01)
+    waits.set()
+    answers = await asyncio.gather(*requests)
+    assert {200} < {status for status, _ in answers} <= {200, 429, 503}
+    assert all(b"server.max_held_bytes" in raw for status, raw in answers if status != 200)
+    assert (await get())[0] == 200

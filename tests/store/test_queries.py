@@ -56,7 +56,8 @@ async def call_everything(store: Store) -> None:
     await store.ratings.history("a")
     await store.completions.get("a")
     for query in ({}, {"session": "s"}, {"version": 0}, {"turn": "main"}, {"unrated": True}, {"before_seq": 9}):
-        await store.completions.page(**query)  # type: ignore[arg-type]
+        await store.completions.page(**query)  # type: ignore[misc]
+        await store.completions.page_size(**query)  # type: ignore[misc]
     reply = chain((HELLO, HI))[-1]
     await store.completions.messages(reply)
     requester = Requester(None, "u")
