@@ -47,8 +47,8 @@ class PreviousResponses:
         names = dialect.names(body)
         answer_ids = [id for name in names for id in _ids(name)]
         size = await self._store.sizes.replies(answer_ids, scope.keys) if names else 0
-        for id in () if previous is None else _ids(previous):
-            size += await self._store.sizes.whole(id, scope.keys)
+        if previous is not None:
+            size += await self._store.sizes.whole(_ids(previous), scope.keys)
         hold(size)
         answers = await self._answers(names, scope)
         if previous is not None and (answer := await self.find(previous, scope)) is not None:

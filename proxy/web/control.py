@@ -153,7 +153,7 @@ class Control:
 
     async def completion(self, request: web.Request) -> web.Response:
         id = unwrap_id(request.match_info["id"])
-        hold(request, COPIES * await self._store.sizes.whole(id, None))
+        hold(request, COPIES * await self._store.sizes.whole([id], None))
         completion = await self._store.completions.get(id)
         if completion is None:
             raise NotFound("There is no such completion.", param="id")

@@ -15,6 +15,7 @@ from proxy.core.errors import BadRequest, NotFound, ProxyError
 from proxy.core.json_response import json_object, json_response
 from proxy.dialects.identity import user_in
 from proxy.feedback.episodes import PRINTABLE, Episodes, as_split, group_in
+from proxy.relay.request_body import COPIES, hold
 from proxy.training.segments import segments
 from proxy.versions.live_version import LiveVersion
 from proxy.web.openapi.episodes import EpisodeBody, EpisodesOfVersion, EpisodeTurn, RewardsBody
@@ -102,6 +103,7 @@ class EpisodeRoutes:
                 param="id",
             )
         rewards = {turn.completion_id: turn.reward for turn in await self._store.episodes.turns(episode)}
+        hold(request, COPIES * await self._store.sizes.whole(list(rewards), None))
         turns = await self._store.completions.many(list(rewards))
         turn_segments = segments(turns)
         return json_response({

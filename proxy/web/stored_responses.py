@@ -83,7 +83,7 @@ class StoredResponses:
         head = head_identity(request.headers)
         scope = Scope.of(principal_of(request), head.user or next(iter(head.users), None), head.people)
         id = request.match_info["id"]
-        hold(request, COPIES * await self._store.sizes.whole(unwrap_id(id), scope.keys))
+        hold(request, COPIES * await self._store.sizes.whole([unwrap_id(id)], scope.keys))
         completion = await self._previous_responses.completion(id, scope)
         if completion is None and await self._previous_responses.is_anothers(id, scope):
             raise NotFound(f"Response with id '{id}' not found.")

@@ -15,10 +15,11 @@ _REPLIES = f"""SELECT coalesce(sum(coalesce({_MESSAGE}, 0) + coalesce(length(q.b
 FROM json_each(:ids) w JOIN completions c ON c.id = w.value AND {_OF_KEYS}
 LEFT JOIN messages m ON m.hash = c.reply_hash LEFT JOIN requests q ON q.hash = c.request_hash"""  # noqa: S608  ours
 _PROMPT = f"""WITH RECURSIVE path (hash) AS (
-    SELECT c.prompt_hash FROM completions c WHERE c.id = :id AND {_OF_KEYS}
+    SELECT c.prompt_hash FROM completions c WHERE c.id IN (SELECT value FROM json_each(:ids)) AND {_OF_KEYS}
     UNION SELECT m.parent FROM path JOIN messages m ON m.hash = path.hash WHERE m.parent IS NOT NULL)
 SELECT coalesce(sum({_MESSAGE}), 0) AS size
-FROM (SELECT hash FROM path UNION ALL SELECT hash FROM completion_system WHERE completion_id = :id) w
+FROM (SELECT hash FROM path UNION ALL SELECT hash FROM completion_system
+    WHERE completion_id IN (SELECT value FROM json_each(:ids))) w
 JOIN messages m ON m.hash = w.hash"""  # noqa: S608  ours
 
 
@@ -29,9 +30,9 @@ class SizeStore(StorePart):
         """Bytes of the answers of these completions, and of their requests beside the messages."""
         return await self._sum(_REPLIES, keys, ids=to_json(list(ids)))
 
-    async def whole(self, id: str, keys: Collection[str] | None) -> int:
-        """Bytes of this completion with its prompt."""
-        return await self.replies([id], keys) + await self._sum(_PROMPT, keys, id=id)
+    async def whole(self, ids: Sequence[str], keys: Collection[str] | None) -> int:
+        """Bytes of these completions with their prompts, each beginning that they share once."""
+        return await self.replies(ids, keys) + await self._sum(_PROMPT, keys, ids=to_json(list(ids)))
 
     async def _sum(self, sql: str, keys: Collection[str] | None, **values: str | None) -> int:
         row = await self._reader.row(sql, {**values, "any": keys is None, "keys": to_json(sorted(keys or ()))})

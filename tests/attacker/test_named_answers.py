@@ -63,14 +63,14 @@ async def proxy(tmp_path: Path) -> AsyncIterator[Proxy]:
     await server.stop()
 
 
-async def ask(proxy: Proxy, **request: Any) -> tuple[int, bytes, str]:
-    async with proxy.http.post("/v1/responses", json={"model": "m", **request}) as response:
+async def ask(proxy: Proxy, path: str = "/v1/responses", **request: Any) -> tuple[int, bytes, str]:
+    async with proxy.http.post(path, json={"model": "m", **request}) as response:
         return response.status, await response.read(), response.headers.get("x-rl-completion-id", "")
 
 
-async def said(proxy: Proxy, count: int) -> list[str]:
+async def said(proxy: Proxy, count: int, path: str = "/v1/responses") -> list[str]:
     """The ids of so many stored answers of half a megabyte each."""
-    ids = [(await ask(proxy, input=f"say {n}"))[2] for n in range(count)]
+    ids = [(await ask(proxy, path, input=f"say {n}"))[2] for n in range(count)]
     for id in ids:
         while (completion := await proxy.store.completions.get(id)) is None or completion.end is None:
             await asyncio.sleep(0.01)
@@ -236,14 +236,18 @@ async def test_a_response_that_was_final_stays_as_it_is_stored(tmp_path: Path) -
     await server.stop()
 
 
-@pytest.mark.parametrize("path", ["/rl/completions?limit=100", "/rl/completions/{id}"])
+@pytest.mark.parametrize(
+    "path", ["/rl/completions?limit=100", "/rl/completions/{id}", "/rl/episodes/ep", "/episodes/ep"]
+)
 async def test_lists_of_answers_share_what_may_be_held(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     """One page of a hundred may be gigabytes."""
-    id, waits = (await said(proxy, 6))[0], asyncio.Event()
+    async with proxy.http.post("/rl/episodes", json={"id": "ep"}) as response:
+        assert response.status == 201
+    id, waits = (await said(proxy, 6, "/s/ep/v1/responses"))[0], asyncio.Event()
     asked = 0
-    for name in ("page", "get"):
+    for name in ("page", "get", "many"):
         read = getattr(CompletionStore, name)
 
         async def waited(self: CompletionStore, *args: Any, read: Any = read, **query: Any) -> Any:

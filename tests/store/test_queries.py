@@ -79,7 +79,7 @@ async def call_everything(store: Store) -> None:
     await store.items.places(["msg_1"])
     await store.items.replies(["a"])
     await store.items.answers(["a"], 9, ["k"])
-    await store.sizes.whole("a", ["k"])
+    await store.sizes.whole(["a"], ["k"])
     await store.answers.goes_on_from(reply, [requester], 100)
     await store.completions.pass_over(["b"], "retried")
     await store.completions.exact_unrated(version=0, limit=3)

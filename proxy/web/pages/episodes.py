@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 from aiohttp import web
 
 from proxy.core.errors import NotFound
+from proxy.relay.request_body import COPIES, hold
 from proxy.training.segments import segments
 from proxy.web.pages.filters import wilson
 from proxy.web.pages.view import View
@@ -84,6 +85,7 @@ class EpisodesPage:
         if episode is None:
             raise NotFound("There is no such episode.", param="id")
         rewards = {turn.completion_id: turn.reward for turn in await self._store.episodes.turns(episode)}
+        hold(request, COPIES * await self._store.sizes.whole(list(rewards), None))
         turns = await self._store.completions.many(list(rewards))
         return self._view.page(
             request,
