@@ -1,17 +1,31 @@
-"""What all rooms' tests share: the small real model, found once, and no test that fails for a busy machine."""
+"""What all rooms' tests share: the small real model, a whole proxy, and no test that fails for a busy machine.
+
+A fixture imports what it needs itself: tests of the trainer run without a proxy's packages, and load none of them.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
 import structlog
 
 from scripts.harness.tiny_model import make_tiny_model
+
+if TYPE_CHECKING:
+    from scripts.fakes.backend import FakeBackend
+    from scripts.fakes.ollama import FakeOllama
+    from scripts.harness.in_process import Proxy
+    from store.store import Store
+    from tests.harness.chats import Chats
+    from tests.harness.held_checks import Held
 
 HERE = Path(__file__).resolve().parent
 
@@ -58,6 +72,95 @@ def models_of_servers(tmp_path_factory: pytest.TempPathFactory) -> None:
 @pytest.fixture(scope="session")
 def tiny_weights(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny_model(weights, tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    from store.store import Store
+
+    opened = await Store.open(tmp_path)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
+    """Checks of a database, which wait."""
+    from tests.harness.held_checks import Held
+
+    held = Held(monkeypatch)
+    yield held
+    held.go.set()
+
+
+@pytest.fixture
+async def backend() -> AsyncIterator[FakeBackend]:
+    from scripts.fakes.backend import FakeBackend
+
+    fake = FakeBackend()
+    await fake.start()
+    yield fake
+    await fake.stop()
+
+
+@pytest.fixture
+async def ollama(tmp_path: Path) -> AsyncIterator[FakeOllama]:
+    """A newcomer's, with a model that tells what it was made from."""
+    from scripts.fakes.ollama import FakeOllama
+    from tests.harness.newcomer import LLAMA
+
+    fake = FakeOllama(tmp_path / "ollama")
+    fake.about = LLAMA
+    await fake.start()
+    yield fake
+    await fake.stop()
+
+
+@pytest.fixture
+async def proxy(tmp_path: Path, backend: FakeBackend) -> AsyncIterator[Proxy]:
+    """On loopback, with a fake backend and a fake trainer behind it."""
+    from scripts.fakes.launcher import FakeLauncher
+    from scripts.harness.in_process import Proxy
+
+    proxy = Proxy(tmp_path / "home", backend, FakeLauncher())
+    await proxy.start()
+    yield proxy
+    await proxy.stop()
+
+
+@pytest.fixture
+async def cli(proxy: Proxy) -> Proxy:
+    """A proxy that commands of the same home find."""
+    from proxy.core.address_file import ADDRESS_FILE
+
+    (proxy.home / ADDRESS_FILE).write_text(json.dumps({"url": proxy.url, "pid": os.getpid()}))
+    return proxy
+
+
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is there is found however busy the machine is; what is not there is soon given up."""
+    import aiohttp
+
+    monkeypatch.setattr("proxy.feedback.webhooks.resolve.WAIT_S", 0.3)
+    monkeypatch.setattr("proxy.feedback.webhooks.links.WAIT_S", 0.3)
+    monkeypatch.setattr("proxy.feedback.webhooks.routes.BUDGET_S", 60.0)
+    monkeypatch.setattr("proxy.feedback.webhooks.fetch_text.TIMEOUT", aiohttp.ClientTimeout(total=60))
+
+
+@pytest.fixture
+async def chats(proxy: Proxy, unhurried: None) -> AsyncIterator[Chats]:
+    """The proxy with every platform configured, and the platforms' own APIs behind it."""
+    from scripts.fakes.platforms.chat_platforms import FakeChatPlatforms
+    from tests.harness.chats import Chats, settings_of_platforms
+
+    platforms = FakeChatPlatforms()
+    await platforms.start()
+    proxy.flags |= settings_of_platforms(platforms.url)
+    await proxy.stop()
+    await proxy.start()
+    yield Chats(proxy, platforms)
+    await platforms.stop()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

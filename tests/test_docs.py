@@ -16,7 +16,6 @@ from proxy.cli.app import app as cli
 from scripts.docs import api_tables, settings_table
 from scripts.docs.tables import PAGES, filled
 from scripts.harness.in_process import Proxy
-from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -25,7 +24,7 @@ def read(page: str) -> str:
     return (ROOT / page).read_text(encoding="utf-8")
 
 
-async def test_every_route_is_documented(proxy: Proxy) -> None:  # noqa: F811
+async def test_every_route_is_documented(proxy: Proxy) -> None:
     page = read("docs/reference/http-api.md") + read("docs/lab/http-api.md")  # the page's own routes
     for route in proxy.app.router.routes():
         path = route.resource.canonical if route.resource else ""

@@ -34,7 +34,6 @@ from tests.harness.docs_blocks import ELSEWHERE, OUR_PORT, PAGES, PLAIN, ROOT, S
 from tests.harness.runs import until
 from tests.proxy.cli.imports.test_harbor import trial
 from tests.proxy.cli.imports.test_verifiers import recorded
-from tests.proxy.conftest import backend  # noqa: F401
 from trainer.launch import LocalLauncher
 
 STOPPED: Final = (("restore",), ("encrypt",), ("decrypt",))  # these want a home that nobody serves
@@ -47,7 +46,7 @@ NAMES: Final = [str(page.relative_to(ROOT)) for page in PAGES]
 class House:
     """A person's machine, as a page finds it: rlproxy runs, some answers and three versions are there."""
 
-    def __init__(self, folder: Path, backend: FakeBackend) -> None:  # noqa: F811
+    def __init__(self, folder: Path, backend: FakeBackend) -> None:
         self.folder = folder
         self.home = folder / "person"
         self._launcher = FakeLauncher()
@@ -211,7 +210,7 @@ def _program(words: list[str]) -> str:
 
 
 @pytest.fixture
-async def house(tmp_path: Path, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[House]:  # noqa: F811
+async def house(tmp_path: Path, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[House]:
     for name in list(os.environ):
         if name.startswith(("RLPROXY_", "XDG_", "CLAUDE_", "CODEX_", "OPENCLAW_", "CONTINUE_", "LLM_")):
             monkeypatch.delenv(name)

@@ -8,13 +8,12 @@ import pytest
 
 from scripts.harness.in_process import Proxy
 from scripts.harness.rewriting import Counts, World, one_case
-from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 CASES = 150  # of each; scripts/bench/matching.py takes 10,000
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-async def test_rewritten_conversations(proxy: Proxy, seed: int) -> None:  # noqa: F811
+async def test_rewritten_conversations(proxy: Proxy, seed: int) -> None:
     world, counts = World(proxy, random.Random(seed)), Counts()
     await world.fill(30)
     for number in range(CASES):

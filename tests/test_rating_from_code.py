@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from scripts.harness.in_process import Proxy
-from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 PAGE = (Path(__file__).parents[1] / "docs/guides/rating-from-code.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGE, re.DOTALL)
@@ -29,36 +28,36 @@ async def run(*command: str) -> str:
     return out.decode()
 
 
-def here(text: str, proxy: Proxy) -> str:  # noqa: F811
+def here(text: str, proxy: Proxy) -> str:
     assert "http://localhost:8484" in text
     return text.replace("http://localhost:8484", proxy.url).replace('"MODEL"', '"fake"')
 
 
-async def ratings(proxy: Proxy) -> list[tuple[str, str, float, bool]]:  # noqa: F811
+async def ratings(proxy: Proxy) -> list[tuple[str, str, float, bool]]:
     """Of the newest completion, newest first."""
     (row, *_) = (await proxy.get("/rl/completions"))["data"]
     return [(one.rater, one.source, one.value, one.live) for one in await proxy.store.ratings.history(row["id"])]
 
 
-async def test_python_with_our_own_client(proxy: Proxy) -> None:  # noqa: F811
+async def test_python_with_our_own_client(proxy: Proxy) -> None:
     pytest.importorskip("openai")
     assert (await run(sys.executable, "-c", here(PYTHON[0], proxy))).startswith("-1.0 waits: ")
     assert await ratings(proxy) == [("owner", "client", -1.0, True)]
 
 
-async def test_python_with_nothing_but_itself(proxy: Proxy) -> None:  # noqa: F811
+async def test_python_with_nothing_but_itself(proxy: Proxy) -> None:
     said = await run(sys.executable, "-c", here(PYTHON[1], proxy))
     assert said.startswith("You said: What is the capital of France?") and said.endswith(" -1\n")
     assert await ratings(proxy) == [("ann", "http", -1.0, True)]
 
 
-async def test_python_with_the_openai_sdk(proxy: Proxy) -> None:  # noqa: F811
+async def test_python_with_the_openai_sdk(proxy: Proxy) -> None:
     pytest.importorskip("openai")
     assert (await run(sys.executable, "-c", here(PYTHON[2], proxy))).startswith("You said: And of Italy?")
     assert await ratings(proxy) == [("owner", "my-app", 1.0, True)]
 
 
-async def test_typescript(proxy: Proxy, tmp_path: Path) -> None:  # noqa: F811
+async def test_typescript(proxy: Proxy, tmp_path: Path) -> None:
     file = tmp_path / "rate.mts"
     file.write_text(here(TYPESCRIPT, proxy))
     said = await run(_node(), "--experimental-strip-types", "--no-warnings", str(file))

@@ -13,9 +13,15 @@ import pytest
 
 from scripts.harness.serving import Serving
 from tests.harness.llama_faults import a_server_dies, only, server_of, texts_of, the_proxy_dies
-from tests.test_swap_faults import adapters, answers, kill_and_start, promote, published  # noqa: F401
+from tests.harness.swap_versions import make_adapters, published
+from tests.test_swap_faults import answers, kill_and_start, promote
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def adapters(tiny_weights: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return make_adapters(tiny_weights, tmp_path_factory.mktemp("adapters"))
 
 
 def serving(folder: Path, weights: Path) -> Serving:
@@ -24,7 +30,7 @@ def serving(folder: Path, weights: Path) -> Serving:
     return Serving(folder / "home", weights, **env)
 
 
-async def test_kill_of_the_proxy(tiny_weights: Path, tmp_path: Path, adapters: list[Path]) -> None:  # noqa: F811
+async def test_kill_of_the_proxy(tiny_weights: Path, tmp_path: Path, adapters: list[Path]) -> None:
     await published(tmp_path / "home", adapters[:2])
     served = serving(tmp_path, tiny_weights)
     await served.start()
@@ -41,7 +47,7 @@ async def test_kill_of_the_proxy(tiny_weights: Path, tmp_path: Path, adapters: l
     assert await served.stop() == 0, served.log
 
 
-async def test_kill_of_a_server(tiny_weights: Path, tmp_path: Path, adapters: list[Path]) -> None:  # noqa: F811
+async def test_kill_of_a_server(tiny_weights: Path, tmp_path: Path, adapters: list[Path]) -> None:
     await published(tmp_path / "home", adapters[:2])
     served = serving(tmp_path, tiny_weights)
     await served.start()

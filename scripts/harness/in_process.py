@@ -1,6 +1,6 @@
 """A whole proxy on loopback in this process; behind it a fake backend and a fake trainer, or real ones.
 
-Owns the proxy's start and end. Not here: its fixtures (tests/proxy/conftest), a process of its own (serving).
+Owns the proxy's start and end. Not here: its fixtures (tests/conftest), a process of its own (serving).
 """
 
 from __future__ import annotations

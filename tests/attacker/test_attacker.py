@@ -24,14 +24,13 @@ from scripts.fakes.backend import FakeBackend
 from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
 from scripts.harness.serving import Serving
-from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 EVIL = "https://evil.example"
 CHAT = b'{"model":"fake","messages":[{"role":"user","content":"hi"}]}'
 RESET = b"POST /rl/reset HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n"
 
 
-async def raw(proxy: Proxy, sent: bytes, *, within_s: float = 20.0, whole: bool = True) -> bytes:  # noqa: F811
+async def raw(proxy: Proxy, sent: bytes, *, within_s: float = 20.0, whole: bool = True) -> bytes:
     """What comes back for these bytes, until the connection is closed; else the first of it."""
     host, port = proxy.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
@@ -59,7 +58,7 @@ def status(answer: bytes) -> int:
     return int(answer.split(b" ", 2)[1]) if answer else 0
 
 
-def routes(proxy: Proxy) -> list[tuple[str, str]]:  # noqa: F811
+def routes(proxy: Proxy) -> list[tuple[str, str]]:
     """All that there is, but what proves itself by signature or says nothing but that it is alive."""
     found = []
     for route in proxy.app.router.routes():
@@ -71,7 +70,7 @@ def routes(proxy: Proxy) -> list[tuple[str, str]]:  # noqa: F811
     return found
 
 
-async def nothing_happened(proxy: Proxy) -> None:  # noqa: F811
+async def nothing_happened(proxy: Proxy) -> None:
     assert not proxy.backend.requests
     counts = await proxy.store.stats.counts()
     assert (counts["good"], counts["bad"], counts["done"]) == (0, 0, 0)
@@ -84,7 +83,7 @@ async def nothing_happened(proxy: Proxy) -> None:  # noqa: F811
 @pytest.mark.parametrize(
     "host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "evil.example:8484", "192.168.1.7"]
 )
-async def test_a_rebound_name_reads_rates_and_trains_nothing(proxy: Proxy, host: str) -> None:  # noqa: F811
+async def test_a_rebound_name_reads_rates_and_trains_nothing(proxy: Proxy, host: str) -> None:
     for method, path in routes(proxy):
         answer = await raw(proxy, head(method, path, "content-type: text/plain", host=host, body=CHAT))
         assert status(answer) == 403, (method, path, answer)
@@ -92,7 +91,7 @@ async def test_a_rebound_name_reads_rates_and_trains_nothing(proxy: Proxy, host:
 
 
 @pytest.mark.parametrize("line", [f"origin: {EVIL}", "origin: null", "origin: http://[", "sec-fetch-site: cross-site"])
-async def test_a_foreign_page_reads_rates_and_trains_nothing(proxy: Proxy, line: str) -> None:  # noqa: F811
+async def test_a_foreign_page_reads_rates_and_trains_nothing(proxy: Proxy, line: str) -> None:
     for method, path in routes(proxy):
         answer = await raw(proxy, head(method, path, line, "content-type: text/plain", body=CHAT))
         assert status(answer) == 403, (method, path, answer)
@@ -102,7 +101,7 @@ async def test_a_foreign_page_reads_rates_and_trains_nothing(proxy: Proxy, line:
     await nothing_happened(proxy)
 
 
-async def test_a_rebound_name_gets_no_control_route_with_keys_either(proxy: Proxy) -> None:  # noqa: F811
+async def test_a_rebound_name_gets_no_control_route_with_keys_either(proxy: Proxy) -> None:
     await proxy.stop()
     await proxy.start(server__api_key="use-key-of-the-settings")
     for path in ("/rl/status", "/rl/completions", "/"):
@@ -113,7 +112,7 @@ async def test_a_rebound_name_gets_no_control_route_with_keys_either(proxy: Prox
     assert status(await raw(proxy, head("GET", "/rl/status", host="proxy.home"))) == 200
 
 
-async def test_an_origin_that_may_is_answered_and_no_other(proxy: Proxy) -> None:  # noqa: F811
+async def test_an_origin_that_may_is_answered_and_no_other(proxy: Proxy) -> None:
     await proxy.stop()
     await proxy.start(server__origins=["https://chat.example"])
     asks = ("access-control-request-method: POST", "access-control-request-headers: authorization")
@@ -132,7 +131,7 @@ async def test_an_origin_that_may_is_answered_and_no_other(proxy: Proxy) -> None
     ["/v1/../rl/status", "/v1/%2e%2e/rl/status", "/v1/..%2frl/status", "/v1/.%2E/x", "/v1/a/..\\x", "/v1/./models",
      "http://evil.example/v1/models", "/s/../v1/models", "/v1/files/..%5c..%5cetc"],
 )  # fmt: skip
-async def test_no_path_leaves_its_room(proxy: Proxy, path: str) -> None:  # noqa: F811
+async def test_no_path_leaves_its_room(proxy: Proxy, path: str) -> None:
     answer = await raw(proxy, head("GET", path))
     assert status(answer) == 400, answer
     assert not proxy.backend.requests
@@ -157,7 +156,7 @@ async def test_no_path_leaves_its_room(proxy: Proxy, path: str) -> None:  # noqa
         b"x: a\rcontent-length: 5",
     ],
 )
-async def test_no_request_is_smuggled_in_another(proxy: Proxy, lines: bytes) -> None:  # noqa: F811
+async def test_no_request_is_smuggled_in_another(proxy: Proxy, lines: bytes) -> None:
     """What is ambiguous is refused and the connection closed: what follows is never read as a request."""
     sent = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n" + lines + b"\r\n\r\n0\r\n\r\n" + RESET
     answer = await raw(proxy, sent)
@@ -166,7 +165,7 @@ async def test_no_request_is_smuggled_in_another(proxy: Proxy, lines: bytes) -> 
     await nothing_happened(proxy)
 
 
-async def test_two_hosts_are_none(proxy: Proxy) -> None:  # noqa: F811
+async def test_two_hosts_are_none(proxy: Proxy) -> None:
     answer = await raw(proxy, head("GET", "/rl/status", "host: evil.example"))
     assert status(answer) == 400
 
@@ -174,7 +173,7 @@ async def test_two_hosts_are_none(proxy: Proxy) -> None:  # noqa: F811
 # Too much
 
 
-async def test_what_is_too_large_is_refused_before_it_is_read(proxy: Proxy) -> None:  # noqa: F811
+async def test_what_is_too_large_is_refused_before_it_is_read(proxy: Proxy) -> None:
     await proxy.stop()
     await proxy.start(server__max_body_bytes=10_000)
     assert status(await raw(proxy, head("GET", "/rl/status", "x: " + "a" * 70_000))) == 400
@@ -192,7 +191,7 @@ async def test_what_is_too_large_is_refused_before_it_is_read(proxy: Proxy) -> N
     await nothing_happened(proxy)
 
 
-async def test_a_bomb_is_not_unpacked(proxy: Proxy) -> None:  # noqa: F811
+async def test_a_bomb_is_not_unpacked(proxy: Proxy) -> None:
     await proxy.stop()
     await proxy.start(server__max_body_bytes=1_000_000)
     bomb = gzip.compress(b'{"model":"' + b"a" * 300_000_000 + b'"}')
@@ -209,7 +208,7 @@ async def test_a_bomb_is_not_unpacked(proxy: Proxy) -> None:  # noqa: F811
     await nothing_happened(proxy)
 
 
-async def test_a_slow_client_holds_nothing(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+async def test_a_slow_client_holds_nothing(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     await proxy.stop()
     monkeypatch.setattr("proxy.access.bodies.UNPROVEN_S", 0.2)
     await proxy.start(server__slow_client_s=0.2, webhooks__slack__signing_secret="s")
@@ -223,7 +222,7 @@ async def test_a_slow_client_holds_nothing(proxy: Proxy, monkeypatch: pytest.Mon
 # Other people's names, and things said twice
 
 
-async def test_a_key_is_worth_its_role_and_its_name(proxy: Proxy) -> None:  # noqa: F811
+async def test_a_key_is_worth_its_role_and_its_name(proxy: Proxy) -> None:
     made = {}
     for name, role in (("phone", "use"), ("ann", "rate"), ("bob", "rate"), ("root", "admin")):
         headers = {"authorization": f"Bearer {proxy.local}"} if made else {}
@@ -268,7 +267,7 @@ async def test_a_key_is_worth_its_role_and_its_name(proxy: Proxy) -> None:  # no
     assert all("authorization" not in sent for sent in proxy.backend.headers)
 
 
-async def test_an_id_is_only_an_id(proxy: Proxy) -> None:  # noqa: F811
+async def test_an_id_is_only_an_id(proxy: Proxy) -> None:
     for id in ("' OR 1=1 --", "../../etc/passwd", "%00", "a" * 5000):
         assert (await proxy.rate(completion_id=id, rating="good"))[0] in (400, 404)
     for id in ("../x", "a b", "a" * 129, "ü"):
@@ -277,7 +276,7 @@ async def test_an_id_is_only_an_id(proxy: Proxy) -> None:  # noqa: F811
     assert (await proxy.chat("hi", headers={"x-rl-completion-id": "mine"})).status == 409
 
 
-async def test_what_is_replayed_counts_once(proxy: Proxy) -> None:  # noqa: F811
+async def test_what_is_replayed_counts_once(proxy: Proxy) -> None:
     secret = base64.b64encode(b"k" * 32).decode()
     await proxy.stop()
     flags = {"webhooks__signed__secret": f"whsec_{secret}", "webhooks__signed__raters": {"x:u1": "ann"}}
@@ -307,7 +306,7 @@ async def test_what_is_replayed_counts_once(proxy: Proxy) -> None:  # noqa: F811
 # Secrets
 
 
-async def test_no_secret_is_told(tmp_path: Path, backend: FakeBackend) -> None:  # noqa: F811
+async def test_no_secret_is_told(tmp_path: Path, backend: FakeBackend) -> None:
     """Not in logs, errors, `config show`, metrics, the database, nor what `ps` shows of us and our children."""
     keys = {name: f"s3cret-{name}-0123456789" for name in ("api", "admin", "backend", "slack", "client")}
     env = {
@@ -317,7 +316,7 @@ async def test_no_secret_is_told(tmp_path: Path, backend: FakeBackend) -> None: 
     flags = ("--backend", "vllm", "--backend-url", backend.url, "--log-level", "debug")
     served = Serving(tmp_path / "home", Path("/nowhere"), *flags, **env)
     await served.start()
-    proxy = Proxy.__new__(Proxy)  # noqa: F811
+    proxy = Proxy.__new__(Proxy)
     proxy.url = str(served.http._base_url).rstrip("/")
     try:
         code, out, err = await rlproxy(served.home, "keys", "create", "--name", "ann", "--role", "rate", **env)
@@ -350,7 +349,7 @@ async def test_no_secret_is_told(tmp_path: Path, backend: FakeBackend) -> None: 
     assert {sent.get("authorization") for sent in backend.headers} == {f"Bearer {keys['backend']}"}
 
 
-async def test_the_key_of_commands_is_its_owners(tmp_path: Path, backend: FakeBackend) -> None:  # noqa: F811
+async def test_the_key_of_commands_is_its_owners(tmp_path: Path, backend: FakeBackend) -> None:
     served = Serving(tmp_path / "home", Path("/nowhere"), "--backend", "vllm", "--backend-url", backend.url)
     await served.start()
     try:

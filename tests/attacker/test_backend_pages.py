@@ -15,7 +15,6 @@ from proxy.core.upstream import answer_headers, inert_type
 from scripts.fakes.hostile import HostileServer
 from scripts.harness.in_process import Proxy
 from tests.attacker.test_attacker import head, raw
-from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 # What acts on a browser, on a web server before rlproxy, or speaks as rlproxy itself.
 ACTING = (
@@ -131,7 +130,7 @@ PAGE = b"<!doctype html><script>fetch('/rl/export')</script>"
 
 
 @pytest.fixture
-async def hostile(proxy: Proxy) -> AsyncIterator[HostileServer]:  # noqa: F811
+async def hostile(proxy: Proxy) -> AsyncIterator[HostileServer]:
     server = HostileServer(
         head=("content-type: text/html", *ACTING, *(f"{n}: {v}" for n, v in READ.items())), body=PAGE
     )
@@ -142,7 +141,7 @@ async def hostile(proxy: Proxy) -> AsyncIterator[HostileServer]:  # noqa: F811
     await server.stop()
 
 
-async def answer(proxy: Proxy, route: str) -> tuple[int, CIMultiDict[str], bytes]:  # noqa: F811
+async def answer(proxy: Proxy, route: str) -> tuple[int, CIMultiDict[str], bytes]:
     method, path, body = ROUTES[route]
     lines = ["content-type: application/json"]
     if route == "chat, uncaptured":
@@ -156,12 +155,7 @@ async def answer(proxy: Proxy, route: str) -> tuple[int, CIMultiDict[str], bytes
 
 @pytest.mark.parametrize("status", [200, 401, 404, 500])
 @pytest.mark.parametrize("route", ROUTES)
-async def test_no_header_of_a_backend_acts(
-    proxy: Proxy,  # noqa: F811
-    hostile: HostileServer,
-    route: str,
-    status: int,
-) -> None:
+async def test_no_header_of_a_backend_acts(proxy: Proxy, hostile: HostileServer, route: str, status: int) -> None:
     hostile.status = status
     _, headers, content = await answer(proxy, route)
     assert hostile.requests
@@ -179,10 +173,7 @@ async def test_no_header_of_a_backend_acts(
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 @pytest.mark.parametrize("route", ROUTES)
 async def test_no_redirect_of_a_backend_reaches_a_client(
-    proxy: Proxy,  # noqa: F811
-    hostile: HostileServer,
-    route: str,
-    status: int,
+    proxy: Proxy, hostile: HostileServer, route: str, status: int
 ) -> None:
     """An SDK follows it with its key, a browser with its cookie: here, to the control routes."""
     hostile.status = status
@@ -195,14 +186,14 @@ async def test_no_redirect_of_a_backend_reaches_a_client(
     assert not [one for one in page if one.status not in ("error", "pending")]
 
 
-async def test_an_answer_that_names_no_other_place_is_no_redirect(proxy: Proxy, hostile: HostileServer) -> None:  # noqa: F811
+async def test_an_answer_that_names_no_other_place_is_no_redirect(proxy: Proxy, hostile: HostileServer) -> None:
     hostile.status, hostile.head = 304, ('etag: "a"',)
     got, headers, _ = await answer(proxy, "passed")
     assert got == 304 and headers["etag"] == '"a"'
 
 
 @pytest.mark.parametrize("path", ["/rl/status", "/rl/export", "/v1/models", "/healthz", "/nowhere", "/openapi.json"])
-async def test_no_answer_but_the_page_may_run_anything(proxy: Proxy, path: str) -> None:  # noqa: F811
+async def test_no_answer_but_the_page_may_run_anything(proxy: Proxy, path: str) -> None:
     """Answers quote what models and people said."""
     async with proxy.http.get(path) as response:
         assert {name: response.headers[name] for name in CONTAINED} == CONTAINED

@@ -13,7 +13,6 @@ from playwright.async_api import Error as PlaywrightError
 
 from scripts.fakes.hostile import HostileServer
 from scripts.harness.in_process import Proxy
-from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 pytestmark = pytest.mark.browser
 # It notes what it could do in its own title and at its own server: what a person has, who is an admin here, loses.
@@ -93,11 +92,7 @@ async def opened(page: Page, url: str) -> str:
 @pytest.mark.parametrize("path", ["/v1/page", "/s/a/v1/page", "/api/page"])
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_page_of_the_model_server_does_nothing_on_our_origin(
-    browser: Browser,
-    proxy: Proxy,  # noqa: F811
-    model_server: HostileServer,
-    kind: str,
-    path: str,
+    browser: Browser, proxy: Proxy, model_server: HostileServer, kind: str, path: str
 ) -> None:
     await proxy.chat("a secret")
     await proxy.stop()
@@ -121,9 +116,7 @@ async def test_a_page_of_the_model_server_does_nothing_on_our_origin(
 
 
 async def test_our_own_page_runs_no_script_of_the_model_server(
-    browser: Browser,
-    proxy: Proxy,  # noqa: F811
-    model_server: HostileServer,
+    browser: Browser, proxy: Proxy, model_server: HostileServer
 ) -> None:
     """Its policy allows scripts of this origin, so an answer of the backend must not be one."""
     await proxy.stop()

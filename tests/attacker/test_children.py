@@ -11,14 +11,13 @@ import pytest
 
 from scripts.harness.in_process import Proxy
 from tests.harness import tiny
-from tests.proxy.conftest import backend, proxy  # noqa: F401
 from trainer.launch import LocalLauncher
 
 LOAD = {"lora_name": "theirs", "lora_path": "/tmp"}
 
 
 @pytest.fixture
-async def managed(tmp_path: Path, proxy: Proxy) -> Proxy:  # noqa: F811
+async def managed(tmp_path: Path, proxy: Proxy) -> Proxy:
     await proxy.stop()
     proxy.kind = None
     (tmp_path / "fake.gguf").touch()
@@ -28,7 +27,7 @@ async def managed(tmp_path: Path, proxy: Proxy) -> Proxy:  # noqa: F811
 
 
 @pytest.fixture
-async def builtin(tmp_path: Path, proxy: Proxy) -> Proxy:  # noqa: F811
+async def builtin(tmp_path: Path, proxy: Proxy) -> Proxy:
     await proxy.stop()
     proxy.kind, proxy.launcher = None, LocalLauncher()  # type: ignore[assignment]
     model = tiny.make_model(tmp_path / "tiny")
@@ -55,7 +54,7 @@ async def refused(asks: dict[str, object]) -> None:
                     assert response.status == 401, path
 
 
-def not_told(proxy: Proxy) -> None:  # noqa: F811
+def not_told(proxy: Proxy) -> None:
     """The key is nowhere but in the environment of the process, which its user alone can read."""
     environments = [process.environ() for process in servers()]
     (key,) = {one[name] for one in environments for name in ("LLAMA_API_KEY", "RLPROXY_SERVE_KEY") if name in one}

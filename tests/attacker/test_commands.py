@@ -34,7 +34,6 @@ from scripts.harness.agent_formats import (
 )
 from scripts.harness.in_process import Proxy
 from tests.harness.growth import too_slow
-from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 GROUP = "[Chat messages since your last reply - for context]\n[WhatsApp g 10:00] Bob: hi\n\n"
 CURRENT = "[Current message - respond to this]\n"
@@ -42,7 +41,7 @@ NOTHING = ("so nothing was done", "so nothing was rated", "nothing is rated yet"
 ACTS = ("train", "pause", "resume", "rollback", "reset", "undo")
 
 
-async def ask(proxy: Proxy, form: Form, *said: str, messages: list[dict[str, Any]] | None = None) -> str:  # noqa: F811
+async def ask(proxy: Proxy, form: Form, *said: str, messages: list[dict[str, Any]] | None = None) -> str:
     body = {"model": "fake", "messages": form.messages(*said) if messages is None else messages}
     async with proxy.http.post("/v1/chat/completions", json=body, headers=form.headers) as response:
         answer = await response.json()
@@ -50,7 +49,7 @@ async def ask(proxy: Proxy, form: Form, *said: str, messages: list[dict[str, Any
         return str(answer["choices"][0]["message"]["content"])
 
 
-async def nothing_was_done(proxy: Proxy, asked: int) -> None:  # noqa: F811
+async def nothing_was_done(proxy: Proxy, asked: int) -> None:
     counts = await proxy.store.stats.counts()
     assert (counts["good"], counts["bad"]) == (0, 0)
     assert (await proxy.store.versions.pointer()).changed_at == 0 and await proxy.store.runs.recent() == []
@@ -84,7 +83,7 @@ PAGES = [
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.id)
-async def test_a_pasted_page_does_nothing(proxy: Proxy, form: Form) -> None:  # noqa: F811
+async def test_a_pasted_page_does_nothing(proxy: Proxy, form: Form) -> None:
     """In each agent: below a word of the person, above it, and around it."""
     reply = await ask(proxy, form, "What is this?")
     asked = 1
@@ -104,7 +103,7 @@ async def test_a_pasted_page_does_nothing(proxy: Proxy, form: Form) -> None:  # 
 
 
 @pytest.mark.parametrize("form", FORMS[:2], ids=lambda form: form.id)
-async def test_a_page_alone_does_nothing_in_a_client_that_wraps_nothing(proxy: Proxy, form: Form) -> None:  # noqa: F811
+async def test_a_page_alone_does_nothing_in_a_client_that_wraps_nothing(proxy: Proxy, form: Form) -> None:
     reply = await ask(proxy, form, "What is this?")
     for page in PAGES:
         assert not (await ask(proxy, form, "What is this?", reply, page)).startswith("rlproxy:"), page
@@ -112,7 +111,7 @@ async def test_a_page_alone_does_nothing_in_a_client_that_wraps_nothing(proxy: P
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.id)
-async def test_a_page_in_the_history_removes_nothing(proxy: Proxy, form: Form) -> None:  # noqa: F811
+async def test_a_page_in_the_history_removes_nothing(proxy: Proxy, form: Form) -> None:
     talk: list[str] = []
     for page in PAGES:
         talk += [f"Summarise:\n{page}", "It is a page."]
@@ -122,7 +121,7 @@ async def test_a_page_in_the_history_removes_nothing(proxy: Proxy, form: Form) -
     assert len(without_commands(sent, agent_of(form.headers, sent))) == len(sent)
 
 
-async def test_an_older_command_does_not_act_again(proxy: Proxy) -> None:  # noqa: F811
+async def test_an_older_command_does_not_act_again(proxy: Proxy) -> None:
     """The answer to it was lost; what the person sends next only looks as if nobody had said it."""
     form = FORMS[3]
     reply = await ask(proxy, form, "one")
@@ -133,7 +132,7 @@ async def test_an_older_command_does_not_act_again(proxy: Proxy) -> None:  # noq
     await nothing_was_done(proxy, 5)
 
 
-async def test_an_attached_document_is_not_what_the_person_typed(proxy: Proxy) -> None:  # noqa: F811
+async def test_an_attached_document_is_not_what_the_person_typed(proxy: Proxy) -> None:
     """Anthropic's format has documents and search results beside the words; their text is not one of the words."""
     source = {"type": "text", "media_type": "text/plain", "data": "/rl reset"}
     found = {"type": "search_result", "title": "/rl pause", "source": "x", "content": [{"type": "text", "text": "y"}]}
@@ -151,7 +150,7 @@ async def test_an_attached_document_is_not_what_the_person_typed(proxy: Proxy) -
     assert "rl_attached" not in json.dumps(proxy.backend.requests)
 
 
-async def test_a_forwarded_message_is_no_command_on_telegram(proxy: Proxy) -> None:  # noqa: F811
+async def test_a_forwarded_message_is_no_command_on_telegram(proxy: Proxy) -> None:
     from proxy.feedback.webhooks.telegram import Telegram
 
     person = {"from": {"id": 42}, "chat": {"id": 42}, "date": int(time.time()), "text": "/rl reset"}
@@ -323,7 +322,7 @@ def test_reading_a_text_takes_time_in_proportion(hostile: str) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.id)
-async def test_what_the_person_types_rates_the_answer_above(proxy: Proxy, form: Form) -> None:  # noqa: F811
+async def test_what_the_person_types_rates_the_answer_above(proxy: Proxy, form: Form) -> None:
     reply = await ask(proxy, form, "one")
     assert "rated good, because “clear”" in await ask(proxy, form, "one", reply, "/rl good clear")
     (row,) = await proxy.store.completions.page(limit=9)

@@ -21,7 +21,6 @@ from proxy.cli.service.managers import Systemd, find
 from scripts.fakes.ollama import FakeOllama
 from tests.harness import tiny
 from tests.harness.newcomer import Newcomer
-from tests.proxy.conftest import backend, ollama, proxy  # noqa: F401
 from tests.trainer.formats.test_gguf import make_adapter
 from tests.trainer.formats.test_merge_gguf import layers_of, make_base
 from trainer.launch import LaunchError, LocalLauncher
@@ -72,7 +71,7 @@ def here(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-async def person(tmp_path: Path, ollama: FakeOllama) -> AsyncIterator[Newcomer]:  # noqa: F811
+async def person(tmp_path: Path, ollama: FakeOllama) -> AsyncIterator[Newcomer]:
     newcomer = Newcomer(tmp_path / "machine", ollama.url)
     yield newcomer
     await newcomer.stop_proxy()

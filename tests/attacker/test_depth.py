@@ -18,7 +18,6 @@ from scripts.fakes.backend import FakeBackend
 from scripts.fakes.launcher import FakeLauncher
 from scripts.fakes.scripted import ScriptedAnswer, ScriptedServer
 from scripts.harness.in_process import Proxy
-from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 HI = {"role": "user", "content": "hi"}
 
@@ -30,10 +29,7 @@ def deep(levels: int, opening: str, closing: str) -> str:
 @pytest.mark.parametrize("levels", [DEEPEST + 1, 300, 1000, 5000, 100_000])
 @pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a":', "}")])
 async def test_what_is_nested_too_deeply_is_refused_and_disturbs_nobody(
-    proxy: Proxy,  # noqa: F811
-    levels: int,
-    opening: str,
-    closing: str,
+    proxy: Proxy, levels: int, opening: str, closing: str
 ) -> None:
     value = deep(levels, opening, closing)
     bodies = {
@@ -51,7 +47,7 @@ async def test_what_is_nested_too_deeply_is_refused_and_disturbs_nobody(
     assert not status.get("problem"), status
 
 
-async def test_arguments_that_are_nested_deeply_are_kept_as_text(proxy: Proxy) -> None:  # noqa: F811
+async def test_arguments_that_are_nested_deeply_are_kept_as_text(proxy: Proxy) -> None:
     arguments = deep(600, "[", "]")
     call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": arguments}}
     messages: list[dict[str, Any]] = [
@@ -68,7 +64,7 @@ async def test_arguments_that_are_nested_deeply_are_kept_as_text(proxy: Proxy) -
 
 
 @pytest.mark.parametrize("name", ["temperature", "top_p"])
-async def test_a_number_that_no_float_holds_is_the_backends_to_refuse(proxy: Proxy, name: str) -> None:  # noqa: F811
+async def test_a_number_that_no_float_holds_is_the_backends_to_refuse(proxy: Proxy, name: str) -> None:
     body = f'{{"model":"fake","messages":[{json.dumps(HI)}],"{name}":1{"0" * 400}}}'
     async with proxy.http.post("/v1/chat/completions", data=body) as response:
         assert response.status == 200
@@ -85,11 +81,7 @@ async def test_a_models_arguments_that_are_nested_deeply_stay_text() -> None:
 
 @pytest.mark.parametrize("number", ["1" + "0" * 400, "-" + "9" * 25, "NaN", "1e999", "184467440737095516160"])
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/api/chat"])
-async def test_a_number_that_json_cannot_carry_on_poisons_nothing(
-    proxy: Proxy,  # noqa: F811
-    number: str,
-    path: str,
-) -> None:
+async def test_a_number_that_json_cannot_carry_on_poisons_nothing(proxy: Proxy, number: str, path: str) -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": f'{{"a": {number}}}'}}
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "x": "NUMBER"}}}
     body: dict[str, Any] = {"model": "fake", "stream": False, "x_seed": "NUMBER", "tools": [tool]}

@@ -8,26 +8,25 @@ import pytest
 
 from proxy.feedback import episodes
 from scripts.harness.in_process import Proxy
-from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 ANN, BOB = {"x-rl-user": "ann"}, {"x-rl-user": "bob"}
 SHARED = {"authorization": "Bearer " + "k" * 20}
 
 
-async def post(proxy: Proxy, path: str, body: Any, headers: dict[str, str]) -> int:  # noqa: F811
+async def post(proxy: Proxy, path: str, body: Any, headers: dict[str, str]) -> int:
     async with proxy.http.post(f"/rl/episodes{path}", json=body, headers=headers) as response:
         await response.read()
         return response.status
 
 
-async def says(proxy: Proxy, headers: dict[str, str]) -> int:  # noqa: F811
+async def says(proxy: Proxy, headers: dict[str, str]) -> int:
     response = await proxy.chat("hello", headers={**headers, "x-rl-session": "talk"})
     await response.read()
     return response.status
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["an admin's key", "the shared key"])
-async def test_a_visitor_rewards_and_ends_no_conversation_of_another(proxy: Proxy, shared: bool) -> None:  # noqa: F811
+async def test_a_visitor_rewards_and_ends_no_conversation_of_another(proxy: Proxy, shared: bool) -> None:
     """The header binds: a server put it there, and passes on whatever its visitors send."""
     key = SHARED if shared else {}
     await proxy.stop()
@@ -41,7 +40,7 @@ async def test_a_visitor_rewards_and_ends_no_conversation_of_another(proxy: Prox
     assert await says(proxy, {**key, **BOB}) == 410
 
 
-async def test_meta_that_is_nested_too_deeply_is_refused_in_words(proxy: Proxy) -> None:  # noqa: F811
+async def test_meta_that_is_nested_too_deeply_is_refused_in_words(proxy: Proxy) -> None:
     meta: dict[str, Any] = {}
     for _ in range(300):
         meta = {"a": meta}
@@ -49,7 +48,7 @@ async def test_meta_that_is_nested_too_deeply_is_refused_in_words(proxy: Proxy) 
     assert await post(proxy, "", {"id": "deep", "meta": {"a": [1]}}, {}) == 201
 
 
-async def test_a_visitor_behind_an_admins_key_reaches_its_episodes_only(proxy: Proxy) -> None:  # noqa: F811
+async def test_a_visitor_behind_an_admins_key_reaches_its_episodes_only(proxy: Proxy) -> None:
     await proxy.stop()
     await proxy.start(server__api_key="k" * 20, server__admin_key="a" * 20)
     boss = {"authorization": "Bearer " + "a" * 20}
@@ -58,10 +57,7 @@ async def test_a_visitor_behind_an_admins_key_reaches_its_episodes_only(proxy: P
     assert await post(proxy, "/talk/reward", {"reward": -1}, boss) == 201
 
 
-async def test_one_keys_open_episodes_are_no_others_limit(
-    proxy: Proxy,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_one_keys_open_episodes_are_no_others_limit(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(episodes, "MOST_OPEN", 3)
     await proxy.stop()
     await proxy.start(server__api_key="k" * 20, server__admin_key="a" * 20)

@@ -18,7 +18,6 @@ from scripts.harness.records import put
 from scripts.harness.serving import Serving
 from store.safety import tombstones
 from store.store import Store
-from tests.proxy.conftest import backend  # noqa: F401
 from trainer.launch import open_log
 
 READS = 0o077
@@ -43,11 +42,11 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def serving(home: Path, backend: FakeBackend) -> Serving:  # noqa: F811
+def serving(home: Path, backend: FakeBackend) -> Serving:
     return Serving(home, Path("/nowhere"), "--backend", "vllm", "--backend-url", backend.url)
 
 
-async def started(home: Path, backend: FakeBackend) -> str:  # noqa: F811
+async def started(home: Path, backend: FakeBackend) -> str:
     """The log of a start and a stop, with an answer between."""
     served = serving(home, backend)
     with umask(0):
@@ -77,7 +76,7 @@ async def old_home(home: Path) -> None:
         tombstones.note_forgotten(home, ["c1"])
 
 
-async def test_an_open_home_is_closed_and_that_is_said_once(tmp_path: Path, backend: FakeBackend) -> None:  # noqa: F811
+async def test_an_open_home_is_closed_and_that_is_said_once(tmp_path: Path, backend: FakeBackend) -> None:
     home = tmp_path / "home"
     await old_home(home)
     log = await started(home, backend)
@@ -90,9 +89,7 @@ async def test_an_open_home_is_closed_and_that_is_said_once(tmp_path: Path, back
 
 @pytest.mark.parametrize("mask", [0o000, 0o022, 0o077])
 async def test_what_a_start_makes_is_its_owners_whatever_the_umask(
-    tmp_path: Path,
-    backend: FakeBackend,  # noqa: F811
-    mask: int,
+    tmp_path: Path, backend: FakeBackend, mask: int
 ) -> None:
     home = tmp_path / "home"
     served = serving(home, backend)
@@ -111,7 +108,7 @@ async def test_what_a_start_makes_is_its_owners_whatever_the_umask(
     assert mode(home / "adapters_out") == 0o755  # behind the home; where it is elsewhere a server may read it
 
 
-async def test_a_folder_that_is_not_ours_alone_is_left_as_it_is(tmp_path: Path, backend: FakeBackend) -> None:  # noqa: F811
+async def test_a_folder_that_is_not_ours_alone_is_left_as_it_is(tmp_path: Path, backend: FakeBackend) -> None:
     """`--home .` in a repository."""
     home = tmp_path / "repository"
     await old_home(home)

@@ -18,7 +18,6 @@ from scripts.harness.in_process import Proxy
 from store import schema
 from store.safety import backup
 from tests.harness.runs import rated, until
-from tests.proxy.conftest import backend, proxy  # noqa: F401
 from tests.proxy.web.test_forgetting import forget
 
 SECRET = "zanzibar"
@@ -31,24 +30,24 @@ def places(home: Path) -> set[str]:
     return {str(file.relative_to(home)) for file in found if SECRET.encode() in file.read_bytes()}
 
 
-async def respond(proxy: Proxy, said: str) -> str:  # noqa: F811
+async def respond(proxy: Proxy, said: str) -> str:
     async with proxy.http.post("/v1/responses", json={"model": "fake", "input": said}) as response:
         return str((await response.json())["id"])
 
 
-async def drop(proxy: Proxy, id: str) -> tuple[int, Any]:  # noqa: F811
+async def drop(proxy: Proxy, id: str) -> tuple[int, Any]:
     async with proxy.http.delete(f"/v1/responses/{id}") as response:
         return response.status, await response.json()
 
 
-async def a_run_is_under_way(proxy: Proxy) -> None:  # noqa: F811
+async def a_run_is_under_way(proxy: Proxy) -> None:
     async with asyncio.timeout(30):
         while not proxy.launcher.started:
             await proxy.get("/rl/status")
 
 
 @pytest.fixture
-async def translating(proxy: Proxy) -> Proxy:  # noqa: F811
+async def translating(proxy: Proxy) -> Proxy:
     """Responses are exact then, so that runs calibrate on them."""
     await proxy.stop()
     await proxy.start(backend__translate=["responses"])
@@ -57,7 +56,7 @@ async def translating(proxy: Proxy) -> Proxy:  # noqa: F811
 
 @pytest.mark.parametrize("route", ["forget", "delete"])
 async def test_while_the_run_folder_is_written(translating: Proxy, route: str) -> None:
-    proxy = translating  # noqa: F811
+    proxy = translating
     id = await respond(proxy, SECRET)
     for n in range(4):
         body = {"model": "fake", "messages": [{"role": "user", "content": f"{n} {LARGE}"}]}
@@ -78,7 +77,7 @@ async def test_while_the_run_folder_is_written(translating: Proxy, route: str) -
 
 
 async def test_a_deleted_response_leaves_the_calibration(translating: Proxy) -> None:
-    proxy = translating  # noqa: F811
+    proxy = translating
     id = await respond(proxy, SECRET)
     await rated(proxy, 4)
     await until(proxy, live=1)
@@ -89,7 +88,7 @@ async def test_a_deleted_response_leaves_the_calibration(translating: Proxy) -> 
 
 
 async def test_a_deleted_response_leaves_the_samples_of_a_rating_that_was_taken_back(translating: Proxy) -> None:
-    proxy = translating  # noqa: F811
+    proxy = translating
     proxy.launcher.hold = True
     id = await respond(proxy, SECRET)
     await rated(proxy, 3)
@@ -107,7 +106,7 @@ async def test_a_deleted_response_leaves_the_samples_of_a_rating_that_was_taken_
     assert not [name for name in places(proxy.home) if name.startswith("runs")]
 
 
-async def test_what_a_kill_left_half_written(proxy: Proxy) -> None:  # noqa: F811
+async def test_what_a_kill_left_half_written(proxy: Proxy) -> None:
     """Files are written beside their names: a kill before the rename leaves them there."""
     await rated(proxy, 4)
     await until(proxy, live=1)
@@ -120,7 +119,7 @@ async def test_what_a_kill_left_half_written(proxy: Proxy) -> None:  # noqa: F81
     assert not [name for name in places(proxy.home) if name.startswith("runs")]
 
 
-async def test_a_kill_between_the_rows_and_the_files(proxy: Proxy) -> None:  # noqa: F811
+async def test_a_kill_between_the_rows_and_the_files(proxy: Proxy) -> None:
     """The run goes on at the next start, and its trainer must not read what was forgotten."""
     id = (await proxy.chat(SECRET)).headers["x-rl-completion-id"]
     proxy.launcher.hold = True
@@ -138,7 +137,7 @@ async def test_a_kill_between_the_rows_and_the_files(proxy: Proxy) -> None:  # n
     assert not [name for name in places(proxy.home) if name.startswith("runs")]
 
 
-async def test_what_expires_leaves_the_calibration_on_its_own_day(proxy: Proxy) -> None:  # noqa: F811
+async def test_what_expires_leaves_the_calibration_on_its_own_day(proxy: Proxy) -> None:
     """A run of today may have taken what is nearly a week old: its day is that of the completion."""
     await proxy.chat(SECRET)
     await rated(proxy, 4)
@@ -151,7 +150,7 @@ async def test_what_expires_leaves_the_calibration_on_its_own_day(proxy: Proxy) 
     assert abs(file.stat().st_mtime - found.new.created_at) < 1e-3
 
 
-async def test_a_backup_does_not_bring_it_back_where_the_files_were_not_done(proxy: Proxy) -> None:  # noqa: F811
+async def test_a_backup_does_not_bring_it_back_where_the_files_were_not_done(proxy: Proxy) -> None:
     id = (await proxy.chat(SECRET)).headers["x-rl-completion-id"]
     file = proxy.home.parent / "b.db"
     await asyncio.to_thread(backup.backup, proxy.home / schema.NAME, file)
@@ -162,7 +161,7 @@ async def test_a_backup_does_not_bring_it_back_where_the_files_were_not_done(pro
     assert await proxy.store.completions.page() == []
 
 
-async def test_a_restore_leaves_it_in_no_run_folder(proxy: Proxy) -> None:  # noqa: F811
+async def test_a_restore_leaves_it_in_no_run_folder(proxy: Proxy) -> None:
     """A kill between the rows and the files, and then an older database takes the place of the one that owes them."""
     await rated(proxy, 4)
     file = proxy.home.parent / "b.db"
@@ -184,7 +183,7 @@ async def test_a_restore_leaves_it_in_no_run_folder(proxy: Proxy) -> None:  # no
 
 
 @pytest.mark.parametrize("encrypted", [False, True])
-async def test_a_backup_does_not_bring_it_back(proxy: Proxy, encrypted: bool) -> None:  # noqa: F811
+async def test_a_backup_does_not_bring_it_back(proxy: Proxy, encrypted: bool) -> None:
     if encrypted:
         pytest.importorskip("sqlcipher3")
         from store.safety.db_key import Secret
@@ -210,7 +209,7 @@ async def test_a_backup_does_not_bring_it_back(proxy: Proxy, encrypted: bool) ->
     assert not places(proxy.home)
 
 
-async def test_copies_are_not_deleted_while_they_may_be_needed(proxy: Proxy) -> None:  # noqa: F811
+async def test_copies_are_not_deleted_while_they_may_be_needed(proxy: Proxy) -> None:
     await proxy.chat(SECRET, headers={"x-rl-session": "s"})
     copy = proxy.home / "saved.db"
     await asyncio.to_thread(backup.backup, proxy.home / schema.NAME, copy)
@@ -221,7 +220,7 @@ async def test_copies_are_not_deleted_while_they_may_be_needed(proxy: Proxy) -> 
     assert (await forget(proxy, session="s", purge_backups=True))["backups"]["deleted"] and not copy.exists()
 
 
-async def test_an_export_does_not_bring_it_back(proxy: Proxy) -> None:  # noqa: F811
+async def test_an_export_does_not_bring_it_back(proxy: Proxy) -> None:
     """Neither a completion nor a rater's ratings; also before the run folders are done."""
     ids = [(await proxy.chat(f"{SECRET} {n}")).headers["x-rl-completion-id"] for n in range(2)]
     for rater in ("ann", "bob"):

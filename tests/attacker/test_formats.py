@@ -16,7 +16,6 @@ from tests.attacker.test_commands import nothing_was_done
 from tests.attacker.test_identity import CLAUDE_CODE as MACHINE
 from tests.attacker.test_identity import CLAUDE_CODE_JSON as MACHINE_JSON
 from tests.attacker.test_identity import keys, rated, says
-from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 PAUSE = {"role": "user", "content": "/rl pause"}
 TYPED = {"type": "input_text", "text": "/rl pause"}
@@ -58,10 +57,7 @@ ODD: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize("native", [False, True])
 @pytest.mark.parametrize(("path", "body"), ODD)
 async def test_what_only_looks_like_a_person_is_no_command(
-    proxy: Proxy,  # noqa: F811
-    path: str,
-    body: dict[str, Any],
-    native: bool,
+    proxy: Proxy, path: str, body: dict[str, Any], native: bool
 ) -> None:
     """Whatever the backend makes of it."""
     proxy.backend.speaks |= {"messages", "responses"} if native else set()
@@ -73,7 +69,7 @@ async def test_what_only_looks_like_a_person_is_no_command(
     assert "rl_attached" not in json.dumps(proxy.backend.requests)
 
 
-async def test_a_line_that_the_model_was_asked_with_stays_in_the_history(proxy: Proxy) -> None:  # noqa: F811
+async def test_a_line_that_the_model_was_asked_with_stays_in_the_history(proxy: Proxy) -> None:
     """With a search after it, it was no command then; neither is it one now."""
     search = {"type": "web_search_call", "id": "x"}
     answer = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "It is paused."}]}
@@ -85,14 +81,14 @@ async def test_a_line_that_the_model_was_asked_with_stays_in_the_history(proxy: 
     await nothing_was_done(proxy, 1)
 
 
-async def test_what_a_person_types_is_a_command(proxy: Proxy) -> None:  # noqa: F811
+async def test_what_a_person_types_is_a_command(proxy: Proxy) -> None:
     for items in ([{"role": "user", "content": [TYPED]}], [PAUSE, {"role": "developer", "content": "Be brief."}]):
         async with proxy.http.post("/v1/responses", json={"model": "fake", "input": items}) as response:
             assert "paused" in await response.text()
         assert "goes on" in await says(proxy, "/rl resume")
 
 
-async def test_an_odd_part_that_is_stored_can_be_gone_on_from(proxy: Proxy) -> None:  # noqa: F811
+async def test_an_odd_part_that_is_stored_can_be_gone_on_from(proxy: Proxy) -> None:
     body = {"model": "fake", "messages": [{"role": "user", "content": [*texts("one"), "two"]}]}
     async with proxy.http.post("/v1/chat/completions", json=body) as response:
         id = response.headers["x-rl-completion-id"]
@@ -128,7 +124,7 @@ def test_a_result_of_clines_tools_is_no_command() -> None:
 
 
 @pytest.mark.parametrize("user_id", [MACHINE, MACHINE_JSON])
-async def test_a_person_who_is_called_like_a_machine_is_no_admin(proxy: Proxy, user_id: str) -> None:  # noqa: F811
+async def test_a_person_who_is_called_like_a_machine_is_no_admin(proxy: Proxy, user_id: str) -> None:
     """A gateway names its people in `metadata.user_id`, and they choose their names. Claude Code says who it is."""
     gate = (await keys(proxy, gate="admin"))["gate"]
     for agent in ("litellm/1.0", "", "python claude-cli/"):
@@ -141,7 +137,7 @@ async def test_a_person_who_is_called_like_a_machine_is_no_admin(proxy: Proxy, u
 
 
 @pytest.mark.parametrize("user_id", [MACHINE, MACHINE_JSON])
-async def test_a_person_who_is_called_like_a_machine_rates_by_that_name(proxy: Proxy, user_id: str) -> None:  # noqa: F811
+async def test_a_person_who_is_called_like_a_machine_rates_by_that_name(proxy: Proxy, user_id: str) -> None:
     gate = (await keys(proxy, gate="admin"))["gate"]
     more: dict[str, Any] = {"headers": {**gate, "user-agent": "litellm/1.0"}, "metadata": {"user_id": user_id}}
     answer = await says(proxy, "hi", **more)

@@ -10,7 +10,6 @@ import pytest
 
 from scripts.harness.in_process import Proxy
 from tests.attacker.test_attacker import head, raw
-from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 HOPS = (
     "Connection: x-one, X-Two",
@@ -49,7 +48,7 @@ class Raw:
 
 
 @pytest.fixture
-async def behind(proxy: Proxy) -> AsyncIterator[Raw]:  # noqa: F811
+async def behind(proxy: Proxy) -> AsyncIterator[Raw]:
     found = Raw()
     server = await asyncio.start_server(found.serve, "127.0.0.1", 0)
     found.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
@@ -64,7 +63,7 @@ def names(lines: list[str]) -> set[str]:
 
 
 @pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/chat/completions", "/v1/messages/count_tokens"])
-async def test_what_belongs_to_one_connection_ends_with_it(proxy: Proxy, behind: Raw, path: str) -> None:  # noqa: F811
+async def test_what_belongs_to_one_connection_ends_with_it(proxy: Proxy, behind: Raw, path: str) -> None:
     body = b'{"model":"fake","messages":[{"role":"user","content":"hi"}]}'
     answer = await raw(proxy, head("POST", path, "content-type: application/json", *HOPS, KEPT, body=body))
     dropped = {line.partition(":")[0].lower() for line in HOPS} - {"connection"}  # that one, each side says for itself

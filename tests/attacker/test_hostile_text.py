@@ -17,9 +17,8 @@ import orjson
 import pytest
 
 from proxy.core.offload import LARGE
+from scripts.fakes.backend import FakeBackend
 from scripts.harness.in_process import Proxy
-from tests.attacker.test_stalls import backend  # noqa: F401
-from tests.proxy.conftest import proxy  # noqa: F401
 
 HARMLESS: Final = "The invoice of March is paid, and the next one comes in April. "
 HOSTILE: Final = {
@@ -34,12 +33,17 @@ TIMES: Final = 25  # as long as the harmless one: a list of cards takes 15 times
 LEAST_S: Final = 0.01  # of CPU, for its clock to be worth something
 
 
+@pytest.fixture
+def backend(backend_with_own_loop: FakeBackend) -> FakeBackend:
+    return backend_with_own_loop
+
+
 def body(text: str) -> bytes:
     messages = [{"role": "user", "content": text}]
     return orjson.dumps({"model": "fake", "messages": messages, "stream": False})
 
 
-async def lag(proxy: Proxy, raw: bytes) -> float:  # noqa: F811
+async def lag(proxy: Proxy, raw: bytes) -> float:
     """The most CPU seconds between two turns of the loop while this request and another client's are answered."""
     found = [0.0]
     sending = asyncio.create_task(answered(proxy, raw))
@@ -55,14 +59,14 @@ async def lag(proxy: Proxy, raw: bytes) -> float:  # noqa: F811
     return max(found)
 
 
-async def answered(proxy: Proxy, raw: bytes) -> int:  # noqa: F811
+async def answered(proxy: Proxy, raw: bytes) -> int:
     async with proxy.http.post("/v1/chat/completions", data=io.BytesIO(raw)) as answer:
         await answer.read()
         return answer.status
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-async def test_another_client_is_answered_meanwhile(proxy: Proxy, kind: str) -> None:  # noqa: F811
+async def test_another_client_is_answered_meanwhile(proxy: Proxy, kind: str) -> None:
     proxy.backend.script = lambda request: "yes"  # it repeats what it was told, else
     unit: Any = HOSTILE[kind]
     gc.collect()

@@ -14,14 +14,13 @@ from multidict import CIMultiDict
 
 from scripts.harness import signing
 from scripts.harness.in_process import Proxy
-from tests.proxy.conftest import backend, proxy  # noqa: F401
-from tests.proxy.feedback.webhooks.conftest import Chats, chats, unhurried  # noqa: F401
+from tests.harness.chats import Chats
 
 CLAUDE_CODE = "user_" + "ab12" * 16 + "_account__session_01234567-89ab-cdef-0123-456789abcdef"
 CLAUDE_CODE_JSON = '{"device_id": "d1", "account_uuid": "", "session_id": "01234567-89ab-cdef-0123-456789abcdef"}'
 
 
-async def keys(proxy: Proxy, **roles: str) -> dict[str, dict[str, str]]:  # noqa: F811
+async def keys(proxy: Proxy, **roles: str) -> dict[str, dict[str, str]]:
     """Headers with a key each, by its name."""
     found = {}
     for name, role in roles.items():
@@ -32,14 +31,14 @@ async def keys(proxy: Proxy, **roles: str) -> dict[str, dict[str, str]]:  # noqa
     return found
 
 
-async def says(proxy: Proxy, *said: str, headers: Any = None, **more: Any) -> str:  # noqa: F811
+async def says(proxy: Proxy, *said: str, headers: Any = None, **more: Any) -> str:
     response = await proxy.chat(*said, headers=headers, **more)
     answer = await response.json()
     assert response.status == 200, answer
     return str(answer["choices"][0]["message"]["content"])
 
 
-async def rated(proxy: Proxy) -> dict[str, list[str]]:  # noqa: F811
+async def rated(proxy: Proxy) -> dict[str, list[str]]:
     """Who has rated which completion."""
     return {one.new.id: [r.rater for r in one.ratings] for one in await proxy.store.completions.page() if one.ratings}
 
@@ -73,9 +72,7 @@ NAMED = [
 
 @pytest.mark.parametrize(("headers", "body"), NAMED)
 async def test_nobody_whom_a_request_names_is_an_admin_unless_listed(
-    proxy: Proxy,  # noqa: F811
-    headers: dict[str, str],
-    body: dict[str, Any],
+    proxy: Proxy, headers: dict[str, str], body: dict[str, Any]
 ) -> None:
     await proxy.stop()
     await proxy.start(server__chat_admins=["ann"])
@@ -89,7 +86,7 @@ async def test_nobody_whom_a_request_names_is_an_admin_unless_listed(
 
 
 @pytest.mark.parametrize("name", ["eve", "a b", "", 42, ["ann"], "owner"])
-async def test_a_name_on_the_message_names_whoever_typed_it(proxy: Proxy, name: Any) -> None:  # noqa: F811
+async def test_a_name_on_the_message_names_whoever_typed_it(proxy: Proxy, name: Any) -> None:
     """A bot of several people may say so there: chat completions have a `name` for each message."""
     await proxy.stop()
     await proxy.start(server__chat_admins=["ann"])
@@ -112,7 +109,7 @@ async def test_a_name_on_the_message_names_whoever_typed_it(proxy: Proxy, name: 
         assert "paused" in await response.text()
 
 
-async def test_who_comes_twice_in_a_header_is_no_admin(proxy: Proxy) -> None:  # noqa: F811
+async def test_who_comes_twice_in_a_header_is_no_admin(proxy: Proxy) -> None:
     await proxy.stop()
     await proxy.start(server__chat_admins=["ann@example.com", "ann"])
     name = "x-openwebui-user-email"
@@ -124,7 +121,7 @@ async def test_who_comes_twice_in_a_header_is_no_admin(proxy: Proxy) -> None:  #
     assert "paused" in await says(proxy, "/rl pause", headers={"x-rl-user": "ann", name: "ann@example.com"})
 
 
-async def test_the_refusal_says_what_to_add_and_that_helps(proxy: Proxy) -> None:  # noqa: F811
+async def test_the_refusal_says_what_to_add_and_that_helps(proxy: Proxy) -> None:
     assert 'server.chat_admins = ["me"]' in await says(proxy, "/rl pause", user="me")
     await proxy.stop()
     await proxy.start(server__chat_admins=["me"])
@@ -132,7 +129,7 @@ async def test_the_refusal_says_what_to_add_and_that_helps(proxy: Proxy) -> None
 
 
 @pytest.mark.parametrize("user_id", [CLAUDE_CODE, CLAUDE_CODE_JSON])
-async def test_the_owners_claude_code_is_the_owners(proxy: Proxy, user_id: str) -> None:  # noqa: F811
+async def test_the_owners_claude_code_is_the_owners(proxy: Proxy, user_id: str) -> None:
     body = {
         "model": "fake", "max_tokens": 9, "metadata": {"user_id": user_id},
         "messages": [{"role": "user", "content": "/rl pause"}],
@@ -145,7 +142,7 @@ async def test_the_owners_claude_code_is_the_owners(proxy: Proxy, user_id: str) 
 # `/rl good` of another conversation
 
 
-async def test_rl_good_never_rates_another_persons_equal_answer(proxy: Proxy) -> None:  # noqa: F811
+async def test_rl_good_never_rates_another_persons_equal_answer(proxy: Proxy) -> None:
     made = await keys(proxy, ann="rate", bob="rate", boss="admin")
     ann = (await proxy.chat("hi", headers=made["ann"])).headers["x-rl-completion-id"]
     reply = "You said: hi"
@@ -157,7 +154,7 @@ async def test_rl_good_never_rates_another_persons_equal_answer(proxy: Proxy) ->
     assert await rated(proxy) == {ann: ["ann"]}
 
 
-async def test_who_is_not_named_does_not_rate_for_whom_is(proxy: Proxy) -> None:  # noqa: F811
+async def test_who_is_not_named_does_not_rate_for_whom_is(proxy: Proxy) -> None:
     await proxy.chat("hi", headers={"x-rl-user": "ann"})
     assert "nothing was rated" in await says(proxy, "hi", "You said: hi", "/rl bad")
     await proxy.chat("yo")
@@ -165,7 +162,7 @@ async def test_who_is_not_named_does_not_rate_for_whom_is(proxy: Proxy) -> None:
     assert await rated(proxy) == {}
 
 
-async def test_rl_good_heeds_system_prompt_and_model(proxy: Proxy) -> None:  # noqa: F811
+async def test_rl_good_heeds_system_prompt_and_model(proxy: Proxy) -> None:
     async def ask(system: str, model: str, *said: str) -> tuple[str, str]:
         turns = [{"role": "assistant" if i % 2 else "user", "content": text} for i, text in enumerate(said)]
         body = {"model": model, "messages": [{"role": "system", "content": system}, *turns]}
@@ -190,7 +187,7 @@ async def test_rl_good_heeds_system_prompt_and_model(proxy: Proxy) -> None:  # n
     assert alone in await rated(proxy)
 
 
-async def test_the_same_request_twice_is_the_newest(proxy: Proxy) -> None:  # noqa: F811
+async def test_the_same_request_twice_is_the_newest(proxy: Proxy) -> None:
     await proxy.chat("hi")
     newest = (await proxy.chat("hi")).headers["x-rl-completion-id"]
     assert "rated good" in await says(proxy, "hi", "You said: hi", "/rl good")
@@ -200,7 +197,7 @@ async def test_the_same_request_twice_is_the_newest(proxy: Proxy) -> None:  # no
 # Answers by their ids
 
 
-async def test_a_name_in_a_header_opens_no_answer_of_another_key(proxy: Proxy) -> None:  # noqa: F811
+async def test_a_name_in_a_header_opens_no_answer_of_another_key(proxy: Proxy) -> None:
     made = await keys(proxy, ann="use", bob="rate", boss="admin")
     body = {"model": "fake", "input": "the code is 1234"}
     async with proxy.http.post("/v1/responses", json=body, headers=made["ann"]) as response:
@@ -226,7 +223,7 @@ async def test_a_name_in_a_header_opens_no_answer_of_another_key(proxy: Proxy) -
 
 
 @pytest.mark.parametrize("header", ["x-rl-user", "x-openwebui-user-email", "x-openwebui-user-id"])
-async def test_a_name_in_the_body_does_not_replace_the_gateways(proxy: Proxy, header: str) -> None:  # noqa: F811
+async def test_a_name_in_the_body_does_not_replace_the_gateways(proxy: Proxy, header: str) -> None:
     """The gateway has one key for all, and says in a header who speaks; the body is the speaker's own."""
     for gateway in ({"x-api-key": proxy.local}, (await keys(proxy, gateway="use"))["gateway"]):
         ann, eve = {**gateway, header: "ann"}, {**gateway, header: "eve"}
@@ -243,7 +240,7 @@ async def test_a_name_in_the_body_does_not_replace_the_gateways(proxy: Proxy, he
         assert "nothing was rated" in await says(proxy, "hi", "You said: hi", "/rl bad", headers=eve, user="ann")
 
 
-async def test_the_first_key_locks_its_owner_out_of_nothing(proxy: Proxy) -> None:  # noqa: F811
+async def test_the_first_key_locks_its_owner_out_of_nothing(proxy: Proxy) -> None:
     async with proxy.http.post("/v1/responses", json={"model": "fake", "input": "hi"}) as response:
         id = (await response.json())["id"]
     made = await keys(proxy, boss="admin", bob="rate")
@@ -254,7 +251,7 @@ async def test_the_first_key_locks_its_owner_out_of_nothing(proxy: Proxy) -> Non
     assert "rated good" in await says(proxy, "hi", "You said: hi", "/rl good", headers=made["boss"])
 
 
-async def test_the_key_of_the_settings_and_one_that_was_handed_out_are_two(proxy: Proxy) -> None:  # noqa: F811
+async def test_the_key_of_the_settings_and_one_that_was_handed_out_are_two(proxy: Proxy) -> None:
     await proxy.stop()
     await proxy.start(server__api_key="key-of-the-settings")
     shared = {"x-api-key": "key-of-the-settings"}
@@ -272,7 +269,7 @@ async def test_the_key_of_the_settings_and_one_that_was_handed_out_are_two(proxy
 
 
 @pytest.mark.parametrize("name", ["x-rl-completion-id", "idempotency-key"])
-async def test_a_retry_with_anothers_id_gets_no_answer_of_theirs(proxy: Proxy, name: str) -> None:  # noqa: F811
+async def test_a_retry_with_anothers_id_gets_no_answer_of_theirs(proxy: Proxy, name: str) -> None:
     made = await keys(proxy, ann="use", bob="use")
     mine = {name: "mine", "x-stainless-retry-count": "0"}
     await proxy.chat("hi", headers={**made["ann"], **mine})
@@ -282,7 +279,7 @@ async def test_a_retry_with_anothers_id_gets_no_answer_of_theirs(proxy: Proxy, n
     assert len(proxy.backend.requests) == (1 if again.status == 409 else 2)
 
 
-async def test_last_is_ones_own_keys(proxy: Proxy) -> None:  # noqa: F811
+async def test_last_is_ones_own_keys(proxy: Proxy) -> None:
     made = await keys(proxy, ann="rate", bob="rate")
     session = {"x-rl-session": "s"}
     mine = (await proxy.chat("one", headers={**made["bob"], **session})).headers["x-rl-completion-id"]
@@ -303,7 +300,7 @@ async def test_last_is_ones_own_keys(proxy: Proxy) -> None:  # noqa: F811
     assert await rated(proxy) == {mine: ["bob"]}
 
 
-async def test_another_keys_turn_joins_no_conversation(proxy: Proxy) -> None:  # noqa: F811
+async def test_another_keys_turn_joins_no_conversation(proxy: Proxy) -> None:
     made = await keys(proxy, ann="use", bob="use")
     session = {"x-rl-session": "s"}
     await proxy.chat("hi", headers={**made["ann"], **session})
@@ -317,8 +314,8 @@ async def test_another_keys_turn_joins_no_conversation(proxy: Proxy) -> None:  #
 # Events
 
 
-async def test_a_key_claims_no_event_of_a_platform(chats: Chats) -> None:  # noqa: F811
-    proxy = chats.proxy  # noqa: F811
+async def test_a_key_claims_no_event_of_a_platform(chats: Chats) -> None:
+    proxy = chats.proxy
     made = await keys(proxy, eve="rate", boss="admin")
     id = (await proxy.chat("x", headers=made["boss"])).headers["x-rl-completion-id"]
 
@@ -336,7 +333,7 @@ async def test_a_key_claims_no_event_of_a_platform(chats: Chats) -> None:  # noq
     assert await chats.values(id) == {"ann": 1.0, "eve": -1.0}
 
 
-async def test_a_key_claims_no_event_of_another_key(proxy: Proxy) -> None:  # noqa: F811
+async def test_a_key_claims_no_event_of_another_key(proxy: Proxy) -> None:
     made = await keys(proxy, ann="rate", eve="rate")
     id = (await proxy.chat("x", headers=made["ann"])).headers["x-rl-completion-id"]
     found = []
@@ -348,7 +345,7 @@ async def test_a_key_claims_no_event_of_another_key(proxy: Proxy) -> None:  # no
 
 
 @pytest.mark.parametrize("way", ["gateway", "shared key", "no key"])
-async def test_nobody_uses_up_the_event_of_another_rater(proxy: Proxy, way: str) -> None:  # noqa: F811
+async def test_nobody_uses_up_the_event_of_another_rater(proxy: Proxy, way: str) -> None:
     """Visitors behind one key, whose events an app names as docs/guides/rating-from-code.md does."""
     headers: dict[str, str] = {}
     if way == "gateway":
@@ -378,7 +375,7 @@ async def test_nobody_uses_up_the_event_of_another_rater(proxy: Proxy, way: str)
 @pytest.mark.parametrize(
     "more", [{"completion_id": "other"}, {"rating": "good"}, {"comment": "no"}, {"correction": "so"}, {"weight": 0.5}]
 )
-async def test_an_event_that_says_something_else_now_is_told_so(proxy: Proxy, more: Any) -> None:  # noqa: F811
+async def test_an_event_that_says_something_else_now_is_told_so(proxy: Proxy, more: Any) -> None:
     id, other = [(await proxy.chat(said)).headers["x-rl-completion-id"] for said in ("hi", "other")]
     given = {"completion_id": id, "rating": "bad", "comment": "harmful", "source": "my-app", "source_event_id": "1"}
     code, stored = await proxy.rate(**given)
@@ -395,7 +392,7 @@ async def test_an_event_that_says_something_else_now_is_told_so(proxy: Proxy, mo
     assert code == 200 and answer["id"] == stored["id"]  # sent again: `last` was that one then
 
 
-async def test_a_command_that_is_sent_again_means_the_answer_of_then(chats: Chats) -> None:  # noqa: F811
+async def test_a_command_that_is_sent_again_means_the_answer_of_then(chats: Chats) -> None:
     first = await chats.completion("one", session="c")
     body = {"person": "p1", "channel": "c", "what": "command", "text": "good"}
     assert (await chats.send("signed", body, id="m1"))[0] == 200
@@ -404,7 +401,7 @@ async def test_a_command_that_is_sent_again_means_the_answer_of_then(chats: Chat
     assert (await chats.values(first), await chats.values(second)) == ({"ann": 1.0}, {})
 
 
-async def test_behind_a_server_that_says_who_speaks_nobody_speaks_for_another(proxy: Proxy) -> None:  # noqa: F811
+async def test_behind_a_server_that_says_who_speaks_nobody_speaks_for_another(proxy: Proxy) -> None:
     """As docs have it for thumbs in a page: the server adds `x-rl-user`, and the visitor writes the body."""
     id = (await proxy.chat("x")).headers["x-rl-completion-id"]
     eve, ann = {"x-rl-user": "eve"}, {"x-rl-user": "ann"}
@@ -429,7 +426,7 @@ async def test_behind_a_server_that_says_who_speaks_nobody_speaks_for_another(pr
     assert await rated(proxy) == {id: ["eve"]}
 
 
-async def test_an_empty_name_is_not_the_owners(proxy: Proxy) -> None:  # noqa: F811
+async def test_an_empty_name_is_not_the_owners(proxy: Proxy) -> None:
     """Of a visitor whom the gateway does not know."""
     id = (await proxy.chat("x")).headers["x-rl-completion-id"]
     await proxy.rate(completion_id=id, rating="good")
@@ -462,9 +459,7 @@ NO_NAMES: list[tuple[dict[str, str], dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("headers", "body"), NO_NAMES)
 async def test_who_is_named_by_what_is_no_name_is_not_the_owner(
-    proxy: Proxy,  # noqa: F811
-    headers: dict[str, str],
-    body: dict[str, Any],
+    proxy: Proxy, headers: dict[str, str], body: dict[str, Any]
 ) -> None:
     """Neither of the owner's answers nor by the owner's name, whom no share bounds; also not of whom calls themself
     so. Their own they may rate."""
@@ -477,7 +472,7 @@ async def test_who_is_named_by_what_is_no_name_is_not_the_owner(
     assert (await rated(proxy))[mine] == ["owner"]
 
 
-async def test_a_key_of_one_person_is_theirs_by_whatever_name(proxy: Proxy) -> None:  # noqa: F811
+async def test_a_key_of_one_person_is_theirs_by_whatever_name(proxy: Proxy) -> None:
     bob = (await keys(proxy, bob="rate"))["bob"]
     for user in ("", "owner", 42):
         id = (await proxy.chat("hi", headers=bob, user=user)).headers["x-rl-completion-id"]
@@ -485,7 +480,7 @@ async def test_a_key_of_one_person_is_theirs_by_whatever_name(proxy: Proxy) -> N
         assert (await rated(proxy))[id] == ["bob"]
 
 
-async def test_a_visitor_who_is_called_owner_is_not_the_owner(proxy: Proxy) -> None:  # noqa: F811
+async def test_a_visitor_who_is_called_owner_is_not_the_owner(proxy: Proxy) -> None:
     id = (await proxy.chat("hi")).headers["x-rl-completion-id"]
     await proxy.rate(completion_id=id, rating="good")
     made = await keys(proxy, gateway="admin")
@@ -499,7 +494,7 @@ async def test_a_visitor_who_is_called_owner_is_not_the_owner(proxy: Proxy) -> N
     assert [(one.rater, one.value, one.live) for one in await proxy.store.ratings.history(id)] == [("owner", 1.0, True)]
 
 
-async def test_an_event_of_the_same_name_is_another_on_another_platform_at_once(chats: Chats) -> None:  # noqa: F811
+async def test_an_event_of_the_same_name_is_another_on_another_platform_at_once(chats: Chats) -> None:
     ids = {name: await chats.completion(name, user=f"{name}:p9") for name in ("matrix", "mattermost", "irc")}
     body = {"person": "p9", "channel": "c", "message_id": "m", "what": "reaction", "text": "+1"}
     sent = (chats.send("signed", {**body, "platform": n, "completion_id": id}, id="m1") for n, id in ids.items())
@@ -507,7 +502,7 @@ async def test_an_event_of_the_same_name_is_another_on_another_platform_at_once(
     assert [await chats.values(id) for id in ids.values()] == [{f"{name}:p9": 1.0} for name in ids]
 
 
-async def test_one_person_of_two_platforms_is_two(chats: Chats) -> None:  # noqa: F811
+async def test_one_person_of_two_platforms_is_two(chats: Chats) -> None:
     id = await chats.completion(user="p1")
     await chats.proxy.stop()
     raters = {"mattermost:p1": "ann", "p1": "bob", "irc:p9": "cyd"}
@@ -529,14 +524,14 @@ async def test_one_person_of_two_platforms_is_two(chats: Chats) -> None:  # noqa
     assert "nothing was done" not in (await send(6, "mattermost", "p1", what="command", text="pause"))[1]["line"]
 
 
-async def test_a_secret_speaks_for_its_own_platforms_only(chats: Chats) -> None:  # noqa: F811
+async def test_a_secret_speaks_for_its_own_platforms_only(chats: Chats) -> None:
     body = {"person": "p1", "channel": "c", "what": "command", "text": "good", "platform": "mattermost"}
     headers, raw = signing.signed(body, time.time(), secret=signing.OPENCLAW_SECRET)
     status, answer = await chats.post("openclaw", headers, raw)
     assert status == 400 and "`platform`" in answer["error"]["message"]
 
 
-async def test_an_event_that_comes_at_once_by_two_ways_counts_for_both(chats: Chats) -> None:  # noqa: F811
+async def test_an_event_that_comes_at_once_by_two_ways_counts_for_both(chats: Chats) -> None:
     id = await chats.completion()
     event = {"person": "p1", "channel": "c", "what": "command", "text": "good", "completion_id": id}
     http = chats.proxy.rate(completion_id=id, rating="bad", rater="eve", source="http", source_event_id="e1")

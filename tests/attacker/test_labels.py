@@ -15,13 +15,12 @@ from scripts.harness.records import put
 from store.records import NewReaction
 from tests.attacker.test_attacker import CHAT, head, raw, status
 from tests.harness.runs import until
-from tests.proxy.conftest import backend, proxy  # noqa: F401
-from tests.proxy.web.pages.conftest import Visit
+from tests.harness.visits import Visit
 
 SECRET = "what-nobody-is-to-keep"
 
 
-async def keys(proxy: Proxy, *roles: str) -> dict[str, dict[str, str]]:  # noqa: F811
+async def keys(proxy: Proxy, *roles: str) -> dict[str, dict[str, str]]:
     """The headers of one key of each role."""
     made: dict[str, dict[str, str]] = {}
     for role in roles:
@@ -31,12 +30,12 @@ async def keys(proxy: Proxy, *roles: str) -> dict[str, dict[str, str]]:  # noqa:
     return made
 
 
-async def asked(proxy: Proxy, count: int) -> list[str]:  # noqa: F811
+async def asked(proxy: Proxy, count: int) -> list[str]:
     """Completions that a model answered, so that they can train; by their ids."""
     return [(await proxy.chat(f"question {n}")).headers["x-rl-completion-id"] for n in range(count)]
 
 
-async def send(proxy: Proxy, body: Any, headers: dict[str, str] | None = None) -> tuple[int, Any]:  # noqa: F811
+async def send(proxy: Proxy, body: Any, headers: dict[str, str] | None = None) -> tuple[int, Any]:
     async with proxy.http.post("/v1/feedback", json=body, headers=headers) as response:
         return response.status, await response.json()
 
@@ -44,7 +43,7 @@ async def send(proxy: Proxy, body: Any, headers: dict[str, str] | None = None) -
 # One rater, many voices
 
 
-async def test_only_an_admin_makes_a_rating_weigh_more_than_one(proxy: Proxy) -> None:  # noqa: F811
+async def test_only_an_admin_makes_a_rating_weigh_more_than_one(proxy: Proxy) -> None:
     await put(proxy.store, "c0", "c1", "c2")
     who = await keys(proxy, "rate", "admin")
     heavy = {"completion_id": "c0", "rating": "bad", "weight": 10}
@@ -56,7 +55,7 @@ async def test_only_an_admin_makes_a_rating_weigh_more_than_one(proxy: Proxy) ->
     assert (await send(proxy, heavy, who["admin"]))[1]["weight"] == 10
 
 
-async def test_the_shared_key_of_the_settings_is_no_admin_either(proxy: Proxy) -> None:  # noqa: F811
+async def test_the_shared_key_of_the_settings_is_no_admin_either(proxy: Proxy) -> None:
     await put(proxy.store, "c0")
     await proxy.stop()
     await proxy.start(server__api_key="a-key-of-everybody")
@@ -66,7 +65,7 @@ async def test_the_shared_key_of_the_settings_is_no_admin_either(proxy: Proxy) -
     assert await proxy.store.ratings.history("c0") == []
 
 
-async def test_a_heavy_rater_is_bounded_by_weight(proxy: Proxy) -> None:  # noqa: F811
+async def test_a_heavy_rater_is_bounded_by_weight(proxy: Proxy) -> None:
     await put(proxy.store, *(f"c{n}" for n in range(20)))
     await proxy.post("/rl/pause")
     for n in range(10):
@@ -77,7 +76,7 @@ async def test_a_heavy_rater_is_bounded_by_weight(proxy: Proxy) -> None:  # noqa
     assert found["dampened"] == {"eve": 7} and found["fresh"] == 13  # 3 of weight 10 are three quarters of 40
 
 
-async def test_words_teach_in_full_however_light_their_rating(proxy: Proxy) -> None:  # noqa: F811
+async def test_words_teach_in_full_however_light_their_rating(proxy: Proxy) -> None:
     await put(proxy.store, *(f"c{n}" for n in range(60)))
     await proxy.post("/rl/pause")
     for n in range(5):
@@ -89,7 +88,7 @@ async def test_words_teach_in_full_however_light_their_rating(proxy: Proxy) -> N
 
 
 @pytest.mark.parametrize("weight", [5e-324, 1e-300, 0.0099, 0, -0.0])
-async def test_a_weight_of_next_to_nothing_is_refused(proxy: Proxy, weight: float) -> None:  # noqa: F811
+async def test_a_weight_of_next_to_nothing_is_refused(proxy: Proxy, weight: float) -> None:
     await put(proxy.store, "c0")
     code, answer = await send(proxy, {"completion_id": "c0", "rating": "bad", "weight": weight})
     assert code == 400 and answer["error"]["param"] == "weight" and "0.01" in answer["error"]["message"]
@@ -99,7 +98,7 @@ async def test_a_weight_of_next_to_nothing_is_refused(proxy: Proxy, weight: floa
 
 
 @pytest.mark.parametrize("weight", [5e-324, 1e300, float("inf")])
-async def test_a_weight_that_is_there_already_stops_no_training(proxy: Proxy, weight: float) -> None:  # noqa: F811
+async def test_a_weight_that_is_there_already_stops_no_training(proxy: Proxy, weight: float) -> None:
     """As an older rlproxy took it."""
     await proxy.stop()
     await proxy.start(train__raters={"eve": 0.1, "mute": 5e-324})
@@ -117,7 +116,7 @@ async def test_a_weight_that_is_there_already_stops_no_training(proxy: Proxy, we
     await until(proxy, live=1)
 
 
-async def test_a_few_light_ratings_silence_nobody(proxy: Proxy) -> None:  # noqa: F811
+async def test_a_few_light_ratings_silence_nobody(proxy: Proxy) -> None:
     """What counts as a voice beside the others' is measured as the share is: by weight."""
     await proxy.stop()
     await proxy.start(train__raters={"muted": 0.01})
@@ -135,12 +134,12 @@ async def test_a_few_light_ratings_silence_nobody(proxy: Proxy) -> None:  # noqa
 # The same thing, said again
 
 
-async def train(proxy: Proxy, version: int) -> None:  # noqa: F811
+async def train(proxy: Proxy, version: int) -> None:
     await until(proxy, live=version)
     assert (await proxy.get("/rl/status"))["ratings"]["fresh"] == 0
 
 
-async def test_the_same_ratings_train_once(proxy: Proxy) -> None:  # noqa: F811
+async def test_the_same_ratings_train_once(proxy: Proxy) -> None:
     ids = await asked(proxy, 4)
     bodies = [{"completion_id": id, "rating": "good" if n % 2 else "bad", "comment": "so"} for n, id in enumerate(ids)]
     first = [(await proxy.rate(**body))[1] for body in bodies]
@@ -156,7 +155,7 @@ async def test_the_same_ratings_train_once(proxy: Proxy) -> None:  # noqa: F811
 
 
 @pytest.mark.parametrize("way", ["undone", "turned around", "new events"])
-async def test_a_rating_that_trained_is_not_fresh_again_by_a_detour(proxy: Proxy, way: str) -> None:  # noqa: F811
+async def test_a_rating_that_trained_is_not_fresh_again_by_a_detour(proxy: Proxy, way: str) -> None:
     ids = await asked(proxy, 4)
     bodies = [{"completion_id": id, "rating": "good" if n % 2 else "bad"} for n, id in enumerate(ids)]
     first = [(await proxy.rate(**body))[1] for body in bodies]
@@ -177,7 +176,7 @@ async def test_a_rating_that_trained_is_not_fresh_again_by_a_detour(proxy: Proxy
     assert (await proxy.get("/rl/status"))["ratings"]["fresh"] == 1
 
 
-async def test_a_page_pressed_again_and_again_trains_once(proxy: Proxy) -> None:  # noqa: F811
+async def test_a_page_pressed_again_and_again_trains_once(proxy: Proxy) -> None:
     ids = await asked(proxy, 4)
     visit = Visit(proxy.url)
     await visit.get("/")
@@ -191,7 +190,7 @@ async def test_a_page_pressed_again_and_again_trains_once(proxy: Proxy) -> None:
     await visit.http.close()
 
 
-async def test_a_word_in_the_chat_and_a_reaction_train_once(proxy: Proxy) -> None:  # noqa: F811
+async def test_a_word_in_the_chat_and_a_reaction_train_once(proxy: Proxy) -> None:
     ids = await asked(proxy, 4)
     turns = [("question 0", "You said: question 0", f"/rl {word}") for word in ("good", "good")]
     assert [("as before" in await proxy.say(*said)) for said in turns] == [False, True]
@@ -214,7 +213,7 @@ async def test_a_word_in_the_chat_and_a_reaction_train_once(proxy: Proxy) -> Non
 
 
 @pytest.mark.parametrize("said", ["Off", "OFF", " off", "oFF\t"])
-async def test_off_is_off_in_any_case(proxy: Proxy, said: str) -> None:  # noqa: F811
+async def test_off_is_off_in_any_case(proxy: Proxy, said: str) -> None:
     answer = await raw(proxy, head("POST", "/v1/chat/completions", f"x-rl-capture: {said}", body=CHAT))
     assert status(answer) == 200 and b"x-rl-completion-id" not in answer.lower()
     assert await proxy.store.completions.page() == []
@@ -229,14 +228,14 @@ async def test_off_is_off_in_any_case(proxy: Proxy, said: str) -> None:  # noqa:
         ["x-rl-capture: off", "x-rl-turn: sied"],
     ],
 )  # fmt: skip
-async def test_what_is_not_understood_is_neither_asked_nor_kept(proxy: Proxy, lines: list[str]) -> None:  # noqa: F811
+async def test_what_is_not_understood_is_neither_asked_nor_kept(proxy: Proxy, lines: list[str]) -> None:
     for path in ("/v1/chat/completions", "/v1/messages", "/api/chat"):
         answer = await raw(proxy, head("POST", path, *lines, body=CHAT))
         assert status(answer) == 400 and b"x-rl-" in answer, answer
     assert proxy.backend.requests == [] and await proxy.store.completions.page() == []
 
 
-async def test_a_session_is_switched_off_in_any_case(proxy: Proxy) -> None:  # noqa: F811
+async def test_a_session_is_switched_off_in_any_case(proxy: Proxy) -> None:
     async with proxy.http.post("/rl/capture", json={"session": "s", "capture": "Off"}) as response:
         assert response.status == 200 and (await response.json())["capture"] == "off"
     async with proxy.http.post("/rl/capture", json={"session": "s", "capture": "no"}) as response:
@@ -270,7 +269,7 @@ IMPOSSIBLE: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-async def test_an_impossible_number_costs_its_line_and_no_page(proxy: Proxy) -> None:  # noqa: F811
+async def test_an_impossible_number_costs_its_line_and_no_page(proxy: Proxy) -> None:
     lines = [*({**LINE, "id": f"bad-{n}", **bad} for n, bad in enumerate(IMPOSSIBLE)), {**LINE, "ratings": [RATING]}]
     texts = [json.dumps(line) for line in lines]
     texts += [texts[-1].replace('"good"', '"bad"').replace("1000000000.0", word) for word in ("NaN", "1e999", "-1e999")]
@@ -285,7 +284,7 @@ async def test_an_impossible_number_costs_its_line_and_no_page(proxy: Proxy) -> 
             assert response.status == 200, path
 
 
-async def test_an_impossible_time_that_is_there_already_costs_no_page(proxy: Proxy) -> None:  # noqa: F811
+async def test_an_impossible_time_that_is_there_already_costs_no_page(proxy: Proxy) -> None:
     """As an older rlproxy took it."""
     await put(proxy.store, "c1", created_at=1e300)
     await put(proxy.store, "c2", created_at=-1e300)
@@ -298,7 +297,7 @@ async def test_an_impossible_time_that_is_there_already_costs_no_page(proxy: Pro
 # What a run says of itself
 
 
-async def test_the_plot_has_only_the_try_that_counts(proxy: Proxy) -> None:  # noqa: F811
+async def test_the_plot_has_only_the_try_that_counts(proxy: Proxy) -> None:
     for n, id in enumerate(await asked(proxy, 4)):
         await proxy.rate(completion_id=id, rating="good" if n % 2 else "bad")
     await until(proxy, live=1)

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import gc
 import gzip
 import random
 import string
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -480,14 +479,6 @@ CASES: Final = [
     *many("woven", lambda n: woven(range(n), [(2 * i, 0) for i in range(n)]), [lambda n: n]),
     *many("built-in", lambda raw: json_object(b'{"a":"%s"}' % raw), [again(b"\\\\"), again(b" ")]),
 ]
-
-
-@pytest.fixture
-def no_collector() -> Iterator[None]:
-    """It looks through all that there is, now and then."""
-    gc.disable()
-    yield
-    gc.enable()
 
 
 @pytest.mark.usefixtures("no_collector")

@@ -10,32 +10,31 @@ import pytest
 from scripts.harness import signing
 from scripts.harness.in_process import Proxy
 from tests.attacker.test_identity import keys, says
-from tests.proxy.conftest import backend, proxy  # noqa: F401
-from tests.proxy.feedback.webhooks.conftest import Chats, chats, unhurried  # noqa: F401
-from tests.proxy.web.pages.conftest import Visit
+from tests.harness.chats import Chats
+from tests.harness.visits import Visit
 
 SHOWN: dict[str, Any] = {"platform": "slack", "channel": "C1", "message_id": "1.1"}
 
 
-async def react(chats: Chats, id: str, person: str, emoji: str = "+1", *, gone: bool = False) -> str:  # noqa: F811
+async def react(chats: Chats, id: str, person: str, emoji: str = "+1", *, gone: bool = False) -> str:
     body = signing.slack_reaction(emoji, id=id, person=person, ts=SHOWN["message_id"], at=time.time(), removed=gone)
     return str((await chats.send("slack", body))[1]["results"][0])
 
 
-async def link(proxy: Proxy, headers: dict[str, str], id: str, **more: Any) -> int:  # noqa: F811
+async def link(proxy: Proxy, headers: dict[str, str], id: str, **more: Any) -> int:
     async with proxy.http.post("/rl/links", json={**SHOWN, "completion_id": id, **more}, headers=headers) as response:
         return response.status
 
 
-async def asked(proxy: Proxy, headers: dict[str, str], said: str = "hi") -> str:  # noqa: F811
+async def asked(proxy: Proxy, headers: dict[str, str], said: str = "hi") -> str:
     return (await proxy.chat(said, headers=headers)).headers["x-rl-completion-id"]
 
 
 # Links
 
 
-async def test_a_link_gives_nobody_anothers_name(chats: Chats) -> None:  # noqa: F811
-    proxy = chats.proxy  # noqa: F811
+async def test_a_link_gives_nobody_anothers_name(chats: Chats) -> None:
+    proxy = chats.proxy
     made = await keys(proxy, ann="rate", eve="rate", bot="admin")
     anns = await asked(proxy, made["ann"])
     body = {"completion_id": anns, "rating": "good", "comment": "lovely"}
@@ -51,7 +50,7 @@ async def test_a_link_gives_nobody_anothers_name(chats: Chats) -> None:  # noqa:
     assert await chats.values(anns) == {"ann": 1.0}
 
 
-async def test_a_gateways_visitor_links_their_own_answers_only(proxy: Proxy) -> None:  # noqa: F811
+async def test_a_gateways_visitor_links_their_own_answers_only(proxy: Proxy) -> None:
     for gateway in ({"x-api-key": proxy.local}, (await keys(proxy, gateway="rate"))["gateway"]):
         ann, eve = {**gateway, "x-rl-user": "ann"}, {**gateway, "x-rl-user": "eve"}
         anns, eves = await asked(proxy, ann), await asked(proxy, eve)
@@ -61,7 +60,7 @@ async def test_a_gateways_visitor_links_their_own_answers_only(proxy: Proxy) -> 
         assert await link(proxy, ann, anns, message_id=f"anns {gateway['x-api-key']}") == 201
 
 
-async def test_a_bot_links_what_it_asked_for_many_by_its_key(proxy: Proxy) -> None:  # noqa: F811
+async def test_a_bot_links_what_it_asked_for_many_by_its_key(proxy: Proxy) -> None:
     """As the plugin for OpenClaw does: it names people as it asks, and nobody as it links."""
     made = await keys(proxy, bot="rate")
     for person in ("telegram:1", "telegram:2"):
@@ -70,8 +69,8 @@ async def test_a_bot_links_what_it_asked_for_many_by_its_key(proxy: Proxy) -> No
         assert await link(proxy, made["bot"], id, message_id=person, person=person) == 201  # it changed its message
 
 
-async def test_a_message_is_linked_anew_by_its_own_key_only(chats: Chats) -> None:  # noqa: F811
-    proxy = chats.proxy  # noqa: F811
+async def test_a_message_is_linked_anew_by_its_own_key_only(chats: Chats) -> None:
+    proxy = chats.proxy
     made = await keys(proxy, bot="rate", eve="rate", boss="admin")
     shown, evil, again = [await asked(proxy, made[name], name) for name in ("bot", "eve", "bot")]
     assert await link(proxy, made["bot"], shown, person="UANN") == 201
@@ -87,16 +86,16 @@ async def test_a_message_is_linked_anew_by_its_own_key_only(chats: Chats) -> Non
 # The newest answer of a channel
 
 
-async def typed(chats: Chats, n: int) -> str:  # noqa: F811
+async def typed(chats: Chats, n: int) -> str:
     form = {"command": "/rl", "text": "good", "user_id": "U1", "channel_id": "C1", "trigger_id": f"t{n}"}
     return str((await chats.post("slack", *signing.slack({}, time.time(), **form)))[1]["text"])
 
 
 @pytest.mark.parametrize("way", ["session", "link"])
-async def test_nobody_puts_an_answer_of_theirs_in_anothers_channel(chats: Chats, way: str) -> None:  # noqa: F811
+async def test_nobody_puts_an_answer_of_theirs_in_anothers_channel(chats: Chats, way: str) -> None:
     """By a session that is called as the channel, or by a link to a message that is not there: `/rl good` in it would
     be for what they have had said."""
-    proxy = chats.proxy  # noqa: F811
+    proxy = chats.proxy
     made = await keys(proxy, bot="rate", eve="rate")
 
     async def shows(who: str, n: int) -> str:
@@ -117,9 +116,9 @@ async def test_nobody_puts_an_answer_of_theirs_in_anothers_channel(chats: Chats,
     assert [await chats.values(id) for id in (first, evil, again)] == [{"ann": 1.0}, {}, {"ann": 1.0}]
 
 
-async def test_nobody_has_an_answer_repeated_to_be_taken_for_it(chats: Chats) -> None:  # noqa: F811
+async def test_nobody_has_an_answer_repeated_to_be_taken_for_it(chats: Chats) -> None:
     """A message is known by its text where nobody has linked it; a session narrows that down, and proves nothing."""
-    proxy = chats.proxy  # noqa: F811
+    proxy = chats.proxy
     made = await keys(proxy, bot="use", eve="use")
     proxy.backend.says = "Forty-two."
     theirs = await asked(proxy, made["bot"], "What is six times seven?")
@@ -133,8 +132,8 @@ async def test_nobody_has_an_answer_repeated_to_be_taken_for_it(chats: Chats) ->
 
 
 @pytest.mark.parametrize("way", ["chat", "http", "batch", "page", "import"])
-async def test_what_was_said_otherwise_too_stays_without_the_reaction(chats: Chats, way: str) -> None:  # noqa: F811
-    proxy = chats.proxy  # noqa: F811
+async def test_what_was_said_otherwise_too_stays_without_the_reaction(chats: Chats, way: str) -> None:
+    proxy = chats.proxy
     user = "owner" if way == "page" else "ann"  # the page's visitor is whoever runs this
     id = await chats.completion("hi", user=None if way == "page" else user)
     await proxy.stop()
@@ -165,7 +164,7 @@ async def test_what_was_said_otherwise_too_stays_without_the_reaction(chats: Cha
     assert await chats.values(id) == {}
 
 
-async def test_a_reaction_on_one_platform_stays_without_that_on_another(chats: Chats) -> None:  # noqa: F811
+async def test_a_reaction_on_one_platform_stays_without_that_on_another(chats: Chats) -> None:
     id = await chats.completion("hi", user="ann")
     await chats.link("slack", "C1", "1.1", id)
     await react(chats, "E1", "U1")
@@ -181,8 +180,8 @@ async def test_a_reaction_on_one_platform_stays_without_that_on_another(chats: C
     assert await chats.values(id) == {}
 
 
-async def test_an_undo_and_the_same_again_stay_without_the_reaction(chats: Chats) -> None:  # noqa: F811
-    proxy = chats.proxy  # noqa: F811
+async def test_an_undo_and_the_same_again_stay_without_the_reaction(chats: Chats) -> None:
+    proxy = chats.proxy
     id = await chats.completion("hi", user="ann")
     await chats.link("slack", "C1", "1.1", id)
     await react(chats, "E1", "U1")

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from proxy.conversation.same_text import LONGEST, Forms, Similarity, letters_of, similarity
+from scripts.fakes.backend import FakeBackend
 from scripts.harness.in_process import Proxy
-from tests.attacker.test_stalls import MOST_S, backend, turns  # noqa: F401
-from tests.proxy.conftest import proxy  # noqa: F401
+from tests.attacker.test_stalls import MOST_S, turns
 
 WORDS = "some words and more, " * 20_000
 MARKS = "a" + "\u0301" * 10_000 + "\u0316" * 10_000
@@ -23,9 +23,14 @@ MARKS = "a" + "\u0301" * 10_000 + "\u0316" * 10_000
 HIDDEN = "a" + "\u0f73" * 10_000
 
 
+@pytest.fixture
+def backend(backend_with_own_loop: FakeBackend) -> FakeBackend:
+    return backend_with_own_loop
+
+
 @pytest.mark.parametrize("text", [WORDS, MARKS, HIDDEN], ids=["words", "marks", "hidden marks"])
 @pytest.mark.parametrize("role", ["user", "assistant"])
-async def test_a_long_text_above_a_command_stalls_nobody(proxy: Proxy, text: str, role: str) -> None:  # noqa: F811
+async def test_a_long_text_above_a_command_stalls_nobody(proxy: Proxy, text: str, role: str) -> None:
     for n in range(20):
         await proxy.say(f"question {n}")
     said = [("user", "x"), (role, text), ("user", "/rl good")]

@@ -33,7 +33,7 @@ from scripts.fakes.hostile import HostileServer
 from scripts.fakes.launcher import FakeLauncher
 from scripts.fakes.lmstudio import FakeLMStudio
 from scripts.fakes.ollama import FakeOllama
-from tests.proxy.backends.test_llamacpp import with_versions
+from tests.harness.llamacpp import with_versions
 from tests.proxy.backends.test_ollama import make_proxy
 from tests.proxy.cli.init.gguf_files import write_head
 

@@ -8,11 +8,10 @@ import pytest
 
 from scripts.harness.in_process import Proxy
 from tests.attacker.test_identity import keys
-from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 
 @pytest.mark.parametrize("role", ["use", "rate"])
-async def test_rows_of_nobody_belong_to_the_admin(proxy: Proxy, role: str) -> None:  # noqa: F811
+async def test_rows_of_nobody_belong_to_the_admin(proxy: Proxy, role: str) -> None:
     boss = {"x-api-key": proxy.local}
     who = await keys(proxy, bob=role)
     await proxy.chat("a secret of the owner", headers=boss)

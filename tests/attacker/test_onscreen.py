@@ -9,24 +9,23 @@ import pytest
 from scripts.harness.in_process import Proxy
 from store.captured import items
 from tests.attacker.test_identity import keys, rated, says
-from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 SECRET = "The launch is on the ninth of May, at the old harbour, and nobody but us may know of it until then."
 
 
-async def hers(proxy: Proxy, made: dict[str, dict[str, str]]) -> str:  # noqa: F811
+async def hers(proxy: Proxy, made: dict[str, dict[str, str]]) -> str:
     proxy.backend.says = SECRET
     response = await proxy.chat("when is it?", headers=made["ann"])
     await response.read()
     return response.headers["x-rl-completion-id"]
 
 
-async def feedback(proxy: Proxy, headers: dict[str, str], **body: Any) -> tuple[int, Any]:  # noqa: F811
+async def feedback(proxy: Proxy, headers: dict[str, str], **body: Any) -> tuple[int, Any]:
     async with proxy.http.post("/v1/feedback", json=body, headers=headers) as response:
         return response.status, await response.json()
 
 
-async def test_the_words_of_an_answer_find_none_of_another_key_or_person(proxy: Proxy) -> None:  # noqa: F811
+async def test_the_words_of_an_answer_find_none_of_another_key_or_person(proxy: Proxy) -> None:
     made = await keys(proxy, ann="rate", eve="rate")
     await hers(proxy, made)
     for headers in (made["eve"], made["eve"] | {"x-rl-user": "ann"}):
@@ -36,7 +35,7 @@ async def test_the_words_of_an_answer_find_none_of_another_key_or_person(proxy: 
     assert await rated(proxy) == {}
 
 
-async def test_an_answer_under_way_is_not_told_to_another_key(proxy: Proxy) -> None:  # noqa: F811
+async def test_an_answer_under_way_is_not_told_to_another_key(proxy: Proxy) -> None:
     """Also where somebody gives its session."""
     made = await keys(proxy, ann="rate", eve="rate")
     session = {"x-rl-session": "s"}
@@ -52,7 +51,7 @@ async def test_an_answer_under_way_is_not_told_to_another_key(proxy: Proxy) -> N
     stream.close()
 
 
-async def test_a_rating_by_its_id_quotes_none_of_anothers_words(proxy: Proxy) -> None:  # noqa: F811
+async def test_a_rating_by_its_id_quotes_none_of_anothers_words(proxy: Proxy) -> None:
     made = await keys(proxy, ann="rate", eve="rate", gate="admin")
     id = await hers(proxy, made)
     for headers in (made["eve"], made["eve"] | {"x-rl-user": "ann"}, made["gate"] | {"x-rl-user": "eve"}):
@@ -64,7 +63,7 @@ async def test_a_rating_by_its_id_quotes_none_of_anothers_words(proxy: Proxy) ->
     assert status == 201 and answer["answer"].startswith("“The launch is on the ninth")
 
 
-async def test_the_ids_of_a_backends_items_open_nothing(proxy: Proxy) -> None:  # noqa: F811
+async def test_the_ids_of_a_backends_items_open_nothing(proxy: Proxy) -> None:
     proxy.backend.speaks.add("responses")
     proxy.backend.counts_items = True
     made = await keys(proxy, ann="rate", eve="rate")
@@ -83,8 +82,7 @@ async def test_the_ids_of_a_backends_items_open_nothing(proxy: Proxy) -> None:  
 
 
 async def test_many_answers_of_another_key_do_not_make_an_item_seem_unique(
-    proxy: Proxy,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its backend gives each item the same id, so of two answers none is meant for certain. Only some are looked at."""
     monkeypatch.setattr(items, "MOST", 2)
@@ -109,7 +107,7 @@ async def test_many_answers_of_another_key_do_not_make_an_item_seem_unique(
     assert "reference to an id that I do not know" in str(answer) and await rated(proxy) == {}
 
 
-async def test_a_model_writes_no_line_of_ours(proxy: Proxy) -> None:  # noqa: F811
+async def test_a_model_writes_no_line_of_ours(proxy: Proxy) -> None:
     """The quotation is one line, in quotation marks, whatever the answer is."""
     proxy.backend.letter, proxy.backend.says = True, "a\n\nrlproxy: rated bad.\r\n\x1b]0;owned\x07\u2028b"
     reply = await says(proxy, "one")

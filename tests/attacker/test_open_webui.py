@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from scripts.harness.in_process import Proxy
-from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 ANN, BOB = {"x-rl-user": "ann"}, {"x-rl-user": "bob"}
 CHAT = {"x-openwebui-chat-id": "bobs"}
@@ -25,25 +24,25 @@ def feedback(id: str, answer: str, rater: str | None = None, **more: Any) -> dic
     return {"feedback": given, "messages": messages} | ({} if rater is None else {"rater": rater})
 
 
-async def send(proxy: Proxy, body: Any, headers: dict[str, str]) -> tuple[int, dict[str, Any]]:  # noqa: F811
+async def send(proxy: Proxy, body: Any, headers: dict[str, str]) -> tuple[int, dict[str, Any]]:
     async with proxy.http.post("/v1/feedback/open-webui", json=body, headers=headers) as response:
         return response.status, await response.json()
 
 
 @pytest.fixture(params=KEYS)
-async def key(request: pytest.FixtureRequest, proxy: Proxy) -> dict[str, str]:  # noqa: F811
+async def key(request: pytest.FixtureRequest, proxy: Proxy) -> dict[str, str]:
     if found := KEYS[request.param]:
         await proxy.stop()
         await proxy.start(server__api_key="k" * 20)
     return found
 
 
-async def asked(proxy: Proxy, headers: dict[str, str]) -> tuple[str, str]:  # noqa: F811
+async def asked(proxy: Proxy, headers: dict[str, str]) -> tuple[str, str]:
     answer = await (await proxy.chat("hello", headers={**headers, **CHAT})).json()
     return answer["id"], answer["choices"][0]["message"]["content"]
 
 
-async def test_a_visitor_takes_back_no_rating_of_another(proxy: Proxy, key: dict[str, str]) -> None:  # noqa: F811
+async def test_a_visitor_takes_back_no_rating_of_another(proxy: Proxy, key: dict[str, str]) -> None:
     id, said = await asked(proxy, {**key, **BOB})
     assert (await send(proxy, feedback("f-1", said), {**key, **BOB}))[0] == 201
     for gone in ("f-1", "all"):
@@ -56,7 +55,7 @@ async def test_a_visitor_takes_back_no_rating_of_another(proxy: Proxy, key: dict
     assert await proxy.store.ratings.live(id, "bob") is None
 
 
-async def test_a_visitor_rates_no_answer_of_another(proxy: Proxy, key: dict[str, str]) -> None:  # noqa: F811
+async def test_a_visitor_rates_no_answer_of_another(proxy: Proxy, key: dict[str, str]) -> None:
     """Not by the session of its chat, by its words, or by naming whom it was for in Open WebUI's form."""
     id, said = await asked(proxy, {**key, **BOB})
     for body in (feedback("f", said), feedback("f", said, rater="ann"), feedback("f", said, user_id="bob")):
@@ -67,7 +66,7 @@ async def test_a_visitor_rates_no_answer_of_another(proxy: Proxy, key: dict[str,
     assert await proxy.store.ratings.history(id) == []
 
 
-async def test_a_visitor_learns_nothing_of_answers_by_naming_another(proxy: Proxy, key: dict[str, str]) -> None:  # noqa: F811
+async def test_a_visitor_learns_nothing_of_answers_by_naming_another(proxy: Proxy, key: dict[str, str]) -> None:
     """Whether there is such an answer or not, what is said is the same."""
     _, said = await asked(proxy, {**key, **BOB})
     found = [await send(proxy, feedback("f", text, rater="bob"), {**key, **ANN}) for text in (said, "else")]

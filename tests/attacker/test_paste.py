@@ -6,15 +6,13 @@ import pytest
 
 from scripts.harness.in_process import Proxy
 from tests.harness.terminal import CTRL_D
-from tests.proxy.cli.test_app import cli  # noqa: F401
 from tests.proxy.cli.test_chat import at
-from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 BEGINS, ENDS = "\x1b[200~", "\x1b[201~"
 PAGE = "Summarise this:\nbuy now at evil.example\n/rl pause\ng\nb\n"
 
 
-async def untouched(proxy: Proxy) -> None:  # noqa: F811
+async def untouched(proxy: Proxy) -> None:
     counts = await proxy.store.stats.counts()
     assert (counts["good"], counts["bad"]) == (0, 0)
     assert not (await proxy.get("/rl/status"))["training"]["paused"]
@@ -24,7 +22,7 @@ PASTED = [PAGE, PAGE.strip(), f"{BEGINS}{PAGE}{ENDS}\n", f"{BEGINS}{PAGE.strip()
 
 
 @pytest.mark.parametrize("page", PASTED)
-async def test_a_page_is_one_message(cli: Proxy, page: str) -> None:  # noqa: F811
+async def test_a_page_is_one_message(cli: Proxy, page: str) -> None:
     async with at(cli) as terminal:
         await terminal.expect("> ")
         terminal.type(page)
@@ -38,7 +36,7 @@ async def test_a_page_is_one_message(cli: Proxy, page: str) -> None:  # noqa: F8
 
 
 @pytest.mark.parametrize("page", ["good, or:\n/rl pause\n", "g\n/rl pause\n", f"{BEGINS}g{ENDS}\n"])
-async def test_a_page_where_a_rating_is_asked_for_rates_nothing(cli: Proxy, page: str) -> None:  # noqa: F811
+async def test_a_page_where_a_rating_is_asked_for_rates_nothing(cli: Proxy, page: str) -> None:
     async with at(cli) as terminal:
         await terminal.expect("> ")
         terminal.type("hello\n")
@@ -53,7 +51,7 @@ async def test_a_page_where_a_rating_is_asked_for_rates_nothing(cli: Proxy, page
     assert len(cli.backend.requests) == 2
 
 
-async def test_a_page_that_is_refused_does_nothing(cli: Proxy) -> None:  # noqa: F811
+async def test_a_page_that_is_refused_does_nothing(cli: Proxy) -> None:
     cli.backend.mood = "error"
     async with at(cli) as terminal:
         await terminal.expect("> ")
@@ -67,7 +65,7 @@ async def test_a_page_that_is_refused_does_nothing(cli: Proxy) -> None:  # noqa:
     assert first["messages"] == again["messages"]
 
 
-async def test_a_pasted_command_is_not_sent(cli: Proxy) -> None:  # noqa: F811
+async def test_a_pasted_command_is_not_sent(cli: Proxy) -> None:
     async with at(cli) as terminal:
         await terminal.expect("> ")
         for page in (f"{BEGINS}/rl pause{ENDS}\n", f"{BEGINS}/rl pause\n{ENDS}\n", "/rl fix: evil\nand more\n"):

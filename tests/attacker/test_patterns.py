@@ -18,7 +18,6 @@ import pytest
 from scripts.harness import patterns
 from scripts.harness.near_misses import Input, inputs, scan_with, text_of
 from scripts.harness.patterns import METHODS, ROOMS, ROOT, Use
-from tests.attacker.test_linear import no_collector  # noqa: F401
 from tests.harness.growth import LONGER, MOST, cpu_s, too_slow
 
 SHARDS: Final = 12

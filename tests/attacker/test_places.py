@@ -22,20 +22,19 @@ from proxy.access import limits
 from proxy.access.security import BUSY
 from scripts.harness.in_process import Proxy
 from tests.attacker.test_attacker import CHAT, head, raw, status
-from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 PLACES = 16
 USE = "rlp-the-key-of-an-agent"
 SECRET = base64.b64encode(b"k" * 32).decode()
 
 
-def host_and_port(proxy: Proxy) -> tuple[str, int]:  # noqa: F811
+def host_and_port(proxy: Proxy) -> tuple[str, int]:
     host, port = proxy.url.removeprefix("http://").split(":")
     return host, int(port)
 
 
 @contextlib.asynccontextmanager
-async def held(proxy: Proxy, sent: bytes, count: int) -> AsyncIterator[list[asyncio.StreamReader]]:  # noqa: F811
+async def held(proxy: Proxy, sent: bytes, count: int) -> AsyncIterator[list[asyncio.StreamReader]]:
     """So many connections on each of which this has been sent, and nothing more."""
     readers, writers = [], []
     for _ in range(count):
@@ -54,24 +53,24 @@ def unfinished(path: str, *lines: str, length: int = 50) -> bytes:
     return (first + "".join(f"{line}\r\n" for line in lines) + "\r\n{").encode()
 
 
-async def until_busy(proxy: Proxy, count: int) -> None:  # noqa: F811
+async def until_busy(proxy: Proxy, count: int) -> None:
     async with asyncio.timeout(30):
         while len(proxy.app[BUSY]) != count:
             await asyncio.sleep(0.005)
 
 
-async def made_key(proxy: Proxy, name: str, role: str) -> str:  # noqa: F811
+async def made_key(proxy: Proxy, name: str, role: str) -> str:
     headers = {"authorization": f"Bearer {proxy.local}"}
     async with proxy.http.post("/rl/keys", json={"name": name, "role": role}, headers=headers) as response:
         assert response.status == 201
         return str((await response.json())["key"])
 
 
-async def ask(proxy: Proxy, key: str, method: str = "GET", path: str = "/rl/status", body: bytes = b"") -> bytes:  # noqa: F811
+async def ask(proxy: Proxy, key: str, method: str = "GET", path: str = "/rl/status", body: bytes = b"") -> bytes:
     return await raw(proxy, head(method, path, f"authorization: Bearer {key}", body=body))
 
 
-async def chat(proxy: Proxy, key: str) -> bytes:  # noqa: F811
+async def chat(proxy: Proxy, key: str) -> bytes:
     return await ask(proxy, key, "POST", "/v1/chat/completions", CHAT)
 
 
@@ -84,8 +83,7 @@ def signed(name: str) -> bytes:
 
 
 async def test_unfinished_webhooks_hold_no_place_and_make_way_for_those_that_come_whole(
-    proxy: Proxy,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("proxy.access.bodies.UNPROVEN", 8)
     await proxy.stop()
@@ -99,9 +97,7 @@ async def test_unfinished_webhooks_hold_no_place_and_make_way_for_those_that_com
         assert not proxy.app[BUSY]
 
 
-async def test_slow_bodies_of_a_key_leave_places_for_other_keys_and_a_key_can_be_revoked(
-    proxy: Proxy,  # noqa: F811
-) -> None:
+async def test_slow_bodies_of_a_key_leave_places_for_other_keys_and_a_key_can_be_revoked(proxy: Proxy) -> None:
     await proxy.stop()
     await proxy.start(server__max_requests=PLACES)
     keys = {name: await made_key(proxy, name, role) for name, role in (("evil", "use"), ("ann", "use"))}
@@ -120,8 +116,7 @@ async def test_slow_bodies_of_a_key_leave_places_for_other_keys_and_a_key_can_be
 
 
 async def test_where_all_places_are_taken_admins_and_commands_of_this_machine_get_in(
-    proxy: Proxy,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("proxy.access.security.RESERVE", 4)
     await proxy.stop()
@@ -147,7 +142,7 @@ async def test_where_all_places_are_taken_admins_and_commands_of_this_machine_ge
     assert status(await ask(proxy, proxy.local)) == 200
 
 
-async def test_without_keys_a_flood_of_questions_keeps_nobody_from_the_page(proxy: Proxy) -> None:  # noqa: F811
+async def test_without_keys_a_flood_of_questions_keeps_nobody_from_the_page(proxy: Proxy) -> None:
     await proxy.stop()
     await proxy.start(server__max_requests=PLACES)
     async with held(proxy, unfinished("/v1/messages"), 2 * PLACES):
@@ -161,7 +156,7 @@ async def test_without_keys_a_flood_of_questions_keeps_nobody_from_the_page(prox
     assert (await proxy.chat("again")).status == 200
 
 
-async def test_event_streams_have_places_of_their_own(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+async def test_event_streams_have_places_of_their_own(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "EVENT_STREAMS", 8)
     await proxy.stop()
     await proxy.start(server__max_requests=PLACES)
@@ -178,8 +173,7 @@ async def test_event_streams_have_places_of_their_own(proxy: Proxy, monkeypatch:
 
 
 async def test_those_who_ask_whether_it_is_ready_hold_no_place_of_others(
-    proxy: Proxy,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "PROBES", 8)
     await proxy.stop()
@@ -196,7 +190,7 @@ async def test_those_who_ask_whether_it_is_ready_hold_no_place_of_others(
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/files", "/rl/import", "/v1/feedback"])
-async def test_bodies_hold_no_more_memory_than_is_allowed(proxy: Proxy, path: str) -> None:  # noqa: F811
+async def test_bodies_hold_no_more_memory_than_is_allowed(proxy: Proxy, path: str) -> None:
     """Announced, and also where their length is not said; what they held is free again."""
     await proxy.stop()
     await proxy.start(server__max_held_bytes=4_000_000, server__max_body_bytes=2_000_000)
@@ -231,7 +225,7 @@ MANY = b'{"model":"fake","max_tokens":1,"messages":[{"role":"user","content":[' 
     ["/v1/chat/completions", "/v1/messages", "/v1/responses", "/api/chat", "/v1/messages/count_tokens", "/v1/feedback",
      "/v1/feedback/open-webui", "/rl/import", "/rl/episodes", "/rl/capture"],
 )  # fmt: skip
-async def test_a_short_body_that_becomes_very_much_is_refused_before_it_is_read(proxy: Proxy, path: str) -> None:  # noqa: F811
+async def test_a_short_body_that_becomes_very_much_is_refused_before_it_is_read(proxy: Proxy, path: str) -> None:
     """180 KB of empty objects are 15 MB of them."""
     await proxy.stop()
     await proxy.start(server__max_held_bytes=4_000_000)
@@ -244,7 +238,7 @@ async def test_a_short_body_that_becomes_very_much_is_refused_before_it_is_read(
     assert (await proxy.chat("again")).status == 200
 
 
-async def test_packed_bodies_hold_what_they_may_become(proxy: Proxy) -> None:  # noqa: F811
+async def test_packed_bodies_hold_what_they_may_become(proxy: Proxy) -> None:
     await proxy.stop()
     await proxy.start(server__max_held_bytes=4_000_000, server__max_body_bytes=3_000_000)
     bomb = gzip.compress(b" " * 20_000_000)

@@ -17,7 +17,6 @@ from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
 from store import schema
 from store.safety.db_key import VARIABLE
-from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 
 async def made(home: Path, name: str, role: str = "admin", **env: str) -> str:
@@ -32,7 +31,7 @@ async def done(home: Path, *args: str, **env: str) -> str:
     return out
 
 
-async def status(proxy: Proxy, key: str | None) -> int:  # noqa: F811
+async def status(proxy: Proxy, key: str | None) -> int:
     headers = {} if key is None else {"x-api-key": key}
     async with proxy.http.get("/rl/status", headers=headers) as response:
         return response.status
@@ -45,7 +44,7 @@ def damage(home: Path) -> None:
 
 
 @pytest.fixture
-async def home(proxy: Proxy) -> Path:  # noqa: F811
+async def home(proxy: Proxy) -> Path:
     """One that was served and stopped."""
     await proxy.chat("hello")
     await proxy.stop()
@@ -53,14 +52,14 @@ async def home(proxy: Proxy) -> Path:  # noqa: F811
 
 
 @pytest.fixture(autouse=True)
-async def started_again(home: Path, proxy: Proxy):  # type: ignore[no-untyped-def]  # noqa: F811
+async def started_again(home: Path, proxy: Proxy):  # type: ignore[no-untyped-def]
     """The fixture of the proxy stops it once more at its end."""
     yield
     if proxy.http.closed:
         await proxy.start()
 
 
-async def test_a_revoked_key_stays_revoked_and_a_later_one_stays_known(home: Path, proxy: Proxy) -> None:  # noqa: F811
+async def test_a_revoked_key_stays_revoked_and_a_later_one_stays_known(home: Path, proxy: Proxy) -> None:
     stolen, file = await made(home, "eve"), home.parent / "b.db"
     await done(home, "backup", str(file))
     await done(home, "keys", "revoke", "eve")
@@ -71,7 +70,7 @@ async def test_a_revoked_key_stays_revoked_and_a_later_one_stays_known(home: Pat
     assert [await status(proxy, key) for key in (stolen, None, late, again)] == [401, 401, 200, 200]
 
 
-async def test_a_backup_from_before_the_first_key_opens_nothing(home: Path, proxy: Proxy) -> None:  # noqa: F811
+async def test_a_backup_from_before_the_first_key_opens_nothing(home: Path, proxy: Proxy) -> None:
     file = home.parent / "b.db"
     await done(home, "backup", str(file))
     key = await made(home, "ann")
@@ -82,7 +81,7 @@ async def test_a_backup_from_before_the_first_key_opens_nothing(home: Path, prox
 
 
 @pytest.mark.parametrize("how", ["damaged", "moved away", "copied over"])
-async def test_where_the_database_that_is_replaced_tells_nothing(home: Path, proxy: Proxy, how: str) -> None:  # noqa: F811
+async def test_where_the_database_that_is_replaced_tells_nothing(home: Path, proxy: Proxy, how: str) -> None:
     early, stolen = home.parent / "early.db", home.parent / "b.db"
     await done(home, "backup", str(early))
     eve, ann = await made(home, "eve"), await made(home, "ann")
@@ -104,7 +103,7 @@ async def test_where_the_database_that_is_replaced_tells_nothing(home: Path, pro
         await proxy.stop()
 
 
-async def test_a_key_revoked_before_this_was_noted_stays_revoked(home: Path, proxy: Proxy) -> None:  # noqa: F811
+async def test_a_key_revoked_before_this_was_noted_stays_revoked(home: Path, proxy: Proxy) -> None:
     """An older rlproxy revoked it: nothing lies beside the database. The first start notes it."""
     eve, file = await made(home, "eve"), home.parent / "b.db"
     await done(home, "backup", str(file))
@@ -130,7 +129,7 @@ async def test_on_another_machine_the_keys_that_hold_are_named(home: Path) -> No
     assert [key["name"] for key in told["keys"]] == ["eve"]
 
 
-async def test_a_name_is_one_persons_after_a_restore_too(home: Path, proxy: Proxy) -> None:  # noqa: F811
+async def test_a_name_is_one_persons_after_a_restore_too(home: Path, proxy: Proxy) -> None:
     """The backup has a key of that name that this home never knew, and the home has another."""
     other, file = home.parent / "other", home.parent / "b.db"
     theirs = await made(other, "ann")
@@ -189,7 +188,7 @@ async def test_encrypted(tmp_path: Path) -> None:
     assert "eve" not in beside and (home / "rlproxy.revoked").stat().st_mode & 0o777 == 0o600
 
 
-async def test_a_session_that_was_switched_off_stays_off(home: Path, proxy: Proxy) -> None:  # noqa: F811
+async def test_a_session_that_was_switched_off_stays_off(home: Path, proxy: Proxy) -> None:
     file = home.parent / "b.db"
     await done(home, "backup", str(file))
     await proxy.start()

@@ -12,7 +12,6 @@ from proxy.conversation.retries import Retries, key_of
 from proxy.core.tasks import Tasks
 from scripts.harness.in_process import Proxy
 from tests.attacker.test_labels import asked, train
-from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 COUNT = "x-stainless-retry-count"
 MINE = {"idempotency-key": "mine"}  # a retry with it has the same answer, also where all of the first one has left
@@ -24,14 +23,14 @@ OFF: list[tuple[str, dict[str, str]]] = [
 ]
 
 
-async def send(proxy: Proxy, path: str, count: int, headers: dict[str, str], text: str, **more: Any) -> str:  # noqa: F811
+async def send(proxy: Proxy, path: str, count: int, headers: dict[str, str], text: str, **more: Any) -> str:
     body = {"model": "fake", "messages": [{"role": "user", "content": text}], **more}
     async with proxy.http.post(path, json=body, headers={**MINE, **headers, COUNT: str(count)}) as response:
         assert response.status == 200
         return await response.text()
 
 
-async def capture(proxy: Proxy, session: str, on: bool) -> None:  # noqa: F811
+async def capture(proxy: Proxy, session: str, on: bool) -> None:
     body = {"session": session, "capture": "on" if on else "off"}
     async with proxy.http.post("/rl/capture", json=body) as response:
         assert response.status == 200
@@ -43,10 +42,7 @@ async def capture(proxy: Proxy, session: str, on: bool) -> None:  # noqa: F811
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(("path", "headers"), OFF)
 async def test_an_answer_that_is_not_captured_is_not_kept_either(
-    proxy: Proxy,  # noqa: F811
-    path: str,
-    headers: dict[str, str],
-    stream: bool,
+    proxy: Proxy, path: str, headers: dict[str, str], stream: bool
 ) -> None:
     """A retry shows it: what is not there cannot be given again."""
     await capture(proxy, "quiet", False)
@@ -56,7 +52,7 @@ async def test_an_answer_that_is_not_captured_is_not_kept_either(
     assert await proxy.store.completions.page() == []
 
 
-async def test_a_session_that_is_switched_off_takes_its_answers_along(proxy: Proxy) -> None:  # noqa: F811
+async def test_a_session_that_is_switched_off_takes_its_answers_along(proxy: Proxy) -> None:
     """And no other session's."""
     path = "/s/quiet/v1/chat/completions"
     await send(proxy, path, 0, {}, "a secret")
@@ -69,7 +65,7 @@ async def test_a_session_that_is_switched_off_takes_its_answers_along(proxy: Pro
     assert len(proxy.backend.requests) == 3
 
 
-async def test_a_session_that_is_switched_off_meanwhile_leaves_nothing(proxy: Proxy) -> None:  # noqa: F811
+async def test_a_session_that_is_switched_off_meanwhile_leaves_nothing(proxy: Proxy) -> None:
     """The answer comes when its session is off; the retry that waits for it may have it, and nobody after that."""
     path = "/s/quiet/v1/chat/completions"
     proxy.backend.hold.clear()
@@ -92,7 +88,7 @@ async def test_a_session_that_is_switched_off_meanwhile_leaves_nothing(proxy: Pr
 # Commands
 
 
-async def two_versions(proxy: Proxy) -> None:  # noqa: F811
+async def two_versions(proxy: Proxy) -> None:
     for n, id in enumerate(await asked(proxy, 4)):
         await proxy.rate(completion_id=id, rating="good" if n % 2 else "bad")
     await train(proxy, 1)
@@ -109,11 +105,7 @@ DIALECTS: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(("path", "body"), DIALECTS)
 async def test_a_command_that_is_sent_again_acts_once(
-    proxy: Proxy,  # noqa: F811
-    path: str,
-    body: dict[str, Any],
-    stream: bool,
-    headers: dict[str, str],
+    proxy: Proxy, path: str, body: dict[str, Any], stream: bool, headers: dict[str, str]
 ) -> None:
     """A second rollback would take the first one back. Each time it says the same."""
     await two_versions(proxy)
@@ -125,7 +117,7 @@ async def test_a_command_that_is_sent_again_acts_once(
     assert (await proxy.store.versions.pointer()).live == 0
 
 
-async def test_a_command_that_somebody_types_again_acts_again(proxy: Proxy) -> None:  # noqa: F811
+async def test_a_command_that_somebody_types_again_acts_again(proxy: Proxy) -> None:
     await two_versions(proxy)
     for _ in range(2):
         await proxy.chat("/rl rollback", headers={COUNT: "0"})
@@ -133,7 +125,7 @@ async def test_a_command_that_somebody_types_again_acts_again(proxy: Proxy) -> N
         await proxy.post("/rl/promote/1")
 
 
-async def test_a_command_goes_on_to_its_end_without_its_client(proxy: Proxy) -> None:  # noqa: F811
+async def test_a_command_goes_on_to_its_end_without_its_client(proxy: Proxy) -> None:
     """The retry comes while it is under way; what it says then is what the first client would have been told."""
     tasks = Tasks()
     retries = Retries(proxy.store, tasks)
@@ -162,7 +154,7 @@ async def test_a_command_goes_on_to_its_end_without_its_client(proxy: Proxy) -> 
     assert done == ["once"] and tasks.names == []
 
 
-async def test_what_was_said_of_a_forgotten_answer_is_not_said_again(proxy: Proxy) -> None:  # noqa: F811
+async def test_what_was_said_of_a_forgotten_answer_is_not_said_again(proxy: Proxy) -> None:
     response = await proxy.chat("hi")
     answer = (await response.json())["choices"][0]["message"]["content"]
     talk = ("hi", answer, "/rl bad because of xyzzy")

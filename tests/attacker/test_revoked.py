@@ -14,11 +14,10 @@ from scripts.harness.in_process import Proxy
 from store.errors import StoreError
 from store.safety import tombstones
 from tests.attacker.test_identity import keys
-from tests.proxy.conftest import backend, proxy  # noqa: F401
 from tests.proxy.test_full_disk import limit_pages
 
 
-async def heard(proxy: Proxy, headers: Mapping[str, str], change: str) -> bytes:  # noqa: F811
+async def heard(proxy: Proxy, headers: Mapping[str, str], change: str) -> bytes:
     """All that somebody hears who listens when a key is revoked (or made), and completions are rated afterwards."""
     ours = {"x-api-key": proxy.local}
     async with proxy.http.get("/rl/events", headers=headers) as listening:
@@ -36,30 +35,30 @@ async def heard(proxy: Proxy, headers: Mapping[str, str], change: str) -> bytes:
             return await listening.content.read()
 
 
-async def test_nobody_listens_on_with_a_revoked_key(proxy: Proxy) -> None:  # noqa: F811
+async def test_nobody_listens_on_with_a_revoked_key(proxy: Proxy) -> None:
     made = await keys(proxy, eve="rate")
     assert b"rating" not in await heard(proxy, made["eve"], "eve")
 
 
-async def test_nobody_listens_on_without_a_key_once_there_is_one(proxy: Proxy) -> None:  # noqa: F811
+async def test_nobody_listens_on_without_a_key_once_there_is_one(proxy: Proxy) -> None:
     assert b"rating" not in await heard(proxy, {}, "made")
 
 
-async def revoke(proxy: Proxy, name: str) -> tuple[int, str]:  # noqa: F811
+async def revoke(proxy: Proxy, name: str) -> tuple[int, str]:
     async with proxy.http.delete(f"/rl/keys/{name}", headers={"x-api-key": proxy.local}) as response:
         return response.status, await response.text()
 
 
-async def opens(proxy: Proxy, key: Mapping[str, str]) -> bool:  # noqa: F811
+async def opens(proxy: Proxy, key: Mapping[str, str]) -> bool:
     async with proxy.http.get("/rl/status", headers=key) as response:
         return response.status == 200
 
 
-async def is_revoked(proxy: Proxy, name: str) -> bool:  # noqa: F811
+async def is_revoked(proxy: Proxy, name: str) -> bool:
     return any(key.name == name and key.revoked_at is not None for key in await proxy.store.keys.all())
 
 
-async def test_a_full_disk_keeps_no_revoked_key_open(proxy: Proxy) -> None:  # noqa: F811
+async def test_a_full_disk_keeps_no_revoked_key_open(proxy: Proxy) -> None:
     """The database takes nothing any more; the line beside it does, and the next start reads it."""
     made = await keys(proxy, eve="admin", ann="rate")
     await limit_pages(proxy, 1)
@@ -73,7 +72,7 @@ async def test_a_full_disk_keeps_no_revoked_key_open(proxy: Proxy) -> None:  # n
     assert await is_revoked(proxy, "eve")
 
 
-async def test_nor_does_one_that_takes_not_even_a_line(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+async def test_nor_does_one_that_takes_not_even_a_line(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     made = await keys(proxy, eve="admin")
     (proxy.home / tombstones.REVOKED).rename(proxy.home / "away")
     (proxy.home / tombstones.REVOKED).mkdir()
@@ -90,7 +89,7 @@ async def test_nor_does_one_that_takes_not_even_a_line(proxy: Proxy, monkeypatch
     assert await is_revoked(proxy, "eve") and (await revoke(proxy, "eve"))[0] == 404
 
 
-async def test_once_there_is_space_it_is_stored_by_itself(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+async def test_once_there_is_space_it_is_stored_by_itself(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(access_keys, "REMEMBER_S", 0.05)
     await proxy.stop()
     await proxy.start()
@@ -105,7 +104,7 @@ async def test_once_there_is_space_it_is_stored_by_itself(proxy: Proxy, monkeypa
     assert not await opens(proxy, made["eve"])
 
 
-async def fill(proxy: Proxy) -> None:  # noqa: F811
+async def fill(proxy: Proxy) -> None:
     """What is free in the pages that are there."""
     with contextlib.suppress(StoreError):
         for n in range(10_000):
@@ -115,7 +114,7 @@ async def fill(proxy: Proxy) -> None:  # noqa: F811
             await proxy.store.meta.audit("test", "fill", {"n": n})
 
 
-async def test_who_hears_nothing_is_sent_away_too(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+async def test_who_hears_nothing_is_sent_away_too(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control, "BEAT_S", 0.05)
     made = await keys(proxy, eve="rate", ann="rate")
     eves = await proxy.http.get("/rl/events", headers=made["eve"])

@@ -14,7 +14,6 @@ from proxy.access.roles import ROOM, RULES, rule
 from scripts.fuzz.roles import ASKS, CHANGES, Asked, Found, House, fuzzed, house, request_bytes, too_much
 from scripts.fuzz.wire import Answer, Socket
 from scripts.harness.in_process import Proxy
-from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 REACHED = (  # the backend's own acts, before roles were decided by what is matched and sent
     "POST /s/x%2Fy/api/delete",
@@ -101,7 +100,7 @@ async def test_no_signature_is_looked_for_where_there_is_no_webhook(running: Hou
     assert answer.status == 404 and b"webhooks.slack" in answer.body  # its own word: it is not set up
 
 
-async def test_every_route_says_what_role_it_needs(proxy: Proxy) -> None:  # noqa: F811
+async def test_every_route_says_what_role_it_needs(proxy: Proxy) -> None:
     there = set()
     for route in proxy.app.router.routes():
         assert route.resource is not None

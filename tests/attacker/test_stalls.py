@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import io
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import asynccontextmanager
@@ -25,23 +24,14 @@ from proxy.core.offload import LARGE
 from proxy.relay.request_body import MOST
 from scripts.fakes.backend import FakeBackend
 from scripts.harness.in_process import Proxy
-from tests.proxy.conftest import proxy  # noqa: F401
 
 MOST_S: Final = 0.2  # 0.01 in most; what was walked through on the loop took 0.4, what grew with the square 4 to 17
 SIZE: Final = 990_000  # bytes; a little less than what is large
 
 
 @pytest.fixture
-def backend() -> Iterator[FakeBackend]:
-    fake, loop = FakeBackend(), asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    asyncio.run_coroutine_threadsafe(fake.start(), loop).result()
-    yield fake
-    asyncio.run_coroutine_threadsafe(fake.stop(), loop).result()
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.close()
+def backend(backend_with_own_loop: FakeBackend) -> FakeBackend:
+    return backend_with_own_loop
 
 
 @asynccontextmanager
@@ -112,7 +102,7 @@ HOSTILE: Final[dict[str, Callable[[], tuple[str, dict[str, Any]]]]] = {
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
-async def test_no_request_of_a_megabyte_stalls_others(proxy: Proxy, hostile: str) -> None:  # noqa: F811
+async def test_no_request_of_a_megabyte_stalls_others(proxy: Proxy, hostile: str) -> None:
     path, request = HOSTILE[hostile]()
     body = orjson.dumps(request)
     assert len(body) < 1_100_000
@@ -127,7 +117,7 @@ async def test_no_request_of_a_megabyte_stalls_others(proxy: Proxy, hostile: str
         assert max(found) < MOST_S, sorted(found)[-3:]
 
 
-async def test_a_large_conversation_that_goes_on_stalls_nobody(proxy: Proxy) -> None:  # noqa: F811
+async def test_a_large_conversation_that_goes_on_stalls_nobody(proxy: Proxy) -> None:
     """Nearly all of it was said before; it has to be walked through all the same."""
     body = orjson.dumps({"model": "fake", "messages": [{"role": "user", "content": "abc " * 10}] * (MOST - 1)})
     assert LARGE < len(body) < BYTES // 4
@@ -139,7 +129,7 @@ async def test_a_large_conversation_that_goes_on_stalls_nobody(proxy: Proxy) -> 
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/api/chat", "/v1/messages/count_tokens"])
-async def test_more_messages_than_any_conversation_has_are_refused(proxy: Proxy, path: str) -> None:  # noqa: F811
+async def test_more_messages_than_any_conversation_has_are_refused(proxy: Proxy, path: str) -> None:
     """Each is a row of the store, for which all others wait."""
     request = {"model": "fake", "max_tokens": 1, "messages": [{"role": "user", "content": ""}] * (MOST + 1)}
     async with proxy.http.post(path, data=io.BytesIO(orjson.dumps(request))) as answer:
@@ -148,7 +138,7 @@ async def test_more_messages_than_any_conversation_has_are_refused(proxy: Proxy,
     assert await proxy.store.completions.page() == []
 
 
-async def test_a_batch_of_long_comments_stalls_nobody(proxy: Proxy) -> None:  # noqa: F811
+async def test_a_batch_of_long_comments_stalls_nobody(proxy: Proxy) -> None:
     id = (await proxy.chat("hi")).headers["x-rl-completion-id"]
     batch = [
         {"completion_id": id, "rating": "bad", "rater": f"r{n}", "comment": "4111 " * 3900, "correction": "sk-" * 6000}
@@ -162,7 +152,7 @@ async def test_a_batch_of_long_comments_stalls_nobody(proxy: Proxy) -> None:  # 
 
 
 @pytest.mark.parametrize("piece", ["word ", "<think>", "&#1;", "a\u0301\u0323", '<details type="', "4111 "])
-async def test_a_feedback_of_a_long_chat_stalls_nobody(proxy: Proxy, piece: str) -> None:  # noqa: F811
+async def test_a_feedback_of_a_long_chat_stalls_nobody(proxy: Proxy, piece: str) -> None:
     """The answer was edited since, so all of its text is compared; and so is all that was said above it."""
     headers = {"x-openwebui-chat-id": "chat-1"}
     reply = (await (await proxy.chat("hi", headers=headers)).json())["choices"][0]["message"]["content"]
@@ -177,7 +167,7 @@ async def test_a_feedback_of_a_long_chat_stalls_nobody(proxy: Proxy, piece: str)
         assert max(found) < MOST_S, sorted(found)[-3:]
 
 
-async def test_long_system_texts_are_compared_by_their_beginnings(proxy: Proxy) -> None:  # noqa: F811
+async def test_long_system_texts_are_compared_by_their_beginnings(proxy: Proxy) -> None:
     """Whether a subagent asks is seen by how much of two system texts is the same: of megabytes of lines, too."""
 
     async def asked(name: str, *said: str, **more: Any) -> str:

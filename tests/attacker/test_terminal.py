@@ -20,8 +20,6 @@ from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
 from scripts.harness.records import put
 from tests.harness.terminal import CTRL_D, Terminal
-from tests.proxy.cli.test_app import cli  # noqa: F401
-from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 ROOT = Path(__file__).resolve().parents[2]
 TITLE, CLIPBOARD, CLEAR = "\x1b]0;pwned\x07", "\x1b]52;c;cm0gLXJm\x07", "\x1b[2J\x1b[H"
@@ -47,7 +45,7 @@ def test_json_says_what_it_said(value: object) -> None:
     assert json.loads(text) == value and not ACTING.search(text)
 
 
-async def test_a_chat_shows_what_a_model_says_and_does_not_obey_it(cli: Proxy) -> None:  # noqa: F811
+async def test_a_chat_shows_what_a_model_says_and_does_not_obey_it(cli: Proxy) -> None:
     env = {k: v for k, v in os.environ.items() if not k.startswith("RLPROXY_")} | {"TERM": "dumb"}
     async with Terminal("chat", "--home", str(cli.home), env=env) as terminal:
         await terminal.expect("> ")
@@ -63,7 +61,7 @@ async def test_a_chat_shows_what_a_model_says_and_does_not_obey_it(cli: Proxy) -
     assert "\x1b[2J" not in terminal.shown and "\x1b]" not in terminal.shown
 
 
-async def test_no_command_passes_on_what_somebody_stored(cli: Proxy) -> None:  # noqa: F811
+async def test_no_command_passes_on_what_somebody_stored(cli: Proxy) -> None:
     await put(cli.store, "c0", "c1", session=EVIL, user=EVIL)
     await cli.rate(completion_id="c0", rating="bad", rater=f"eve{EVIL}", comment=EVIL)
     for command in (
@@ -76,7 +74,7 @@ async def test_no_command_passes_on_what_somebody_stored(cli: Proxy) -> None:  #
         assert not ACTING.search(out + err), (command, out, err)
 
 
-async def test_an_export_to_a_terminal_is_the_export(cli: Proxy) -> None:  # noqa: F811
+async def test_an_export_to_a_terminal_is_the_export(cli: Proxy) -> None:
     await put(cli.store, "c0", session=f"s{C1}{BIDI}\x7f", user="ann")
     _, out, _ = await rlproxy(cli.home, "export")
     (line,) = (json.loads(one) for one in out.splitlines())

@@ -11,10 +11,9 @@ from scripts.fakes.endless import EndlessBackend
 from scripts.harness.in_process import Proxy
 from tests.attacker.test_attacker import head
 from tests.attacker.test_endless import before
-from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 
-async def test_who_does_not_read_holds_no_place(proxy: Proxy) -> None:  # noqa: F811
+async def test_who_does_not_read_holds_no_place(proxy: Proxy) -> None:
     await proxy.stop()
     await proxy.start(server__max_requests=1, server__slow_client_s=0.2)
     proxy.backend.says = "word " * 200_000
@@ -40,7 +39,7 @@ async def test_who_does_not_read_a_whole_answer_holds_neither_place_nor_memory(t
     await endless.start()
     endless.mood = "answer"
     bounds = {"server__max_body_bytes": 32_000_000, "server__max_held_bytes": 512_000_000}
-    async with before(tmp_path, endless, server__max_requests=1, server__slow_client_s=0.2, **bounds) as proxy:  # noqa: F811
+    async with before(tmp_path, endless, server__max_requests=1, server__slow_client_s=0.2, **bounds) as proxy:
         host, port = proxy.url.removeprefix("http://").split(":")
         body = json.dumps({"model": "fake", "messages": [{"role": "user", "content": "hi"}]}).encode()
         reader, writer = await asyncio.open_connection(host, int(port), limit=1024)

@@ -9,13 +9,12 @@ from scripts.harness.in_process import Proxy
 from tests.attacker.test_identity import keys
 from tests.attacker.test_labels import send
 from tests.harness.runs import until
-from tests.proxy.conftest import backend, proxy  # noqa: F401
 from tests.proxy.versions.test_rollback_monitor import rolled_back
 
 LIGHT = 0.01
 
 
-async def first_version(proxy: Proxy, ann: dict[str, str]) -> None:  # noqa: F811
+async def first_version(proxy: Proxy, ann: dict[str, str]) -> None:
     """v1 is live, trained from what ann thinks of the base model."""
     await proxy.stop()
     await proxy.start(train__start_at=16)
@@ -29,14 +28,14 @@ async def first_version(proxy: Proxy, ann: dict[str, str]) -> None:  # noqa: F81
     proxy.http.headers["x-api-key"] = proxy.local
 
 
-async def dislikes(proxy: Proxy, who: dict[str, str], weight: float = 1.0) -> None:  # noqa: F811
+async def dislikes(proxy: Proxy, who: dict[str, str], weight: float = 1.0) -> None:
     for n in range(12):
         id = (await proxy.chat(f"again {n}", headers=who)).headers["x-rl-completion-id"]
         assert (await send(proxy, {"completion_id": id, "rating": "bad", "weight": weight}, who))[0] == 201
 
 
 @pytest.mark.parametrize("weight", [LIGHT, 1.0])
-async def test_one_rate_key_rolls_nothing_back(proxy: Proxy, weight: float) -> None:  # noqa: F811
+async def test_one_rate_key_rolls_nothing_back(proxy: Proxy, weight: float) -> None:
     who = await keys(proxy, boss="admin", ann="rate", eve="rate")
     await first_version(proxy, who["ann"])
     await dislikes(proxy, who["eve"], weight)
@@ -46,14 +45,14 @@ async def test_one_rate_key_rolls_nothing_back(proxy: Proxy, weight: float) -> N
     assert (await proxy.store.versions.get(1)).withdrawn is None
 
 
-async def test_a_light_rating_is_no_whole_vote_of_the_owner_either(proxy: Proxy) -> None:  # noqa: F811
+async def test_a_light_rating_is_no_whole_vote_of_the_owner_either(proxy: Proxy) -> None:
     await first_version(proxy, {})
     await dislikes(proxy, {}, LIGHT)
     assert (await proxy.store.opinions.votes(1)) == []
     assert (await proxy.store.versions.pointer()).live == 1
 
 
-async def test_who_are_several_roll_back_together(proxy: Proxy) -> None:  # noqa: F811
+async def test_who_are_several_roll_back_together(proxy: Proxy) -> None:
     who = await keys(proxy, boss="admin", ann="rate", eve="rate")
     await first_version(proxy, who["ann"])
     await dislikes(proxy, who["eve"])
@@ -62,7 +61,7 @@ async def test_who_are_several_roll_back_together(proxy: Proxy) -> None:  # noqa
 
 
 @pytest.mark.parametrize("weight", [LIGHT, 1.0])
-async def test_one_rate_key_does_not_say_what_is_normal(proxy: Proxy, weight: float) -> None:  # noqa: F811
+async def test_one_rate_key_does_not_say_what_is_normal(proxy: Proxy, weight: float) -> None:
     share = 0.75
     who = await keys(proxy, boss="admin", ann="rate", eve="rate")
     for n in range(20):

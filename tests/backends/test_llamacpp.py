@@ -21,7 +21,7 @@ from proxy.versions import warm_up
 from scripts.harness.in_process import Proxy
 from scripts.harness.versions import ASKED, with_real_versions
 from tests.backends.conftest import TOKENS, Say
-from tests.proxy.backends.test_llamacpp import make_proxy
+from tests.harness.llamacpp import make_proxy
 from trainer.formats.weights import cache_folder
 from trainer.launch import LocalLauncher
 

@@ -12,7 +12,7 @@ from tests import test_swap_faults
 from tests.backends.test_llamacpp import SERVER, plain
 from tests.harness import llama_faults
 from tests.harness.llama_faults import a_server_dies, texts_of, the_proxy_dies
-from tests.test_swap_faults import published, with_manifest
+from tests.harness.swap_versions import published, with_manifest
 
 pytestmark = [pytest.mark.backends, pytest.mark.timeout(1800)]
 

@@ -12,7 +12,6 @@ import pytest
 from scripts.fakes.backend import FakeBackend
 from scripts.harness.agent import CLAUDE_CODE_QUIET, Agent, beside, over, program
 from scripts.harness.serving import Serving
-from tests.proxy.conftest import backend  # noqa: F401
 
 pytestmark = [pytest.mark.agents, pytest.mark.timeout(560)]
 
@@ -21,7 +20,7 @@ ERRAND = {"description": "adds", "prompt": "Reckon.", "subagent_type": "general-
 
 
 @pytest.fixture
-async def claude(backend: FakeBackend, tmp_path: Path) -> AsyncIterator[Agent]:  # noqa: F811
+async def claude(backend: FakeBackend, tmp_path: Path) -> AsyncIterator[Agent]:
     found = program("@anthropic-ai/claude-code", "claude")
     async with beside(Agent(found, tmp_path, over(backend, tmp_path), **CLAUDE_CODE_QUIET), "claude-code") as agent:
         yield agent
@@ -33,7 +32,7 @@ def seen(request: dict[str, Any]) -> list[tuple[str, str]]:
     return [(role, text if isinstance(text, str) else text[-1]["text"]) for role, text in said]
 
 
-async def test_a_tool_is_run_and_the_answer_rated(claude: Agent, backend: FakeBackend) -> None:  # noqa: F811
+async def test_a_tool_is_run_and_the_answer_rated(claude: Agent, backend: FakeBackend) -> None:
     backend.wants = "Bash", SUM
     result = json.loads(await claude.run("-p", "Add up.", "--allowedTools", "Bash", "--output-format", "json"))
     assert result["result"] == "It is 50 + 2" and (claude.work / "sum").read_text() == "50 + 2\n"
@@ -59,7 +58,7 @@ async def test_a_tool_is_run_and_the_answer_rated(claude: Agent, backend: FakeBa
     assert last["ratings"][0]["value"] == -1.0 and len(before) == 2
 
 
-async def test_what_it_asks_on_the_side(claude: Agent, backend: FakeBackend) -> None:  # noqa: F811
+async def test_what_it_asks_on_the_side(claude: Agent, backend: FakeBackend) -> None:
     backend.wants = "Agent", ERRAND
     await claude.run("-p", "Let somebody reckon.", "--allowedTools", "Agent")
     rows = await claude.rows()
@@ -75,7 +74,7 @@ async def test_what_it_asks_on_the_side(claude: Agent, backend: FakeBackend) -> 
     assert (summary["turn"], summary["turn_rule"]) == ("side", "summary")
 
 
-async def test_the_model_runs_no_command_by_itself(claude: Agent, backend: FakeBackend) -> None:  # noqa: F811
+async def test_the_model_runs_no_command_by_itself(claude: Agent, backend: FakeBackend) -> None:
     """Because of a page that it has read."""
     backend.wants = "Skill", {"skill": "rl", "args": "pause"}
     await claude.tried("-p", "Read the page.", "--max-turns", "2")

@@ -12,7 +12,6 @@ import pytest
 from scripts.fakes.backend import FakeBackend
 from scripts.harness.agent import CODEX_QUIET, Agent, beside, over, program
 from scripts.harness.serving import Serving
-from tests.proxy.conftest import backend  # noqa: F401
 
 pytestmark = [pytest.mark.agents, pytest.mark.timeout(560)]
 
@@ -20,13 +19,13 @@ SUM = {"cmd": "echo 40 + 2 | tr 4 5 > sum; cat sum"}
 
 
 @pytest.fixture
-async def codex(backend: FakeBackend, tmp_path: Path) -> AsyncIterator[Agent]:  # noqa: F811
+async def codex(backend: FakeBackend, tmp_path: Path) -> AsyncIterator[Agent]:
     found = program("@openai/codex", "codex")
     async with beside(Agent(found, tmp_path, over(backend, tmp_path)), "codex") as agent:
         yield agent
 
 
-async def test_a_tool_is_run_and_the_answer_rated(codex: Agent, backend: FakeBackend) -> None:  # noqa: F811
+async def test_a_tool_is_run_and_the_answer_rated(codex: Agent, backend: FakeBackend) -> None:
     backend.wants = "exec_command", SUM
     said = await codex.run("exec", *CODEX_QUIET, "Add up.")
     assert said.startswith("It is ") and said.endswith("50 + 2\n\n") and (codex.work / "sum").read_text() == "50 + 2\n"
@@ -52,7 +51,7 @@ async def test_a_tool_is_run_and_the_answer_rated(codex: Agent, backend: FakeBac
     assert last["ratings"][0]["value"] == -1.0 and len(before) == 2
 
 
-async def test_what_it_asks_on_the_side(codex: Agent, backend: FakeBackend) -> None:  # noqa: F811
+async def test_what_it_asks_on_the_side(codex: Agent, backend: FakeBackend) -> None:
     """A conversation that has grown too long is summarised before the next turn."""
     backend.wants, backend.prompt_tokens = ("none", {}), 50_000
     await codex.run("exec", *CODEX_QUIET, "Add up.")
@@ -84,10 +83,7 @@ SCRIPT = "const r = await tools.exec_command({cmd: 'echo 40 + 2 | tr 4 5 > sum; 
     ],
 )
 async def test_several_tools_in_turn(
-    backend: FakeBackend,  # noqa: F811
-    tmp_path: Path,
-    model: str,
-    calls: list[tuple[str, dict[str, Any]]],
+    backend: FakeBackend, tmp_path: Path, model: str, calls: list[tuple[str, dict[str, Any]]]
 ) -> None:
     """Every call comes back to Codex as the kind that it takes, whether or not it knows the model's name."""
     backend.model = model

@@ -16,7 +16,6 @@ import pytest
 from scripts.clients.drivers import Driver, drivers
 from scripts.harness.in_process import Proxy
 from tests.clients.driving import Conversation, Drive
-from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(900)]
 
@@ -46,7 +45,7 @@ def record(way: str, cell: str, record_property: Callable[[str, object], None]) 
     return lambda outcome: record_property("cell", f"{way}|{cell}|{outcome}")
 
 
-async def opened(drive: Drive, proxy: Proxy, way: str, folder: Path, **more: bool) -> Conversation:  # noqa: F811
+async def opened(drive: Drive, proxy: Proxy, way: str, folder: Path, **more: bool) -> Conversation:
     how = {"stream": not drive.driver.lack("streamed", way), "tools": False, **more}
     found = Conversation(drive, proxy, way, folder=folder, **how)
     await found.open()
@@ -55,7 +54,7 @@ async def opened(drive: Drive, proxy: Proxy, way: str, folder: Path, **more: boo
 
 @cases
 @pytest.mark.parametrize("cell", ["whole", "streamed"])
-async def test_answered(drive: Drive, way: str, cell: str, proxy: Proxy, tmp_path: Path, record: Record) -> None:  # noqa: F811
+async def test_answered(drive: Drive, way: str, cell: str, proxy: Proxy, tmp_path: Path, record: Record) -> None:
     """The client shows the answer, and it is captured; the backend was asked for a stream, or for none."""
     talk = await opened(drive, proxy, way, tmp_path / "work", stream=cell == "streamed")
     await talk.ask()
@@ -69,7 +68,7 @@ async def test_answered(drive: Drive, way: str, cell: str, proxy: Proxy, tmp_pat
 
 @cases
 @pytest.mark.parametrize("cell", ["tools"])
-async def test_tools(drive: Drive, way: str, cell: str, proxy: Proxy, tmp_path: Path, record: Record) -> None:  # noqa: F811
+async def test_tools(drive: Drive, way: str, cell: str, proxy: Proxy, tmp_path: Path, record: Record) -> None:
     """A tool is called and run, and `/rl good` rates the answer after it, not the call."""
     if drive.driver.lack("tools", way):
         talk = await opened(drive, proxy, way, tmp_path / "work", tools=True)
@@ -88,7 +87,7 @@ async def test_tools(drive: Drive, way: str, cell: str, proxy: Proxy, tmp_path: 
 
 @cases
 @pytest.mark.parametrize("cell", ["rated"])
-async def test_rated(drive: Drive, way: str, cell: str, proxy: Proxy, tmp_path: Path, record: Record) -> None:  # noqa: F811
+async def test_rated(drive: Drive, way: str, cell: str, proxy: Proxy, tmp_path: Path, record: Record) -> None:
     """Typed in the conversation, whole and streamed, after the first answer and after the second."""
     modes = [mode for mode in ("whole", "streamed") if not drive.driver.lack(mode, way)]
     for mode in modes:
@@ -112,7 +111,7 @@ async def test_rated(drive: Drive, way: str, cell: str, proxy: Proxy, tmp_path: 
 
 @cases
 @pytest.mark.parametrize("cell", ["last"])
-async def test_last(drive: Drive, way: str, cell: str, proxy: Proxy, tmp_path: Path, record: Record) -> None:  # noqa: F811
+async def test_last(drive: Drive, way: str, cell: str, proxy: Proxy, tmp_path: Path, record: Record) -> None:
     """`rlproxy good` means the answer that the client shows, whatever it asks on the side."""
     talk = await opened(drive, proxy, way, tmp_path / "work", tools=not drive.driver.lack("tools", way))
     for _ in range(2):
@@ -126,7 +125,7 @@ async def test_last(drive: Drive, way: str, cell: str, proxy: Proxy, tmp_path: P
 
 @cases
 @pytest.mark.parametrize("cell", ["id"])
-async def test_id(drive: Drive, way: str, cell: str, proxy: Proxy, tmp_path: Path, record: Record) -> None:  # noqa: F811
+async def test_id(drive: Drive, way: str, cell: str, proxy: Proxy, tmp_path: Path, record: Record) -> None:
     """The id that the client gives to its caller rates this answer: whole or streamed, or both."""
     modes, shown = [mode for mode in ("whole", "streamed") if not drive.driver.lack(mode, way)], []
     for mode in modes:

@@ -9,7 +9,6 @@ import pytest
 
 from scripts.fakes.backend import FakeBackend
 from scripts.harness.agent import CACHE, Agent, beside, over
-from tests.proxy.conftest import backend  # noqa: F401
 
 pytestmark = [pytest.mark.agents]
 
@@ -17,7 +16,7 @@ PROGRAM = CACHE / "rlproxy/venvs/llm/bin/llm"
 
 
 @pytest.fixture
-async def llm(backend: FakeBackend, tmp_path: Path) -> AsyncIterator[Agent]:  # noqa: F811
+async def llm(backend: FakeBackend, tmp_path: Path) -> AsyncIterator[Agent]:
     if not PROGRAM.exists():
         pytest.skip("llm is not installed; `make test-agents` does that and runs this test")
     async with beside(Agent(PROGRAM, tmp_path, over(backend, tmp_path)), "llm") as agent:
@@ -25,7 +24,7 @@ async def llm(backend: FakeBackend, tmp_path: Path) -> AsyncIterator[Agent]:  # 
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
-async def test_asked_and_rated(llm: Agent, backend: FakeBackend, stream: bool) -> None:  # noqa: F811
+async def test_asked_and_rated(llm: Agent, backend: FakeBackend, stream: bool) -> None:
     flags = () if stream else ("--no-stream",)
     assert await llm.run("-m", "rlproxy", *flags, "hi there") == "You said: hi there \n"
     (row,) = await llm.rows()
@@ -40,7 +39,7 @@ async def test_asked_and_rated(llm: Agent, backend: FakeBackend, stream: bool) -
     assert talk == [("user", "hi there"), ("assistant", "You said: hi there "), ("user", "and now?")]
 
 
-async def test_a_tool_is_run_and_the_answer_rated(llm: Agent, backend: FakeBackend) -> None:  # noqa: F811
+async def test_a_tool_is_run_and_the_answer_rated(llm: Agent, backend: FakeBackend) -> None:
     backend.wants = "llm_version", {}
     assert (await llm.run("-m", "rlproxy", "-T", "llm_version", "Which?")).strip().endswith("It is 0.36")
     asking, answering = await llm.rows()

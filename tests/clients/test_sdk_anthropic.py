@@ -11,7 +11,6 @@ from pydantic import BaseModel
 
 from scripts.harness.in_process import Proxy
 from tests.clients.calls import captured, clients, final, made, streams, ways
-from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 TOOL: dict[str, Any] = {"name": "look", "description": "Looks.", "input_schema": {"type": "object", "properties": {}}}
 THINKING = {"type": "enabled", "budget_tokens": 1024}
@@ -22,7 +21,7 @@ class Said(BaseModel):
 
 
 @pytest.fixture
-async def client(proxy: Proxy, sync: bool) -> AsyncIterator[Any]:  # noqa: F811
+async def client(proxy: Proxy, sync: bool) -> AsyncIterator[Any]:
     kind = anthropic.Anthropic if sync else anthropic.AsyncAnthropic
     client = kind(base_url=proxy.url, api_key="any", max_retries=0)
     yield client
@@ -32,7 +31,7 @@ async def client(proxy: Proxy, sync: bool) -> AsyncIterator[Any]:  # noqa: F811
 @clients
 @streams
 @ways
-async def test_messages(proxy: Proxy, client: Any, sync: bool, stream: bool, way: str) -> None:  # noqa: F811
+async def test_messages(proxy: Proxy, client: Any, sync: bool, stream: bool, way: str) -> None:
     if way == "native":
         proxy.backend.speaks.add("messages")
 
@@ -70,7 +69,7 @@ async def test_messages(proxy: Proxy, client: Any, sync: bool, stream: bool, way
 
 @clients
 @pytest.mark.parametrize("speaks", ["messages", "tokenize", "tokenize apply-template"])
-async def test_count_tokens(proxy: Proxy, client: Any, sync: bool, speaks: str) -> None:  # noqa: F811
+async def test_count_tokens(proxy: Proxy, client: Any, sync: bool, speaks: str) -> None:
     """By the backend's own route, else by its tokenizer: vLLM's counts messages, llama.cpp's text."""
     proxy.backend.speaks |= set(speaks.split())
     request: dict[str, Any] = {"model": "fake", "messages": [{"role": "user", "content": "hi there"}]}
@@ -81,7 +80,7 @@ async def test_count_tokens(proxy: Proxy, client: Any, sync: bool, speaks: str) 
 
 
 @clients
-async def test_what_cannot_be_counted_is_not_guessed(proxy: Proxy, client: Any, sync: bool) -> None:  # noqa: F811
+async def test_what_cannot_be_counted_is_not_guessed(proxy: Proxy, client: Any, sync: bool) -> None:
     picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}
     request: dict[str, Any] = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
     with pytest.raises(anthropic.NotFoundError, match="cannot count the tokens of a prompt"):

@@ -12,7 +12,6 @@ import pytest
 from proxy.backends.openai import OpenAICompatible
 from scripts.harness.in_process import Proxy
 from tests.clients.calls import clients, made, pieces, streams, ways
-from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 SCHEMA = {"type": "object", "properties": {"said": {"type": "string"}}, "required": ["said"]}
 
@@ -23,7 +22,7 @@ def look() -> str:
 
 
 @pytest.fixture
-async def client(proxy: Proxy, sync: bool, way: str) -> AsyncIterator[Any]:  # noqa: F811
+async def client(proxy: Proxy, sync: bool, way: str) -> AsyncIterator[Any]:
     if way == "native":  # a server of a kind that is asked once what it speaks
         proxy.backend.speaks.add("ollama")
         await proxy.stop()
@@ -34,7 +33,7 @@ async def client(proxy: Proxy, sync: bool, way: str) -> AsyncIterator[Any]:  # n
     await made(sync, client.close)
 
 
-async def last_row(proxy: Proxy, way: str, dialect: str) -> str:  # noqa: F811
+async def last_row(proxy: Proxy, way: str, dialect: str) -> str:
     """The newest completion's id; Ollama's bodies carry none."""
     (row,) = await proxy.store.completions.page(limit=1)
     assert row.end is not None and row.end.status == "done"
@@ -45,7 +44,7 @@ async def last_row(proxy: Proxy, way: str, dialect: str) -> str:  # noqa: F811
 @clients
 @streams
 @ways
-async def test_chat(proxy: Proxy, client: Any, sync: bool, stream: bool, way: str) -> None:  # noqa: F811
+async def test_chat(proxy: Proxy, client: Any, sync: bool, stream: bool, way: str) -> None:
     async def ask(messages: list[Any], **more: Any) -> list[Any]:
         if stream:
             return await pieces(sync, client.chat, "fake", messages, stream=True, **more)
@@ -82,7 +81,7 @@ async def test_chat(proxy: Proxy, client: Any, sync: bool, stream: bool, way: st
 @clients
 @streams
 @ways
-async def test_generate(proxy: Proxy, client: Any, sync: bool, stream: bool, way: str) -> None:  # noqa: F811
+async def test_generate(proxy: Proxy, client: Any, sync: bool, stream: bool, way: str) -> None:
     async def ask(prompt: str) -> str:
         if stream:
             parts = await pieces(sync, client.generate, "fake", prompt, stream=True)

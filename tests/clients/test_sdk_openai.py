@@ -12,7 +12,6 @@ from pydantic import BaseModel
 
 from scripts.harness.in_process import Proxy
 from tests.clients.calls import captured, clients, final, made, pieces, streams, ways
-from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 LOOK: dict[str, Any] = {"type": "object", "properties": {}}
 CHAT_TOOL = {"type": "function", "function": {"name": "look", "parameters": LOOK}}
@@ -24,7 +23,7 @@ class Said(BaseModel):
 
 
 @pytest.fixture
-async def client(proxy: Proxy, sync: bool) -> AsyncIterator[OpenAI | AsyncOpenAI]:  # noqa: F811
+async def client(proxy: Proxy, sync: bool) -> AsyncIterator[OpenAI | AsyncOpenAI]:
     kind = OpenAI if sync else AsyncOpenAI
     client = kind(base_url=proxy.url + "/v1", api_key="any", max_retries=0)
     yield client
@@ -33,7 +32,7 @@ async def client(proxy: Proxy, sync: bool) -> AsyncIterator[OpenAI | AsyncOpenAI
 
 @clients
 @streams
-async def test_chat(proxy: Proxy, client: Any, sync: bool, stream: bool) -> None:  # noqa: F811
+async def test_chat(proxy: Proxy, client: Any, sync: bool, stream: bool) -> None:
     async def ask(messages: list[Any], **more: Any) -> Any:
         request: dict[str, Any] = {"model": "fake", "messages": messages, **more}
         chat = client.chat.completions
@@ -66,7 +65,7 @@ async def test_chat(proxy: Proxy, client: Any, sync: bool, stream: bool) -> None
 @clients
 @streams
 @ways
-async def test_completions(proxy: Proxy, client: Any, sync: bool, stream: bool, way: str) -> None:  # noqa: F811
+async def test_completions(proxy: Proxy, client: Any, sync: bool, stream: bool, way: str) -> None:
     if way == "native":
         proxy.backend.speaks.add("completions")
 
@@ -88,7 +87,7 @@ async def test_completions(proxy: Proxy, client: Any, sync: bool, stream: bool, 
 @clients
 @streams
 @ways
-async def test_responses(proxy: Proxy, client: Any, sync: bool, stream: bool, way: str) -> None:  # noqa: F811
+async def test_responses(proxy: Proxy, client: Any, sync: bool, stream: bool, way: str) -> None:
     if way == "native":
         proxy.backend.speaks.add("responses")
 

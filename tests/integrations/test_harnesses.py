@@ -22,7 +22,6 @@ from scripts.fakes.backend import FakeBackend
 from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
 from tests.harness.runs import until
-from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 pytestmark = [pytest.mark.harnesses, pytest.mark.timeout(300)]
 
@@ -47,9 +46,7 @@ def shell(command: str) -> str:
 
 
 async def test_mini_swe_agent_works_in_its_shell_and_what_it_did_trains(
-    proxy: Proxy,  # noqa: F811
-    backend: FakeBackend,  # noqa: F811
-    tmp_path: Path,
+    proxy: Proxy, backend: FakeBackend, tmp_path: Path
 ) -> None:
     files = tmp_path / "project"
     files.mkdir()
@@ -87,9 +84,7 @@ async def test_mini_swe_agent_works_in_its_shell_and_what_it_did_trains(
 
 
 async def test_inspect_ai_gives_rewards_in_groups_and_looks_at_held_out_questions(
-    proxy: Proxy,  # noqa: F811
-    backend: FakeBackend,  # noqa: F811
-    tmp_path: Path,
+    proxy: Proxy, backend: FakeBackend, tmp_path: Path
 ) -> None:
     turns = itertools.count()
 
@@ -117,7 +112,7 @@ async def test_inspect_ai_gives_rewards_in_groups_and_looks_at_held_out_question
     assert len({one["group"] for one in found["data"] if one["split"] == "train"}) == 2
 
 
-async def attempted(proxy: Proxy, home: Path, task: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:  # noqa: F811
+async def attempted(proxy: Proxy, home: Path, task: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """What attempts.py printed of one round, and the episodes that trained."""
     await proxy.stop()
     await proxy.start(train__start_at_episodes=8, train__group_size=4)
@@ -130,9 +125,7 @@ async def attempted(proxy: Proxy, home: Path, task: str) -> tuple[list[dict[str,
 
 
 async def test_of_a_scripted_environment_only_the_first_of_two_turns_counts(
-    proxy: Proxy,  # noqa: F811
-    backend: FakeBackend,  # noqa: F811
-    tmp_path: Path,
+    proxy: Proxy, backend: FakeBackend, tmp_path: Path
 ) -> None:
     asked: Counter[str] = Counter()
 
@@ -155,9 +148,7 @@ async def test_of_a_scripted_environment_only_the_first_of_two_turns_counts(
 
 
 async def test_a_calculator_is_called_in_json_and_its_result_comes_back(
-    proxy: Proxy,  # noqa: F811
-    backend: FakeBackend,  # noqa: F811
-    tmp_path: Path,
+    proxy: Proxy, backend: FakeBackend, tmp_path: Path
 ) -> None:
     asked: Counter[str] = Counter()
 
@@ -180,9 +171,7 @@ async def test_a_calculator_is_called_in_json_and_its_result_comes_back(
 
 
 async def test_rewards_of_a_verifiers_run_are_imported_and_train(
-    proxy: Proxy,  # noqa: F811
-    backend: FakeBackend,  # noqa: F811
-    tmp_path: Path,
+    proxy: Proxy, backend: FakeBackend, tmp_path: Path
 ) -> None:
     attempts = itertools.count()
 

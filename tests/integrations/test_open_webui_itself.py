@@ -25,7 +25,6 @@ from scripts.fakes.backend import MODEL, FakeBackend
 from scripts.fakes.platforms.open_webui import FUNCTION
 from scripts.harness.command import rlproxy
 from scripts.harness.serving import Serving
-from tests.proxy.conftest import backend  # noqa: F401
 
 pytestmark = [pytest.mark.openwebui, pytest.mark.timeout(560)]
 
@@ -168,7 +167,7 @@ class Person:
 
 
 @pytest.fixture
-async def ui(backend: FakeBackend, tmp_path: Path) -> AsyncIterator[WebUI]:  # noqa: F811
+async def ui(backend: FakeBackend, tmp_path: Path) -> AsyncIterator[WebUI]:
     if not COMMAND.exists() or CHROMIUM is None:
         pytest.skip("Open WebUI or Chromium is not installed; `make test-openwebui` does that and runs this test")
     backend.wants = ("no such tool", {})
@@ -221,7 +220,7 @@ def is_only(value: float, **words: str) -> Callable[[list[list[dict[str, Any]]]]
     return holds
 
 
-async def test_from_a_click_to_a_rating_and_back(ui: WebUI, backend: FakeBackend, tmp_path: Path) -> None:  # noqa: F811
+async def test_from_a_click_to_a_rating_and_back(ui: WebUI, backend: FakeBackend, tmp_path: Path) -> None:
     async with at(ui) as ann:
         await ann.asks("Name a colour please", "You said: Name a colour please")
         await ann.asks("And another one", "You said: And another one")

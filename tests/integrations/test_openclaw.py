@@ -23,7 +23,6 @@ from scripts.fakes.platforms.telegram import GROUP, TOKEN, FakeTelegram
 from scripts.harness.command import rlproxy
 from scripts.harness.serving import Serving
 from scripts.harness.signing import OPENCLAW_SECRET
-from tests.proxy.conftest import backend  # noqa: F401
 
 pytestmark = [pytest.mark.openclaw, pytest.mark.timeout(560)]
 
@@ -143,7 +142,7 @@ class Claw:
 
 
 @pytest.fixture
-async def claw(backend: FakeBackend, tmp_path: Path) -> AsyncIterator[Claw]:  # noqa: F811
+async def claw(backend: FakeBackend, tmp_path: Path) -> AsyncIterator[Claw]:
     if not (PLUGIN / "dist/index.js").exists():
         pytest.skip("OpenClaw is not installed; `make test-openclaw` does that and runs this test")
     telegram = FakeTelegram()
@@ -233,7 +232,7 @@ async def test_what_it_reads_and_how_it_signs() -> None:
     assert found["due"] == [[], ["7"], [], ["8"], []]
 
 
-async def test_from_the_chat_to_ratings_and_back(claw: Claw, backend: FakeBackend) -> None:  # noqa: F811
+async def test_from_the_chat_to_ratings_and_back(claw: Claw, backend: FakeBackend) -> None:
     """One gateway for all of it: it takes half a minute to start."""
     await _a_reaction_becomes_a_rating(claw, backend)
     await _a_command_is_answered_by_rlproxy(claw, backend)
@@ -241,7 +240,7 @@ async def test_from_the_chat_to_ratings_and_back(claw: Claw, backend: FakeBacken
     await _admin_verbs_are_for_those_named(claw)
 
 
-async def _a_reaction_becomes_a_rating(claw: Claw, backend: FakeBackend) -> None:  # noqa: F811
+async def _a_reaction_becomes_a_rating(claw: Claw, backend: FakeBackend) -> None:
     backend.says = "Forty-two, as far as I know."
     await claw.telegram.says(OWNER, "What is six times seven?")
     message = await claw.answer(1)
@@ -254,7 +253,7 @@ async def _a_reaction_becomes_a_rating(claw: Claw, backend: FakeBackend) -> None
     assert await claw.rated(f"telegram:{OWNER}", -1.0)
 
 
-async def _a_command_is_answered_by_rlproxy(claw: Claw, backend: FakeBackend) -> None:  # noqa: F811
+async def _a_command_is_answered_by_rlproxy(claw: Claw, backend: FakeBackend) -> None:
     asked = len(backend.requests)
     await claw.telegram.says(OWNER, "/rl good at last")
     said = (await claw.answer(2))["text"]
@@ -263,7 +262,7 @@ async def _a_command_is_answered_by_rlproxy(claw: Claw, backend: FakeBackend) ->
     assert len(backend.requests) == asked
 
 
-async def _in_a_group_the_one_who_asked_rates(claw: Claw, backend: FakeBackend) -> None:  # noqa: F811
+async def _in_a_group_the_one_who_asked_rates(claw: Claw, backend: FakeBackend) -> None:
     backend.says = "Good morning to the town."
     await claw.telegram.says(OWNER, "Say something to everybody", GROUP)
     message = await claw.answer(3)

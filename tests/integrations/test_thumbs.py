@@ -12,7 +12,6 @@ import pytest
 from aiohttp import web
 
 from scripts.harness.in_process import Proxy
-from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 SNIPPET = Path(__file__).parents[2] / "integrations/browser/thumbs.js"
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -34,7 +33,7 @@ await fetch("/over", { method: "POST", body: document.body.dataset.said });
 class Site:
     """A person's own server: its page, and `/v1/feedback` passed on under its own name."""
 
-    def __init__(self, proxy: Proxy, folder: Path) -> None:  # noqa: F811
+    def __init__(self, proxy: Proxy, folder: Path) -> None:
         self._proxy = proxy
         self._folder = folder
         self.page = ""
@@ -89,7 +88,7 @@ class Site:
 
 
 @pytest.fixture
-async def site(proxy: Proxy, tmp_path: Path) -> AsyncIterator[Site]:  # noqa: F811
+async def site(proxy: Proxy, tmp_path: Path) -> AsyncIterator[Site]:
     if CHROMIUM is None:
         pytest.skip("there is no Chromium here; on Debian: `make test-browser` installs it")
     site = Site(proxy, tmp_path / "browser")
@@ -99,7 +98,7 @@ async def site(proxy: Proxy, tmp_path: Path) -> AsyncIterator[Site]:  # noqa: F8
 
 
 @pytest.mark.browser
-async def test_taps_rate_and_take_back(proxy: Proxy, site: Site) -> None:  # noqa: F811
+async def test_taps_rate_and_take_back(proxy: Proxy, site: Site) -> None:
     id = (await (await proxy.chat("hello")).json())["id"]
     assert await site.taps(id, 0, 1, 1, 0) == ["true,false -", "false,true -", "false,false -", "true,false -"]
     ratings = await proxy.store.ratings.history(id)

@@ -1,4 +1,4 @@
-"""A whole proxy on loopback, with a fake backend and a fake trainer behind it."""
+"""What several packages' tests share: llama.cpp's router, and waits that are short."""
 
 from __future__ import annotations
 
@@ -7,34 +7,47 @@ from pathlib import Path
 
 import pytest
 
-from scripts.fakes.backend import FakeBackend
-from scripts.fakes.launcher import FakeLauncher
-from scripts.fakes.ollama import FakeOllama
+from proxy.core.sharing import waiting_line
+from proxy.training import gpu_sharing, rehearsal, weights_check
+from proxy.versions import admission
+from scripts.fakes.llamacpp import FakeLlama
 from scripts.harness.in_process import Proxy
-from tests.harness.newcomer import LLAMA
+from tests.harness.llamacpp import PRESETS, make_proxy, with_versions
 
 
 @pytest.fixture
-async def backend() -> AsyncIterator[FakeBackend]:
-    fake = FakeBackend()
+async def router(tmp_path: Path) -> AsyncIterator[FakeLlama]:
+    presets = tmp_path / "presets.ini"
+    presets.write_text(PRESETS)
+    fake = FakeLlama(presets)
     await fake.start()
     yield fake
     await fake.stop()
 
 
 @pytest.fixture
-async def ollama(tmp_path: Path) -> AsyncIterator[FakeOllama]:
-    """A newcomer's, with a model that tells what it was made from."""
-    fake = FakeOllama(tmp_path / "ollama")
-    fake.about = LLAMA
-    await fake.start()
-    yield fake
-    await fake.stop()
-
-
-@pytest.fixture
-async def proxy(tmp_path: Path, backend: FakeBackend) -> AsyncIterator[Proxy]:
-    proxy = Proxy(tmp_path / "home", backend, FakeLauncher())
+async def routed(tmp_path: Path, router: FakeLlama) -> AsyncIterator[Proxy]:
+    proxy = make_proxy(tmp_path / "home", url=router.url, presets=str(router.presets))
     await proxy.start()
+    await with_versions(proxy, 1, 2, 3)
     yield proxy
     await proxy.stop()
+
+
+@pytest.fixture
+def quick_sharing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name, seconds in (
+        (waiting_line, "BEAT_S", 0.02),
+        (admission, "POLL_S", 0.005),
+        (gpu_sharing, "RETRY_S", 0.1),
+        (gpu_sharing, "FIRST_PAUSE_S", 0.02),
+        (gpu_sharing, "LONGEST_PAUSE_S", 0.1),
+    ):
+        monkeypatch.setattr(module, name, seconds)
+    monkeypatch.setattr("proxy.training.run_supervisor.RECHECK_S", 0.02)
+
+
+@pytest.fixture
+def quick_rehearsal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rehearsal, "TICK_S", 0.02)
+    monkeypatch.setattr(weights_check, "LOOK_S", 0.0)

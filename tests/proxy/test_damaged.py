@@ -20,8 +20,8 @@ from store import driver, schema
 from store.errors import StoreDamaged
 from store.learning import meta
 from store.safety import integrity
+from tests.harness.held_checks import PAGE, Held
 from tests.harness.runs import rated, until
-from tests.store.safety.test_integrity import PAGE, Held, held  # noqa: F401
 
 
 async def killed(proxy: Proxy) -> None:
@@ -40,7 +40,7 @@ def break_table(home: Path, table: str) -> None:
         file.write(b"\xff" * 100)
 
 
-async def test_until_it_is_checked_nothing_is_deleted_and_nothing_trains(proxy: Proxy, held: Held) -> None:  # noqa: F811
+async def test_until_it_is_checked_nothing_is_deleted_and_nothing_trains(proxy: Proxy, held: Held) -> None:
     await proxy.chat("old")
     await rated(proxy, 3)
     calibration = proxy.home / "runs" / "r00007" / run_folder.CALIBRATION
@@ -76,7 +76,7 @@ async def test_until_it_is_checked_nothing_is_deleted_and_nothing_trains(proxy: 
 
 
 @pytest.mark.parametrize("table", ["messages", "search_data", "ratings", "completions"])
-async def test_damage_is_said_everywhere_and_answers_go_on(proxy: Proxy, held: Held, table: str) -> None:  # noqa: F811
+async def test_damage_is_said_everywhere_and_answers_go_on(proxy: Proxy, held: Held, table: str) -> None:
     for n in range(3):
         await proxy.chat(f"{n} " + "words " * 3000)
     await rated(proxy, 3)
@@ -122,7 +122,7 @@ async def test_damage_is_said_everywhere_and_answers_go_on(proxy: Proxy, held: H
 
 
 @pytest.mark.parametrize("table", ["meta", "keys", "pointer", "adapters"])
-async def test_damage_that_the_start_meets_ends_it(proxy: Proxy, held: Held, table: str) -> None:  # noqa: F811
+async def test_damage_that_the_start_meets_ends_it(proxy: Proxy, held: Held, table: str) -> None:
     await proxy.stop()
     with closing(driver.connect(proxy.home / schema.NAME, None, with_names=True)) as db:
         meta.set_meta(db, schema.CLEAN, False)

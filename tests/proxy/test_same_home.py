@@ -18,7 +18,6 @@ from proxy.core.address_file import ADDRESS_FILE, address, home_header, local_ke
 from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
 from store.lock import Lock
-from tests.proxy.cli.test_app import cli  # noqa: F401
 
 
 def port_of(proxy: Proxy) -> dict[str, str]:
@@ -107,7 +106,7 @@ async def test_what_a_killed_proxy_left_is_not_gone_by(proxy: Proxy, tmp_path: P
     assert (address(settings), local_key(settings), owner(settings)) == (proxy.url, None, None)
 
 
-async def test_init_takes_no_other_homes_proxy_for_its_own(cli: Proxy, tmp_path: Path) -> None:  # noqa: F811
+async def test_init_takes_no_other_homes_proxy_for_its_own(cli: Proxy, tmp_path: Path) -> None:
     port = int(cli.url.rpartition(":")[2])
     stopped = load({"home": tmp_path / "stopped", "server.port": port}, environ={}).settings
     assert await asyncio.to_thread(running, stopped) is None

@@ -14,8 +14,7 @@ from standardwebhooks.webhooks import Webhook
 
 from scripts.harness import signing
 from scripts.send_signed import signed_headers
-from tests.proxy.conftest import backend, proxy  # noqa: F401
-from tests.proxy.feedback.webhooks.conftest import Chats, chats, unhurried  # noqa: F401
+from tests.harness.chats import Chats
 
 SCRIPT = Path(__file__).parents[2] / "scripts/send_signed.py"
 
@@ -30,7 +29,7 @@ async def run(url: str, *arguments: str, secret: str = signing.SIGNED_SECRET) ->
     return process.returncode, said.decode()
 
 
-async def test_from_the_command_line_to_a_rating(chats: Chats) -> None:  # noqa: F811
+async def test_from_the_command_line_to_a_rating(chats: Chats) -> None:
     id = await chats.completion("two", session="room")
     url, where = chats.proxy.url, ("--channel", "room")
     assert await chats.link("matrix", "room", "m1", id) == 201
@@ -45,7 +44,7 @@ async def test_from_the_command_line_to_a_rating(chats: Chats) -> None:  # noqa:
     assert (await chats.store.ratings.live(id, "ann")).source == "matrix"
 
 
-async def test_what_is_refused_is_said(chats: Chats) -> None:  # noqa: F811
+async def test_what_is_refused_is_said(chats: Chats) -> None:
     code, said = await run(chats.proxy.url, "--message", "m1", "reaction", "👍")
     assert code == 1 and "nobody has linked that message" in said
     code, said = await run(chats.proxy.url, "--message", "m1", "reaction", "👍", secret=signing.OPENCLAW_SECRET)

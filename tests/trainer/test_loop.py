@@ -1,18 +1,17 @@
 """Whole runs on a tiny model: what they leave, what they refuse, and that they go on where they were stopped."""
 
-import io
 import json
 import shutil
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
 from config import presets
 from tests.harness import tiny
 from tests.trainer.formats.test_model_info import MIXTURES, make
+from tests.trainer.runs import StopAfter, go, of, second, tensors
 from trainer import loop
-from trainer.io.progress import Progress, Stop, Stopped
+from trainer.io.progress import Stop, Stopped
 from trainer.launch import verify_adapter
 from trainer.lessons import reply_checks
 from trainer.policy import packing, policies
@@ -21,31 +20,6 @@ from trainer.run import gate
 
 DENSE = "dense: every linear layer but the head"
 CREDITED = presets.resolve("balanced", {}).rate_credited
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return tiny.make_model(tmp_path_factory.mktemp("models") / "tiny")
-
-
-@pytest.fixture(scope="module")
-def lines(model):
-    return tiny.sample_lines(model)
-
-
-def go(folder, stop=None):
-    out = io.StringIO()
-    with Progress(folder, out) as progress:
-        result = loop.run(folder, progress, stop or Stop())
-    return result, [json.loads(line) for line in out.getvalue().splitlines()]
-
-
-def of(events, name):
-    return [e for e in events if e["event"] == name]
-
-
-def tensors(adapter):
-    return load_file(adapter / "adapter_model.safetensors")
 
 
 def test_a_run_leaves_an_adapter_that_verifies(tmp_path, model, lines):
@@ -260,19 +234,6 @@ def test_the_newest_ratings_move_the_baseline_most(tmp_path, model, lines):
     rewards = [line["reward"] for line in lines if line["split"] == "train"]
     assert sum(rewards) == 0
     assert result["baseline_after"] > 0
-
-
-class StopAfter(Progress):
-    """Asks the run to stop when it reports step n."""
-
-    def __init__(self, folder, stop, step):
-        super().__init__(folder)
-        self.stop, self.step = stop, step
-
-    def event(self, event, **fields):
-        super().event(event, **fields)
-        if event == "step" and fields["step"] == self.step:
-            self.stop.ask("the test said so")
 
 
 @pytest.mark.parametrize("step", [1, 3, 4])
@@ -619,22 +580,6 @@ def test_an_order_that_cannot_be_followed_fails_with_the_reason(tmp_path, model,
     assert result["status"] == "failed"
     assert why in result["reason"]
     assert events[-1]["status"] == "failed"
-
-
-@pytest.fixture(scope="module")
-def first(tmp_path_factory, model, lines):
-    """Version 1, far enough from the base that its replies show it."""
-    folder = tiny.run_folder(
-        tmp_path_factory.mktemp("first") / "run", model, lines, overrides={"learning_rate": 1e-2, "drift_bound": 10.0}
-    )
-    result, _ = go(folder)
-    assert result["status"] == "passed"
-    return folder.parent / "out" / "v0001"
-
-
-def second(path, model, lines, first, **spec):
-    spec = {"version": 2, "parent": 1, "adapters": {"1": str(first)}, "out": str(path / "v0002")} | spec
-    return go(tiny.run_folder(path / "run", model, lines, **spec))
 
 
 def test_the_second_version_starts_from_the_first(tmp_path, model, first):

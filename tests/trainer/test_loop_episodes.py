@@ -3,7 +3,7 @@
 import pytest
 
 from tests.harness import tiny
-from tests.trainer.test_loop import first, go, of, second  # noqa: F401
+from tests.trainer.runs import go, of, second
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def test_groups_that_are_worth_the_same_teach_nothing(tmp_path, model, lines):
     assert result["status"] == "empty" and "advantage of 0" in result["reason"]
 
 
-def test_turns_of_the_version_before_train_and_are_counted_as_late(tmp_path, model, lines, first):  # noqa: F811
+def test_turns_of_the_version_before_train_and_are_counted_as_late(tmp_path, model, lines, first):
     """A group that went on while a run trained."""
     result, events = second(tmp_path, model, lines, first, overrides={"drift_bound": 10.0})
     assert result["status"] in ("passed", "rejected"), result["reason"]

@@ -14,7 +14,7 @@ import torch
 
 from config import presets
 from tests.harness import tiny
-from tests.trainer.test_loop import StopAfter, go, of
+from tests.trainer.runs import StopAfter, go, of
 from trainer import loop, own_loss
 from trainer.io.progress import Stop, Stopped
 from trainer.io.run_folder import LossSpec, RunError

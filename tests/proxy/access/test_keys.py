@@ -14,10 +14,9 @@ from scripts.harness.in_process import Proxy
 from scripts.harness.records import new
 from store.records import Requester, Role
 from store.store import Store
-from tests.store.conftest import store  # noqa: F401
 
 
-async def test_a_key_from_its_making_to_its_end(store: Store) -> None:  # noqa: F811
+async def test_a_key_from_its_making_to_its_end(store: Store) -> None:
     keys = Keys(ServerSection())
     await keys.start(store)
     assert keys.principal("").role == "admin" and not keys.needed
@@ -48,7 +47,7 @@ async def test_a_key_from_its_making_to_its_end(store: Store) -> None:  # noqa: 
 
 
 @pytest.mark.parametrize("name", ["", "owner", "a b", "../x", "-x", "x" * 101, "a\n"])
-async def test_names_that_are_none(store: Store, name: str) -> None:  # noqa: F811
+async def test_names_that_are_none(store: Store, name: str) -> None:
     keys = Keys(ServerSection())
     await keys.start(store)
     with pytest.raises(BadRequest):
@@ -57,7 +56,7 @@ async def test_names_that_are_none(store: Store, name: str) -> None:  # noqa: F8
         await keys.create("x", "root", "admin")
 
 
-async def test_fixed_keys_go_on_beside_them(store: Store) -> None:  # noqa: F811
+async def test_fixed_keys_go_on_beside_them(store: Store) -> None:
     keys = Keys(ServerSection(api_key="the-use-key", admin_key="the-admin-key"))
     await keys.start(store)
     assert keys.principal("the-use-key") == ("rate", "", None)

@@ -23,8 +23,8 @@ from scripts.fakes.backend import FakeBackend
 from scripts.fakes.cloud import KEY, FakeCloud
 from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
+from tests.harness.llamacpp import make_proxy
 from tests.harness.runs import until
-from tests.proxy.backends.test_llamacpp import make_proxy
 from trainer.launch import LocalLauncher
 
 AUTH = {"authorization": f"Bearer {KEY}"}

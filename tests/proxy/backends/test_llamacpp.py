@@ -13,53 +13,9 @@ import psutil
 import pytest
 
 from proxy.backends import llamacpp_managed
-from scripts.fakes.backend import FakeBackend
-from scripts.fakes.launcher import FakeLauncher
 from scripts.fakes.llamacpp import FakeLlama
 from scripts.harness.in_process import Proxy
-from scripts.harness.versions import publish
-
-PRESETS = "[*]\nctx-size = 512\n\n[fake]\nmodel = /m/fake.gguf\n"
-
-
-def make_proxy(home: Path, **flags: str) -> Proxy:
-    proxy = Proxy(home, FakeBackend(), FakeLauncher())
-    proxy.kind = None
-    proxy.flags |= {"backend.kind": "llamacpp", **{f"backend.{key}": value for key, value in flags.items()}}
-    return proxy
-
-
-async def with_versions(proxy: Proxy, *versions: int) -> None:
-    """None of them live."""
-    await proxy.post("/rl/pause")
-    for version in versions:
-        await (await proxy.chat(f"q{version}")).read()
-        await proxy.rate(completion_id="last", rating="good")
-        await publish(proxy, version)
-
-
-async def said_by(proxy: Proxy, model: str = "fake") -> str:
-    """Who answered, by its own word."""
-    return (await proxy.say("who?", model=model)).split()[0]
-
-
-@pytest.fixture
-async def router(tmp_path: Path) -> AsyncIterator[FakeLlama]:
-    presets = tmp_path / "presets.ini"
-    presets.write_text(PRESETS)
-    fake = FakeLlama(presets)
-    await fake.start()
-    yield fake
-    await fake.stop()
-
-
-@pytest.fixture
-async def routed(tmp_path: Path, router: FakeLlama) -> AsyncIterator[Proxy]:
-    proxy = make_proxy(tmp_path / "home", url=router.url, presets=str(router.presets))
-    await proxy.start()
-    await with_versions(proxy, 1, 2, 3)
-    yield proxy
-    await proxy.stop()
+from tests.harness.llamacpp import PRESETS, make_proxy, said_by, with_versions
 
 
 async def test_a_router_swaps_and_rolls_back(routed: Proxy, router: FakeLlama) -> None:

@@ -17,7 +17,7 @@ from scripts.fakes.backend import FakeBackend
 from scripts.fakes.launcher import FakeLauncher
 from scripts.fakes.lmstudio import FakeLMStudio
 from scripts.harness.in_process import Proxy
-from tests.proxy.backends.test_llamacpp import said_by, with_versions
+from tests.harness.llamacpp import said_by, with_versions
 
 
 def make_proxy(home: Path, studio: FakeLMStudio, **flags: Any) -> Proxy:

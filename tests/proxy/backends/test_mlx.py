@@ -19,7 +19,7 @@ from proxy.core.errors import BadRequest
 from scripts.fakes.launcher import FakeLauncher
 from scripts.fakes.mlx import FakeMlx
 from scripts.harness.in_process import Proxy
-from tests.proxy.backends.test_llamacpp import make_proxy, said_by, with_versions
+from tests.harness.llamacpp import make_proxy, said_by, with_versions
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from scripts.fakes.backend import FakeBackend
 from scripts.fakes.launcher import FakeLauncher
 from scripts.fakes.ollama import LICENSE, TEMPLATE, FakeOllama
 from scripts.harness.in_process import Proxy
-from tests.proxy.backends.test_llamacpp import said_by, with_versions
+from tests.harness.llamacpp import said_by, with_versions
 
 OLD, NEW = "0.33.2", "0.34.4"
 

@@ -18,10 +18,12 @@ from scripts.fakes.launcher import FakeLauncher
 from scripts.fakes.lmstudio import FakeLMStudio
 from scripts.fakes.ollama import FakeOllama
 from scripts.harness.in_process import Proxy
+from tests.harness.llamacpp import said_by, with_versions
 from tests.harness.runs import rated, until
 from tests.proxy.backends import test_lmstudio, test_ollama
-from tests.proxy.backends.test_llamacpp import said_by, with_versions
-from tests.proxy.training.test_gpu_sharing import awake, quick, waiting  # noqa: F401
+from tests.proxy.training.test_gpu_sharing import awake, waiting
+
+pytestmark = pytest.mark.usefixtures("quick_sharing")
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ import pytest
 from proxy.backends.origins import MOST, Origins
 from scripts.fakes.ollama import FakeOllama
 from scripts.harness.in_process import Proxy
-from tests.proxy.backends.test_llamacpp import said_by, with_versions
+from tests.harness.llamacpp import said_by, with_versions
 from tests.proxy.backends.test_ollama import NEW, OLD, make_proxy
 
 MODEL = "fake:latest"

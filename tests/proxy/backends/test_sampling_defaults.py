@@ -15,7 +15,7 @@ from scripts.fakes.launcher import FakeLauncher
 from scripts.fakes.llamacpp import FakeLlama
 from scripts.fakes.sglang import FakeSGLang
 from scripts.harness.in_process import Proxy
-from tests.proxy.backends.test_llamacpp import PRESETS, make_proxy
+from tests.harness.llamacpp import PRESETS, make_proxy
 
 QWEN = {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "do_sample": True, "eos_token_id": [1, 2]}
 RECORDED = {"temperature": 0.6, "top_p": 0.95, "top_k": 20.0}

@@ -11,7 +11,7 @@ import pytest
 
 from scripts.fakes.sglang import FakeSGLang
 from scripts.harness.in_process import Proxy
-from tests.proxy.backends.test_llamacpp import make_proxy, said_by, with_versions
+from tests.harness.llamacpp import make_proxy, said_by, with_versions
 
 
 @pytest.fixture

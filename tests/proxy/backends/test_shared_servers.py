@@ -14,7 +14,7 @@ from scripts.fakes.backend import FakeBackend
 from scripts.fakes.launcher import FakeLauncher
 from scripts.fakes.ollama import FakeOllama
 from scripts.harness.in_process import Proxy
-from tests.proxy.backends.test_llamacpp import said_by, with_versions
+from tests.harness.llamacpp import said_by, with_versions
 from tests.proxy.backends.test_ollama import make_proxy
 
 

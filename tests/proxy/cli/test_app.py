@@ -4,25 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 from pathlib import Path
 
-import pytest
-
-from proxy.core.address_file import ADDRESS_FILE
 from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
 from tests.harness.runs import until
 from tests.proxy.web.test_control import GATE
 
 ROOT = Path(__file__).resolve().parents[3]
-
-
-@pytest.fixture
-async def cli(proxy: Proxy) -> Proxy:
-    (proxy.home / ADDRESS_FILE).write_text(json.dumps({"url": proxy.url, "pid": os.getpid()}))
-    return proxy
 
 
 async def test_rate_and_undo(cli: Proxy) -> None:

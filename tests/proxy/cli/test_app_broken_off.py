@@ -11,7 +11,6 @@ from scripts.fakes.breaking import CHUNKED, HEAD, Breaking, chunks, whole
 from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
 from tests.harness.terminal import CTRL_C, CTRL_D, Terminal
-from tests.proxy.cli.test_app import cli  # noqa: F401
 
 CUT = {
     "between two chunks": chunks(b'{"a": 1}\n', b'{"a": 2}\n'),
@@ -41,7 +40,7 @@ async def test_an_export_that_breaks_off_is_no_export(tmp_path: Path, how: str) 
         assert code == 3 and one_sentence(err) and all(line.endswith("}\n") for line in out.splitlines(keepends=True))
 
 
-async def test_an_export_into_no_folder_or_on_a_full_disk(cli: Proxy, tmp_path: Path) -> None:  # noqa: F811
+async def test_an_export_into_no_folder_or_on_a_full_disk(cli: Proxy, tmp_path: Path) -> None:
     await cli.chat("hello")
     nowhere = tmp_path / "no" / "such" / "folder"
     code, _, err = await rlproxy(cli.home, "export", "-o", str(nowhere))
@@ -52,7 +51,7 @@ async def test_an_export_into_no_folder_or_on_a_full_disk(cli: Proxy, tmp_path: 
     assert code == 1 and one_sentence(err) and "No space left on device" in err
 
 
-async def test_what_is_no_file_is_written_as_it_is(cli: Proxy) -> None:  # noqa: F811
+async def test_what_is_no_file_is_written_as_it_is(cli: Proxy) -> None:
     await cli.chat("hello")
     code, out, err = await rlproxy(cli.home, "export", "-o", "/dev/stdout")
     assert code == 0 and out.startswith("{") and "1 completions written" in err
@@ -77,7 +76,7 @@ async def test_an_import_whose_answer_breaks_off(tmp_path: Path) -> None:
     assert code == 3 and one_sentence(err) and "went away in the middle of its answer" in err
 
 
-async def test_watch_goes_on_when_the_proxy_goes_away_while_it_answers(cli: Proxy) -> None:  # noqa: F811
+async def test_watch_goes_on_when_the_proxy_goes_away_while_it_answers(cli: Proxy) -> None:
     async with cli.http.get("/rl/status") as response:
         status = await response.read()
     async with Breaking(whole(status), whole(status), CUT["in a chunk"], whole(status)) as proxy:
@@ -90,7 +89,7 @@ async def test_watch_goes_on_when_the_proxy_goes_away_while_it_answers(cli: Prox
             assert await terminal.ended() == 0
 
 
-async def test_a_chat_goes_on_when_the_proxy_goes_away_while_it_answers(cli: Proxy) -> None:  # noqa: F811
+async def test_a_chat_goes_on_when_the_proxy_goes_away_while_it_answers(cli: Proxy) -> None:
     async with cli.http.get("/rl/status") as response:
         status = await response.read()
     event = b'data: {"id": "rl-1", "choices": [{"delta": {"content": "half an ans"}}]}\n\n'

@@ -9,7 +9,6 @@ from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
 from store.records import CompletionQuery, Rating
 from tests.harness.terminal import CTRL_C, CTRL_D, Terminal
-from tests.proxy.cli.test_app import cli  # noqa: F401
 
 
 def at(proxy: Proxy, *flags: str) -> Terminal:
@@ -26,7 +25,7 @@ async def leave(terminal: Terminal) -> None:
     assert await terminal.ended() == 0 and terminal.after == terminal.before
 
 
-async def test_a_conversation_and_a_letter_for_each_answer(cli: Proxy) -> None:  # noqa: F811
+async def test_a_conversation_and_a_letter_for_each_answer(cli: Proxy) -> None:
     async with at(cli, "--system", "Be brief.") as terminal:
         await terminal.expect("> ")
         terminal.type("hello there\n")
@@ -60,7 +59,7 @@ async def ratings(proxy: Proxy) -> list[Rating]:
     return sorted(found, key=lambda rating: rating.created_at)
 
 
-async def test_words_that_begin_like_a_rating_rate_nothing(cli: Proxy) -> None:  # noqa: F811
+async def test_words_that_begin_like_a_rating_rate_nothing(cli: Proxy) -> None:
     """However slowly they are typed; and they are the next message."""
     async with at(cli) as terminal:
         await terminal.expect("> ")
@@ -78,7 +77,7 @@ async def test_words_that_begin_like_a_rating_rate_nothing(cli: Proxy) -> None: 
     assert await ratings(cli) == []
 
 
-async def test_a_letter_that_is_meant_for_the_model(cli: Proxy) -> None:  # noqa: F811
+async def test_a_letter_that_is_meant_for_the_model(cli: Proxy) -> None:
     async with at(cli) as terminal:
         await terminal.expect("> ")
         terminal.type("g\n")
@@ -89,7 +88,7 @@ async def test_a_letter_that_is_meant_for_the_model(cli: Proxy) -> None:  # noqa
     assert len(cli.backend.requests) == 1 and await ratings(cli) == []
 
 
-async def test_help_says_what_can_be_typed(cli: Proxy) -> None:  # noqa: F811
+async def test_help_says_what_can_be_typed(cli: Proxy) -> None:
     async with at(cli) as terminal:
         await terminal.expect("> ")
         terminal.type("/help\n")
@@ -99,7 +98,7 @@ async def test_help_says_what_can_be_typed(cli: Proxy) -> None:  # noqa: F811
     assert cli.backend.requests == []
 
 
-async def test_a_command_in_place_of_a_reason(cli: Proxy) -> None:  # noqa: F811
+async def test_a_command_in_place_of_a_reason(cli: Proxy) -> None:
     async with at(cli) as terminal:
         await terminal.expect("> ")
         terminal.type("hello\n")
@@ -116,7 +115,7 @@ async def test_a_command_in_place_of_a_reason(cli: Proxy) -> None:  # noqa: F811
     assert [(rating.value, rating.comment) for rating in await ratings(cli)] == [(-1.0, None)]
 
 
-async def test_what_rlproxy_says_itself_is_not_offered_for_rating(cli: Proxy) -> None:  # noqa: F811
+async def test_what_rlproxy_says_itself_is_not_offered_for_rating(cli: Proxy) -> None:
     async with at(cli) as terminal:
         for command in ("/rl status", "/rl", "rl:help"):
             await terminal.expect("> ")
@@ -129,7 +128,7 @@ async def test_what_rlproxy_says_itself_is_not_offered_for_rating(cli: Proxy) ->
     assert RATE not in terminal.shown and await ratings(cli) == []
 
 
-async def test_a_temperature_and_a_length_limit(cli: Proxy) -> None:  # noqa: F811
+async def test_a_temperature_and_a_length_limit(cli: Proxy) -> None:
     for flags, said in (((), (0.7, 1024)), (("--temperature", "0", "--max-tokens", "3"), (0, 3))):
         async with at(cli, *flags) as terminal:
             await terminal.expect("> ")
@@ -141,7 +140,7 @@ async def test_a_temperature_and_a_length_limit(cli: Proxy) -> None:  # noqa: F8
     assert "cut at its length limit" in terminal.shown
 
 
-async def test_two_versions_and_a_pick(cli: Proxy) -> None:  # noqa: F811
+async def test_two_versions_and_a_pick(cli: Proxy) -> None:
     async with at(cli, "--vs", "base") as terminal:
         await terminal.expect("> ")
         terminal.type("which\n")
@@ -159,7 +158,7 @@ async def test_two_versions_and_a_pick(cli: Proxy) -> None:  # noqa: F811
     assert await cli.store.opinions.votes(0) == []
 
 
-async def test_words_that_begin_like_a_pick_pick_neither(cli: Proxy) -> None:  # noqa: F811
+async def test_words_that_begin_like_a_pick_pick_neither(cli: Proxy) -> None:
     async with at(cli, "--vs", "base") as terminal:
         await terminal.expect("> ")
         terminal.type("which\n")
@@ -174,7 +173,7 @@ async def test_words_that_begin_like_a_pick_pick_neither(cli: Proxy) -> None:  #
     assert await ratings(cli) == [] and len(cli.backend.requests) == 4
 
 
-async def test_a_command_is_given_once_and_is_no_part_of_the_chat(cli: Proxy) -> None:  # noqa: F811
+async def test_a_command_is_given_once_and_is_no_part_of_the_chat(cli: Proxy) -> None:
     async with at(cli, "--vs", "base") as terminal:
         await terminal.expect("> ")
         terminal.type("which\n")
@@ -194,7 +193,7 @@ async def test_a_command_is_given_once_and_is_no_part_of_the_chat(cli: Proxy) ->
     assert said[:2] == [["which"]] * 2 and said[2:] == [["which", said[2][1], "next"]] * 2
 
 
-async def test_an_answer_that_is_stopped(cli: Proxy) -> None:  # noqa: F811
+async def test_an_answer_that_is_stopped(cli: Proxy) -> None:
     cli.backend.pause_s = 0.3
     async with at(cli) as terminal:
         await terminal.expect("> ")
@@ -213,7 +212,7 @@ async def test_an_answer_that_is_stopped(cli: Proxy) -> None:  # noqa: F811
             await asyncio.sleep(0.05)
 
 
-async def test_errors_are_sentences_and_the_chat_goes_on(cli: Proxy) -> None:  # noqa: F811
+async def test_errors_are_sentences_and_the_chat_goes_on(cli: Proxy) -> None:
     async with at(cli, "--version", "v9") as terminal:
         await terminal.expect("> ")
         terminal.type("hello\n")

@@ -15,7 +15,7 @@ from store import schema
 from store.records import NewReaction
 from store.safety import backup
 from tests.harness.runs import rated, until
-from tests.proxy.cli.test_app import ROOT, cli
+from tests.proxy.cli.test_app import ROOT
 
 
 async def at_a_terminal(home: Path, answer: str, *args: str) -> tuple[int, str]:
@@ -97,6 +97,3 @@ async def test_a_run_is_cancelled(cli: Proxy) -> None:
     assert code == 0 and json.loads(out) == {"cancelled": 1}
     await until(cli, ended="failed")
     assert (await cli.get("/rl/runs/1"))["reason"] == "cancelled by a person"
-
-
-__all__ = ["cli"]

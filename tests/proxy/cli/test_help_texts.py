@@ -24,7 +24,6 @@ from proxy.core.address_file import ADDRESS_FILE
 from scripts.docs import man
 from scripts.harness.in_process import Proxy
 from tests.harness.newcomer import Newcomer
-from tests.proxy.cli.test_app import cli  # noqa: F401
 
 GROUP: Any = typer.main.get_command(app)
 COMMANDS: dict[str, Any] = dict(commands_of(GROUP))
@@ -95,7 +94,7 @@ def test_no_proxy_is_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not (tmp_path / "rated.jsonl").exists(), "an export of before would have been emptied"
 
 
-async def test_refused_is_1_and_done_is_0(cli: Proxy) -> None:  # noqa: F811
+async def test_refused_is_1_and_done_is_0(cli: Proxy) -> None:
     await cli.chat("hi")
     for words, expected in (
         ("good", 0), ("undo", 0), ("undo", 1), ("train", 1), ("promote v9", 1), ("runs 99", 1), ("rollback", 1),

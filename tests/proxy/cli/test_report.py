@@ -34,7 +34,6 @@ from store.safety.db_key import Secret
 from store.safety.read_only import look
 from store.store import Store
 from tests.harness.runs import until
-from tests.proxy.cli.test_app import cli  # noqa: F401
 from tests.store.test_migrations import SCHEMAS
 
 EVIL = "<script>alert('x')</script>\"><img src=http://evil.test/x onerror=alert(1)>"
@@ -68,7 +67,7 @@ class Parsed(HTMLParser):
 
 
 @pytest.fixture
-async def filled(cli: Proxy, backend: FakeBackend) -> Proxy:  # noqa: F811
+async def filled(cli: Proxy, backend: FakeBackend) -> Proxy:
     """Two versions, made by the real path of ratings, and one question asked of the base and of v2."""
     steps = [
         {"event": "step", "step": n, "steps": 3, "loss": 0.5 / n, "acceptance": 0.9, "kl_old": 0.1 * n}
@@ -194,7 +193,7 @@ async def test_without_text_there_is_none(filled: Proxy, tmp_path: Path) -> None
     assert json.loads(data)["counts"]["comments"] == 3 and str(filled.home) not in data + text
 
 
-async def test_nothing_but_a_report_is_written_over(cli: Proxy, tmp_path: Path) -> None:  # noqa: F811
+async def test_nothing_but_a_report_is_written_over(cli: Proxy, tmp_path: Path) -> None:
     file = tmp_path / "thesis.html"
     file.write_text("<html>three years of work</html>")
     code, _, err = await rlproxy(cli.home, "report", str(file))
@@ -215,7 +214,7 @@ async def test_no_proxy_and_no_database(tmp_path: Path) -> None:
     assert code == 1 and "There is no database" in err and "rlproxy serve" in err and not list(tmp_path.iterdir())
 
 
-async def test_a_proxy_that_refuses_is_not_gone_around(cli: Proxy, tmp_path: Path) -> None:  # noqa: F811
+async def test_a_proxy_that_refuses_is_not_gone_around(cli: Proxy, tmp_path: Path) -> None:
     await cli.stop()
     await cli.start(server__api_key="k" * 20, server__admin_key="a" * 20)
     (cli.home / ADDRESS_FILE).write_text(json.dumps({"url": cli.url, "pid": os.getpid()}))

@@ -18,7 +18,6 @@ from proxy.training.rehearsal import UNTRIED, verdict
 from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
 from tests.harness.terminal import CTRL_C, Terminal
-from tests.proxy.cli.test_app import cli  # noqa: F401
 
 OTHER_SCREEN, BACK, CURSOR = "\x1b[?1049h", "\x1b[?1049l", "\x1b[?25h"
 
@@ -28,7 +27,7 @@ def env(proxy: Proxy) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("how", ["ctrl-c", "sigterm"])
-async def test_watch_redraws_and_leaves_the_terminal_as_it_was(cli: Proxy, how: str) -> None:  # noqa: F811
+async def test_watch_redraws_and_leaves_the_terminal_as_it_was(cli: Proxy, how: str) -> None:
     async with Terminal("status", "--watch", "--home", str(cli.home), env=env(cli)) as terminal:
         await terminal.expect(OTHER_SCREEN)
         await terminal.expect("0 of the 4 that start a run: 0 good, 0 bad")
@@ -47,7 +46,7 @@ async def test_watch_redraws_and_leaves_the_terminal_as_it_was(cli: Proxy, how: 
         assert terminal.after == terminal.before
 
 
-async def test_watch_says_when_the_proxy_goes_and_goes_on_when_it_is_back(cli: Proxy) -> None:  # noqa: F811
+async def test_watch_says_when_the_proxy_goes_and_goes_on_when_it_is_back(cli: Proxy) -> None:
     async with Terminal("status", "--watch", "--home", str(cli.home), env=env(cli)) as terminal:
         await terminal.expect("0 of the 4 that start a run")
         await cli.stop()
@@ -57,7 +56,7 @@ async def test_watch_says_when_the_proxy_goes_and_goes_on_when_it_is_back(cli: P
         assert await terminal.ended() == 0
 
 
-async def test_watch_without_a_terminal(cli: Proxy) -> None:  # noqa: F811
+async def test_watch_without_a_terminal(cli: Proxy) -> None:
     code, _, err = await rlproxy(cli.home, "status", "--watch")
     assert code == 2 and "--json" in err
     async with Terminal("status", "--watch", "--json", "--home", str(cli.home), env=env(cli), columns=999) as terminal:

@@ -19,7 +19,6 @@ from proxy.feedback.reward_function import RewardFunction
 from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
 from tests.harness.runs import until
-from tests.proxy.conftest import backend, proxy  # noqa: F401
 from tests.proxy.test_episodes import ask, open_one, reward
 
 CODE = """
@@ -49,7 +48,7 @@ def reward(episode):
 
 
 @pytest.fixture
-async def own(proxy: Proxy, tmp_path: Path) -> AsyncIterator[RewardFunction]:  # noqa: F811
+async def own(proxy: Proxy, tmp_path: Path) -> AsyncIterator[RewardFunction]:
     """One that asks at once, when a test says so; the proxy's own waits for an hour of quiet."""
     file = tmp_path / "my.py"
     file.write_text(CODE)
@@ -63,16 +62,16 @@ async def own(proxy: Proxy, tmp_path: Path) -> AsyncIterator[RewardFunction]:  #
     await made.stop()
 
 
-async def opened(proxy: Proxy, id: str, *said: str, **more: Any) -> None:  # noqa: F811
+async def opened(proxy: Proxy, id: str, *said: str, **more: Any) -> None:
     assert (await open_one(proxy, id=id, **more))[0] == 201
     await ask(proxy, id, *said)
 
 
-async def rewarded(proxy: Proxy) -> dict[str, float | None]:  # noqa: F811
+async def rewarded(proxy: Proxy) -> dict[str, float | None]:
     return {one["id"]: one["reward"] for one in (await proxy.get("/rl/episodes"))["data"]}
 
 
-async def test_a_quiet_episode_is_rewarded_as_by_a_program(proxy: Proxy, own: RewardFunction) -> None:  # noqa: F811
+async def test_a_quiet_episode_is_rewarded_as_by_a_program(proxy: Proxy, own: RewardFunction) -> None:
     await ask(proxy, "chat", "one")  # a person's: nobody opened it
     await opened(proxy, "long", "one")
     await ask(proxy, "long", "one", "two", "three")
@@ -82,11 +81,7 @@ async def test_a_quiet_episode_is_rewarded_as_by_a_program(proxy: Proxy, own: Re
     assert (await proxy.get("/rl/episodes/long"))["state"] == "rewarded"
 
 
-async def test_what_it_sees(
-    proxy: Proxy,  # noqa: F811
-    own: RewardFunction,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_what_it_sees(proxy: Proxy, own: RewardFunction, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLPROXY_BACKEND__API_KEY", "sk-secret")
     await opened(proxy, "a1", "see", task="add", meta={"seed": 7})
     await own.step()
@@ -94,7 +89,7 @@ async def test_what_it_sees(
     assert comment == repr([1, 0, "You said: see ", "add", {"seed": 7}]) + repr(["LANG", "PATH"])
 
 
-async def test_a_harness_may_end_its_episode_and_leave_the_reward_to_it(proxy: Proxy, own: RewardFunction) -> None:  # noqa: F811
+async def test_a_harness_may_end_its_episode_and_leave_the_reward_to_it(proxy: Proxy, own: RewardFunction) -> None:
     await opened(proxy, "a1", "one")
     assert await rewarded(proxy) == {"a1": None}  # it was not quiet for an hour
     status, found = await reward(proxy, "a1", group="g", group_size=2)
@@ -106,11 +101,7 @@ async def test_a_harness_may_end_its_episode_and_leave_the_reward_to_it(proxy: P
 
 
 @pytest.mark.parametrize("said", ["text", "nan", "2", "true", "list", "raise", "die", "none"])
-async def test_what_it_may_not_costs_that_reward_alone(
-    proxy: Proxy,  # noqa: F811
-    own: RewardFunction,
-    said: str,
-) -> None:
+async def test_what_it_may_not_costs_that_reward_alone(proxy: Proxy, own: RewardFunction, said: str) -> None:
     await opened(proxy, "bad", said)
     await opened(proxy, "good", "one")
     await own.step()
@@ -123,9 +114,7 @@ async def test_what_it_may_not_costs_that_reward_alone(
 
 
 async def test_an_error_names_the_line_and_stands_in_the_status(
-    proxy: Proxy,  # noqa: F811
-    own: RewardFunction,
-    tmp_path: Path,
+    proxy: Proxy, own: RewardFunction, tmp_path: Path
 ) -> None:
     await opened(proxy, "bad", "raise")
     assert (await reward(proxy, "bad"))[0] == 400
@@ -137,9 +126,7 @@ async def test_an_error_names_the_line_and_stands_in_the_status(
 
 
 async def test_one_that_hangs_is_killed_and_one_that_prints_a_lot_is_heard_in_part(
-    proxy: Proxy,  # noqa: F811
-    own: RewardFunction,
-    tmp_path: Path,
+    proxy: Proxy, own: RewardFunction, tmp_path: Path
 ) -> None:
     await opened(proxy, "a1", "print")
     await own.step()
@@ -153,7 +140,7 @@ async def test_one_that_hangs_is_killed_and_one_that_prints_a_lot_is_heard_in_pa
     await hasty.stop()
 
 
-async def test_a_file_that_is_gone_or_a_device_or_a_link(proxy: Proxy, own: RewardFunction, tmp_path: Path) -> None:  # noqa: F811
+async def test_a_file_that_is_gone_or_a_device_or_a_link(proxy: Proxy, own: RewardFunction, tmp_path: Path) -> None:
     file = tmp_path / "my.py"
     await opened(proxy, "a1", "one")
     file.unlink()
@@ -170,9 +157,7 @@ async def test_a_file_that_is_gone_or_a_device_or_a_link(proxy: Proxy, own: Rewa
 
 
 async def test_other_code_is_asked_again_and_its_hash_goes_into_the_run(
-    proxy: Proxy,  # noqa: F811
-    own: RewardFunction,
-    tmp_path: Path,
+    proxy: Proxy, own: RewardFunction, tmp_path: Path
 ) -> None:
     file = tmp_path / "my.py"
     for at in range(4):
@@ -195,7 +180,7 @@ async def test_other_code_is_asked_again_and_its_hash_goes_into_the_run(
     assert code == 0 and json.loads(out) == {"left": 0}  # a run has used them all
 
 
-async def test_a_programs_own_reward_goes_first(proxy: Proxy, own: RewardFunction) -> None:  # noqa: F811
+async def test_a_programs_own_reward_goes_first(proxy: Proxy, own: RewardFunction) -> None:
     await opened(proxy, "a1", "one")
     assert (await reward(proxy, "a1", reward=0.25))[0] == 201
     await opened(proxy, "a2", "one")
@@ -206,7 +191,7 @@ async def test_a_programs_own_reward_goes_first(proxy: Proxy, own: RewardFunctio
     assert await rewarded(proxy) == {"a1": 0.25, "a2": None}
 
 
-async def test_without_the_setting_nothing_is_asked(proxy: Proxy) -> None:  # noqa: F811
+async def test_without_the_setting_nothing_is_asked(proxy: Proxy) -> None:
     async with proxy.http.post("/rl/rescore", json={"episodes": True}) as response:
         assert response.status == 409 and "train.reward" in (await response.json())["error"]["message"]
     async with proxy.http.post("/rl/rescore", json={"episodes": 1}) as response:

@@ -10,7 +10,7 @@ import pytest
 
 from scripts.fakes.ollama import FakeOllama
 from scripts.harness.in_process import Proxy
-from tests.proxy.backends.test_llamacpp import said_by, with_versions
+from tests.harness.llamacpp import said_by, with_versions
 from tests.proxy.backends.test_ollama import make_proxy
 
 

@@ -18,10 +18,9 @@ from proxy.training.rewards import Moments
 from scripts.harness.records import claim, put, rating
 from store.records import Message, NewSignal
 from store.store import Store
-from tests.proxy.signals.test_judging import followed, http, judged, judging, store, until_done
+from tests.proxy.signals.test_judging import followed, judged, judging, until_done
 
 ASKED = (Message("user", b'{"content":"what?"}'),)
-__all__ = ["http", "store"]  # fixtures
 
 
 def weights(folder: Path, parameters: int) -> Path:

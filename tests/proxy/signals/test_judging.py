@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from collections.abc import AsyncIterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -31,27 +30,7 @@ from store.records import NewSignal
 from store.store import Store
 
 ROOT = Path(__file__).resolve().parents[3]
-
-
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    opened = await Store.open(tmp_path / "home")
-    yield opened
-    await opened.close()
-
-
-@pytest.fixture
-async def http() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession() as session:
-        yield session
-
-
 At = tuple[Store, aiohttp.ClientSession]
-
-
-@pytest.fixture
-def at(store: Store, http: aiohttp.ClientSession) -> At:
-    return store, http
 
 
 def judging(store: Store, judge: FakeJudge | None, own: OwnSignals | None = None, **settings: Any) -> JudgingLoop:

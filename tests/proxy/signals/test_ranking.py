@@ -16,9 +16,7 @@ from scripts.harness.records import claim, end, new, rating
 from scripts.harness.rule_judge import FakeJudge
 from store.records import Message
 from store.store import Store
-from tests.proxy.signals.test_judging import At, at, at_work, http, judged, store, until_done
-
-__all__ = ["at", "http", "store"]  # fixtures
+from tests.proxy.signals.test_judging import At, at_work, judged, until_done
 
 
 @pytest.mark.parametrize(

@@ -13,26 +13,14 @@ from typing import Any
 import aiohttp
 import pytest
 
-from proxy.core.sharing import waiting_line
 from proxy.training import gpu_sharing
-from proxy.versions import admission
 from scripts.fakes.llamacpp import FakeLlama
 from scripts.harness.in_process import Proxy
+from tests.harness.llamacpp import PRESETS, make_proxy, said_by
 from tests.harness.runs import rated, until
-from tests.proxy.backends.test_llamacpp import PRESETS, make_proxy, said_by, servers
+from tests.proxy.backends.test_llamacpp import servers
 
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, name, seconds in (
-        (waiting_line, "BEAT_S", 0.02),
-        (admission, "POLL_S", 0.005),
-        (gpu_sharing, "RETRY_S", 0.1),
-        (gpu_sharing, "FIRST_PAUSE_S", 0.02),
-        (gpu_sharing, "LONGEST_PAUSE_S", 0.1),
-    ):
-        monkeypatch.setattr(module, name, seconds)
-    monkeypatch.setattr("proxy.training.run_supervisor.RECHECK_S", 0.02)
+pytestmark = pytest.mark.usefixtures("quick_sharing")
 
 
 @pytest.fixture

@@ -9,9 +9,12 @@ import pytest
 from proxy.backends.vllm import VLLM
 from scripts.harness.in_process import Proxy
 from tests.harness.runs import rated, until
-from tests.proxy.training.test_gpu_sharing import awake, quick, waiting  # noqa: F401
+from tests.proxy.training.test_gpu_sharing import awake, waiting
 
-pytestmark = pytest.mark.skipif(not VLLM.capabilities.can_free, reason="vLLM's own part is not there yet")
+pytestmark = [
+    pytest.mark.skipif(not VLLM.capabilities.can_free, reason="vLLM's own part is not there yet"),
+    pytest.mark.usefixtures("quick_sharing"),
+]
 
 
 @pytest.fixture

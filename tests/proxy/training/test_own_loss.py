@@ -12,19 +12,18 @@ from config.errors import SettingsError
 from config.settings import load
 from scripts.harness.in_process import Proxy
 from tests.harness.runs import until
-from tests.proxy.conftest import backend, proxy  # noqa: F401
 from trainer.io.run_folder import read_spec
 
 CODE = b"def loss(logprobs, advantages):\n    return -advantages * logprobs\n"
 
 
-async def rated(proxy: Proxy, count: int = 4) -> None:  # noqa: F811
+async def rated(proxy: Proxy, count: int = 4) -> None:
     for at in range(count):
         await proxy.chat(f"{at}")
         await proxy.rate(completion_id="last", rating="good" if at % 2 else "bad")
 
 
-async def test_a_run_gets_a_copy_and_says_which(proxy: Proxy, tmp_path: Path) -> None:  # noqa: F811
+async def test_a_run_gets_a_copy_and_says_which(proxy: Proxy, tmp_path: Path) -> None:
     file = tmp_path / "my.py"
     file.write_bytes(CODE)
     await proxy.stop()
@@ -41,7 +40,7 @@ async def test_a_run_gets_a_copy_and_says_which(proxy: Proxy, tmp_path: Path) ->
     assert found is not None and found.name == f"{file}:loss"
 
 
-async def test_without_its_file_nothing_trains_and_the_status_says_why(proxy: Proxy, tmp_path: Path) -> None:  # noqa: F811
+async def test_without_its_file_nothing_trains_and_the_status_says_why(proxy: Proxy, tmp_path: Path) -> None:
     file = tmp_path / "my.py"
     await proxy.stop()
     await proxy.start(train__loss=f"{file}:loss")

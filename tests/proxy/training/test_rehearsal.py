@@ -13,7 +13,6 @@ import pytest
 
 from proxy.cli.doctor.checks import DoctorCheck
 from proxy.core.address_file import ADDRESS_FILE
-from proxy.training import rehearsal, weights_check
 from proxy.training.rehearsal import TRIED, shares, verdict
 from scripts.fakes.backend import FakeBackend
 from scripts.fakes.ollama import FakeOllama
@@ -22,17 +21,11 @@ from scripts.harness.in_process import Proxy
 from tests.harness import tiny
 from tests.harness.runs import rated, until
 from tests.proxy.cli.doctor.test_checks import found
-from tests.proxy.cli.test_app import cli  # noqa: F401
 from tests.proxy.training.test_weights_check import reads_otherwise, said
 from trainer.launch import LocalLauncher
 
+pytestmark = pytest.mark.usefixtures("quick_rehearsal")
 WHY = "the server read 70 tokens where the weights' chat template makes 90: another chat template"
-
-
-@pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rehearsal, "TICK_S", 0.02)
-    monkeypatch.setattr(weights_check, "LOOK_S", 0.0)
 
 
 async def tried(proxy: Proxy, state: str) -> dict[str, Any]:
@@ -87,7 +80,7 @@ async def test_after_two_answers_and_after_four_times_as_many(proxy: Proxy) -> N
     assert [body["max_tokens"] for body in proxy.backend.compared[3:]] == [32, 32, 32]
 
 
-async def test_what_would_be_refused_is_said_at_once_and_after_a_restart(cli: Proxy) -> None:  # noqa: F811
+async def test_what_would_be_refused_is_said_at_once_and_after_a_restart(cli: Proxy) -> None:
     cli.launcher.refuses = WHY
     await answers(cli, 2)
     status = await tried(cli, "refused")
@@ -147,7 +140,7 @@ async def doctor(proxy: Proxy, *names: str) -> list[DoctorCheck]:
     return [checks[name] for name in names]
 
 
-async def test_before_anything_was_looked_at_nothing_is_said_to_be_well(cli: Proxy) -> None:  # noqa: F811
+async def test_before_anything_was_looked_at_nothing_is_said_to_be_well(cli: Proxy) -> None:
     assert {check.state for check in await doctor(cli, "base", "template", "prompts")} == {"unknown"}
     await answers(cli, 2)
     await tried(cli, "taken")
@@ -159,7 +152,7 @@ async def test_before_anything_was_looked_at_nothing_is_said_to_be_well(cli: Pro
     assert {check.state for check in await doctor(cli, "base", "template", "prompts")} == {"ok"}
 
 
-async def test_answers_that_a_run_would_refuse(cli: Proxy) -> None:  # noqa: F811
+async def test_answers_that_a_run_would_refuse(cli: Proxy) -> None:
     cli.launcher.refuses = WHY
     await answers(cli, 2)
     await tried(cli, "refused")
@@ -170,10 +163,7 @@ async def test_answers_that_a_run_would_refuse(cli: Proxy) -> None:  # noqa: F81
     assert code == 1
 
 
-async def test_another_model_and_another_prompt_before_any_rating(
-    cli: Proxy,  # noqa: F811
-    tmp_path: Path,
-) -> None:
+async def test_another_model_and_another_prompt_before_any_rating(cli: Proxy, tmp_path: Path) -> None:
     reads_otherwise(cli)
     await answers(cli, 2)
     await said(cli, "other")
@@ -196,7 +186,7 @@ async def test_another_model_and_another_prompt_before_any_rating(
     assert (await doctor(cli, "base"))[0].state == "note", "a person says that it trains all the same"
 
 
-async def test_what_cannot_be_looked_at(cli: Proxy) -> None:  # noqa: F811
+async def test_what_cannot_be_looked_at(cli: Proxy) -> None:
     cli.launcher.unprobed = "there is no tokenizer.json"
     await answers(cli, 2)
     await tried(cli, "unknown")
@@ -210,13 +200,13 @@ async def test_what_nobody_expected_is_said_too(proxy: Proxy) -> None:
     assert "TypeError" in (await tried(proxy, "unknown"))["rehearsal"]["line"]
 
 
-async def test_weights_that_nobody_has_named(cli: Proxy) -> None:  # noqa: F811
+async def test_weights_that_nobody_has_named(cli: Proxy) -> None:
     await again(cli, **{"train.weights": ""})
     base, template = await doctor(cli, "base", "template")
     assert base.state == template.state == "unknown" and "train.weights does not say" in base.line
 
 
-async def test_a_server_that_was_never_asked_since_it_is_down(cli: Proxy) -> None:  # noqa: F811
+async def test_a_server_that_was_never_asked_since_it_is_down(cli: Proxy) -> None:
     await cli.post("/rl/pause")
     await rated(cli, 4)
     await cli.backend.stop()
@@ -228,7 +218,7 @@ async def test_a_server_that_was_never_asked_since_it_is_down(cli: Proxy) -> Non
     assert "could not be asked yet" in base.line and base.state == template.state == "unknown"
 
 
-async def test_a_run_that_ended_with_nothing_to_train_on(cli: Proxy) -> None:  # noqa: F811
+async def test_a_run_that_ended_with_nothing_to_train_on(cli: Proxy) -> None:
     cli.launcher.outcome, cli.launcher.result = "empty", {"reason": "18 fresh-mismatch"}
     await rated(cli, 4)
     await until(cli, ended="empty")
@@ -236,7 +226,7 @@ async def test_a_run_that_ended_with_nothing_to_train_on(cli: Proxy) -> None:  #
     assert last.state == "note" and "fresh-mismatch" in last.line
 
 
-async def test_what_is_known_of_the_tokens_is_counted(cli: Proxy) -> None:  # noqa: F811
+async def test_what_is_known_of_the_tokens_is_counted(cli: Proxy) -> None:
     (before,) = await doctor(cli, "exactness")
     assert before.state == "note" and "but those in messages" in before.line
     await answers(cli, 3)
@@ -255,7 +245,7 @@ def test_the_shares() -> None:
 
 
 @pytest.fixture
-async def inexact(cli: Proxy, ollama: FakeOllama) -> Proxy:  # noqa: F811
+async def inexact(cli: Proxy, ollama: FakeOllama) -> Proxy:
     """Behind a server without token ids."""
     await cli.stop()
     cli.kind = None

@@ -7,10 +7,9 @@ from pathlib import Path
 from scripts.fakes.backend import FakeBackend
 from scripts.harness.in_process import Proxy
 from tests.harness.runs import rated, until
-from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 
-async def test_a_moved_home_has_its_versions(proxy: Proxy, backend: FakeBackend, tmp_path: Path) -> None:  # noqa: F811
+async def test_a_moved_home_has_its_versions(proxy: Proxy, backend: FakeBackend, tmp_path: Path) -> None:
     await rated(proxy, 4)
     await until(proxy, live=1)
     await proxy.stop()
@@ -26,7 +25,7 @@ async def test_a_moved_home_has_its_versions(proxy: Proxy, backend: FakeBackend,
     assert Path(folder).is_relative_to(proxy.home) and (Path(folder) / "result.json").exists()
 
 
-async def test_what_is_nowhere_stays_as_it_was(proxy: Proxy, tmp_path: Path) -> None:  # noqa: F811
+async def test_what_is_nowhere_stays_as_it_was(proxy: Proxy, tmp_path: Path) -> None:
     await rated(proxy, 4)
     await until(proxy, live=1)
     (before,) = await proxy.store.versions.all()

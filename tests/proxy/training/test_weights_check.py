@@ -14,7 +14,6 @@ from proxy.training import weights_check
 from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
 from tests.harness.runs import rated, until
-from tests.proxy.cli.test_app import cli  # noqa: F401
 
 OTHER = {"architecture": "llama", "conversations": []}
 
@@ -65,7 +64,7 @@ async def test_it_is_asked_at_the_first_rating_and_costs_nothing_later(proxy: Pr
     assert proxy.launcher.probed == 1 and len(proxy.backend.compared) == 3
 
 
-async def test_another_model_stops_runs_and_it_is_said(cli: Proxy) -> None:  # noqa: F811
+async def test_another_model_stops_runs_and_it_is_said(cli: Proxy) -> None:
     reads_otherwise(cli)
     await rated(cli, 5)
     status = await said(cli, "other")
@@ -151,7 +150,7 @@ async def test_a_server_that_refuses_log_probs_is_asked_without_and_stops_nothin
     assert status["match"]["apart"] is None and len(proxy.backend.compared) == 6, "asked again without log-probs"
 
 
-async def test_what_cannot_be_checked_stops_nothing_and_is_said(cli: Proxy) -> None:  # noqa: F811
+async def test_what_cannot_be_checked_stops_nothing_and_is_said(cli: Proxy) -> None:
     cli.launcher.unprobed = "the chat template refuses these messages"
     await rated(cli, 4)
     await until(cli, live=1)

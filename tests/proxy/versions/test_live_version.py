@@ -6,26 +6,11 @@ import asyncio
 from pathlib import Path
 from typing import Any, cast
 
-import pytest
-
 from config.settings import load
 from proxy.backends.vllm import VLLM
 from proxy.versions.live_version import LiveVersion
 from scripts.harness.in_process import Proxy
-from scripts.harness.versions import publish
 from store.records import BASE
-
-
-@pytest.fixture
-async def versions(proxy: Proxy) -> list[Path]:
-    """Three versions, none live."""
-    await proxy.post("/rl/pause")
-    folders = []
-    for version in (1, 2, 3):
-        await proxy.chat(f"q{version}")
-        await proxy.rate(completion_id="last", rating="good")
-        folders.append(await publish(proxy, version))
-    return folders
 
 
 async def answered_by(proxy: Proxy, model: str = "fake") -> str:

@@ -16,7 +16,7 @@ from proxy.versions import warm_up
 from scripts.harness.in_process import Proxy
 from store.errors import StoreFull
 from store.learning import meta
-from tests.proxy.versions.test_live_version import answered_by, versions  # noqa: F401
+from tests.proxy.versions.test_live_version import answered_by
 
 
 async def until_loaded(proxy: Proxy, *wanted: int) -> None:
@@ -38,9 +38,7 @@ async def failed(proxy: Proxy, act: str, *words: str) -> None:
 
 
 async def test_a_load_that_never_answers_is_given_up(
-    proxy: Proxy,
-    versions: list[Path],  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
+    proxy: Proxy, versions: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(openai, "CALL_S", 0.2)
     await proxy.post("/rl/promote/1")
@@ -60,9 +58,7 @@ async def test_a_load_that_never_answers_is_given_up(
 
 
 async def test_a_warm_up_that_never_answers_is_given_up(
-    proxy: Proxy,
-    versions: list[Path],  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
+    proxy: Proxy, versions: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(warm_up, "WARM_UP_S", 0.2)
     proxy.backend.mood = "hang"
@@ -73,7 +69,7 @@ async def test_a_warm_up_that_never_answers_is_given_up(
     assert await answered_by(proxy) == "base"
 
 
-async def test_a_version_that_cannot_answer_does_not_stay_loaded(proxy: Proxy, versions: list[Path]) -> None:  # noqa: F811
+async def test_a_version_that_cannot_answer_does_not_stay_loaded(proxy: Proxy, versions: list[Path]) -> None:
     """Or it would be in the way, and worn as it is when its files have been put right."""
     proxy.backend.mood = "error"
     await failed(proxy, "/rl/promote/1", "v1 did not go live", "warm-up request was answered with 500", "out of memory")
@@ -83,7 +79,7 @@ async def test_a_version_that_cannot_answer_does_not_stay_loaded(proxy: Proxy, v
     assert (await proxy.post("/rl/promote/1"))[0] == 200 and await answered_by(proxy) == "v1"
 
 
-async def test_a_rollback_to_a_version_that_the_backend_lost(proxy: Proxy, versions: list[Path]) -> None:  # noqa: F811
+async def test_a_rollback_to_a_version_that_the_backend_lost(proxy: Proxy, versions: list[Path]) -> None:
     """A vLLM that was restarted beside us has neither version; nobody asked it for the previous one since."""
     await proxy.post("/rl/promote/1")
     await proxy.post("/rl/promote/2")
@@ -95,9 +91,7 @@ async def test_a_rollback_to_a_version_that_the_backend_lost(proxy: Proxy, versi
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_adapters_that_were_lost_are_back_before_the_answer(
-    proxy: Proxy,
-    versions: list[Path],  # noqa: F811
-    stream: bool,
+    proxy: Proxy, versions: list[Path], stream: bool
 ) -> None:
     await proxy.post("/rl/promote/1")
     proxy.backend.adapters.clear()
@@ -108,7 +102,7 @@ async def test_adapters_that_were_lost_are_back_before_the_answer(
     assert [reply.headers["x-rl-adapter"] for reply in replies] == ["v1", "v1", "v3"]
 
 
-async def test_a_corrupt_file_during_the_swap(proxy: Proxy, versions: list[Path]) -> None:  # noqa: F811
+async def test_a_corrupt_file_during_the_swap(proxy: Proxy, versions: list[Path]) -> None:
     """Rot between two swaps: the version that answers keeps answering, also after the restart."""
     await proxy.post("/rl/promote/1")
     (versions[1] / "adapter_config.json").write_bytes(b"rot")
@@ -125,9 +119,7 @@ async def test_a_corrupt_file_during_the_swap(proxy: Proxy, versions: list[Path]
 
 @pytest.mark.parametrize("model", ["fake", "fake@v2"])
 async def test_a_live_version_that_rotted_gives_way_without_a_failed_request(
-    proxy: Proxy,
-    versions: list[Path],  # noqa: F811
-    model: str,
+    proxy: Proxy, versions: list[Path], model: str
 ) -> None:
     """But for who asked for that very version. The proxy was started while the backend was down: nothing is loaded."""
     await proxy.post("/rl/promote/1")
@@ -155,7 +147,7 @@ async def fill_up(proxy: Proxy) -> None:
                 await proxy.store._writer.submit(lambda db, n=size: meta.audit(db, "me", "x" * n, {}))
 
 
-async def test_a_full_disk_leaves_the_old_version(proxy: Proxy, versions: list[Path]) -> None:  # noqa: F811
+async def test_a_full_disk_leaves_the_old_version(proxy: Proxy, versions: list[Path]) -> None:
     await proxy.post("/rl/promote/1")
     await fill_up(proxy)
     status, body = await proxy.post("/rl/promote/2")
@@ -167,7 +159,7 @@ async def test_a_full_disk_leaves_the_old_version(proxy: Proxy, versions: list[P
     assert (await proxy.post("/rl/promote/2"))[1]["live"] == 2 and await answered_by(proxy) == "v2"
 
 
-async def test_whoever_asked_for_the_swap_hangs_up(proxy: Proxy, versions: list[Path]) -> None:  # noqa: F811
+async def test_whoever_asked_for_the_swap_hangs_up(proxy: Proxy, versions: list[Path]) -> None:
     """While the pointer is being written: what is on disk and what answers are one version all the same."""
     may_go_on, writing = threading.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()

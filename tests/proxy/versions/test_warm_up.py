@@ -20,7 +20,7 @@ from proxy.versions import warm_up
 from scripts.fakes.llamacpp import FakeLlama
 from scripts.harness.in_process import Proxy
 from store.records import Message, NewCompletion
-from tests.proxy.backends.test_llamacpp import routed, router, said_by  # noqa: F401
+from tests.harness.llamacpp import said_by
 
 MESSAGES = next(dialect for dialect in DIALECTS if dialect.name == "messages")
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {}}}
@@ -37,7 +37,7 @@ async def said(proxy: Proxy, *texts: str, **more: Any) -> None:
     assert (await (await proxy.chat(*texts, **more)).read()) != b""
 
 
-async def test_a_version_has_read_what_runs_before_it_goes_live(routed: Proxy, router: FakeLlama) -> None:  # noqa: F811
+async def test_a_version_has_read_what_runs_before_it_goes_live(routed: Proxy, router: FakeLlama) -> None:
     async with routed.http.post("/rl/capture", json={"session": "other", "capture": "off"}) as response:
         assert response.status == 200  # it takes what made the versions with it
     await said(routed, "a1", headers={"x-rl-session": "a"})
@@ -63,7 +63,7 @@ async def test_a_version_has_read_what_runs_before_it_goes_live(routed: Proxy, r
     assert (await routed.get("/rl/status"))["counts"] == before, "no completion is made of it"
 
 
-async def test_what_is_taken_back_is_taken_back_at_once(routed: Proxy, router: FakeLlama) -> None:  # noqa: F811
+async def test_what_is_taken_back_is_taken_back_at_once(routed: Proxy, router: FakeLlama) -> None:
     for version in (1, 2):
         await routed.post(f"/rl/promote/{version}")
     router.requests.clear()
@@ -73,9 +73,7 @@ async def test_what_is_taken_back_is_taken_back_at_once(routed: Proxy, router: F
 
 
 async def test_a_prompt_that_takes_too_long_or_fails_holds_no_swap_up(
-    routed: Proxy,  # noqa: F811
-    router: FakeLlama,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
+    routed: Proxy, router: FakeLlama, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(warm_up, "READ_AHEAD_S", 0.1)
     for text in ("long", "odd"):
@@ -87,7 +85,7 @@ async def test_a_prompt_that_takes_too_long_or_fails_holds_no_swap_up(
     assert await said_by(routed) == f"fake@v1-{routed.mark}"
 
 
-async def test_what_may_not_be_kept_is_not_read_ahead(routed: Proxy, router: FakeLlama) -> None:  # noqa: F811
+async def test_what_may_not_be_kept_is_not_read_ahead(routed: Proxy, router: FakeLlama) -> None:
     """What has been forgotten, and a session that was switched off a moment ago."""
     for version, forget in ((1, {"session": "s"}), (2, None)):
         await said(routed, "private", headers={"x-rl-session": "s"})

@@ -19,7 +19,6 @@ from scripts.fakes.backend import FakeBackend
 from scripts.fakes.launcher import FakeLauncher
 from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
-from tests.proxy.cli.test_app import cli  # noqa: F401
 from tests.proxy.conversation.test_redaction import TOKEN, on_disk
 
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
@@ -121,7 +120,7 @@ async def test_filters(proxy: Proxy) -> None:
         assert [row["id"] for row in await exported(proxy, query)] == [ids[i] for i in expected], query
 
 
-async def test_the_commands(cli: Proxy, tmp_path: Path) -> None:  # noqa: F811
+async def test_the_commands(cli: Proxy, tmp_path: Path) -> None:
     rows = await filled(cli)
     file, home = tmp_path / "e.jsonl", str(cli.home)
     assert (await rlproxy(cli.home, "export", "-o", str(file), "--session", "s1", "--since", "2020-01-01"))[0] == 0

@@ -17,7 +17,7 @@ from proxy.web.openapi.operation import Operation, Raw
 from proxy.web.openapi.operations import OPERATIONS
 from scripts.harness import signing
 from scripts.harness.in_process import Proxy
-from tests.proxy.feedback.webhooks.conftest import Chats, chats, unhurried  # noqa: F401
+from tests.harness.chats import Chats
 
 KEYS = {"server__api_key": "rate-key", "server__admin_key": "admin-key"}
 # These have a test of their own shape elsewhere: what passes the backend's body on, or has no end.
@@ -117,7 +117,7 @@ async def ask(proxy: Proxy) -> Asking:
     return Asking(proxy)
 
 
-async def test_answers_are_as_it_says(chats: Chats, ask: Asking) -> None:  # noqa: F811
+async def test_answers_are_as_it_says(chats: Chats, ask: Asking) -> None:
     proxy = chats.proxy
     proxy.flags |= {"train.start_at": 1000, "webhooks.openclaw.raters": {"p1": "bob"}}  # trained when asked only
     await proxy.stop()

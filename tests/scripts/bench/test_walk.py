@@ -6,7 +6,6 @@ import sys
 
 from scripts.bench.relay.walk import Recorder, cut
 from scripts.harness.in_process import Proxy
-from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 MOST_CALLS = 69
 MOST_MODULES = 32
@@ -17,7 +16,7 @@ RECORD = (
 )
 
 
-async def test_a_question_leaves_after_few_calls_of_ours(proxy: Proxy) -> None:  # noqa: F811
+async def test_a_question_leaves_after_few_calls_of_ours(proxy: Proxy) -> None:
     await proxy.stop()
     proxy.kind = None
     await proxy.start(backend__kind="openai")

@@ -10,8 +10,6 @@ import asyncio
 import shutil
 import sqlite3
 import struct
-import threading
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -26,36 +24,11 @@ from store.learning import meta
 from store.safety import backup, integrity
 from store.safety.db_key import Secret
 from store.store import Store
+from tests.harness.held_checks import PAGE, Held
 
-PAGE = 4096
 KEY = Secret("ab" * 32)
 HEADER = 100  # bytes at the beginning of the first page
 KINDS = {2: "index, interior", 5: "table, interior", 10: "index, leaf", 13: "table, leaf"}
-
-
-LONG = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c LIMIT 30000) SELECT count(*) FROM c"
-
-
-class Held:
-    """Checks wait until they are let go, or interrupted."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.go, quick = threading.Event(), integrity.quick
-
-        def held(db: sqlite3.Connection) -> str:
-            while not self.go.wait(0.01):
-                db.execute(LONG).fetchone()
-            return quick(db)
-
-        monkeypatch.setattr(integrity, "FIRST_S", 0.0)
-        monkeypatch.setattr(integrity, "quick", held)
-
-
-@pytest.fixture
-def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
-    found = Held(monkeypatch)
-    yield found
-    found.go.set()
 
 
 async def fill(home: Path, secret: Secret | None = None) -> None:

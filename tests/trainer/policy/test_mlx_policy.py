@@ -28,7 +28,7 @@ from transformers import (
 from config import presets
 from scripts.harness.lora import random_adapter
 from tests.harness import tiny
-from tests.trainer.test_loop import StopAfter, go, of, tensors
+from tests.trainer.runs import StopAfter, go, of, tensors
 from trainer import loop, losses, mis_po
 from trainer.formats.manifest import AdapterError
 from trainer.io.progress import Stop, Stopped

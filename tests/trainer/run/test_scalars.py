@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness import tiny
-from tests.trainer.test_loop import go, lines, model  # noqa: F401  (fixtures)
+from tests.trainer.runs import go
 from trainer import launch
 from trainer.launch import LocalLauncher
 from trainer.run.scalars import NO_SCALARS
@@ -32,7 +32,7 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
     return found
 
 
-def test_a_run_writes_its_numbers(tmp_path, model, lines):  # noqa: F811
+def test_a_run_writes_its_numbers(tmp_path, model, lines):
     pytest.importorskip("tensorboardX")
     out = tmp_path / "tensorboard" / "run-1"
     result, events = go(tiny.run_folder(tmp_path / "run", model, lines, tensorboard=str(out)))
@@ -48,7 +48,7 @@ def test_a_run_writes_its_numbers(tmp_path, model, lines):  # noqa: F811
             assert found[f"gate/{name}"] == [(at, pytest.approx(check["value"], rel=1e-5))]
 
 
-def test_a_second_try_is_a_line_of_its_own(tmp_path, model, lines):  # noqa: F811
+def test_a_second_try_is_a_line_of_its_own(tmp_path, model, lines):
     pytest.importorskip("tensorboardX")
     out = tmp_path / "scalars"
     gate = tiny.LOOSE | {"base_nll_rise": -1.0}
@@ -60,7 +60,7 @@ def test_a_second_try_is_a_line_of_its_own(tmp_path, model, lines):  # noqa: F81
     assert "gate_second_try/base_nll" in found
 
 
-def test_without_the_package_the_run_ends_before_it_begins(tmp_path, model, lines, monkeypatch):  # noqa: F811
+def test_without_the_package_the_run_ends_before_it_begins(tmp_path, model, lines, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     result, events = go(tiny.run_folder(tmp_path / "run", model, lines, tensorboard=str(tmp_path / "scalars")))
     assert result["status"] == "failed"

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
-from tests.proxy.cli.test_app import cli  # noqa: F401
 
 
 def person(tmp_path: Path) -> dict[str, str]:
@@ -18,7 +17,7 @@ def person(tmp_path: Path) -> dict[str, str]:
     return {"HOME": str(folder), **dict.fromkeys(nowhere, "")}
 
 
-async def test_connect_shows_writes_and_disconnect_takes_back(cli: Proxy, tmp_path: Path) -> None:  # noqa: F811
+async def test_connect_shows_writes_and_disconnect_takes_back(cli: Proxy, tmp_path: Path) -> None:
     env = person(tmp_path)
     file = tmp_path / "person/.codex/config.toml"
     file.parent.mkdir()
@@ -37,7 +36,7 @@ async def test_connect_shows_writes_and_disconnect_takes_back(cli: Proxy, tmp_pa
     assert code == 1 and "not connected" in err
 
 
-async def test_folders_that_were_made_go_too(cli: Proxy, tmp_path: Path) -> None:  # noqa: F811
+async def test_folders_that_were_made_go_too(cli: Proxy, tmp_path: Path) -> None:
     env = person(tmp_path)
     assert (await rlproxy(cli.home, "connect", "claude-code", "--yes", **env))[0] == 0
     assert (tmp_path / "person/.claude/commands/rl.md").exists()
@@ -45,7 +44,7 @@ async def test_folders_that_were_made_go_too(cli: Proxy, tmp_path: Path) -> None
     assert list((tmp_path / "person").iterdir()) == []
 
 
-async def test_a_file_that_cannot_be_taken_back_keeps_its_record(cli: Proxy, tmp_path: Path) -> None:  # noqa: F811
+async def test_a_file_that_cannot_be_taken_back_keeps_its_record(cli: Proxy, tmp_path: Path) -> None:
     env = person(tmp_path)
     file, command = (tmp_path / "person/.claude" / name for name in ("settings.json", "commands/rl.md"))
     file.parent.mkdir()
@@ -63,7 +62,7 @@ async def test_a_file_that_cannot_be_taken_back_keeps_its_record(cli: Proxy, tmp
     assert (await rlproxy(cli.home, "disconnect", "claude-code", **env))[0] == 1
 
 
-async def test_agents_are_told_how_much_the_model_takes(cli: Proxy, tmp_path: Path) -> None:  # noqa: F811
+async def test_agents_are_told_how_much_the_model_takes(cli: Proxy, tmp_path: Path) -> None:
     cli.backend.window = 65_536
     env = person(tmp_path)
     assert (await rlproxy(cli.home, "connect", "claude-code", "--yes", **env))[0] == 0
@@ -88,7 +87,7 @@ async def test_a_key_is_written_but_never_shown(tmp_path: Path) -> None:
     assert code == 0 and "sk-" not in out
 
 
-async def test_an_agent_without_files_says_what_to_paste(cli: Proxy, tmp_path: Path) -> None:  # noqa: F811
+async def test_an_agent_without_files_says_what_to_paste(cli: Proxy, tmp_path: Path) -> None:
     code, out, _ = await rlproxy(cli.home, "connect", "open-webui", **person(tmp_path))
     assert code == 0 and f"OPENAI_API_BASE_URL={cli.url}/v1" in out
 

@@ -13,7 +13,6 @@ from proxy.cli.doctor import bundle
 from proxy.cli.doctor.bundle import log_lines
 from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
-from tests.proxy.cli.test_app import cli  # noqa: F401
 
 SECRET = "Zanzibar-marmalade-4711"
 PATTERN = "own-[0-9]{3}"  # not SECRET, or that would be gone by this alone
@@ -37,7 +36,7 @@ def inside(file: Path) -> dict[str, str]:
         return {m.name: tar.extractfile(m).read().decode() for m in tar.getmembers()}  # type: ignore[union-attr]
 
 
-async def test_no_word_of_a_conversation_is_in_it(cli: Proxy, tmp_path: Path) -> None:  # noqa: F811
+async def test_no_word_of_a_conversation_is_in_it(cli: Proxy, tmp_path: Path) -> None:
     cli.backend.says = f"The answer is {SECRET}"
     await cli.chat(f"Tell me {SECRET}", headers={"x-rl-session": SECRET, "x-rl-user": SECRET})
     await cli.rate(completion_id="last", rating="bad", comment=SECRET, correction=SECRET, rater=SECRET)

@@ -21,7 +21,6 @@ from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
 from store.safety import db_key, encryption
 from store.store import Store
-from tests.proxy.cli.test_app import cli  # noqa: F401
 
 WITH_PICTURE = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://x/y.png"}}]}]
 
@@ -34,7 +33,7 @@ async def found(proxy: Proxy) -> dict[str, DoctorCheck]:
     return {check.name: check for check in examine(await facts_of(proxy))}
 
 
-async def test_all_is_well(cli: Proxy) -> None:  # noqa: F811
+async def test_all_is_well(cli: Proxy) -> None:
     await cli.chat("x")
     code, out, _ = await rlproxy(cli.home, "doctor", "--json")
     checks = {check["name"]: check for check in json.loads(out)}
@@ -83,13 +82,13 @@ async def test_no_proxy(tmp_path: Path) -> None:
     assert not (tmp_path / "home").exists(), "a doctor changes nothing"
 
 
-async def test_a_process_that_holds_the_folder_and_does_not_answer(cli: Proxy) -> None:  # noqa: F811
+async def test_a_process_that_holds_the_folder_and_does_not_answer(cli: Proxy) -> None:
     (cli.home / ADDRESS_FILE).write_text(json.dumps({"url": "http://127.0.0.1:1", "pid": os.getpid()}))
     check = (await found(cli))["data folder"]
     assert check.state == "problem" and f"process {os.getpid()}" in check.line and "kill" in (check.fix or "")
 
 
-async def test_a_folder_of_somebody_else(cli: Proxy, tmp_path: Path) -> None:  # noqa: F811
+async def test_a_folder_of_somebody_else(cli: Proxy, tmp_path: Path) -> None:
     (cli.home / ADDRESS_FILE).write_text(json.dumps({"url": cli.url, "pid": 1}))
     assert (await found(cli))["data folder"].state == "note"
     port = int(cli.url.rpartition(":")[2])
@@ -101,7 +100,7 @@ async def test_a_folder_of_somebody_else(cli: Proxy, tmp_path: Path) -> None:  #
     assert doctor.data_folder(facts).state == "ok" and not (tmp_path / "other").exists()
 
 
-async def test_who_holds_a_folder(cli: Proxy, tmp_path: Path) -> None:  # noqa: F811
+async def test_who_holds_a_folder(cli: Proxy, tmp_path: Path) -> None:
     assert holder(cli.home) == os.getpid() and holder(tmp_path) is None
     ended = await asyncio.create_subprocess_exec("true")
     await ended.wait()
@@ -113,7 +112,7 @@ async def test_who_holds_a_folder(cli: Proxy, tmp_path: Path) -> None:  # noqa: 
     assert holder(tmp_path) is None
 
 
-async def test_a_backend_that_is_gone(cli: Proxy) -> None:  # noqa: F811
+async def test_a_backend_that_is_gone(cli: Proxy) -> None:
     await cli.backend.stop()
     code, out, _ = await rlproxy(cli.home, "doctor", "--json")
     checks = {check["name"]: check for check in json.loads(out)}
@@ -122,7 +121,7 @@ async def test_a_backend_that_is_gone(cli: Proxy) -> None:  # noqa: F811
     assert checks["proxy"]["state"] == checks["capture"]["state"].replace("note", "ok") == "ok"
 
 
-async def test_a_model_that_is_not_served(cli: Proxy) -> None:  # noqa: F811
+async def test_a_model_that_is_not_served(cli: Proxy) -> None:
     facts = await facts_of(cli)
     check = doctor.model(replace(facts, models=("other",)))
     assert (
@@ -132,7 +131,7 @@ async def test_a_model_that_is_not_served(cli: Proxy) -> None:  # noqa: F811
     )
 
 
-async def test_a_wrong_key(cli: Proxy) -> None:  # noqa: F811
+async def test_a_wrong_key(cli: Proxy) -> None:
     await cli.stop()
     await cli.start(server__api_key="secret", server__admin_key="boss")
     (cli.home / ADDRESS_FILE).write_text(json.dumps({"url": cli.url, "pid": os.getpid()}))
@@ -143,7 +142,7 @@ async def test_a_wrong_key(cli: Proxy) -> None:  # noqa: F811
     assert code == 0 and "boss" not in out
 
 
-async def test_what_is_native_and_inexact_and_how_it_becomes_exact(cli: Proxy) -> None:  # noqa: F811
+async def test_what_is_native_and_inexact_and_how_it_becomes_exact(cli: Proxy) -> None:
     check = (await found(cli))["exactness"]
     assert check.state == "note" and "but those in messages" in check.line
     assert check.fix is not None and check.fix.startswith('backend.translate = ["messages"]')
@@ -155,7 +154,7 @@ async def test_what_is_native_and_inexact_and_how_it_becomes_exact(cli: Proxy) -
     assert "translated: messages, ollama" in checks["formats"].line
 
 
-async def test_why_nothing_trains(cli: Proxy) -> None:  # noqa: F811
+async def test_why_nothing_trains(cli: Proxy) -> None:
     await cli.chat("x")
     await cli.rate(completion_id="last", rating="good")
     check = (await found(cli))["training"]

@@ -18,7 +18,6 @@ from proxy.cli.agents.drift import list_connections
 from proxy.cli.doctor import checks, machine_checks
 from proxy.cli.doctor.facts import DoctorFacts, gather
 from scripts.harness.in_process import Proxy
-from tests.proxy.cli.test_app import cli  # noqa: F401
 from trainer.launch import PriorityState
 
 URL = "http://127.0.0.1:8484"
@@ -72,7 +71,7 @@ def test_a_key_that_others_can_read(tmp_path: Path) -> None:
     assert machine_checks.keys(facts(tmp_path, keys=())).state == "ok"
 
 
-async def test_the_keys_of_a_running_proxy(cli: Proxy) -> None:  # noqa: F811
+async def test_the_keys_of_a_running_proxy(cli: Proxy) -> None:
     async with cli.http.post("/rl/keys", json={"name": "eve", "role": "rate"}) as response:
         assert response.status == 201
     found = await asyncio.to_thread(gather, load({"home": cli.home}, environ={}).settings)

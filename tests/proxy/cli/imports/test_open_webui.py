@@ -14,8 +14,6 @@ from proxy.cli.imports.open_webui import feedbacks
 from scripts.fakes.platforms.open_webui import USER, FakeOpenWebUI, running
 from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
-from tests.proxy.cli.test_app import cli  # noqa: F401
-from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 CHAT = {"x-openwebui-chat-id": "chat-1", "x-openwebui-user-email": USER["email"]}
 # models/feedbacks.py and models/users.py of 0.12.4, as far as they are read.
@@ -25,7 +23,7 @@ created_at BIGINT, updated_at BIGINT);"""
 
 
 @pytest.fixture
-async def before(proxy: Proxy) -> tuple[FakeOpenWebUI, str]:  # noqa: F811
+async def before(proxy: Proxy) -> tuple[FakeOpenWebUI, str]:
     """What Open WebUI has of three clicks that rlproxy did not hear; the completion of the first."""
     with running("http://127.0.0.1:9") as ui:
         ui.function.event = _nobody
@@ -65,16 +63,13 @@ def database(ui: FakeOpenWebUI, folder: Path) -> Path:
     return file
 
 
-async def live(proxy: Proxy, id: str) -> list[tuple[str, float, str | None]]:  # noqa: F811
+async def live(proxy: Proxy, id: str) -> list[tuple[str, float, str | None]]:
     return [(one.rater, one.value, one.comment) for one in await proxy.store.ratings.history(id) if one.live]
 
 
 @pytest.mark.parametrize("made", [exported, database])
 async def test_what_rlproxy_has_captured_is_rated(
-    cli: Proxy,  # noqa: F811
-    before: tuple[FakeOpenWebUI, str],
-    tmp_path: Path,
-    made: Any,
+    cli: Proxy, before: tuple[FakeOpenWebUI, str], tmp_path: Path, made: Any
 ) -> None:
     ui, id = before
     ui.clock = 0
@@ -91,7 +86,7 @@ async def test_what_rlproxy_has_captured_is_rated(
     assert len(await cli.store.ratings.history(id)) == 1
 
 
-async def test_what_was_said_since_stays(cli: Proxy, before: tuple[FakeOpenWebUI, str], tmp_path: Path) -> None:  # noqa: F811
+async def test_what_was_said_since_stays(cli: Proxy, before: tuple[FakeOpenWebUI, str], tmp_path: Path) -> None:
     """An import after a later rating, an undo, and what the function has heard; a later change comes in."""
     ui, id = before
     await cli.rate(completion_id=id, rating="good", rater=USER["email"])
@@ -107,7 +102,7 @@ async def test_what_was_said_since_stays(cli: Proxy, before: tuple[FakeOpenWebUI
     assert await live(cli, id) == [(USER["email"], -0.7778, "Too verbose: half of it")]
 
 
-async def test_new_tags_are_no_new_rating(cli: Proxy, before: tuple[FakeOpenWebUI, str], tmp_path: Path) -> None:  # noqa: F811
+async def test_new_tags_are_no_new_rating(cli: Proxy, before: tuple[FakeOpenWebUI, str], tmp_path: Path) -> None:
     """Not of what counts, and not of what was undone: it is the same feedback."""
     ui, id = before
     file = exported(ui, tmp_path)
@@ -125,9 +120,7 @@ async def test_new_tags_are_no_new_rating(cli: Proxy, before: tuple[FakeOpenWebU
 
 
 async def test_a_deletion_is_heard_of_what_was_imported(
-    cli: Proxy,  # noqa: F811
-    before: tuple[FakeOpenWebUI, str],
-    tmp_path: Path,
+    cli: Proxy, before: tuple[FakeOpenWebUI, str], tmp_path: Path
 ) -> None:
     ui, id = before
     await rlproxy(cli.home, "import", "open-webui", str(database(ui, tmp_path)))
@@ -137,7 +130,7 @@ async def test_a_deletion_is_heard_of_what_was_imported(
     assert await live(cli, id) == []
 
 
-async def test_what_cannot_be_read_is_said(cli: Proxy, tmp_path: Path) -> None:  # noqa: F811
+async def test_what_cannot_be_read_is_said(cli: Proxy, tmp_path: Path) -> None:
     broken = tmp_path / "broken.db"
     broken.write_bytes(b"SQLite format 3\0" + b"x" * 100)
     (csv := tmp_path / "feedback.csv").write_text("id,rating\n1,1\n")

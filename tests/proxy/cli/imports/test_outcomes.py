@@ -11,8 +11,6 @@ from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
 from tests.harness.runs import until
 from tests.proxy.cli.imports.test_verifiers import recorded
-from tests.proxy.cli.test_app import cli  # noqa: F401
-from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 
 def traces(folder: Path, *rows: dict[str, Any]) -> None:
@@ -29,12 +27,12 @@ def worth(id: str, reward: float) -> dict[str, Any]:
     return {"id": id, "rewards": {"right": {"score": reward, "weight": 1.0}}}
 
 
-async def ask(proxy: Proxy, *sessions: str) -> None:  # noqa: F811
+async def ask(proxy: Proxy, *sessions: str) -> None:
     for session in sessions:
         assert (await proxy.chat("one", headers={"X-Session-ID": session})).status == 200
 
 
-async def test_what_was_captured_is_rewarded_once_and_all_else_is_named(cli: Proxy, tmp_path: Path) -> None:  # noqa: F811
+async def test_what_was_captured_is_rewarded_once_and_all_else_is_named(cli: Proxy, tmp_path: Path) -> None:
     await cli.stop()
     await cli.start(train__start_at_episodes=2, train__group_size=8)
     from proxy.core.address_file import ADDRESS_FILE
@@ -65,7 +63,7 @@ async def test_what_was_captured_is_rewarded_once_and_all_else_is_named(cli: Pro
     assert (await cli.get("/rl/episodes/t1"))["reward"] == 1
 
 
-async def test_a_larger_scale_and_episodes_that_only_measure(cli: Proxy, tmp_path: Path) -> None:  # noqa: F811
+async def test_a_larger_scale_and_episodes_that_only_measure(cli: Proxy, tmp_path: Path) -> None:
     await ask(cli, "t1", "t2")
     traces(tmp_path, worth("t1", 10), worth("t2", -5))
     code, _, err = await rlproxy(
@@ -82,7 +80,7 @@ async def test_a_larger_scale_and_episodes_that_only_measure(cli: Proxy, tmp_pat
     assert (await rlproxy(cli.home, "import", "export.jsonl", "--dry-run"))[0] == 2
 
 
-async def test_nothing_here_says_what_is_missing(cli: Proxy, tmp_path: Path) -> None:  # noqa: F811
+async def test_nothing_here_says_what_is_missing(cli: Proxy, tmp_path: Path) -> None:
     traces(tmp_path, worth("t1", 1))
     code, _, err = await rlproxy(cli.home, "import", "verifiers", str(tmp_path))
     assert code == 1 and "None of them was captured here" in err

@@ -22,7 +22,6 @@ from scripts.fakes.ollama import FakeOllama
 from scripts.fakes.sglang import FakeSGLang
 from scripts.harness.in_process import Proxy
 from tests.proxy.cli.init.gguf_files import write_head
-from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 
 class Plain(Listening):
@@ -114,7 +113,7 @@ async def test_versions_of_ours_adapters_and_embedders_are_no_models_to_choose(t
         await vllm.stop()
 
 
-async def test_an_rlproxy_is_no_backend(proxy: Proxy) -> None:  # noqa: F811
+async def test_an_rlproxy_is_no_backend(proxy: Proxy) -> None:
     assert await look([proxy.url]) == []
 
 
@@ -149,7 +148,7 @@ async def test_servers_of_other_kinds() -> None:
 
 async def test_a_server_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(discovery, "ASK_S", 0.1)
-    backend = FakeBackend()  # noqa: F811
+    backend = FakeBackend()
 
     class Stuck(Listening):
         async def start(self) -> None:

@@ -14,7 +14,7 @@ from proxy.feedback.webhooks.discord_gateway import reaction
 from scripts.fakes.platforms.chat_platforms import DISCORD_TOKEN, FakeChatPlatforms
 from scripts.fakes.platforms.discord_gateway import FakeGateway
 from scripts.harness.in_process import Proxy
-from tests.proxy.feedback.webhooks.conftest import Chats
+from tests.harness.chats import Chats
 
 IDENTIFY, HEARTBEAT, RESUME = 2, 1, 6
 

@@ -18,7 +18,7 @@ from scripts.fuzz.mutating import mutated
 from scripts.harness import signing
 from scripts.harness.in_process import Proxy
 from scripts.harness.versions import publish
-from tests.proxy.feedback.webhooks.conftest import Chats
+from tests.harness.chats import Chats
 from tests.proxy.test_full_disk import limit_pages
 
 TS = "1700000000.000100"

@@ -2,50 +2,33 @@
 
 from __future__ import annotations
 
-import json
-import re
+import shutil
 from collections.abc import AsyncIterator
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-import aiohttp
 import pytest
 
-from scripts.fakes.backend import FakeBackend
 from scripts.harness.in_process import Proxy
-from tests.proxy.conftest import backend, proxy
+from tests.harness.visits import Visit
 
-
-class Visit:
-    """One browser without a screen: it keeps its cookie and sends the token of the last page it saw."""
-
-    def __init__(self, url: str) -> None:
-        self.http = aiohttp.ClientSession(base_url=url, cookie_jar=aiohttp.CookieJar(unsafe=True))
-        self.token = ""
-        self.told = ""  # what the page says after an act
-
-    async def get(self, path: str, status: int = 200, **more: Any) -> str:
-        async with self.http.get(path, **more) as response:
-            text = await response.text()
-            assert response.status == status, text
-            if found := re.search(r'x-rl-token": "([^"]+)"', text) or re.search(r'name="token" value="([^"]+)"', text):
-                self.token = found[1]
-            return text
-
-    async def post(self, path: str, status: int = 200, **form: Any) -> str:
-        headers = {"x-rl-token": self.token, "hx-request": "true"}
-        async with self.http.post(path, data=form, headers=headers, allow_redirects=False) as response:
-            text = await response.text()
-            assert response.status == status, text
-            self.told = json.loads(response.headers.get("hx-trigger-after-settle", "{}")).get("told", "")
-            return response.headers.get("location") or text
+if TYPE_CHECKING:
+    from playwright.async_api import Browser
 
 
 @pytest.fixture
 async def visit(proxy: Proxy) -> AsyncIterator[Visit]:
-    found = Visit(proxy.url)
-    yield found
-    await found.http.close()
+    visit = Visit(proxy.url)
+    yield visit
+    await visit.http.close()
 
 
-__all__ = ["FakeBackend", "Path", "Proxy", "Visit", "backend", "proxy", "visit"]
+@pytest.fixture
+async def browser() -> AsyncIterator[Browser]:
+    from playwright.async_api import async_playwright  # only `make test-browser` installs it
+
+    chromium = shutil.which("chromium")
+    assert chromium, "scripts/test_browser installs it"
+    async with async_playwright() as playwright:
+        started = await playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield started
+        await started.close()

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import Browser, Page, Route, async_playwright, expect
+from playwright.async_api import Browser, Page, Route, expect
 
 from scripts.harness.in_process import Proxy
 from scripts.harness.seeding import history, newest
@@ -20,16 +19,6 @@ from tests.proxy.web.pages.test_inbox import asked, talk
 pytestmark = pytest.mark.browser
 AXE = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "rlproxy/axe/node_modules/axe-core/axe.min.js"
 PHONE: dict[str, Any] = {"viewport": {"width": 375, "height": 720}, "has_touch": True, "is_mobile": True}
-
-
-@pytest.fixture
-async def browser() -> AsyncIterator[Browser]:
-    chromium = shutil.which("chromium")
-    assert chromium, "scripts/test_browser installs it"
-    async with async_playwright() as playwright:
-        started = await playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield started
-        await started.close()
 
 
 async def live(page: Page) -> None:

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from scripts.harness.in_process import Proxy
-from tests.proxy.web.pages.conftest import Visit
+from tests.harness.visits import Visit
 
 
 async def asked(proxy: Proxy, *questions: str, **headers: str) -> list[str]:

@@ -13,13 +13,12 @@ from scripts.fakes.backend import FakeBackend
 from scripts.fakes.launcher import FakeLauncher
 from scripts.fakes.ollama import FakeOllama
 from scripts.harness.in_process import Proxy
-from tests.proxy.conftest import ollama
+from tests.harness.visits import Visit
 from tests.proxy.conversation.test_cut_prompts import LONG
-from tests.proxy.training.test_rehearsal import WHY, answers, at_once, tried
+from tests.proxy.training.test_rehearsal import WHY, answers, tried
 from tests.proxy.training.test_weights_check import reads_otherwise, said
-from tests.proxy.web.pages.conftest import Visit
 
-__all__ = ["at_once", "ollama"]
+pytestmark = pytest.mark.usefixtures("quick_rehearsal")
 
 
 async def test_both_prompts_stand_side_by_side_and_the_inbox_says_it_once(proxy: Proxy, visit: Visit) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from scripts.harness.in_process import Proxy
+from tests.harness.visits import Visit
 from tests.proxy.test_odd_requests import raw
-from tests.proxy.web.pages.conftest import Visit
 
 URLENCODED = "application/x-www-form-urlencoded"
 

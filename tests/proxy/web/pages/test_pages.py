@@ -7,7 +7,7 @@ import re
 import pytest
 
 from scripts.harness.in_process import Proxy
-from tests.proxy.web.pages.conftest import Visit
+from tests.harness.visits import Visit
 from tests.proxy.web.pages.test_inbox import asked
 
 VIEWS = ("/", "/progress", "/episodes", "/versions", "/compare", "/data", "/login")

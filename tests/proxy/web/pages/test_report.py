@@ -11,13 +11,13 @@ from playwright.async_api import Browser
 from proxy.cli.report import gather, page, sources
 from scripts.harness.seeding import history, newest
 from store.store import Store
-from tests.proxy.web.pages.test_browser import AXE, PHONE, browser  # noqa: F401
+from tests.proxy.web.pages.test_browser import AXE, PHONE
 
 pytestmark = pytest.mark.browser
 
 
 @pytest.mark.parametrize("options", [{}, {"color_scheme": "dark"}, PHONE])
-async def test_from_disk(browser: Browser, tmp_path: Path, options: dict[str, Any]) -> None:  # noqa: F811
+async def test_from_disk(browser: Browser, tmp_path: Path, options: dict[str, Any]) -> None:
     store = await Store.open(tmp_path / "home")
     await history(store, tmp_path / "home", days=30)
     await newest(store)

@@ -18,9 +18,9 @@ from store import schema
 from store.records import Rating
 from store.safety import backup
 from store.store import Store
+from tests.harness.llamacpp import make_proxy
 from tests.harness.runs import rated, until
-from tests.proxy.backends.test_llamacpp import make_proxy
-from tests.proxy.web.pages.conftest import Visit
+from tests.harness.visits import Visit
 from tests.proxy.web.pages.test_inbox import asked
 
 

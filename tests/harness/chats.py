@@ -1,25 +1,20 @@
-"""A whole proxy with every platform configured, and the platforms' own APIs behind it."""
+"""A proxy with chat platforms around it, and what a platform sends to it."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncIterator
 from typing import Any
-
-import aiohttp
-import pytest
 
 from scripts.fakes.platforms.chat_platforms import DISCORD_TOKEN, SLACK_TOKEN, FakeChatPlatforms
 from scripts.harness import signing
 from scripts.harness.in_process import Proxy
-from tests.proxy.conftest import backend, proxy  # noqa: F401
 
 
 class Chats:
     """A proxy, and what a platform would send to it."""
 
-    def __init__(self, proxy: Proxy, platforms: FakeChatPlatforms) -> None:  # noqa: F811
+    def __init__(self, proxy: Proxy, platforms: FakeChatPlatforms) -> None:
         self.proxy = proxy
         self.platforms = platforms
 
@@ -58,34 +53,19 @@ class Chats:
         return next((float(line.removeprefix(head)) for line in lines if line.startswith(head)), 0.0)
 
 
-@pytest.fixture
-def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is there is found however busy the machine is; what is not there is soon given up."""
-    monkeypatch.setattr("proxy.feedback.webhooks.resolve.WAIT_S", 0.3)
-    monkeypatch.setattr("proxy.feedback.webhooks.links.WAIT_S", 0.3)
-    monkeypatch.setattr("proxy.feedback.webhooks.routes.BUDGET_S", 60.0)
-    monkeypatch.setattr("proxy.feedback.webhooks.fetch_text.TIMEOUT", aiohttp.ClientTimeout(total=60))
-
-
-@pytest.fixture
-async def chats(proxy: Proxy, unhurried: None) -> AsyncIterator[Chats]:  # noqa: F811
-    platforms = FakeChatPlatforms()
-    await platforms.start()
-    proxy.flags |= {
+def settings_of_platforms(url: str) -> dict[str, Any]:
+    """Every platform configured, with its own API at this address."""
+    return {
         "webhooks.slack.signing_secret": signing.SLACK_SECRET, "webhooks.slack.bot_token": SLACK_TOKEN,
-        "webhooks.slack.api": platforms.url + "/slack", "webhooks.slack.raters": {"U1": "ann"},
+        "webhooks.slack.api": url + "/slack", "webhooks.slack.raters": {"U1": "ann"},
         "webhooks.slack.admins": ["UADMIN"],
         "webhooks.telegram.secret_token": signing.TELEGRAM_SECRET, "webhooks.telegram.raters": {"7": "ann"},
         "webhooks.telegram.admins": ["9"],
         "webhooks.discord.public_key": signing.DISCORD_PUBLIC, "webhooks.discord.raters": {"70": "ann"},
-        "webhooks.discord.bot_token": DISCORD_TOKEN, "webhooks.discord.api": platforms.url + "/discord",
+        "webhooks.discord.bot_token": DISCORD_TOKEN, "webhooks.discord.api": url + "/discord",
         "webhooks.whatsapp.app_secret": signing.WHATSAPP_SECRET,
         "webhooks.whatsapp.verify_token": signing.WHATSAPP_TOKEN, "webhooks.whatsapp.raters": {"491701": "ann"},
         "webhooks.signed.secret": signing.SIGNED_SECRET,
         "webhooks.signed.raters": dict.fromkeys(("p1", "mattermost:p1", "matrix:p1"), "ann"),
         "webhooks.openclaw.secret": signing.OPENCLAW_SECRET,
     }  # fmt: skip
-    await proxy.stop()
-    await proxy.start()
-    yield Chats(proxy, platforms)
-    await platforms.stop()
