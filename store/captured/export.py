@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,13 +10,15 @@ from typing import Any
 import orjson
 
 from store.captured import completions, imports
-from store.captured.rows import as_text
+from store.captured.rows import as_text, to_json
+from store.captured.sizes import SizeStore
 from store.learning import signals
 from store.part import StorePart
 from store.reader import Reader
 from store.records import Completion, Message, Rating, Signal, Turn
 
 FORMAT = 1  # of a line, in docs/guides/export.md
+PAGE_BYTES = 1 << 24  # of a page, unless one completion alone has more
 PAGE = 50  # a page is one snapshot: none is held while a slow client reads
 
 
@@ -43,17 +46,27 @@ class Filter:
         ]
 
 
-async def export(reader: Reader, only: Filter) -> AsyncIterator[dict[str, Any]]:
+async def export(reader: Reader, sizes: SizeStore, only: Filter) -> AsyncIterator[dict[str, Any]]:
     """Oldest first."""
-    conditions, values = only.conditions()
     last_seq = 0
-    while page := await completions.select(
-        reader, f"WHERE c.seq > ?{conditions} ORDER BY c.seq LIMIT ?", [last_seq, *values, PAGE]
-    ):
+    while rows := await _page(reader, sizes, only, last_seq):
+        ids = to_json([row["id"] for row in rows])
+        condition = "WHERE c.id IN (SELECT value FROM json_each(?)) ORDER BY c.seq"
+        page = await completions.select(reader, condition, [ids])
         followed = await signals.of_all(reader, [completion.new.id for completion in page])
         for completion in page:
             yield to_dict(completion, followed.get(completion.new.id, ()))
-        last_seq = page[-1].seq
+        last_seq = rows[-1]["seq"]
+
+
+async def _page(reader: Reader, sizes: SizeStore, only: Filter, last_seq: int) -> list[sqlite3.Row]:
+    """Completions that are read at once: fewer where they are long, as somebody may have stored many such."""
+    conditions, values = only.conditions()
+    sql = f"SELECT c.id, c.seq FROM completions c WHERE c.seq > ?{conditions} ORDER BY c.seq LIMIT ?"  # noqa: S608  ours
+    rows = await reader.rows(sql, [last_seq, *values, PAGE])
+    while len(rows) > 1 and await sizes.whole([row["id"] for row in rows], None) > PAGE_BYTES:
+        rows = rows[: len(rows) // 2]
+    return rows
 
 
 def to_dict(completion: Completion, followed: Sequence[Signal] = ()) -> dict[str, Any]:
@@ -142,7 +155,7 @@ def rating(rating: Rating) -> dict[str, Any]:
 
 class TransferStore(StorePart):
     def export(self, only: Filter | None = None) -> AsyncIterator[dict[str, Any]]:
-        return export(self._reader, only or Filter())
+        return export(self._reader, SizeStore(self._reader, self._writer), only or Filter())
 
     async def take(self, rows: Sequence[imports.ImportedCompletions]) -> imports.ImportCounts:
         """Store what of these is new: completions by their ids, ratings by theirs."""

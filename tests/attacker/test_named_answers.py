@@ -21,6 +21,7 @@ from scripts.fakes.launcher import FakeLauncher
 from scripts.fakes.scripted import ScriptedAnswer, ScriptedServer
 from scripts.harness.in_process import Proxy
 from scripts.harness.records import end, new
+from store.captured import completions, export
 from store.captured.completions import CompletionStore
 from store.captured.items import ItemStore
 from store.records import Message, Requester
@@ -271,3 +272,25 @@ async def test_lists_of_answers_share_what_may_be_held(
     assert {200} < {status for status, _ in answers} <= {200, 429, 503}
     assert all(b"server.max_held_bytes" in raw for status, raw in answers if status != 200)
     assert (await get())[0] == 200
+
+
+async def test_an_export_reads_few_long_answers_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody with a key may have stored fifty that are together more than the memory."""
+    counts: list[int] = []
+    select = completions.select
+
+    async def counted(reader: Any, condition: str, values: Any) -> Any:
+        rows = await select(reader, condition, values)
+        counts.append(len(rows))
+        return rows
+
+    monkeypatch.setattr(completions, "select", counted)
+    monkeypatch.setattr(export, "PAGE_BYTES", 1 << 16)
+    store = await Store.open(tmp_path)
+    for n in range(20):
+        reply = Message("assistant", json.dumps({"content": f"{n} " * (20_000 if n < 10 else 1)}).encode())
+        store.completions.begin([new(f"r{n}")])
+        await store.completions.finish([replace(end(f"r{n}"), reply=reply)])
+    assert [row["id"] async for row in store.transfer.export()] == [f"r{n}" for n in range(20)]
+    assert max(counts[:5]) <= 2 and max(counts) >= 10
+    await store.close()
