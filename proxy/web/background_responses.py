@@ -31,6 +31,7 @@ from proxy.core.sse import Event, EventSplitter
 from proxy.core.upstream import MOST_SHORT, answer_headers, let_go, no_http, read_short
 from proxy.dialects import RESPONSES
 from proxy.dialects.base import ODD, OutgoingRequest
+from proxy.relay.answer_room import AnswerRoom
 from proxy.relay.codecs import Native
 from proxy.relay.exchange import NOT_THEIRS
 from proxy.relay.framing import OK, splitter_of
@@ -118,7 +119,8 @@ class BackgroundResponses:
             if completion.end is not None and not await off_loop(len(answer.raw), self._is_stored, completion, answer):
                 return None  # what was stored, and may be rated, stays what its client sees
             await self._store_final(request, completion, answer)
-            return web.Response(status=upstream.status, body=self._codec(completion).whole(answer), headers=headers)
+            body = await off_loop(len(answer.raw), self._codec(completion).whole, answer)
+            return web.Response(status=upstream.status, body=body, headers=headers)
         finally:
             upstream.close()
 
@@ -142,8 +144,16 @@ class BackgroundResponses:
         """Its events, again or from some number on; before the last one, the response that it has is stored."""
         response, codec = PacedStream(status=upstream.status, headers=headers), self._codec(completion)
         await response.prepare(request)
+        room, is_raw = AnswerRoom(request, self._parts.settings.server), False
         async for piece in upstream.pieces():
-            for event in splitter.feed(piece):
+            events = piece if is_raw else splitter.whole(piece)
+            if not (is_raw or room.fits(splitter, events)):  # it is too long to be looked at
+                is_raw, events = True, events + splitter.remainder()
+                room.end()
+            if is_raw:
+                await response.write(events)
+                continue
+            for event in splitter.events(events):
                 if RESPONSES.terminal(event) and (answer := _response_in(event)) is not None:
                     await self._store_final(request, completion, answer)
                 await response.write(codec.event(event))
@@ -159,7 +169,7 @@ class BackgroundResponses:
 
     async def _store_final(self, request: web.Request, completion: Completion, answer: WholeAnswer) -> None:
         """Store the answer, if it is final."""
-        status = _status(answer)
+        status = await off_loop(len(answer.raw), _status, answer)
         if status in FINAL:
             end: tuple[Status, str | None] = ("partial", CANCELLED) if status == "cancelled" else ("done", None)
             await self._store(request, completion, answer, *end)

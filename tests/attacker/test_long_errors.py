@@ -17,6 +17,7 @@ import pytest
 from proxy.conversation.redaction import Redactor
 from proxy.core import json_edit
 from proxy.core.offload import LARGE
+from proxy.core.sse import EventSplitter
 from proxy.relay.parts import MOST_ERROR
 from scripts.fakes.backend import FakeBackend
 from scripts.fakes.launcher import FakeLauncher
@@ -124,3 +125,33 @@ async def test_long_json_that_is_odd_is_read_in_a_thread(
     completion = await stored(tmp_path, answer, stream=form != "whole")
     assert completion.end is not None and (body == "broken" or len(completion.end.text or "") >= len(TEXT))
     assert 1 <= len(readers) <= 2 and threading.main_thread() not in readers, readers
+
+
+async def test_a_response_in_the_background_may_stream_an_event_without_an_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes on to its client, and little of it is held."""
+    waiting: list[int] = []
+    cut = EventSplitter.whole
+
+    def noted(self: EventSplitter, chunk: bytes) -> bytes:
+        whole = cut(self, chunk)
+        waiting.append(self.waiting)
+        return whole
+
+    monkeypatch.setattr(EventSplitter, "whole", noted)
+    queued = b'{"id":"resp_1","object":"response","status":"queued","output":[]}'
+    reads = [b": first\n\ndata: {", *[b"x" * 100_000] * 80]
+    answers = [ScriptedAnswer("/v1/responses", 200, JSON, [queued]), ScriptedAnswer("", 200, EVENTS, reads)]
+    server = ScriptedServer(answers)
+    await server.start()
+    proxy = Proxy(tmp_path / "home", FakeBackend(), FakeLauncher())
+    proxy.kind = None
+    await proxy.start(backend__kind="openai", backend__url=server.url, backend__model="m", server__max_body_bytes=LARGE)
+    async with proxy.http.post("/v1/responses", json={"model": "m", "input": "x", "background": True}) as response:
+        id = (await response.json())["id"]
+    async with proxy.http.get(f"/v1/responses/{id}?stream=true") as response:
+        assert await response.read() == b"".join(reads)
+    assert max(waiting) < 2 * LARGE
+    await proxy.stop()
+    await server.stop()

@@ -14,9 +14,9 @@ from proxy.core.backend_answer import Answer
 from proxy.core.errors import BackendBroke, as_broke_off
 from proxy.core.json_edit import WholeAnswer, whole_characters
 from proxy.core.ndjson import Line, NdjsonSplitter
-from proxy.core.offload import OBJECT, memory_of
+from proxy.core.offload import LARGE, OBJECT, in_thread, memory_of
 from proxy.core.sharing.shares import Room
-from proxy.core.sse import Event, EventSplitter
+from proxy.core.sse import Event, EventSplitter, read_all
 from proxy.core.upstream import error_in, message_in
 from proxy.dialects import Dialect, Reply
 from proxy.dialects.base import Fold
@@ -229,7 +229,10 @@ async def read_stream(reader: AnswerReader, upstream: Answer, splitter: EventSpl
         events = splitter.whole(piece)
         if reader.has_let_go or not room.fits(splitter, events):
             raise room.error()
-        for event in splitter.events(events):
+        whole_events = splitter.events(events)
+        if len(events) >= LARGE:
+            await in_thread(read_all, whole_events)
+        for event in whole_events:
             reader.add(event)
     if remainder := splitter.remainder():
         reader.add(Line(remainder) if isinstance(splitter, NdjsonSplitter) else Event(remainder))
