@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from store import driver
-from store.captured import blobs, completions, conversations, inbox, prompt_ids, requests
+from store.captured import completions
 from store.errors import ForeignSchema, NotEncrypted, StoreDamaged, StoreError
 from store.learning import meta
 from store.safety import integrity
@@ -30,6 +30,7 @@ BeforeMigration = Callable[[sqlite3.Connection, Path, int], Path]
 Tell = Callable[[str], object]
 
 NAME = "rlproxy.db"
+MIGRATIONS: Traversable = files("store").joinpath("migrations")  # tests put a folder with a newer one in its place
 CLEAN = "closed_cleanly"
 CHECKPOINT_PAGES: Final = 16384  # a backstop, the writer checkpoints between commits
 
@@ -45,11 +46,6 @@ PRAGMAS = (
 )
 
 
-def _keep_once(db: sqlite3.Connection) -> None:
-    prompt_ids.gather(db)
-    requests.gather(db)
-
-
 # What `ANALYZE` leaves: figures of how rows are spread, for SQLite alone.
 STATISTICS: Final = frozenset({
     ("table", "sqlite_stat1", "sqlite_stat1", "CREATE TABLE sqlite_stat1(tbl,idx,stat)"),
@@ -57,10 +53,6 @@ STATISTICS: Final = frozenset({
 })  # fmt: skip
 _OBJECTS: Final = "SELECT type, name, tbl_name, sql FROM sqlite_master"
 SHOWN_CHARACTERS: Final = 60  # characters of a foreign name in an error
-
-
-# What SQL cannot say of a migration, in its transaction; by number.
-_DATA_STEPS: Final = {5: blobs.gather, 7: inbox.fill_asked, 9: meta.chain, 11: conversations.fill, 12: _keep_once}
 
 
 def open_database(
@@ -131,8 +123,7 @@ def not_opened(path: Path, error: BaseException) -> StoreError:
 
 def numbers() -> dict[int, Traversable]:
     """All migrations by their numbers."""
-    scripts = files("store").joinpath("migrations").iterdir()
-    return {int(file.name[:4]): file for file in scripts if file.name.endswith(".sql")}
+    return {int(file.name[:4]): file for file in MIGRATIONS.iterdir() if file.name.endswith(".sql")}
 
 
 def pending(db: sqlite3.Connection) -> list[tuple[int, Traversable]]:
@@ -159,7 +150,7 @@ def differences(db: sqlite3.Connection) -> dict[str, str]:
     pending(db)
     (schema,) = db.execute("PRAGMA user_version").fetchone()
     stored = Counter(tuple(row) for row in db.execute(_OBJECTS))
-    expected = _made_by(schema)
+    expected = made_by(schema)
     names = {name for _, name, _, _ in expected}
     foreign = {
         _printable(name): f"{'another' if name in names else 'a foreign'} {_printable(kind)} {_printable(name)}"
@@ -172,7 +163,7 @@ def differences(db: sqlite3.Connection) -> dict[str, str]:
 
 
 @cache
-def _made_by(number: int) -> Counter[tuple[str, str, str, str | None]]:
+def made_by(number: int) -> Counter[tuple[str, str, str, str | None]]:
     """All that the migrations up to this one make, as SQLite notes it."""
     with closing(driver.in_memory()) as db:
         migrate(db, number)
@@ -212,10 +203,7 @@ def migrate(db: sqlite3.Connection, last: int | None = None) -> None:
         if last is not None and number > last:
             break
         try:
-            db.executescript(f"BEGIN; {script.read_text(encoding='utf-8')}; PRAGMA user_version = {number}")
-            if (addition := _DATA_STEPS.get(number)) is not None:
-                addition(db)
-            db.execute("COMMIT")
+            db.executescript(f"BEGIN; {script.read_text(encoding='utf-8')}; PRAGMA user_version = {number}; COMMIT")
         except driver.errors():
             if db.in_transaction:
                 db.execute("ROLLBACK")

@@ -17,7 +17,9 @@ import hypothesis
 import pytest
 import structlog
 
+from scripts.harness import newer_schema
 from scripts.harness.tiny_model import make_tiny_model
+from tests.harness.older_home import older_home
 
 if TYPE_CHECKING:
     from scripts.fakes.backend import FakeBackend
@@ -168,3 +170,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(
         key=lambda item: 0 if item.path.is_relative_to(HERE / "scripts") else len(item.path.relative_to(HERE).parts)
     )
+
+
+@pytest.fixture
+def newest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """The number of the store's schema, which is newer than the product's in this test."""
+    with newer_schema.installed(newer_schema.write(tmp_path_factory.mktemp("newer") / "migrations")) as number:
+        yield number
+
+
+@pytest.fixture
+def older(tmp_path: Path) -> Path:
+    """The database of a home that an earlier rlproxy left; a test names it before `newest`."""
+    return older_home(tmp_path / "home")

@@ -24,6 +24,7 @@ from scripts.chaos.kills import LIVES_A_HOME, LONGEST_S, Tally, after_a_kill, cl
 from scripts.chaos.nursery import ROOT, Nursery
 from scripts.chaos.people import Ledger, living
 from scripts.fakes.backend import FakeBackend
+from scripts.harness import newer_schema
 from store import driver, schema
 from store.captured.recording import record
 from store.errors import StoreError
@@ -35,19 +36,20 @@ MOST: Final = 400  # acts of a life: about thirty commits
 SYNCS: Final = 40  # of every other life, which ends behind one
 KEY: Final = "5e" * 32
 PLANTED: Final = "xylophone-quagmire-0451"
-OLDER: Final = 27  # the newest schema but one: what comes after it rewrites the largest table
 ANSWERS: Final = 200  # in the database that is brought up to date
 
 # Open the home in argv and close it again. A file that is still being checked would not be checkpointed.
 OPEN: Final = """
 import asyncio, sys
 from pathlib import Path
+from scripts.harness import newer_schema
 from store.safety.db_key import find
 from store.store import Store
 async def main(home):
-    store = await Store.open(home, find("env", home))
-    await store.checked()
-    await store.close()
+    with newer_schema.installed(Path(sys.argv[2])):
+        store = await Store.open(home, find("env", home))
+        await store.checked()
+        await store.close()
 asyncio.run(main(Path(sys.argv[1])))
 """
 
@@ -123,32 +125,30 @@ def migrations(count: int, folder: Path, seed: int, until: float = float("inf"))
     """So many kills of a process that brings an encrypted database up to date, at acts spread over all of them."""
     tally = Tally(instants=0, acts=0, not_yet=0, done=0)
     before, library, dice = folder / "before", power.built(folder), random.Random(seed)
-    expected = older(before, Secret(KEY))
-    _, tally["acts"] = _opened(shutil.copytree(before, folder / "counted"), library, None)
+    expected, newer = older(before, Secret(KEY)), newer_schema.write(folder / "newer")
+    _, tally["acts"] = _opened(shutil.copytree(before, folder / "counted"), newer, library, None)
     moments = [dice.randint(1 + tally["acts"] * n // count, tally["acts"] * (n + 1) // count) for n in range(count)]
     for act in moments:
         if time.monotonic() > until:
             break
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             home = shutil.copytree(before, Path(scratch) / "home")
-            status, _ = _opened(home, library, act)
+            status, _ = _opened(home, newer, library, act)
             found = [] if status == -signal.SIGKILL else [f"the process ended with {status}"]
-            found += _in_the_clear(home) + after(home, Secret(KEY), expected, tally)
+            found += _in_the_clear(home) + after(home, newer, Secret(KEY), expected, tally)
             tally["wrong"] += [f"killed behind act {act}: {one}" for one in found]
         tally["instants"] += 1
     return tally
 
 
 def older(home: Path, secret: Secret) -> dict[str, tuple[str, str]]:
-    """An encrypted home of an earlier schema; question and answer of each completion in it."""
+    """An encrypted home of today's schema, which is the earlier one here; question and answer of each completion."""
     home.mkdir(mode=0o700)
     said = {f"rl-{n}": (f"{PLANTED} question {n} " * 40, f"{PLANTED} answer {n} " * 40) for n in range(ANSWERS)}
     with closing(driver.connect(home / schema.NAME, secret, with_names=True)) as db:
         for pragma in schema.PRAGMAS:
             db.execute(pragma)
-        for number, script in sorted(schema.numbers().items()):
-            if number <= OLDER:
-                db.executescript(f"BEGIN; {script.read_text()}; PRAGMA user_version = {number}; COMMIT")
+        schema.migrate(db)
         db.execute("BEGIN")
         record(db, [_answer(id, *both) for id, both in said.items()])
         db.execute("COMMIT")
@@ -164,13 +164,13 @@ def _answer(id: str, question: str, answer: str) -> tuple[NewCompletion, Finishe
     return new, FinishedCompletion(id, "done", 2.0, Message("assistant", answer.encode()), answer)
 
 
-def _opened(home: Path, library: Path, dies: int | None) -> tuple[int, int]:
+def _opened(home: Path, newer: Path, library: Path, dies: int | None) -> tuple[int, int]:
     """Its status after a start, killed behind that act, and how many acts it came to."""
     told, number = home.with_suffix(".told"), home.with_suffix(".dies")
     number.write_text(str(dies or 0))
     env = {**os.environ, VARIABLE: KEY, "PYTHONPATH": str(ROOT), "LD_PRELOAD": str(library), "TOLD_DISK": str(told),
            "TOLD_HOME": str(home), "TOLD_DIES": str(number)}  # fmt: skip
-    status = os.spawnve(os.P_WAIT, sys.executable, [sys.executable, "-c", OPEN, str(home)], env)
+    status = os.spawnve(os.P_WAIT, sys.executable, [sys.executable, "-c", OPEN, str(home), str(newer)], env)
     return status, sum(1 for _ in power.acts(told.read_bytes(), others=True)) if told.exists() else 0
 
 
@@ -179,12 +179,17 @@ def _in_the_clear(home: Path) -> list[str]:
     return [f"{path.name} has words in the clear" for path in files if PLANTED.encode() in path.read_bytes()]
 
 
-def after(home: Path, secret: Secret, expected: dict[str, tuple[str, str]], tally: Tally) -> list[str]:
+def after(home: Path, newer: Path, secret: Secret, expected: dict[str, tuple[str, str]], tally: Tally) -> list[str]:
     """Opened again as a start does: all is there, once, and the database is up to date."""
     path = home / schema.NAME
+    with newer_schema.installed(newer) as newest:
+        return _after(path, newest, secret, expected, tally)
+
+
+def _after(path: Path, newest: int, secret: Secret, expected: dict[str, tuple[str, str]], tally: Tally) -> list[str]:
     with closing(driver.connect(path, secret, read_only=True)) as db:
         (number,) = db.execute("PRAGMA user_version").fetchone()
-    tally["done" if number > OLDER else "not_yet"] += 1
+    tally["done" if number == newest else "not_yet"] += 1
     try:
         with closing(schema.open_database(path, backup.before_migration, secret)) as db:
             integrity.check(db, path)
@@ -200,4 +205,4 @@ def after(home: Path, secret: Secret, expected: dict[str, tuple[str, str]], tall
     stored = {row["id"]: (row["question"].decode(), row["answer"].decode()) for row in rows}
     if stored != expected or len(rows) != len(expected):
         found.append(f"{len(rows)} completions where {len(expected)} were, or other words")
-    return found + _in_the_clear(home)
+    return found + _in_the_clear(path.parent)

@@ -25,8 +25,6 @@ CODED_BYTES: Final = 3 << 18  # bytes coded in one go: each holds up all other t
 
 PIECES: Final = """SELECT m.at, b.data, m.coded FROM message_blobs m JOIN blobs b ON b.hash = m.blob
 WHERE m.message = ? ORDER BY m.at"""
-INLINE: Final = """SELECT hash, body FROM messages WHERE cut = 0 AND length(body) > ?
-AND (instr(body, ';base64,') OR instr(body, '"data":"') OR instr(body, '"file_data":"'))"""
 
 
 class Piece(NamedTuple):
@@ -70,16 +68,6 @@ def store_pieces(db: sqlite3.Connection, message: bytes, pieces: Sequence[Piece]
         key = hashlib.blake2b(piece.data, digest_size=32).digest()
         db.execute("INSERT INTO blobs VALUES (?, ?) ON CONFLICT DO NOTHING", (key, piece.data))
         db.execute("INSERT INTO message_blobs VALUES (?, ?, ?, ?)", (message, piece.offset, key, piece.coded))
-
-
-def gather(db: sqlite3.Connection) -> None:
-    """Once, for messages of before there were blobs."""
-    for (hash,) in db.execute(INLINE.replace("hash, body", "hash"), (LEAST,)).fetchall():
-        (body,) = db.execute("SELECT body FROM messages WHERE hash = ?", (hash,)).fetchone()
-        shortened, pieces = cut(body)
-        if pieces:
-            db.execute("UPDATE messages SET body = ?, cut = 1 WHERE hash = ?", (shortened, hash))
-            store_pieces(db, hash, pieces)
 
 
 async def bodies(db: aiosqlite.Connection, stored: Mapping[bytes, bytes]) -> dict[bytes, bytes]:

@@ -1,7 +1,7 @@
 """Completions as lists show them: filtered, searched, newest first, without prompts and token ids.
 
-Owns the table `listed` (kept by triggers, migration 6) and the search index. The index is filled behind the capture, so
-that no answer waits for it. A page goes on from a `seq`, never from an offset. Not here: a completion whole
+Owns the table `listed` (kept by triggers) and the search index. The index is filled behind the capture, so that no
+answer waits for it. A page goes on from a `seq`, never from an offset. Not here: a completion whole
 (`completions`).
 """
 
@@ -14,7 +14,6 @@ from typing import Any, Final
 import orjson
 
 from store.captured.rows import to_rating
-from store.captured.tree import cut
 from store.part import StorePart
 from store.reader import Reader
 from store.records import CompletionQuery, CompletionSummary, Inbox, Message, Rating
@@ -172,17 +171,6 @@ def last_user_text(messages: Iterable[Message]) -> str:
         if message.role == "user" and (text := _text(message.body)):
             return text[:QUESTION_CHARACTERS]
     return ""
-
-
-def fill_asked(db: sqlite3.Connection) -> None:
-    """Once, for completions of before there was the column."""
-    for seq, leaf in db.execute("SELECT seq, prompt_hash FROM completions WHERE prompt_hash IS NOT NULL").fetchall():
-        prompt = ""
-        while leaf is not None and not prompt:
-            row = db.execute("SELECT * FROM messages WHERE hash = ?", (leaf,)).fetchone()
-            leaf = row["parent"]
-            prompt = "" if cut([row]) else last_user_text([Message(row["role"], row["body"])])
-        db.execute("UPDATE completions SET asked = ? WHERE seq = ?", (prompt, seq))
 
 
 def _text(body: bytes) -> str:

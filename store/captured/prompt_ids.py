@@ -45,14 +45,6 @@ def add(db: sqlite3.Connection, packed: bytes | None) -> tuple[bytes | None, byt
     return names[-1], bytes(view[len(names) * BLOCK :])
 
 
-def gather(db: sqlite3.Connection) -> None:
-    """Once, for prompts of before there were blocks."""
-    long = "SELECT id FROM completions WHERE prompt_block IS NULL AND length(prompt_token_ids) >= ?"
-    for (id,) in db.execute(long, (BLOCK,)).fetchall():
-        (packed,) = db.execute("SELECT prompt_token_ids FROM completions WHERE id = ?", (id,)).fetchone()
-        db.execute("UPDATE completions SET prompt_block = ?, prompt_token_ids = ? WHERE id = ?", (*add(db, packed), id))
-
-
 def blocks(rows: Iterable[sqlite3.Row]) -> Blocks:
     return {row["hash"]: (row["parent"], row["ids"]) for row in rows}
 

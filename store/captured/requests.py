@@ -22,10 +22,3 @@ def add(db: sqlite3.Connection, request: bytes) -> tuple[bytes | None, bytes]:
     name = hashlib.blake2b(request, digest_size=SIZE).digest()
     db.execute("INSERT INTO requests VALUES (?, ?) ON CONFLICT DO NOTHING", (name, request))
     return name, b""
-
-
-def gather(db: sqlite3.Connection) -> None:
-    """Once, for completions of before."""
-    for (id,) in db.execute("SELECT id FROM completions WHERE length(request) >= ?", (LEAST,)).fetchall():
-        (request,) = db.execute("SELECT request FROM completions WHERE id = ?", (id,)).fetchone()
-        db.execute("UPDATE completions SET request_hash = ?, request = ? WHERE id = ?", (*add(db, request), id))

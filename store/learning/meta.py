@@ -46,17 +46,6 @@ def audit(db: sqlite3.Connection, actor: str, act: str, detail: dict[str, Any]) 
     db.execute("UPDATE audit SET hash = ? WHERE seq = ?", (key, seq))
 
 
-def chain(db: sqlite3.Connection) -> None:
-    """Once, for lines of before there was a chain; the log itself says how many those are."""
-    line_hash = FIRST
-    rows = db.execute(LINES).fetchall()
-    for seq, *values, _ in rows:
-        line_hash = _hash(line_hash, seq, *values)
-        db.execute("UPDATE audit SET hash = ? WHERE seq = ?", (line_hash, seq))
-    if rows:
-        audit(db, "rlproxy", "chained", {"lines_before": len(rows)})
-
-
 class AuditVerdict(NamedTuple):
     lines: int
     head: str  # the newest hash, to be noted elsewhere

@@ -8,7 +8,6 @@ never was. Not here: copies elsewhere, which nobody can find, and exports, which
 from __future__ import annotations
 
 import os
-import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -24,10 +23,10 @@ SIDE_FILES: Final = ("-wal", "-shm", "-journal")
 NOT_IN: Final = frozenset({"runs", "logs", "tensorboard", "gguf", "mlx"})  # folders of the home that hold no copies
 LIKELY: Final = (".db", ".sqlite", ".sqlite3")  # what cannot be read and has no magic is one by its name
 _HAS: Final = {
-    "completion": "SELECT 1 FROM completions WHERE id = ? LIMIT 1",
-    "session": "SELECT 1 FROM completions WHERE session = ? LIMIT 1",
-    "user": "SELECT 1 FROM completions WHERE user = ? LIMIT 1",
-    "rater": "SELECT 1 FROM ratings WHERE rater = ? LIMIT 1",
+    "completion": "SELECT 1 FROM completions WHERE id = :name LIMIT 1",
+    "session": "SELECT 1 FROM completions WHERE session = :name LIMIT 1",
+    "user": "SELECT 1 FROM completions WHERE user = :name LIMIT 1",
+    "rater": "SELECT 1 FROM ratings WHERE rater = :name UNION ALL SELECT 1 FROM reactions WHERE rater = :name LIMIT 1",
 }
 
 
@@ -82,13 +81,6 @@ def _begins_as_one(file: Path) -> bool:
         return False
 
 
-def _asks(db: sqlite3.Connection, kind: Target) -> Iterator[str]:
-    yield _HAS[kind]
-    # Copies of before there were any have no such table.
-    if kind == "rater" and db.execute("SELECT 1 FROM sqlite_master WHERE name = 'reactions'").fetchone():
-        yield "SELECT 1 FROM reactions WHERE rater = ? LIMIT 1"
-
-
 def _has(file: Path, kind: Target, name: str, secret: Secret | None) -> bool | None:
     # Without a log of its own it is not in use, and looking must leave no such log beside it.
     is_alone = not file.with_name(file.name + "-wal").exists()
@@ -96,6 +88,6 @@ def _has(file: Path, kind: Target, name: str, secret: Secret | None) -> bool | N
         secret = None if _begins_as_one(file) else secret
         with closing(driver.connect(file, secret, read_only=True, immutable=is_alone)) as db:
             schema.check(db, file)
-            return any(db.execute(sql, (name,)).fetchone() is not None for sql in _asks(db, kind))
+            return db.execute(_HAS[kind], {"name": name}).fetchone() is not None
     except driver.errors(StoreError):
         return None

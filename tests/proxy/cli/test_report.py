@@ -6,8 +6,6 @@ import asyncio
 import json
 import os
 import shutil
-import sqlite3
-from contextlib import closing
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -25,6 +23,7 @@ from proxy.cli.report.sources import ReportedCompletion
 from proxy.core.address_file import ADDRESS_FILE
 from proxy.web.pages.svg import Plot, plain, ticks
 from scripts.fakes.backend import FakeBackend
+from scripts.harness import newer_schema
 from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
 from scripts.harness.seeding import history
@@ -33,8 +32,8 @@ from store.records import Rating
 from store.safety.db_key import Secret
 from store.safety.read_only import look
 from store.store import Store
+from tests.harness.older_home import older_home
 from tests.harness.runs import until
-from tests.store.test_migrations import SCHEMAS
 
 EVIL = "<script>alert('x')</script>\"><img src=http://evil.test/x onerror=alert(1)>"
 GATE = {
@@ -229,10 +228,9 @@ async def test_of_another_rlproxy_or_encrypted(tmp_path: Path) -> None:
     assert (await sources.read(tmp_path / "sealed", key)).runs == []
     with pytest.raises(StoreError, match="key_from"):
         await sources.read(tmp_path / "sealed", None)
-    (tmp_path / "old").mkdir()
-    with closing(sqlite3.connect(tmp_path / "old" / "rlproxy.db")) as db:
-        db.executescript((SCHEMAS[1]).read_text(encoding="utf-8"))
-    with pytest.raises(StoreError, match="older rlproxy"):
+    older_home(tmp_path / "old")
+    newer = newer_schema.write(tmp_path / "newer")
+    with newer_schema.installed(newer), pytest.raises(StoreError, match="older rlproxy"):
         await sources.read(tmp_path / "old", None)
 
 

@@ -7,11 +7,7 @@ import base64
 import os
 import random
 import signal
-import sqlite3
 import sys
-from collections.abc import Sequence
-from contextlib import closing
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scripts.harness.records import HI, end, new, put, rating
-from store import schema
 from store.captured import blobs
 from store.captured.blobs import cut, whole
 from store.captured.tree import chain, message_hash
-from store.records import Message, Requester, ReturnedConversation
+from store.records import Message
 from store.store import Store
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -179,71 +174,6 @@ async def test_two_bodies_that_differ_in_their_picture_only_are_two_messages(sto
     for id, data in (("a", PICTURE), ("b", OTHER)):
         found = await store.completions.get(id)
         assert found is not None and found.new.prompt == (said(image(data)),)
-
-
-# From before
-
-
-def older(path: Path, prompt: Sequence[Message]) -> None:
-    """A database of schema 4, with the pictures inside its messages."""
-    with closing(sqlite3.connect(path)) as db:
-        scripts = sorted(f.name for f in files("store").joinpath("migrations").iterdir())[:4]
-        for name in scripts:
-            db.executescript(files("store").joinpath("migrations", name).read_text(encoding="utf-8"))
-        hashes = chain((*prompt, HI))
-        for at, one in enumerate((*prompt, HI)):
-            values = (hashes[at], hashes[at - 1] if at else None, one.role, one.body)
-            db.execute("INSERT INTO messages VALUES (?, ?, ?, ?)", values)
-        db.execute(
-            """INSERT INTO completions (id, request_id, choice, created_at, dialect, backend, model, served_model,
-            turn, turn_rule, streamed, sampling, request, prompt_hash, reply_hash, status, finished_at, thread)
-            VALUES ('old', 'old', 0, 1, 'chat', 'b', 'm', 'm', 'main', 'default', 0, '{}', x'7b7d', ?, ?, 'done', 2,
-            ?)""",
-            (hashes[-2], hashes[-1], hashes[-1]),
-        )
-        db.execute("PRAGMA user_version = 4")
-        db.commit()
-
-
-async def test_pictures_of_the_schema_before_are_moved(tmp_path: Path) -> None:
-    prompt = (said(image()), HI, said(TEXT, image()))
-    older(tmp_path / schema.NAME, prompt)
-    store = await Store.open(tmp_path)
-    try:
-        size, count = await sizes(store)
-        assert count == 1 and size < 1000
-        found = await store.completions.get("old")
-        assert found is not None and found.new.prompt == prompt and found.new.untrainable is None
-        await put(store, "next", prompt=(*prompt, HI, said(TEXT)))
-        assert len(await store._reader.rows("SELECT 1 FROM messages")) == 6, "the conversation goes on where it was"
-        reply = chain((*prompt, HI))[-1]
-        sent = ReturnedConversation(reply, reply, (), "m", None)
-        assert [one.id for one in await store.completions.find_reply(sent, [Requester(None, None)])] == ["old"]
-        await store.completions.forget(["old", "next"])
-        assert await sizes(store) == (0, 0)
-    finally:
-        await store.close()
-
-
-async def test_a_migration_that_fails_leaves_the_database_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(db: sqlite3.Connection) -> None:
-        blobs.gather(db)
-        raise sqlite3.OperationalError("disk I/O error")
-
-    older(tmp_path / schema.NAME, (said(image()),))
-    with monkeypatch.context() as patch:
-        patch.setitem(schema._DATA_STEPS, 5, fails)
-        with pytest.raises(Exception, match="disk I/O error"):
-            await Store.open(tmp_path)
-    with closing(sqlite3.connect(tmp_path / schema.NAME)) as db:
-        assert db.execute("PRAGMA user_version").fetchone() == (4,)
-    store = await Store.open(tmp_path)
-    try:
-        assert (await sizes(store))[1] == 1
-    finally:
-        await store.close()
 
 
 # A kill

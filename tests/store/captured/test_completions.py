@@ -2,18 +2,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import sqlite3
 import time
 from array import array
-from contextlib import closing
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from scripts.harness.records import HELLO, HI, claim, end, new, put, rated, rating
-from store import schema
 from store.captured import completions
 from store.captured.completions import CHANGES, CHUNK, STOPPED
 from store.captured.tree import chain, message_hash
@@ -300,36 +296,6 @@ async def test_find_reply_by_its_loose_name(store: Store) -> None:
     await store.completions.record([new("a")], [end("a", thread=b"loose" + b"." * 11)])
     assert await found(store, sent(thread=b"loose" + b"." * 11)) == {"a"}
     assert await found(store, sent()) == set()
-
-
-async def test_a_database_from_before_threads_is_read_as_it_was(tmp_path: Path) -> None:
-    prompt = (system("x"), HELLO)
-    with closing(sqlite3.connect(tmp_path / schema.NAME)) as db:
-        first = files("store").joinpath("migrations/0001_first.sql").read_text(encoding="utf-8")
-        db.executescript(f"{first}; PRAGMA user_version = 1")
-        hashes = chain((*prompt, HI))
-        for at, one in enumerate((*prompt, HI)):
-            db.execute(
-                "INSERT INTO messages VALUES (?, ?, ?, ?)",
-                (hashes[at], hashes[at - 1] if at else None, one.role, one.body),
-            )
-        db.execute(
-            """INSERT INTO completions (id, request_id, choice, created_at, dialect, backend, model, served_model,
-            turn, turn_rule, streamed, sampling, request, prompt_hash, reply_hash, status, finished_at)
-            VALUES ('old', 'old', 0, 1, 'chat', 'b', 'm', 'm', 'main', 'default', 0, '{}', x'7b7d', ?, ?, 'done', 2)""",
-            (hashes[1], hashes[2]),
-        )
-        db.commit()
-    store = await Store.open(tmp_path)
-    try:
-        found = await store.completions.get("old")
-        assert found is not None
-        assert found.new.prompt == prompt
-        assert {one.id for one in await store.completions.find_reply(sent(thread=hashes[2]), [NOBODY])} == {"old"}
-        await store.completions.forget(["old"])
-        assert await messages(store) == 0
-    finally:
-        await store.close()
 
 
 @pytest.mark.parametrize("at_once", [True, False])

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sqlite3
 from typing import Any
 
 from scripts.harness.records import end, new
-from store.captured import conversations
 from store.records import CompletionQuery, Message
 from store.store import Store
 
@@ -69,16 +67,3 @@ async def test_a_shortened_history_goes_on_with_its_session(store: Store) -> Non
     await say(store, "unknown", "what was", "long ago", "more", "so")
     await say(store, "other", "a summary", "as they said", "and", "x", session="s", user="bob")
     assert await talks(store) == [["fresh", "other"], ["unknown"], ["s1", "s2"], ["title"]]
-
-
-async def test_completions_of_before_get_theirs(store: Store) -> None:
-    await fill(store)
-    expected = await talks(store)
-
-    def again(db: sqlite3.Connection) -> None:
-        db.execute("UPDATE completions SET conversation = NULL")
-        db.execute("UPDATE listed SET conversation = 0")
-        conversations.fill(db)
-
-    await store._writer.submit(again)
-    assert await talks(store) == expected

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
 from dataclasses import replace
-from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +10,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scripts.harness.records import end, new, put, rating
-from store import schema
 from store.captured import inbox
 from store.records import CompletionQuery, Message
 from store.store import Store
@@ -204,31 +199,6 @@ async def test_a_listed_completion_has_what_a_list_shows(store: Store) -> None:
     assert b.calls is not None and b.calls.body == call
     assert a.prompt_hash is not None and [s.id for s in await store.inbox.siblings(a.prompt_hash)] == ["b", "a"]
     assert await store.inbox.models() == ["m"] and await store.inbox.get("none") is None
-
-
-async def test_an_older_database_gets_its_list(tmp_path: Path) -> None:
-    with closing(sqlite3.connect(tmp_path / schema.NAME)) as db:
-        for script in sorted(files("store").joinpath("migrations").iterdir(), key=lambda f: f.name)[:5]:
-            db.executescript(script.read_text(encoding="utf-8"))
-        db.executescript("""
-            INSERT INTO messages VALUES (x'01', NULL, 'user',
-                CAST('{"content":[{"type":"text","text":"the question"}]}' AS BLOB), 0);
-            INSERT INTO messages VALUES (x'02', x'01', 'assistant', CAST('{"content":"so"}' AS BLOB), 0);
-            INSERT INTO messages VALUES (x'03', x'02', 'tool', CAST('{"content":"a result"}' AS BLOB), 0);
-            INSERT INTO completions (id, request_id, choice, created_at, dialect, backend, model, served_model,
-                version, turn, turn_rule, streamed, sampling, request, status, prompt_hash, text)
-            VALUES ('a', 'a', 0, 1, 'chat', 'vllm', 'm', 'm', 1, 'main', 'd', 0, '{}', x'7b7d', 'done', x'03', 'hi');
-            INSERT INTO ratings (id, completion_id, rater, value, weight, source, created_at, live)
-            VALUES ('rt-1', 'a', 'owner', -1.0, 1.0, 'http', 2.0, 1);
-            PRAGMA user_version = 5;
-        """)
-    store = await Store.open(tmp_path)
-    try:
-        (row,) = (await store.inbox.page(CompletionQuery(search="question"))).rows
-        assert row.asked == "the question" and row.ratings[0].value == -1.0
-        assert await rows(store) == {"a": (1, -1.0)}
-    finally:
-        await store.close()
 
 
 async def test_figures(store: Store) -> None:

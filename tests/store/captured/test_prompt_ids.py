@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import random
-import sqlite3
 import tempfile
-from contextlib import closing
 from pathlib import Path
 
 from hypothesis import given, settings
@@ -13,9 +11,7 @@ from hypothesis import strategies as st
 
 from scripts.harness.records import end, new
 from store import schema
-from store.captured import prompt_ids
 from store.captured.prompt_ids import BLOCK
-from store.captured.rows import pack
 from store.store import Store
 
 IDS = BLOCK // 4
@@ -103,29 +99,6 @@ async def test_what_was_forgotten_is_not_in_the_file(store: Store, tmp_path: Pat
     assert mark in b"".join(file.read_bytes() for file in tmp_path.glob(f"{schema.NAME}*"))
     await store.erasure.forget("session", "s", "admin")
     assert mark not in b"".join(file.read_bytes() for file in tmp_path.glob(f"{schema.NAME}*"))
-
-
-async def test_those_of_before_are_gathered(tmp_path: Path) -> None:
-    prompts = {f"c{turn}": LONG[: turn * IDS - 5] for turn in range(1, 9)}
-    store = await Store.open(tmp_path)
-    for id, ids in prompts.items():
-        await put(store, id, ids)
-    await store.close()
-    with closing(sqlite3.connect(tmp_path / schema.NAME)) as db:
-        db.row_factory = sqlite3.Row
-        for id, ids in prompts.items():
-            whole = pack("i", ids)
-            db.execute("UPDATE completions SET prompt_block = NULL, prompt_token_ids = ? WHERE id = ?", (whole, id))
-        db.execute("DELETE FROM prompt_blocks")
-        prompt_ids.gather(db)
-        db.commit()
-    store = await Store.open(tmp_path)
-    try:
-        assert await blocks(store) == 7
-        for id, ids in prompts.items():
-            assert await read(store, id) == ids
-    finally:
-        await store.close()
 
 
 @settings(max_examples=30, deadline=None)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 from scripts.harness.records import end, new
 from store import schema
-from store.captured import requests
 from store.captured.requests import LEAST
 from store.store import Store
 
@@ -54,21 +51,3 @@ async def test_it_goes_with_the_last_that_has_it(store: Store, tmp_path: Path) -
 async def test_a_question_whose_answer_never_came_has_it_too(store: Store) -> None:
     await store.completions.begin([new("open", request=TOOLS)])
     assert await read(store, "open") == TOOLS
-
-
-async def test_those_of_before_are_gathered(tmp_path: Path) -> None:
-    store = await Store.open(tmp_path)
-    for id, request in (("a", TOOLS), ("b", TOOLS), ("c", SMALL)):
-        await put(store, id, request)
-    await store.close()
-    with closing(sqlite3.connect(tmp_path / schema.NAME)) as db:
-        db.execute("UPDATE completions SET request_hash = NULL, request = ? WHERE id IN ('a', 'b')", (TOOLS,))
-        db.execute("DELETE FROM requests")
-        requests.gather(db)
-        db.commit()
-    store = await Store.open(tmp_path)
-    try:
-        assert await apart(store) == 1
-        assert [await read(store, id) for id in "abc"] == [TOOLS, TOOLS, SMALL]
-    finally:
-        await store.close()

@@ -15,7 +15,6 @@ from store.learning import meta
 from store.records import NewRating
 from store.safety import backup
 from store.store import Store
-from tests.store.test_migrations import SCHEMAS, old
 
 
 async def rated(store: Store, id: str) -> None:
@@ -75,11 +74,10 @@ async def test_restored_and_the_old_one_kept(tmp_path: Path) -> None:
     assert backup.audit_verdict(home, None).problem is None
 
 
-async def test_into_an_empty_home_and_from_an_older_schema(tmp_path: Path) -> None:
-    then, home = tmp_path / "then", tmp_path / "home"
-    then.mkdir()
-    old(then, SCHEMAS[0])
-    assert backup.restore(home, then / schema.NAME) == (None, ())
+async def test_into_an_empty_home_and_from_an_older_schema(tmp_path: Path, older: Path, newest: int) -> None:
+    home = tmp_path / "new"
+    backup.check(older)
+    assert backup.restore(home, older) == (None, ())
     store = await Store.open(home)
     try:
         assert (await store.versions.pointer()).live == 1
@@ -146,12 +144,11 @@ async def test_the_log_can_neither_be_changed_nor_cut_unseen(tmp_path: Path) -> 
         assert backup.audit_verdict(tmp_path, None).problem is not None, sql
 
 
-async def test_ratings_come_back(tmp_path: Path) -> None:
-    old(tmp_path, SCHEMAS[-1])
-    store = await Store.open(tmp_path)
+async def test_ratings_come_back(tmp_path: Path, older: Path) -> None:
+    store = await Store.open(older.parent)
     await store.ratings.rate(NewRating("rl-a", "ann", -1.0))
     await store.close()
-    backup.backup(tmp_path / schema.NAME, tmp_path / "b.db")
+    backup.backup(older, tmp_path / "b.db")
     backup.restore(tmp_path / "new", tmp_path / "b.db")
     store = await Store.open(tmp_path / "new")
     try:

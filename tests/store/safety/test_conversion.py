@@ -31,7 +31,6 @@ from store.records import Message, NewRating
 from store.safety import backup, conversion, encryption
 from store.safety.db_key import Secret
 from store.store import Store
-from tests.store.test_migrations import SCHEMAS, old
 
 KEY, OTHER = Secret("ab" * 32), Secret("cd" * 32)
 PASSPHRASE = Secret("correct horse battery staple")
@@ -119,11 +118,9 @@ async def test_the_wrong_key_the_other_form_and_no_key(tmp_path: Path) -> None:
     await holds(clear, None, rows=3)
 
 
-async def test_backups_and_those_set_aside(tmp_path: Path) -> None:
-    home, file = tmp_path / "home", tmp_path / "kept" / "b.db"
+async def test_backups_and_those_set_aside(tmp_path: Path, older: Path, newest: int) -> None:
+    home, file = older.parent, tmp_path / "kept" / "b.db"
     file.parent.mkdir()
-    home.mkdir()
-    old(home, SCHEMAS[0])
     await (await Store.open(home)).close()  # brings it up to date: a backup is made by itself
     (before,) = (home / "backups").iterdir()
     await fill(home)
@@ -149,13 +146,12 @@ async def test_backups_and_those_set_aside(tmp_path: Path) -> None:
     await holds(home, KEY, rows=41, good=2)  # with those of the old one
 
 
-async def test_a_migration_keeps_an_encrypted_copy(tmp_path: Path) -> None:
-    old(tmp_path, SCHEMAS[0])
-    encryption.encrypt(tmp_path, KEY, quietly)
-    store = await Store.open(tmp_path, KEY)
+async def test_a_migration_keeps_an_encrypted_copy(older: Path, newest: int) -> None:
+    encryption.encrypt(older.parent, KEY, quietly)
+    store = await Store.open(older.parent, KEY)
     assert (await store.versions.pointer()).live == 1
     await store.close()
-    (kept,) = (tmp_path / "backups").iterdir()
+    (kept,) = (older.parent / "backups").iterdir()
     assert not driver.is_plain(kept)
     backup.check(kept, KEY)
 
