@@ -10,6 +10,7 @@ from aiohttp import web
 
 from proxy.core.errors import BadRequest
 from proxy.core.json_edit import loads
+from proxy.core.offload import off_loop
 
 
 def json_response(
@@ -36,4 +37,4 @@ def as_object(body: Any) -> dict[str, Any]:
 async def json_object(request: web.Request, *, may_be_empty: bool = False) -> dict[str, Any]:
     """The body of a short request; no body is as good as {} where it `may_be_empty`. Raises BadRequest."""
     raw = await request.read()
-    return {} if may_be_empty and not raw.strip() else as_object(parse_json(raw))
+    return {} if may_be_empty and not raw.strip() else as_object(await off_loop(len(raw), parse_json, raw))

@@ -6,6 +6,7 @@ stored whole.
 
 from __future__ import annotations
 
+import io
 import json
 import threading
 from collections.abc import Callable
@@ -155,3 +156,25 @@ async def test_a_response_in_the_background_may_stream_an_event_without_an_end(
     assert max(waiting) < 2 * LARGE
     await proxy.stop()
     await server.stop()
+
+
+@pytest.mark.parametrize("path", ["/rl/capture", "/rl/episodes", "/rl/keys", "/rl/links", "/rl/forget", "/v1/feedback"])
+async def test_a_long_body_of_our_own_routes_is_read_in_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    readers: list[threading.Thread] = []
+    read = json_edit._mend
+
+    def noted(raw: bytes, *rest: Any) -> Any:
+        readers.append(threading.current_thread())
+        return read(raw, *rest)
+
+    monkeypatch.setattr(json_edit, "_mend", noted)
+    proxy = Proxy(tmp_path / "home", FakeBackend(), FakeLauncher())
+    proxy.kind = None
+    await proxy.start(backend__kind="openai", backend__url="http://127.0.0.1:1", backend__model="m")
+    body = io.BytesIO(b'{"text":"%s","number":NaN}' % TEXT.encode())
+    async with proxy.http.post(path, data=body) as response:
+        assert response.status == 400
+    assert readers and threading.main_thread() not in readers
+    await proxy.stop()

@@ -18,6 +18,7 @@ from proxy.conversation.retries import Retries
 from proxy.core.errors import BadRequest
 from proxy.core.json_edit import loads
 from proxy.core.json_response import json_response
+from proxy.core.offload import off_loop
 from store.learning.meta import UNCAPTURED
 from store.store import Store
 
@@ -63,7 +64,8 @@ class CaptureOptout:
     async def post(self, request: web.Request) -> web.Response:
         """Answers when it is on disk and in force."""
         try:
-            body = loads(await request.read())
+            raw = await request.read()
+            body = await off_loop(len(raw), loads, raw)
         except ValueError:
             body = None
         session, capture = (body.get(key) for key in ("session", "capture")) if isinstance(body, dict) else (None, None)
