@@ -1,8 +1,8 @@
 """Trials of Harbor: `jobs/JOB/TRIAL/result.json`, with the verifier's rewards beside it.
 
-Follows harbor/models/trial (result.py, paths.py, error_policy.py) and verifier/verifier.py of 0.25.0. A trial's agent
-sends `TRIAL__agent` as its session, so that is the episode's id. Read from Harbor's source alone: it needs Python 3.12
-and containers, so no run of it was made here. Not here: what becomes of a reward (outcomes).
+Follows harbor/models/trial (result.py, paths.py, error_policy.py) and verifier/verifier.py, and was tested with a job
+that Harbor 0.26.0 ran. A trial's agent sends `TRIAL__agent` as its session, so that is the episode's id. Not here: what
+becomes of a reward (outcomes).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Trials of Harbor, as its source of 0.25.0 writes them (models/trial/result.py)."""
+"""Trials of Harbor: a job that 0.26.0 ran, and as its source writes them (models/trial/result.py)."""
 
 from __future__ import annotations
 
@@ -30,6 +30,16 @@ def trial(jobs: Path, name: str, **result: Any) -> Path:
         })
     )  # fmt: skip
     return folder
+
+
+def test_a_job_that_harbor_ran() -> None:
+    """How it was made is in recorded/harbor/here.py."""
+    found = {one.episode: one for one in read(Path(__file__).parent / "recorded/harbor", None)}
+    right, wrong, without = (found[f"task__{id}__agent"] for id in ("ToTKrA5", "zMPSopD", "bGTsxri"))
+    assert all(isinstance(one, WrittenReward) for one in found.values()) and len(found) == 3
+    assert (right.reward, right.error, wrong.reward, wrong.error) == (1.0, None, 0.0, None)
+    assert without.reward is None and without.error.startswith("RewardFileNotFoundError: No reward file found")
+    assert right.group == wrong.group == without.group and right.group.endswith(":oracle")
 
 
 def test_each_trial_of_a_job_is_an_episode_and_those_of_one_task_a_group(tmp_path: Path) -> None:
