@@ -52,11 +52,12 @@ test-gpu:
 test-agents:
 	@scripts/test_agents
 
-# Nor this: harnesses that give rewards (inspect-ai, reasoning-gym, mini-swe-agent, verifiers), from PyPI.
+# Nor this: harnesses that give rewards (inspect-ai, reasoning-gym, mini-swe-agent, verifiers) and LangSmith's client, from PyPI.
 test-harnesses: setup
 	@scripts/harness_env inspect_ai > /dev/null
 	@scripts/harness_env mini_swe_agent > /dev/null
 	@scripts/harness_env verifiers > /dev/null
+	@scripts/harness_env langsmith > /dev/null
 	@$(PY) -m pytest -m harnesses tests/integrations
 
 # Nor this: some thirty clients from PyPI and npm, 5 GB in ~/.cache/rlproxy/clients, half an hour of one core.

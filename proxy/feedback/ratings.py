@@ -28,7 +28,7 @@ from proxy.core.offload import off_loop, off_loop_above
 from proxy.core.wrapped_ids import LONGEST, unwrap_id
 from proxy.dialects.identity import user_in
 from proxy.feedback.bodies import Batch, RatingBody, RefusedBody, TakenBody
-from proxy.feedback.feedback_adapters import to_own_format, unfold
+from proxy.feedback.langsmith_form import to_own_format
 from store.errors import EventTaken, NoAnswer, StoreError, UnknownCompletion, UnknownRating
 from store.learning.rater_quota import FULL_VOICE, LEAST_WEIGHT, MOST_WEIGHT
 from store.learning.rater_quota import OWNER as OWNER
@@ -169,12 +169,11 @@ class Feedback:
         """One rating, or up to 1,000 with a result each."""
         raw = await request.read()
         body = await off_loop(len(raw), parse_json, raw)
-        pieces = body if isinstance(body, list) else unfold(body) if isinstance(body, dict) else None
-        if pieces is None:
+        if not isinstance(body, dict | list):
             raise BadRequest("The body must be a JSON object, or a list of them.")
         user, principal = user_in(request.headers), principal_of(request)
-        if isinstance(body, list) or pieces != [body]:
-            return await self._batch(pieces, user, principal)
+        if isinstance(body, list):
+            return await self._batch(body, user, principal)
         rating = await self.rate(await self._read(body, user, principal), wait_s=WAIT_S)
         status = 200 if rating.duplicate else 201
         answer = as_json(rating, await self._words([rating], principal, user))

@@ -137,10 +137,7 @@ def _feedback(dice: random.Random) -> Body:
         one, {**one, "comment": "too long", "rater": "ann", "weight": 2, "source": "t", "source_event_id": "e1"},
         {"session": "s1", "rating": "bad", "correction": "so"}, {"completion_id": "last", "rating": 1, "scale": "unit"},
         [one, {"rating": "good", "session": "s2"}, {}],
-        {"type": "items.feedback", "params": {"item_ids": ["KNOWN", "x"], "kind": "positive"}},
-        {"run_id": "KNOWN", "key": "user_score", "score": 1}, {"traceId": "KNOWN", "name": "user_score", "value": 0.2},
-        {"batch": [{"type": "score-create", "id": "1", "body": {"traceId": "KNOWN", "name": "like", "value": 1}}]},
-        {"inference_id": "KNOWN", "metric_name": "demonstration", "value": "so"},
+        {"run_id": "KNOWN", "key": "user_score", "score": 1}, {"trace_id": "KNOWN", "key": "liked", "correction": "so"},
     ))  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """Harnesses that give rewards, themselves from PyPI, through a real proxy: every turn is captured and a run is made.
 
-Real: mini-swe-agent with its local environment, inspect_ai with reasoning-gym, verifiers, the proxy. Scripted: the
-model, and the trainer. `make test-harnesses` installs the harnesses and runs these.
+Real: mini-swe-agent with its local environment, inspect_ai with reasoning-gym, verifiers, LangSmith's client, the
+proxy. Scripted: the model, and the trainer. `make test-harnesses` installs the harnesses and runs these.
 """
 
 from __future__ import annotations
@@ -29,10 +29,12 @@ ROOT = Path(__file__).resolve().parents[2]
 VENVS = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "rlproxy/venvs"
 
 
-async def run(harness: str, home: Path, *given: str) -> list[dict[str, Any]]:
-    """The lines of JSON that its attempts.py printed."""
-    command = [str(VENVS / harness / "bin/python"), str(ROOT / "integrations" / harness / "attempts.py"), *given]
-    env = {"HOME": str(home), "PATH": os.environ["PATH"], "INSPECT_LOG_DIR": str(home / "logs")}
+async def run(
+    harness: str, home: Path, *given: str, script: str = "attempts.py", **variables: str
+) -> list[dict[str, Any]]:
+    """The lines of JSON that its script printed."""
+    command = [str(VENVS / harness / "bin/python"), str(ROOT / "integrations" / harness / script), *given]
+    env = {"HOME": str(home), "PATH": os.environ["PATH"], "INSPECT_LOG_DIR": str(home / "logs"), **variables}
     process = await asyncio.create_subprocess_exec(
         *command, env=env, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
@@ -212,3 +214,11 @@ async def test_rewards_of_a_verifiers_run_are_imported_and_train(
     assert status["last_run"]["samples"] == 16
     code, out, _ = await rlproxy(proxy.home, "import", "verifiers", outputs, "--json")
     assert code == 0 and (json.loads(out)["stored"], json.loads(out)["known"]) == (0, 8)
+
+
+async def test_langsmiths_client_rates_an_answer(proxy: Proxy, tmp_path: Path) -> None:
+    answered, rated = await run("langsmith", tmp_path, script="rate.py", RLPROXY_URL=proxy.url, MODEL="fake")
+    assert answered["answer"].startswith("You said: hi")
+    found = await proxy.store.completions.get(rated["rated"])
+    assert found is not None
+    assert [(one.value, one.comment, one.source) for one in found.ratings] == [(1.0, "so kind", "langsmith")]

@@ -1,6 +1,6 @@
 """The shapes of what rlproxy's own routes take.
 
-Owns what a sound body looks like, other tools' feedback included. What a handler makes of it is its own affair; it
+Owns what a sound body looks like, LangSmith's feedback included. What a handler makes of it is its own affair; it
 takes a little more than is promised here (a rating in capitals, say).
 """
 
@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from proxy.access.keys import NAME
-from proxy.feedback.feedback_adapters import ENDINGS, NAMES
+from proxy.feedback.langsmith_form import ENDINGS, NAMES
 from proxy.feedback.open_webui_form import LONGEST_ID, MOST_MESSAGES
 from proxy.feedback.ratings import MAX_TEXT, OWNER
 from proxy.relay.capture.optout import LONGEST
@@ -64,7 +64,7 @@ class FeedbackBody(BaseModel):
     )
 
 
-# Other tools' words for it
+# LangSmith's words for it
 
 
 ScoreName = Annotated[
@@ -78,28 +78,6 @@ Score = Annotated[
 ]
 
 
-class ChatKitParams(BaseModel):
-    item_ids: list[Id] = Field(min_length=1, max_length=1000)
-    kind: Literal["positive", "negative"]
-
-
-class ChatKitFeedback(BaseModel):
-    type: Literal["items.feedback"]
-    params: ChatKitParams
-
-
-class ChatKitItem(BaseModel):
-    item_ids: list[Id] = Field(min_length=1, max_length=1)
-    kind: Literal["positive", "negative"]
-
-
-class ChatKitItemFeedback(BaseModel):
-    """In a batch: what rates several items would be a batch in it."""
-
-    type: Literal["items.feedback"]
-    params: ChatKitItem
-
-
 class LangSmithFeedback(BaseModel):
     run_id: Id
     key: ScoreName
@@ -109,24 +87,8 @@ class LangSmithFeedback(BaseModel):
     id: Id | None = None
 
 
-class LangfuseScore(BaseModel):
-    traceId: Id
-    name: ScoreName
-    value: Score
-    dataType: Literal["NUMERIC", "CATEGORICAL"] | None = None
-    comment: Text | None = None
-    id: Id | None = None
-
-
-class TensorZeroFeedback(BaseModel):
-    inference_id: Id
-    metric_name: ScoreName
-    value: bool
-    dryrun: Literal[False] | None = None
-
-
-Piece = FeedbackBody | ChatKitItemFeedback | LangSmithFeedback | LangfuseScore | TensorZeroFeedback
-AnyFeedback = Piece | ChatKitFeedback | Annotated[list[Piece], Field(min_length=1, max_length=1000)]
+Piece = FeedbackBody | LangSmithFeedback
+AnyFeedback = Piece | Annotated[list[Piece], Field(min_length=1, max_length=1000)]
 
 
 class OpenWebUIThumb(BaseModel):
