@@ -19,7 +19,6 @@ from store.reader import Reader
 from store.records import CompletionQuery, CompletionSummary, Inbox, Message, Rating
 
 SHOWN_CHARACTERS: Final = 6000  # characters of an answer that a list shows
-QUESTION_CHARACTERS: Final = 2000  # characters that are kept of what was asked
 BATCH_SIZE: Final = 200  # completions that go into the search in one operation
 LOOK: Final = 10_000  # rows that one page looks through: filters that leave nothing must not cost more
 COUNTED_TURNS: Final = 100  # turns of a conversation, at most
@@ -160,25 +159,6 @@ def purge(db: sqlite3.Connection, first: bool) -> bool:
     changes_before = db.total_changes
     db.execute("INSERT INTO search (search, rank) VALUES ('merge', ?)", (-SLICE if first else SLICE,))
     return db.total_changes - changes_before >= 2
-
-
-# What was asked
-
-
-def last_user_text(messages: Iterable[Message]) -> str:
-    """The words of the last message of a user."""
-    for message in reversed(list(messages)):
-        if message.role == "user" and (text := _text(message.body)):
-            return text[:QUESTION_CHARACTERS]
-    return ""
-
-
-def _text(body: bytes) -> str:
-    parsed = orjson.loads(body)
-    content = parsed.get("content") if isinstance(parsed, dict) else parsed
-    if isinstance(content, list):
-        content = " ".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
-    return content.strip() if isinstance(content, str) else ""
 
 
 class InboxStore(StorePart):
