@@ -230,9 +230,9 @@ class PageQuery(TypedDict, total=False):
 
 def _page(query: PageQuery) -> tuple[str, list[object]]:
     """The condition of a page, and its values."""
-    before = query.get("before_seq")
+    end_seq = query.get("before_seq")
     condition = "WHERE c.seq < ?"
-    values: list[object] = [NEWEST if before is None else before]
+    values: list[object] = [NEWEST if end_seq is None else end_seq]
     for column in ("session", "version", "turn"):
         if (value := query.get(column)) is not None:
             condition += f" AND c.{column} = ?"
