@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from scripts.harness.lora import random_adapter
-from trainer.formats.gguf import ARCHITECTURES, convert
+from trainer.formats.architectures import ARCHITECTURES
+from trainer.formats.gguf import convert
 from trainer.formats.weights import cache_folder
 
 pytestmark = [pytest.mark.backends, pytest.mark.timeout(600)]

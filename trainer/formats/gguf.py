@@ -1,8 +1,8 @@
 """A PEFT adapter folder as one GGUF file, for llama.cpp and what is built on it: `python -m trainer.formats.gguf`.
 
-Owns the names, the order of rows and the scale that llama.cpp expects of a LoRA. Needs numpy, safetensors and the gguf
-package (the `gguf` extra), no torch. Not here: reading a PEFT folder (peft_folder), whole models with the LoRA added
-to their weights (merge_gguf).
+Owns the file, and the scale that llama.cpp expects of a LoRA. Needs numpy, safetensors and the gguf
+package (the `gguf` extra), no torch. Not here: names and orders (architectures), reading a PEFT folder (peft_folder),
+whole models with the LoRA added to their weights (merge_gguf).
 """
 
 from __future__ import annotations
@@ -10,39 +10,20 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import struct
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import gguf
 import numpy as np
-from numpy.typing import NDArray
 from safetensors import deserialize
 
 from trainer.formats import model_info, peft_folder
+from trainer.formats.architectures import ARCHITECTURES, Array, Heads, LayerTensor, find_tensor, ordered, wearable
 from trainer.formats.manifest import AdapterError
 from trainer.formats.peft_folder import LoraPair
-
-Array = NDArray[np.float32]
-
-# config.json's model_type, and the architecture that llama.cpp runs it as.
-ARCHITECTURES: Final[Mapping[str, gguf.MODEL_ARCH]] = {
-    "llama": gguf.MODEL_ARCH.LLAMA,
-    "mistral": gguf.MODEL_ARCH.LLAMA,
-    "qwen2": gguf.MODEL_ARCH.QWEN2,
-    "qwen3": gguf.MODEL_ARCH.QWEN3,
-    "gemma2": gguf.MODEL_ARCH.GEMMA2,
-    "gemma3": gguf.MODEL_ARCH.GEMMA3,
-    "gemma3_text": gguf.MODEL_ARCH.GEMMA3,
-    "phi3": gguf.MODEL_ARCH.PHI3,
-}
-# The linear layers that take a LoRA there. The package's table of names also knows layers that others have.
-LAYERS: Final = "self_attn.q_proj self_attn.k_proj self_attn.v_proj self_attn.o_proj mlp.gate_proj mlp.up_proj".split()  # noqa: SIM905
-FUSED: Final = ["self_attn.qkv_proj", "self_attn.o_proj", "mlp.gate_up_proj"]
-_MODULE: Final = re.compile(r"model\.(?:language_model\.)?layers\.(?P<n>\d+)\.(?P<layer>.+)")
 
 
 def convert(adapter: Path, weights: Path, out: Path) -> None:
@@ -52,68 +33,46 @@ def convert(adapter: Path, weights: Path, out: Path) -> None:
     """
     config = json.loads((weights / "config.json").read_bytes())
     kind = str(config.get("model_type"))
-    if kind not in ARCHITECTURES:
-        supported = ", ".join(ARCHITECTURES)
-        raise AdapterError(
-            f"{weights} is a {kind}, whose adapters rlproxy cannot write as GGUF; it can for {supported}."
-        )
+    architecture = architecture_of(kind)
     text = {**config, **(config.get("text_config") or {})}
+    layers, heads = int(text["num_hidden_layers"]), Heads.of(text)
     lora = peft_folder.read(adapter, _linear_layers(weights), load, finite)
     tensors: dict[str, Array] = {}
     # One alpha for the file, and llama.cpp divides it by each tensor's own rank: what differs goes into B.
     first = next(iter(lora.pairs.values()))
     alpha = first.scale * first.a.shape[0]
     for module, pair in lora.pairs.items():
-        name = tensor_name(module, kind, int(text["num_hidden_layers"]))
-        tensors[f"{name}.weight.lora_a"] = pair.a
-        tensors[f"{name}.weight.lora_b"] = _rows(module, pair, alpha, kind, text)
-    _write(out, ARCHITECTURES[kind], alpha, tensors)
+        tensor = tensor_of(module, kind, layers)
+        a, b = ordered(tensor, module, pair.a, _scaled(pair, alpha), architecture, heads)
+        tensors[f"{tensor.name}.weight.lora_a"], tensors[f"{tensor.name}.weight.lora_b"] = a, b
+    _write(out, architecture, alpha, tensors)
 
 
-def layers_with_lora(kind: str) -> set[str]:
-    """The linear layers of one block that may have a LoRA, by their names in a Hugging Face model."""
-    return {*(FUSED if kind == "phi3" else LAYERS), "mlp.down_proj"}
-
-
-def tensor_name(module: str, kind: str, layers: int) -> str:
-    """llama.cpp's name of a linear layer. Raises AdapterError where there is none that takes a LoRA."""
-    match = _MODULE.fullmatch(module)
-    layer_names = layers_with_lora(kind)
-    if match is None or match["layer"] not in layer_names:
+def architecture_of(kind: str) -> gguf.MODEL_ARCH:
+    """Raises AdapterError for a `model_type` that is not known here."""
+    if kind not in ARCHITECTURES:
         raise AdapterError(
-            f"{module} cannot have a LoRA in llama.cpp; train without it (a {kind} has {_short_names(layer_names)})."
+            f"A {kind} is a model whose adapters rlproxy cannot write as GGUF; it can for {len(ARCHITECTURES)} kinds "
+            "(docs/reference/models.md)."
         )
-    name = gguf.get_tensor_name_map(ARCHITECTURES[kind], layers).get_name(f"model.layers.{match['n']}.{match['layer']}")
-    if name is None:
-        raise AdapterError(f"{module} has no name in llama.cpp's {kind} of {layers} layers.")
-    return str(name)
+    return ARCHITECTURES[kind]
 
 
-def _short_names(layers: set[str]) -> str:
-    return ", ".join(sorted(layer.rpartition(".")[2] for layer in layers))
+def tensor_of(module: str, kind: str, layers: int) -> LayerTensor:
+    """llama.cpp's tensor of a linear layer. Raises AdapterError where there is none that takes a LoRA."""
+    architecture = architecture_of(kind)
+    tensor = find_tensor(module, architecture, layers)
+    if tensor is None:
+        kinds = ", ".join(sorted(gguf.TENSOR_NAMES[kind].rpartition(".")[2] for kind in wearable(architecture)))
+        raise AdapterError(f"{module} of a {kind} cannot have a LoRA in llama.cpp, which takes one on {kinds}.")
+    return tensor
 
 
-def _rows(module: str, pair: LoraPair, alpha: float, kind: str, config: Mapping[str, Any]) -> Array:
-    """B, in the order in which llama.cpp has the rows of this layer."""
-    b: Array = pair.b
+def _scaled(pair: LoraPair, alpha: float) -> Array:
+    """B, where the file's alpha is divided by this pair's rank."""
     scale = alpha / pair.a.shape[0]
-    if scale != pair.scale:
-        b = (b * np.float32(pair.scale / scale)).astype(np.float32)
-    heads = int(config["num_attention_heads"])
-    return in_order(module, b, kind, heads, int(config.get("num_key_value_heads") or heads))
-
-
-def in_order(module: str, rows: Array, kind: str, heads: int, groups: int) -> Array:
-    """The rows of a layer as llama.cpp has them; `groups`: heads of keys and values."""
-    if ARCHITECTURES[kind] is gguf.MODEL_ARCH.LLAMA and module.endswith(("q_proj", "k_proj")):
-        return permuted(rows, groups if module.endswith("k_proj") else heads)
-    return rows
-
-
-def permuted(rows: Array, heads: int) -> Array:
-    """Rotary halves [x₀…, y₀…] of each head as pairs [x₀, y₀, x₁, y₁…], as llama.cpp has them for a llama."""
-    halves = rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:])
-    return np.ascontiguousarray(halves.swapaxes(1, 2).reshape(rows.shape))
+    b: Array = pair.b
+    return b if scale == pair.scale else (b * np.float32(pair.scale / scale)).astype(np.float32)
 
 
 def _write(out: Path, architecture: gguf.MODEL_ARCH, alpha: float, tensors: Mapping[str, Array]) -> None:

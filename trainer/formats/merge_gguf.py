@@ -27,9 +27,9 @@ import numpy as np
 from gguf import GGMLQuantizationType as Type
 
 from trainer.formats import peft_folder
-from trainer.formats.gguf import ARCHITECTURES, Array, finite, in_order, layers_with_lora, load, tensor_name
+from trainer.formats.architectures import ARCHITECTURES, Array, Heads, LayerTensor, layer_tensors, ordered
+from trainer.formats.gguf import finite, load
 from trainer.formats.manifest import AdapterError
-from trainer.formats.peft_folder import LoraPair
 
 Report = Callable[[str], None]
 
@@ -84,12 +84,9 @@ class _Delta:
 def fuse(adapter: Path, base: Path, out: Path, report: Report = lambda line: None) -> FusionSummary:
     """Write `out`, whole or not at all. Raises AdapterError with one sentence."""
     reader = _read(base)
-    kind = str(_field(reader, base, "general.architecture"))
-    if kind not in ARCHITECTURES:
-        supported = ", ".join(ARCHITECTURES)
-        raise AdapterError(f"{base} is a {kind}, to which rlproxy cannot add an adapter; it can for {supported}.")
+    architecture = _architecture(reader, base)
     report(f"reading {adapter}")
-    deltas = _deltas(reader, base, adapter, kind)
+    deltas = _deltas(reader, base, adapter, architecture)
     tensors = [_Tensor(tensor, tensor.tensor_type, deltas.get(tensor.name)) for tensor in reader.tensors]
     changed = [tensor for tensor in tensors if tensor.delta is not None]
     for tensor in changed:
@@ -130,35 +127,54 @@ def _field(reader: Any, base: Path, name: str) -> Any:
     return field.contents()
 
 
-def _deltas(reader: Any, base: Path, adapter: Path, kind: str) -> dict[str, _Delta]:
+def _architecture(reader: Any, base: Path) -> gguf.MODEL_ARCH:
+    kind = str(_field(reader, base, "general.architecture"))
+    known = {gguf.MODEL_ARCH_NAMES[architecture]: architecture for architecture in ARCHITECTURES.values()}
+    if kind not in known:
+        raise AdapterError(
+            f"{base} is a {kind}, to which rlproxy cannot add an adapter; it can for {', '.join(sorted(known))}."
+        )
+    return known[kind]
+
+
+def _deltas(reader: Any, base: Path, adapter: Path, architecture: gguf.MODEL_ARCH) -> dict[str, _Delta]:
     """By the base's tensor names. Raises AdapterError for an adapter of another model."""
-    layers = int(_field(reader, base, f"{kind}.block_count"))
-    heads = _field(reader, base, f"{kind}.attention.head_count")
-    kv_heads = reader.get_field(f"{kind}.attention.head_count_kv")
-    groups = kv_heads.contents() if kv_heads is not None else heads
+    layers = int(_field(reader, base, f"{gguf.MODEL_ARCH_NAMES[architecture]}.block_count"))
     shapes = {t.name: (int(t.shape[1]), int(t.shape[0])) for t in reader.tensors if len(t.shape) == 2}
-    names: dict[str, tuple[str, int]] = {}
-    for n in range(layers):
-        for layer in layers_with_lora(kind):
+    tensors: dict[str, tuple[LayerTensor, int]] = {}
+    for name, tensor in layer_tensors(architecture, layers, merged=True).items():
+        if f"{tensor.name}.weight" in shapes:
             for prefix in ("model.", "model.language_model."):
-                module = f"{prefix}layers.{n}.{layer}"
-                names[module] = f"{tensor_name(module, kind, layers)}.weight", n
-    layer_shapes = {module: shapes[name] for module, (name, _) in names.items() if name in shapes}
+                tensors[f"{prefix}layers.{name}"] = tensor, int(name.partition(".")[0])
+    layer_shapes = {module: shapes[f"{tensor.name}.weight"] for module, (tensor, _) in tensors.items()}
     lora = peft_folder.read(adapter, layer_shapes, load, finite)
-    return {
-        name: _delta(module, pair, kind, _heads_of(heads, n), _heads_of(groups, n))
-        for module, pair in lora.pairs.items()
-        for name, n in [names[module]]
-    }
+    deltas: dict[str, _Delta] = {}
+    for module, pair in lora.pairs.items():
+        tensor, n = tensors[module]
+        a, b = ordered(tensor, module, pair.a, pair.b, architecture, _heads(reader, base, architecture, n))
+        deltas[f"{tensor.name}.weight"] = _Delta(a, b, pair.scale)
+    return deltas
 
 
-def _heads_of(heads: Any, layer: int) -> int:
+def _heads(reader: Any, base: Path, architecture: gguf.MODEL_ARCH, layer: int) -> Heads:
     """Some models have a number of heads for each layer."""
-    return int(heads[layer] if isinstance(heads, list) else heads)
+    kind = gguf.MODEL_ARCH_NAMES[architecture]
 
+    def number(name: str, default: int | None = None) -> int:
+        if default is not None and reader.get_field(f"{kind}.{name}") is None:
+            return default
+        value = _field(reader, base, f"{kind}.{name}")
+        return int(value[layer] if isinstance(value, list) else value)
 
-def _delta(module: str, pair: LoraPair, kind: str, heads: int, groups: int) -> _Delta:
-    return _Delta(pair.a, in_order(module, pair.b, kind, heads, groups), pair.scale)
+    queries, value_heads = number("attention.head_count"), number("ssm.time_step_rank", 0)
+    return Heads(
+        queries,
+        number("attention.head_count_kv", queries),
+        number("ssm.group_count", 0),
+        value_heads,
+        number("ssm.state_size", 0),
+        number("ssm.inner_size", 0) // value_heads if value_heads else 0,
+    )
 
 
 # --- the type -----------------------------------------------------------------------------------------------------

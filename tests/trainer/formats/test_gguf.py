@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
-from trainer.formats.gguf import ARCHITECTURES, convert, permuted
+from trainer.formats.architectures import paired
+from trainer.formats.gguf import convert
 from trainer.formats.manifest import AdapterError
 
 HIDDEN, HEADS, GROUPS, DEEP = 32, 4, 2, 2
@@ -75,16 +76,24 @@ def undone(rows, heads):
     return out
 
 
-@pytest.mark.parametrize("kind", ARCHITECTURES)
+# Kinds whose layers have the usual names, and what llama.cpp calls them; all kinds against its converter: tests/models.
+USUAL = {
+    "llama": "llama", "mistral": "llama", "granite": "granite", "smollm3": "smollm3", "qwen2": "qwen2",
+    "qwen3": "qwen3", "gemma2": "gemma2", "gemma3": "gemma3", "gemma3_text": "gemma3", "phi3": "phi3", "exaone4": "exaone4",
+    "seed_oss": "seed_oss",
+}  # fmt: skip
+IN_PAIRS = {"llama", "mistral", "granite", "smollm3"}
+
+
+@pytest.mark.parametrize("kind", USUAL)
 def test_every_tensor_is_pefts(tmp_path, kind):
     prefix = "model.language_model." if kind == "gemma3" else "model."
     layers = make_model(tmp_path / "model", kind, prefix)
     given = make_adapter(tmp_path / "adapter", layers)
     convert(tmp_path / "adapter", tmp_path / "model", tmp_path / "out" / "v1.gguf")
     fields, found = read(tmp_path / "out" / "v1.gguf")
-    llama = kind in ("llama", "mistral")
     assert fields == {
-        "general.architecture": "llama" if llama else kind.removesuffix("_text"),
+        "general.architecture": USUAL[kind],
         "general.type": "adapter", "adapter.type": "lora", "adapter.lora.alpha": 8.0,
     }  # fmt: skip
     assert len(found) == len(given)
@@ -93,7 +102,7 @@ def test_every_tensor_is_pefts(tmp_path, kind):
         name = f"blk.{n}.{NAMES[layer]}.weight"
         a, b = (given[f"base_model.model.{module}.lora_{side}.weight"] for side in "AB")
         b_found = found[f"{name}.lora_b"]
-        if llama and layer in ("self_attn.q_proj", "self_attn.k_proj"):
+        if kind in IN_PAIRS and layer in ("self_attn.q_proj", "self_attn.k_proj"):
             b_found = undone(b_found, HEADS if layer == "self_attn.q_proj" else GROUPS)
         assert np.array_equal(found[f"{name}.lora_a"], a) and np.array_equal(b_found, b), module
     assert [p.name for p in (tmp_path / "out").iterdir()] == ["v1.gguf"]
@@ -222,4 +231,4 @@ def test_another_architecture_is_named(tmp_path):
 @given(heads=st.integers(1, 6), half=st.integers(1, 8), rank=st.integers(1, 5))
 def test_the_permutation_has_an_inverse(heads, half, rank):
     rows = np.arange(heads * 2 * half * rank, dtype=np.float32).reshape(heads * 2 * half, rank)
-    assert np.array_equal(undone(permuted(rows, heads), heads), rows)
+    assert np.array_equal(undone(paired(rows, heads), heads), rows)

@@ -1,0 +1,113 @@
+"""Tiny models with random weights, one of each kind that people run: what is proved on them holds for the kind.
+
+Owns their dimensions. Each has what makes its kind different: groups of keys, experts, two kinds of attention, layers
+that share keys. Their tokenizer is SmolLM2's, which every server knows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+VOCABULARY: Final = 49152
+SIZES: Final[Mapping[str, Any]] = {
+    "vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 512,
+    "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "initializer_range": 0.1, "tie_word_embeddings": False,
+    "sliding_window": 64, "query_pre_attn_scalar": 16, "block_ff_dim": 96, "conv_L_cache": 3, "num_heads": 4,
+    # experts
+    "num_experts": 4, "num_local_experts": 4, "n_routed_experts": 4, "moe_num_experts": 4, "num_experts_per_tok": 2,
+    "moe_k": 2, "moe_topk": 2, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 32,
+    "n_shared_experts": 1, "moe_num_shared_experts": 1, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1,
+    # attention through a narrow vector
+    "q_lora_rank": 24, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 16,
+    "qk_head_dim": 24,
+    # linear attention, and state spaces
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 16,
+    "linear_conv_kernel_dim": 4, "mamba_n_heads": 4, "mamba_d_head": 32, "mamba_d_state": 16, "mamba_n_groups": 1,
+    "mamba_expand": 2, "mamba_chunk_size": 16, "mamba_d_ssm": 128, "shared_intermediate_size": 32,
+    # Gemma 3n and 4
+    "hidden_size_per_layer_input": 16, "vocab_size_per_layer_input": VOCABULARY, "num_kv_shared_layers": 2,
+    "altup_num_inputs": 4, "laurel_rank": 8, "global_head_dim": 16, "num_global_key_value_heads": 2,
+}  # fmt: skip
+_HYBRID: Final = {
+    "layer_types": ["linear_attention"] * 3 + ["full_attention"]
+}  # llama.cpp counts: each fourth one is full
+KINDS: Final[Mapping[str, Mapping[str, Any]]] = {
+    kind: {}
+    for kind in (
+        "apertus", "arcee", "cohere", "cohere2", "dots1", "ernie4_5", "ernie4_5_moe", "exaone4", "falcon_h1", "gemma",
+        "gemma2", "gemma3_text", "glm", "glm4", "glm4_moe", "gpt_oss", "granite", "granitemoe",
+        "hunyuan_v1_dense", "hunyuan_v1_moe", "llama", "llama4_text", "minimax_m2", "ministral3", "mistral", "mixtral",
+        "nemotron", "olmo", "olmo2", "olmo3", "olmoe", "phi", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe",
+        "seed_oss", "smollm3", "stablelm", "starcoder2", "deepseek_v2", "deepseek_v3", "glm4_moe_lite",
+    )
+} | {
+    "gemma3n_text": {
+        "intermediate_size": [96] * 4, "activation_sparsity_pattern": [0.0] * 4,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+    },
+    "gemma4_text": {"layer_types": ["sliding_attention", "full_attention"] * 2},
+    "granitemoehybrid": {"layer_types": ["mamba", "attention"] * 2},
+    "granitemoeshared": {},
+    "lfm2": {"layer_types": ["conv", "full_attention"] * 2, "block_auto_adjust_ff_dim": False},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2, "num_dense_layers": 1},
+    "qwen3_next": _HYBRID,
+    "qwen3_5_text": _HYBRID,
+    "qwen3_5_moe_text": _HYBRID,
+}  # fmt: skip
+# Written into config.json beside what transformers writes: other programs read it.
+_ALSO: Final[Mapping[str, Mapping[str, Any]]] = {
+    "qwen3_5_text": {"mtp_num_hidden_layers": 1},
+    "qwen3_5_moe_text": {"mtp_num_hidden_layers": 1},
+    "qwen3_next": {"mtp_num_hidden_layers": 1},
+}
+
+
+def make(kind: str, folder: Path, *, tokenizer: Path | None = None, seed: int = 0) -> Path:
+    """Write a model of this `model_type` to `folder`; with SmolLM2's tokenizer from `tokenizer`."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(_config(kind))
+    model.config.architectures = [type(model).__name__]
+    model.save_pretrained(folder)
+    file = folder / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **_ALSO.get(kind, {})}))
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja") if tokenizer else ():
+        assert tokenizer is not None
+        shutil.copy(tokenizer / name, folder / name)
+    return folder
+
+
+def _config(kind: str) -> Any:
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    config = CONFIG_MAPPING[kind]
+    defaults = config()
+    sizes = {name: value for name, value in SIZES.items() if _has(defaults, name)} | dict(KINDS[kind])
+    with contextlib.suppress(AttributeError):
+        if (types := getattr(defaults, "layer_types", None)) and "layer_types" not in KINDS[kind]:
+            distinct = list(dict.fromkeys(types))
+            sizes["layer_types"] = [distinct[n % len(distinct)] for n in range(4)]
+    return config(**sizes)
+
+
+def _has(config: Any, name: str) -> bool:
+    try:
+        return hasattr(config, name)
+    except Exception:  # a member that differs by layer
+        return True
+
+
+def linear_layers(model: Any) -> Iterator[str]:
+    import torch
+
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Linear) and "layers." in name:
+            yield name
