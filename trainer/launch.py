@@ -41,10 +41,11 @@ from trainer.formats.manifest import verify as verify_adapter
 from trainer.formats.weights import DEFAULT_HUB_ID, local, out_of_reach
 from trainer.io.encrypted_files import IN_THE_CLEAR, Seal, SealError, is_sealed, partial_path
 from trainer.io.encrypted_files import missing as sealing_lacks
+from trainer.io.run_folder import ServerFormat
 from trainer.lessons.prompts import HINT, NEUTRAL, join_lessons, neutral, teacher_words, with_hint
 from trainer.limits import GB, in_use
 from trainer.low_priority import PriorityState, can_stand_still, standing
-from trainer.policy.autoscale import fit
+from trainer.policy.autoscale import LayerPlan, fit, layer_plan
 from trainer.run.scalars import NO_SCALARS
 from trainer.serve.__main__ import KEY_VARIABLE
 
@@ -58,10 +59,13 @@ __all__ = [
     "Job",
     "LaunchError",
     "Launcher",
+    "LayerPlan",
     "LocalLauncher",
     "PriorityState",
     "Seal",
     "SealError",
+    "ServerFormat",
+    "adapter_layers",
     "available",
     "can_stand_still",
     "child_environment",
@@ -130,6 +134,12 @@ class Launcher(Protocol):
     async def rank(self, weights: str, preset: str, overrides: Mapping[str, Any]) -> int:
         """Shape of the adapter that a run would make."""
 
+    async def layers(
+        self, weights: str, server_format: ServerFormat, preset: str, overrides: Mapping[str, Any]
+    ) -> LayerPlan | None:
+        """The layers of the adapter that a run would make, as this server can load it; None where that is not known
+        yet. Raises AdapterError where it could load none."""
+
     async def gguf(self, adapter: Path, weights: str | None, out: Path) -> None:
         """Write the adapter in this folder as the GGUF file `out`. Raises LaunchError."""
 
@@ -187,6 +197,20 @@ def adapter_rank(weights: str, name: str, overrides: Mapping[str, Any]) -> int:
         return preset.rank if folder is None else fit(preset, name, overrides, model_info.read(folder))[0].rank
     except (ImportError, OSError, ValueError, KeyError, TypeError):  # the run itself says what is wrong with them
         return preset.rank
+
+
+def adapter_layers(
+    weights: str, server_format: ServerFormat, name: str, overrides: Mapping[str, Any]
+) -> LayerPlan | None:
+    """The layers that a run would train, and the server load; None where the weights are not on this machine yet, or do
+    not say. Raises AdapterError, in one sentence, where nothing that trains could be loaded."""
+    try:
+        folder = local(weights)
+        return None if folder is None else layer_plan(folder, server_format, presets.resolve(name, overrides).layers)
+    except AdapterError:
+        raise
+    except (ImportError, OSError, ValueError, KeyError, TypeError):  # the run itself says what is wrong with them
+        return None
 
 
 def parameters(weights: str | None) -> int | None:
@@ -261,6 +285,11 @@ class LocalLauncher:
 
     async def rank(self, weights: str, preset: str, overrides: Mapping[str, Any]) -> int:
         return await asyncio.to_thread(adapter_rank, weights, preset, overrides)
+
+    async def layers(
+        self, weights: str, server_format: ServerFormat, preset: str, overrides: Mapping[str, Any]
+    ) -> LayerPlan | None:
+        return await asyncio.to_thread(adapter_layers, weights, server_format, preset, overrides)
 
     async def gguf(self, adapter: Path, weights: str | None, out: Path) -> None:
         weights_option = ["--weights", weights] if weights else []

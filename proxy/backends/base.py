@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 import aiohttp
 
 from proxy.core.json_edit import dumps
-from trainer.launch import AdapterError
+from trainer.launch import AdapterError, ServerFormat
 
 # Members of a chat request that a server's chat template may see.
 TEMPLATE_MEMBERS: Final = ("tool_choice", "parallel_tool_calls", "reasoning_effort", "reasoning", "response_format",
@@ -41,6 +41,7 @@ class Capabilities:
     is_foreign: bool = False  # it runs a model that is not ours: what it says is of no version
     can_free: bool = False  # gives its memory back while a run trains
     single_version: bool = False  # at a time: a request for another version waits until all running ones have ended
+    server_format: ServerFormat = "peft"  # in which it loads what trains
     longer_context: str = "give the model a longer context at its server"  # what helps where that cuts prompts
     slots: int = 64  # answers that it works on at once, as such servers are mostly started
     unknown_model_statuses: frozenset[int] = frozenset(

@@ -43,6 +43,7 @@ class LlamaCpp(OpenAICompatible):
     kind = "llamacpp"
     capabilities = Capabilities(
         adapters=True,
+        server_format="gguf",
         token_ids=False,
         logprobs=False,  # it has them before sampling, and not one for each token
         capture_members=ASKS,
@@ -144,6 +145,7 @@ class LlamaRouter(LlamaCpp):
 
     capabilities = Capabilities(
         adapters=True,
+        server_format="gguf",
         token_ids=False,
         logprobs=False,
         capture_members=ASKS,

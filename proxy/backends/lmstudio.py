@@ -49,6 +49,7 @@ class LMStudio(OpenAICompatible):
     kind = "lmstudio"
     capabilities = Capabilities(
         adapters=True,
+        server_format="merged",
         token_ids=False,
         logprobs=False,
         # Of any other route it says 200 and an error, so none is tried.

@@ -28,6 +28,7 @@ class MLX(OpenAICompatible):
     kind = "mlx"
     capabilities = Capabilities(
         adapters=True,
+        server_format="mlx",
         token_ids=False,  # of the reply only, and in whole answers only
         logprobs=False,  # before temperature and top-p, and none in streams
         whole_capture_members={"chat": {"logprobs": b"true"}},

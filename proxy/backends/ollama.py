@@ -68,6 +68,7 @@ class Ollama(OpenAICompatible):
     kind = "ollama"
     capabilities = Capabilities(
         adapters=True,
+        server_format="gguf",
         token_ids=False,  # the bytes of each token (0.12.11 and newer)
         logprobs=False,  # of before sampling
         capture_members={name: {"logprobs": b"true"} for name in ("chat", "ollama", "ollama-generate")},

@@ -1,6 +1,7 @@
 """Would the backend take what a run makes? Asked before the run, so that none trains what nobody can load.
 
-Owns when it is asked and how long an answer counts. Not here: what is asked, and how (backends).
+Owns when it is asked and how long an answer counts. Whether this kind of model has a place for an adapter in the
+server's format is known from its files. Not here: what else is asked of a server, and how (backends).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import structlog
 from config.settings import Settings
 from proxy.backends.base import Backend
 from proxy.core.errors import ProxyError
-from trainer.launch import Launcher
+from trainer.launch import AdapterError, Launcher, LayerPlan
 
 log = structlog.get_logger()
 
@@ -34,6 +35,7 @@ class AdapterCheck:
         self._folder = Path(os.path.abspath(settings.adapters_dir))  # as the backend will be told
         self._asking = asyncio.Lock()
         self.reason: str | None = None
+        self.layers: LayerPlan | None = None  # that a run would train; None where that is not known
         self._until = 0.0  # monotonic seconds
 
     async def check(self, weights: str) -> str | None:
@@ -45,10 +47,9 @@ class AdapterCheck:
     async def check_now(self, weights: str) -> str | None:
         """Why it would not, asked now. One that does not answer has refused nothing new."""
         async with self._asking:
-            rank = await self._launcher.rank(weights, self._train.preset, self._train.overrides)
             try:
                 async with asyncio.timeout(CHECK_S):
-                    reason = await self._backend.check(rank, self._folder)
+                    reason = await self._look(weights)
             except (ProxyError, TimeoutError):
                 self._until = time.monotonic() + UNANSWERED_S
                 return self.reason
@@ -56,3 +57,14 @@ class AdapterCheck:
             log.warning("the backend would not take an adapter", why=reason)
         self.reason, self._until = reason, math.inf if reason is None else time.monotonic() + RETRY_S
         return reason
+
+    async def _look(self, weights: str) -> str | None:
+        preset, overrides = self._train.preset, self._train.overrides
+        server_format = self._backend.capabilities.server_format
+        try:
+            self.layers = await self._launcher.layers(weights, server_format, preset, overrides)
+        except AdapterError as error:
+            self.layers = None
+            return str(error)
+        rank = await self._launcher.rank(weights, preset, overrides)
+        return await self._backend.check(rank, self._folder)

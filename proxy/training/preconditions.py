@@ -200,6 +200,11 @@ class Preconditions:
         if weights is not None and (await self.due(by_hand=by_hand, early=True)).now:
             await self._weights_check.check(weights, now=by_hand)
 
+    @property
+    def layers(self) -> str | None:
+        """The layers that a run would train, as far as is known."""
+        return None if self._adapter_check.layers is None else str(self._adapter_check.layers)
+
     async def obstacle(self, *, anew: bool = False) -> str | None:
         """The backend's obstacle to taking what a run makes; asked `anew` before a run, else as far as is known."""
         weights = self.weights()

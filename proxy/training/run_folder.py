@@ -32,7 +32,7 @@ from store.learning.ratings import JUDGED
 from store.learning.samples import explain_held
 from store.records import BASE, Completion, Message, Moments, Run, RunSample
 from store.safety import conversion
-from trainer.launch import IN_THE_CLEAR, Seal, SealError, join_lessons, partial_path, with_hint
+from trainer.launch import IN_THE_CLEAR, Seal, SealError, ServerFormat, join_lessons, partial_path, with_hint
 
 FORMAT = 1
 SAMPLES: Final = "samples.jsonl"
@@ -130,6 +130,7 @@ def write(
     tuned: float | None = None,
     choices: Sequence[Mapping[str, Any]] = (),
     loss: LossFile | None = None,
+    server_format: ServerFormat = "peft",
     seal: Seal = IN_THE_CLEAR,
 ) -> None:
     """Blocking. Complete when `run.json` is there: it is written last.
@@ -163,6 +164,7 @@ def write(
         "threads": train.threads,
         "compute": train.compute,
         "load_in_4bit": train.load_in_4bit,
+        "server_format": server_format,
         "preset": train.preset,
         "tune": "anew" if tune else train.tune,
         "tuned": tuned,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from config import presets
-from trainer.launch import LaunchError
+from trainer.launch import LaunchError, LayerPlan, ServerFormat, adapter_layers
 
 NO_TENSORS = (2).to_bytes(8, "little") + b"{}"  # a sound safetensors file
 
@@ -99,6 +99,11 @@ class FakeLauncher:
 
     async def rank(self, weights: str, preset: str, overrides: Mapping[str, Any]) -> int:
         return presets.resolve(preset, overrides).rank
+
+    async def layers(
+        self, weights: str, server_format: ServerFormat, preset: str, overrides: Mapping[str, Any]
+    ) -> LayerPlan | None:
+        return adapter_layers(weights, server_format, preset, overrides)
 
     def has_weights(self, weights: str) -> bool:
         return self.fetched

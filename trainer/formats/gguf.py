@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import struct
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -36,7 +35,7 @@ def convert(adapter: Path, weights: Path, out: Path) -> None:
     architecture = architecture_of(kind)
     text = {**config, **(config.get("text_config") or {})}
     layers, heads = int(text["num_hidden_layers"]), Heads.of(text)
-    lora = peft_folder.read(adapter, _linear_layers(weights), load, finite)
+    lora = peft_folder.read(adapter, model_info.linear_shapes(weights), load, finite)
     tensors: dict[str, Array] = {}
     # One alpha for the file, and llama.cpp divides it by each tensor's own rank: what differs goes into B.
     first = next(iter(lora.pairs.values()))
@@ -97,26 +96,6 @@ def _write(out: Path, architecture: gguf.MODEL_ARCH, alpha: float, tensors: Mapp
 
 
 # --- reading safetensors without torch ----------------------------------------------------------------------------
-
-
-def _linear_layers(weights: Path) -> dict[str, tuple[int, int]]:
-    """(out, in) of each matrix in the model's own files, by the name of its layer."""
-    shapes: dict[str, tuple[int, int]] = {}
-    for path in model_info.weight_files(weights):
-        with path.open("rb") as file:
-            (length,) = struct.unpack("<Q", file.read(8))
-            header = json.loads(file.read(length))
-        for name, tensor in header.items():
-            if name.endswith(".weight") and len(tensor["shape"]) == 2:
-                shapes[_module(name)] = (tensor["shape"][0], tensor["shape"][1])
-    return shapes
-
-
-def _module(tensor: str) -> str:
-    """Models that also see keep the names of older days in their files; modules, and so adapters, have others."""
-    module = tensor.removesuffix(".weight")
-    text_module = module.removeprefix("language_model.model.")
-    return module if text_module == module else f"model.language_model.{text_module}"
 
 
 def load(path: str) -> dict[str, Any]:

@@ -107,6 +107,26 @@ def weight_files(weights: Path) -> list[Path]:
     return sorted(weights.glob("model*.safetensors")) or sorted(weights.glob("*.safetensors"))
 
 
+def linear_shapes(weights: Path) -> dict[str, tuple[int, int]]:
+    """(out, in) of each matrix in the model's own files, by the name of its layer."""
+    shapes: dict[str, tuple[int, int]] = {}
+    for path in weight_files(weights):
+        with path.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            header = json.loads(file.read(length))
+        for name, tensor in header.items():
+            if name.endswith(".weight") and len(tensor["shape"]) == 2:
+                shapes[_module(name)] = (tensor["shape"][0], tensor["shape"][1])
+    return shapes
+
+
+def _module(tensor: str) -> str:
+    """Models that also see keep the names of older days in their files; modules, and so adapters, have others."""
+    module = tensor.removesuffix(".weight")
+    text_module = module.removeprefix("language_model.model.")
+    return module if text_module == module else f"model.language_model.{text_module}"
+
+
 def _headers(weights: Path) -> dict[str, tuple[str, int]]:
     tensors: dict[str, tuple[str, int]] = {}
     for path in weight_files(weights):

@@ -23,6 +23,8 @@ SAMPLES = "samples.jsonl"
 OWN_LOSS = "loss.py"  # the copy of the user's own loss
 Framework = Literal["auto", "torch", "mlx"]
 Compute = Literal["auto", "float32", "bfloat16"]
+# A folder as PEFT writes it; a GGUF file beside the model; a whole model with the adapter in it; mlx-lm's folder.
+ServerFormat = Literal["peft", "gguf", "merged", "mlx"]
 
 
 class RunError(Exception):
@@ -65,6 +67,7 @@ class RunSpec:
     framework: Framework = "auto"  # auto: mlx on Apple silicon where it is installed, else torch
     compute: Compute = "auto"  # what the base model computes in
     load_in_4bit: bool = False
+    server_format: ServerFormat = "peft"  # in which the server loads what trains
     preset: str = "balanced"
     overrides: dict[str, Any] = field(default_factory=dict)
     tune: Literal[False, True, "anew"] = False  # look for the learning rate, where no sweep has; or in any case
@@ -102,6 +105,7 @@ def read_spec(folder: Path) -> RunSpec:
             framework=raw.get("framework", "auto"),
             compute=raw.get("compute", "auto"),
             load_in_4bit=bool(raw.get("load_in_4bit", False)),
+            server_format=raw.get("server_format", "peft"),
             preset=str(raw.get("preset", "balanced")),
             overrides=dict(raw.get("overrides", {})),
             tune="anew" if raw.get("tune") == "anew" else bool(raw.get("tune", False)),

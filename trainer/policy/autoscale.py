@@ -7,13 +7,19 @@ a person sets always stands. Not here: the preset's own numbers (config/presets.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from config import presets
 from config.presets import Preset
+from trainer.formats import model_info
+from trainer.formats.manifest import AdapterError
 from trainer.formats.model_info import Profile, billions, picks_or_is_expert
+from trainer.formats.server_layers import IN_WORDS, OTHERWISE, wearable_layers
+from trainer.io.run_folder import ServerFormat
 
 MEASURED = 135e6  # parameters: SmolLM2-135M, where the presets' learning rates were measured
 PUBLISHED = 45e9  # active parameters from which on ReinforceClaw's table is taken as it is
@@ -27,6 +33,7 @@ LESS_PULL = 0.5  # its kl_ref ×
 SET = "set in run.json (train.overrides)"
 TEXT = "language_model"  # what models that also see or hear call the part that writes
 SENSES = ("vision", "visual", "audio", "projector")  # words in the names of their other parts
+NOT_WORN = "the server that will load this adapter has no place for it there"
 ATTENTION = ("attn", "attention")  # what models call the block around q, k, v and o
 
 
@@ -97,6 +104,43 @@ def _row(table: Sequence[tuple[float, float]], value: float) -> float:
 
 
 # --- which layers -------------------------------------------------------------------------------------------------
+
+
+class LayerPlan(NamedTuple):
+    """Last names of a model's linear layers, as `q_proj`."""
+
+    kind: str  # config.json's model_type
+    trained: tuple[str, ...]
+    left_out: tuple[str, ...]  # that could be trained, and have no place in the server's format
+
+    def __str__(self) -> str:
+        omitted = f"; without {' '.join(self.left_out)}, which its server cannot wear" if self.left_out else ""
+        return f"{self.kind}: {' '.join(self.trained)}{omitted}"
+
+
+def layer_plan(weights: Path, server_format: ServerFormat, setting: str) -> LayerPlan:
+    """The layers that a run will train, from the model's files alone. Raises AdapterError, in one sentence, where
+    nothing that trains could be loaded."""
+    config = json.loads((weights / "config.json").read_bytes())
+    linears = [name for name in model_info.linear_shapes(weights) if "layers." in name]
+    trainable, _ = trained_layers(linears, setting, model_info.read(weights))
+    trained, left_out = worn_layers(trainable, config, server_format)
+    kind = str(config.get("model_type"))
+    return LayerPlan(kind, tuple(last_names(trained).split()), tuple(last_names(left_out).split()))
+
+
+def worn_layers(
+    layers: Sequence[str], config: dict[str, Any], server_format: ServerFormat
+) -> tuple[list[str], list[str]]:
+    """Those that the server can wear, and the others. Raises AdapterError where there are none that it can."""
+    is_wearable = wearable_layers(config, server_format)
+    worn = [name for name in layers if is_wearable(name)]
+    if not worn:
+        raise AdapterError(
+            f"This model is a {config.get('model_type')}, and none of its layers that train ({last_names(layers)}) has "
+            f"a place in {IN_WORDS[server_format]}. {OTHERWISE}"
+        )
+    return worn, [name for name in layers if not is_wearable(name)]
 
 
 def trained_layers(linears: Collection[str], setting: str, profile: Profile) -> tuple[list[str], str]:

@@ -29,6 +29,7 @@ from transformers import AutoTokenizer
 from config.presets import Preset
 from trainer.formats import model_info, peft_folder
 from trainer.formats.peft_folder import PREFIX, LoraPair
+from trainer.io.run_folder import ServerFormat
 from trainer.mis_po import Terms
 from trainer.policy import autoscale, eos
 from trainer.policy.mlx_model import Array, MlxModel
@@ -43,7 +44,10 @@ MOMENTS = {"m": "exp_avg", "v": "exp_avg_sq"}  # mlx's -> torch's
 
 
 class MlxPolicy:
-    def __init__(self, weights: Path, preset: Preset, *, parent: Path | None, seed: int) -> None:
+    def __init__(
+        self, weights: Path, preset: Preset, *, parent: Path | None, seed: int, server_format: ServerFormat = "peft"
+    ) -> None:
+        self._server_format = server_format
         self.choices: list[tuple[str, Any, str]] = []
         self.device, self.reason = find_device()
         self.tokenizer = AutoTokenizer.from_pretrained(weights)
@@ -84,7 +88,10 @@ class MlxPolicy:
         self.choices.append(("start", "base", "no parent: a new adapter that changes nothing yet"))
         key = mx.random.key(seed)
         layers, reason = autoscale.trained_layers([*self._model.linears], preset.layers, self._profile)
+        layers, left_out = autoscale.worn_layers(layers, dict(self._model.config), self._server_format)
         self.choices.append(("layers", autoscale.last_names(layers), reason))
+        if left_out:
+            self.choices.append(("layers left out", autoscale.last_names(left_out), autoscale.NOT_WORN))
         for path in layers:
             linear = self._model.linears[path]
             out, width = linear.shape

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from config.presets import Preset
-from trainer.io.run_folder import Compute, Framework, RunError
+from trainer.io.run_folder import Compute, Framework, RunError, ServerFormat
 from trainer.policy.policy import Policy
 
 NEEDS = {"torch": ("torch", "rlproxy[train]"), "mlx": ("mlx_lm", "rlproxy[mlx]")}  # module, what to install
@@ -55,6 +55,7 @@ def open_policy(
     seed: int,
     compute: Compute = "auto",
     in_4bit: bool = False,
+    server_format: ServerFormat = "peft",
 ) -> Policy:
     """The weights loaded, wearing the parent adapter or a new one."""
     if framework == "mlx":
@@ -65,7 +66,18 @@ def open_policy(
             )
         from trainer.policy.mlx_policy import MlxPolicy
 
-        return MlxPolicy(weights, preset, parent=parent, seed=seed)  # its threads are OMP_NUM_THREADS
+        return MlxPolicy(
+            weights, preset, parent=parent, seed=seed, server_format=server_format
+        )  # its threads are OMP_NUM_THREADS
     from trainer.policy.torch_policy import TorchPolicy
 
-    return TorchPolicy(weights, preset, parent=parent, threads=threads, seed=seed, compute=compute, in_4bit=in_4bit)
+    return TorchPolicy(
+        weights,
+        preset,
+        parent=parent,
+        threads=threads,
+        seed=seed,
+        compute=compute,
+        in_4bit=in_4bit,
+        server_format=server_format,
+    )

@@ -10,6 +10,7 @@ Not here: what is trained on (loop).
 from __future__ import annotations
 
 import contextlib
+import json
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -28,7 +29,7 @@ from transformers.utils import logging as transformers_logging
 from config.presets import Preset
 from trainer.formats import model_info
 from trainer.formats.lora_files import load_tensors, save_adapter
-from trainer.io.run_folder import Compute
+from trainer.io.run_folder import Compute, ServerFormat
 from trainer.mis_po import Terms
 from trainer.policy import autoscale, eos, torch_load, torch_midway, tree, tree_attention
 from trainer.policy.packing import Budget, Packed, States, pad
@@ -51,7 +52,10 @@ class TorchPolicy:
         seed: int,
         compute: Compute = "auto",
         in_4bit: bool = False,
+        server_format: ServerFormat = "peft",
     ) -> None:
+        self._server_format = server_format
+        self._config = json.loads((weights / "config.json").read_bytes())
         self.choices: list[tuple[str, Any, str]] = []
         self.device, self.reason = find_device()
         if self.device == "cpu" and threads:
@@ -127,7 +131,10 @@ class TorchPolicy:
         head = causal.get_output_embeddings()
         linears = [n for n, m in causal.named_modules() if isinstance(m, torch.nn.Linear | Conv1D) and m is not head]
         layers, reason = autoscale.trained_layers(linears, setting, self._profile)
+        layers, left_out = autoscale.worn_layers(layers, self._config, self._server_format)
         self.choices.append(("layers", autoscale.last_names(layers), reason))
+        if left_out:
+            self.choices.append(("layers left out", autoscale.last_names(left_out), autoscale.NOT_WORN))
         if len(layers) == len(linears) and not self._profile.mixture:
             return "all-linear"
         return autoscale.short_names(layers, linears)

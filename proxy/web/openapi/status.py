@@ -42,6 +42,10 @@ class BackendBody(TypedDict):
     inexact: list[str]
     lacks: str | None
     obstacle: str | None
+    layers: Annotated[
+        str | None,
+        Field(description="The layers that train, and what of them this server cannot wear; null: not known."),
+    ]
     left: Annotated[
         LeftBody | None, Field(description="Versions at the server that another home has made, or one that is gone.")
     ]

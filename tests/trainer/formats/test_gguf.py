@@ -79,8 +79,8 @@ def undone(rows, heads):
 # Kinds whose layers have the usual names, and what llama.cpp calls them; all kinds against its converter: tests/models.
 USUAL = {
     "llama": "llama", "mistral": "llama", "granite": "granite", "smollm3": "smollm3", "qwen2": "qwen2",
-    "qwen3": "qwen3", "gemma2": "gemma2", "gemma3": "gemma3", "gemma3_text": "gemma3", "phi3": "phi3", "exaone4": "exaone4",
-    "seed_oss": "seed_oss",
+    "qwen3": "qwen3", "gemma2": "gemma2", "gemma3": "gemma3", "gemma3_text": "gemma3", "phi3": "phi3",
+    "exaone4": "exaone4", "seed_oss": "seed_oss",
 }  # fmt: skip
 IN_PAIRS = {"llama", "mistral", "granite", "smollm3"}
 

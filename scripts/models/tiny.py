@@ -6,7 +6,6 @@ that share keys. Their tokenizer is SmolLM2's, which every server knows.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
 from collections.abc import Iterator, Mapping
@@ -37,6 +36,13 @@ SIZES: Final[Mapping[str, Any]] = {
 _HYBRID: Final = {
     "layer_types": ["linear_attention"] * 3 + ["full_attention"]
 }  # llama.cpp counts: each fourth one is full
+_SECTIONS: Final = {
+    "head_dim": 64,
+    "rope_parameters": {
+        "rope_type": "default", "rope_theta": 10_000_000, "partial_rotary_factor": 0.25, "mrope_interleaved": True,
+        "mrope_section": [4, 2, 2],
+    },
+}  # fmt: skip
 KINDS: Final[Mapping[str, Mapping[str, Any]]] = {
     kind: {}
     for kind in (
@@ -48,23 +54,24 @@ KINDS: Final[Mapping[str, Mapping[str, Any]]] = {
     )
 } | {
     "gemma3n_text": {
-        "intermediate_size": [96] * 4, "activation_sparsity_pattern": [0.0] * 4,
-        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "num_hidden_layers": 5, "intermediate_size": [96] * 5, "activation_sparsity_pattern": [0.0] * 5,
+        "hidden_size_per_layer_input": 256, "num_kv_shared_layers": 0,  # numbers that llama.cpp has in its code
     },
-    "gemma4_text": {"layer_types": ["sliding_attention", "full_attention"] * 2},
+    "gemma4_text": {"num_experts": None, "num_kv_shared_layers": 0},
     "granitemoehybrid": {"layer_types": ["mamba", "attention"] * 2},
     "granitemoeshared": {},
     "lfm2": {"layer_types": ["conv", "full_attention"] * 2, "block_auto_adjust_ff_dim": False},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2, "num_dense_layers": 1},
     "qwen3_next": _HYBRID,
-    "qwen3_5_text": _HYBRID,
-    "qwen3_5_moe_text": _HYBRID,
+    "qwen3_5_text": {**_HYBRID, **_SECTIONS},
+    "qwen3_5_moe_text": {**_HYBRID, **_SECTIONS},
 }  # fmt: skip
 # Written into config.json beside what transformers writes: other programs read it.
 _ALSO: Final[Mapping[str, Mapping[str, Any]]] = {
     "qwen3_5_text": {"mtp_num_hidden_layers": 1},
     "qwen3_5_moe_text": {"mtp_num_hidden_layers": 1},
     "qwen3_next": {"mtp_num_hidden_layers": 1},
+    "granitemoehybrid": {"layer_types": ["mamba", "attention"] * 2},
 }
 
 
@@ -91,10 +98,11 @@ def _config(kind: str) -> Any:
     config = CONFIG_MAPPING[kind]
     defaults = config()
     sizes = {name: value for name, value in SIZES.items() if _has(defaults, name)} | dict(KINDS[kind])
-    with contextlib.suppress(AttributeError):
-        if (types := getattr(defaults, "layer_types", None)) and "layer_types" not in KINDS[kind]:
-            distinct = list(dict.fromkeys(types))
-            sizes["layer_types"] = [distinct[n % len(distinct)] for n in range(4)]
+    types = getattr(defaults, "layer_types", None) if _has(defaults, "layer_types") else None
+    if types and "layer_types" not in KINDS[kind]:
+        # As many as have each kind of layer once: programs know where the kinds are by counting.
+        depth = max(4, *(types.index(name) + 1 for name in set(types)))
+        sizes |= {"num_hidden_layers": depth, "layer_types": types[:depth]}
     return config(**sizes)
 
 

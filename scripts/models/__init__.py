@@ -1,0 +1,1 @@
+"""Kinds of models before real servers."""
