@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from scripts.docs import relay_goals, tables_agent, tables_clients, tables_learning, tables_ollama
+from scripts.docs import relay_goals, tables_agent, tables_clients, tables_learning, tables_models, tables_ollama
 from scripts.docs.filling import has, put, settle
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,6 +27,7 @@ PAGES = (
     "docs/lab/quick-starts.md",
     "docs/lab/episodes.md",
     "docs/lab/ollama.md",
+    "docs/lab/models.md",
     "docs/lab/operations.md",
     "docs/reference/backends.md",
 )
@@ -367,6 +368,7 @@ TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "chaos": ("benchmarks/chaos.json", chaos),
     "soak": ("benchmarks/soak.json", soak),
     "fuzz": ("benchmarks/fuzz.json", fuzz),
+    "models": ("benchmarks/models.json", tables_models.models),
     "ollama_faults": ("benchmarks/ollama_faults.json", tables_ollama.faults),
     "ollama_templates": ("benchmarks/ollama_templates.json", tables_ollama.templates),
     "versions": ("benchmarks/versions.json", tables_ollama.versions),

@@ -21,9 +21,10 @@ from typing import Any, Final, NamedTuple
 
 from scripts.harness.lora import peft_on_transformers
 from scripts.models import tiny
-from trainer.formats.architectures import ARCHITECTURES, find_tensor
+from trainer.formats import model_info
 from trainer.formats.gguf import convert
 from trainer.formats.weights import cache_folder
+from trainer.policy import autoscale
 
 SERVER: Final = cache_folder() / "venvs" / "llamacpp" / "bin" / "llama-server-vulkan"
 PROMPTS: Final = tuple([100 + 7 * n for n in range(1, length)] for length in (5, 12, 30))
@@ -66,17 +67,17 @@ def upstream(folder: Path) -> Path:
     return next(folder.rglob("convert_lora_to_gguf.py")).parent
 
 
-def make_adapter(kind: str, base: Path, folder: Path, *, only: Sequence[str] = ()) -> tuple[Any, list[str], list[str]]:
-    """A random LoRA on each layer that llama.cpp wears one on; the model with it, and the layers with and without.
-    `only`: last names."""
+def make_adapter(base: Path, folder: Path, *, only: Sequence[str] = ()) -> tuple[Any, list[str], list[str]]:
+    """A random LoRA on each layer that a run would train for llama.cpp; the model with it, and the layers with and
+    without. `only`: last names."""
     import torch
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
-    depth = json.loads((base / "config.json").read_text())["num_hidden_layers"]
-    linears = [name for name in tiny.linear_layers(model) if "expert" not in name]
-    worn = [name for name in linears if find_tensor(name, ARCHITECTURES[kind], depth) is not None]
+    linears = list(tiny.linear_layers(model))
+    trainable, _ = autoscale.trained_layers(linears, "auto", model_info.read(base))
+    worn, _ = autoscale.worn_layers(trainable, json.loads((base / "config.json").read_bytes()), "gguf")
     targets = [name for name in worn if not only or name.rpartition(".")[2] in only]
     with peft_on_transformers():
         adapted = get_peft_model(model, LoraConfig(r=4, lora_alpha=8, target_modules=targets))
@@ -85,14 +86,14 @@ def make_adapter(kind: str, base: Path, folder: Path, *, only: Sequence[str] = (
         if "lora_" in name:
             parameter.data.normal_(0, 0.15, generator=generator)
     adapted.save_pretrained(folder)
-    return adapted.eval(), targets, [name for name in linears if name not in targets]
+    return adapted.eval(), targets, [name for name in trainable if name not in targets]
 
 
 def compare(kind: str, folder: Path, converters: Path) -> Comparison:
     """Raises RuntimeError where llama.cpp does not convert or load the model."""
     weights = cache_folder() / "models" / "SmolLM2-135M-Instruct"
     base = tiny.make(kind, folder / "base", tokenizer=weights)
-    model, layers, left_out = make_adapter(kind, base, folder / "adapter")
+    model, layers, left_out = make_adapter(base, folder / "adapter")
     convert(folder / "adapter", base, folder / "adapter.gguf")
     plain = ["--no-mtp"] if kind.startswith(("qwen3_5", "qwen3_next")) else []
     command = [sys.executable, "-c", CONVERT, str(converters), str(base), str(folder / "base.gguf"), *plain]

@@ -16,7 +16,7 @@ VOCABULARY: Final = 49152
 SIZES: Final[Mapping[str, Any]] = {
     "vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4,
     "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 512,
-    "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "initializer_range": 0.1, "tie_word_embeddings": False,
+    "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "initializer_range": 0.1,
     "sliding_window": 64, "query_pre_attn_scalar": 16, "block_ff_dim": 96, "conv_L_cache": 3, "num_heads": 4,
     # experts
     "num_experts": 4, "num_local_experts": 4, "n_routed_experts": 4, "moe_num_experts": 4, "num_experts_per_tok": 2,
@@ -46,7 +46,7 @@ _SECTIONS: Final = {
 KINDS: Final[Mapping[str, Mapping[str, Any]]] = {
     kind: {}
     for kind in (
-        "apertus", "arcee", "cohere", "cohere2", "dots1", "ernie4_5", "ernie4_5_moe", "exaone4", "falcon_h1", "gemma",
+        "apertus", "arcee", "cohere", "cohere2", "ernie4_5", "falcon_h1", "gemma",
         "gemma2", "gemma3_text", "glm", "glm4", "glm4_moe", "gpt_oss", "granite", "granitemoe",
         "hunyuan_v1_dense", "hunyuan_v1_moe", "llama", "llama4_text", "minimax_m2", "ministral3", "mistral", "mixtral",
         "nemotron", "olmo", "olmo2", "olmo3", "olmoe", "phi", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe",
@@ -57,6 +57,10 @@ KINDS: Final[Mapping[str, Mapping[str, Any]]] = {
         "num_hidden_layers": 5, "intermediate_size": [96] * 5, "activation_sparsity_pattern": [0.0] * 5,
         "hidden_size_per_layer_input": 256, "num_kv_shared_layers": 0,  # numbers that llama.cpp has in its code
     },
+    "dots1": {"num_key_value_heads": 4},
+    "ernie4_5_moe": {"intermediate_size": 128, "moe_num_shared_experts": 2},
+    # llama.cpp: only the one of 64 layers slides.
+    "exaone4": {"sliding_window": None, "layer_types": ["full_attention"] * 4},
     "gemma4_text": {"num_experts": None, "num_kv_shared_layers": 0},
     "granitemoehybrid": {"layer_types": ["mamba", "attention"] * 2},
     "granitemoeshared": {},
@@ -72,6 +76,8 @@ _ALSO: Final[Mapping[str, Mapping[str, Any]]] = {
     "qwen3_5_moe_text": {"mtp_num_hidden_layers": 1},
     "qwen3_next": {"mtp_num_hidden_layers": 1},
     "granitemoehybrid": {"layer_types": ["mamba", "attention"] * 2},
+    "cohere2": {"rotary_pct": 1.0},
+    "glm4_moe": {"num_nextn_predict_layers": 0},
 }
 
 
@@ -92,6 +98,24 @@ def make(kind: str, folder: Path, *, tokenizer: Path | None = None, seed: int = 
     return folder
 
 
+def make_unknown(folder: Path) -> Path:
+    """Files of a kind of model that rlproxy has no GGUF names for, and nobody loads here."""
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {
+        "model_type": "mamba",
+        "num_hidden_layers": 1,
+        "num_attention_heads": 1,
+        "hidden_size": 4,
+        "vocab_size": 8,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file({"model.layers.0.mixer.in_proj.weight": np.zeros((8, 4), np.float32)}, folder / "model.safetensors")
+    return folder
+
+
 def _config(kind: str) -> Any:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -99,7 +123,7 @@ def _config(kind: str) -> Any:
     defaults = config()
     sizes = {name: value for name, value in SIZES.items() if _has(defaults, name)} | dict(KINDS[kind])
     types = getattr(defaults, "layer_types", None) if _has(defaults, "layer_types") else None
-    if types and "layer_types" not in KINDS[kind]:
+    if types and len(set(types)) > 1 and "layer_types" not in KINDS[kind]:
         # As many as have each kind of layer once: programs know where the kinds are by counting.
         depth = max(4, *(types.index(name) + 1 for name in set(types)))
         sizes |= {"num_hidden_layers": depth, "layer_types": types[:depth]}

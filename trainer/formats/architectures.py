@@ -93,13 +93,16 @@ WEARABLE: Final = frozenset({
 MERGEABLE: Final = WEARABLE | {Tensor.ATTN_Q_A, Tensor.ATTN_Q_B, Tensor.ATTN_KV_A_MQA}
 # Linear attention, whose heads of values are in another order there.
 LINEAR_ATTENTION: Final = frozenset({Tensor.ATTN_QKV, Tensor.ATTN_GATE, Tensor.SSM_OUT})
-# Graphs that multiply some of these without the adapter: it would load, and do nothing.
-IGNORED: Final[Mapping[Arch, frozenset[Tensor]]] = {
+# Graphs that take no adapter on some of these. DeepSeek's multiplies without it: it would load, and do nothing. GLM-4's
+# sets the precision of a product, and finds a sum in its place: the server aborts.
+REFUSED: Final[Mapping[Arch, frozenset[Tensor]]] = {
     Arch.DEEPSEEK2: WEARABLE - {Tensor.ATTN_OUT, Tensor.FFN_GATE, Tensor.FFN_UP, Tensor.FFN_DOWN},
+    Arch.GLM4: frozenset({Tensor.ATTN_OUT, Tensor.FFN_DOWN}),
+    Arch.GLM4_MOE: frozenset({Tensor.ATTN_OUT, Tensor.FFN_DOWN}),
 }
 # Rows of q and k in pairs [x₀, y₀, x₁, y₁…], where Hugging Face has halves [x₀…, y₀…] (`undo_permute`).
 PAIRED: Final = frozenset({
-    Arch.ARCEE, Arch.GRANITE, Arch.GRANITE_MOE, Arch.LLAMA, Arch.MISTRAL3, Arch.OLMO, Arch.SMOLLM3,
+    Arch.ARCEE, Arch.GRANITE, Arch.GRANITE_HYBRID, Arch.GRANITE_MOE, Arch.LLAMA, Arch.MISTRAL3, Arch.OLMO, Arch.SMOLLM3,
 })  # fmt: skip
 HYBRID: Final = frozenset({Arch.QWEN35, Arch.QWEN35MOE})
 # Modules of two matrices that llama.cpp has apart, or in an order of its own.
@@ -141,7 +144,7 @@ class Heads(NamedTuple):
 def wearable(architecture: Arch, *, merged: bool = False) -> frozenset[Tensor]:
     """The kinds of tensors that llama.cpp multiplies with an adapter, or to which one can be added (`merged`)."""
     linear = LINEAR_ATTENTION if architecture in HYBRID else frozenset()
-    return (MERGEABLE if merged else WEARABLE - IGNORED.get(architecture, frozenset())) | linear
+    return (MERGEABLE if merged else WEARABLE - REFUSED.get(architecture, frozenset())) | linear
 
 
 @lru_cache(maxsize=32)

@@ -15,6 +15,7 @@ import pytest
 from proxy.backends import llamacpp_managed
 from scripts.fakes.llamacpp import FakeLlama
 from scripts.harness.in_process import Proxy
+from scripts.models import tiny
 from tests.harness.llamacpp import PRESETS, make_proxy, said_by, with_versions
 
 
@@ -205,3 +206,31 @@ async def test_a_process_that_dies_comes_back_and_none_outlives_us(managed: Prox
     await managed.stop()
     assert servers() == []
     await managed.start()
+
+
+async def test_a_model_that_cannot_learn_here_costs_no_rating(tmp_path: Path, router: FakeLlama) -> None:
+    """It is said from the start, and again where a run would begin; the ratings stay fresh."""
+    proxy = make_proxy(tmp_path / "home", url=router.url, presets=str(router.presets))
+    proxy.flags |= {"train.weights": str(tiny.make_unknown(tmp_path / "weights")), "train.start_at": "1"}
+    await proxy.start()
+    async with asyncio.timeout(30):
+        while (status := await proxy.get("/rl/status"))["backend"]["obstacle"] is None:
+            await asyncio.sleep(0.01)
+    assert "This model is a mamba" in status["backend"]["obstacle"] and status["backend"]["layers"] is None
+    await (await proxy.chat("q")).read()
+    await proxy.rate(completion_id="last", rating="good")
+    code, body = await proxy.post("/rl/train")
+    assert "This model is a mamba" in str(body), code
+    assert await proxy.store.runs.recent(limit=1) == [], "no run has claimed the rating"
+    await proxy.stop()
+
+
+async def test_the_layers_that_train_are_told(tmp_path: Path, router: FakeLlama) -> None:
+    proxy = make_proxy(tmp_path / "home", url=router.url, presets=str(router.presets))
+    proxy.flags |= {"train.weights": str(tiny.make("deepseek_v3", tmp_path / "weights"))}
+    await proxy.start()
+    async with asyncio.timeout(30):
+        while (layers := (await proxy.get("/rl/status"))["backend"]["layers"]) is None:
+            await asyncio.sleep(0.01)
+    assert layers.startswith("deepseek_v3: o_proj; without") and "q_a_proj" in layers
+    await proxy.stop()

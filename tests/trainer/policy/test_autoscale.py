@@ -11,8 +11,9 @@ from tests.harness import tiny
 from tests.trainer.formats.test_model_info import MIXTURES, make
 from tests.trainer.policy.test_torch_policy import ROWS, step
 from trainer.formats import model_info
+from trainer.formats.manifest import AdapterError
 from trainer.formats.model_info import Profile
-from trainer.policy.autoscale import SET, fit, rate_factor, short_names, trained_layers
+from trainer.policy.autoscale import SET, fit, layer_plan, rate_factor, short_names, trained_layers
 from trainer.policy.packing import pack
 from trainer.serve.batched_lora import read_adapter
 
@@ -186,3 +187,19 @@ def test_an_older_adapter_on_experts_is_worn_whole_and_trained_without_them(tmp_
     packed = pack(ROWS)
     expected = policy.log_probs(packed).plain
     np.testing.assert_allclose(tiny.policy(folder, parent=tmp_path / "v2").log_probs(packed).plain, expected, atol=1e-5)
+
+
+def test_the_layers_are_known_from_the_files_alone(tmp_path):
+    from scripts.models import tiny as tiny_models
+
+    plain = layer_plan(tiny_models.make("qwen2", tmp_path / "qwen2"), "gguf", "auto")
+    assert (plain.kind, plain.left_out) == ("qwen2", ())
+    assert plain.trained == ("down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj")
+    narrow = layer_plan(tiny_models.make("deepseek_v3", tmp_path / "deepseek"), "gguf", "auto")
+    assert narrow.trained == ("o_proj",) and set(narrow.left_out) >= {"q_a_proj", "q_b_proj", "kv_b_proj"}
+    assert "which its server cannot wear" in str(narrow)
+    whole = layer_plan(tmp_path / "deepseek", "merged", "auto")
+    assert whole.left_out == ("kv_b_proj",), "a layer that llama.cpp has in two"
+    assert layer_plan(tmp_path / "deepseek", "peft", "auto").left_out == ()
+    with pytest.raises(AdapterError, match="mamba"):
+        layer_plan(tiny_models.make_unknown(tmp_path / "unknown"), "gguf", "auto")
