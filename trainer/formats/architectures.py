@@ -1,7 +1,7 @@
 """How llama.cpp runs each kind of model, as far as a LoRA has to know it.
 
-Owns which `model_type`s of Hugging Face it runs, on which of their linear layers it wears an adapter, and in
-which order it has their rows. Names come from the table of the gguf package. What that does not know is here, one line
+Owns which kinds (`model_type` of Hugging Face) it runs, on which of their linear layers it wears an adapter, and in
+which order of rows. Names come from the table of the gguf package. What that does not know is here, one line
 a kind of model; each was compared with llama.cpp's own converter (tests/models). Not here: the files (gguf,
 merge_gguf).
 """
