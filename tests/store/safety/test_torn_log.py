@@ -119,7 +119,7 @@ async def test_a_restore_keeps_the_broken_log_of_what_it_replaces(tmp_path: Path
 
 def test_each_frame_but_the_last_ones(log: bytes) -> None:
     assert torn_log.look(log) is None
-    log = log[: torn_log.HEADER + 180 * (torn_log.FRAME + torn_log.PAGE)]  # the schema is one transaction of about 100 frames
+    log = log[: torn_log.HEADER + 180 * (torn_log.FRAME + torn_log.PAGE)]  # about 100 of the schema
     frame = torn_log.FRAME + torn_log.PAGE
     frames = range(torn_log.HEADER, len(log), frame)
     ends = [at + frame for at in frames if log[at + 4 : at + 8] != bytes(4)]  # of whole transactions
