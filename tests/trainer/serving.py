@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,10 @@ import pytest
 import torch
 from peft import PeftModel
 
-from scripts.harness.lora import peft_on_transformers, random_adapter
+from scripts.harness.lora import peft_on_transformers
 from trainer.formats.weights import Weights
 from trainer.serve.__main__ import load_model
-from trainer.serve.batched_lora import BatchedAdapter, read_adapter
+from trainer.serve.batched_lora import BatchedAdapter
 from trainer.serve.engine import Delta, Engine, GenerationRequest
 
 QUESTIONS = (
@@ -52,18 +52,6 @@ async def until(condition: Callable[[], bool]) -> None:
             return
         await asyncio.sleep(0.01)
     pytest.fail("waited 30 s for what did not come")
-
-
-@pytest.fixture(scope="session")
-def served(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    folder = tmp_path_factory.mktemp("adapters")
-    one = random_adapter(weights, folder / "one", seed=1)
-    # Another rank and scaling, and not on every layer.
-    two = random_adapter(weights, folder / "two", seed=2, r=4, use_rslora=True, target_modules=["q_proj", "down_proj"])
-    model, tokenizer = load_model(Weights(weights, "a test"), threads=1)
-    engine = Engine(model, tokenizer)
-    yield Served(engine, weights, (read_adapter("one", one, model), read_adapter("two", two, model)))
-    engine.close()
 
 
 def peft_model(served: Served, adapter: BatchedAdapter | None) -> Any:

@@ -18,16 +18,6 @@ from trainer.io.run_folder import lock
 from trainer.launch import LaunchError, LocalLauncher, verify_adapter
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return tiny.make_model(tmp_path_factory.mktemp("models") / "tiny")
-
-
-@pytest.fixture(scope="module")
-def lines(model):
-    return tiny.sample_lines(model)
-
-
 async def test_a_run_that_is_stopped_goes_on_and_ends(tmp_path, model, lines):
     folder = tiny.run_folder(tmp_path / "run", model, lines, overrides={"passes": 40, "learning_rate": 1e-6})
     job = await LocalLauncher().start(folder, threads=1, nice=5)

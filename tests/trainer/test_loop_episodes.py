@@ -7,11 +7,6 @@ from tests.trainer.runs import go, of, second
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return tiny.make_model(tmp_path_factory.mktemp("models") / "tiny")
-
-
-@pytest.fixture(scope="module")
 def lines(model):
     """Rated replies said again as turns: five episodes of two turns, two groups and one on its own."""
     found = [line for line in tiny.sample_lines(model) if line["split"] == "train"][:10]

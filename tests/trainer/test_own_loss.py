@@ -150,16 +150,6 @@ def test_no_memory_is_not_its_fault(tmp_path):
 # Whole runs
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return tiny.make_model(tmp_path_factory.mktemp("models") / "tiny")
-
-
-@pytest.fixture(scope="module")
-def lines(model):
-    return tiny.sample_lines(model)
-
-
 def run_of(path: Path, model: Path, lines, code: str, **spec):
     """A run folder with this loss, as the proxy writes it."""
     sha256 = hashlib.sha256(code.encode()).hexdigest()

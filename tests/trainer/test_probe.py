@@ -17,11 +17,6 @@ from trainer.launch import LaunchError, LocalLauncher
 CHAT = [{"role": "user", "content": "Größe 3.14"}]
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny.make_model(tmp_path_factory.mktemp("models") / "tiny")
-
-
 def asked(**more: object) -> dict[str, object]:
     return {"messages": CHAT, "text": "", "ended": False, "prompt_ids": None, "reply_ids": None, **more}
 

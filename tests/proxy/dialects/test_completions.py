@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -12,12 +11,6 @@ from openai import AsyncOpenAI, BadRequestError
 from scripts.harness.in_process import Proxy
 from store.records import FinishedCompletion, NewRating
 from tests.proxy.relay.test_relay import events
-
-
-@pytest.fixture
-async def client(proxy: Proxy) -> AsyncIterator[AsyncOpenAI]:
-    async with AsyncOpenAI(base_url=proxy.url + "/v1", api_key="any", max_retries=0) as client:
-        yield client
 
 
 @pytest.fixture(params=["translated", "native"])

@@ -22,20 +22,6 @@ EVENT = TypeAdapter[Any](RawMessageStreamEvent)
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[TranslatingServer]:
-    server = TranslatingServer()
-    await server.start()
-    yield server
-    await server.stop()
-
-
-@pytest.fixture
-def url(server: TranslatingServer) -> str:
-    """Where the client goes."""
-    return server.url
-
-
-@pytest.fixture
 async def client(url: str) -> AsyncIterator[anthropic.AsyncAnthropic]:
     async with anthropic.AsyncAnthropic(base_url=url, api_key="key", max_retries=0) as client:
         yield client

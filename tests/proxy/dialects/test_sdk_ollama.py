@@ -14,20 +14,6 @@ from scripts.fakes.translating import TranslatingServer, call
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[TranslatingServer]:
-    server = TranslatingServer()
-    await server.start()
-    yield server
-    await server.stop()
-
-
-@pytest.fixture
-def url(server: TranslatingServer) -> str:
-    """Where the client goes."""
-    return server.url
-
-
-@pytest.fixture
 async def client(url: str) -> AsyncIterator[ollama.AsyncClient]:
     async with ollama.AsyncClient(host=url) as client:
         yield client

@@ -14,11 +14,6 @@ from trainer.formats.manifest import AdapterError
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return tiny.make_model(tmp_path_factory.mktemp("models") / "tiny")
-
-
-@pytest.fixture(scope="module")
 def shapes(model):
     return {
         name.removesuffix(".weight"): tensor.shape

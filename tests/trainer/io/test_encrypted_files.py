@@ -93,11 +93,6 @@ def test_the_cache_is_sealed_too(tmp_path):
         assert [is_sealed(f) for f in cache.folder.iterdir()] == [repr(seal) != "Seal(in the clear)"] * 2
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return tiny.make_model(tmp_path_factory.mktemp("models") / "tiny")
-
-
 async def test_a_run_reads_its_samples_with_the_key_from_its_stdin(tmp_path, model):
     lines = [line | {"comment": "shorter", "text": "planted words"} for line in tiny.sample_lines(model)]
     folder = tiny.run_folder(tmp_path / "run", model, lines, overrides={"passes": 40, "learning_rate": 1e-6})

@@ -15,11 +15,6 @@ from trainer.lessons.teacher import TeacherTargets
 from trainer.policy.packing import Tokens
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return tiny.make_model(tmp_path_factory.mktemp("models") / "tiny")
-
-
 class Found(NamedTuple):
     values: list  # in the samples' order
     credited: frozenset

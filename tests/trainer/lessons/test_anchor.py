@@ -15,11 +15,6 @@ from trainer.lessons.advantages import TokenAdvantages
 K = 5
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return tiny.make_model(tmp_path_factory.mktemp("models") / "tiny")
-
-
 def advantages_of(samples, each, credited):
     return TokenAdvantages(dict(zip([s.rating for s in samples], each, strict=True)), credited)
 

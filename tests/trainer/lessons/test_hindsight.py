@@ -16,11 +16,6 @@ from trainer.lessons.prompts import HINDSIGHT, teacher_words, with_hint
 from trainer.policy.packing import Tokens
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return tiny.make_model(tmp_path_factory.mktemp("models") / "tiny")
-
-
 def pushes(tmp_path, model, samples, **overrides):
     scorer = tiny.scorer(tmp_path, model)
     preset = presets.resolve("balanced", overrides)

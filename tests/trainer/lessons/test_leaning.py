@@ -16,11 +16,6 @@ K = 5
 LOW, HIGH = (40, 48), (100, 108)  # letters that disliked and liked replies are made of
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return tiny.make_model(tmp_path_factory.mktemp("models") / "tiny")
-
-
 def written(model, count=32, liked=0.5, mixed=0.3, seed=0):
     """Replies whose ratings show in most of their letters, and not in the last one."""
     rng, found = np.random.default_rng(seed), []

@@ -27,11 +27,6 @@ BALANCED = presets.resolve("balanced", {})
 BETA, NLL = BALANCED.pair_beta, BALANCED.pair_nll
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return tiny.make_model(tmp_path_factory.mktemp("models") / "tiny")
-
-
 def lesson(rating, prompt, reward, old, **changes):
     tokens = Tokens((prompt,), tuple(range(5, 5 + len(old))))
     sample = Sample(rating, False, 0, reward, 1.0, True, tokens, np.array(old))

@@ -77,11 +77,6 @@ SAID = "The quick brown fox jumps over the lazy dog, and nobody has ever asked i
 COOL = {"sampling": {"temperature": 0.02}, "text": SAID}  # so cool that the tiny model would say one thing only
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny.make_model(tmp_path_factory.mktemp("models") / "tiny")
-
-
 def looked(model: Path, *lines: dict[str, Any], **more: Any) -> dict[str, Any]:
     named = [{**each, "completion": f"rl-{n}"} for n, each in enumerate(lines)]
     return probe.look(model, [], threads=1, lines=named, max_seq_len=4096, **more)

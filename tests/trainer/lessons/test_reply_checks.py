@@ -20,11 +20,6 @@ from trainer.policy.policy import LogProbs
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return tiny.make_model(tmp_path_factory.mktemp("models") / "tiny")
-
-
-@pytest.fixture(scope="module")
 def policy(model):
     return tiny.policy(model)
 

@@ -28,16 +28,6 @@ from trainer.run import steps
 FAST = {"learning_rate": 3e-3, "passes": 4, "drift_bound": 10.0, "hinted_replies": False}
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return tiny.make_model(tmp_path_factory.mktemp("models") / "tiny")
-
-
-@pytest.fixture(scope="module")
-def lines(model):
-    return tiny.sample_lines(model)
-
-
 @pytest.fixture
 def policy(model):
     return tiny.policy(model)

@@ -23,11 +23,6 @@ ROWS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return tiny.make_model(tmp_path_factory.mktemp("models") / "tiny")
-
-
 @pytest.fixture
 def policy(model):
     return tiny.policy(model)

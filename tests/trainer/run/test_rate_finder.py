@@ -11,11 +11,6 @@ from trainer.io.progress import Progress, Stop
 from trainer.run import rate_finder
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return tiny.make_model(tmp_path_factory.mktemp("models") / "tiny")
-
-
 def go(path, model, lines, **spec):
     out = io.StringIO()
     folder = tiny.run_folder(path / "run", model, lines, **spec)

@@ -19,11 +19,6 @@ from trainer.run.gate import Bounds, Check
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return tiny.make_model(tmp_path_factory.mktemp("models") / "tiny")
-
-
-@pytest.fixture(scope="module")
 def lines(model):
     return tiny.sample_lines(model, count=32)
 

@@ -13,16 +13,6 @@ from trainer.lessons.chat_template import Template
 from trainer.run import steps
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return tiny.make_model(tmp_path_factory.mktemp("models") / "tiny")
-
-
-@pytest.fixture(scope="module")
-def lines(model):
-    return tiny.sample_lines(model)
-
-
 @given(st.lists(st.sampled_from([-1.0, 1.0]), min_size=1, max_size=70), st.integers(1, 16), st.integers(1, 3))
 def test_every_batch_mixes_the_signs(signs, size, passes):
     plan = steps.schedule(signs, batch=size, passes=passes, seed=3)
