@@ -12,7 +12,7 @@ import pytest
 from scripts.harness.serving import Serving
 from store.safety.db_key import Secret
 from store.store import Store
-from tests.test_kill import LENIENT, until_quiet
+from tests.harness.kills import LENIENT, until_quiet
 
 KEY = "5e" * 32
 PLANTED = "xylophone-quagmire-0451"

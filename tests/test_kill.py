@@ -13,13 +13,9 @@ import pytest
 
 from scripts.harness.serving import Serving
 from store.store import Store
+from tests.harness.kills import LENIENT, until_quiet
 
 ENDED = {"done", "rejected", "empty", "failed"}
-LENIENT = {  # the gate's opinion of random weights is not the point
-    "RLPROXY_GATE__BASE_NLL_RISE": "100", "RLPROXY_GATE__TEXT_NLL_RISE": "100", "RLPROXY_GATE__MARGIN_SLACK": "100",
-    "RLPROXY_GATE__MIN_LENGTH_RATIO": "0", "RLPROXY_GATE__MAX_LOOPING": "8", "RLPROXY_GATE__MAX_CHANCE": "1",
-    "RLPROXY_TRAIN__STAND_STILL_S": "0",  # nor is it how a run gives way to answers
-}  # fmt: skip
 
 
 class Person:
@@ -59,15 +55,6 @@ async def killed(serving: Serving, person: Person, dice: random.Random, *, train
     await asyncio.sleep(dice.uniform(0.0, 4.0))
     await serving.kill()
     await asking
-
-
-async def until_quiet(serving: Serving) -> None:
-    async with asyncio.timeout(240):
-        while True:
-            training = (await serving.status())["training"]
-            if training["run"] is None and training["waits_for"]:
-                return
-            await asyncio.sleep(0.2)
 
 
 @pytest.mark.model

@@ -9,8 +9,7 @@ import psutil
 import pytest
 
 from scripts.harness.serving import Serving
-from tests.test_kill import LENIENT
-from tests.test_pause import until_step
+from tests.harness.kills import LENIENT, until_step
 
 LONG = '{"passes": 10, "batch": 4, "learning_rate": 1e-6}'  # steps enough to be met in the middle
 SHARED = {"RLPROXY_TRAIN__SHARE_GPU": "true", "RLPROXY_TRAIN__OVERRIDES": LONG, "RLPROXY_SERVER__HOLD_S": "200"}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from scripts.harness.serving import Serving
-from tests.test_kill import LENIENT
+from tests.harness.kills import LENIENT, until_step
 
 LONG = '{"passes": 20, "batch": 4, "learning_rate": 1e-6}'  # steps enough to be met in the middle
 
@@ -19,13 +19,6 @@ def steps(home: Path) -> list[int]:
     lines = (home / "runs" / "r00001" / "progress.jsonl").read_text().splitlines()
     events: list[dict[str, Any]] = [json.loads(line) for line in lines]
     return [event["step"] for event in events if event["event"] == "step"]
-
-
-async def until_step(serving: Serving, least: int) -> dict[str, Any]:
-    async with asyncio.timeout(120):
-        while (status := await serving.status())["training"]["progress"].get("step", {}).get("step", 0) < least:
-            await asyncio.sleep(0.05)
-    return dict(status)
 
 
 @pytest.mark.model

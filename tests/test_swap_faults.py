@@ -7,21 +7,18 @@ model says are one and the same.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import resource
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
 from scripts.harness.serving import Serving
-from tests.harness.swap_versions import make_adapters, published
+from tests.harness.swaps import ENOUGH_S, answers, kill_and_start, make_adapters, promote, published, says, still
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(900)]
 
 REFUSED, CORRUPT = 3, 4
-ENOUGH_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -33,51 +30,16 @@ def serving(home: Path, weights: Path) -> Serving:
     return Serving(home, weights, RLPROXY_TRAIN__ENABLED="false")
 
 
-async def says(served: Serving, model: str = "small") -> tuple[str, str]:
-    """What it says, and which version it says it is."""
-    async with asyncio.timeout(ENOUGH_S):
-        answer, label = await served.chat("Say something", model=model, temperature=0, max_tokens=12)
-    return answer["choices"][0]["message"]["content"], label
-
-
 async def texts_of(served: Serving) -> dict[str, str]:
     texts = {pin: (await says(served, f"small@{pin}"))[0] for pin in ("base", "v1", "v2")}
     assert len(set(texts.values())) == 3, "versions that say the same cannot be told apart"
     return texts
 
 
-async def answers(served: Serving, texts: dict[str, str]) -> str:
-    """The version that answers, by all that tells it."""
-    text, label = await says(served)
-    live = (await served.status())["live"]
-    assert label == (f"v{live}" if live else "base") and text == texts[label], (label, live, text, texts)
-    return label
-
-
 def backend_of(served: Serving) -> psutil.Process:
     return next(
         p for p in psutil.Process(served.process.pid).children(recursive=True) if "trainer.serve" in p.cmdline()
     )
-
-
-def promote(served: Serving, version: int) -> asyncio.Task[tuple[int, Any]]:
-    async def ask() -> tuple[int, Any]:
-        async with served.http.post(f"/rl/promote/{version}") as response:
-            return response.status, await response.json()
-
-    return asyncio.create_task(ask())
-
-
-async def kill_and_start(served: Serving, swap: asyncio.Task[tuple[int, Any]], stopped: psutil.Process | None) -> None:
-    killing = asyncio.create_task(served.kill())
-    if stopped is not None:
-        await asyncio.sleep(0.5)
-        with contextlib.suppress(psutil.NoSuchProcess):  # it may have been ended already
-            stopped.resume()  # only a process that runs can see that its parent has gone
-    await killing
-    await asyncio.wait({swap})
-    swap.exception()
-    await served.start()
 
 
 async def test_kill_of_the_proxy(tiny_weights: Path, tmp_path: Path, adapters: list[Path]) -> None:
@@ -121,13 +83,6 @@ async def test_faults_of_backend_disk_and_files(tiny_weights: Path, tmp_path: Pa
         await bad_files(served, texts)
     finally:
         assert await served.stop() == 0, served.log
-
-
-async def still(served: Serving, texts: dict[str, str], version: str, *words: str) -> None:
-    """That version answers, and `status` says why no other one does."""
-    problem = (await served.status())["problem"]
-    assert problem is not None and all(word in problem for word in (*words, f"{version} still answers")), problem
-    assert await answers(served, texts) == version
 
 
 async def noticed(served: Serving) -> None:

@@ -13,8 +13,7 @@ import pytest
 
 from scripts.harness.serving import Serving
 from tests.harness.llama_faults import a_server_dies, only, server_of, texts_of, the_proxy_dies
-from tests.harness.swap_versions import make_adapters, published
-from tests.test_swap_faults import answers, kill_and_start, promote
+from tests.harness.swaps import answers, kill_and_start, make_adapters, promote, published
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(900)]
 

@@ -14,7 +14,7 @@ from multidict import CIMultiDict
 from proxy.core.upstream import answer_headers, inert_type
 from scripts.fakes.hostile import HostileServer
 from scripts.harness.in_process import Proxy
-from tests.attacker.test_attacker import head, raw
+from tests.harness.raw_http import head, raw
 
 # What acts on a browser, on a web server before rlproxy, or speaks as rlproxy itself.
 ACTING = (

@@ -34,6 +34,7 @@ from scripts.harness.agent_formats import (
 )
 from scripts.harness.in_process import Proxy
 from tests.harness.growth import too_slow
+from tests.harness.key_holders import nothing_was_done
 
 GROUP = "[Chat messages since your last reply - for context]\n[WhatsApp g 10:00] Bob: hi\n\n"
 CURRENT = "[Current message - respond to this]\n"
@@ -47,14 +48,6 @@ async def ask(proxy: Proxy, form: Form, *said: str, messages: list[dict[str, Any
         answer = await response.json()
         assert response.status == 200, answer
         return str(answer["choices"][0]["message"]["content"])
-
-
-async def nothing_was_done(proxy: Proxy, asked: int) -> None:
-    counts = await proxy.store.stats.counts()
-    assert (counts["good"], counts["bad"]) == (0, 0)
-    assert (await proxy.store.versions.pointer()).changed_at == 0 and await proxy.store.runs.recent() == []
-    assert not (await proxy.get("/rl/status"))["training"]["paused"]
-    assert len(proxy.backend.requests) == asked  # each of them went to the model
 
 
 # Over the wire

@@ -17,8 +17,8 @@ import pytest
 from scripts.harness.in_process import Proxy
 from store import schema
 from store.safety import backup
+from tests.harness.forgetting import forget
 from tests.harness.runs import rated, until
-from tests.proxy.web.test_forgetting import forget
 
 SECRET = "zanzibar"
 LARGE = "x" * 4_000_000  # so that the samples, which are written first, take a while

@@ -12,10 +12,9 @@ from proxy.conversation.user_text import command_of
 from proxy.core.agent_wrappers import AGENTS
 from scripts.harness.agent_formats import CLAUDE_CODE, DETAILS, NOTICE, texts
 from scripts.harness.in_process import Proxy
-from tests.attacker.test_commands import nothing_was_done
-from tests.attacker.test_identity import CLAUDE_CODE as MACHINE
-from tests.attacker.test_identity import CLAUDE_CODE_JSON as MACHINE_JSON
-from tests.attacker.test_identity import keys, rated, says
+from tests.harness.key_holders import CLAUDE_CODE as MACHINE
+from tests.harness.key_holders import CLAUDE_CODE_JSON as MACHINE_JSON
+from tests.harness.key_holders import keys, nothing_was_done, rated, says
 
 PAUSE = {"role": "user", "content": "/rl pause"}
 TYPED = {"type": "input_text", "text": "/rl pause"}

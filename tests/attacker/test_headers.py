@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from scripts.harness.in_process import Proxy
-from tests.attacker.test_attacker import head, raw
+from tests.harness.raw_http import head, raw
 
 HOPS = (
     "Connection: x-one, X-Two",

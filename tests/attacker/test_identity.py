@@ -15,33 +15,7 @@ from multidict import CIMultiDict
 from scripts.harness import signing
 from scripts.harness.in_process import Proxy
 from tests.harness.chats import Chats
-
-CLAUDE_CODE = "user_" + "ab12" * 16 + "_account__session_01234567-89ab-cdef-0123-456789abcdef"
-CLAUDE_CODE_JSON = '{"device_id": "d1", "account_uuid": "", "session_id": "01234567-89ab-cdef-0123-456789abcdef"}'
-
-
-async def keys(proxy: Proxy, **roles: str) -> dict[str, dict[str, str]]:
-    """Headers with a key each, by its name."""
-    found = {}
-    for name, role in roles.items():
-        body = {"name": name, "role": role}
-        async with proxy.http.post("/rl/keys", json=body, headers={"x-api-key": proxy.local}) as response:
-            assert response.status == 201
-            found[name] = {"x-api-key": (await response.json())["key"]}
-    return found
-
-
-async def says(proxy: Proxy, *said: str, headers: Any = None, **more: Any) -> str:
-    response = await proxy.chat(*said, headers=headers, **more)
-    answer = await response.json()
-    assert response.status == 200, answer
-    return str(answer["choices"][0]["message"]["content"])
-
-
-async def rated(proxy: Proxy) -> dict[str, list[str]]:
-    """Who has rated which completion."""
-    return {one.new.id: [r.rater for r in one.ratings] for one in await proxy.store.completions.page() if one.ratings}
-
+from tests.harness.key_holders import CLAUDE_CODE, CLAUDE_CODE_JSON, keys, rated, says
 
 # Admins in the chat
 

@@ -13,7 +13,7 @@ import pytest
 from scripts.harness.in_process import Proxy
 from scripts.harness.records import put
 from store.records import NewReaction
-from tests.attacker.test_attacker import CHAT, head, raw, status
+from tests.harness.raw_http import CHAT, head, raw, status
 from tests.harness.runs import until
 from tests.harness.visits import Visit
 

@@ -9,8 +9,8 @@ import pytest
 
 from scripts.harness import signing
 from scripts.harness.in_process import Proxy
-from tests.attacker.test_identity import keys, says
 from tests.harness.chats import Chats
+from tests.harness.key_holders import keys, says
 from tests.harness.visits import Visit
 
 SHOWN: dict[str, Any] = {"platform": "slack", "channel": "C1", "message_id": "1.1"}

@@ -34,7 +34,7 @@ from scripts.fakes.launcher import FakeLauncher
 from scripts.fakes.lmstudio import FakeLMStudio
 from scripts.fakes.ollama import FakeOllama
 from tests.harness.llamacpp import with_versions
-from tests.proxy.backends.test_ollama import make_proxy
+from tests.harness.ollama import make_proxy
 from tests.proxy.cli.init.gguf_files import write_head
 
 PRODUCT = Path(proxy.__file__).parent

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from scripts.harness.in_process import Proxy
-from tests.attacker.test_identity import keys
+from tests.harness.key_holders import keys
 
 
 @pytest.mark.parametrize("role", ["use", "rate"])

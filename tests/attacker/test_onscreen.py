@@ -8,7 +8,7 @@ import pytest
 
 from scripts.harness.in_process import Proxy
 from store.captured import items
-from tests.attacker.test_identity import keys, rated, says
+from tests.harness.key_holders import keys, rated, says
 
 SECRET = "The launch is on the ninth of May, at the old harbour, and nobody but us may know of it until then."
 

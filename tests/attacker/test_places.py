@@ -21,7 +21,7 @@ import pytest
 from proxy.access import limits
 from proxy.access.security import BUSY
 from scripts.harness.in_process import Proxy
-from tests.attacker.test_attacker import CHAT, head, raw, status
+from tests.harness.raw_http import CHAT, head, raw, status
 
 PLACES = 16
 USE = "rlp-the-key-of-an-agent"

@@ -13,7 +13,7 @@ from proxy.web import control
 from scripts.harness.in_process import Proxy
 from store.errors import StoreError
 from store.safety import tombstones
-from tests.attacker.test_identity import keys
+from tests.harness.key_holders import keys
 from tests.proxy.test_full_disk import limit_pages
 
 

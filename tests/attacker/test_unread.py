@@ -9,8 +9,8 @@ from pathlib import Path
 
 from scripts.fakes.endless import EndlessBackend
 from scripts.harness.in_process import Proxy
-from tests.attacker.test_attacker import head
 from tests.attacker.test_endless import before
+from tests.harness.raw_http import head
 
 
 async def test_who_does_not_read_holds_no_place(proxy: Proxy) -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from proxy.training.rewards import normalised
 from scripts.harness.in_process import Proxy
-from tests.attacker.test_identity import keys
 from tests.attacker.test_labels import send
+from tests.harness.key_holders import keys
 from tests.harness.runs import until
 from tests.proxy.versions.test_rollback_monitor import rolled_back
 

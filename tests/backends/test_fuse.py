@@ -13,7 +13,7 @@ from scripts.fakes.ollama import FakeOllama
 from scripts.harness.versions import with_real_versions
 from tests.backends.smollm import widened
 from tests.backends.test_llamacpp import ASKED, TOKENS, Say, plain, running  # fmt: skip
-from tests.proxy.backends.test_ollama import make_proxy
+from tests.harness.ollama import make_proxy
 from trainer.formats.merge_gguf import fuse
 from trainer.formats.weights import cache_folder
 from trainer.launch import LocalLauncher

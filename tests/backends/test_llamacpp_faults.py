@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from scripts.harness.serving import Serving
-from tests import test_swap_faults
 from tests.backends.test_llamacpp import SERVER, plain
-from tests.harness import llama_faults
+from tests.harness import llama_faults, swaps
 from tests.harness.llama_faults import a_server_dies, texts_of, the_proxy_dies
-from tests.harness.swap_versions import published, with_manifest
+from tests.harness.swaps import published, with_manifest
 
 pytestmark = [pytest.mark.backends, pytest.mark.timeout(1800)]
 
@@ -24,7 +23,7 @@ async def test_kill_of_proxy_and_servers(
     base_gguf: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for module in (test_swap_faults, llama_faults):
+    for module in (swaps, llama_faults):
         monkeypatch.setattr(module, "ENOUGH_S", 400.0)  # on a busy machine, too: each version is converted first
     versions = [with_manifest(Path(shutil.copytree(one, tmp_path / one.name))) for one in adapters]
     await published(tmp_path / "home", versions)

@@ -11,7 +11,7 @@ import asyncio
 import psutil
 
 from scripts.harness.serving import Serving
-from tests.test_swap_faults import ENOUGH_S, answers, kill_and_start, promote, says, still
+from tests.harness.swaps import ENOUGH_S, answers, kill_and_start, promote, says, still
 
 BASE = "base"
 

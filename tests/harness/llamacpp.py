@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import psutil
+
 from scripts.fakes.backend import FakeBackend
 from scripts.fakes.launcher import FakeLauncher
 from scripts.harness.in_process import Proxy
@@ -31,3 +33,15 @@ async def with_versions(proxy: Proxy, *versions: int) -> None:
 async def said_by(proxy: Proxy, model: str = "fake") -> str:
     """Who answered, by its own word."""
     return (await proxy.say("who?", model=model)).split()[0]
+
+
+def servers() -> list[int]:
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        try:
+            line = child.cmdline()
+        except psutil.Error:
+            continue
+        if "scripts.fakes.llamacpp" in line and line[0] != "sh":
+            found.append(child.pid)
+    return found

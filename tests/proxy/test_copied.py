@@ -13,9 +13,9 @@ import pytest
 from scripts.harness.in_process import Proxy
 from store import schema
 from store.safety import backup
+from tests.harness.forgetting import forget
 from tests.harness.runs import rated, until
 from tests.proxy.training.test_unlearning import folder_of, lineage, over, run_of
-from tests.proxy.web.test_forgetting import forget
 
 
 @pytest.fixture(autouse=True)

@@ -9,14 +9,13 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from proxy.backends import llamacpp_managed
 from scripts.fakes.llamacpp import FakeLlama
 from scripts.harness.in_process import Proxy
 from scripts.models import tiny
-from tests.harness.llamacpp import PRESETS, make_proxy, said_by, with_versions
+from tests.harness.llamacpp import PRESETS, make_proxy, said_by, servers, with_versions
 
 
 async def test_a_router_swaps_and_rolls_back(routed: Proxy, router: FakeLlama) -> None:
@@ -168,18 +167,6 @@ async def managed(tmp_path: Path) -> AsyncIterator[Proxy]:
     await proxy.start()
     yield proxy
     await proxy.stop()
-
-
-def servers() -> list[int]:
-    found = []
-    for child in psutil.Process().children(recursive=True):
-        try:
-            line = child.cmdline()
-        except psutil.Error:
-            continue
-        if "scripts.fakes.llamacpp" in line and line[0] != "sh":
-            found.append(child.pid)
-    return found
 
 
 async def test_a_process_for_each_version(managed: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

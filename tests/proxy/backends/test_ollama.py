@@ -6,27 +6,17 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from proxy.backends import gguf_files
 from proxy.backends.installed import mark_of
 from proxy.backends.ollama import Ollama
-from scripts.fakes.backend import FakeBackend
 from scripts.fakes.launcher import FakeLauncher
 from scripts.fakes.ollama import LICENSE, TEMPLATE, FakeOllama
 from scripts.harness.in_process import Proxy
 from tests.harness.llamacpp import said_by, with_versions
-
-OLD, NEW = "0.33.2", "0.34.4"
-
-
-def make_proxy(home: Path, url: str, **flags: Any) -> Proxy:
-    proxy = Proxy(home, FakeBackend(), FakeLauncher())
-    proxy.kind = None
-    proxy.flags |= {"backend.kind": "ollama", "backend.url": url, **flags}
-    return proxy
+from tests.harness.ollama import NEW, OLD, make_proxy
 
 
 @pytest.fixture(params=[OLD, NEW])

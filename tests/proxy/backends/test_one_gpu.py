@@ -19,8 +19,9 @@ from scripts.fakes.lmstudio import FakeLMStudio
 from scripts.fakes.ollama import FakeOllama
 from scripts.harness.in_process import Proxy
 from tests.harness.llamacpp import said_by, with_versions
+from tests.harness.ollama import NEW, OLD, make_proxy
 from tests.harness.runs import rated, until
-from tests.proxy.backends import test_lmstudio, test_ollama
+from tests.proxy.backends import test_lmstudio
 from tests.proxy.training.test_gpu_sharing import awake, waiting
 
 pytestmark = pytest.mark.usefixtures("quick_sharing")
@@ -33,7 +34,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "FREED_S", 0.1)
 
 
-@pytest.fixture(params=[test_ollama.OLD, test_ollama.NEW])
+@pytest.fixture(params=[OLD, NEW])
 async def an_ollama(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[FakeOllama]:
     fake = FakeOllama(tmp_path / "ollama", request.param)
     fake.unload_s = 0.03  # it says yes before the memory is free
@@ -58,7 +59,7 @@ async def studio(tmp_path: Path) -> AsyncIterator[FakeLMStudio]:
 @pytest.fixture
 async def over_ollama(tmp_path: Path, an_ollama: FakeOllama) -> AsyncIterator[Proxy]:
     more = {"train.share_gpu": True, "backend.model": "fake"}
-    proxy = test_ollama.make_proxy(tmp_path / "home", an_ollama.url, **more)
+    proxy = make_proxy(tmp_path / "home", an_ollama.url, **more)
     await proxy.start()
     yield proxy
     await proxy.stop()
@@ -115,7 +116,7 @@ async def test_ollama_gives_its_memory_back_and_takes_it_again(over_ollama: Prox
     await until(over_ollama, ended="rejected")
     back = (
         {"fake:latest", f"fake-rl:v1-{over_ollama.mark}", f"fake-rl:v2-{over_ollama.mark}"}
-        if an_ollama.version == test_ollama.NEW
+        if an_ollama.version == NEW
         else {f"fake-rl:v2-{over_ollama.mark}"}
     )
     assert set(an_ollama.loaded) == {"another:latest", *back}
@@ -270,7 +271,7 @@ async def test_a_stop_wakes_an_ollama_also_at_its_usual_port(
 ) -> None:
     monkeypatch.setattr(ollama, "URL", an_ollama.url)
     more = {"train.share_gpu": True, "backend.model": "fake"}
-    proxy = test_ollama.make_proxy(tmp_path / "home", "" if usual else an_ollama.url, **more)
+    proxy = make_proxy(tmp_path / "home", "" if usual else an_ollama.url, **more)
     await proxy.start()
     proxy.launcher.hold = True
     await begun(proxy)

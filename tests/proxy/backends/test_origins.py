@@ -12,7 +12,7 @@ from proxy.backends.origins import MOST, Origins
 from scripts.fakes.ollama import FakeOllama
 from scripts.harness.in_process import Proxy
 from tests.harness.llamacpp import said_by, with_versions
-from tests.proxy.backends.test_ollama import NEW, OLD, make_proxy
+from tests.harness.ollama import NEW, OLD, make_proxy
 
 MODEL = "fake:latest"
 OTHERS = b"GGUF another fine-tune of the same shape" * 100

@@ -10,7 +10,7 @@ from openai import AsyncOpenAI, BadRequestError
 
 from scripts.harness.in_process import Proxy
 from store.records import FinishedCompletion, NewRating
-from tests.proxy.relay.test_relay import events
+from tests.harness.talks import events
 
 
 @pytest.fixture(params=["translated", "native"])

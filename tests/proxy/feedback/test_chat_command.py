@@ -12,7 +12,7 @@ import pytest
 from proxy.feedback.chat_command import parse
 from scripts.harness.agent_formats import CLAUDE_CODE, slash, texts
 from scripts.harness.in_process import Proxy
-from tests.proxy.relay.test_relay import events
+from tests.harness.talks import events
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ from proxy.core.events import Events
 from proxy.feedback.reward_function import RewardFunction
 from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
+from tests.harness.episodes import ask, open_one, reward
 from tests.harness.runs import until
-from tests.proxy.test_episodes import ask, open_one, reward
 
 CODE = """
 import os, time

@@ -11,7 +11,7 @@ import pytest
 from scripts.fakes.ollama import FakeOllama
 from scripts.harness.in_process import Proxy
 from tests.harness.llamacpp import said_by, with_versions
-from tests.proxy.backends.test_ollama import make_proxy
+from tests.harness.ollama import make_proxy
 
 
 @pytest.fixture

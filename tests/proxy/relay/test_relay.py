@@ -12,11 +12,7 @@ import pytest
 from proxy.conversation.conversations import canonical
 from proxy.conversation.incremental_json import Body, EarlierBodies
 from scripts.harness.in_process import Proxy
-
-
-def events(raw: bytes) -> list[Any]:
-    found = [e.removeprefix(b"data: ") for e in raw.split(b"\n\n") if e.startswith(b"data: ")]
-    return [e if e == b"[DONE]" else json.loads(e) for e in found]
+from tests.harness.talks import events
 
 
 async def direct(proxy: Proxy, body: dict[str, Any]) -> bytes:

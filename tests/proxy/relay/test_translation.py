@@ -23,7 +23,7 @@ from proxy.relay.codecs import Formats, Translated, about_what_was_asked
 from scripts.fakes import backend as fake
 from scripts.harness.in_process import Proxy
 from tests.harness.chat_strategies import unhurried
-from tests.proxy.relay.test_relay import events
+from tests.harness.talks import events
 
 BODIES = {
     "chat": {"messages": [{"role": "user", "content": "one two"}]},

@@ -16,9 +16,8 @@ import pytest
 from proxy.training import gpu_sharing
 from scripts.fakes.llamacpp import FakeLlama
 from scripts.harness.in_process import Proxy
-from tests.harness.llamacpp import PRESETS, make_proxy, said_by
+from tests.harness.llamacpp import PRESETS, make_proxy, said_by, servers
 from tests.harness.runs import rated, until
-from tests.proxy.backends.test_llamacpp import servers
 
 pytestmark = pytest.mark.usefixtures("quick_sharing")
 

@@ -20,8 +20,8 @@ from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
 from tests.harness import tiny
 from tests.harness.runs import rated, until
+from tests.harness.weights_checks import reads_otherwise, said
 from tests.proxy.cli.doctor.test_checks import found
-from tests.proxy.training.test_weights_check import reads_otherwise, said
 from trainer.launch import LocalLauncher
 
 pytestmark = pytest.mark.usefixtures("quick_rehearsal")

@@ -15,7 +15,7 @@ from scripts.fakes.launcher import FakeLauncher
 from scripts.fakes.ollama import MODEL, FakeOllama
 from scripts.harness.in_process import Proxy
 from tests.harness.runs import until
-from tests.proxy.training.test_weights_check import said
+from tests.harness.weights_checks import said
 from trainer.launch import NEUTRAL
 
 RENDERS, SILENT = "0.11.5", "0.9.6"

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from scripts.harness.in_process import Proxy
+from tests.harness.forgetting import forget, lines
 from tests.harness.runs import rated, until
-from tests.proxy.web.test_forgetting import forget, lines
 
 
 @pytest.fixture(autouse=True)

@@ -14,31 +14,9 @@ from proxy.training import weights_check
 from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
 from tests.harness.runs import rated, until
+from tests.harness.weights_checks import reads_otherwise, said
 
 OTHER = {"architecture": "llama", "conversations": []}
-
-
-async def said(proxy: Proxy, state: str) -> dict[str, Any]:
-    for _ in range(200):
-        status = dict(await proxy.get("/rl/status"))
-        if status["match"]["state"] == state:
-            return status
-        await asyncio.sleep(0.02)
-    pytest.fail(f"not {state}: {status['match']}")
-
-
-def reads_otherwise(proxy: Proxy) -> None:
-    """The prompt that the server tells of is not the one whose tokens it counts."""
-    read = {
-        "prompt_ids": [1, 2],
-        "rendered": "<user>x",
-        "theirs": "[user]x",
-        "their_tokens": 5,
-        "reply_ids": [],
-        "logprobs": [],
-        "best": [],
-    }
-    proxy.launcher.weights_say = {"conversations": [read] * 3}
 
 
 @pytest.fixture(autouse=True)

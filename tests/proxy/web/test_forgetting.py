@@ -4,26 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from scripts.harness.in_process import Proxy
 from store import schema
 from store.safety import backup
+from tests.harness.forgetting import forget, lines
 from tests.harness.runs import rated, until
 from tests.proxy.relay.capture.test_capture import stored
-
-
-async def forget(proxy: Proxy, status: int = 200, **body: Any) -> dict[str, Any]:
-    async with proxy.http.post("/rl/forget", json=body) as response:
-        assert response.status == status, await response.text()
-        return dict(await response.json())
-
-
-def lines(folder: Path, name: str = "samples.jsonl") -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / name).read_text().splitlines()]
 
 
 async def test_samples_leave_the_run_folder_and_the_version_is_named(proxy: Proxy) -> None:

@@ -10,8 +10,8 @@ import pytest
 from proxy.feedback import episodes
 from proxy.web.pages.episodes import HEIGHT, POINTS, WIDTH, lines
 from scripts.harness.in_process import Proxy
+from tests.harness.episodes import ask, open_one, reward
 from tests.harness.visits import Visit
-from tests.proxy.test_episodes import ask, open_one, reward
 
 
 def test_a_line_is_a_mean_of_eight_from_minus_one_below_to_one_above() -> None:

@@ -14,9 +14,9 @@ from scripts.fakes.launcher import FakeLauncher
 from scripts.fakes.ollama import FakeOllama
 from scripts.harness.in_process import Proxy
 from tests.harness.visits import Visit
+from tests.harness.weights_checks import reads_otherwise, said
 from tests.proxy.conversation.test_cut_prompts import LONG
 from tests.proxy.training.test_rehearsal import WHY, answers, tried
-from tests.proxy.training.test_weights_check import reads_otherwise, said
 
 pytestmark = pytest.mark.usefixtures("quick_rehearsal")
 
