@@ -36,6 +36,7 @@ SIZES: Final[Mapping[str, Any]] = {
 _HYBRID: Final = {
     "layer_types": ["linear_attention"] * 3 + ["full_attention"]
 }  # llama.cpp counts: each fourth one is full
+_ALL_HEADS: Final = {"num_key_value_heads": 4}  # each has keys of its own
 _SECTIONS: Final = {
     "head_dim": 64,
     "rope_parameters": {
@@ -48,16 +49,24 @@ KINDS: Final[Mapping[str, Mapping[str, Any]]] = {
     for kind in (
         "apertus", "arcee", "cohere", "cohere2", "ernie4_5", "falcon_h1", "gemma",
         "gemma2", "gemma3_text", "glm", "glm4", "glm4_moe", "gpt_oss", "granite", "granitemoe",
-        "hunyuan_v1_dense", "hunyuan_v1_moe", "llama", "llama4_text", "minimax_m2", "ministral3", "mistral", "mixtral",
-        "nemotron", "olmo", "olmo2", "olmo3", "olmoe", "phi", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe",
-        "seed_oss", "smollm3", "stablelm", "starcoder2", "deepseek_v2", "deepseek_v3", "glm4_moe_lite",
+        "hunyuan_v1_dense", "llama", "llama4_text", "minimax_m2", "ministral3", "mistral", "mixtral",
+        "nemotron", "olmo", "olmo2", "olmo3", "phi3", "qwen2", "qwen2_moe", "qwen3",
+        "seed_oss", "smollm3", "stablelm", "starcoder2",
     )
 } | {
     "gemma3n_text": {
         "num_hidden_layers": 5, "intermediate_size": [96] * 5, "activation_sparsity_pattern": [0.0] * 5,
-        "hidden_size_per_layer_input": 256, "num_kv_shared_layers": 0,  # numbers that llama.cpp has in its code
+        # Numbers that llama.cpp has in its code.
+        "hidden_size_per_layer_input": 256, "laurel_rank": 64, "num_kv_shared_layers": 0,
     },
-    "dots1": {"num_key_value_heads": 4},
+    "deepseek_v2": _ALL_HEADS,
+    "deepseek_v3": {**_ALL_HEADS, "head_dim": 8},
+    "dots1": _ALL_HEADS,
+    "glm4_moe_lite": _ALL_HEADS,
+    "hunyuan_v1_moe": {},
+    "olmoe": _ALL_HEADS,
+    "phi": {**_ALL_HEADS, "intermediate_size": 256},
+    "qwen3_moe": {"norm_topk_prob": True},
     "ernie4_5_moe": {"intermediate_size": 128, "moe_num_shared_experts": 2},
     # llama.cpp: only the one of 64 layers slides.
     "exaone4": {"sliding_window": None, "layer_types": ["full_attention"] * 4},
@@ -77,6 +86,12 @@ _ALSO: Final[Mapping[str, Mapping[str, Any]]] = {
     "qwen3_next": {"mtp_num_hidden_layers": 1},
     "granitemoehybrid": {"layer_types": ["mamba", "attention"] * 2},
     "cohere2": {"rotary_pct": 1.0},
+    "hunyuan_v1_moe": {"moe_intermediate_size": [96] * 4, "moe_topk": [2] * 4, "num_shared_expert": [1] * 4},
+    "minimax_m2": {"rotary_dim": 8, "scoring_func": "sigmoid"},
+    "dots1": {"scoring_func": "sigmoid"},
+    "deepseek_v3": {"scoring_func": "sigmoid", "topk_method": "noaux_tc"},
+    "glm4_moe_lite": {"scoring_func": "sigmoid", "topk_method": "noaux_tc", "first_k_dense_replace": 1},
+    "falcon_h1": {"head_dim": 16},
     "glm4_moe": {"num_nextn_predict_layers": 0},
 }
 

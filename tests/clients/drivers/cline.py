@@ -23,7 +23,7 @@ def opened(setup: Setup):
     account = ["-p", "openai-compatible", "-k", "any", "-m", setup.model, "-b", setup.base_url]
     run("cline", "auth", *account, folder=setup.folder, **home)
     flags = ["-i", "-P", "openai-compatible", "-m", setup.model]
-    terminal = Terminal("cline", *flags, folder=setup.folder, draws=True, quiet_s=4.0, **home)
+    terminal = Terminal("cline", *flags, folder=setup.folder, draws=True, quiet_s=10.0, **home)
     terminal.press("\x1b")  # its offer of a subscription
     return terminal.say
 
