@@ -129,12 +129,12 @@ def _field(reader: Any, base: Path, name: str) -> Any:
 
 def _architecture(reader: Any, base: Path) -> gguf.MODEL_ARCH:
     kind = str(_field(reader, base, "general.architecture"))
-    known = {gguf.MODEL_ARCH_NAMES[architecture]: architecture for architecture in ARCHITECTURES.values()}
-    if kind not in known:
+    architectures = {gguf.MODEL_ARCH_NAMES[architecture]: architecture for architecture in ARCHITECTURES.values()}
+    if kind not in architectures:
         raise AdapterError(
-            f"{base} is a {kind}, to which rlproxy cannot add an adapter; it can for {', '.join(sorted(known))}."
+            f"{base} is a {kind}, to which rlproxy cannot add an adapter; it can for {', '.join(sorted(architectures))}."
         )
-    return known[kind]
+    return architectures[kind]
 
 
 def _deltas(reader: Any, base: Path, adapter: Path, architecture: gguf.MODEL_ARCH) -> dict[str, _Delta]:
