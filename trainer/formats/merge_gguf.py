@@ -132,7 +132,8 @@ def _architecture(reader: Any, base: Path) -> gguf.MODEL_ARCH:
     architectures = {gguf.MODEL_ARCH_NAMES[architecture]: architecture for architecture in ARCHITECTURES.values()}
     if kind not in architectures:
         raise AdapterError(
-            f"{base} is a {kind}, to which rlproxy cannot add an adapter; it can for {', '.join(sorted(architectures))}."
+            f"{base} is a {kind}, to which rlproxy cannot add an adapter; "
+            f"it can for {', '.join(sorted(architectures))}."
         )
     return architectures[kind]
 
