@@ -18,12 +18,15 @@ import tomlkit
 
 from config.errors import SettingsError
 from config.settings import FILE_NAME, PREFIX, LoadedSettings, Settings, load, secrets
+from proxy.backends import make_backend
 from proxy.cli.agents import connection
 from proxy.cli.agents.catalog import AGENTS, OWN_KEY, AgentLink, Home
 from proxy.cli.agents.connection import Change
 from proxy.cli.agents.paths import MISSING, UnreadableSettings, look
 from proxy.cli.agents.toml_text import drop, parse, set_value
 from proxy.cli.init.questions import Choices
+from proxy.core.errors import BadRequest
+from trainer.launch import AdapterError, LocalLauncher, adapter_layers
 
 HEAD: Final = "# rlproxy's settings, as `rlproxy init` found them; `rlproxy config show` has all others.\n\n"
 
@@ -78,7 +81,22 @@ def make(home: Path, choices: Choices) -> InitPlan:
     agents = {name: _connecting(loaded.settings, name, link) for name in choices.agents}
     notes = _find_overruled(loaded, choices) + ([OWN_KEY] if agents and link.own_key else [])
     notes += [choices.offer_note] if choices.offer_note else []
+    notes += [note] if (note := learning_note(loaded.settings, choices.weights)) else []
     return InitPlan(loaded.settings, change, backup, agents, notes)
+
+
+def learning_note(settings: Settings, weights: str) -> str | None:
+    """Which layers this model can train for this server, or why none; None where its weights are not here yet."""
+    if not weights:
+        return None
+    try:
+        server_format = make_backend(settings, LocalLauncher()).capabilities.server_format
+        layers = adapter_layers(weights, server_format, settings.train.preset, settings.train.overrides)
+    except BadRequest:  # the settings lack the server's address, and are refused for that elsewhere
+        return None
+    except AdapterError as error:
+        return f"Answers are kept and rated, and nothing can train. {error}"
+    return None if layers is None else f"What trains: {layers}."
 
 
 def settings_text(text: str, choices: Choices) -> str:

@@ -15,6 +15,7 @@ from config.settings import load
 from proxy.cli.init.environment import gpus
 from proxy.cli.init.plan import NotWritable, make, settings_text, write
 from proxy.cli.init.questions import Choices
+from scripts.models import tiny
 
 CHOICES = Choices("ollama", "http://127.0.0.1:11434", "llama3.2:3b", None, "", (), "balanced", False)
 
@@ -116,3 +117,13 @@ def test_what_nvidia_smi_prints() -> None:
     assert gpus("") == (None, "cpu", None)
     with pytest.raises(ValueError, match="could not convert"):
         gpus("No devices were found")
+
+
+def test_what_the_model_can_learn_there_is_said_before_anything_is_rated(tmp_path: Path) -> None:
+    unknown = str(tiny.make_unknown(tmp_path / "unknown"))
+    (note,) = make(tmp_path / "home", replace(CHOICES, weights=unknown)).notes
+    assert "nothing can train" in note and "is a mamba" in note
+    narrow = str(tiny.make("deepseek_v3", tmp_path / "deepseek"))
+    (note,) = make(tmp_path / "home", replace(CHOICES, weights=narrow)).notes
+    assert note.startswith("What trains: deepseek_v3: o_proj; without") and "q_a_proj" in note
+    assert make(tmp_path / "home", replace(CHOICES, weights="somebody/not-here")).notes == []
