@@ -91,6 +91,12 @@ class Bf16Linear(torch.nn.Linear):
         return product if self.bias is None else product + self.bias
 
 
+def body(causal: Any) -> Any:
+    """The model below its head. Some name that otherwise than their own class says (Llama 4's text part)."""
+    candidates = (causal.base_model, causal.get_decoder(), getattr(causal, "model", None))
+    return next(module for module in candidates if module is not None and module is not causal)
+
+
 def drop_nothing(model: torch.nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):

@@ -38,7 +38,7 @@ class MemoryPlan:
     def of(cls, config: Any, device: str, *, max_seq_len: int) -> MemoryPlan:
         layers, hidden = config.num_hidden_layers, config.hidden_size
         # Per token and layer: the inputs of every linear and of its LoRA, norms, attention.
-        layer = 14 * hidden + 6 * (getattr(config, "intermediate_size", None) or 4 * hidden)
+        layer = 14 * hidden + 6 * widest(getattr(config, "intermediate_size", None), 4 * hidden)
         token_bytes = HOLES * 4 * layers * layer
         recomputed_bytes = HOLES * 4 * (layers * hidden + 2 * layer)  # what enters each layer, and one layer both ways
         free = torch.cuda.mem_get_info()[0] if device == "cuda" else psutil.virtual_memory().available
@@ -59,6 +59,11 @@ class MemoryPlan:
 
     def is_tight(self, tokens: int) -> bool:
         return tokens > self.largest_hoarding
+
+
+def widest(width: int | list[int] | None, default: int) -> int:
+    """The width of an MLP; some models have one for each layer."""
+    return max(width) if isinstance(width, list) else width or default
 
 
 class FreedMemory:

@@ -269,7 +269,7 @@ class TorchPolicy:
 
     def _hidden(self, packed: Packed, *, training: bool = False) -> Tensor:
         """(N, H) what predicts each reply token."""
-        forward: Any = self._causal.base_model
+        forward: Any = torch_load.body(self._causal)
         if self._kernel is not None:
             forest = tree.grow(packed.sequences)
             self._prepare_layers(len(forest.ids), training=training)
@@ -313,7 +313,7 @@ class TorchPolicy:
         ids = torch.arange(2, 10, device=self.device)[None] % self._causal.config.get_text_config().vocab_size
         with torch.inference_mode():
             logits = self._causal(input_ids=ids, use_cache=False).logits.float()  # (1, 8, V)
-            states = self._causal.base_model(input_ids=ids, use_cache=False).last_hidden_state
+            states = torch_load.body(self._causal)(input_ids=ids, use_cache=False).last_hidden_state
             short_logits = self._head(states)
         gap = float((logits - short_logits).abs().max())
         if not gap <= 1e-3 * max(1.0, float(logits.abs().max())):

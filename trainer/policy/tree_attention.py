@@ -19,7 +19,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from trainer.policy import tree
+from trainer.policy import torch_load, tree
 from trainer.policy.packing import Tokens
 from trainer.policy.tree import Forest
 
@@ -161,11 +161,11 @@ def _gap(causal: Any, device: str, *, flex: bool) -> float:
     rows = [Tokens(ids, ids[:3]), Tokens(ids[:6], ids[8:1:-1]), Tokens(ids[5::-1], ids[:4])]
     forest = tree.grow(rows)
     with torch.inference_mode():
-        tree_states = causal.base_model(**Layout(forest, device, flex=flex).inputs()).last_hidden_state[0]
+        tree_states = torch_load.body(causal)(**Layout(forest, device, flex=flex).inputs()).last_hidden_state[0]
         gap = 0.0
         for row, path in zip(rows, forest.paths, strict=True):
             row_ids = torch.tensor([row.computed], device=device)
-            states = causal.base_model(input_ids=row_ids, use_cache=False).last_hidden_state[0]
+            states = torch_load.body(causal)(input_ids=row_ids, use_cache=False).last_hidden_state[0]
             difference = (tree_states[torch.from_numpy(path).to(device)] - states).abs().max() / states.abs().max()
             gap = max(gap, float(difference))
     return gap

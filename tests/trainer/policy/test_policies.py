@@ -4,10 +4,14 @@ import platform
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
+from config import presets
+from scripts.models import tiny as tiny_models
 from trainer.io.run_folder import RunError
 from trainer.policy import policies
+from trainer.policy.packing import Tokens, pack
 
 
 @pytest.fixture
@@ -57,3 +61,14 @@ def test_the_loop_imports_no_framework():
     look = "import sys, trainer.loop; print([m for m in ('torch', 'peft', 'mlx') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("kind", ["llama4_text", "gemma3n_text", "qwen3_5_text"])
+def test_kinds_that_are_built_otherwise(kind, weights, tmp_path):
+    """A text part below another name, a width for each layer, two kinds of attention. All kinds: tests/models."""
+    model = tiny_models.make(kind, tmp_path / "model", tokenizer=weights)
+    preset = presets.resolve("balanced", {})
+    policy = policies.open_policy("torch", model, preset, parent=None, threads=1, seed=1, server_format="gguf")
+    row = Tokens((5, 6, 7, 8), (11, 12), 1.0)
+    assert np.isfinite(policy.log_probs(pack([row])).plain).all()
