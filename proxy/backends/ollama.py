@@ -429,7 +429,8 @@ class Ollama(OpenAICompatible):
         digest = f"sha256:{await gguf_files.sha256(file)}"
         if await self._has(digest):
             return digest
-        with await asyncio.to_thread(file.open, "rb") as content:
+        # On the loop: a file that a thread opens while this is cancelled would stay open. It is one of our own.
+        with file.open("rb") as content:
             status, answer = await self._call("POST", f"/api/blobs/{digest}", data=content, timeout_s=LONG_S)
         if status not in (200, 201):
             raise BackendBroke(f"Ollama did not take {file.name} ({status}): {message_in(answer)}")
