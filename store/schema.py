@@ -131,7 +131,10 @@ def pending(db: sqlite3.Connection) -> list[tuple[int, Traversable]]:
     scripts = numbers()
     (schema,) = db.execute("PRAGMA user_version").fetchone()
     if schema > max(scripts):
-        raise StoreError(f"The database is of a newer rlproxy (schema {schema}, this one knows {max(scripts)}).")
+        raise StoreError(
+            f"The database is of a newer rlproxy, or of a build before the first release (schema {schema}, this one "
+            f"knows {max(scripts)}). Nothing was changed: open it with the build that made it."
+        )
     return [(number, scripts[number]) for number in sorted(scripts) if number > schema]
 
 
