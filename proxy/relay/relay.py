@@ -81,12 +81,8 @@ class Relay:
         # A command is no part of what is captured, and acts once also where nothing is.
         is_counted = context.digest is not None and (context.id is not None or context.commands.position is not None)
         session = context.identity.session
-        with (
-            self._retries.attempt(request, context.digest, session) if is_counted else _ONE_TRY as (
-                attempt,
-                previous_try,
-            )
-        ):
+        tries = self._retries.attempt(request, context.digest, session) if is_counted else _ONE_TRY
+        with tries as (attempt, previous_try):
             if context.commands.position is not None:
                 return await self._command(context, attempt, previous_try)
             if attempt and previous_try and await self._retries.settle(attempt, previous_try, context.parsed.n):
