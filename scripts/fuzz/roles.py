@@ -77,7 +77,7 @@ _PAGES = re.compile(r"/(page/.*|completions/.*|versions.*|progress|compare|data|
 _USERS = re.compile(
     r"(GET|HEAD) /(rl/status|metrics|openapi.json|v1/models)"
     r"|POST /(v1/(chat/)?completions|v1/messages(/count_tokens)?|v1/responses|api/(chat|generate))"
-    r"|(GET|HEAD|DELETE) /v1/responses/\{id\}"
+    r"|(GET|HEAD|DELETE) /v1/responses/\{id\}|POST /v1/responses/\{id\}/cancel"
 )
 _RATERS = re.compile(
     r"POST /(v1/feedback(/open-webui)?|rl/links|rl/episodes(/rewards|/\{id\}/reward)?)|DELETE /v1/feedback/.*"
