@@ -195,7 +195,7 @@ class Keys:
             del self._temporary[hash_key(key)]
 
     def by_id(self, id: str, secret: str | None = None) -> Principal | None:
-        """Whose key this is while it holds; with `secret` only if that is it. For a page's cookie, which has the id."""
+        """The principal of a key that holds; with `secret`, only if that is the key. For a page's cookie."""
         key = self._keys.get(id)
         stored_hash = key.hash if key is not None else b"\0" * 32  # an unknown id takes as long as a wrong secret
         right = secret is None or hmac.compare_digest(hash_key(secret), stored_hash)

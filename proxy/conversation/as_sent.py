@@ -46,7 +46,7 @@ def form_of(message: Mapping[str, Any]) -> Form | None:
 
 
 def _is_marked(content: list[Any]) -> bool:
-    """A lone text with a mark of ours: servers get it as a string (chat_form.without_marks)."""
+    """The only text of a message, with our mark: servers get it as a string (chat_form.without_marks)."""
     return len(content) == 1 and ATTACHED in content[0]
 
 

@@ -289,4 +289,4 @@ def _used_tools(messages: Sequence[Mapping[str, Any]]) -> bool:
 
 
 _OURS: Final = tuple(map(_ready, RULES))
-_OURS_WITHOUT_SYSTEM: Final = tuple(ready for ready in _OURS if ready.system is None)  # none of ours fits an empty text
+_OURS_WITHOUT_SYSTEM: Final = tuple(ready for ready in _OURS if ready.system is None)  # an empty text fits no pattern

@@ -53,7 +53,7 @@ class Events:
     async def listen(self, last_id: int | None = None) -> AsyncGenerator[ServerEvent, None]:
         """Events after number `last_id` (None: from now on), until `end`."""
         newest_id = self._next - 1 if last_id is None else last_id
-        if newest_id >= self._next:  # a number of before a restart: all of ours are new to this listener
+        if newest_id >= self._next:  # from before a restart: every event is new to this listener
             newest_id = 0
         while True:
             wake = self._wake

@@ -73,10 +73,10 @@ class RequestContext:
     requester: Requester  # whose completion it is
     commands: CommandLines
     digest: bytes | None  # the same for each try of it; None where its client does not count them
+    id: str | None = None  # of its completion; None where it is not captured
 
     # command
     attempt: Attempt | None = None  # where its SDK may send it again
-    id: str | None = None  # of its completion; None where it is not captured
 
     # version
     version: NamedVersion = field(init=False)

@@ -113,9 +113,23 @@ class Relay:
         if user != identity.user:
             identity = identity._replace(user=user)
         context = RequestContext(
-            request, head, dialect, started, content, parsed, content.parsed, parsed, {}, prefix.weight, agent,
-            identity, scope, Requester(scope.principal.key, user), commands, digest,
-        )  # fmt: skip
+            request=request,
+            head=head,
+            dialect=dialect,
+            started=started,
+            content=content,
+            as_sent=parsed,
+            body=content.parsed,
+            parsed=parsed,
+            add={},
+            weight=prefix.weight,
+            agent=agent,
+            identity=identity,
+            scope=scope,
+            requester=Requester(scope.principal.key, user),
+            commands=commands,
+            digest=digest,
+        )
         if dialect.goes_on and parsed.unreadable is None:
             await self._spell_out(context)
         if not (head.off or parsed.unreadable is not None or identity.session in parts.uncaptured.sessions):

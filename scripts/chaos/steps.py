@@ -134,9 +134,9 @@ def migrations(count: int, folder: Path, seed: int, until: float = float("inf"))
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             home = shutil.copytree(before, Path(scratch) / "home")
             status, _ = _opened(home, newer, library, act)
-            found = [] if status == -signal.SIGKILL else [f"the process ended with {status}"]
-            found += _in_the_clear(home) + after(home, newer, Secret(KEY), expected, tally)
-            tally["wrong"] += [f"killed behind act {act}: {one}" for one in found]
+            problems = [] if status == -signal.SIGKILL else [f"the process ended with {status}"]
+            problems += _in_the_clear(home) + problems_after(home, newer, Secret(KEY), expected, tally)
+            tally["wrong"] += [f"killed behind act {act}: {problem}" for problem in problems]
         tally["instants"] += 1
     return tally
 
@@ -179,14 +179,18 @@ def _in_the_clear(home: Path) -> list[str]:
     return [f"{path.name} has words in the clear" for path in files if PLANTED.encode() in path.read_bytes()]
 
 
-def after(home: Path, newer: Path, secret: Secret, expected: dict[str, tuple[str, str]], tally: Tally) -> list[str]:
+def problems_after(
+    home: Path, newer: Path, secret: Secret, expected: dict[str, tuple[str, str]], tally: Tally
+) -> list[str]:
     """Opened again as a start does: all is there, once, and the database is up to date."""
     path = home / schema.NAME
     with newer_schema.installed(newer) as newest:
-        return _after(path, newest, secret, expected, tally)
+        return _problems_after_start(path, newest, secret, expected, tally)
 
 
-def _after(path: Path, newest: int, secret: Secret, expected: dict[str, tuple[str, str]], tally: Tally) -> list[str]:
+def _problems_after_start(
+    path: Path, newest: int, secret: Secret, expected: dict[str, tuple[str, str]], tally: Tally
+) -> list[str]:
     with closing(driver.connect(path, secret, read_only=True)) as db:
         (number,) = db.execute("PRAGMA user_version").fetchone()
     tally["done" if number == newest else "not_yet"] += 1

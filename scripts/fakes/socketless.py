@@ -80,7 +80,7 @@ class _Asked:
     def __init__(self, answer: ContextVar[Answering]) -> None:
         self._answer = answer
 
-    async def ask(self, *args: Any, on_sent: Callable[[], None], **more: Any) -> Answering:
+    async def ask(self, *args: Any, on_sent: Callable[[], None], **options: Any) -> Answering:
         on_sent()
         return self._answer.get()
 

@@ -340,7 +340,7 @@ def _place(world: World, whose: str, id: str) -> tuple[Talk, int]:
 
 
 def _words(messages: Messages) -> list[str]:
-    return [_letters(said.text) for said in spoken_texts(messages)]
+    return [_letters(text.text) for text in spoken_texts(messages)]
 
 
 def _same_talk(world: World, talk: Talk, place: int, rated: str) -> bool:

@@ -33,9 +33,8 @@ SIZES: Final[Mapping[str, Any]] = {
     "hidden_size_per_layer_input": 16, "vocab_size_per_layer_input": VOCABULARY, "num_kv_shared_layers": 2,
     "altup_num_inputs": 4, "laurel_rank": 8, "global_head_dim": 16, "num_global_key_value_heads": 2,
 }  # fmt: skip
-_HYBRID: Final = {
-    "layer_types": ["linear_attention"] * 3 + ["full_attention"]
-}  # llama.cpp counts: each fourth one is full
+# llama.cpp counts: each fourth layer is full.
+_HYBRID: Final = {"layer_types": ["linear_attention"] * 3 + ["full_attention"]}
 _ALL_HEADS: Final = {"num_key_value_heads": 4}  # each has keys of its own
 _SECTIONS: Final = {
     "head_dim": 64,
@@ -79,8 +78,8 @@ KINDS: Final[Mapping[str, Mapping[str, Any]]] = {
     "qwen3_5_text": {**_HYBRID, **_SECTIONS},
     "qwen3_5_moe_text": {**_HYBRID, **_SECTIONS},
 }  # fmt: skip
-# Written into config.json beside what transformers writes: other programs read it.
-_ALSO: Final[Mapping[str, Mapping[str, Any]]] = {
+# Members of config.json that transformers does not write, and that the models on the hub have: converters read them.
+_CONFIG_EXTRAS: Final[Mapping[str, Mapping[str, Any]]] = {
     "qwen3_5_text": {"mtp_num_hidden_layers": 1},
     "qwen3_5_moe_text": {"mtp_num_hidden_layers": 1},
     "qwen3_next": {"mtp_num_hidden_layers": 1},
@@ -106,7 +105,7 @@ def make(kind: str, folder: Path, *, tokenizer: Path | None = None, seed: int = 
     model.config.architectures = [type(model).__name__]
     model.save_pretrained(folder)
     file = folder / "config.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), **_ALSO.get(kind, {})}))
+    file.write_text(json.dumps({**json.loads(file.read_text()), **_CONFIG_EXTRAS.get(kind, {})}))
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja") if tokenizer else ():
         assert tokenizer is not None
         shutil.copy(tokenizer / name, folder / name)

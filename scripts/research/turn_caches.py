@@ -52,10 +52,10 @@ def measured(name: str) -> dict[str, float]:
     first, second, third = bodies(name)
 
     def remembered() -> EarlierBodies:
-        found = EarlierBodies()
-        found.remember(found.read(first, found.find_prefix(first)))
-        found.remember(found.read(second, found.find_prefix(second)))
-        return found
+        bodies_read = EarlierBodies()
+        bodies_read.remember(bodies_read.read(first, bodies_read.find_prefix(first)))
+        bodies_read.remember(bodies_read.read(second, bodies_read.find_prefix(second)))
+        return bodies_read
 
     def read(of: EarlierBodies) -> Any:
         return of.read(third, of.find_prefix(third))

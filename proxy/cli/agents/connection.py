@@ -64,7 +64,7 @@ def connecting(setup: Setup, record: dict[str, Any] | None) -> list[Change]:
             sets += new_sets
         changes.append(Change(file, original, text.encode(), explanation, base, sets))
     obsolete = [_undo_entry(entry) for entry in _files(record) if Path(entry["file"]) not in {c.file for c in changes}]
-    return changes + obsolete  # a file that the agent was set up in before, and is no more
+    return changes + obsolete  # also files of an earlier connection
 
 
 def disconnecting(record: dict[str, Any]) -> list[Change]:

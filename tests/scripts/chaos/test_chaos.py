@@ -56,7 +56,7 @@ def test_kills_behind_single_acts_of_an_encrypted_migration(tmp_path: Path) -> N
     assert tally["wrong"] == [] and tally["instants"] == 4, tally
     expected = steps.older(tmp_path / "other", secret := Secret(steps.KEY))
     expected["rl-1"] = ("what nobody asked", "and nobody answered")
-    assert "other words" in steps.after(tmp_path / "other", tmp_path / "newer", secret, expected, tally)[0]
+    assert "other words" in steps.problems_after(tmp_path / "other", tmp_path / "newer", secret, expected, tally)[0]
 
 
 async def test_what_is_lost_doubled_or_damaged_is_found(tmp_path: Path) -> None:
