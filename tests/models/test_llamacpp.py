@@ -28,6 +28,11 @@ LOOSE = {"gpt_oss": 0.05, "gemma4_text": 0.05, "gemma3_text": 5e-3, "glm": 5e-3}
 OTHERWISE = {"gemma3n_text"}
 # Upstream's converter has no way for a LoRA on this one, whose columns it would have to reorder.
 NOT_UPSTREAM = {"qwen3_5_text": "out_proj", "qwen3_5_moe_text": "out_proj"}
+# Kinds whose adapter upstream's converter gets wrong or cannot read here. The real server's log-probs judge them.
+UPSTREAM_FAILS = {
+    "granitemoehybrid": "transformers 5 renames the layer types, so upstream takes no layer for attention",
+    "ministral3": "upstream needs the package sentencepiece",
+}
 
 
 @pytest.fixture(scope="session")
@@ -48,7 +53,15 @@ def test_every_kind_is_tried() -> None:
     assert ARCHITECTURES.keys() - seeing == tiny.KINDS.keys() and len(ARCHITECTURES) >= 35
 
 
-@pytest.mark.parametrize("kind", tiny.KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=pytest.mark.xfail(strict=True, reason=UPSTREAM_FAILS[kind]))
+        if kind in UPSTREAM_FAILS
+        else kind
+        for kind in tiny.KINDS
+    ],
+)
 def test_the_file_is_what_upstream_writes(kind: str, tmp_path: Path, converters: Path) -> None:
     base = tiny.make(kind, tmp_path / "base")
     only = {"q_proj", "k_proj", "v_proj", "o_proj", "in_proj_qkv", "in_proj_z"} if kind in NOT_UPSTREAM else ()
