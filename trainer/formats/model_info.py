@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,10 +110,7 @@ def linear_shapes(weights: Path) -> dict[str, tuple[int, int]]:
     """(out, in) of each matrix in the model's own files, by the name of its layer."""
     shapes: dict[str, tuple[int, int]] = {}
     for path in weight_files(weights):
-        with path.open("rb") as file:
-            (length,) = struct.unpack("<Q", file.read(8))
-            header = json.loads(file.read(length))
-        for name, tensor in header.items():
+        for name, tensor in _header(path).items():
             if name.endswith(".weight") and len(tensor["shape"]) == 2:
                 shapes[_module(name)] = (tensor["shape"][0], tensor["shape"][1])
     return shapes
@@ -130,12 +126,25 @@ def _module(tensor: str) -> str:
 def _headers(weights: Path) -> dict[str, tuple[str, int]]:
     tensors: dict[str, tuple[str, int]] = {}
     for path in weight_files(weights):
-        with path.open("rb") as file:
-            (length,) = struct.unpack("<Q", file.read(8))
-            header = json.loads(file.read(length))
-        header.pop("__metadata__", None)
+        header = _header(path)
         tensors |= {name: (str(tensor["dtype"]), math.prod(tensor["shape"])) for name, tensor in header.items()}
     return tensors
+
+
+def _header(path: Path) -> dict[str, dict[str, Any]]:
+    """Each tensor of a safetensors file, by name. Raises ProfileError where the file has another shape: a download
+    that was cut, a pointer of Git LFS."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        raw = file.read(length) if length <= path.stat().st_size - 8 else b""
+    try:
+        header = json.loads(raw)
+        header.pop("__metadata__", None)
+        if all({"dtype", "shape"} <= set(tensor) for tensor in header.values()):
+            return dict(header)
+    except (ValueError, AttributeError, TypeError, RecursionError):
+        pass
+    raise ProfileError(f"{path} is not a safetensors file, or only a part of one: load the model's files again.")
 
 
 def _by_dimensions(config: Mapping[str, Any], architecture: str, experts: int) -> tuple[int, int]:

@@ -112,6 +112,28 @@ def test_packed_weights_are_not_taken_for_the_size(tmp_path):
         model_info.measure(config, tensors)
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"x",
+        b"version https://git-lfs.github.com/spec/v1\n",
+        (2**63).to_bytes(8, "little") + b"{}",
+        (2).to_bytes(8, "little") + b"[]",
+        (8).to_bytes(8, "little") + b'{"a": 1}',
+        (7).to_bytes(8, "little") + b'{"a":{}',
+        (10**5).to_bytes(8, "little") + b"[" * 10**5,
+    ],
+    ids=["empty", "cut", "pointer", "endless", "list", "number", "cut-head", "deep"],
+)
+def test_a_file_that_is_not_safetensors_is_refused_in_one_sentence(tmp_path, data):
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    (tmp_path / "model.safetensors").write_bytes(data)
+    for measure in (model_info.read, model_info.linear_shapes):
+        with pytest.raises(ProfileError, match="model.safetensors is not a safetensors file, or only a part of one"):
+            measure(tmp_path)
+
+
 def test_the_same_weights_under_two_names_count_once(tmp_path):
     real = make(tmp_path, "Llama")
     (tmp_path / "consolidated.safetensors").write_bytes((tmp_path / "model.safetensors").read_bytes())
