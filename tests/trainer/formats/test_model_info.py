@@ -130,7 +130,7 @@ def test_a_file_that_is_not_safetensors_is_refused_in_one_sentence(tmp_path, dat
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     (tmp_path / "model.safetensors").write_bytes(data)
     for measure in (model_info.read, model_info.linear_shapes):
-        with pytest.raises(ProfileError, match="model.safetensors is not a safetensors file, or only a part of one"):
+        with pytest.raises(ProfileError, match=r"model\.safetensors is not a safetensors file"):
             measure(tmp_path)
 
 
