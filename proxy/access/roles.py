@@ -1,8 +1,9 @@
-"""The least role of every route, and of every path that passes through to the backend.
+"""The least role of a route, and of a path that passes through to the backend.
 
-Owns the two tables. A route of ours is known by what the router matched, since that is what answers. A path that passes
-through is known by the bytes that the backend gets, and only where every server reads those bytes alike. What is in
-neither table needs an admin. Not here: which role a key has (keys), what else is refused (security).
+Owns the kinds of rule, and the table of what passes through. A route of ours is known by what the router matched, since
+that is what answers. A path that passes through is known by the bytes that the backend gets, and only where every
+server reads those bytes alike. What has no rule needs an admin. Not here: the rule of each route
+(web.route_table), which role a key has (keys), what else is refused (security).
 """
 
 from __future__ import annotations
@@ -37,122 +38,18 @@ class Rule(NamedTuple):
     least: Role
 
 
-def _rules(kind: Kind, least: Role, *routes: str) -> dict[str, Rule]:
-    return dict.fromkeys(routes, Rule(kind, least))
-
-
+OPEN: Final = Rule("open", "use")
+SIGNED: Final = Rule("signed", "use")
+MODEL: Final = Rule("models", "use")
+PASSED: Final = Rule("passed", "admin")  # less for what is in ASKS
+USE: Final = Rule("control", "use")
+RATE: Final = Rule("control", "rate")
+ADMIN: Final = Rule("control", "admin")
+EVENTS: Final = Rule("events", "rate")
+PAGE: Final = Rule("page", "rate")  # whoever acts here is looked at again by the handler
 NOWHERE: Final = Rule("nowhere", "use")  # whoever has a key may hear that there is nothing
-_UNDECLARED: Final = Rule("control", "admin")
-RULES: Final[Mapping[str, Rule]] = {
-    **_rules("open", "use", "GET /healthz", "GET /readyz"),
-    **_rules(
-        "signed",
-        "use",
-        "POST /rl/webhooks/slack",
-        "POST /rl/webhooks/telegram",
-        "POST /rl/webhooks/discord",
-        "POST /rl/webhooks/whatsapp",
-        "GET /rl/webhooks/whatsapp",
-        "POST /rl/webhooks/signed",
-        "POST /rl/webhooks/openclaw",
-    ),
-    **_rules(
-        "models",
-        "use",
-        "POST /v1/chat/completions",
-        "POST /v1/completions",
-        "POST /v1/responses",
-        "GET /v1/responses/{id}",
-        "DELETE /v1/responses/{id}",
-        "POST /v1/responses/{id}/cancel",
-        "POST /v1/messages",
-        "POST /v1/messages/count_tokens",
-        "POST /api/chat",
-        "POST /api/generate",
-        "GET /v1/models",
-    ),
-    **_rules("passed", "admin", "* /v1/{rest}", "* /api/{rest}"),  # less for what is in ASKS
-    **_rules("control", "use", "GET /rl/status", "GET /metrics", "GET /openapi.json"),
-    **_rules(
-        "control",
-        "rate",
-        "POST /v1/feedback",
-        "POST /v1/feedback/open-webui",
-        "DELETE /v1/feedback/{id}",
-        "POST /rl/links",
-        "GET /rl/completions",
-        "GET /rl/completions/{id}",
-        "GET /rl/adapters",
-        "GET /rl/runs",
-        "GET /rl/runs/{id}",
-        "GET /rl/capture",
-        "GET /rl/judge",
-        "GET /rl/episodes",
-        "GET /rl/episodes/{id}",
-        "POST /rl/episodes",
-        "POST /rl/episodes/{id}/reward",
-        "POST /rl/episodes/rewards",
-    ),
-    **_rules("events", "rate", "GET /rl/events"),
-    **_rules(
-        "control",
-        "admin",
-        "POST /rl/capture",
-        "GET /rl/export",
-        "POST /rl/import",
-        "POST /rl/train",
-        "POST /rl/pause",
-        "POST /rl/resume",
-        "POST /rl/cancel",
-        "POST /rl/rollback",
-        "POST /rl/promote/{version}",
-        "POST /rl/reset",
-        "POST /rl/forget",
-        "POST /rl/judge/accept",
-        "POST /rl/rescore",
-        "GET /rl/lessons",
-        "PATCH /rl/lessons/{id}",
-        "DELETE /rl/lessons/{id}",
-        "GET /rl/keys",
-        "POST /rl/keys",
-        "DELETE /rl/keys/{key}",
-    ),
-    **_rules(  # whoever acts here is looked at again by the handler
-        "page",
-        "rate",
-        "GET /",
-        "GET /completions/{id}",
-        "GET /progress",
-        "GET /episodes",
-        "GET /episodes/{id}",
-        "GET /versions",
-        "GET /versions/{version}",
-        "GET /compare",
-        "GET /data",
-        "GET /login",
-        "POST /login",
-        "POST /logout",
-        "GET /page/rows",
-        "GET /page/pulse",
-        "GET /page/completions/{id}",
-        "GET /page/completions/{id}/{form}",
-        "POST /page/completions/{id}/rate",
-        "POST /page/completions/{id}/undo",
-        "POST /page/completions/{id}/copied",
-        "POST /page/question/later",
-        "GET /page/training",
-        "POST /page/training/{act}",
-        "GET /page/plots",
-        "GET /page/lineage",
-        "POST /page/versions/{act}",
-        "POST /page/compare",
-        "POST /page/compare/pick",
-        "POST /page/forget",
-        "POST /page/retention",
-        "POST /page/lessons/{id}",
-        "GET /static/{name}",
-    ),
-}
+
+Rules = Mapping[web.AbstractRoute, Rule]  # of every registered route
 
 # What asks a model or shows what there is, of all supported backends; docs/reference/http-api.md has the same list.
 ASKS: Final = (
@@ -193,13 +90,10 @@ _MODEL: Final = r"(/[A-Za-z0-9._~:@-]+((%2[Ff]|%3[Aa]|%40)[A-Za-z0-9._~:@-]+)*)+
 _ASKS: Final = re.compile("|".join(re.escape(route).replace(r"/\{model\}", _MODEL) for route in ASKS))
 
 
-def rule(request: web.Request) -> Rule:
-    """By the route that answers."""
+def rule(request: web.Request, rules: Rules) -> Rule:
+    """By the route that answers. One that nobody gave a rule needs an admin."""
     route = request.match_info.route
-    if route.resource is None:
-        return NOWHERE
-    method = "GET" if route.method == "HEAD" else route.method
-    return RULES.get(f"{method} {route.resource.canonical.removeprefix(ROOM)}", _UNDECLARED)
+    return NOWHERE if route.resource is None else rules.get(route, ADMIN)
 
 
 def least(request: web.Request, route_rule: Rule) -> Role:

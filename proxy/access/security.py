@@ -27,7 +27,7 @@ from proxy.access.bodies import HELD_BYTES, Bodies
 from proxy.access.keys import FORM, Keys, Principal, key_in, same
 from proxy.access.limits import HEAD_LIMIT, RESERVE, Limits, PlaceKind
 from proxy.access.pace import PATIENCE, SOON, send_long
-from proxy.access.roles import Rule, least, rule
+from proxy.access.roles import Rule, Rules, least, rule
 from proxy.core.address_file import HOME_HEADER, is_home
 from proxy.core.errors import AnotherHome, BadRequest, Forbidden, HeadTooLarge, ProxyError
 from proxy.core.sharing.shares import HOLDER, Holder
@@ -107,7 +107,8 @@ CONTAINED: Final = {
 class RequestHeads:
     """The heads that came lately."""
 
-    def __init__(self) -> None:
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
         self._cache: OrderedDict[object, RequestHead] = OrderedDict()
 
     def of(self, request: web.Request) -> RequestHead:
@@ -123,7 +124,7 @@ class RequestHeads:
         if head is None:
             if size > HEAD_LIMIT:
                 raise HeadTooLarge(f"The headers are over {HEAD_LIMIT} bytes together; nothing was done.")
-            head = read_head(request)
+            head = read_head(request, self._rules)
             if size + len(request.raw_path) <= SHORT:
                 self._cache[name] = head
                 if len(self._cache) > HEADS:
@@ -131,11 +132,11 @@ class RequestHeads:
         return head
 
 
-def read_head(request: web.Request) -> RequestHead:
+def read_head(request: web.Request, rules: Rules) -> RequestHead:
     """Raises BadRequest."""
     _check_path(request)
     _check_own(request)
-    route_rule, headers = rule(request), request.headers
+    route_rule, headers = rule(request, rules), request.headers
     has_key = "authorization" in headers or "x-api-key" in headers
     return RequestHead(
         request.method,
@@ -183,8 +184,7 @@ class Guard:
         self,
         settings: ServerSection,
         keys: Keys,
-        limits: Limits,
-        bodies: Bodies,
+        rules: Rules,
         by_cookie: ByCookie | None = None,
         refused: RefusalListener = lambda request: None,
         home: Path | None = None,
@@ -193,13 +193,13 @@ class Guard:
         of what goes no further than here. `home` is the one that commands must mean."""
         self._settings = settings
         self._keys = keys
-        self._limits = limits
-        self._bodies = bodies
+        self._limits = Limits(settings)
+        self._bodies = Bodies(settings)
         self.busy: set[web.RequestHandler] = set()  # connections with a request under way
         self._by_cookie = by_cookie
         self._on_refusal = refused
         self._home = home
-        self._heads = RequestHeads()
+        self._heads = RequestHeads(rules)
         self._plain: WeakKeyDictionary[RequestHead, bool] = WeakKeyDictionary()
         self._origins = {origin.rstrip("/").lower() for origin in settings.origins}
         self._hosts = {host.lower() for host in (settings.host, *settings.hosts)}

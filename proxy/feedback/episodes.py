@@ -52,7 +52,7 @@ class Pin(NamedTuple):
 class Episodes:
     def __init__(self, store: Store, events: Events, redactor: Redactor, function: RewardFunction) -> None:
         self._store = store
-        self._function = function
+        self.rewarding = function
         function.on_end = self._note_program
         self._events = events
         self._redactor = redactor
@@ -170,9 +170,9 @@ class Episodes:
         try:
             rewarded = await self._store.episodes.reward(new)
         except errors.NoReward as error:
-            if not self._function.on:
+            if not self.rewarding.on:
                 raise BadRequest(str(error), param="reward") from None
-            rewarded = await self._function.end(new)
+            rewarded = await self.rewarding.end(new)
         except errors.StoreError as error:
             raise refusal(error) or error from None
         self._rewarded([rewarded])
@@ -244,7 +244,7 @@ class Episodes:
     @property
     def own_reward_problem(self) -> str | None:
         """Why `train.reward` gave no reward last time."""
-        return self._function.problem
+        return self.rewarding.problem
 
     def ended_lately(self) -> int:
         """How many have ended in the last minute."""

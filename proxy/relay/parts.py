@@ -3,68 +3,64 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Final
 
 from aiohttp import web
 from multidict import CIMultiDict
 
-from config.settings import Settings
 from proxy.access.security import outgoing_headers, without_keys
-from proxy.backends.base import Backend
 from proxy.backends.refused_wishes import RefusedWishes
-from proxy.conversation.active_conversations import ActiveConversations
-from proxy.conversation.capture_health import Health
-from proxy.conversation.redaction import Redactor
 from proxy.conversation.secret_shapes import LONGEST
-from proxy.conversation.underway import AnswersInProgress
 from proxy.core.backend_http import Connections
-from proxy.core.events import Events
 from proxy.core.heap_trim import Memory
-from proxy.core.metrics import Metrics
 from proxy.core.sharing.shares import Room
-from proxy.core.tasks import Tasks
 from proxy.core.upstream import MOST_MESSAGE, end_to_end
 from proxy.dialects import Dialect, ParsedRequest
 from proxy.feedback.episodes import Episodes
-from proxy.relay.capture.capture import Capture
+from proxy.relay.capture.capture import Capture, CaptureServices
 from proxy.relay.capture.optout import CaptureOptout
 from proxy.relay.codecs import Formats
 from proxy.relay.episode_queue import EpisodeQueue
 from proxy.relay.lessons import PromptLessons
-from proxy.training.throttle import BackgroundThrottle
-from proxy.versions.admission import Admission
-from proxy.versions.live_version import LiveVersion
-from store.store import Store
+from proxy.training.throttle import BackgroundThrottle, longest
+from proxy.training.training import Training
+from proxy.versions.services import Services
 
 MOST_ERROR: Final = 2000  # characters of an error that are stored
 
 
-@dataclass
 class RelayParts:
     """All of it; `connections` is set at start-up, when there is a loop."""
 
-    settings: Settings
-    store: Store
-    backend: Backend
-    live_version: LiveVersion
-    metrics: Metrics
-    tasks: Tasks
-    health: Health
-    formats: Formats
-    admission: Admission
-    events: Events
-    redactor: Redactor
-    uncaptured: CaptureOptout
-    recent: ActiveConversations
-    memory: Memory
-    throttle: BackgroundThrottle
-    underway: AnswersInProgress
-    episodes: Episodes
-    queue: EpisodeQueue
-    lessons: PromptLessons | None = None  # None: they are off
-    wishes: RefusedWishes = field(default_factory=RefusedWishes)
-    connections: Connections | None = None
+    def __init__(
+        self, services: Services, training: Training, formats: Formats, episodes: Episodes, queue: EpisodeQueue
+    ) -> None:
+        self.services = services
+        self.settings = settings = services.settings
+        self.store = store = services.store
+        self.backend = services.backend
+        self.metrics = services.metrics
+        self.tasks = services.tasks
+        self.health = services.health
+        self.admission = services.admission
+        self.redactor = services.redactor
+        self.recent = services.recent
+        self.underway = services.underway
+        self.live_version = training.live_version
+        self.formats = formats
+        self.episodes = episodes
+        self.queue = queue
+        self.uncaptured = CaptureOptout(store, services.recent, services.retries)
+        self.lessons = PromptLessons(store) if settings.lessons.enabled else None
+        self.memory = Memory(services.tasks)
+        self.throttle = BackgroundThrottle(
+            services.launcher.stand_still, longest(settings.backend, settings.train.stand_still_s)
+        )
+        self.wishes = RefusedWishes()
+        self.connections: Connections | None = None
+        self._capture_services = CaptureServices(
+            store, services.metrics, services.health, services.events, services.redactor, services.underway
+        )
 
     def request_headers(self, request: web.Request) -> CIMultiDict[str]:
         return outgoing_headers(
@@ -76,11 +72,8 @@ class RelayParts:
     ) -> Capture:
         """The capture of one request's completions. `keepable`: what may be stored of an error; `room`: for what is
         folded."""
-        served, store = self.backend.served, self.store
-        capture = Capture(
-            store, self.metrics, self.health, self.events, self.redactor, self.underway, id, parsed.n, keepable,
-            dialect, parsed.tools, room,
-        )  # fmt: skip
+        served = self.backend.served
+        capture = Capture(self._capture_services, id, parsed.n, keepable, dialect, parsed.tools, room)
         capture.source.guessed = parsed.unclear_reason or served.uncertainty(parsed.sampling)
         capture.source.logprobs_of = served.logprobs_of or self.backend.capabilities.logprobs_of
         return capture

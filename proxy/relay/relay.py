@@ -8,7 +8,6 @@ the question on is an `Exchange`. Not here: how a body is read (request_body), t
 from __future__ import annotations
 
 import contextlib
-import math
 import re
 import time
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ from aiohttp import web
 from proxy.access.keys import Scope
 from proxy.access.pace import PacedStream
 from proxy.access.security import HEAD, PRINCIPAL, RequestHead
-from proxy.conversation.retries import Attempt, Retries, key_of
+from proxy.conversation.retries import Attempt, key_of
 from proxy.core.agent_wrappers import NOBODY, agent_of
 from proxy.core.errors import BadRequest, ProxyError, StorageFailed
 from proxy.core.offload import LARGE, in_thread, off_loop, weight
@@ -56,18 +55,17 @@ _ONE_TRY: Final = contextlib.nullcontext((None, None))  # of a client that does 
 
 
 class Relay:
-    def __init__(self, parts: RelayParts, commands: ChatCommands, retries: Retries) -> None:
+    def __init__(self, parts: RelayParts, commands: ChatCommands) -> None:
         self.parts = parts
         self._commands = commands
         self._previous = PreviousResponses(parts.store, parts.redactor)
-        self._retries = retries
+        self._retries = parts.services.retries
         self._side_turns = SideTurns(parts.store, parts.underway)
-        self.last_request = -math.inf  # monotonic; the learner waits for quiet
         self._heads: WeakKeyDictionary[RequestHead, HeadFacts] = WeakKeyDictionary()
 
     async def data(self, request: web.Request, dialect: Dialect) -> web.StreamResponse:
         started = time.perf_counter()
-        self.last_request = time.monotonic()
+        self.parts.services.last_request = time.monotonic()
         try:
             response = await self._stages(request, dialect, started)
         except (ProxyError, StoreError) as error:

@@ -13,7 +13,7 @@ import contextlib
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import aiohttp
 import structlog
@@ -51,6 +51,14 @@ BATCH_SIZE: Final = 20  # turns that the user's own code scores between two look
 SHOWN_DISAGREEMENTS: Final = 20  # disagreements in a report
 
 
+class SignalSources(NamedTuple):
+    """Finders of signals that need no judge."""
+
+    follower: Follower
+    own_signals: OwnSignals
+    hindsight: Hindsight
+
+
 class JudgingLoop:
     def __init__(
         self,
@@ -59,9 +67,7 @@ class JudgingLoop:
         backend: Backend,
         redactor: Redactor,
         events: Events,
-        follower: Follower,
-        own_signals: OwnSignals,
-        hindsight: Hindsight,
+        sources: SignalSources,
         now: Callable[[], datetime] = datetime.now,
     ) -> None:
         self._settings = settings
@@ -69,9 +75,7 @@ class JudgingLoop:
         self.server = JudgeServer(settings, store, backend)
         self._redactor = redactor
         self._events = events
-        self._follower = follower
-        self._own_signals = own_signals
-        self._hindsight = hindsight
+        self._follower, self._own_signals, self._hindsight = sources
         self._own_hash = ""  # of the user's own code as it last ran
         self.own_problem: str | None = None
         self._now = now

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from datetime import datetime
 
 from config.sections import Train
-from config.settings import Settings
-from proxy.backends.base import Backend
 from proxy.training import own_loss
 from proxy.training.adapter_check import AdapterCheck
 from proxy.training.cloud_student import CloudStudent
@@ -31,10 +28,9 @@ from proxy.training.schedule_rules import (
 from proxy.training.system_load import Machine
 from proxy.training.weights_check import WeightsCheck
 from proxy.versions.live_version import LiveVersion
+from proxy.versions.services import Services
 from store.learning.episode_groups import ReadyEpisodes
 from store.records import Fresh
-from store.store import Store
-from trainer.launch import Launcher
 
 
 def local_time() -> datetime:
@@ -45,30 +41,28 @@ def local_time() -> datetime:
 class Preconditions:
     def __init__(
         self,
-        settings: Settings,
-        store: Store,
-        backend: Backend,
+        services: Services,
         live_version: LiveVersion,
-        launcher: Launcher,
-        machine: Machine,
         gpu_sharing: GpuSharing,
         weights_check: WeightsCheck,
         cloud_student: CloudStudent | None,
-        last_request: Callable[[], float],
         state: RunState,
     ) -> None:
-        self._settings = settings
-        self._store = store
-        self._backend = backend
+        self._services = services
+        self._settings = services.settings
+        self._store = services.store
+        self._backend = services.backend
+        self._launcher = services.launcher
         self._live_version = live_version
-        self._launcher = launcher
-        self._machine = machine
         self._gpu_sharing = gpu_sharing
         self._weights_check = weights_check
-        self._cloud_student = cloud_student
-        self._last_request = last_request
-        self._state = state
-        self._adapter_check = AdapterCheck(settings, backend, launcher)
+        self.cloud_student = cloud_student
+        self.state = state
+        train = self._settings.train
+        self._machine = Machine(
+            cpu=train.max_cpu_percent < 100, gpu=train.max_gpu_percent < 100 or train.min_free_gpu_gb > 0
+        )
+        self._adapter_check = AdapterCheck(self._settings, self._backend, self._launcher)
 
     async def start(self) -> None:
         await self._weights_check.start()
@@ -84,7 +78,7 @@ class Preconditions:
             live=self._live_version.live,
             max_version_gap=train.max_version_gap,
             before_run=before_run,
-            foreign=self._cloud_student is not None,
+            foreign=self.cloud_student is not None,
             share=train.max_rater_share,
             raters=train.raters,
             judge_share=self._settings.judge.max_share,
@@ -116,7 +110,7 @@ class Preconditions:
             return RunDecision(False, dampened(fresh) or "there are no fresh ratings")
         if not by_hand and not early and not await self._rebuilds():
             lacks = enough(
-                train, fresh, *await self.ratings_threshold(), silent_s=time.monotonic() - self._last_request()
+                train, fresh, *await self.ratings_threshold(), silent_s=time.monotonic() - self._services.last_request
             )
             if lacks is not None:
                 return RunDecision(False, lacks)
@@ -143,7 +137,7 @@ class Preconditions:
     async def _episodes_due(self, otherwise: RunDecision, *, by_hand: bool) -> RunDecision:
         """`otherwise`: what there is to say where there are no episodes."""
         train = self._settings.train
-        if self._cloud_student is not None or not await self._store.episodes.any_waiting():
+        if self.cloud_student is not None or not await self._store.episodes.any_waiting():
             return otherwise
         ready = await self.episodes()
         threshold = 1 if by_hand else await self.episodes_threshold()
@@ -154,7 +148,7 @@ class Preconditions:
             return RunDecision(
                 False, f"{ready.episodes} of {threshold} rewarded episodes (train.start_at_episodes){forming}"
             )
-        if not by_hand and (silent_s := time.monotonic() - self._last_request()) < train.quiet_s:
+        if not by_hand and (silent_s := time.monotonic() - self._services.last_request) < train.quiet_s:
             return RunDecision(False, f"waiting for {train.quiet_s - silent_s:.0f} s without a request (train.quiet_s)")
         if not by_hand and (no := too_many_programs(train, *await self._store.episode_groups.recently_trained())):
             return RunDecision(False, no)
@@ -167,9 +161,9 @@ class Preconditions:
             return self.doubt
         if not train.enabled and not by_hand and not await self._rebuilds():
             return "training is off (train.enabled = false)"
-        if self._cloud_student and (lacks := self._cloud_student.lacks()) is not None:
+        if self.cloud_student and (lacks := self.cloud_student.lacks()) is not None:
             return lacks
-        if not (self._cloud_student or self._backend.capabilities.adapters):
+        if not (self.cloud_student or self._backend.capabilities.adapters):
             return self._backend.capabilities.limitation
         if (lacks := self._launcher.available(tensorboard=train.tensorboard)) is not None:
             return lacks
@@ -179,10 +173,10 @@ class Preconditions:
             return lacks
         if (obstacle := await self.obstacle(anew=by_hand)) is not None:
             return obstacle
-        if self._state.paused:
+        if self.state.paused:
             return "paused; `rlproxy resume` goes on"
-        if self._state.blocking_rule is not None and (waiting := await self._store.runs.unfinished()):
-            return f"run {waiting[0].id} waits at its last step: {self._state.blocking_rule}"
+        if self.state.blocking_rule is not None and (waiting := await self._store.runs.unfinished()):
+            return f"run {waiting[0].id} waits at its last step: {self.state.blocking_rule}"
         return None
 
     async def _rebuilds(self) -> bool:
@@ -192,7 +186,7 @@ class Preconditions:
 
     async def trainable_weights(self) -> str | None:
         """The weights, where a run could train on them some day and none does now."""
-        return None if self._state.run is not None or await self._lacks(by_hand=False) is not None else self.weights()
+        return None if self.state.run is not None or await self._lacks(by_hand=False) is not None else self.weights()
 
     async def check_base_model(self, *, by_hand: bool) -> None:
         """Is the served model the one that trains? Looked at from the first rating on, not only at the last one."""
@@ -214,7 +208,7 @@ class Preconditions:
             return None
         if anew:
             return await self._adapter_check.check_now(weights)
-        return self._adapter_check.reason if self._state.run is not None else await self._adapter_check.check(weights)
+        return self._adapter_check.reason if self.state.run is not None else await self._adapter_check.check(weights)
 
     async def blocking_rule(self, run_id: int | None, *, starting: bool, by_hand: bool = False) -> str | None:
         """Which rule keeps a run from training now; None where none does."""
@@ -222,8 +216,8 @@ class Preconditions:
             return self.doubt
         if starting and (reason := self._gpu_sharing.blocking_reason()) is not None:
             return reason
-        use = await asyncio.to_thread(self._machine.look, time.monotonic(), self._state.trainer)
-        by_hand = by_hand or (run_id is not None and run_id == self._state.by_hand)
+        use = await asyncio.to_thread(self._machine.look, time.monotonic(), self.state.trainer)
+        by_hand = by_hand or (run_id is not None and run_id == self.state.by_hand)
         return blocking_rule(self._settings.train, use, local_time(), by_hand=by_hand, starting=starting)
 
     def weights(self) -> str | None:

@@ -19,18 +19,13 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from config import presets
-from config.settings import Settings
-from proxy.backends.base import Backend
-from proxy.conversation.capture_health import Health
 from proxy.core.errors import BackendDown
-from proxy.core.events import Events
 from proxy.training import run_folder, served_prompts
 from proxy.training.preconditions import Preconditions
 from proxy.training.weights_check import WeightsCheck
-from proxy.versions.admission import Admission
+from proxy.versions.services import Services
 from store.records import Completion
-from store.store import Store
-from trainer.launch import Launcher, LaunchError
+from trainer.launch import LaunchError
 
 log = structlog.get_logger()
 
@@ -73,27 +68,16 @@ UNTRIED: Final[RehearsalBody] = {
 
 
 class Rehearsal:
-    def __init__(
-        self,
-        settings: Settings,
-        store: Store,
-        backend: Backend,
-        launcher: Launcher,
-        events: Events,
-        weights_check: WeightsCheck,
-        preconditions: Preconditions,
-        health: Health,
-        admission: Admission,
-    ) -> None:
-        self._settings = settings
-        self._store = store
-        self._backend = backend
-        self._launcher = launcher
-        self._events = events
+    def __init__(self, services: Services, weights_check: WeightsCheck, preconditions: Preconditions) -> None:
+        self._settings = services.settings
+        self._store = services.store
+        self._backend = services.backend
+        self._launcher = services.launcher
+        self._events = services.events
+        self._health = services.health
+        self._admission = services.admission
         self._weights_check = weights_check
         self._preconditions = preconditions
-        self._health = health
-        self._admission = admission
         self._last_turns = 0  # answers at the last look
         self._next = FIRST
         self._of: dict[str, Any] | None = None  # the two that the verdict is about

@@ -17,25 +17,21 @@ from typing import Any, Final
 
 import structlog
 
-from config.settings import Settings
 from proxy.core.errors import BackendDown, Conflict
-from proxy.core.events import Events
 from proxy.core.own_code.child import OwnCodeFailed
-from proxy.core.tasks import Tasks
 from proxy.training import run_folder
 from proxy.training.claim import TUNE, TUNED, Claims
-from proxy.training.cloud_student import CloudStudent, StudentModel
+from proxy.training.cloud_student import StudentModel
 from proxy.training.gpu_sharing import GpuSharing, NotLent
 from proxy.training.preconditions import Preconditions
 from proxy.training.publish import Ending, Publisher
-from proxy.training.run_state import RunState
 from proxy.training.schedule_rules import Kind, RunDecision
 from proxy.training.unlearning import Unlearning
 from proxy.versions.live_version import LiveVersion
+from proxy.versions.services import Services
 from store.errors import RunEnded
 from store.records import Run
-from store.store import Store
-from trainer.launch import Job, Launcher, LaunchError
+from trainer.launch import Job, LaunchError
 
 log = structlog.get_logger()
 
@@ -53,30 +49,24 @@ CANCELLED: Final = "cancelled by a person"
 class RunSupervisor:
     def __init__(
         self,
-        settings: Settings,
-        store: Store,
+        services: Services,
         live_version: LiveVersion,
-        launcher: Launcher,
-        events: Events,
-        tasks: Tasks,
         gpu_sharing: GpuSharing,
-        cloud_student: CloudStudent | None,
-        state: RunState,
         preconditions: Preconditions,
         claims: Claims,
         publisher: Publisher,
         unlearning: Unlearning,
     ) -> None:
-        self._settings = settings
-        self._store = store
+        self._settings = services.settings
+        self._store = services.store
+        self._launcher = services.launcher
+        self._events = services.events
+        self._tasks = services.tasks
         self._live_version = live_version
-        self._launcher = launcher
-        self._events = events
-        self._tasks = tasks
         self._gpu_sharing = gpu_sharing
-        self._cloud_student = cloud_student
-        self.state = state
         self._preconditions = preconditions
+        self._cloud_student = preconditions.cloud_student
+        self.state = preconditions.state
         self._claims = claims
         self._publisher = publisher
         self._unlearning = unlearning

@@ -14,19 +14,15 @@ from aiohttp import web
 
 from proxy.access.pace import PacedStream
 from proxy.access.security import require_admin
-from proxy.backends.base import Backend
 from proxy.core import sse
 from proxy.core.errors import BackendDown, BadRequest, NotFound
-from proxy.core.events import Events
 from proxy.core.json_response import json_response
-from proxy.core.metrics import Metrics
 from proxy.core.tasks import SharedCall
 from proxy.core.wrapped_ids import unwrap_id
 from proxy.relay.request_body import COPIES, hold
 from proxy.signals.bodies import SignalBody
-from proxy.training.admin_acts import ACTS, AdminActs
-from proxy.versions.admission import Admission
-from proxy.versions.live_version import LiveVersion
+from proxy.training.training import Training
+from proxy.versions.services import Services
 from proxy.web.error_middleware import Handler
 from proxy.web.openapi.responses import (
     AdapterBody,
@@ -44,7 +40,6 @@ from store.captured import export
 from store.captured.completions import PageQuery
 from store.captured.export import Filter
 from store.records import BASE, Adapter, Completion, Pointer
-from store.store import Store
 
 BEAT_S = 15.0  # a comment line, so that proxies in between keep the stream open
 PAGE = 50
@@ -53,42 +48,21 @@ PAGE = 50
 class Control:
     def __init__(
         self,
-        store: Store,
-        backend: Backend,
-        live_version: LiveVersion,
-        acts: AdminActs,
+        services: Services,
+        training: Training,
         status: StatusReport,
-        events: Events,
-        metrics: Metrics,
-        admission: Admission,
         is_still_allowed: Callable[[web.Request], bool],
     ) -> None:
         """`is_still_allowed`: whether a request would be let in now as it was."""
-        self._store = store
-        self._looking = SharedCall(lambda: reachable(backend))  # of all that ask, with no key
-        self._live_version = live_version
-        self._acts = acts
+        self._store = services.store
+        self._events = services.events
+        self._metrics = services.metrics
+        self._admission = services.admission
+        self._looking = SharedCall(lambda: reachable(services.backend))  # of all that ask, with no key
+        self._live_version = training.live_version
+        self._acts = training.acts
         self._status = status
-        self._events = events
-        self._metrics = metrics
-        self._admission = admission
         self._is_still_allowed = is_still_allowed
-
-    def routes(self) -> list[web.RouteDef]:
-        return [
-            web.get("/healthz", self.healthz),
-            web.get("/readyz", self.readyz),
-            web.get("/metrics", self.metrics),
-            web.get("/rl/status", self.status),
-            web.get("/rl/events", self.events),
-            web.get("/rl/completions", self.completions),
-            web.get("/rl/completions/{id}", self.completion),
-            web.get("/rl/adapters", self.adapters),
-            web.get("/rl/runs", self.runs),
-            web.get("/rl/runs/{id}", self.run),
-            web.get("/rl/export", self.export),
-            *(web.post(f"/rl/{act}{'/{version}' * (act == 'promote')}", self._doing(act)) for act in ACTS),
-        ]
 
     # Reading
 
@@ -198,7 +172,7 @@ class Control:
 
     # Acting
 
-    def _doing(self, act: str) -> Handler:
+    def act(self, act: str) -> Handler:
         async def handle(request: web.Request) -> web.Response:
             require_admin(request)
             version = (

@@ -34,15 +34,6 @@ class EpisodeRoutes:
         self._episodes = episodes
         self._live_version = live_version
 
-    def routes(self) -> list[web.RouteDef]:
-        return [
-            web.post("/rl/episodes", self.open),
-            web.get("/rl/episodes", self.list),
-            web.get("/rl/episodes/{id}", self.show),
-            web.post("/rl/episodes/{id}/reward", self.reward),
-            web.post("/rl/episodes/rewards", self.reward_each),
-        ]
-
     async def open(self, request: web.Request) -> web.Response:
         live = None if self._live_version.foreign else self._live_version.live
         key, user = principal_of(request).key, user_in(request.headers)

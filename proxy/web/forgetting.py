@@ -18,8 +18,6 @@ import structlog
 from aiohttp import web
 
 from proxy.access.security import require_admin
-from proxy.conversation.active_conversations import ActiveConversations
-from proxy.conversation.retries import Retries
 from proxy.core.errors import BadRequest, Conflict, NotFound
 from proxy.core.json_response import json_object, json_response
 from proxy.core.wrapped_ids import unwrap_id
@@ -27,12 +25,12 @@ from proxy.feedback.unconfirmed_fixes import UnconfirmedFixes
 from proxy.relay.lessons import PromptLessons
 from proxy.training.run_files import RunFiles
 from proxy.training.unlearning import RebuildBody, Unlearning
+from proxy.versions.services import Services
 from proxy.web.openapi.responses import ForgottenBody
 from store.errors import InOpenRun
 from store.records import Forgetting, Target
 from store.safety import backup_scan as copies
 from store.safety.backup_scan import BackupScan
-from store.store import Store
 
 log = structlog.get_logger()
 
@@ -58,21 +56,18 @@ class ForgottenCount(NamedTuple):
 class Forgetter:
     def __init__(
         self,
-        store: Store,
-        home: Path,
+        services: Services,
         files: RunFiles,
-        rebuilding: Unlearning,
-        recent: ActiveConversations,
-        retries: Retries,
+        unlearning: Unlearning,
         unconfirmed: UnconfirmedFixes,
         lessons: PromptLessons | None,
     ) -> None:
-        self._store = store
-        self._home = home
+        self._store = services.store
+        self._home = services.settings.home
+        self._recent = services.recent
+        self._retries = services.retries
         self._files = files
-        self._rebuilding = rebuilding
-        self._recent = recent
-        self._retries = retries
+        self._unlearning = unlearning
         self._unconfirmed = unconfirmed
         self._lessons = lessons
 
@@ -111,8 +106,8 @@ class Forgetter:
         if forget_request.purge:
             await asyncio.to_thread(copies.delete, (self._home / file for file in preview.copies.holding))
         rebuild = None
-        if forget_request.retrain and forgetting.trained and await self._rebuilding.begin() is not None:
-            rebuild = await self._rebuilding.report()
+        if forget_request.retrain and forgetting.trained and await self._unlearning.begin() is not None:
+            rebuild = await self._unlearning.report()
         return ForgottenCount(forgetting, preview.copies, forget_request.purge, rebuild)
 
     async def delete(self, id: str) -> None:

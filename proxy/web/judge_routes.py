@@ -24,13 +24,6 @@ class JudgeRoutes:
         self._judging = judging
         self._rewarding = rewarding
 
-    def routes(self) -> list[web.RouteDef]:
-        return [
-            web.get("/rl/judge", self.report),
-            web.post("/rl/judge/accept", self.accept),
-            web.post("/rl/rescore", self.rescore),
-        ]
-
     async def report(self, request: web.Request) -> web.Response:
         return await self._answer()
 

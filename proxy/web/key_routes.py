@@ -18,13 +18,6 @@ class KeyRoutes:
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
 
-    def routes(self) -> list[web.RouteDef]:
-        return [
-            web.get("/rl/keys", self.list),
-            web.post("/rl/keys", self.create),
-            web.delete("/rl/keys/{key}", self.revoke),
-        ]
-
     async def list(self, request: web.Request) -> web.Response:
         require_admin(request)
         return json_response(KeysBody(data=self._keys.list()), headers=NO_STORE)

@@ -31,13 +31,6 @@ class LessonRoutes:
     def enabled(self) -> bool:
         return self._lessons is not None
 
-    def routes(self) -> list[web.RouteDef]:
-        return [
-            web.get("/rl/lessons", self.list),
-            web.patch("/rl/lessons/{id}", self.edit),
-            web.delete("/rl/lessons/{id}", self.remove),
-        ]
-
     async def list(self, request: web.Request) -> web.Response:
         """Newest first; those that have ended, too."""
         require_admin(request)

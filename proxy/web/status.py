@@ -7,28 +7,18 @@ from typing import Any, Final
 
 from proxy.backends.base import Backend
 from proxy.backends.sampling_defaults import in_words
-from proxy.conversation.capture_health import Health
 from proxy.core.errors import ProxyError
 from proxy.core.version_names import version_in_words
 from proxy.dialects import DIALECTS
 from proxy.feedback.episodes import Episodes
 from proxy.relay.codecs import Formats
 from proxy.relay.episode_queue import EpisodeQueue
-from proxy.signals.judging import JudgingLoop
-from proxy.training.gpu_sharing import GpuSharing
-from proxy.training.preconditions import Preconditions
-from proxy.training.rehearsal import Rehearsal
-from proxy.training.run_supervisor import RunSupervisor
 from proxy.training.schedule_rules import RunDecision
-from proxy.training.unlearning import Unlearning
-from proxy.training.weights_check import WeightsCheck
-from proxy.versions.admission import Admission
-from proxy.versions.live_version import LiveVersion
-from proxy.versions.rollback_monitor import RollbackMonitor
+from proxy.training.training import Training
+from proxy.versions.services import Services
 from proxy.web.openapi.responses import RunBody
 from proxy.web.openapi.status import Database, PromptsBody, StatusBody, WaitingEpisodes
 from store.records import Run
-from store.store import Store
 from store.writer import ROOM
 
 AS_IT_IS: Final = "Requests are relayed; nothing is captured, rated, trained or deleted."
@@ -44,38 +34,17 @@ PHASES: Final = {
 
 class StatusReport:
     def __init__(
-        self,
-        store: Store,
-        backend: Backend,
-        live_version: LiveVersion,
-        learner: RunSupervisor,
-        preconditions: Preconditions,
-        match: WeightsCheck,
-        rehearsal: Rehearsal,
-        watch: RollbackMonitor,
-        health: Health,
-        formats: Formats,
-        admission: Admission,
-        gpu_sharing: GpuSharing,
-        rebuilding: Unlearning,
-        judging: JudgingLoop,
-        episodes: Episodes,
-        queue: EpisodeQueue,
+        self, services: Services, training: Training, formats: Formats, episodes: Episodes, queue: EpisodeQueue
     ) -> None:
-        self._store = store
-        self._backend = backend
-        self._live_version = live_version
-        self._learner = learner
-        self._preconditions = preconditions
-        self._match = match
-        self._rehearsal = rehearsal
-        self._watch = watch
-        self._health = health
+        self._store = services.store
+        self._backend = services.backend
+        self._health = services.health
+        self._admission = services.admission
+        self._training = training
+        self._live_version = training.live_version
+        self._supervisor = training.supervisor
+        self._preconditions = training.preconditions
         self._formats = formats
-        self._admission = admission
-        self._gpu_sharing = gpu_sharing
-        self._rebuilding = rebuilding
-        self._judging = judging
         self._episodes = episodes
         self._queue = queue
 
@@ -85,10 +54,10 @@ class StatusReport:
             await self._preconditions.fresh()
         )  # after the runs: one that is shown as ended has given its ratings back
         needed, _ = await self._preconditions.ratings_threshold()
-        due, pointer, run = await self._preconditions.due(), self._live_version.pointer, self._learner.state.run
+        due, pointer, run = await self._preconditions.due(), self._live_version.pointer, self._supervisor.state.run
         return {
             "model": self._live_version.model,
-            "trains": await self._learner.trains(),
+            "trains": await self._supervisor.trains(),
             "live": pointer.live,
             "previous": pointer.previous,
             "live_since": pointer.changed_at or None,
@@ -124,20 +93,20 @@ class StatusReport:
             "episodes": await self.episodes(),
             "baseline": await self._store.meta.get("baseline", 0.0),
             "training": {
-                "paused": self._learner.state.paused,
-                "share_gpu": self._gpu_sharing.on,
+                "paused": self._supervisor.state.paused,
+                "share_gpu": self._training.gpu_sharing.on,
                 "run": run.id if run else None,
-                "progress": self._learner.state.progress,
+                "progress": self._supervisor.state.progress,
                 "waits_for": None if run or due.now else due.reason,
-                "line": _training(run, self._learner.state.progress, due),
+                "line": _training(run, self._supervisor.state.progress, due),
             },
             "held": {"why": self._admission.closed, "requests": self._admission.waiting},
-            "match": self._match.report(),
-            "rehearsal": self._rehearsal.report(),
+            "match": self._training.weights_check.report(),
+            "rehearsal": self._training.rehearsal.report(),
             "cut": self._health.cut.line,
-            "judge": await self._judging.brief(),
-            "watch": await self._watch.report(),
-            "rebuild": await self._rebuilding.report(),
+            "judge": await self._training.judging.brief(),
+            "watch": await self._training.monitor.report(),
+            "rebuild": await self._training.unlearning.report(),
             "last_run": run_json(runs[0]) if runs else None,
             "counts": await self._store.stats.counts(),
             "database": self._database(),
@@ -145,15 +114,15 @@ class StatusReport:
             or self._health.problem
             or self._health.files.problem
             or self._slow_disk()
-            or self._gpu_sharing.problem
-            or self._rebuilding.problem
+            or self._training.gpu_sharing.problem
+            or self._training.unlearning.problem
             or self._live_version.problem
             or self._hung(run),
         }
 
     async def never_trains(self) -> bool:
         """Tell if no number of ratings starts a run: a cloud without a local model, or a backend without adapters."""
-        trains = await self._learner.trains()
+        trains = await self._supervisor.trains()
         return not trains["model"] if trains else not self._backend.capabilities.adapters
 
     async def episodes(self) -> WaitingEpisodes | None:
@@ -181,8 +150,8 @@ class StatusReport:
     def prompts(self) -> PromptsBody:
         """Obstacles between the answers and a run; from memory, no query."""
         return {
-            "match": self._match.report(),
-            "rehearsal": self._rehearsal.report(),
+            "match": self._training.weights_check.report(),
+            "rehearsal": self._training.rehearsal.report(),
             "cut": self._health.cut.line,
         }
 
@@ -205,7 +174,7 @@ class StatusReport:
         return f"The disk is slow: {waiting} writes wait for it, and new requests with them; nothing is lost."
 
     def _hung(self, run: Run | None) -> str | None:
-        reason = self._learner.state.stalled
+        reason = self._supervisor.state.stalled
         return f"The trainer of run {run.id} was started again: {reason}." if run and reason else None
 
     async def text(self) -> str:

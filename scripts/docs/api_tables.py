@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from proxy.web.openapi.document import document
-from proxy.web.openapi.operation import Section
-from proxy.web.openapi.operations import OPERATIONS
+from proxy.web.route import Section
+from proxy.web.route_table import OPERATIONS
 from scripts.docs.filling import put, settle
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,7 +19,7 @@ PAGE = ROOT / "docs/reference/http-api.md"
 
 
 def table(section: str) -> str:
-    said = document()
+    said = document(OPERATIONS)
     rows = [
         _row(said, one.path, one.method, one.details_page, bodies=section not in ("models", "ratings"))
         for one in OPERATIONS

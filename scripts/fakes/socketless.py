@@ -99,7 +99,7 @@ class Socketless:
         backend = make_backend(settings, launcher)
         if isinstance(backend, OpenAICompatible):  # there is no server to look at
             backend._defaults = Defaults(NEUTRAL, "the test says so")
-        with mock.patch("proxy.app.Relay", side_effect=self._keep):
+        with mock.patch("proxy.web.handlers.Relay", side_effect=self._keep):
             make_app(settings, self.store, backend, launcher)
         self.relay.parts.connections = _Asked(self._answer)  # type: ignore[assignment]
 
@@ -122,7 +122,7 @@ class Socketless:
             "POST", route, headers={"content-type": "application/json", **headers}, payload=payload, writer=writer,
             client_max_size=2**26,
         )  # fmt: skip
-        request[PRINCIPAL], request[HEAD], request[BODY] = Principal("admin"), read_head(request), body
+        request[PRINCIPAL], request[HEAD], request[BODY] = Principal("admin"), read_head(request, {}), body
         self._answer.set(answer)
         dialect: Dialect | None = dialect_at(route)
         assert dialect is not None

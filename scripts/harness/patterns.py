@@ -22,7 +22,6 @@ from typing import Any, Final, NamedTuple
 
 from proxy.conversation.same_text import _many_marks
 from proxy.relay.json_splice import _after_comma, _member
-from proxy.web.openapi.document import LEFT_OUT
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 ROOMS: Final = ("config", "store", "proxy", "trainer")
@@ -37,7 +36,6 @@ ASSEMBLED: Final[dict[str, tuple[str, list[re.Pattern[Any]]] | None]] = {
     "proxy.relay.json_splice._after_comma": ("sub", [_after_comma(b'"id":')]),
     "proxy.relay.json_splice._member": ("sub", [_member(b'"id":')]),
     "proxy.signals.questions._verbatim": ("search", [re.compile(r"a\s+a\s+b"), re.compile(r"use\s+tabs\s+please")]),
-    "proxy.web.openapi.document.left_out": ("fullmatch", [re.compile(pattern) for pattern in LEFT_OUT]),
 }
 
 

@@ -16,7 +16,7 @@ import structlog
 from aiohttp import web
 
 from config import webhooks as config
-from config.webhooks import PLATFORMS, secret
+from config.webhooks import secret
 from proxy.access.bodies import BODY
 from proxy.conversation.answer_on_screen import AnswerOnScreen
 from proxy.core.errors import BackendDown, NotFound, ProxyError
@@ -27,7 +27,6 @@ from proxy.feedback.ratings import Feedback
 from proxy.feedback.webhooks import fetch_text
 from proxy.feedback.webhooks.base import EventDone, Platform, PlatformEvent
 from proxy.feedback.webhooks.dispatch import Dispatch
-from proxy.feedback.webhooks.links import Links
 from store.errors import StoreError
 from store.store import Store
 
@@ -65,13 +64,6 @@ class Webhooks:
         self._at_once = asyncio.Semaphore(8)  # reactions from the Gateway that are being looked up
         self._running: dict[tuple[str, ...], asyncio.Task[list[EventDone]]] = {}
 
-    def routes(self) -> list[web.RouteDef]:
-        return [
-            *(web.post(f"/rl/webhooks/{name}", self._handler(name)) for name in PLATFORMS),
-            web.get("/rl/webhooks/whatsapp", self._subscribe),
-            web.post("/rl/links", Links(self._store).post),
-        ]
-
     def start(self, http: aiohttp.ClientSession) -> None:
         """Parts that need a session to ask with: the texts of messages, and Discord's Gateway."""
         asks: dict[str, fetch_text.TextOf] = {}
@@ -88,7 +80,7 @@ class Webhooks:
 
     # A platform's route
 
-    def _handler(self, name: str) -> Callable[[web.Request], Awaitable[web.Response]]:
+    def handler(self, name: str) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def handle(request: web.Request) -> web.Response:
             platform = self._configured(name)
             body = request.get(BODY, b"")
@@ -102,7 +94,7 @@ class Webhooks:
 
         return handle
 
-    async def _subscribe(self, request: web.Request) -> web.Response:
+    async def subscribe(self, request: web.Request) -> web.Response:
         from proxy.feedback.webhooks.whatsapp import WhatsApp
 
         platform = self._configured("whatsapp")

@@ -11,7 +11,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import structlog
 
@@ -36,17 +36,23 @@ log = structlog.get_logger()
 LOST: Final = "the disk did not take this answer; it was relayed"
 
 
+class CaptureServices(NamedTuple):
+    """Things that every capture of one proxy works with."""
+
+    store: Store
+    metrics: Metrics
+    health: Health
+    events: Events
+    redactor: Redactor
+    underway: AnswersInProgress
+
+
 class Capture:
     """The completions of one request, from sent to committed."""
 
     def __init__(
         self,
-        store: Store,
-        metrics: Metrics,
-        health: Health,
-        events: Events,
-        redactor: Redactor,
-        underway: AnswersInProgress,
+        services: CaptureServices,
         id: str,
         n: int,
         keepable: Callable[[str], str] = str,
@@ -60,14 +66,16 @@ class Capture:
         self.requester: Requester | None = None
         self.reader = AnswerReader(dialect, tools, room)
         self.source = AnswerSource()
-        self._store = store
-        self._metrics = metrics
-        self._health = health
-        self._events = events
-        self._underway = underway
+        self._store = services.store
+        self._metrics = services.metrics
+        self._health = services.health
+        self._events = services.events
+        self._underway = services.underway
         self._choices = n
-        self._record = PendingRecord(store, id, n)
-        self._outcome = AnswerOutcome(self.reader, self.source, redactor, health, events, keepable)
+        self._record = PendingRecord(services.store, id, n)
+        self._outcome = AnswerOutcome(
+            self.reader, self.source, services.redactor, services.health, services.events, keepable
+        )
         self._commit: asyncio.Future[Any] | None = None  # of the answer with its end
 
     def follow(self, tasks: Tasks, make_row: MakesRow, *, at_once: bool) -> None:

@@ -55,9 +55,6 @@ class CaptureOptout:
     async def start(self) -> None:
         self.sessions = set(await self._store.meta.get(UNCAPTURED, []))
 
-    def routes(self) -> list[web.RouteDef]:
-        return [web.get("/rl/capture", self.get), web.post("/rl/capture", self.post)]
-
     async def get(self, request: web.Request) -> web.Response:
         return json_response(CaptureOptouts(off=sorted(self.sessions)))
 

@@ -1,30 +1,26 @@
-"""The document, put together once from the table.
+"""The document, put together once from the table of routes.
 
-Owns OpenAPI's own form, and which routes are left out and why.
+Owns OpenAPI's own form.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import version
 from typing import Any, Final
 
 import orjson
+from aiohttp import web
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
-from proxy.web.openapi.operation import Operation, Raw, Schema
-from proxy.web.openapi.operations import OPERATIONS
+from proxy.web.error_middleware import Handler
+from proxy.web.openapi.shapes import Raw, Schema
+from proxy.web.route import Route
 
-LEFT_OUT: Final = {
-    r"/s/\{session\}/.*": "the routes for models once more, with a session in the path",
-    r".*\{rest\}": "what passes through to the backend, whose routes are its own",
-    r"/|/(completions|episodes|versions)/\{\w+\}": "the page: HTML for people",
-    r"/(progress|episodes|versions|compare|data|login|logout)": "the page: HTML for people",
-    r"/static/\{name\}|/page/.*": "pieces of the page",
-}
 TEMPLATE: Final = "#/components/schemas/{model}"
 KEYS: Final[Schema] = {
     "bearer": {"type": "http", "scheme": "bearer"},
@@ -32,14 +28,14 @@ KEYS: Final[Schema] = {
 }
 
 
-def left_out(path: str) -> str | None:
-    """Why a route that is registered is not in the document; None where it has to be."""
-    return next((reason for pattern, reason in LEFT_OUT.items() if re.fullmatch(pattern, path)), None)
+def answering(operations: Callable[[], Sequence[Route]]) -> Handler:
+    """Make the handler of the document, which is put together once, when it is first asked for."""
+    encode = cache(lambda: orjson.dumps(document(operations())))
 
+    async def get(request: web.Request) -> web.Response:
+        return web.Response(body=await asyncio.to_thread(encode), content_type="application/json")
 
-@cache
-def encode() -> bytes:
-    return orjson.dumps(document())
+    return get
 
 
 class _Untitled(GenerateJsonSchema):
@@ -49,8 +45,8 @@ class _Untitled(GenerateJsonSchema):
         return False
 
 
-def document() -> dict[str, Any]:
-    bodies = {(operation.id, place): body for operation in OPERATIONS for place, body in _bodies(operation).items()}
+def document(operations: Sequence[Route]) -> dict[str, Any]:
+    bodies = {(operation.id, place): body for operation in operations for place, body in _bodies(operation).items()}
     types: list[tuple[Any, Any, TypeAdapter[Any]]] = [
         (key, "validation", TypeAdapter(body)) for key, body in bodies.items() if not isinstance(body, Raw)
     ]
@@ -60,7 +56,7 @@ def document() -> dict[str, Any]:
         for key, body in bodies.items()
     }
     paths: dict[str, dict[str, Any]] = {}
-    for operation in OPERATIONS:
+    for operation in operations:
         operation_content = {place: _content(content[id, place]) for id, place in content if id == operation.id}
         paths.setdefault(operation.path, {})[operation.method] = _operation(operation, operation_content)
     return {
@@ -78,7 +74,7 @@ def document() -> dict[str, Any]:
     }
 
 
-def _bodies(operation: Operation) -> dict[str, Any]:
+def _bodies(operation: Route) -> dict[str, Any]:
     """By their place in an operation."""
     request_body = {} if operation.takes is None else {"body": operation.takes}
     return {
@@ -92,7 +88,7 @@ def _content(content: Mapping[str, Schema]) -> dict[str, Any]:
     return {"content": {kind: {"schema": schema} for kind, schema in content.items()}}
 
 
-def _operation(operation: Operation, content: dict[str, Any]) -> dict[str, Any]:
+def _operation(operation: Route, content: dict[str, Any]) -> dict[str, Any]:
     item: dict[str, Any] = {
         "operationId": operation.id,
         "tags": [operation.section],
@@ -111,7 +107,7 @@ def _operation(operation: Operation, content: dict[str, Any]) -> dict[str, Any]:
     return item
 
 
-def _parameters(operation: Operation) -> list[dict[str, Any]]:
+def _parameters(operation: Route) -> list[dict[str, Any]]:
     parameters = [("path", name, operation.path_schema) for name in re.findall(r"\{(\w+)\}", operation.path)]
     parameters += [("query", name, schema) for name, schema in operation.query.items()]
     parameters += [("header", name, schema) for name, schema in operation.headers.items()]

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 from typing_extensions import TypedDict
 
 from proxy.feedback.episodes import ID, LONGEST, MOST_IN_GROUP
-from proxy.web.openapi.operation import FLAG, NDJSON, Operation, Schema, number
 from proxy.web.openapi.responses import Seconds, Value, Version
+from proxy.web.openapi.shapes import RequestShape, Schema
 
 Split = Literal["train", "eval"]
 State = Literal["open", "rewarded", "error"]
@@ -22,7 +22,7 @@ Text = Annotated[str, Field(max_length=LONGEST["comment"])]
 Size = Annotated[int, Field(ge=1, le=MOST_IN_GROUP)]
 
 
-class EpisodeWanted(BaseModel):
+class EpisodeWanted(RequestShape):
     model_config = ConfigDict(extra="forbid")
 
     id: Annotated[str, Field(pattern=f"^{ID.pattern}$")] | None = None
@@ -45,7 +45,7 @@ EITHER: Final[dict[str, Any]] = {
 }
 
 
-class Reward(BaseModel):
+class Reward(RequestShape):
     model_config = ConfigDict(extra="forbid", json_schema_extra=EITHER)
 
     reward: Value | None = Field(None, description="Of the outcome, or of the turn `completion_id`.")
@@ -140,34 +140,3 @@ class EpisodesBody(TypedDict):
     data: list[EpisodeBody]
     counts: EpisodeCounts
     versions: list[EpisodesOfVersion]
-
-
-EPISODES: Final = (
-    Operation(
-        "post", "/rl/episodes", "episodes",
-        "Open an episode, whose version is kept from now on. 200: it was open already; 409: another one has that id.",
-        {200: OpenedEpisode, 201: OpenedEpisode}, takes=EpisodeWanted, may_be_empty=True,
-    ),
-    Operation(
-        "post", "/rl/episodes/{id}/reward", "episodes",
-        "201: stored; 200: the same again, or another one before it was used; 409: another one after that; 404: no "
-        "such episode of this key; 410: a turn's reward after the end.",
-        {200: RewardedEpisode, 201: RewardedEpisode}, takes=Reward,
-    ),
-    Operation(
-        "post", "/rl/episodes/rewards", "episodes",
-        "Many, as JSON lines with the id as `episode`. `?dry_run` stores nothing.",
-        {200: RewardsBody}, takes=NDJSON, query={"dry_run": FLAG},
-    ),
-    Operation(
-        "get", "/rl/episodes", "episodes",
-        "Newest first, with counts and success by version; an admin sees all keys'.",
-        {200: EpisodesBody},
-        query={
-            "limit": number(1, 1000, 50), "before": number(1, 2**62), "group": GROUP,
-            "state": {"type": "string", "enum": ["open", "rewarded", "error"]},
-            "split": {"type": "string", "enum": ["train", "eval"]},
-        },
-    ),
-    Operation("get", "/rl/episodes/{id}", "episodes", "One with its turns and segments.", {200: WholeEpisode}),
-)  # fmt: skip

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 from typing_extensions import TypedDict
 
+from proxy.web.openapi.shapes import RequestShape
 from store.learning.lessons import LONGEST
 
 
@@ -37,7 +38,7 @@ ONE_AT_LEAST: Final[dict[str, Any]] = {
 }
 
 
-class LessonWanted(BaseModel):
+class LessonWanted(RequestShape):
     """A member that is null is not named."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra=ONE_AT_LEAST)

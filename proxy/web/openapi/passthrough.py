@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from proxy.dialects.fields import MAX_CHOICES
+from proxy.web.openapi.shapes import RequestShape
 
 
-class _Relayed(BaseModel):
+class _Relayed(RequestShape):
     model_config = ConfigDict(extra="allow")
 
 

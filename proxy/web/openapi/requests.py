@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import ConfigDict, Field, WithJsonSchema
 
 from proxy.access.keys import NAME
 from proxy.feedback.langsmith_form import ENDINGS, NAMES
 from proxy.feedback.open_webui_form import LONGEST_ID, MOST_MESSAGES
 from proxy.feedback.ratings import MAX_TEXT, OWNER
 from proxy.relay.capture.optout import LONGEST
+from proxy.web.openapi.shapes import RequestShape
 from store.learning.rater_quota import LEAST_WEIGHT, MOST_WEIGHT
 from store.records import Role
 
@@ -44,7 +45,7 @@ Id = Annotated[str, Field(min_length=1, max_length=200)]
 Text = Annotated[str, Field(max_length=MAX_TEXT)]
 
 
-class FeedbackBody(BaseModel):
+class FeedbackBody(RequestShape):
     model_config = ConfigDict(
         json_schema_extra={"allOf": [_any_member("completion_id", "session"), _ON_A_SCALE]},
     )
@@ -78,7 +79,7 @@ Score = Annotated[
 ]
 
 
-class LangSmithFeedback(BaseModel):
+class LangSmithFeedback(RequestShape):
     run_id: Id
     key: ScoreName
     score: Score
@@ -91,14 +92,14 @@ Piece = FeedbackBody | LangSmithFeedback
 AnyFeedback = Piece | Annotated[list[Piece], Field(min_length=1, max_length=1000)]
 
 
-class OpenWebUIThumb(BaseModel):
+class OpenWebUIThumb(RequestShape):
     rating: Annotated[Any, WithJsonSchema({"enum": [1, -1, "1", "-1"]})]
     reason: str | None = None
     comment: str | None = None
     details: dict[str, Any] | None = Field(None, description="`rating`: 1 to 10.")
 
 
-class OpenWebUIRecord(BaseModel):
+class OpenWebUIRecord(RequestShape):
     """A feedback as Open WebUI keeps it, without its snapshot."""
 
     id: str = Field(min_length=1, max_length=LONGEST_ID)
@@ -106,7 +107,7 @@ class OpenWebUIRecord(BaseModel):
     meta: dict[str, Any] | None = Field(None, description="`chat_id`: the session.")
 
 
-class OpenWebUIFeedback(BaseModel):
+class OpenWebUIFeedback(RequestShape):
     feedback: OpenWebUIRecord
     messages: list[dict[str, Any]] = Field(max_length=MOST_MESSAGES, description="The chat up to the rated answer.")
     rater: Id | None = Field(None, description="Who; default whom the answer was for.")
@@ -115,12 +116,12 @@ class OpenWebUIFeedback(BaseModel):
     )
 
 
-class OpenWebUIDeletion(BaseModel):
+class OpenWebUIDeletion(RequestShape):
     deleted: str = Field(min_length=1, description="A feedback's id, or `all`.")
     rater: Id | None = Field(None, description="Of `all`, this rater's only.")
 
 
-class LinkBody(BaseModel):
+class LinkBody(RequestShape):
     platform: Name
     channel: Name
     message_id: Name = Field(description="A platform's whole numbers are taken as they are, too.")
@@ -128,7 +129,7 @@ class LinkBody(BaseModel):
     person: Name | None = Field(None, description="For whom it was, by their id there.")
 
 
-class SignedEvent(BaseModel):
+class SignedEvent(RequestShape):
     what: Literal["reaction", "retraction", "command"]
     person: str
     text: str | None = None
@@ -141,12 +142,12 @@ class SignedEvent(BaseModel):
     at: float | None = None
 
 
-class CaptureWanted(BaseModel):
+class CaptureWanted(RequestShape):
     session: Annotated[str, Field(min_length=1, max_length=LONGEST)]
     capture: Literal["on", "off"]
 
 
-class Forget(BaseModel):
+class Forget(RequestShape):
     model_config = ConfigDict(
         json_schema_extra={
             "oneOf": [
@@ -164,13 +165,13 @@ class Forget(BaseModel):
     purge_backups: bool = Field(False, description="Copies of the database in the home that hold it go, too.")
 
 
-class KeyWanted(BaseModel):
+class KeyWanted(RequestShape):
     name: Annotated[str, Field(pattern=f"^{NAME.pattern}$")] = Field(
         description=f"Not `{OWNER}`; unique among those that hold."
     )
     role: Role = "use"
 
 
-class RescoreWanted(BaseModel):
+class RescoreWanted(RequestShape):
     since: float = Field(default=0.0, ge=0, le=2**40, description="Unix seconds.")
     episodes: bool = Field(default=False, description="Episodes opened since then, with `train.reward`.")

@@ -78,7 +78,7 @@ class WaitingEpisodes(TypedDict):
     ended_lately: Annotated[int, Field(description="Episodes that ended in the last minute.")]
 
 
-class Training(TypedDict):
+class TrainingBody(TypedDict):
     paused: bool
     share_gpu: bool
     run: int | None
@@ -118,7 +118,7 @@ class StatusBody(PromptsBody):
     ratings: RatingsBody
     episodes: Annotated[WaitingEpisodes | None, Field(description="Null where there has never been one.")]
     baseline: float
-    training: Training
+    training: TrainingBody
     held: HeldBody
     judge: JudgeBrief | None
     watch: WatchBody | None

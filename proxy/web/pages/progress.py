@@ -16,11 +16,8 @@ from aiohttp import web
 from proxy.access.security import require_admin
 from proxy.core.errors import NotFound
 from proxy.core.version_names import version_in_words
-from proxy.signals.judging import JudgingLoop
 from proxy.training import run_folder
-from proxy.training.admin_acts import AdminActs
-from proxy.training.preconditions import Preconditions
-from proxy.training.run_supervisor import RunSupervisor
+from proxy.training.training import Training
 from proxy.web.pages import plots
 from proxy.web.pages.filters import wilson
 from proxy.web.pages.notices import texts
@@ -34,23 +31,14 @@ OFFERED: Final = ("train", "pause", "resume", "cancel")
 
 
 class ProgressPage:
-    def __init__(
-        self,
-        view: View,
-        store: Store,
-        learner: RunSupervisor,
-        acts: AdminActs,
-        preconditions: Preconditions,
-        status: StatusReport,
-        judging: JudgingLoop,
-    ) -> None:
+    def __init__(self, view: View, store: Store, training: Training, status: StatusReport) -> None:
         self._view = view
         self._store = store
-        self._learner = learner
-        self._acts = acts
-        self._preconditions = preconditions
+        self._supervisor = training.supervisor
+        self._acts = training.acts
+        self._preconditions = training.preconditions
+        self._judging = training.judging
         self._status = status
-        self._judging = judging
 
     async def page(self, request: web.Request) -> web.Response:
         return self._view.page(
@@ -86,7 +74,7 @@ class ProgressPage:
         days = await self._store.stats.days(now - DAYS * DAY, float(time.localtime(now).tm_gmtoff))
         spans = [plots.RatedSpan(day.starts_at, day.good, day.bad) for day in days]
         versions = [plots.PlottedVersion(a.version, a.created_at) for a in await self._store.versions.all()]
-        under_way = self._learner.state.run
+        under_way = self._supervisor.state.run
         run = under_way or next(iter(await self._store.runs.recent(limit=1)), None)
         progress_lines = await asyncio.to_thread(run_folder.progress, Path(run.folder)) if run else []
         return {
@@ -98,15 +86,15 @@ class ProgressPage:
         }
 
     async def _now(self) -> dict[str, Any]:
-        due, fresh, run = await self._preconditions.due(), await self._preconditions.fresh(), self._learner.state.run
+        due, fresh, run = await self._preconditions.due(), await self._preconditions.fresh(), self._supervisor.state.run
         needed, _ = await self._preconditions.ratings_threshold()
         waiting = None if run else next(iter(await self._store.runs.unfinished()), None)
         return {
             "run": run,
             "waiting": waiting,
-            "paused": self._learner.state.paused,
-            "progress": self._learner.state.progress,
-            "doing": under_way(self._learner.state.progress),
+            "paused": self._supervisor.state.paused,
+            "progress": self._supervisor.state.progress,
+            "doing": under_way(self._supervisor.state.progress),
             "never": await self._status.never_trains(),
             "due": due,
             "fresh": fresh,

@@ -21,8 +21,7 @@ from aiohttp import web
 
 from config.sections import ServerSection
 from proxy.access.keys import Keys, Principal, same
-from proxy.access.roles import rule
-from proxy.access.security import GUEST
+from proxy.access.security import GUEST, HEAD
 from proxy.core.errors import Forbidden
 from proxy.feedback.ratings import OWNER
 from store.records import Role
@@ -78,7 +77,7 @@ class Visits:
         """For `security.Guard`: who it is by cookie; a guest on the page without one; None: by key, as ever."""
         if not self.keyed or "authorization" in request.headers or "x-api-key" in request.headers:
             return None
-        is_page = rule(request).kind == "page"
+        is_page = request[HEAD].rule.kind == "page"
         if request.method in ("GET", "HEAD") or is_page:
             visitor = self._read(request.cookies.get(COOKIE, ""))
             if visitor is not None and visitor.role != GUEST:

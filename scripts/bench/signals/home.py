@@ -24,7 +24,7 @@ from proxy.core.events import Events
 from proxy.signals import rules
 from proxy.signals.follower import Follower
 from proxy.signals.hindsight import Hindsight
-from proxy.signals.judging import JudgingLoop
+from proxy.signals.judging import JudgingLoop, SignalSources
 from proxy.signals.own import OwnSignals
 from proxy.signals.trust import MOST_WEIGHT, Agreement, Trust
 from proxy.training import run_folder
@@ -56,9 +56,11 @@ class Home:
             OpenAICompatible(BackendSection(url=judge_url, model=NAME)),
             redactor,
             Events(),
-            Follower(store, AnswerOnScreen(store, redactor, AnswersInProgress())),
-            OwnSignals(Signals()),
-            Hindsight(settings, lambda: None),
+            SignalSources(
+                Follower(store, AnswerOnScreen(store, redactor, AnswersInProgress())),
+                OwnSignals(Signals()),
+                Hindsight(settings, lambda: None),
+            ),
             now=datetime.now,
         )
         self._http = http

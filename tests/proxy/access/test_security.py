@@ -11,9 +11,8 @@ from aiohttp.test_utils import TestServer, make_mocked_request
 from multidict import CIMultiDict
 
 from config.sections import ServerSection
-from proxy.access.bodies import Bodies
 from proxy.access.keys import Keys, Principal
-from proxy.access.limits import Limits
+from proxy.access.roles import PAGE, Rule
 from proxy.access.security import HEADS, Guard, RequestHeads, check_bind, is_loopback, outgoing_headers
 from proxy.core.errors import BadRequest, Forbidden, HeadTooLarge
 from proxy.web.error_middleware import shape_errors
@@ -103,10 +102,13 @@ async def test_a_guest_of_the_page_sees_no_more_than_pages() -> None:
         return web.Response()
 
     keys = Keys(settings)
-    guard = Guard(settings, keys, Limits(settings), Bodies(settings), lambda request: Principal("guest"))
+    rules: dict[web.AbstractRoute, Rule] = {}
+    guard = Guard(settings, keys, rules, lambda request: Principal("guest"))
     app = web.Application(middlewares=[shape_errors, guard.middleware])
     paths = ("/login", "/rl/status", "/v1/models", "/metrics", "/v1/feedback/last", "/nowhere")
-    app.add_routes(web.get(path, handler) for path in paths[:-1])
+    (page,) = app.add_routes([web.get("/login", handler)])[:1]
+    rules[page] = PAGE
+    app.add_routes(web.get(path, handler) for path in paths[1:-1])
     async with TestServer(app) as server, aiohttp.ClientSession() as http:
         for path in paths:
             async with http.get(server.make_url(path)) as response:
@@ -122,7 +124,7 @@ def request(path: str = "/v1/models", method: str = "GET", **headers: str) -> we
 
 
 def test_the_same_head_is_read_once_whatever_the_length_of_its_body() -> None:
-    heads = RequestHeads()
+    heads = RequestHeads({})
     first = heads.of(request(content_length="1", x_api_key="a"))
     assert heads.of(request(content_length="22", x_api_key="a")) is first
     for other in (request(x_api_key="b"), request(x_api_key="a", x_rl_user="ann"), request("/v1/other", x_api_key="a"),
@@ -132,7 +134,7 @@ def test_the_same_head_is_read_once_whatever_the_length_of_its_body() -> None:
 
 
 def test_only_so_many_short_ones_are_remembered() -> None:
-    heads = RequestHeads()
+    heads = RequestHeads({})
     first = heads.of(request(x_at="0"))
     for at in range(1, HEADS + 1):
         heads.of(request(x_at=str(at)))
@@ -143,7 +145,7 @@ def test_only_so_many_short_ones_are_remembered() -> None:
 
 
 def test_what_is_refused_is_refused_again() -> None:
-    heads = RequestHeads()
+    heads = RequestHeads({})
     for _ in range(2):
         with pytest.raises(BadRequest):
             heads.of(request("/v1/../rl/keys"))

@@ -30,7 +30,7 @@ from proxy.conversation.user_text import EXCERPT_LENGTH
 from proxy.core.events import Events
 from proxy.core.json_edit import WholeAnswer
 from proxy.core.metrics import Metrics
-from proxy.relay.capture.capture import Capture
+from proxy.relay.capture.capture import Capture, CaptureServices
 from scripts.harness.in_process import Proxy
 from store.records import NewCompletion
 from store.store import Store
@@ -537,7 +537,7 @@ async def _captured(store: Store, found: list[str], chance: random.Random) -> No
         tuple(ALL.message(canonical(m), kinds) for m in messages), ALL.json(orjson.dumps({"metadata": {e: 1}}), kinds),
         thread=thread(messages, ALL.message), redacted=tuple(sorted(kinds)),
     )  # fmt: skip
-    capture = Capture(store, Metrics(), Health(), Events(), ALL, AnswersInProgress(), "rl-1", 1)
+    capture = Capture(CaptureServices(store, Metrics(), Health(), Events(), ALL, AnswersInProgress()), "rl-1", 1)
     await capture.begin(new)
     call = {
         "id": "c",

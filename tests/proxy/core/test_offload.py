@@ -21,7 +21,7 @@ from proxy.core.metrics import Metrics
 from proxy.core.offload import LARGE, WorkerThreads, off_loop, weight
 from proxy.core.sharing.shares import HOLDER
 from proxy.core.tasks import Tasks
-from proxy.relay.capture.capture import Capture
+from proxy.relay.capture.capture import Capture, CaptureServices
 from proxy.relay.capture.pending_record import MakesRow
 from scripts.harness.in_process import Proxy
 from store.records import NewCompletion
@@ -128,7 +128,8 @@ def broken_now() -> NewCompletion:
 @pytest.mark.parametrize("broken", [broken_later, broken_now])
 async def test_a_row_that_cannot_be_made_costs_nobody_the_answer(proxy: Proxy, broken: MakesRow, at_once: bool) -> None:
     tasks, health = Tasks(), Health()
-    capture = Capture(proxy.store, Metrics(), health, Events(), Redactor(Redaction()), AnswersInProgress(), "rl-1", 1)
+    services = CaptureServices(proxy.store, Metrics(), health, Events(), Redactor(Redaction()), AnswersInProgress())
+    capture = Capture(services, "rl-1", 1)
     capture.follow(tasks, broken, at_once=at_once)
     capture.reader.take_whole(WholeAnswer(b'{"choices": [{"index": 0, "message": {"content": "x"}}]}'))
     assert not await capture.finish("done")

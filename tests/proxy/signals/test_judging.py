@@ -20,7 +20,7 @@ from proxy.conversation.underway import AnswersInProgress
 from proxy.core.events import Events
 from proxy.signals.follower import Follower
 from proxy.signals.hindsight import Hindsight
-from proxy.signals.judging import JudgingLoop
+from proxy.signals.judging import JudgingLoop, SignalSources
 from proxy.signals.own import OwnSignals
 from proxy.signals.trust import UNSEEN
 from scripts.harness.records import claim, put, rating
@@ -41,9 +41,11 @@ def judging(store: Store, judge: FakeJudge | None, own: OwnSignals | None = None
         OpenAICompatible(BackendSection(url="http://127.0.0.1:9", model="m")),
         Redactor(Redaction()),
         Events(),
-        Follower(store, AnswerOnScreen(store, Redactor(Redaction()), AnswersInProgress())),
-        own or OwnSignals(Signals()),
-        Hindsight(Judge(**(defaults | settings)), lambda: None),
+        SignalSources(
+            Follower(store, AnswerOnScreen(store, Redactor(Redaction()), AnswersInProgress())),
+            own or OwnSignals(Signals()),
+            Hindsight(Judge(**(defaults | settings)), lambda: None),
+        ),
         now=lambda: datetime(2026, 11, 24, 12, 0),
     )
 

@@ -1,0 +1,112 @@
+"""Ratings become versions, and versions answer: the subsystem, put together.
+
+Owns which part is made of which, and the order of their start. Not here: what each does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import aiohttp
+import structlog
+
+from proxy.core.errors import ProxyError
+from proxy.signals.follower import Follower
+from proxy.signals.hindsight import Hindsight
+from proxy.signals.judging import JudgingLoop, SignalSources
+from proxy.signals.own import OwnSignals
+from proxy.training.admin_acts import AdminActs
+from proxy.training.claim import Claims
+from proxy.training.cloud_student import CloudStudent
+from proxy.training.gpu_sharing import GpuSharing
+from proxy.training.preconditions import Preconditions
+from proxy.training.publish import Publisher
+from proxy.training.rehearsal import Rehearsal
+from proxy.training.run_files import RunFiles
+from proxy.training.run_state import RunState
+from proxy.training.run_supervisor import RunSupervisor
+from proxy.training.unlearning import Unlearning
+from proxy.training.weights_check import WeightsCheck
+from proxy.versions.live_version import LiveVersion
+from proxy.versions.rollback_monitor import RollbackMonitor
+from proxy.versions.services import Services
+from proxy.versions.warm_up import WarmUp
+
+log = structlog.get_logger()
+
+
+class Training:
+    def __init__(self, services: Services, pinned: Callable[[], set[int]]) -> None:
+        """`pinned`: versions that will be asked for again (LiveVersion)."""
+        settings, store, backend, events = services.settings, services.store, services.backend, services.events
+        self._services = services
+        # one version answers, and another takes its place
+        self.live_version = LiveVersion(
+            store, backend, services.tasks, events, services.admission, WarmUp(backend, services.recent), pinned
+        )
+        self.gpu_sharing = GpuSharing(
+            settings, store, backend, self.live_version, services.admission, events, services.tasks
+        )
+        self.monitor = RollbackMonitor(settings.train, store, self.live_version, events)
+        # a run: whether it may start, its samples, its trainer, its version
+        self.weights_check = WeightsCheck(settings, store, backend, services.launcher, events)
+        self.cloud_student = CloudStudent(settings, store, events) if backend.capabilities.is_foreign else None
+        self.preconditions = Preconditions(
+            services, self.live_version, self.gpu_sharing, self.weights_check, self.cloud_student, RunState()
+        )
+        self.rehearsal = Rehearsal(services, self.weights_check, self.preconditions)
+        self.unlearning = Unlearning(
+            settings, store, self.live_version, backend, self.preconditions, self.cloud_student, events
+        )
+        self.run_files = RunFiles(store, settings.home)
+        claims = Claims(settings, store, backend, self.live_version, self.cloud_student, self.run_files)
+        publisher = Publisher(store, self.live_version, self.gpu_sharing, events, services.metrics, self.cloud_student)
+        self.supervisor = RunSupervisor(
+            services, self.live_version, self.gpu_sharing, self.preconditions, claims, publisher, self.unlearning
+        )
+        self.acts = AdminActs(self.supervisor, self.live_version)
+        # what people say next is evidence, too
+        sources = SignalSources(
+            Follower(store, services.screen),
+            OwnSignals(settings.signals),
+            Hindsight(settings.judge, self.preconditions.weights),
+        )
+        self.judging = JudgingLoop(settings.judge, store, backend, services.redactor, events, sources)
+        claims.prepare, claims.extra_choices = self.judging.settle, self.judging.choices
+
+    async def load(self, http: aiohttp.ClientSession) -> None:
+        """The backend, with the versions that it should have."""
+        await self.unlearning.start()
+        await self._services.backend.start(http, self.live_version.restore)
+        if not await self.gpu_sharing.recover():
+            try:
+                await self.live_version.restore()
+            except ProxyError as error:  # a backend that is not there yet does not keep the proxy from starting
+                log.warning("adapters are not loaded yet", error=str(error))
+        await self.judging.start(http)
+
+    async def start(self) -> None:
+        tasks = self._services.tasks
+        settling = tasks.spawn("forgotten", self.run_files.start())
+        if self._services.store.integrity.doubt is None:
+            await settling
+        tasks.spawn("gaps", self.run_files.keep_overwriting())
+        await self.supervisor.start()
+        tasks.spawn("watch", self.monitor.run())
+        tasks.spawn("rehearsal", self.rehearsal.run())
+        tasks.spawn("signals", self.judging.run())
+        tasks.spawn("wake-on-ratings", self._wake_on_ratings())
+
+    async def stop(self) -> None:
+        self.gpu_sharing.stopping()
+        await self.supervisor.stop()
+        await self.gpu_sharing.leave_awake()
+
+    async def _wake_on_ratings(self) -> None:
+        async for event in self._services.events.listen():
+            if event.kind in ("rating", "rebuild", "episode", "judged"):
+                self.supervisor.wake()
+            if event.kind in ("rating", "retracted", "episode"):
+                self.monitor.wake()
+            if event.kind in ("rating", "retracted"):
+                self.judging.rated()
