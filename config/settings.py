@@ -57,7 +57,7 @@ LISTS = (
     *(f"webhooks.{platform}.admins" for platform in PLATFORMS),
 )  # fmt: skip
 # Variables with our prefix that are no settings.
-SECRETS = ("RLPROXY_STORE_KEY",)  # the database's own key (store.safety.db_key)
+SECRETS = ("RLPROXY_STORE_KEY",)  # the database's own key (store.file.db_key)
 # Flags that are not named as their keys are.
 FLAGS = {
     "backend.kind": "--backend",

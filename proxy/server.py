@@ -37,7 +37,7 @@ from proxy.core.terminal import escape_controls, styled
 from proxy.relay.exchange import CLIENT_ERRORS
 from proxy.web.status import reachable
 from store.errors import MissingExtra
-from store.safety.db_key import Secret, find
+from store.file.db_key import Secret, find
 from store.store import Store
 from trainer.launch import LocalLauncher, sealing_lacks
 

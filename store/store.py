@@ -12,15 +12,24 @@ import contextlib
 import sqlite3
 from pathlib import Path
 
-from store import driver, schema
+from store.captured import completions
 from store.captured.completions import CompletionStore
-from store.captured.export import TransferStore
 from store.captured.inbox import InboxStore
 from store.captured.items import ItemStore
 from store.captured.recent_answers import AnswerStore
 from store.captured.sizes import SizeStore
 from store.captured.stats import StatStore
+from store.copies import backup
+from store.copies.export import TransferStore
 from store.errors import StoreError
+from store.file import conversion, driver, integrity, schema, tombstones, torn_log
+from store.file.db_key import Secret
+from store.file.integrity import Integrity
+from store.file.lock import Lock
+from store.file.meta import MetaStore, set_meta
+from store.file.reader import Reader
+from store.file.writer import Writer
+from store.forgetting.erasure import ErasureStore
 from store.learning import keys
 from store.learning.episode_groups import EpisodeGroupStore
 from store.learning.episode_scores import EpisodeScoreStore
@@ -29,7 +38,6 @@ from store.learning.guesses import GuessStore
 from store.learning.judged_pairs import JudgedPairStore
 from store.learning.keys import KeyStore
 from store.learning.lessons import LessonStore
-from store.learning.meta import MetaStore, set_meta
 from store.learning.opinion import OpinionStore
 from store.learning.ratings import RatingStore
 from store.learning.reactions import ReactionStore
@@ -38,13 +46,6 @@ from store.learning.samples import SampleStore
 from store.learning.signals import SignalStore
 from store.learning.unlearning import RebuildStore
 from store.learning.versions import VersionStore
-from store.lock import Lock
-from store.reader import Reader
-from store.safety import backup, conversion, integrity, tombstones, torn_log
-from store.safety.db_key import Secret
-from store.safety.erasure import ErasureStore
-from store.safety.integrity import Integrity
-from store.writer import Writer
 
 
 class Store:
@@ -189,7 +190,7 @@ def _take(
             if was_damaged or not schema.was_closed(db):
                 db.execute("PRAGMA wal_autocheckpoint = 0")
                 _check(file_integrity, path, secret, tell, at_once=was_damaged)
-            schema.begin(db)
+            schema.begin(db, completions.recover)
             _revoke(db, home)
         except BaseException as error:
             driver.let_go(db, path, secret)

@@ -28,7 +28,7 @@ from scripts.fakes.backend import FakeBackend
 from scripts.fakes.keyring import FileKeyring
 from scripts.fakes.launcher import FakeLauncher
 from scripts.harness.in_process import Proxy
-from store.safety.db_key import find
+from store.file.db_key import find
 from tests.harness import docs_blocks
 from tests.harness.docs_blocks import ELSEWHERE, OUR_PORT, PAGES, PLAIN, ROOT, SHELL, Line, Wrong
 from tests.harness.runs import until

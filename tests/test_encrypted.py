@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from scripts.harness.serving import Serving
-from store.safety.db_key import Secret
+from store.file.db_key import Secret
 from store.store import Store
 from tests.harness.kills import LENIENT, until_quiet
 

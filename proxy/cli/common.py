@@ -55,7 +55,7 @@ def command_for(text: str, settings: Settings) -> str:
 
 def secret_of(settings: Any) -> Any:
     """The database's key, where it has one. Raises StoreError."""
-    from store.safety.db_key import find
+    from store.file.db_key import find
 
     return find(settings.store.key_from, settings.home)
 

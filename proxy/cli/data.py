@@ -128,9 +128,9 @@ def backup(
     as_json: AsJson = False,
 ) -> None:
     """Copy the database into one file, also while rlproxy runs."""
-    from store import schema
+    from store.copies.backup import backup as make
     from store.errors import StoreError
-    from store.safety.backup import backup as make
+    from store.file import schema
 
     try:
         settings = settings_of({"home": home})
@@ -151,8 +151,8 @@ def restore(
     as_json: AsJson = False,
 ) -> None:
     """Put a backup in the database's place; refused while rlproxy runs, or where the backup is not whole."""
+    from store.copies.backup import restore as restore_backup
     from store.errors import StoreBusy, StoreError
-    from store.safety.backup import restore as restore_backup
 
     try:
         settings = settings_of({"home": home})
@@ -187,8 +187,8 @@ def audit_verify(
     as_json: AsJson = False,
 ) -> None:
     """Tell whether no line of the log was changed or taken out; also while rlproxy runs."""
+    from store.copies.backup import audit_verdict
     from store.errors import StoreError
-    from store.safety.backup import audit_verdict
 
     try:
         settings = settings_of({"home": home})

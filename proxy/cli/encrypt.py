@@ -15,7 +15,7 @@ from proxy.core.terminal import escape_controls, styled
 
 if TYPE_CHECKING:
     from proxy.cli.encrypting import Report
-    from store.safety.conversion import Progress, Step
+    from store.file.conversion import Progress, Step
 
 encrypt_app = typer.Typer(rich_markup_mode=None)
 
@@ -32,7 +32,7 @@ def encrypt(
 ) -> None:
     """Encrypt the database, its backups and the run folders; rlproxy must not run."""
     from proxy.cli import encrypting
-    from store.safety.conversion import throttled
+    from store.file.conversion import throttled
 
     settings = settings_of({"home": home, "store.key_from": key or None})
     current_settings = settings_of({"home": home})
@@ -43,14 +43,14 @@ def encrypt(
         print_json(asdict(report))
     else:
         _say_encrypted(report)
-    _say_left(report)
+    _print_failures(report)
 
 
 @encrypt_app.command()
 def decrypt(home: Home = None, as_json: AsJson = False) -> None:
     """Take the encryption off again; rlproxy must not run."""
     from proxy.cli import encrypting
-    from store.safety.conversion import throttled
+    from store.file.conversion import throttled
 
     settings = settings_of({"home": home})
     report = _run_or_fail(lambda: encrypting.decrypt(settings, throttled(_progress(as_json))))
@@ -61,7 +61,7 @@ def decrypt(home: Home = None, as_json: AsJson = False) -> None:
         print(f"The key is still there ({report.key_from}): backups of before need it.")
         if report.setting:
             print(f"store.key_from comes from {report.setting}: take it away there before the next start.")
-    _say_left(report)
+    _print_failures(report)
 
 
 def _say_encrypted(report: Report) -> None:
@@ -76,10 +76,10 @@ def _say_encrypted(report: Report) -> None:
     print("Adapters, logs and backups that you made elsewhere are as they were.")
 
 
-def _say_left(report: Report) -> None:
-    for name, reason in report.left.items():
+def _print_failures(report: Report) -> None:
+    for name, reason in report.failures.items():
         print(f"rlproxy: {name} is as it was: {reason}", file=sys.stderr)
-    if report.left:
+    if report.failures:
         raise typer.Exit(1)
 
 

@@ -2,7 +2,7 @@
 
 Owns the order, so that a kill anywhere leaves what the same command finishes. To encrypt: the setting, the database,
 its copies, run folders. Back again: run folders, the database, its copies, the setting. Not here: files of the store
-(store.safety.encryption), what a sealed file looks like (trainer.io.encrypted_files), what is printed (encrypt).
+(store.copies.encryption), what a sealed file looks like (trainer.io.encrypted_files), what is printed (encrypt).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from config.settings import FILE_NAME, Settings
 from proxy.cli.agents.paths import UnreadableSettings
 from proxy.cli.agents.toml_text import drop, parse, set_value
 from proxy.training import run_folder
-from store import driver, schema
+from store.copies import encryption
 from store.errors import KeyProblem, NoKey, StoreError
-from store.safety import conversion, db_key, encryption, run_keys
-from store.safety.conversion import Progress
-from store.safety.db_key import Secret
+from store.file import conversion, db_key, driver, run_keys, schema
+from store.file.conversion import Progress
+from store.file.db_key import Secret
 from trainer.launch import IN_THE_CLEAR, Seal, SealError, is_sealed, sealing_lacks
 
 MEANWHILE: Final = "cache"  # of a run that has not ended; it is made again
@@ -33,7 +33,7 @@ class Report:
     was: bool | None = None  # encrypted before; None where there was no database
     files: list[str] = field(default_factory=list)
     runs: int = 0  # folders
-    left: dict[str, str] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
     setting: str | None = None  # where the setting is still to be changed by hand
 
 
@@ -80,10 +80,10 @@ def decrypt(settings: Settings, progress: Progress) -> Report:
         report = Report(source, was=encryption.is_encrypted(home))
         if report.was:
             report.runs = _runs(home, secret, progress, report, sealed=False)
-            if not report.left:
+            if not report.failures:
                 _drop_run_keys(home, secret)
-        if any(str(name).startswith(str(home / "runs")) for name in report.left):
-            raise StoreError(f"{next(iter(report.left.values()))} Nothing else was decrypted.")
+        if any(str(name).startswith(str(home / "runs")) for name in report.failures):
+            raise StoreError(f"{next(iter(report.failures.values()))} Nothing else was decrypted.")
         _take(report, encryption.decrypt(home, secret, progress))
         if report.files or report.runs:
             encryption.note(home, "decrypt", None)
@@ -93,7 +93,7 @@ def decrypt(settings: Settings, progress: Progress) -> Report:
 
 def _take(report: Report, conversion_report: encryption.ConversionReport) -> None:
     report.files += [str(path) for path in conversion_report.files]
-    report.left |= {str(path): reason for path, reason in conversion_report.left.items()}
+    report.failures |= {str(path): reason for path, reason in conversion_report.failures.items()}
 
 
 def _runs(home: Path, secret: Secret, progress: Progress, report: Report, *, sealed: bool) -> int:
@@ -120,7 +120,7 @@ def _runs(home: Path, secret: Secret, progress: Progress, report: Report, *, sea
                     if not is_sealed(file):
                         conversion.wipe(file)
             except (OSError, SealError) as error:
-                report.left[str(folder)] = str(error)
+                report.failures[str(folder)] = str(error)
                 continue
             count += 1
     return count

@@ -108,7 +108,7 @@ def _ask(home: Path | None, method: str, path: str, body: Any, act: Callable[[Ke
 
 async def _act_on_store(settings: Any, act: Callable[[Keys], Awaitable[Any]]) -> Any:
     from proxy.access.keys import Keys
-    from store.safety.db_key import find
+    from store.file.db_key import find
     from store.store import Store
 
     store = await Store.open(settings.home, find(settings.store.key_from, settings.home))

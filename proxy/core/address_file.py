@@ -13,7 +13,7 @@ from typing import Any, Final
 from urllib.parse import quote, unquote_to_bytes, urlsplit
 
 from config.settings import Settings
-from store.lock import is_held
+from store.file.lock import is_held
 
 ADDRESS_FILE: Final = "serving.json"
 HOME_HEADER: Final = "x-rl-home"  # of commands: the home that they are for

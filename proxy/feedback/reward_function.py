@@ -23,7 +23,7 @@ from proxy.core.events import Events
 from proxy.core.own_code.child import OwnCode, OwnCodeFailed
 from proxy.core.own_code.reward import OwnReward, reward_of
 from proxy.training.segments import segments
-from store.captured import export
+from store.copies import export
 from store.errors import StoreError
 from store.learning.episodes import Episode, NewReward, RewardResult
 from store.store import Store

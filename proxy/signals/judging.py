@@ -32,7 +32,7 @@ from proxy.signals.judge_queue import NOT_MAIN, JudgeQueue, day_of, turn_of
 from proxy.signals.judge_server import JudgeServer
 from proxy.signals.own import WEIGHT, OwnSignals
 from proxy.signals.trust import WINDOW, Trust, trust
-from store.captured import export
+from store.copies import export
 from store.errors import StoreError
 from store.learning.labels import HINDSIGHT, OWN_CODE, RULES_CONFIG, WENT_ON, TrustedJudge
 from store.learning.signals import ASK, OwnScore

@@ -4,7 +4,7 @@ Owns that these take turns, and that what was forgotten leaves the files before 
 written from rows that were read under the lock; whoever forgets deletes rows and looks into the folders under the same
 lock. So a text is either gone before its row is read, or its file is there to be looked into. Rows and what the folders
 owe go in one transaction: a kill at any moment leaves the files to the next start.
-Not here: which files those are and what is in them (run_folder), which rows go (store.safety.forget).
+Not here: which files those are and what is in them (run_folder), which rows go (store.forgetting.forget).
 """
 
 from __future__ import annotations

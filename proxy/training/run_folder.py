@@ -26,12 +26,12 @@ from proxy.dialects import chat_tools, chat_turns, template_kwargs
 from proxy.training.own_loss import LossFile
 from proxy.training.rewards import worth
 from store.captured.rows import as_text
+from store.file import conversion
 from store.learning.episode_groups import RunTurn
 from store.learning.labels import HINDSIGHT, rater_of
 from store.learning.ratings import JUDGED
 from store.learning.samples import explain_held
 from store.records import BASE, Completion, Message, Moments, Run, RunSample
-from store.safety import conversion
 from trainer.launch import IN_THE_CLEAR, Seal, SealError, ServerFormat, join_lessons, partial_path, with_hint
 
 FORMAT = 1

@@ -4,7 +4,7 @@ Owns the order of it. First the live pointer leaves such a version, at once. Whe
 and again, and at the next start before anything is loaded. Then runs train from the clean version on the ratings that
 came again, until none of those is left or a run publishes nothing. Only then the old folders are deleted: until then
 they tell how likely a version found its own replies. All of it is found in the store, so a crash anywhere goes on at
-the next start. Not here: which versions (store.safety.forget), the run itself (run_supervisor).
+the next start. Not here: which versions (store.forgetting.forget), the run itself (run_supervisor).
 """
 
 from __future__ import annotations

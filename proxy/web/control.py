@@ -36,9 +36,9 @@ from proxy.web.openapi.responses import (
 from proxy.web.query import flag, number, turn
 from proxy.web.run_detail import account
 from proxy.web.status import StatusReport, reachable, run_json
-from store.captured import export
 from store.captured.completions import PageQuery
-from store.captured.export import Filter
+from store.copies import export
+from store.copies.export import Filter
 from store.records import BASE, Adapter, Completion, Pointer
 
 BEAT_S = 15.0  # a comment line, so that proxies in between keep the stream open

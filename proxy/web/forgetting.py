@@ -3,8 +3,8 @@
 Owns the order. The rows go in one transaction that also writes down what the run folders owe. Then the files go, which
 a crash in between leaves to the next start. Last come the copies of the database that hold it, where they are to go as
 well. After a crash before that, they are found again when asked again. Which versions were trained on it is said; that
-they go and others take their place is `rebuild`. Not here: which rows go (store.safety.forget), the files (run_files),
-the page's words.
+they go and others take their place is `rebuild`. Not here: which rows go (store.forgetting.forget), the files
+(run_files), the page's words.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from proxy.training.unlearning import RebuildBody, Unlearning
 from proxy.versions.services import Services
 from proxy.web.openapi.responses import ForgottenBody
 from store.errors import InOpenRun
+from store.forgetting import backup_scan as copies
+from store.forgetting.backup_scan import BackupScan
 from store.records import Forgetting, Target
-from store.safety import backup_scan as copies
-from store.safety.backup_scan import BackupScan
 
 log = structlog.get_logger()
 

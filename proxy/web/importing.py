@@ -23,12 +23,12 @@ from proxy.core.json_response import json_response
 from proxy.core.offload import off_loop_above
 from proxy.web.openapi.responses import BadLineBody, ImportedBody
 from proxy.web.query import flag
-from store.captured.export import FORMAT
-from store.captured.imports import ImportedCompletions
+from store.copies.export import FORMAT
+from store.copies.imports import ImportedCompletions
+from store.file.tombstones import ForgottenIds
 from store.learning.rater_quota import LEAST_WEIGHT, MOST_WEIGHT
 from store.learning.ratings import valid
 from store.records import FinishedCompletion, NewCompletion, NewRating, Rating
-from store.safety.tombstones import ForgottenIds
 from store.store import Store
 
 ID_LENGTH: Final = 140  # a client's own id, and the number of its choice
@@ -68,7 +68,11 @@ class ImportRoutes:
             await self._store.meta.audit("admin", "import", {**result._asdict(), "refused": len(refusals)})
         return json_response(
             ImportedBody(
-                stored=result.stored, known=result.known, ratings=result.ratings, forgotten=forgotten, refused=refusals
+                stored=result.stored,
+                known=result.existing,
+                ratings=result.ratings,
+                forgotten=forgotten,
+                refused=refusals,
             )
         )
 

@@ -21,10 +21,9 @@ from config.settings import Row, Settings
 from proxy.core.errors import BadRequest
 from proxy.training import run_folder
 from proxy.web.expiry_clock import Calendar
-from store import driver, schema
+from store.copies import backup
 from store.errors import StoreError
-from store.learning import meta
-from store.safety import backup
+from store.file import driver, meta, schema
 from store.store import Store
 
 log = structlog.get_logger()

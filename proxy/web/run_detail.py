@@ -13,8 +13,8 @@ from typing import Any
 from proxy.training import run_folder
 from proxy.web.openapi.responses import WholeRun
 from proxy.web.status import run_json
+from store.copies.read_only import ReadOnlyStore
 from store.records import Run
-from store.safety.read_only import ReadOnlyStore
 from store.store import Store
 
 

@@ -18,8 +18,8 @@ from proxy.training.training import Training
 from proxy.versions.services import Services
 from proxy.web.openapi.responses import RunBody
 from proxy.web.openapi.status import Database, PromptsBody, StatusBody, WaitingEpisodes
+from store.file.writer import ROOM
 from store.records import Run
-from store.writer import ROOM
 
 AS_IT_IS: Final = "Requests are relayed; nothing is captured, rated, trained or deleted."
 READY_S: Final = 5.0  # for the backend to show that it is there

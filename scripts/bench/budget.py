@@ -56,7 +56,7 @@ STEPS: Final = (
                             "proxy.relay.codecs", "proxy.relay.json_splice", "proxy.core.json_edit")),
     ("read the answer", ("proxy.dialects",)),
     ("signals, behind the answers", ("proxy.signals",)),
-    ("commit", ("store.writer", "store.captured", "store.store", "store")),
+    ("commit", ("store.file.writer", "store.captured", "store.store", "store")),
     ("server, loop, rest", ("proxy", "config")),
 )  # fmt: skip
 

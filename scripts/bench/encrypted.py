@@ -19,10 +19,10 @@ from typing import Any
 
 from scripts.harness.circumstances import machine, now
 from scripts.harness.records import end, new
-from store import driver, schema
+from store.copies import encryption
+from store.file import driver, schema
+from store.file.db_key import Secret
 from store.records import Message, NewRating
-from store.safety import encryption
-from store.safety.db_key import Secret
 from store.store import Store
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -29,7 +29,7 @@ import psutil
 
 from scripts.bench.relay.targets import stop, upstream
 from scripts.harness.circumstances import circumstances
-from store.schema import NAME
+from store.file.schema import NAME
 
 ROOT = Path(__file__).resolve().parents[2]
 REST_S = 3.0  # until it is at rest

@@ -25,6 +25,7 @@ from typing import Any
 from zlib import crc32
 
 from scripts.harness.circumstances import circumstances
+from store.file.schema import NAME
 from store.records import (
     CompletionQuery,
     FinishedCompletion,
@@ -34,7 +35,6 @@ from store.records import (
     Requester,
     ReturnedConversation,
 )
-from store.schema import NAME
 from store.store import Store
 
 ROOT = Path(__file__).resolve().parents[2]

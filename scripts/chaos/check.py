@@ -7,9 +7,11 @@ from contextlib import closing
 from pathlib import Path
 
 from scripts.chaos.people import Ledger, Step
+from store.captured.completions import recover
+from store.copies import backup
 from store.errors import StoreError
-from store.safety import backup, integrity
-from store.schema import NAME, begin, open_database
+from store.file import integrity
+from store.file.schema import NAME, begin, open_database
 
 END = 1e300  # later than all that happened, and before what never did
 
@@ -19,7 +21,7 @@ def wrong(home: Path, ledger: Ledger, at: float = END) -> list[str]:
     try:
         with closing(open_database(home / NAME, backup.before_migration)) as db:
             integrity.check(db, home / NAME)
-            begin(db)
+            begin(db, recover)
             return [*_damaged(db), *_answers(db, ledger, at), *_ratings(db, ledger, at), *_rewards(db, ledger, at)]
     except (StoreError, sqlite3.Error) as error:
         return [str(error)]

@@ -16,7 +16,7 @@ from scripts.chaos.check import wrong
 from scripts.chaos.nursery import Nursery
 from scripts.chaos.people import NEVER, Ledger, Person, living
 from scripts.fakes.backend import MODEL, FakeBackend
-from store.schema import NAME
+from store.file.schema import NAME
 
 PEOPLE = 6
 AGENTS = 2  # of those, programs that reward episodes

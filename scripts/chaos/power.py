@@ -24,7 +24,7 @@ from scripts.chaos.kills import Tally, clients, flags
 from scripts.chaos.nursery import Nursery
 from scripts.chaos.people import NEVER, Ledger, living
 from scripts.fakes.backend import FakeBackend
-from store.schema import NAME
+from store.file.schema import NAME
 
 SECTOR = 512
 HEAD = struct.Struct("<cc6xQQ")

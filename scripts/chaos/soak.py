@@ -31,7 +31,7 @@ from scripts.chaos.check import wrong
 from scripts.chaos.people import Ledger, Person
 from scripts.fakes.backend import FakeBackend
 from scripts.harness.circumstances import commit, machine_name, now
-from store.schema import NAME
+from store.file.schema import NAME
 
 ROOT = Path(__file__).resolve().parents[2]
 SLOPE = 1.0  # MB a minute after the warm-up: the bound

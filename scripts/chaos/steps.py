@@ -25,12 +25,13 @@ from scripts.chaos.nursery import ROOT, Nursery
 from scripts.chaos.people import Ledger, living
 from scripts.fakes.backend import FakeBackend
 from scripts.harness import newer_schema
-from store import driver, schema
+from store.captured.completions import recover
 from store.captured.recording import record
+from store.copies import backup
 from store.errors import StoreError
+from store.file import driver, integrity, schema
+from store.file.db_key import VARIABLE, Secret
 from store.records import FinishedCompletion, Message, NewCompletion
-from store.safety import backup, integrity
-from store.safety.db_key import VARIABLE, Secret
 
 MOST: Final = 400  # acts of a life: about thirty commits
 SYNCS: Final = 40  # of every other life, which ends behind one
@@ -43,7 +44,7 @@ OPEN: Final = """
 import asyncio, sys
 from pathlib import Path
 from scripts.harness import newer_schema
-from store.safety.db_key import find
+from store.file.db_key import find
 from store.store import Store
 async def main(home):
     with newer_schema.installed(Path(sys.argv[2])):
@@ -197,7 +198,7 @@ def _problems_after_start(
     try:
         with closing(schema.open_database(path, backup.before_migration, secret)) as db:
             integrity.check(db, path)
-            schema.begin(db)
+            schema.begin(db, recover)
             found = [row[0] for row in db.execute("PRAGMA integrity_check") if row[0] != "ok"]
             found += [f"foreign key of {tuple(row)}" for row in db.execute("PRAGMA foreign_key_check")]
             rows = db.execute(

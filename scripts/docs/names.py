@@ -35,9 +35,8 @@ MOST: Final[dict[str, int]] = {
     "proxy/web": 1,
     "proxy/web/openapi": 13,
     "store": 9,
-    "store/captured": 2,
+    "store/captured": 1,
     "store/learning": 2,
-    "store/safety": 1,
     "trainer": 2,
     "trainer/lessons": 2,
 }

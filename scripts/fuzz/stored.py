@@ -11,10 +11,10 @@ import sqlite3
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from store import schema
-from store.captured.export import Filter
-from store.safety.backup import audit_verdict
-from store.safety.tombstones import ForgottenIds
+from store.copies.backup import audit_verdict
+from store.copies.export import Filter
+from store.file import schema
+from store.file.tombstones import ForgottenIds
 from store.store import Store
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from proxy.backends.openai import OpenAICompatible
 from proxy.backends.vllm import VLLM
 from scripts.fakes.backend import FakeBackend
 from scripts.fakes.launcher import FakeLauncher
-from store.safety.db_key import Secret
+from store.file.db_key import Secret
 from store.store import Store
 from trainer.launch import LocalLauncher
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from store import schema
+from store.file import schema
 
 MIGRATION: Final = """
 CREATE TABLE messages_anew (

@@ -26,10 +26,10 @@ from typing import Any, Final
 
 from scripts.bench.store_alone import CACHE, message, pair, text
 from scripts.harness.circumstances import circumstances
-from store import schema
 from store.captured.recording import record
+from store.file import schema
+from store.file.writer import CHECKPOINT_CHANGES
 from store.records import FinishedCompletion, NewCompletion
-from store.writer import CHECKPOINT_CHANGES
 
 GROUPS: Final = (1, 6, 16)
 WINDOW: Final = 500  # answers

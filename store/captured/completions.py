@@ -20,8 +20,8 @@ from store.captured import blobs, conversations, items, prompt_ids, requests, tr
 from store.captured.recording import add_lessons, record
 from store.captured.rows import IDS, LOGPROBS, pack, pack_pieces, to_completion, to_json, to_rating
 from store.errors import CompletionEnded, DuplicateCompletion, UnknownCompletion
-from store.part import StorePart
-from store.reader import Reader
+from store.file.part import StorePart
+from store.file.reader import Reader
 from store.records import (
     Candidate,
     Completion,

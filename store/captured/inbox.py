@@ -14,8 +14,8 @@ from typing import Any, Final
 import orjson
 
 from store.captured.rows import to_rating
-from store.part import StorePart
-from store.reader import Reader
+from store.file.part import StorePart
+from store.file.reader import Reader
 from store.records import CompletionQuery, CompletionSummary, Inbox, Message, Rating
 
 SHOWN_CHARACTERS: Final = 6000  # characters of an answer that a list shows

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from store.captured import blobs, tree
 from store.captured.rows import to_json
-from store.part import StorePart
+from store.file.part import StorePart
 from store.records import Item, Message, Requester
 
 RESPONSE: Final = "response"  # the kind of an answer that its backend still works on, in the background

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from store.captured.rows import from_json, to_json
-from store.part import StorePart
-from store.reader import Reader
+from store.file.part import StorePart
+from store.file.reader import Reader
 from store.records import Message, RecentCompletion, RepeatedReply, Requester
 
 SYSTEM_TEXTS: Final = 8  # that are looked at of one completion

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from store.captured.rows import to_json
-from store.part import StorePart
+from store.file.part import StorePart
 
 # Of a message `m`, with what was cut out of it.
 _MESSAGE = """(length(m.body) + CASE WHEN m.cut THEN coalesce((SELECT sum(length(b.data) * 4 / 3 + 4)

@@ -11,7 +11,7 @@ from typing import Final, cast
 
 from typing_extensions import TypedDict
 
-from store.part import StorePart
+from store.file.part import StorePart
 from store.records import Day, Verdicts
 
 DAY: Final = 86400

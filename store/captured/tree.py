@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from store.captured import blobs
-from store.reader import Reader
+from store.file.reader import Reader
 from store.records import Message
 
 SIZE = 16  # bytes of a hash

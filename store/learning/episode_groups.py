@@ -18,9 +18,9 @@ from typing import Final, Literal, NamedTuple
 import orjson
 
 from store.captured import completions
+from store.file.part import StorePart
 from store.learning.episodes import SELECT, Episode, to_episode
 from store.learning.runs import RunRequirements, another_is_open, begin
-from store.part import StorePart
 from store.records import Completion, Run
 
 RECENT_S: Final = 30 * 86400.0

@@ -10,8 +10,8 @@ import sqlite3
 import time
 from typing import Final
 
+from store.file.part import StorePart
 from store.learning.episodes import SELECT, TURNS, Episode, NewReward, RewardResult, of_session, reward, to_episode
-from store.part import StorePart
 
 # Open, rewarded in no turn, and not seen by this code yet.
 _UNSEEN: Final = """e.ended_at IS NULL AND e.left_out IS NULL AND e.reward IS NULL

@@ -23,7 +23,7 @@ from store.errors import (
     UnknownCompletion,
     UnknownEpisode,
 )  # fmt: skip
-from store.part import StorePart
+from store.file.part import StorePart
 
 Split = Literal["train", "eval"]
 State = Literal["open", "rewarded", "error"]

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from store.captured import inbox
-from store.part import StorePart
+from store.file.part import StorePart
 from store.records import CompletionSummary
 
 AT_RANDOM: Final = 5  # every fifth

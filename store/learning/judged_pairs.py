@@ -12,8 +12,9 @@ import time
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from store.learning import meta, ratings
-from store.part import StorePart
+from store.file import meta
+from store.file.part import StorePart
+from store.learning import ratings
 from store.records import NewRating, SharedJudgement
 
 LAST_SEEN_KEY: Final = "ranked_after"  # the newest completion that was looked at, by seq

@@ -13,14 +13,12 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from store import driver
 from store.captured.rows import to_record
 from store.errors import NameTaken, UnknownKey
-from store.learning import meta
-from store.part import StorePart, Writes
-from store.reader import Reader
+from store.file import driver, meta, tombstones
+from store.file.part import StorePart, Writes
+from store.file.reader import Reader
 from store.records import Key
-from store.safety import tombstones
 
 COLUMNS: Final = ("id", "name", "role", "hash", "created_at", "last_used", "revoked_at")
 FIND = "SELECT * FROM keys WHERE revoked_at IS NULL AND (id = :given OR name = :given)"

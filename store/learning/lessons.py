@@ -18,10 +18,10 @@ import orjson
 
 from store.captured import prompt_ids
 from store.errors import UnknownRating
-from store.learning import meta
+from store.file import meta
+from store.file.part import StorePart
 from store.learning.rater_quota import OWNER
 from store.learning.ratings import JUDGED
-from store.part import StorePart
 
 SINCE: Final = "lessons_since"  # the newest rating, by seq, of before lessons were turned on
 LONGEST: Final = 2000  # characters: it stands in every prompt that it fits

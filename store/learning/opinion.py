@@ -11,6 +11,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+from store.file.part import StorePart
 from store.learning.rater_quota import (
     FEW,
     FULL_VOICE,
@@ -23,7 +24,6 @@ from store.learning.rater_quota import (
     within,
 )
 from store.learning.samples import NOBODY, load_recent_voices
-from store.part import StorePart
 from store.records import Moments, Vote
 
 

@@ -16,9 +16,9 @@ from typing import Final
 from store.captured.items import OPEN
 from store.captured.rows import to_rating
 from store.errors import EventTaken, NoAnswer, UnknownCompletion, UnknownRating
+from store.file.part import StorePart
 from store.learning.rater_quota import LEAST_WEIGHT as LEAST_WEIGHT
 from store.learning.rater_quota import MOST_WEIGHT
-from store.part import StorePart
 from store.records import NewRating, Rating
 
 JUDGED: Final = "judge"  # the source of a judge's labels that became ratings

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from store.errors import LinkTaken
+from store.file.part import StorePart
 from store.learning import ratings
-from store.part import StorePart
 from store.records import Link, NewRating, NewReaction, Rating, ReactionResult, Requester, Scale
 
 RETENTION_S: Final = 8 * 86400.0  # no platform sends an event again after a week

@@ -13,11 +13,11 @@ from typing import Any, Literal
 
 from store.captured.rows import to_json, to_run
 from store.errors import RunEnded, UnknownRun
-from store.learning import meta, versions
-from store.part import StorePart, Writes
-from store.reader import Reader
+from store.file import meta, run_keys
+from store.file.part import StorePart, Writes
+from store.file.reader import Reader
+from store.learning import versions
 from store.records import Adapter, Run, RunStatus
-from store.safety import run_keys
 
 EPISODE_BASELINE = "episode_baseline"  # the same of episodes outside any group
 BASELINE = "baseline"  # the meta key of the reward baseline, which runs hand on

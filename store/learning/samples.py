@@ -24,6 +24,8 @@ import orjson
 
 from store.captured import completions
 from store.captured.rows import to_rating, to_run
+from store.file.part import StorePart
+from store.file.reader import Reader
 from store.learning import unlearning
 from store.learning.rater_quota import (
     LEAST_WEIGHT,
@@ -37,8 +39,6 @@ from store.learning.rater_quota import (
     within_judges,
 )
 from store.learning.runs import RunRequirements, another_is_open, begin
-from store.part import StorePart
-from store.reader import Reader
 from store.records import Fresh, Rebuild, Run, RunSample
 
 FRESH = """FROM ratings r CROSS JOIN completions c ON c.id = r.completion_id

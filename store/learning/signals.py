@@ -14,10 +14,11 @@ from typing import Any, Final, NamedTuple, cast
 from typing_extensions import TypedDict
 
 from store.captured.rows import from_json, to_json
-from store.learning import labels, meta, ratings
+from store.file import meta
+from store.file.part import StorePart
+from store.file.reader import Reader
+from store.learning import labels, ratings
 from store.learning.labels import OWN_CODE, RULES, TrustedJudge
-from store.part import StorePart
-from store.reader import Reader
 from store.records import Message, NewSignal, Requester, SharedJudgement, Signal
 
 LAST_SEEN_KEY: Final = "signals_after"  # the newest completion that was looked at, by seq

@@ -14,9 +14,10 @@ from typing import Any, Final
 
 import orjson
 
-from store.learning import meta, runs
-from store.part import StorePart
-from store.reader import Reader
+from store.file import meta
+from store.file.part import StorePart
+from store.file.reader import Reader
+from store.learning import runs
 from store.records import BASE, Adapter, Rebuild
 
 STATE: Final = "rebuild"  # the meta key

@@ -10,8 +10,8 @@ import time
 
 from store.captured.rows import to_adapter, to_pointer
 from store.errors import UnknownAdapter
-from store.learning import meta
-from store.part import StorePart
+from store.file import meta
+from store.file.part import StorePart
 from store.records import BASE, Adapter, Pointer
 
 WAITING = "not_yet_live"  # the version that was published since the pointer moved last

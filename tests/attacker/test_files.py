@@ -16,7 +16,7 @@ from scripts.fakes.backend import FakeBackend
 from scripts.harness.command import rlproxy
 from scripts.harness.records import put
 from scripts.harness.serving import Serving
-from store.safety import tombstones
+from store.file import tombstones
 from store.store import Store
 from trainer.launch import open_log
 

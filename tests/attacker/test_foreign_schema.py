@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from scripts.harness.command import rlproxy
-from store import driver, schema
+from store.copies import backup, encryption, read_only
 from store.errors import ForeignSchema, StoreError
+from store.file import driver, schema, schema_report
+from store.file.db_key import VARIABLE, Secret
+from store.forgetting import backup_scan
 from store.records import Key
-from store.safety import backup, backup_scan, encryption, read_only, schema_report
-from store.safety.db_key import VARIABLE, Secret
 from store.store import Store
 
 SECRET = Secret("ab" * 32)

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from scripts.harness.in_process import Proxy
-from store import schema
-from store.safety import backup
+from store.copies import backup
+from store.file import schema
 from tests.harness.forgetting import forget
 from tests.harness.runs import rated, until
 
@@ -186,7 +186,7 @@ async def test_a_restore_leaves_it_in_no_run_folder(proxy: Proxy) -> None:
 async def test_a_backup_does_not_bring_it_back(proxy: Proxy, encrypted: bool) -> None:
     if encrypted:
         pytest.importorskip("sqlcipher3")
-        from store.safety.db_key import Secret
+        from store.file.db_key import Secret
 
         await proxy.stop()
         proxy.home, proxy.secret = proxy.home.parent / "dark", Secret("ab" * 32)

@@ -21,9 +21,10 @@ from scripts.fakes.launcher import FakeLauncher
 from scripts.fakes.scripted import ScriptedAnswer, ScriptedServer
 from scripts.harness.in_process import Proxy
 from scripts.harness.records import end, new
-from store.captured import completions, export
+from store.captured import completions
 from store.captured.completions import CompletionStore
 from store.captured.items import ItemStore
+from store.copies import export
 from store.records import Message, Requester
 from store.store import Store
 

@@ -15,8 +15,8 @@ import pytest
 
 from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
-from store import schema
-from store.safety.db_key import VARIABLE
+from store.file import schema
+from store.file.db_key import VARIABLE
 
 
 async def made(home: Path, name: str, role: str = "admin", **env: str) -> str:

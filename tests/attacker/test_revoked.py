@@ -12,7 +12,7 @@ from proxy.access import keys as access_keys
 from proxy.web import control
 from scripts.harness.in_process import Proxy
 from store.errors import StoreError
-from store.safety import tombstones
+from store.file import tombstones
 from tests.harness.key_holders import keys
 from tests.proxy.test_full_disk import limit_pages
 

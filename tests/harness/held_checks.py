@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from store.safety import integrity
+from store.file import integrity
 
 PAGE = 4096  # bytes of a page of a database
 LONG = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c LIMIT 30000) SELECT count(*) FROM c"

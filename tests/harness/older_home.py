@@ -6,8 +6,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from store import schema
-from store.learning import meta
+from store.file import meta, schema
 
 ROWS = """
 INSERT INTO messages (hash, parent, role, body) VALUES (x'01', NULL, 'user', CAST('{"content":"hi"}' AS BLOB)),

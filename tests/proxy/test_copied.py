@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from scripts.harness.in_process import Proxy
-from store import schema
-from store.safety import backup
+from store.copies import backup
+from store.file import schema
 from tests.harness.forgetting import forget
 from tests.harness.runs import rated, until
 from tests.proxy.training.test_unlearning import folder_of, lineage, over, run_of

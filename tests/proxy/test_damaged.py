@@ -16,10 +16,8 @@ from proxy.core.address_file import ADDRESS_FILE
 from proxy.training import run_folder
 from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
-from store import driver, schema
 from store.errors import StoreDamaged
-from store.learning import meta
-from store.safety import integrity
+from store.file import driver, integrity, meta, schema
 from tests.harness.held_checks import PAGE, Held
 from tests.harness.runs import rated, until
 

@@ -14,7 +14,7 @@ import pytest
 from scripts.fakes.backend import FakeBackend
 from scripts.fakes.launcher import FakeLauncher
 from scripts.harness.in_process import Proxy
-from store.schema import NAME
+from store.file.schema import NAME
 
 
 async def limit_pages(proxy: Proxy, pages: int) -> None:

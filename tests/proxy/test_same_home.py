@@ -17,7 +17,7 @@ from proxy.client import Unreachable
 from proxy.core.address_file import ADDRESS_FILE, address, home_header, local_key, owner
 from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
-from store.lock import Lock
+from store.file.lock import Lock
 
 
 def port_of(proxy: Proxy) -> dict[str, str]:

@@ -18,7 +18,7 @@ from proxy.core.address_file import ADDRESS_FILE
 from scripts.fakes.backend import MODEL, FakeBackend
 from scripts.harness.in_process import Proxy
 from scripts.harness.serving import Serving
-from store.schema import NAME
+from store.file.schema import NAME
 
 ENOUGH_S = 30.0
 BODY = {"model": MODEL, "messages": [{"role": "user", "content": "a b c d e f"}], "stream": True}

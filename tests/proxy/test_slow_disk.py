@@ -71,7 +71,7 @@ async def test_clients_that_leave_and_ask_again_do_not_fill_the_memory(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     room, at_once, rounds = 40, 10, 30
-    monkeypatch.setattr("store.writer.ROOM", room)
+    monkeypatch.setattr("store.file.writer.ROOM", room)
     monkeypatch.setattr("proxy.web.status.ROOM", room)
 
     async def impatient(n: int) -> None:

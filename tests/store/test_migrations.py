@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 
 from scripts.harness import newer_schema
-from store import schema
+from store.copies import backup
 from store.errors import StoreError
-from store.learning import meta
-from store.safety import backup
+from store.file import meta, schema
 from store.store import Store
 
 SHAPE = "SELECT type, name, tbl_name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_%' ORDER BY type, name"

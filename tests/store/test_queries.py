@@ -8,10 +8,10 @@ from contextlib import closing
 from pathlib import Path
 
 from scripts.harness.records import HELLO, HI, adapter, claim, end, new, put, rated, rating
-from store import schema
-from store.captured.export import Filter
 from store.captured.stats import COUNTS
 from store.captured.tree import chain
+from store.copies.export import Filter
+from store.file import schema
 from store.learning.labels import TrustedJudge
 from store.records import CompletionQuery, Link, NewReaction, Requester, ReturnedConversation
 from store.store import Store

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from scripts.harness.records import HELLO, HI, end, new, put, rating
-from store import schema
-from store.captured.export import Filter
+from store.copies.export import Filter
 from store.errors import StoreBusy, StoreClosed, StoreDamaged, StoreError
-from store.safety.integrity import Integrity
+from store.file import schema
+from store.file.integrity import Integrity
 from store.store import Store
 
 ROOT = Path(__file__).parents[2]

@@ -27,8 +27,8 @@ from typing import Any, Final
 from config.settings import LoadedSettings, load
 from proxy.cli.doctor.facts import DoctorCheck, DoctorFacts
 from proxy.conversation.redaction import Redactor
-from store import schema
-from store.safety.schema_report import outline
+from store.file import schema
+from store.file.schema_report import outline
 
 LINES: Final = 400  # of each log, before what is left out
 OURS: Final = ("serve.log", "service.log")  # that rlproxy itself writes

@@ -14,7 +14,7 @@ from proxy.cli.doctor.facts import DoctorCheck, DoctorFacts, State, gather, hold
 from proxy.cli.rendering_words import side_by_side
 from proxy.core.version_names import version_in_words
 from store.errors import KeyProblem
-from store.safety import db_key
+from store.file import db_key
 
 __all__ = ["CHECKS", "DoctorCheck", "DoctorFacts", "examine", "gather", "holder"]
 

@@ -21,9 +21,8 @@ from proxy.cli.http import HomeClient
 from proxy.client import Refused, Unreachable
 from proxy.core.address_file import owner
 from proxy.training.system_load import Machine
-from store import driver, schema
-from store.lock import NAME as LOCK
-from store.safety import integrity
+from store.file import driver, integrity, schema
+from store.file.lock import NAME as LOCK
 from trainer.launch import PriorityState, standing
 
 State = Literal["ok", "note", "problem", "unknown"]

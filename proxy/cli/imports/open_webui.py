@@ -21,7 +21,7 @@ from proxy.cli.failing import fail
 from proxy.cli.http import NO_PROXY, HomeClient
 from proxy.cli.imports.export_file import UnreadableFile
 from proxy.client import Refused, Unreachable
-from store import driver
+from store.file import driver
 
 MESSAGE: Final = ("role", "content", "originalContent", "output")
 WHERE_FROM: Final = (

@@ -17,10 +17,10 @@ from proxy.cli.http import HomeClient
 from proxy.web.control import adapter_json
 from proxy.web.pages.compare import SESSION
 from proxy.web.run_detail import account
-from store.captured.export import Filter
+from store.copies.export import Filter
+from store.copies.read_only import look
+from store.file.db_key import Secret
 from store.records import BASE, Rating
-from store.safety.db_key import Secret
-from store.safety.read_only import look
 
 RUNS: Final = 1000  # the newest; what /rl/runs gives at most
 

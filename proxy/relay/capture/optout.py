@@ -19,7 +19,7 @@ from proxy.core.errors import BadRequest
 from proxy.core.json_edit import loads
 from proxy.core.json_response import json_response
 from proxy.core.offload import off_loop
-from store.learning.meta import UNCAPTURED
+from store.file.meta import UNCAPTURED
 from store.store import Store
 
 MOST: Final = 10_000

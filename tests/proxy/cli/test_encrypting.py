@@ -16,11 +16,11 @@ from typer.testing import CliRunner
 from proxy.cli.app import app
 from scripts.harness.command import python
 from scripts.harness.in_process import Proxy
-from store import driver, schema
-from store.safety import backup
+from store.copies import backup
+from store.file import driver, schema
 from store.store import Store
 from tests.harness.runs import rated, until
-from tests.store.safety.test_conversion import KEY, PLANTED, ROOT, fill, holds, in_the_clear
+from tests.store.file.test_conversion import KEY, PLANTED, ROOT, fill, holds, in_the_clear
 from trainer.io.encrypted_files import Seal, is_sealed
 from trainer.io.run_folder import lock
 

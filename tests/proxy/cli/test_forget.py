@@ -11,9 +11,9 @@ from pathlib import Path
 
 from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
-from store import schema
+from store.copies import backup
+from store.file import schema
 from store.records import NewReaction
-from store.safety import backup
 from tests.harness.runs import rated, until
 from tests.proxy.cli.test_app import ROOT
 

@@ -27,10 +27,10 @@ from scripts.harness import newer_schema
 from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
 from scripts.harness.seeding import history
+from store.copies.read_only import look
 from store.errors import StoreError
+from store.file.db_key import Secret
 from store.records import Rating
-from store.safety.db_key import Secret
-from store.safety.read_only import look
 from store.store import Store
 from tests.harness.older_home import older_home
 from tests.harness.runs import until

@@ -12,9 +12,9 @@ from structlog.testing import capture_logs
 
 from proxy.training.system_load import Machine, MachineUse
 from scripts.harness.in_process import Proxy
-from store import schema
+from store.copies import backup
+from store.file import schema
 from store.learning.samples import SampleRequirements
-from store.safety import backup
 from tests.harness.runs import rated, until
 
 

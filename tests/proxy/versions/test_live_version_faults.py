@@ -15,7 +15,7 @@ from proxy.backends import openai
 from proxy.versions import warm_up
 from scripts.harness.in_process import Proxy
 from store.errors import StoreFull
-from store.learning import meta
+from store.file import meta
 from tests.proxy.versions.test_live_version import answered_by
 
 

@@ -12,7 +12,7 @@ from yarl import URL
 from proxy.web import status as web_status
 from scripts.harness.in_process import Proxy
 from scripts.harness.records import end, new
-from store import schema
+from store.file import schema
 from tests.harness.runs import rated, until
 
 

@@ -8,8 +8,8 @@ import json
 import pytest
 
 from scripts.harness.in_process import Proxy
-from store import schema
-from store.safety import backup
+from store.copies import backup
+from store.file import schema
 from tests.harness.forgetting import forget, lines
 from tests.harness.runs import rated, until
 from tests.proxy.relay.capture.test_capture import stored

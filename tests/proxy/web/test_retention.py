@@ -16,8 +16,8 @@ from config.settings import load
 from proxy.core.errors import BadRequest
 from proxy.web.retention import KEY, LONGEST, Retention, as_it_is, days_of
 from scripts.harness.records import claim, put, rating
-from store import schema
 from store.errors import StoreError
+from store.file import schema
 from store.store import Store
 
 DAY = 86400

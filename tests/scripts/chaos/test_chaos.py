@@ -13,9 +13,9 @@ from scripts.chaos import kills, power, steps
 from scripts.chaos.check import possible, wrong
 from scripts.chaos.people import Answer, Ledger, Reward, Step
 from scripts.harness.records import put, rating
+from store.file.db_key import Secret
+from store.file.schema import NAME
 from store.learning.episodes import NewReward
-from store.safety.db_key import Secret
-from store.schema import NAME
 from store.store import Store
 
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scripts.harness.records import end, new
-from store import schema
 from store.captured.prompt_ids import BLOCK
+from store.file import schema
 from store.store import Store
 
 IDS = BLOCK // 4

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from scripts.harness.records import end, new
-from store import schema
 from store.captured.recording import MOST, record
 from store.captured.tree import chain
 from store.errors import DuplicateCompletion
+from store.file import schema
 from store.records import FinishedCompletion, Item, Message, NewCompletion, PromptLesson
 from store.store import Store
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from scripts.harness.records import end, new
-from store import schema
 from store.captured.requests import LEAST
+from store.file import schema
 from store.store import Store
 
 TOOLS = b'{"tools":[' + b'{"type":"function","function":{"name":"read"}},' * 40 + b"{}]}"

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store import schema
 from store.captured import tree
 from store.captured.tree import chain, message_hash
+from store.file import schema
 from store.records import Message
 
 bodies = st.sampled_from([b"", b"a", b"b", b"ab"]) | st.binary(max_size=4)

@@ -19,7 +19,8 @@ from proxy.core.address_file import ADDRESS_FILE
 from proxy.training.rehearsal import UNTRIED, shares, verdict
 from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
-from store.safety import db_key, encryption
+from store.copies import encryption
+from store.file import db_key
 from store.store import Store
 
 WITH_PICTURE = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://x/y.png"}}]}]

@@ -14,9 +14,9 @@ from proxy.web.pages.filters import seconds, sentence, short, verdict, wilson
 from scripts.fakes.cloud import KEY, FakeCloud
 from scripts.harness.in_process import Proxy
 from scripts.harness.seeding import history
-from store import schema
+from store.copies import backup
+from store.file import schema
 from store.records import Rating
-from store.safety import backup
 from store.store import Store
 from tests.harness.llamacpp import make_proxy
 from tests.harness.runs import rated, until

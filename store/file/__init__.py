@@ -1,0 +1,1 @@
+"""The database file itself, and the threads that read and write it."""

@@ -1,0 +1,1 @@
+"""Removal of what a person wants gone, from rows to copies."""

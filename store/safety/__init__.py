@@ -1,1 +1,0 @@
-"""Backups, encryption, integrity, forgetting."""
