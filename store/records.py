@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 Turn = Literal["main", "side"]
 Status = Literal["pending", "done", "partial", "error"]
@@ -216,15 +216,6 @@ class CompletionSummary:
 
 
 @dataclass(frozen=True, slots=True)
-class Inbox:
-    """A page of a list."""
-
-    rows: list[CompletionSummary]
-    hidden_turns: dict[int, int]  # by seq: how many more turns its conversation has, up to a bound; nothing where none
-    before_seq: int | None  # where the next page goes on; None: there is nothing more
-
-
-@dataclass(frozen=True, slots=True)
 class NewSignal:
     """An event after a completion."""
 
@@ -264,6 +255,10 @@ class SharedJudgement:
     completion_id: str
     person: float
     judge: float
+
+
+# The texts of a rating: each is redacted, counted, exported, and stays as it was where a new rating leaves it out.
+RATING_TEXTS: Final = ("comment", "correction")
 
 
 @dataclass(frozen=True, slots=True)

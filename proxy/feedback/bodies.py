@@ -1,14 +1,59 @@
-"""The shapes of what the routes of ratings answer, as JSON schemas come of them (proxy.web.openapi)."""
+"""The shapes of what the routes of ratings take and answer, as JSON schemas come of them (proxy.web.openapi)."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Final, Literal, cast
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
 
 from proxy.core.errors import ProblemBody
-from store.records import Scale
+from store.learning.rater_quota import LEAST_WEIGHT, MOST_WEIGHT
+from store.records import Rating, Scale
+
+MAX_TEXT: Final = 20_000  # characters of each text of a rating
+Text = Annotated[str, Field(max_length=MAX_TEXT)]
+
+_ID: dict[str, Any] = {"type": "string", "minLength": 1, "maxLength": 200}
+_WORDS: dict[str, Any] = {"type": "string", "enum": ["good", "bad", "up", "down", "👍", "👎"]}
+_STARS: dict[str, Any] = {"type": "string", "pattern": "^[1-5](/5)?$"}
+_NUMBER: dict[str, Any] = {"anyOf": [{"type": "number", "minimum": -1, "exclusiveMaximum": 1}, {"enum": [2, 3, 4, 5]}]}
+_JUDGED: dict[str, Any] = {"anyOf": [_WORDS, _STARS, {"type": "boolean"}, *_NUMBER["anyOf"]]}
+_ON_A_SCALE: dict[str, Any] = {
+    "anyOf": [
+        {"properties": {"scale": {"const": "stars"}, "rating": {"enum": [1, 2, 3, 4, 5]}}, "required": ["scale"]},
+        {
+            "properties": {"scale": {"const": "unit"}, "rating": {"type": "number", "minimum": -1, "maximum": 1}},
+            "required": ["scale"],
+        },
+        {"properties": {"scale": {"type": "null"}, "rating": _JUDGED}},
+    ]
+}
+
+
+def any_member(*members: str) -> dict[str, Any]:
+    return {"anyOf": [{"properties": {key: _ID}, "required": [key]} for key in members]}
+
+
+class FeedbackBody(BaseModel):
+    model_config = ConfigDict(
+        defer_build=True,  # once somebody asks for the document
+        json_schema_extra={"allOf": [any_member("completion_id", "session"), _ON_A_SCALE]},
+    )
+    rating: Annotated[
+        Any, Field(description='"good", "bad", true, false, a number from -1 to 1, or stars; a bare 1 needs `scale`.')
+    ]
+    completion_id: Annotated[str, Field(max_length=200)] | None = Field(None, description='An id, or "last".')
+    session: Annotated[str, Field(max_length=200)] | None = Field(None, description="Its newest main turn.")
+    scale: Literal["stars", "unit"] | None = None
+    comment: Text | None = None
+    correction: Text | None = Field(None, description="What would have been right.")
+    weight: float = Field(1.0, ge=LEAST_WEIGHT, le=MOST_WEIGHT, description="Above 1 with an admin key only.")
+    rater: Annotated[str, Field(max_length=200)] | None = Field(None, description="Default: `x-rl-user`, or owner.")
+    source: Annotated[str, Field(max_length=100)] | None = None
+    source_event_id: Annotated[str, Field(max_length=200)] | None = Field(
+        None, description="Stored once a key, source and rater; 409 where it comes again with something else."
+    )
 
 
 class RatingBody(TypedDict):
@@ -30,6 +75,23 @@ class RatingBody(TypedDict):
     ]
     duplicate: Annotated[bool, Field(description="This event, or a rating that says the same, had been stored before.")]
     replaced: Annotated[str | None, Field(description="The rating whose place this one took.")]
+
+
+def whole(rating: Rating, answer: str | None) -> RatingBody:
+    members = {name: getattr(rating, name) for name in RatingBody.__annotations__ if name != "answer"}
+    return cast(RatingBody, members | {"answer": answer})
+
+
+class ShortRating(TypedDict):
+    id: str
+    rater: str
+    value: Annotated[float, Field(ge=-1, le=1)]
+    scale: Scale
+    comment: str | None
+
+
+def short(rating: Rating) -> ShortRating:
+    return cast(ShortRating, {name: getattr(rating, name) for name in ShortRating.__annotations__})
 
 
 class OpenWebUITaken(TypedDict):

@@ -17,7 +17,8 @@ from proxy.conversation.user_text import PREFIX, command_of
 from proxy.core.agent_wrappers import Agent
 from proxy.core.errors import BadRequest, ProxyError
 from proxy.dialects.identity import RequestIdentity
-from proxy.feedback.ratings import MAX_TEXT, OWNER, Feedback, parse_judgement
+from proxy.feedback.bodies import MAX_TEXT
+from proxy.feedback.ratings import OWNER, Feedback, parse_judgement
 from proxy.feedback.unconfirmed_fixes import UnconfirmedFixes
 from proxy.training.admin_acts import IN_CHAT, AdminActs
 from store.records import NewRating, Rating, RecentCompletion

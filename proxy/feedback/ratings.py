@@ -27,15 +27,14 @@ from proxy.core.metrics import Metrics
 from proxy.core.offload import off_loop, off_loop_above
 from proxy.core.wrapped_ids import LONGEST, unwrap_id
 from proxy.dialects.identity import user_in
-from proxy.feedback.bodies import Batch, RatingBody, RefusedBody, TakenBody
+from proxy.feedback.bodies import MAX_TEXT, Batch, RatingBody, RefusedBody, TakenBody, whole
 from proxy.feedback.langsmith_form import to_own_format
 from store.errors import EventTaken, NoAnswer, StoreError, UnknownCompletion, UnknownRating
 from store.learning.rater_quota import FULL_VOICE, LEAST_WEIGHT, MOST_WEIGHT
 from store.learning.rater_quota import OWNER as OWNER
-from store.records import NewRating, NewReaction, Rating, ReactionResult, RecentCompletion, Scale
+from store.records import RATING_TEXTS, NewRating, NewReaction, Rating, ReactionResult, RecentCompletion, Scale
 from store.store import Store
 
-MAX_TEXT: Final = 20_000  # characters of a comment or a correction
 MAX_BATCH: Final = 1000
 WAIT_S: Final = 0.5  # for a completion whose rating came before it
 LOOK_S: Final = 0.05
@@ -94,10 +93,8 @@ class Feedback:
         return await self._save(self._redacted(new), wait_s)
 
     def _redacted(self, new: NewRating) -> NewRating:
-        keep = self._redactor.text
-        return replace(
-            new, comment=new.comment and keep(new.comment), correction=new.correction and keep(new.correction)
-        )
+        texts: dict[str, Any] = {name: text and self._redactor.text(text) for name, text in _texts_of(new).items()}
+        return replace(new, **texts)
 
     async def _save(self, new: NewRating, wait_s: float = 0.0, *, is_begun: bool = False) -> Rating:
         """Store a rating whose secrets are out. `is_begun`: its answer is under way, and has a row by now."""
@@ -201,7 +198,7 @@ class Feedback:
         if not 0 < len(pieces) <= MAX_BATCH:
             raise BadRequest(f"A batch has 1 to {MAX_BATCH} ratings, not {len(pieces)}; nothing was stored.")
         new = [await _catch(self._read(piece, user, principal)) for piece in pieces]
-        new = await off_loop_above(WORTH_A_THREAD, _texts(new), self._without_secrets, new)
+        new = await off_loop_above(WORTH_A_THREAD, _count_characters(new), self._without_secrets, new)
         results = await self._all(new)
         until = asyncio.get_running_loop().time() + WAIT_S  # one wait for all whose completion is not there yet
         while late := [
@@ -247,17 +244,19 @@ class Feedback:
             # Of this key's events: none claims one of another key, or of a platform, before it comes.
             event_id = event_id and f"{principal.key}:{event_id}"
         event = None if event_id is None else (source, event_id)
+        texts: dict[str, Any] = {
+            name: "" if body.get(name) == "" else _text(body, name, MAX_TEXT) for name in RATING_TEXTS
+        }
         return NewRating(
             completion_id=await self._target(body, rater, Scope(principal, name or user), event),
             rater=rater,
             value=value,
-            comment="" if body.get("comment") == "" else _text(body, "comment", MAX_TEXT),
-            correction="" if body.get("correction") == "" else _text(body, "correction", MAX_TEXT),
             weight=_weight(body, trusted),
             source=source,
             source_event_id=event_id,
             scale=scale,
             key=None if trusted else principal.key,
+            **texts,
         )
 
     async def delete(self, request: web.Request) -> web.Response:
@@ -304,10 +303,14 @@ class Feedback:
         return await self._screen.settled(answer)
 
 
-def _texts(batch: list[NewRating | ProxyError]) -> int:
+def _texts_of(new: NewRating) -> dict[str, str | None]:
+    return {name: getattr(new, name) for name in RATING_TEXTS}
+
+
+def _count_characters(batch: list[NewRating | ProxyError]) -> int:
     """Characters of their texts."""
     ratings = (item for item in batch if isinstance(item, NewRating))
-    return sum(len(rating.comment or "") + len(rating.correction or "") for rating in ratings)
+    return sum(len(text or "") for rating in ratings for text in _texts_of(rating).values())
 
 
 async def _catch(work: Awaitable[T]) -> T | ProxyError:
@@ -329,22 +332,7 @@ def _rater_name(rater: str, principal: Principal) -> str | None:
 
 
 def as_json(rating: Rating, words: Words) -> RatingBody:
-    return {
-        "id": rating.id,
-        "completion_id": rating.completion_id,
-        "answer": words.get(rating.completion_id),
-        "rater": rating.rater,
-        "value": rating.value,
-        "scale": rating.scale,
-        "comment": rating.comment,
-        "correction": rating.correction,
-        "weight": rating.weight,
-        "source": rating.source,
-        "created_at": rating.created_at,
-        "live": rating.live,
-        "duplicate": rating.duplicate,
-        "replaced": rating.replaced,
-    }
+    return whole(rating, words.get(rating.completion_id))
 
 
 def rater_of(name: str | None, principal: Principal, user: str | None) -> str:

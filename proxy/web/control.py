@@ -19,6 +19,7 @@ from proxy.core.errors import BackendDown, BadRequest, NotFound
 from proxy.core.json_response import json_response
 from proxy.core.tasks import SharedCall
 from proxy.core.wrapped_ids import unwrap_id
+from proxy.feedback.bodies import short
 from proxy.relay.request_body import COPIES, hold
 from proxy.signals.bodies import SignalBody
 from proxy.training.training import Training
@@ -218,9 +219,7 @@ def completion_json(c: Completion) -> CompletionBody:
         "untrainable": c.new.untrainable,
         "redacted": list(c.new.redacted),
         "error": end.error if end else None,
-        "ratings": [
-            {"id": r.id, "rater": r.rater, "value": r.value, "scale": r.scale, "comment": r.comment} for r in c.ratings
-        ],
+        "ratings": [short(rating) for rating in c.ratings],
     }
 
 

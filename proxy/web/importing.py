@@ -28,7 +28,7 @@ from store.copies.imports import ImportedCompletions
 from store.file.tombstones import ForgottenIds
 from store.learning.rater_quota import LEAST_WEIGHT, MOST_WEIGHT
 from store.learning.ratings import valid
-from store.records import FinishedCompletion, NewCompletion, NewRating, Rating
+from store.records import RATING_TEXTS, FinishedCompletion, NewCompletion, NewRating, Rating
 from store.store import Store
 
 ID_LENGTH: Final = 140  # a client's own id, and the number of its choice
@@ -191,10 +191,10 @@ def _one_for_one(end: FinishedCompletion) -> bool:
 
 def _rating(line: Mapping[str, Any], completion: str, keep: Callable[[str], str]) -> Rating:
     scale = line.get("scale")
-    comment, correction = (keep(_maybe(line, key) or "") or None for key in ("comment", "correction"))
+    texts: dict[str, Any] = {name: keep(_maybe(line, name) or "") or None for name in RATING_TEXTS}
     rating = Rating(
         id=_text(line, "id"), completion_id=completion, rater=_text(line, "rater"), value=_number(line, "value", -1, 1),
-        comment=comment, correction=correction, weight=_number(line, "weight", LEAST_WEIGHT, MOST_WEIGHT),
+        **texts, weight=_number(line, "weight", LEAST_WEIGHT, MOST_WEIGHT),
         source=_text(line, "source"), source_event_id=None, created_at=_moment(line, "created_at"), live=True,
         retracted_at=None,
         scale=scale if scale in ("thumb", "stars", "unit") else "unit",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
@@ -16,7 +17,7 @@ import orjson
 from store.captured.rows import to_rating
 from store.file.part import StorePart
 from store.file.reader import Reader
-from store.records import CompletionQuery, CompletionSummary, Inbox, Message, Rating
+from store.records import CompletionQuery, CompletionSummary, Message, Rating
 
 SHOWN_CHARACTERS: Final = 6000  # characters of an answer that a list shows
 BATCH_SIZE: Final = 200  # completions that go into the search in one operation
@@ -159,6 +160,15 @@ def purge(db: sqlite3.Connection, first: bool) -> bool:
     changes_before = db.total_changes
     db.execute("INSERT INTO search (search, rank) VALUES ('merge', ?)", (-SLICE if first else SLICE,))
     return db.total_changes - changes_before >= 2
+
+
+@dataclass(frozen=True, slots=True)
+class Inbox:
+    """A page of a list."""
+
+    rows: list[CompletionSummary]
+    hidden_turns: dict[int, int]  # by seq: how many more turns its conversation has, up to a bound; nothing where none
+    before_seq: int | None  # where the next page goes on; None: there is nothing more
 
 
 class InboxStore(StorePart):

@@ -16,7 +16,7 @@ from store.copies import imports
 from store.file.part import StorePart
 from store.file.reader import Reader
 from store.learning import signals
-from store.records import Completion, Message, Rating, Signal, Turn
+from store.records import RATING_TEXTS, Completion, Message, Rating, Signal, Turn
 
 FORMAT = 1  # of a line, in docs/guides/export.md
 PAGE_BYTES = 1 << 24  # of a page, unless one completion alone has more
@@ -140,18 +140,8 @@ def message(message: Message) -> dict[str, Any]:
 
 
 def rating(rating: Rating) -> dict[str, Any]:
-    return {
-        "id": rating.id,
-        "rater": rating.rater,
-        "value": rating.value,
-        "comment": rating.comment,
-        "correction": rating.correction,
-        "scale": rating.scale,
-        "weight": rating.weight,
-        "source": rating.source,
-        "human": rating.human,
-        "created_at": rating.created_at,
-    }
+    members = ("id", "rater", "value", *RATING_TEXTS, "scale", "weight", "source", "human", "created_at")
+    return {name: getattr(rating, name) for name in members}
 
 
 class TransferStore(StorePart):

@@ -50,12 +50,5 @@ def _rate(db: sqlite3.Connection, r: Rating) -> bool:
         if ratings.judgement(live) == ratings.judgement(r):
             ratings.unhook(db, live.id)
         return False
-    db.execute(
-        """INSERT INTO ratings (id, completion_id, rater, value, comment, correction, weight, source, created_at,
-        scale, human, live, repeats) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?)""",
-        (
-            r.id, r.completion_id, r.rater, r.value, r.comment, r.correction, r.weight, r.source, r.created_at, r.scale,
-            r.human, ratings.repeated(db, r),
-        ),
-    )  # fmt: skip
+    ratings.insert(db, r, id=r.id, created_at=r.created_at)
     return True

@@ -11,7 +11,7 @@ import sqlite3
 import sys
 import time
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from store.captured.items import OPEN
 from store.captured.rows import to_rating
@@ -19,8 +19,9 @@ from store.errors import EventTaken, NoAnswer, UnknownCompletion, UnknownRating
 from store.file.part import StorePart
 from store.learning.rater_quota import LEAST_WEIGHT as LEAST_WEIGHT
 from store.learning.rater_quota import MOST_WEIGHT
-from store.records import NewRating, Rating
+from store.records import RATING_TEXTS, NewRating, Rating
 
+JUDGEMENT: Final = ("value", "weight", "scale", *RATING_TEXTS)
 JUDGED: Final = "judge"  # the source of a judge's labels that became ratings
 BY_ID = "SELECT r.* FROM ratings r WHERE r.id = ?"
 LIVE = "SELECT r.* FROM ratings r WHERE r.completion_id = ? AND r.rater = ? AND r.live = 1"
@@ -50,24 +51,27 @@ def rate(db: sqlite3.Connection, new: NewRating) -> Rating:
         take_back_judged(db, new.completion_id)
     live_row, other_key = db.execute(LIVE, (new.completion_id, new.rater)).fetchone(), _other_key(db, new)
     by_same = live_row is not None and live_row["other_key"] == other_key  # a name of two keys may be two people's
-    comment, correction = _words(new, live_row if by_same else None)
-    new = replace(new, comment=comment, correction=correction)
+    new = replace(new, **_texts(new, live_row if by_same else None))
     if by_same and new.source_event_id is None and judgement(to_rating(live_row)) == judgement(new):
         unhook(db, live_row["id"])
         return replace(to_rating(live_row), duplicate=True)  # one with an event's id gets its row: it keeps that id
     if live_row is not None:
         db.execute("UPDATE ratings SET live = 0 WHERE id = ?", (live_row["id"],))
-    row = db.execute(
-        """INSERT INTO ratings (id, completion_id, rater, value, comment, correction, weight, source,
-        source_event_id, created_at, scale, human, live, replaced, repeats, other_key)
-        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?) RETURNING *""",
-        (
-            "rt-" + secrets.token_urlsafe(15), new.completion_id, new.rater, new.value, comment,
-            correction, new.weight, new.source, new.source_event_id, time.time(), new.scale,
-            new.human, live_row and live_row["id"], repeated(db, new), other_key,
-        ),
-    ).fetchone()  # fmt: skip
-    return to_rating(row)
+    return insert(
+        db, new, id="rt-" + secrets.token_urlsafe(15), created_at=time.time(), source_event_id=new.source_event_id,
+        replaced=live_row and live_row["id"], other_key=other_key,
+    )  # fmt: skip
+
+
+def insert(db: sqlite3.Connection, rating: NewRating | Rating, **columns: Any) -> Rating:
+    """A live row of what the rating says, and of these columns."""
+    columns_of_rating = {
+        name: getattr(rating, name) for name in (*JUDGEMENT, "completion_id", "rater", "source", "human")
+    }
+    row = {**columns_of_rating, "live": 1, "repeats": repeated(db, rating), **columns}
+    places = ", ".join(f":{name}" for name in row)
+    query = f"INSERT INTO ratings ({', '.join(row)}) VALUES ({places}) RETURNING *"  # noqa: S608  our own columns
+    return to_rating(db.execute(query, row).fetchone())
 
 
 def _other_key(db: sqlite3.Connection, new: NewRating) -> str | None:
@@ -101,28 +105,25 @@ def unhook(db: sqlite3.Connection, id: str) -> None:
 
 def _says(rating: Rating, new: NewRating) -> bool:
     """Tell if the rating of an event says all that the event says now. Words that are left out stay as they were."""
-    words = ((rating.comment, new.comment), (rating.correction, new.correction))
+    texts = ((getattr(rating, name), getattr(new, name)) for name in RATING_TEXTS)
     return (
         (rating.completion_id, rating.value, rating.weight, rating.scale)
         == (new.completion_id, new.value, new.weight, new.scale)
-    ) and all(new_text is None or (stored or "") == new_text for stored, new_text in words)
+    ) and all(new_text is None or (stored or "") == new_text for stored, new_text in texts)
 
 
-def judgement(of: NewRating | Rating) -> tuple[float, float, str, str | None, str | None]:
-    """All that training takes from a rating."""
-    return of.value, of.weight, of.scale, of.comment or None, of.correction or None
+def judgement(rating: NewRating | Rating) -> tuple[Any, ...]:
+    """All that training takes from a rating; an empty text is none."""
+    return tuple(None if (value := getattr(rating, name)) == "" else value for name in JUDGEMENT)
 
 
-def _words(new: NewRating, live_row: sqlite3.Row | None) -> tuple[str | None, str | None]:
-    """Comment and correction: what is not given stays as it was, while the judgement stays on its side. Praise is no
-    reason against a reply, and a reply that is liked after all needs no other."""
-    comment = correction = None
-    if live_row is not None and (live_row["value"] > 0) == (new.value > 0):
-        comment, correction = live_row["comment"], live_row["correction"]
-    return (
-        comment if new.comment is None else new.comment or None,
-        correction if new.correction is None else new.correction or None,
-    )
+def _texts(new: NewRating, live_row: sqlite3.Row | None) -> dict[str, Any]:
+    """The texts to store. One that is not given stays as it was, while the judgement stays on its side. Praise takes
+    back a correction, and a reason against the reply."""
+    same_side = live_row is not None and (live_row["value"] > 0) == (new.value > 0)
+    stored = live_row if live_row is not None and same_side else dict.fromkeys(RATING_TEXTS)
+    new_texts = {name: getattr(new, name) for name in RATING_TEXTS}
+    return {name: stored[name] if text is None else text or None for name, text in new_texts.items()}
 
 
 def retract(db: sqlite3.Connection, id: str) -> Rating:

@@ -11,58 +11,16 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, WithJsonSchema
 
 from proxy.access.keys import NAME
+from proxy.feedback.bodies import FeedbackBody, Text
 from proxy.feedback.langsmith_form import ENDINGS, NAMES
 from proxy.feedback.open_webui_form import LONGEST_ID, MOST_MESSAGES
-from proxy.feedback.ratings import MAX_TEXT, OWNER
+from proxy.feedback.ratings import OWNER
 from proxy.relay.capture.optout import LONGEST
 from proxy.web.openapi.shapes import RequestShape
-from store.learning.rater_quota import LEAST_WEIGHT, MOST_WEIGHT
 from store.records import Role
-
-_ID: dict[str, Any] = {"type": "string", "minLength": 1, "maxLength": 200}
-_WORDS: dict[str, Any] = {"type": "string", "enum": ["good", "bad", "up", "down", "👍", "👎"]}
-_STARS: dict[str, Any] = {"type": "string", "pattern": "^[1-5](/5)?$"}
-_NUMBER: dict[str, Any] = {"anyOf": [{"type": "number", "minimum": -1, "exclusiveMaximum": 1}, {"enum": [2, 3, 4, 5]}]}
-_JUDGED: dict[str, Any] = {"anyOf": [_WORDS, _STARS, {"type": "boolean"}, *_NUMBER["anyOf"]]}
-_ON_A_SCALE: dict[str, Any] = {
-    "anyOf": [
-        {"properties": {"scale": {"const": "stars"}, "rating": {"enum": [1, 2, 3, 4, 5]}}, "required": ["scale"]},
-        {
-            "properties": {"scale": {"const": "unit"}, "rating": {"type": "number", "minimum": -1, "maximum": 1}},
-            "required": ["scale"],
-        },
-        {"properties": {"scale": {"type": "null"}, "rating": _JUDGED}},
-    ]
-}
-
-
-def _any_member(*members: str) -> dict[str, Any]:
-    return {"anyOf": [{"properties": {key: _ID}, "required": [key]} for key in members]}
-
 
 Name = Annotated[str, Field(min_length=1, max_length=500)]
 Id = Annotated[str, Field(min_length=1, max_length=200)]
-Text = Annotated[str, Field(max_length=MAX_TEXT)]
-
-
-class FeedbackBody(RequestShape):
-    model_config = ConfigDict(
-        json_schema_extra={"allOf": [_any_member("completion_id", "session"), _ON_A_SCALE]},
-    )
-    rating: Annotated[
-        Any, Field(description='"good", "bad", true, false, a number from -1 to 1, or stars; a bare 1 needs `scale`.')
-    ]
-    completion_id: Annotated[str, Field(max_length=200)] | None = Field(None, description='An id, or "last".')
-    session: Annotated[str, Field(max_length=200)] | None = Field(None, description="Its newest main turn.")
-    scale: Literal["stars", "unit"] | None = None
-    comment: Text | None = None
-    correction: Text | None = Field(None, description="What would have been right.")
-    weight: float = Field(1.0, ge=LEAST_WEIGHT, le=MOST_WEIGHT, description="Above 1 with an admin key only.")
-    rater: Annotated[str, Field(max_length=200)] | None = Field(None, description="Default: `x-rl-user`, or owner.")
-    source: Annotated[str, Field(max_length=100)] | None = None
-    source_event_id: Annotated[str, Field(max_length=200)] | None = Field(
-        None, description="Stored once a key, source and rater; 409 where it comes again with something else."
-    )
 
 
 # LangSmith's words for it

@@ -13,9 +13,10 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from proxy.access.keys import KeyBody
+from proxy.feedback.bodies import ShortRating
 from proxy.signals.bodies import SignalBody
 from proxy.training.unlearning import RebuildBody
-from store.records import RunStatus, Scale, Status, Turn
+from store.records import RunStatus, Status, Turn
 
 Value = Annotated[float, Field(ge=-1, le=1)]
 Seconds = Annotated[float, Field(description="Unix seconds")]
@@ -27,14 +28,6 @@ class Ok(TypedDict):
 
 
 # Completions
-
-
-class ShortRating(TypedDict):
-    id: str
-    rater: str
-    value: Value
-    scale: Scale
-    comment: str | None
 
 
 class CompletionBody(TypedDict):

@@ -23,7 +23,8 @@ from proxy.core.errors import BackendBroke, BackendRefused, BadRequest, NotFound
 from proxy.core.redirects import refuse_all
 from proxy.core.version_names import label
 from proxy.dialects import chat_tools
-from proxy.feedback.ratings import MAX_TEXT, OWNER, Feedback
+from proxy.feedback.bodies import MAX_TEXT
+from proxy.feedback.ratings import OWNER, Feedback
 from proxy.relay.previous_response import with_text_arguments
 from proxy.versions.live_version import LiveVersion
 from proxy.web.pages.view import VISITOR, View

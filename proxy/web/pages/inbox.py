@@ -16,15 +16,16 @@ from aiohttp import web
 
 from proxy.conversation.first_words import quote_text
 from proxy.core.errors import BadRequest, Conflict, NotFound
-from proxy.feedback.ratings import MAX_TEXT, Feedback, parse_judgement
+from proxy.feedback.bodies import MAX_TEXT
+from proxy.feedback.ratings import Feedback, parse_judgement
 from proxy.signals.judging import JudgingLoop
 from proxy.signals.rules import of_kind
 from proxy.web.pages.filters import own_rating
 from proxy.web.pages.notices import urgent
 from proxy.web.pages.view import VISITOR, View, html
 from proxy.web.status import StatusReport
-from store.captured.inbox import COUNTED_TURNS
-from store.records import BASE, CompletionQuery, CompletionSummary, Inbox, NewRating, NewSignal, Rating, Turn
+from store.captured.inbox import COUNTED_TURNS, Inbox
+from store.records import BASE, CompletionQuery, CompletionSummary, NewRating, NewSignal, Rating, Turn
 from store.store import Store
 
 PAGE: Final = 30

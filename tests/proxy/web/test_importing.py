@@ -19,6 +19,7 @@ from scripts.fakes.backend import FakeBackend
 from scripts.fakes.launcher import FakeLauncher
 from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
+from store.records import RATING_TEXTS
 from tests.proxy.conversation.test_redaction import TOKEN, on_disk
 
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
@@ -93,6 +94,24 @@ async def test_secrets_of_an_older_export_are_taken_out(proxy: Proxy, other: Pro
     assert found["redacted"] == ["prompt:api_key", "request:api_key"] and found["untrainable"] is None
     assert found["token_ids"] is None and found["exact"] is False
     assert on_disk(other.home, TOKEN) == []
+
+
+@pytest.mark.parametrize("name", RATING_TEXTS)
+async def test_each_text_of_a_rating_is_redacted_kept_and_comes_back(proxy: Proxy, other: Proxy, name: str) -> None:
+    """Also one that will be added to `RATING_TEXTS`."""
+    completion = (await filled(proxy))[0]["id"]
+    body = {"completion_id": completion, "rating": "bad", name: f"use {TOKEN} here"}
+    async with proxy.http.post("/v1/feedback", json=body) as response:
+        stored = (await response.json())[name]
+    assert "here" in stored and TOKEN not in stored
+    async with proxy.http.post("/v1/feedback", json={**body, name: "another"}) as response:
+        assert response.status == 201, "it says something else, so it is no duplicate"
+    async with proxy.http.post("/v1/feedback", json={**body, name: None, "rating": -0.5}) as response:
+        assert (await response.json())[name] == "another", "what is not given stays"
+    row = next(row for row in await exported(proxy) if row["id"] == completion)
+    await imported(other, [row])
+    (back,) = await exported(other)
+    assert back["ratings"][0][name] == "another"
 
 
 async def test_a_bad_line_costs_that_line(proxy: Proxy, other: Proxy) -> None:
