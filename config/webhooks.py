@@ -9,26 +9,31 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
-from typing import Annotated, Final, Self
+from typing import Annotated, ClassVar, Final, Self
 
 from pydantic import BaseModel, Field, SecretStr, model_validator
 
 from config.errors import SettingsError
 from config.sections import Key, Section, UserPath, _unset
 
-PLATFORMS: Final = ("slack", "telegram", "discord", "whatsapp", "signed", "openclaw")
 SecretFile = Annotated[UserPath | None, _unset]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class PlatformSection(Section):
+    turned_on_by: ClassVar[str]  # the key without which the platform's route is off
     raters: dict[Name, Name] = Field(default={})
     """People who may rate every reply, by their id on the platform, each with the name to rate by."""
     admins: tuple[Name, ...] = ()
     """Ids of people who may also train, pause, resume, roll back and reset by `/rl` from there."""
 
+    @property
+    def is_on(self) -> bool:
+        return bool(getattr(self, self.turned_on_by) or getattr(self, f"{self.turned_on_by}_file", None))
+
 
 class SlackSection(PlatformSection):
+    turned_on_by = "signing_secret"
     signing_secret: Key = None
     """Signing secret of the Slack app; turns /rl/webhooks/slack on."""
     signing_secret_file: SecretFile = None
@@ -42,6 +47,7 @@ class SlackSection(PlatformSection):
 
 
 class TelegramSection(PlatformSection):
+    turned_on_by = "secret_token"
     secret_token: Key = None
     """The secret_token given to Telegram's setWebhook; turns /rl/webhooks/telegram on."""
     secret_token_file: SecretFile = None
@@ -49,6 +55,7 @@ class TelegramSection(PlatformSection):
 
 
 class DiscordSection(PlatformSection):
+    turned_on_by = "public_key"
     public_key: str = Field(default="", pattern="^([0-9a-fA-F]{64})?$")
     """Public key of the Discord application, 64 hex digits; turns /rl/webhooks/discord on."""
     bot_token: Key = None
@@ -68,6 +75,7 @@ class DiscordSection(PlatformSection):
 
 
 class WhatsAppSection(PlatformSection):
+    turned_on_by = "app_secret"
     app_secret: Key = None
     """App secret of the Meta app; turns /rl/webhooks/whatsapp on."""
     app_secret_file: SecretFile = None
@@ -79,6 +87,7 @@ class WhatsAppSection(PlatformSection):
 
 
 class SignedSection(PlatformSection):
+    turned_on_by = "secret"
     secret: Key = None
     """Secret (whsec_… or base64) that senders sign with, as Standard Webhooks says; turns the route on."""
     secret_file: SecretFile = None
@@ -107,6 +116,11 @@ class WebhooksSection(Section):
         if twice := next((emoji for emoji in every if every.count(emoji) > 1), None):
             raise ValueError(f"{twice} is there twice")
         return self
+
+
+PLATFORMS: Final = tuple(
+    name for name, field in WebhooksSection.model_fields.items() if isinstance(field.default, PlatformSection)
+)
 
 
 def secret(section: BaseModel, key: str, name: str) -> str | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hmac
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
@@ -71,8 +71,11 @@ class EventDone(NamedTuple):
     rating_id: str | None = None
 
 
+Secrets = Callable[[str], str | None]  # of a platform's section, by their keys
+
+
 class Platform(ABC):
-    """One platform: `verify` and `answer`."""
+    """One platform: `verify` and `answer`. Its module has a `make(name, key, secrets)`; `key` is what turns it on."""
 
     name: str
 

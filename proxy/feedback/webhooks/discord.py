@@ -18,6 +18,7 @@ from proxy.feedback.webhooks.base import (
     Forged,
     Platform,
     PlatformEvent,
+    Secrets,
     check_time,
     json_object,
     name_at,
@@ -64,6 +65,10 @@ class Discord(Platform):
             return web.json_response({"type": PING})
         line = outcomes[0].line if outcomes else "rlproxy: I know `/rl` and my own buttons, not this."
         return web.json_response({"type": SAY, "data": {"content": line[:2000], "flags": ONLY_THEM}})
+
+
+def make(name: str, key: str, secrets: Secrets) -> Discord:
+    return Discord(key)
 
 
 def _event(body: dict[str, Any], now: float) -> PlatformEvent | None:

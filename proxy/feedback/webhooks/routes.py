@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
+from importlib import import_module
 from typing import Final
 
 import aiohttp
@@ -33,10 +35,7 @@ from store.store import Store
 log = structlog.get_logger()
 
 BUDGET_S: Final = 2.0  # Slack and Discord wait three seconds
-ASKS: Final = {
-    "slack": "signing_secret", "telegram": "secret_token", "discord": "public_key", "whatsapp": "app_secret",
-    "signed": "secret", "openclaw": "secret",
-}  # fmt: skip
+SAME_FORM: Final = {"openclaw": "signed"}  # another platform's module reads its events
 
 
 class Busy(BackendDown):
@@ -104,7 +103,8 @@ class Webhooks:
     def _configured(self, name: str) -> Platform:
         platform = self._platforms.get(name)
         if platform is None:
-            raise NotFound(f"The {name} webhook is not configured: set webhooks.{name}.{ASKS[name]}, or its _file.")
+            key = getattr(self._settings, name).turned_on_by
+            raise NotFound(f"The {name} webhook is not configured: set webhooks.{name}.{key}, or its _file.")
         return platform
 
     async def _outcomes(self, name: str, events: tuple[PlatformEvent, ...]) -> list[EventDone]:
@@ -138,29 +138,16 @@ class Webhooks:
 
 def _platforms(settings: config.WebhooksSection) -> dict[str, Platform]:
     """Those that are configured; the others' modules are not even loaded."""
-    platforms: dict[str, Platform] = {}
-    if value := _secret(settings, "slack", "signing_secret"):
-        from proxy.feedback.webhooks.slack import Slack
+    return {name: _platform(settings, name) for name in config.PLATFORMS if getattr(settings, name).is_on}
 
-        platforms["slack"] = Slack(value)
-    if value := _secret(settings, "telegram", "secret_token"):
-        from proxy.feedback.webhooks.telegram import Telegram
 
-        platforms["telegram"] = Telegram(value)
-    if settings.discord.public_key:
-        from proxy.feedback.webhooks.discord import Discord
-
-        platforms["discord"] = Discord(settings.discord.public_key)
-    if value := _secret(settings, "whatsapp", "app_secret"):
-        from proxy.feedback.webhooks.whatsapp import WhatsApp
-
-        platforms["whatsapp"] = WhatsApp(value, _secret(settings, "whatsapp", "verify_token"))
-    for name in ("signed", "openclaw"):
-        if value := _secret(settings, name, "secret"):
-            from proxy.feedback.webhooks.signed import Signed
-
-            platforms[name] = Signed(name, value)
-    return platforms
+def _platform(settings: config.WebhooksSection, name: str) -> Platform:
+    """By the `make` of its module."""
+    section, secrets = getattr(settings, name), partial(_secret, settings, name)
+    key = getattr(section, section.turned_on_by)
+    module = import_module(f"proxy.feedback.webhooks.{SAME_FORM.get(name, name)}")
+    platform: Platform = module.make(name, key if isinstance(key, str) else secrets(section.turned_on_by), secrets)
+    return platform
 
 
 def _secret(settings: config.WebhooksSection, platform: str, key: str) -> str | None:

@@ -29,6 +29,7 @@ from proxy.feedback.webhooks.base import (
     Forged,
     Platform,
     PlatformEvent,
+    Secrets,
     check_time,
     seconds_at,
     signatures_match,
@@ -120,6 +121,10 @@ class Signed(Platform):
         outcome = outcomes[0]
         reply = SignedAnswer(result=outcome.result, line=outcome.line, rating_id=outcome.rating_id)
         return web.json_response(reply, status=outcome.status)
+
+
+def make(name: str, key: str, secrets: Secrets) -> Signed:
+    return Signed(name, key)
 
 
 def _text(body: dict[str, Any], key: str, limit: int = LONGEST) -> str | None:

@@ -21,6 +21,7 @@ from proxy.feedback.webhooks.base import (
     Forged,
     Platform,
     PlatformEvent,
+    Secrets,
     check_time,
     json_object,
     name_at,
@@ -55,6 +56,10 @@ class Slack(Platform):
         if outcomes and outcomes[0].event.kind == "command":
             return web.json_response({"response_type": "ephemeral", "text": outcomes[0].line})
         return super().answer(body, outcomes)
+
+
+def make(name: str, key: str, secrets: Secrets) -> Slack:
+    return Slack(key)
 
 
 def _is_form(headers: Mapping[str, str]) -> bool:

@@ -17,6 +17,7 @@ from proxy.feedback.webhooks.base import (
     Forged,
     Platform,
     PlatformEvent,
+    Secrets,
     json_object,
     name_at,
     seconds_at,
@@ -56,6 +57,10 @@ class Telegram(Platform):
             "text": outcomes[0].line,
             "reply_parameters": {"message_id": value_at(message, "message_id"), "allow_sending_without_reply": True},
         })  # fmt: skip
+
+
+def make(name: str, key: str, secrets: Secrets) -> Telegram:
+    return Telegram(key)
 
 
 def _reaction(id: str, update: dict[str, Any]) -> PlatformEvent | None:

@@ -15,6 +15,7 @@ from proxy.feedback.webhooks.base import (
     Forged,
     Platform,
     PlatformEvent,
+    Secrets,
     json_object,
     name_at,
     seconds_at,
@@ -42,6 +43,10 @@ class WhatsApp(Platform):
         if not signatures_match(headers.get("x-hub-signature-256", ""), "sha256=" + signed):
             raise Forged("The request is not signed with the Meta app's secret; nothing was read of it.")
         return tuple(event for message in _messages(json_object(body)) if (event := _reaction(message)) is not None)
+
+
+def make(name: str, key: str, secrets: Secrets) -> WhatsApp:
+    return WhatsApp(key, secrets("verify_token"))
 
 
 def _messages(body: dict[str, Any]) -> Iterator[Any]:
