@@ -1,7 +1,7 @@
 """Texts of `--help` and the man page beyond each command's sentence: sections, examples, exit codes.
 
 Owns these words; scripts/docs/man.py reads them too. Plain text, since help is piped and read in 80 columns as often as
-not. Not here: what a command does and its options (cli and cli_*).
+not. Not here: what a command does and its options (app and the modules beside it).
 """
 
 from __future__ import annotations

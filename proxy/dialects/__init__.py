@@ -1,4 +1,4 @@
-"""The wire formats. One module each; this tuple registers all, and nothing else knows a protocol."""
+"""The wire formats: one module each, and this tuple registers all."""
 
 from __future__ import annotations
 
