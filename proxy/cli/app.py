@@ -1,8 +1,8 @@
 """The `rlproxy` command.
 
 Owns which commands there are, and those that are about rlproxy itself: serve, doctor, connect, config. The others stand
-in a module for each subject of this package. Every command but `serve` and `config` asks the running proxy over HTTP, or opens a
-home that nobody serves. Heavy imports are inside the commands: `--help` must be quick.
+in a module for each subject. Every command but `serve` and `config` asks the running proxy over HTTP, or opens a home
+that nobody serves. Heavy imports are inside the commands: `--help` must be quick.
 
 Exit codes: 0 done, 1 refused or failed, 2 wrong use, 3 no proxy answers.
 """
